@@ -1,0 +1,1 @@
+//! The replicated view of a Grapevine cluster.
