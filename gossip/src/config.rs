@@ -1,0 +1,171 @@
+//! What a replica must be told to gossip, and the timings that all replicas share.
+//!
+//! The timings are constants on purpose: they were measured together (`README.md`, "Timings"), and a
+//! cluster whose replicas disagree about them declares healthy members dead.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::error::StartError;
+
+/// Where this replica listens, whom it asks first, and what it tells the others about itself.
+#[derive(Debug, Clone)]
+pub struct GossipConfig {
+    /// UDP address to bind; port 0 takes a free one. Default of the command line: `127.0.0.1:30002`.
+    pub bind: SocketAddr,
+    /// `HOST:PORT` under which other replicas reach this one; a name is resolved once, at start.
+    ///
+    /// `None`: the bound address. Needed when `bind` is a wildcard such as `0.0.0.0`. Port 0 stands
+    /// for the bound port.
+    pub advertise: Option<String>,
+    /// `HOST:PORT` of replicas to ask first, in any order; names are resolved again every few seconds.
+    ///
+    /// Dead ones and this replica's own address are harmless. Empty: wait for others to dial.
+    pub seeds: Vec<String>,
+    /// How long changed load counts are gathered before they are sent.
+    ///
+    /// 20 to 50 ms; default 20 ms. Higher: fewer datagrams, older counts, and with older counts the
+    /// replicas agree less often on the worker for a prefix under load.
+    pub load_batch: Duration,
+    /// What the others are told about this replica.
+    pub facts: Facts,
+}
+
+/// What one replica tells the others about itself: printable ASCII, at most [`FACT_BYTES_MAX`] each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// `HOST:PORT` of the data listener.
+    pub http: String,
+    /// `HOST:PORT` of the admin listener.
+    pub admin: String,
+    /// Release of this binary.
+    pub version: String,
+    /// Fingerprint of the settings that must agree cluster-wide.
+    pub settings: String,
+}
+
+impl GossipConfig {
+    /// A replica on `bind` with default timings, no seeds and the given facts.
+    pub fn new(bind: SocketAddr, facts: Facts) -> Self {
+        Self {
+            bind,
+            advertise: None,
+            seeds: Vec::new(),
+            load_batch: LOAD_BATCH,
+            facts,
+        }
+    }
+
+    /// Checks what can be checked without the network.
+    ///
+    /// # Errors
+    /// [`StartError::Config`] names the field and says what to write instead.
+    pub fn check(&self) -> Result<(), StartError> {
+        let wrong = |field, problem: String| Err(StartError::Config { field, problem });
+        if self.advertise.is_none() && self.bind.ip().is_unspecified() {
+            return wrong(
+                "gossip-advertise",
+                format!(
+                    "needed because the replica listens on {}; write the HOST:PORT that the others dial",
+                    self.bind
+                ),
+            );
+        }
+        if !(LOAD_BATCH_MIN..=LOAD_BATCH_MAX).contains(&self.load_batch) {
+            return wrong(
+                "load-batch",
+                format!("must be between {LOAD_BATCH_MIN:?} and {LOAD_BATCH_MAX:?}, not {:?}", self.load_batch),
+            );
+        }
+        if self.seeds.len() > SEEDS_MAX {
+            return wrong("seed", format!("at most {SEEDS_MAX} seeds, not {}", self.seeds.len()));
+        }
+        for address in self.seeds.iter().chain(&self.advertise) {
+            if !is_host_port(address) {
+                return wrong("seed", format!("`{address}` is not HOST:PORT, for example router-1:30002"));
+            }
+        }
+        for fact in [&self.facts.http, &self.facts.admin, &self.facts.version, &self.facts.settings] {
+            if !is_fact(fact) {
+                return wrong(
+                    "facts",
+                    format!("`{}` is not printable ASCII of at most {FACT_BYTES_MAX} bytes", fact.escape_debug()),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// True for what may be told to other replicas as a membership fact.
+pub(crate) fn is_fact(value: &str) -> bool {
+    value.len() <= FACT_BYTES_MAX && value.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+}
+
+fn is_host_port(address: &str) -> bool {
+    address
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+}
+
+/// Longest membership fact, in bytes. Facts are repeated to every replica, so they stay tiny.
+pub const FACT_BYTES_MAX: usize = 256;
+/// Most seeds that are accepted.
+pub const SEEDS_MAX: usize = 64;
+/// Default of [`GossipConfig::load_batch`].
+pub const LOAD_BATCH: Duration = Duration::from_millis(20);
+const LOAD_BATCH_MIN: Duration = Duration::from_millis(20);
+const LOAD_BATCH_MAX: Duration = Duration::from_millis(50);
+
+/// A full load frame is sent this often even if nothing changed, so that lost frames need no repair.
+pub(crate) const LOAD_FULL: Duration = Duration::from_secs(1);
+/// One gossip round; also how often registry digests are compared with the live peers'.
+pub(crate) const ROUND: Duration = Duration::from_millis(200);
+/// A registry exchange with a random live peer, whatever the digests say.
+pub(crate) const SYNC_EVERY: Duration = Duration::from_secs(5);
+/// How long a change waits for the first peer to confirm it.
+pub(crate) const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
+/// A replica that met no peer for this long is ready alone.
+pub(crate) const ALONE_AFTER: Duration = Duration::from_secs(2);
+/// Admin writes are refused before the first exchange with a peer, but not for longer than this.
+pub(crate) const WRITES_AFTER: Duration = Duration::from_secs(3);
+/// How long leaving waits for the peers to have been told.
+pub(crate) const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> GossipConfig {
+        GossipConfig::new(([127, 0, 0, 1], 0).into(), Facts::default())
+    }
+
+    fn refused(change: impl FnOnce(&mut GossipConfig), field: &str) {
+        let mut config = config();
+        change(&mut config);
+        let error = config.check().expect_err(field).to_string();
+        assert!(error.contains(field), "{error}");
+    }
+
+    #[test]
+    fn every_limit_names_its_field() {
+        assert!(config().check().is_ok());
+        refused(|c| c.bind = ([0, 0, 0, 0], 0).into(), "gossip-advertise");
+        refused(|c| c.load_batch = Duration::from_millis(5), "load-batch");
+        refused(|c| c.load_batch = Duration::from_millis(500), "load-batch");
+        refused(|c| c.seeds = vec!["router-1".into()], "seed");
+        refused(|c| c.seeds = vec![":30002".into()], "seed");
+        refused(|c| c.seeds = vec!["a:1".into(); SEEDS_MAX + 1], "seed");
+        refused(|c| c.facts.version = "µ".into(), "facts");
+        refused(|c| c.facts.http = "a".repeat(FACT_BYTES_MAX + 1), "facts");
+    }
+
+    #[test]
+    fn a_wildcard_with_an_advertised_address_is_fine() {
+        let mut config = config();
+        config.bind = ([0, 0, 0, 0], 30002).into();
+        config.advertise = Some("router-1:30002".into());
+        config.seeds = vec!["router-2:30002".into(), "[::1]:30002".into()];
+        assert!(config.check().is_ok());
+    }
+}
