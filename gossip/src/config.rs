@@ -74,22 +74,39 @@ impl GossipConfig {
         if !(LOAD_BATCH_MIN..=LOAD_BATCH_MAX).contains(&self.load_batch) {
             return wrong(
                 "load-batch",
-                format!("must be between {LOAD_BATCH_MIN:?} and {LOAD_BATCH_MAX:?}, not {:?}", self.load_batch),
+                format!(
+                    "must be between {LOAD_BATCH_MIN:?} and {LOAD_BATCH_MAX:?}, not {:?}",
+                    self.load_batch
+                ),
             );
         }
         if self.seeds.len() > SEEDS_MAX {
-            return wrong("seed", format!("at most {SEEDS_MAX} seeds, not {}", self.seeds.len()));
+            return wrong(
+                "seed",
+                format!("at most {SEEDS_MAX} seeds, not {}", self.seeds.len()),
+            );
         }
         for address in self.seeds.iter().chain(&self.advertise) {
             if !is_host_port(address) {
-                return wrong("seed", format!("`{address}` is not HOST:PORT, for example router-1:30002"));
+                return wrong(
+                    "seed",
+                    format!("`{address}` is not HOST:PORT, for example router-1:30002"),
+                );
             }
         }
-        for fact in [&self.facts.http, &self.facts.admin, &self.facts.version, &self.facts.settings] {
+        for fact in [
+            &self.facts.http,
+            &self.facts.admin,
+            &self.facts.version,
+            &self.facts.settings,
+        ] {
             if !is_fact(fact) {
                 return wrong(
                     "facts",
-                    format!("`{}` is not printable ASCII of at most {FACT_BYTES_MAX} bytes", fact.escape_debug()),
+                    format!(
+                        "`{}` is not printable ASCII of at most {FACT_BYTES_MAX} bytes",
+                        fact.escape_debug()
+                    ),
                 );
             }
         }

@@ -10,15 +10,25 @@ use crate::identity::IdentityError;
 pub enum StartError {
     /// A setting is out of range; nothing was started.
     #[error("{field}: {problem}")]
-    Config { field: &'static str, problem: String },
+    Config {
+        field: &'static str,
+        problem: String,
+    },
     /// The certificate, its key or the roots cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// The UDP address cannot be bound.
-    #[error("cannot bind UDP {address} for gossip: {cause}; choose another gossip-host or gossip-port")]
-    Bind { address: SocketAddr, cause: io::Error },
+    #[error(
+        "cannot bind UDP {address} for gossip: {cause}; choose another gossip-host or gossip-port"
+    )]
+    Bind {
+        address: SocketAddr,
+        cause: io::Error,
+    },
     /// The advertised name does not resolve on this machine.
-    #[error("gossip-advertise `{name}` does not resolve: {cause}; write an address or a name that this machine knows")]
+    #[error(
+        "gossip-advertise `{name}` does not resolve: {cause}; write an address or a name that this machine knows"
+    )]
     Advertise { name: String, cause: io::Error },
     /// The gossip task did not start.
     #[error("gossip did not start: {0}")]
