@@ -1,0 +1,161 @@
+//! Settings of what clients and operators touch: listeners, admin, metrics, time limits, sizes, log.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::HeaderName;
+
+use super::table::section;
+use super::value::{ByteSize, HOUR, LOOPBACK, Name, Secret, choices, ms, secs};
+
+section! {
+    /// Who this replica is. Local: differs on every replica.
+    [replica] ReplicaConfig {
+        /// Name of this replica, unique in the cluster, equal to the name in its certificate.
+        ///
+        /// Needed as soon as there are seeds or certificates; alone it is `r1`.
+        id: Option<Name> = None, flag "replica-id" Text;
+    }
+}
+
+section! {
+    /// The data port, where clients send their requests.
+    [listen] ListenConfig {
+        /// Address to bind. `0.0.0.0` takes requests from everywhere.
+        host: IpAddr = LOOPBACK, flag "host" Text;
+        /// Port to bind; 0 takes a free one.
+        port: u16 = 30000, flag "port" Text;
+        /// Headers that may carry a client's request id; the first valid one is taken.
+        ///
+        /// Without one an id is made. It is sent to the worker, returned, and logged.
+        request_id_headers: Vec<HeaderName> = vec![
+            HeaderName::from_static("x-request-id"),
+            HeaderName::from_static("x-correlation-id"),
+            HeaderName::from_static("x-trace-id"),
+            HeaderName::from_static("request-id"),
+        ], flag "request-id-headers" List;
+    }
+}
+
+section! {
+    /// The admin port: workers, cluster view, explain, readiness, metrics.
+    [admin] AdminConfig {
+        /// Address to bind. Beyond loopback a token is required.
+        host: IpAddr = LOOPBACK, flag "admin-host" Text;
+        /// Port to bind; 0 takes a free one.
+        port: u16 = 30001, flag "admin-port" Text;
+        /// Clients must send it as `Authorization: Bearer <token>`.
+        ///
+        /// Prefer the environment to the command line, where other users can read it.
+        token: Option<Secret> = None, flag "admin-token" Text;
+    }
+}
+
+section! {
+    /// Prometheus metrics on a port of their own; the admin port has them too.
+    [metrics] MetricsConfig {
+        /// Whether to open this port.
+        enabled: bool = true, flag "disable-prometheus" Off;
+        /// Address to bind. Metrics name workers and models, never prompts.
+        host: IpAddr = LOOPBACK, flag "prometheus-host" Text;
+        /// Port to bind; 0 takes a free one.
+        port: u16 = 29000, flag "prometheus-port" Text;
+    }
+}
+
+section! {
+    /// How long each step may take. Durations carry a unit: "250ms", "10s", "5min".
+    [timeouts] TimeoutConfig {
+        /// From accepting a connection to its first byte.
+        ///
+        /// Lower: idle connects cost less memory. Higher: balancers may open connections ahead.
+        first_byte: Duration = secs(10), in ms(1)..=HOUR;
+        /// From the first byte of a request to the end of its head.
+        header: Duration = secs(15), in ms(1)..=HOUR;
+        /// Longest pause within a request's body.
+        body_progress: Duration = secs(30), in ms(1)..=HOUR;
+        /// How long a client's connection may stay open between two requests.
+        ///
+        /// Keep it above the idle time of a balancer in front, or it meets closed connections.
+        keep_alive: Duration = secs(75), in ms(1)..=HOUR;
+        /// To open a connection to a worker.
+        connect: Duration = secs(1), in ms(1)..=secs(60);
+        /// To the first token of an answer, whatever the prompt's length.
+        ///
+        /// Covers the worker's queue. Lower: a frozen worker is left sooner. Too low: requests
+        /// that only waited are sent twice.
+        first_token: Duration = secs(60), in ms(1)..=HOUR;
+        /// Added to `first_token` for each 1,000 tokens of the prompt (estimated from its length).
+        first_token_per_1k: Duration = secs(2), in Duration::ZERO..=secs(600);
+        /// Longest pause between two events of a stream; comments do not count.
+        ///
+        /// A frozen engine keeps sending comments, so bytes prove nothing.
+        inter_token: Duration = secs(60), in ms(1)..=HOUR;
+        /// Longest time that a client may leave its answer unread.
+        write_stall: Duration = secs(60), in ms(1)..=HOUR;
+        /// For a whole request, all attempts and the stream included; 0 is off.
+        whole_request: Option<Duration> = None, flag "request-timeout-secs" Secs;
+        /// How long an unused connection to a worker is kept.
+        ///
+        /// Stay below the worker's own keep-alive (5s for vLLM), or requests meet closed
+        /// connections.
+        upstream_idle: Duration = secs(4), in ms(1)..=HOUR;
+        /// After SIGTERM: how long to serve on while balancers see that this replica is not ready.
+        settle: Duration = secs(5), in Duration::ZERO..=HOUR, flag "settle-secs" Secs;
+        /// After `settle`: how long open requests may take to end; then they are cut.
+        drain: Duration = secs(600), in Duration::ZERO..=HOUR * 24, flag "drain-secs" Secs;
+    }
+}
+
+section! {
+    /// What one client, one request, or all together may take. Times reached are in the metrics.
+    [limits] LimitConfig {
+        /// Connections of clients at once; above it new ones wait in the backlog.
+        connections: u32 = 65_536, in 1..=1_000_000;
+        /// Requests at once, each counted to the end of its stream; above it 503.
+        requests: u32 = 32_768, in 1..=1_000_000, flag "max-concurrent-requests" Text;
+        /// Requests at once on one HTTP/2 connection.
+        streams_per_connection: u32 = 256, in 1..=65_536;
+        /// Bytes of a request's head; above it 431.
+        header_bytes: ByteSize = ByteSize::kib(64), in ByteSize::kib(8)..=ByteSize::mib(1);
+        /// Header lines of a request; above it 431.
+        headers: u32 = 100, in 16..=1_000;
+        /// Bytes of a request's body; above it 413.
+        ///
+        /// A body is held once, until the answer begins, so that it can be sent to another worker.
+        body_bytes: ByteSize = ByteSize::mib(16), in ByteSize(1)..=ByteSize::mib(1024),
+            flag "max-payload-size" Text;
+        /// Bytes of all bodies held at once; above it 503.
+        ///
+        /// With `body_bytes` the bound on memory: raise it for many long prompts at a time.
+        body_bytes_total: ByteSize = ByteSize::mib(1024), in ByteSize(1)..=ByteSize::mib(65_536);
+        /// Bytes of one line of an event stream from a worker; above it the stream is ended.
+        event_line_bytes: ByteSize = ByteSize::kib(256), in ByteSize::kib(1)..=ByteSize::mib(64);
+    }
+}
+
+section! {
+    /// Logging, to standard error. Prompts, keys and tokens are never logged.
+    [log] LogConfig {
+        /// Lowest level that is written.
+        level: LogLevel = LogLevel::Info, flag "log-level" Text;
+        /// One JSON object a line instead of text.
+        json: bool = false, flag "log-json" On;
+    }
+}
+
+choices! {
+    /// Levels of the log.
+    LogLevel {
+        /// Everything.
+        Trace = "trace",
+        /// What helps to find a fault.
+        Debug = "debug",
+        /// One line a request, and changes of state.
+        Info = "info",
+        /// What an operator should look at.
+        Warn = "warn" or "warning",
+        /// What failed.
+        Error = "error" or "critical",
+    }
+}

@@ -1,0 +1,170 @@
+//! Configuration: defaults, file, environment, flags, each over the one before; checked here, once.
+//!
+//! A part of the program receives the small struct of its own section, never the whole [`Config`].
+//! Rows of settings are in `front`, `cluster` and `upstream`; `table` makes structs and help of
+//! them; `raw` lays the layers; `value` holds the types; `print` writes the documented file.
+//!
+//! To add a setting, add its row: flag, variable, check, help and printed line follow.
+
+use std::path::{Path, PathBuf};
+
+mod cluster;
+mod error;
+mod front;
+mod print;
+mod raw;
+mod table;
+mod upstream;
+mod value;
+
+pub use cluster::{ClusterConfig, GossipSettings, HashKind, Policy, PriceRule};
+pub use error::{ConfigError, Origin, Problem};
+pub use front::{
+    AdminConfig, LimitConfig, ListenConfig, LogConfig, LogLevel, MetricsConfig, ReplicaConfig,
+    TimeoutConfig,
+};
+pub use print::documented_defaults;
+pub use upstream::{BreakerConfig, HealthConfig, RetryConfig, WorkerConfig, WorkersConfig};
+pub use value::{ByteSize, HostPort, Name, Secret, WorkerUrl};
+
+pub(crate) use raw::{rows, variable};
+pub(crate) use table::{Flag, FlagKind};
+
+use raw::Raw;
+use table::{Row, Section};
+
+/// A checked configuration: every value is in range and the sections fit together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Who this replica is.
+    pub replica: ReplicaConfig,
+    /// The data port.
+    pub listen: ListenConfig,
+    /// The admin port.
+    pub admin: AdminConfig,
+    /// The Prometheus port.
+    pub metrics: MetricsConfig,
+    /// Gossip between replicas.
+    pub gossip: GossipSettings,
+    /// What all replicas must agree on.
+    pub cluster: ClusterConfig,
+    /// What holds for all workers.
+    pub workers: WorkersConfig,
+    /// The workers of `[[worker]]` and of `workers.urls` together; no address twice.
+    pub worker: Vec<WorkerConfig>,
+    /// Retries.
+    pub retry: RetryConfig,
+    /// Circuit breakers.
+    pub breaker: BreakerConfig,
+    /// Active health checks.
+    pub health: HealthConfig,
+    /// How long each step may take.
+    pub timeouts: TimeoutConfig,
+    /// Sizes and counts.
+    pub limits: LimitConfig,
+    /// Logging.
+    pub log: LogConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::from_raw(&mut Raw::new())
+    }
+}
+
+/// What lies over the defaults, lowest first.
+#[derive(Default)]
+pub struct Layers {
+    /// The file, with its name for messages.
+    pub file: Option<(PathBuf, String)>,
+    /// The environment; variables that are not ours are passed over.
+    pub environment: Vec<(String, String)>,
+    /// Flags of the command line.
+    pub(crate) flags: Vec<(Flag, Vec<String>)>,
+}
+
+impl Layers {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unreadable`].
+    pub fn read_file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|cause| ConfigError::Unreadable {
+            path: path.to_owned(),
+            cause,
+        })?;
+        self.file = Some((path.to_owned(), text));
+        Ok(())
+    }
+}
+
+impl Config {
+    /// Lays the layers over each other and checks the result.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] with every mistake that was found, each with its place.
+    pub fn from_layers(layers: Layers) -> Result<Self, ConfigError> {
+        let mut raw = Raw::new();
+        if let Some((path, text)) = &layers.file {
+            raw.add_file(path, text);
+        }
+        raw.add_environment(layers.environment.into_iter());
+        for (flag, words) in layers.flags {
+            raw.add_flag(flag, words);
+        }
+        let config = Self::from_raw(&mut raw);
+        let problems = raw.problems;
+        if problems.is_empty() {
+            return Ok(config);
+        }
+        Err(ConfigError::Invalid(problems))
+    }
+
+    fn from_raw(raw: &mut Raw) -> Self {
+        let workers: WorkersConfig = raw.read();
+        let mut worker = raw.read_workers();
+        worker.extend(workers.urls.iter().map(|url| WorkerConfig {
+            url: url.clone(),
+            ..WorkerConfig::default()
+        }));
+        Self {
+            replica: raw.read(),
+            listen: raw.read(),
+            admin: raw.read(),
+            metrics: raw.read(),
+            gossip: raw.read(),
+            cluster: raw.read(),
+            workers,
+            worker,
+            retry: raw.read(),
+            breaker: raw.read(),
+            health: raw.read(),
+            timeouts: raw.read(),
+            limits: raw.read(),
+            log: raw.read(),
+        }
+    }
+}
+
+/// Name, documentation and rows of every section, in the order of the printed file.
+fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'static [Row])> {
+    fn of<S: Section>() -> (&'static str, &'static [&'static str], &'static [Row]) {
+        (S::NAME, S::ABOUT, S::ROWS)
+    }
+    [
+        of::<ReplicaConfig>(),
+        of::<ListenConfig>(),
+        of::<AdminConfig>(),
+        of::<MetricsConfig>(),
+        of::<GossipSettings>(),
+        of::<ClusterConfig>(),
+        of::<WorkersConfig>(),
+        of::<RetryConfig>(),
+        of::<BreakerConfig>(),
+        of::<HealthConfig>(),
+        of::<TimeoutConfig>(),
+        of::<LimitConfig>(),
+        of::<LogConfig>(),
+    ]
+    .into_iter()
+}

@@ -1,0 +1,328 @@
+//! The layers before they are checked: file, environment, flags, each value with its origin.
+//!
+//! Nothing is typed here; this file knows which sections and keys exist and refuses the others.
+//! Reading TOML as a table of spans, not through serde, keeps line and column of every value: also
+//! one whose mistake shows only later, next to another setting.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::error::{Origin, Problem, nearest};
+use super::table::{Flag, FlagKind, Row, Section};
+use super::value::{Setting, Value};
+use super::{WorkerConfig, sections};
+
+/// Prefix of our variables in the environment.
+const PREFIX: &str = "GRAPEVINE_";
+
+/// The name of a setting's variable.
+///
+/// Two underscores part section and key: Kubernetes gives every pod variables like
+/// `GRAPEVINE_GOSSIP_PORT=tcp://...` for a service of that name, and never a double underscore.
+pub(crate) fn variable(section: &str, key: &str) -> String {
+    format!("{PREFIX}{}__{}", section.to_uppercase(), key.to_uppercase())
+}
+
+/// A value and where it was written.
+#[derive(Debug, Clone)]
+struct Entry {
+    value: Value,
+    origin: Origin,
+}
+
+/// What was set in one section.
+#[derive(Debug)]
+pub(crate) struct Table {
+    section: &'static str,
+    /// Where a missing key is missing.
+    pub(crate) origin: Origin,
+    entries: BTreeMap<&'static str, Entry>,
+}
+
+impl Table {
+    fn new(section: &'static str, origin: Origin) -> Self {
+        Self {
+            section,
+            origin,
+            entries: BTreeMap::new(),
+        }
+    }
+
+    /// Where a key was written; none when it kept its default.
+    pub(crate) fn origin_of(&self, key: &str) -> Option<&Origin> {
+        self.entries.get(key).map(|entry| &entry.origin)
+    }
+
+    /// The checked value of a key, if some layer set it well.
+    pub(crate) fn take<T: Setting>(
+        &self,
+        key: &'static str,
+        check: impl Fn(&T) -> Result<(), String>,
+        problems: &mut Vec<Problem>,
+    ) -> Option<T> {
+        let entry = self.entries.get(key)?;
+        let checked = T::parse(&entry.value).and_then(|value| check(&value).map(|()| value));
+        match checked {
+            Ok(value) => Some(value),
+            Err(what) => {
+                problems.push(Problem {
+                    origin: entry.origin.clone(),
+                    key: format!("{}.{key}", self.section),
+                    what,
+                });
+                None
+            }
+        }
+    }
+}
+
+/// All layers put together, later over earlier.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    sections: BTreeMap<&'static str, Table>,
+    pub(crate) workers: Vec<Table>,
+    pub(crate) problems: Vec<Problem>,
+}
+
+impl Raw {
+    pub(crate) fn new() -> Self {
+        let sections = sections()
+            .map(|(name, ..)| (name, Table::new(name, Origin::Whole)))
+            .collect();
+        Self {
+            sections,
+            workers: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    pub(crate) fn read<S: Section>(&mut self) -> S {
+        let table = self.sections.get(S::NAME);
+        let table = table.expect("every section has a table");
+        S::read(table, &mut self.problems)
+    }
+
+    pub(crate) fn read_workers(&mut self) -> Vec<WorkerConfig> {
+        let problems = &mut self.problems;
+        let read = |table: &Table| {
+            if table.origin_of("url").is_none() {
+                problems.push(Problem {
+                    origin: table.origin.clone(),
+                    key: "[[worker]]".into(),
+                    what: "`url` is missing: write url = \"http://address:port\"".into(),
+                });
+            }
+            WorkerConfig::read(table, problems)
+        };
+        self.workers.iter().map(read).collect()
+    }
+
+    /// Where a setting was written, for a check that looks at several settings together.
+    pub(crate) fn origin_of(&self, section: &str, key: &str) -> Origin {
+        let table = self.sections.get(section);
+        table
+            .and_then(|table| table.origin_of(key))
+            .cloned()
+            .unwrap_or(Origin::Whole)
+    }
+
+    /// Lays the file over the defaults.
+    pub(crate) fn add_file(&mut self, path: &Path, text: &str) {
+        let place = Place { path, text };
+        let root = match DeTable::parse(text) {
+            Ok(root) => root.into_inner(),
+            Err(error) => {
+                self.problems.push(Problem {
+                    origin: place.at(error.span().unwrap_or_default()),
+                    key: String::new(),
+                    what: error.message().trim_end().replace('\n', "; "),
+                });
+                return;
+            }
+        };
+        for (name, value) in &root {
+            self.add_section(&place, name, value);
+        }
+    }
+
+    fn add_section(
+        &mut self,
+        place: &Place<'_>,
+        name: &Spanned<std::borrow::Cow<'_, str>>,
+        value: &Spanned<DeValue<'_>>,
+    ) {
+        let written = name.get_ref().as_ref();
+        let origin = place.at(name.span());
+        let known = sections().find(|(section, ..)| *section == written);
+        match (known, value.get_ref()) {
+            (Some((section, _, rows)), DeValue::Table(keys)) => {
+                let table = self.sections.get_mut(section);
+                let table = table.expect("every section has a table");
+                fill(table, rows, place, keys, &mut self.problems);
+            }
+            (None, DeValue::Array(items)) if written == WorkerConfig::NAME => {
+                for item in items {
+                    self.add_worker(place, item);
+                }
+            }
+            (Some((section, ..)), _) => self.problems.push(Problem {
+                origin,
+                key: format!("[{section}]"),
+                what: format!("expected a section: write [{section}] on a line of its own"),
+            }),
+            (None, _) if written == WorkerConfig::NAME => self.problems.push(Problem {
+                origin,
+                key: "[[worker]]".into(),
+                what: "expected a list: write [[worker]] with two brackets, once a worker".into(),
+            }),
+            (None, _) => {
+                let names = sections().map(|(section, ..)| section);
+                self.problems.push(Problem {
+                    origin,
+                    key: format!("[{written}]"),
+                    what: unknown(
+                        "section",
+                        written,
+                        names.chain([WorkerConfig::NAME]).collect(),
+                    ),
+                });
+            }
+        }
+    }
+
+    fn add_worker(&mut self, place: &Place<'_>, item: &Spanned<DeValue<'_>>) {
+        let mut table = Table::new(WorkerConfig::NAME, place.at(item.span()));
+        match item.get_ref() {
+            DeValue::Table(keys) => {
+                fill(
+                    &mut table,
+                    WorkerConfig::ROWS,
+                    place,
+                    keys,
+                    &mut self.problems,
+                );
+                self.workers.push(table);
+            }
+            _ => self.problems.push(Problem {
+                origin: table.origin,
+                key: "[[worker]]".into(),
+                what: "expected a table such as { url = \"http://10.0.0.5:8000\" }".into(),
+            }),
+        }
+    }
+
+    /// Lays the environment over the file. Variables without `__` are not ours (see [`variable`]).
+    pub(crate) fn add_environment(&mut self, variables: impl Iterator<Item = (String, String)>) {
+        for (name, text) in variables {
+            let Some(rest) = name.strip_prefix(PREFIX).filter(|rest| rest.contains("__")) else {
+                continue;
+            };
+            let known = rows().find(|(section, row)| variable(section, row.key) == name);
+            match known {
+                Some((section, row)) => self.set(
+                    section,
+                    row.key,
+                    Value::Word(text),
+                    Origin::Environment(name),
+                ),
+                None => {
+                    let names: Vec<String> = rows()
+                        .map(|(section, row)| variable(section, row.key))
+                        .collect();
+                    let near = nearest(&name, names.iter().map(String::as_str));
+                    let hint = near.map(|near| format!("; did you mean {near}?"));
+                    self.problems.push(Problem {
+                        key: rest.to_lowercase().replacen("__", ".", 1),
+                        origin: Origin::Environment(name.clone()),
+                        what: format!("no such setting{}", hint.unwrap_or_default()),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Lays one flag over everything else. `words` are its arguments, none for a switch.
+    pub(crate) fn add_flag(&mut self, flag: Flag, words: Vec<String>) {
+        let known = rows().find(|(_, row)| row.flag.is_some_and(|own| own.name == flag.name));
+        let (section, row) = known.expect("flags are made from the rows");
+        let first = |suffix: &str| {
+            let word = words.first().map(String::as_str).unwrap_or_default();
+            Value::Word(format!("{word}{suffix}"))
+        };
+        let value = match flag.kind {
+            FlagKind::Text => first(""),
+            FlagKind::Millis => first("ms"),
+            FlagKind::Secs => first("s"),
+            FlagKind::On => Value::Bool(true),
+            FlagKind::Off => Value::Bool(false),
+            FlagKind::List => Value::List(words.into_iter().map(Value::Word).collect()),
+        };
+        self.set(section, row.key, value, Origin::Flag(flag.name));
+    }
+
+    fn set(&mut self, section: &str, key: &'static str, value: Value, origin: Origin) {
+        let table = self.sections.get_mut(section);
+        let table = table.expect("every section has a table");
+        table.entries.insert(key, Entry { value, origin });
+    }
+}
+
+/// Every setting that has a variable and may have a flag: all but those of `[[worker]]`.
+pub(crate) fn rows() -> impl Iterator<Item = (&'static str, &'static Row)> {
+    sections().flat_map(|(section, _, rows)| rows.iter().map(move |row| (section, row)))
+}
+
+fn fill(
+    table: &mut Table,
+    rows: &'static [Row],
+    place: &Place<'_>,
+    keys: &DeTable<'_>,
+    problems: &mut Vec<Problem>,
+) {
+    for (name, value) in keys {
+        let written = name.get_ref().as_ref();
+        match rows.iter().find(|row| row.key == written) {
+            Some(row) => {
+                let entry = Entry {
+                    value: Value::from_toml(value.get_ref()),
+                    origin: place.at(value.span()),
+                };
+                table.entries.insert(row.key, entry);
+            }
+            None => problems.push(Problem {
+                origin: place.at(name.span()),
+                key: format!("{}.{written}", table.section),
+                what: unknown("key", written, rows.iter().map(|row| row.key).collect()),
+            }),
+        }
+    }
+}
+
+fn unknown(kind: &str, written: &str, known: Vec<&str>) -> String {
+    match nearest(written, known.iter().copied()) {
+        Some(near) => format!("unknown {kind}; did you mean `{near}`?"),
+        None => format!("unknown {kind}; known are: {}", known.join(", ")),
+    }
+}
+
+/// A file being read: turns byte offsets into lines and columns.
+struct Place<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl Place<'_> {
+    fn at(&self, span: Range<usize>) -> Origin {
+        let before = &self.text[..span.start.min(self.text.len())];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        Origin::File {
+            path: self.path.to_owned(),
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The `section!` table: one row says a setting's name, type, default, range, flag and documentation.
+//!
+//! Everything that must tell the same story is made from that row: the struct that parts receive,
+//! the reader, the variable of the environment, the flag with its help, and the lines that
+//! `--print-config` writes. Nothing about a setting is written twice.
+
+use std::fmt;
+
+use super::error::Problem;
+use super::raw::Table;
+use super::value::Setting;
+
+/// A section of the configuration: a plain struct whose rows are known.
+pub(crate) trait Section: Default {
+    /// Name in the file, without brackets.
+    const NAME: &'static str;
+    /// Lines of the section's documentation.
+    const ABOUT: &'static [&'static str];
+    /// The rows, in the order of the file.
+    const ROWS: &'static [Row];
+
+    /// Reads what the layers set. A bad value becomes a problem and leaves the default in place,
+    /// so that one run reports every mistake.
+    fn read(table: &Table, problems: &mut Vec<Problem>) -> Self;
+}
+
+/// One setting, as the printed file, the command line and the environment see it.
+pub(crate) struct Row {
+    pub(crate) key: &'static str,
+    pub(crate) about: &'static [&'static str],
+    /// The default as TOML; none when the setting is unset by default.
+    pub(crate) default: fn() -> Option<String>,
+    /// The permitted range as text; none when the type alone says it.
+    pub(crate) range: Option<fn() -> String>,
+    pub(crate) flag: Option<Flag>,
+}
+
+/// A flag of `serve` that sets one setting.
+#[derive(Clone, Copy)]
+pub(crate) struct Flag {
+    /// Without the leading dashes.
+    pub(crate) name: &'static str,
+    pub(crate) kind: FlagKind,
+}
+
+/// How a flag's argument becomes the setting's value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FlagKind {
+    /// As written.
+    Text,
+    /// Several values, by spaces or commas.
+    List,
+    /// A bare number of milliseconds (vllm-router's `-ms` flags).
+    Millis,
+    /// A bare number of seconds (vllm-router's `-secs` flags).
+    Secs,
+    /// No argument: true.
+    On,
+    /// No argument: false (vllm-router's `--disable-...`).
+    Off,
+}
+
+/// Text of a range, for messages and for the printed file.
+pub(crate) struct Bounds<'a, T>(pub(crate) &'a std::ops::RangeInclusive<T>);
+
+impl<T: Setting + PartialOrd> Bounds<'_, T> {
+    /// Nothing, or what is wrong with a value outside.
+    pub(crate) fn check(&self, value: &T) -> Result<(), String> {
+        if self.0.contains(value) {
+            return Ok(());
+        }
+        let found = value.show().unwrap_or_else(|| "nothing".into());
+        Err(format!("must be {self}, found {found}"))
+    }
+}
+
+impl<T: Setting> fmt::Display for Bounds<'_, T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |end: &T| end.show().unwrap_or_else(|| "unset".into());
+        write!(out, "{} to {}", show(self.0.start()), show(self.0.end()))
+    }
+}
+
+/// Declares a section: `[name] Type { key: T = default, in range, flag "name" Kind; ... }`.
+macro_rules! section {
+    (
+        $(#[doc = $about:literal])*
+        [$name:ident] $Type:ident {
+            $(
+                $(#[doc = $doc:literal])*
+                $key:ident: $T:ty = $default:expr
+                    $(, in $range:expr)?
+                    $(, flag $flag:literal $kind:ident)?;
+            )*
+        }
+    ) => {
+        $(#[doc = $about])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $Type {
+            $($(#[doc = $doc])* pub $key: $T,)*
+        }
+
+        impl Default for $Type {
+            fn default() -> Self {
+                Self { $($key: $default,)* }
+            }
+        }
+
+        impl $crate::config::table::Section for $Type {
+            const NAME: &'static str = stringify!($name);
+            const ABOUT: &'static [&'static str] = &[$($about),*];
+            const ROWS: &'static [$crate::config::table::Row] = &[$(
+                $crate::config::table::Row {
+                    key: stringify!($key),
+                    about: &[$($doc),*],
+                    default: || {
+                        let default: $T = $default;
+                        $crate::config::value::Setting::show(&default)
+                    },
+                    range: section!(@range $T $(, $range)?),
+                    flag: section!(@flag $($flag $kind)?),
+                },
+            )*];
+
+            fn read(
+                table: &$crate::config::raw::Table,
+                problems: &mut Vec<$crate::config::error::Problem>,
+            ) -> Self {
+                Self {
+                    $($key: table.take(stringify!($key), section!(@check $T $(, $range)?), problems)
+                        .unwrap_or_else(|| $default),)*
+                }
+            }
+        }
+    };
+    (@range $T:ty) => { None };
+    (@range $T:ty, $range:expr) => {
+        Some(|| {
+            let range: std::ops::RangeInclusive<$T> = $range;
+            $crate::config::table::Bounds(&range).to_string()
+        })
+    };
+    (@check $T:ty) => { |_| Ok(()) };
+    (@check $T:ty, $range:expr) => {
+        |value: &$T| $crate::config::table::Bounds(&$range).check(value)
+    };
+    (@flag) => { None };
+    (@flag $flag:literal $kind:ident) => {
+        Some($crate::config::table::Flag {
+            name: $flag,
+            kind: $crate::config::table::FlagKind::$kind,
+        })
+    };
+}
+pub(crate) use section;

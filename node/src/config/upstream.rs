@@ -1,0 +1,101 @@
+//! Settings of workers: who they are at start, retries, breaker, health.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use super::table::section;
+use super::value::{HOUR, Secret, WorkerUrl, ms, secs};
+
+const fn count(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).expect("counts here are not zero")
+}
+
+section! {
+    /// Workers: the vLLM servers. More can be added while running, through any replica.
+    [workers] WorkersConfig {
+        /// Workers with no settings of their own, as `http://host:port`. See also [[worker]].
+        urls: Vec<WorkerUrl> = Vec::new(), flag "worker-urls" List;
+        /// Key sent to workers as `Authorization: Bearer <key>`, in place of the client's.
+        ///
+        /// Unset: the client's header goes through.
+        api_key: Option<Secret> = None, flag "api-key" Text;
+    }
+}
+
+section! {
+    /// One worker with its own settings; repeat the section for each.
+    [worker] WorkerConfig {
+        /// Address, as `http://host:port`. Required.
+        url: WorkerUrl = WorkerUrl::new("http://127.0.0.1:8000").expect("a valid address");
+        /// Id in the cluster. Unset: the address, normalised.
+        id: Option<String> = None;
+        /// Models and adapters it serves. Empty: the worker is asked.
+        models: Vec<String> = Vec::new();
+        /// Share of keys against other workers.
+        weight: f64 = 1.0, in 0.01..=100.0;
+        /// Requests in flight above which nothing more is sent to it. Unset: no own limit.
+        max_in_flight: Option<u32> = None;
+        /// Where it stands, for display.
+        zone: Option<String> = None;
+    }
+}
+
+section! {
+    /// Retries: only before the first byte reached the client, each time on another worker.
+    [retry] RetryConfig {
+        /// Whether to retry at all.
+        enabled: bool = true, flag "disable-retries" Off;
+        /// Attempts in all, the first included.
+        max_attempts: NonZeroU32 = count(5), in count(1)..=count(32), flag "retry-max-retries" Text;
+        /// Pause before the first retry; a refused connection is retried without pause.
+        initial_backoff: Duration = ms(50), in Duration::ZERO..=secs(60),
+            flag "retry-initial-backoff-ms" Millis;
+        /// Longest pause before a retry.
+        max_backoff: Duration = secs(30), in Duration::ZERO..=secs(600),
+            flag "retry-max-backoff-ms" Millis;
+        /// Growth of the pause from one retry to the next.
+        backoff_multiplier: f64 = 1.5, in 1.0..=10.0, flag "retry-backoff-multiplier" Text;
+        /// Random share by which a pause is lengthened or shortened.
+        jitter: f64 = 0.2, in 0.0..=1.0, flag "retry-jitter-factor" Text;
+        /// Retries at once, as a share of requests at once. Keeps an overload from multiplying.
+        budget: f64 = 0.2, in 0.0..=1.0;
+        /// Retries at once that are always allowed.
+        budget_floor: u32 = 3, in 0..=10_000;
+    }
+}
+
+section! {
+    /// Circuit breaker of each worker, fed by the ends of requests; 4xx, 429 and 503 never open it.
+    [breaker] BreakerConfig {
+        /// Whether breakers may open.
+        enabled: bool = true, flag "disable-circuit-breaker" Off;
+        /// Failures within `window`, with no success between them, that open it.
+        failure_threshold: NonZeroU32 = count(10), flag "cb-failure-threshold" Text;
+        /// Successes, one trial request at a time, that close it again.
+        success_threshold: NonZeroU32 = count(3), flag "cb-success-threshold" Text;
+        /// How long it stays open before the first trial request.
+        open_for: Duration = secs(60), in ms(1)..=HOUR, flag "cb-timeout-duration-secs" Secs;
+        /// Age beyond which a failure no longer counts.
+        window: Duration = secs(120), in ms(1)..=HOUR, flag "cb-window-duration-secs" Secs;
+    }
+}
+
+section! {
+    /// Active health checks. They decide whom to pass over, never who is on the ring.
+    [health] HealthConfig {
+        /// Time between two checks of a worker.
+        interval: Duration = secs(1), in ms(10)..=HOUR, flag "health-check-interval-secs" Secs;
+        /// How long a check may take.
+        timeout: Duration = secs(2), in ms(1)..=secs(600), flag "health-check-timeout-secs" Secs;
+        /// Failed checks in a row that make a worker unhealthy.
+        failure_threshold: NonZeroU32 = count(3), flag "health-failure-threshold" Text;
+        /// Good checks in a row that make it healthy again.
+        success_threshold: NonZeroU32 = count(2), flag "health-success-threshold" Text;
+        /// Path that is asked; any 2xx is good.
+        path: String = "/health".to_owned(), flag "health-check-endpoint" Text;
+        /// Share of unhealthy workers above which health is ignored and all are used; 1 is never.
+        ///
+        /// So many sick at once is more often a fault of the checks than of the workers.
+        panic_above: f64 = 0.5, in 0.0..=1.0;
+    }
+}

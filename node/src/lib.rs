@@ -1,0 +1,3 @@
+//! The Grapevine router: one replica of the cluster.
+
+pub mod config;
