@@ -67,7 +67,7 @@ section! {
         /// How long changes of load are collected before they are sent to the other replicas.
         ///
         /// Lower: fresher counts, more datagrams. Agreement falls as load ages.
-        load_batch: Duration = ms(20), in ms(1)..=ms(1000);
+        load_batch: Duration = ms(20), in ms(20)..=ms(50);
         /// Age at which the load that another replica reported counts half.
         load_half_life: Duration = ms(500), in ms(10)..=ms(60_000);
     }
@@ -90,6 +90,12 @@ choices! {
         Random = "random",
         /// One after the other.
         RoundRobin = "round_robin",
+    }
+    renamed {
+        "cache_aware" => "prefix",
+        "kv_aware" => "prefix",
+        "sticky_least_loaded" => "sticky",
+        "rendezvous_hash" => "consistent_hash",
     }
 }
 

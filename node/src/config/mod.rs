@@ -8,12 +8,15 @@
 
 use std::path::{Path, PathBuf};
 
+mod check;
 mod cluster;
 mod error;
 mod front;
 mod print;
 mod raw;
 mod table;
+#[cfg(test)]
+mod tests;
 mod upstream;
 mod value;
 
@@ -113,11 +116,23 @@ impl Config {
             raw.add_flag(flag, words);
         }
         let config = Self::from_raw(&mut raw);
-        let problems = raw.problems;
+        let mut problems = std::mem::take(&mut raw.problems);
         if problems.is_empty() {
-            return Ok(config);
+            // Only now: a bad value left its default behind, which need not fit the others.
+            problems = check::problems(&config, &raw);
         }
-        Err(ConfigError::Invalid(problems))
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError::Invalid(problems))
+        }
+    }
+
+    /// What a person should know who starts with these settings, such as that there is no worker
+    /// yet; nothing of it is wrong.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        check::notes(self)
     }
 
     fn from_raw(raw: &mut Raw) -> Self {

@@ -32,7 +32,7 @@ section! {
         /// Models and adapters it serves. Empty: the worker is asked.
         models: Vec<String> = Vec::new();
         /// Share of keys against other workers.
-        weight: f64 = 1.0, in 0.01..=100.0;
+        weight: f64 = 1.0, in 0.001..=100.0;
         /// Requests in flight above which nothing more is sent to it. Unset: no own limit.
         max_in_flight: Option<u32> = None;
         /// Where it stands, for display.

@@ -462,11 +462,11 @@ impl Setting for ByteSize {
 }
 
 /// An enum whose values have one word each in the configuration, some with a second one that
-/// vllm-router uses.
+/// vllm-router uses; `renamed` tells those who write vllm-router's word for another one of ours.
 macro_rules! choices {
     ($(#[$meta:meta])* $T:ident {
         $($(#[$doc:meta])* $variant:ident = $word:literal $(or $alias:literal)?,)*
-    }) => {
+    } $(renamed { $($peer:literal => $ours:literal,)* })?) => {
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
         pub enum $T {
@@ -495,7 +495,8 @@ macro_rules! choices {
 
         impl $crate::config::value::Setting for $T {
             fn parse(value: &$crate::config::value::Value) -> Result<Self, String> {
-                value.choice(Self::from_word, Self::WORDS)
+                let renamed: &[(&str, &str)] = &[$($(($peer, $ours),)*)?];
+                value.choice(Self::from_word, Self::WORDS, renamed)
             }
 
             fn show(&self) -> Option<String> {
@@ -511,9 +512,14 @@ impl Value {
         &self,
         choose: impl Fn(&str) -> Option<T>,
         words: &[&str],
+        renamed: &[(&str, &str)],
     ) -> Result<T, String> {
-        self.text()
-            .and_then(choose)
-            .ok_or_else(|| mismatch(&format!("one of {}", words.join(", ")), self))
+        if let Some(chosen) = self.text().and_then(choose) {
+            return Ok(chosen);
+        }
+        match renamed.iter().find(|(peer, _)| self.text() == Some(peer)) {
+            Some((_, ours)) => Err(format!("{self} is called {ours} here")),
+            None => Err(mismatch(&format!("one of {}", words.join(", ")), self)),
+        }
     }
 }

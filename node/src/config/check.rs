@@ -1,0 +1,171 @@
+//! Settings that are good alone and wrong together.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use super::Config;
+use super::error::{Origin, Problem};
+use super::raw::Raw;
+
+/// Everything that does not fit together, each at the place of the setting to change.
+pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
+    let mut checks = Checks {
+        raw,
+        problems: Vec::new(),
+    };
+    admin(config, &mut checks);
+    gossip(config, &mut checks);
+    sizes(config, &mut checks);
+    workers(config, &mut checks);
+    checks.problems
+}
+
+struct Checks<'a> {
+    raw: &'a Raw,
+    problems: Vec<Problem>,
+}
+
+impl Checks<'_> {
+    fn refuse_if(&mut self, wrong: bool, section: &str, key: &str, what: impl Into<String>) {
+        if wrong {
+            self.refuse(
+                self.raw.origin_of(section, key),
+                &format!("{section}.{key}"),
+                what,
+            );
+        }
+    }
+
+    fn refuse(&mut self, origin: Origin, key: &str, what: impl Into<String>) {
+        self.problems.push(Problem {
+            origin,
+            key: key.to_owned(),
+            what: what.into(),
+        });
+    }
+}
+
+fn admin(config: &Config, checks: &mut Checks<'_>) {
+    let admin = &config.admin;
+    checks.refuse_if(
+        !admin.host.is_loopback() && admin.token.is_none(),
+        "admin",
+        "host",
+        format!(
+            "{} is beyond loopback, so a token is required: set admin.token, \
+             GRAPEVINE_ADMIN__TOKEN or --admin-token",
+            admin.host
+        ),
+    );
+}
+
+fn gossip(config: &Config, checks: &mut Checks<'_>) {
+    let gossip = &config.gossip;
+    let files = [
+        ("ca", &gossip.ca),
+        ("cert", &gossip.cert),
+        ("key", &gossip.key),
+    ];
+    let set = files.iter().filter(|(_, file)| file.is_some()).count();
+    if set != 0 && set != files.len() {
+        for (key, _) in files.iter().filter(|(_, file)| file.is_none()) {
+            checks.refuse_if(true, "gossip", key, "missing; ca, cert and key go together");
+        }
+    }
+    let replica = config.replica.id.as_ref().map_or("r1", |id| id.as_str());
+    let make = format!(
+        "run `grapevine ca init` once and `grapevine ca issue {replica}` for this replica, then \
+         set gossip.ca, gossip.cert and gossip.key"
+    );
+    checks.refuse_if(
+        set == 0 && !gossip.host.is_loopback(),
+        "gossip",
+        "host",
+        format!(
+            "{} is beyond loopback, so certificates are required: {make}",
+            gossip.host
+        ),
+    );
+    checks.refuse_if(
+        set == 0 && !gossip.seeds.is_empty(),
+        "gossip",
+        "seeds",
+        format!("replicas know each other by certificates, and there are none: {make}"),
+    );
+    checks.refuse_if(
+        (set != 0 || !gossip.seeds.is_empty()) && config.replica.id.is_none(),
+        "replica",
+        "id",
+        "missing; a replica with seeds or certificates needs a name that no other one has",
+    );
+    checks.refuse_if(
+        gossip.host.is_unspecified() && gossip.advertise.is_none(),
+        "gossip",
+        "advertise",
+        format!(
+            "missing; gossip is bound to {}, so say where the others reach this replica, as \
+             \"host:port\"",
+            gossip.host
+        ),
+    );
+}
+
+fn sizes(config: &Config, checks: &mut Checks<'_>) {
+    let limits = &config.limits;
+    checks.refuse_if(
+        limits.body_bytes > limits.body_bytes_total,
+        "limits",
+        "body_bytes",
+        format!(
+            "{} for one body is more than limits.body_bytes_total, {} for all",
+            limits.body_bytes, limits.body_bytes_total
+        ),
+    );
+    let retry = &config.retry;
+    checks.refuse_if(
+        retry.initial_backoff > retry.max_backoff,
+        "retry",
+        "initial_backoff",
+        "longer than retry.max_backoff",
+    );
+    checks.refuse_if(
+        !config.health.path.starts_with('/'),
+        "health",
+        "path",
+        "must begin with a slash, such as \"/health\"",
+    );
+}
+
+fn workers(config: &Config, checks: &mut Checks<'_>) {
+    let mut seen = BTreeSet::new();
+    // The list begins with the `[[worker]]` sections, in their order; `workers.urls` follow.
+    for (index, worker) in config.worker.iter().enumerate() {
+        let id = worker.id.as_deref().unwrap_or_else(|| worker.url.as_str());
+        if !seen.insert(id) {
+            let section = checks.raw.workers.get(index);
+            let urls = || checks.raw.origin_of("workers", "urls");
+            let origin = section.map_or_else(urls, |section| section.origin.clone());
+            checks.refuse(origin, "worker", format!("{id} is there twice"));
+        }
+    }
+}
+
+/// What a person should know who starts with these settings; nothing here is wrong.
+pub(super) fn notes(config: &Config) -> Vec<String> {
+    let mut notes = Vec::new();
+    if config.worker.is_empty() {
+        notes.push(format!(
+            "no workers are configured: add one with --worker-urls or `grapevine workers add \
+             http://address:port --admin http://{}`, or learn them from other replicas",
+            SocketAddr::new(config.admin.host, config.admin.port)
+        ));
+    }
+    if config.gossip.seeds.is_empty() {
+        notes.push(
+            "no seeds are configured: starting as a cluster of one; join others with --seed \
+             host:port"
+                .to_owned(),
+        );
+    }
+    notes
+}

@@ -1,0 +1,329 @@
+//! Layers, messages and the printed file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::*;
+
+fn file(text: &str) -> Layers {
+    Layers {
+        file: Some((PathBuf::from("g.toml"), text.to_owned())),
+        ..Layers::default()
+    }
+}
+
+fn environment(variables: &[(&str, &str)]) -> Layers {
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    Layers {
+        environment: variables.iter().map(owned).collect(),
+        ..Layers::default()
+    }
+}
+
+fn messages(layers: Layers) -> Vec<String> {
+    match Config::from_layers(layers) {
+        Ok(_) => Vec::new(),
+        Err(error) => error.to_string().lines().map(str::to_owned).collect(),
+    }
+}
+
+#[test]
+fn mistakes_are_named_with_place_and_remedy() {
+    let check = |text: &str, expected: &[&str]| {
+        assert_eq!(messages(file(text)), expected, "{text}");
+    };
+    check(
+        "[listen]\nprot = 1",
+        &["g.toml:2:1: listen.prot: unknown key; did you mean `port`?"],
+    );
+    check(
+        "[log]\ncolour = 1",
+        &["g.toml:2:1: log.colour: unknown key; known are: level, json"],
+    );
+    check(
+        "[lisen]\nport = 1",
+        &["g.toml:1:2: [lisen]: unknown section; did you mean `listen`?"],
+    );
+    check(
+        "listen = 1",
+        &["g.toml:1:1: [listen]: expected a section: write [listen] on a line of its own"],
+    );
+    check(
+        "[worker]\nurl = 'http://a:1'",
+        &[
+            "g.toml:1:2: [[worker]]: expected a list: write [[worker]] with two brackets, once a worker",
+        ],
+    );
+    check(
+        "[[worker]]\nweight = 2",
+        &["g.toml:1:1: [[worker]]: `url` is missing: write url = \"http://address:port\""],
+    );
+    check(
+        "[listen]\nport = 70000",
+        &["g.toml:2:8: listen.port: expected a whole number from 0 to 65535, found 70000"],
+    );
+    check(
+        "[listen]\nport = \"30000\"",
+        &["g.toml:2:8: listen.port: expected a whole number from 0 to 65535, found \"30000\""],
+    );
+    check(
+        "[timeouts]\nconnect = 5",
+        &[
+            "g.toml:2:11: timeouts.connect: expected a duration with its unit, such as \"250ms\", \
+           \"10s\" or \"5min\", found 5",
+        ],
+    );
+    check(
+        "[timeouts]\nconnect = \"0s\"",
+        &["g.toml:2:11: timeouts.connect: must be \"1ms\" to \"1m\", found \"0s\""],
+    );
+    check(
+        "[limits]\nbody_bytes = \"16MB\"",
+        &[
+            "g.toml:2:14: limits.body_bytes: expected a size such as 4096, \"64KiB\" or \"16MiB\", \
+           found \"16MB\"",
+        ],
+    );
+    check(
+        "[cluster]\nbound = 0.5",
+        &["g.toml:2:9: cluster.bound: must be 1.0 to 100.0, found 0.5"],
+    );
+    check(
+        "[cluster]\npolicy = \"cache_aware\"",
+        &["g.toml:2:10: cluster.policy: \"cache_aware\" is called prefix here"],
+    );
+    check(
+        "[gossip]\nseeds = [\"router-1\"]",
+        &[
+            "g.toml:2:9: gossip.seeds: expected an address with its port, such as \
+           \"10.0.0.5:30002\" or \"router-2:30002\", found \"router-1\"",
+        ],
+    );
+    check(
+        "[workers]\nurls = [\"10.0.0.5:8000\"]",
+        &[
+            "g.toml:2:8: workers.urls: expected an address such as \"http://10.0.0.5:8000\", found \
+           \"10.0.0.5:8000\"",
+        ],
+    );
+    check(
+        "[admin]\ntoken = \"gehe im\"",
+        &["g.toml:2:9: admin.token: expected a text of 1 to 512 visible ASCII characters"],
+    );
+}
+
+#[test]
+fn every_mistake_of_a_file_is_reported_at_once() {
+    let found = messages(file("[listen]\nport = true\nhots = 1\n[nonsense]\n"));
+    assert_eq!(found.len(), 3, "{found:?}");
+}
+
+#[test]
+fn syntax_errors_have_a_place() {
+    let found = messages(file("[listen]\nport =\n"));
+    assert!(found[0].starts_with("g.toml:2:"), "{found:?}");
+}
+
+#[test]
+fn unsafe_binds_are_refused_with_what_to_set() {
+    let check = |text: &str, expected: &[&str]| {
+        assert_eq!(messages(file(text)), expected, "{text}");
+    };
+    check(
+        "[admin]\nhost = \"0.0.0.0\"",
+        &[
+            "g.toml:2:8: admin.host: 0.0.0.0 is beyond loopback, so a token is required: set \
+           admin.token, GRAPEVINE_ADMIN__TOKEN or --admin-token",
+        ],
+    );
+    check("[admin]\nhost = \"0.0.0.0\"\ntoken = \"t\"", &[]);
+    let make = "run `grapevine ca init` once and `grapevine ca issue r1` for this replica, then \
+                set gossip.ca, gossip.cert and gossip.key";
+    check(
+        "[gossip]\nhost = \"10.0.0.1\"",
+        &[&format!(
+            "g.toml:2:8: gossip.host: 10.0.0.1 is beyond loopback, so certificates are required: \
+             {make}"
+        )],
+    );
+    check(
+        "[replica]\nid = \"r1\"\n[gossip]\nseeds = [\"r2:30002\"]",
+        &[&format!(
+            "g.toml:4:9: gossip.seeds: replicas know each other by certificates, and there are \
+             none: {make}"
+        )],
+    );
+    let certified = "ca = \"ca.pem\"\ncert = \"r1.pem\"\nkey = \"r1.key\"\n";
+    check(
+        &format!("[gossip]\nhost = \"0.0.0.0\"\n{certified}[replica]\nid = \"r1\""),
+        &[
+            "configuration: gossip.advertise: missing; gossip is bound to 0.0.0.0, so say where \
+             the others reach this replica, as \"host:port\"",
+        ],
+    );
+    check(
+        &format!("[gossip]\n{certified}"),
+        &[
+            "configuration: replica.id: missing; a replica with seeds or certificates needs a \
+             name that no other one has",
+        ],
+    );
+    check(
+        "[gossip]\nca = \"ca.pem\"\ncert = \"r1.pem\"\n[replica]\nid = \"r1\"",
+        &["configuration: gossip.key: missing; ca, cert and key go together"],
+    );
+}
+
+#[test]
+fn sections_must_fit_together() {
+    let check = |text: &str, expected: &str| {
+        assert_eq!(messages(file(text)), [expected], "{text}");
+    };
+    check(
+        "[[worker]]\nurl = \"http://a:1\"\n\n[workers]\nurls = [\"http://a:1\"]",
+        "g.toml:5:8: worker: http://a:1 is there twice",
+    );
+    check(
+        "[[worker]]\nurl = \"http://a:1\"\n[[worker]]\nurl = \"http://a:1\"",
+        "g.toml:3:1: worker: http://a:1 is there twice",
+    );
+    check(
+        "[limits]\nbody_bytes = \"64MiB\"\nbody_bytes_total = \"32MiB\"",
+        "g.toml:2:14: limits.body_bytes: 64MiB for one body is more than \
+         limits.body_bytes_total, 32MiB for all",
+    );
+    check(
+        "[health]\npath = \"health\"",
+        "g.toml:2:8: health.path: must begin with a slash, such as \"/health\"",
+    );
+    check(
+        "[retry]\ninitial_backoff = \"40s\"",
+        "g.toml:2:19: retry.initial_backoff: longer than retry.max_backoff",
+    );
+}
+
+#[test]
+fn later_layers_win() {
+    let port = |layers: Layers| Config::from_layers(layers).expect("valid").listen.port;
+    let text = "[listen]\nport = 1\n";
+    let variables = [("GRAPEVINE_LISTEN__PORT", "2")];
+    assert_eq!(port(Layers::default()), 30_000);
+    assert_eq!(port(file(text)), 1);
+    let mut layers = environment(&variables);
+    layers.file = file(text).file;
+    assert_eq!(port(layers), 2);
+    let mut layers = environment(&variables);
+    layers.file = file(text).file;
+    let flag = rows().find_map(|(section, row)| {
+        row.flag
+            .filter(|_| section == "listen" && row.key == "port")
+    });
+    layers.flags = vec![(flag.expect("a flag"), vec!["3".to_owned()])];
+    assert_eq!(port(layers), 3);
+}
+
+#[test]
+fn the_environment_is_read_and_checked() {
+    let config = Config::from_layers(environment(&[
+        ("GRAPEVINE_WORKERS__URLS", "http://a:1, http://b:2"),
+        ("GRAPEVINE_TIMEOUTS__FIRST_TOKEN", "90s"),
+        ("GRAPEVINE_LOG__JSON", "true"),
+        ("GRAPEVINE_ADMIN__TOKEN", "123"),
+        // What Kubernetes sets for services called grapevine and grapevine-gossip.
+        ("GRAPEVINE_PORT", "tcp://10.0.0.1:30000"),
+        ("GRAPEVINE_GOSSIP_PORT", "tcp://10.0.0.1:30002"),
+        ("HOME", "/root"),
+    ]))
+    .expect("valid");
+    assert_eq!(config.worker.len(), 2);
+    assert_eq!(config.timeouts.first_token, Duration::from_secs(90));
+    assert!(config.log.json);
+    assert_eq!(config.admin.token.expect("set").reveal(), "123");
+
+    assert_eq!(
+        messages(environment(&[("GRAPEVINE_LISTEN__PROT", "1")])),
+        [
+            "environment variable GRAPEVINE_LISTEN__PROT: listen.prot: no such setting; did you mean \
+          GRAPEVINE_LISTEN__PORT?"
+        ]
+    );
+    assert_eq!(
+        messages(environment(&[("GRAPEVINE_LISTEN__PORT", "x")])),
+        [
+            "environment variable GRAPEVINE_LISTEN__PORT: listen.port: expected a whole number from \
+          0 to 65535, found \"x\""
+        ]
+    );
+}
+
+#[test]
+fn the_printed_file_is_the_defaults() {
+    let printed = documented_defaults();
+    let config = Config::from_layers(file(&printed)).expect("the printed file is valid");
+    assert_eq!(config, Config::default());
+    for (section, row) in rows() {
+        assert!(
+            !row.about.is_empty(),
+            "{section}.{} is not documented",
+            row.key
+        );
+        let set = format!("\n{} = ", row.key);
+        let unset = format!("\n# {} = ", row.key);
+        assert!(
+            printed.contains(&set) || printed.contains(&unset),
+            "{section}.{}",
+            row.key
+        );
+    }
+}
+
+#[test]
+fn the_example_worker_of_the_printed_file_is_valid() {
+    let printed = documented_defaults();
+    let begin = printed.find("# [[worker]]").expect("there is an example");
+    let end = begin
+        + printed[begin..]
+            .find("\n\n# Retries")
+            .expect("another section follows");
+    let lines = printed[begin..end]
+        .lines()
+        .map(|line| line.trim_start_matches("# "));
+    let is_toml = |line: &&str| {
+        line.starts_with("[[") || (line.contains(" = ") && !line.ends_with("(unset)"))
+    };
+    let example: Vec<&str> = lines.filter(is_toml).collect();
+    let config = Config::from_layers(file(&example.join("\n"))).expect("valid");
+    assert_eq!(config.worker, [WorkerConfig::default()]);
+}
+
+#[test]
+fn no_two_settings_share_a_flag_or_variable() {
+    let mut names: Vec<String> = rows()
+        .flat_map(|(section, row)| {
+            let flag = row.flag.map(|flag| flag.name.to_owned());
+            flag.into_iter().chain([variable(section, row.key)])
+        })
+        .collect();
+    let all = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), all);
+}
+
+#[test]
+fn secrets_are_not_printed() {
+    let config = Config::from_layers(file("[admin]\ntoken = \"hush\"")).expect("valid");
+    assert!(!format!("{config:?}").contains("hush"));
+}
+
+#[test]
+fn notes_say_what_is_missing() {
+    let config = Config::default();
+    assert_eq!(config.notes().len(), 2, "{:?}", config.notes());
+    let config = Config::from_layers(file("[workers]\nurls = [\"http://a:1\"]")).expect("valid");
+    let notes = config.notes();
+    assert!(
+        notes.iter().all(|note| !note.contains("workers")),
+        "{notes:?}"
+    );
+}
