@@ -1,0 +1,197 @@
+//! Counters of load per worker, shared by the data path and the agent.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::frame::Load;
+use crate::worker::WorkerId;
+
+/// Damped sums of what the other replicas have on one worker. Not whole numbers, since old counts
+/// weigh less.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OthersLoad {
+    /// Requests in flight.
+    pub requests: f64,
+    /// Prompt tokens still to be computed.
+    pub prefill_tokens: f64,
+    /// Tokens of context held.
+    pub context_tokens: f64,
+}
+
+/// Load on one worker. Every access is one relaxed atomic per number: readers may see the three
+/// numbers of slightly different instants, which is younger than any other replica's view.
+#[derive(Debug, Default)]
+pub struct LoadCell {
+    own_requests: AtomicU32,
+    own_prefill_tokens: AtomicU64,
+    own_context_tokens: AtomicU64,
+    // Bits of `f64`.
+    others_requests: AtomicU64,
+    others_prefill_tokens: AtomicU64,
+    others_context_tokens: AtomicU64,
+}
+
+impl LoadCell {
+    /// What this replica has on the worker.
+    pub fn own(&self) -> Load {
+        Load {
+            requests: self.own_requests.load(Relaxed),
+            prefill_tokens: self.own_prefill_tokens.load(Relaxed),
+            context_tokens: self.own_context_tokens.load(Relaxed),
+        }
+    }
+
+    /// Adds to this replica's load, for example when a request is placed.
+    pub fn add(&self, load: Load) {
+        self.own_requests.fetch_add(load.requests, Relaxed);
+        self.own_prefill_tokens
+            .fetch_add(load.prefill_tokens, Relaxed);
+        self.own_context_tokens
+            .fetch_add(load.context_tokens, Relaxed);
+    }
+
+    /// Takes back what was [added](Self::add): prefill tokens at the first token, all the rest at
+    /// the end of the request. Never more than was added.
+    pub fn subtract(&self, load: Load) {
+        let before = self.own_requests.fetch_sub(load.requests, Relaxed);
+        debug_assert!(before >= load.requests, "a request ended twice");
+        self.own_prefill_tokens
+            .fetch_sub(load.prefill_tokens, Relaxed);
+        self.own_context_tokens
+            .fetch_sub(load.context_tokens, Relaxed);
+    }
+
+    /// What the other replicas have on the worker, damped by the age of their words.
+    pub fn others(&self) -> OthersLoad {
+        OthersLoad {
+            requests: f64::from_bits(self.others_requests.load(Relaxed)),
+            prefill_tokens: f64::from_bits(self.others_prefill_tokens.load(Relaxed)),
+            context_tokens: f64::from_bits(self.others_context_tokens.load(Relaxed)),
+        }
+    }
+
+    pub(super) fn set_others(&self, load: OthersLoad) {
+        self.others_requests.store(load.requests.to_bits(), Relaxed);
+        self.others_prefill_tokens
+            .store(load.prefill_tokens.to_bits(), Relaxed);
+        self.others_context_tokens
+            .store(load.context_tokens.to_bits(), Relaxed);
+    }
+}
+
+/// One cell per worker, and how complete the picture is.
+///
+/// A cell is looked up once, when a snapshot of workers is built; requests then go through the
+/// snapshot, so the lock here is on no request's path.
+#[derive(Debug)]
+pub struct LoadBoard {
+    cells: Mutex<BTreeMap<WorkerId, Arc<LoadCell>>>,
+    heard: AtomicU32,
+    live: AtomicU32,
+}
+
+impl Default for LoadBoard {
+    fn default() -> Self {
+        Self {
+            cells: Mutex::default(),
+            heard: AtomicU32::new(1),
+            live: AtomicU32::new(1),
+        }
+    }
+}
+
+impl LoadBoard {
+    /// The cell of a worker, made on first use. One worker keeps its cell as long as anybody holds
+    /// it, also when it is removed and added again.
+    pub fn cell(&self, id: &WorkerId) -> Arc<LoadCell> {
+        let mut cells = self.cells();
+        if let Some(cell) = cells.get(id) {
+            return Arc::clone(cell);
+        }
+        let cell = Arc::<LoadCell>::default();
+        cells.insert(id.clone(), Arc::clone(&cell));
+        cell
+    }
+
+    /// Number of replicas whose load is in the cells, this one included: at least 1.
+    pub fn heard(&self) -> u32 {
+        self.heard.load(Relaxed)
+    }
+
+    /// Number of live replicas, this one included: at least 1. Above [`heard`](Self::heard) while
+    /// somebody's load is missing from the picture.
+    pub fn live(&self) -> u32 {
+        self.live.load(Relaxed)
+    }
+
+    pub(super) fn set_heard(&self, replicas: u32) {
+        self.heard.store(replicas, Relaxed);
+    }
+
+    pub(super) fn set_live(&self, replicas: u32) {
+        self.live.store(replicas, Relaxed);
+    }
+
+    /// Drops the cells that only the board itself holds.
+    pub(super) fn drop_unheld(&self) {
+        self.cells().retain(|_, cell| Arc::strong_count(cell) > 1);
+    }
+
+    fn cells(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Arc<LoadCell>>> {
+        // Every update of the map is one call, so a panic elsewhere leaves it whole.
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_added_is_taken_back() {
+        let cell = LoadCell::default();
+        let load = Load {
+            requests: 1,
+            prefill_tokens: 100,
+            context_tokens: 900,
+        };
+        cell.add(load);
+        cell.add(load);
+        cell.subtract(Load {
+            prefill_tokens: 100,
+            ..Load::default()
+        });
+        assert_eq!(
+            cell.own(),
+            Load {
+                requests: 2,
+                prefill_tokens: 100,
+                context_tokens: 1800
+            }
+        );
+        cell.subtract(load);
+        cell.subtract(Load {
+            requests: 1,
+            prefill_tokens: 0,
+            context_tokens: 900,
+        });
+        assert_eq!(cell.own(), Load::default());
+    }
+
+    #[test]
+    fn a_held_cell_outlives_its_worker() {
+        let board = LoadBoard::default();
+        let id: WorkerId = "w".parse().expect("valid");
+        let cell = board.cell(&id);
+        cell.add(Load {
+            requests: 1,
+            ..Load::default()
+        });
+        board.drop_unheld();
+        assert!(Arc::ptr_eq(&cell, &board.cell(&id)));
+        drop(cell);
+        board.drop_unheld();
+        assert_eq!(board.cell(&id).own(), Load::default());
+    }
+}

@@ -1,0 +1,429 @@
+//! The replicated worker set: a map that any replica may write and that merges without a leader.
+//!
+//! Pure. `(worker id, source) -> (stamp, present | removed, writer, spec)`, a join-semilattice:
+//! merging keeps the greatest entry of each key, so replicas that exchanged the same entries in
+//! any order, any number of times, hold the same map.
+//!
+//! | # | rule | test |
+//! |---|------|------|
+//! | 1 | greatest by stamp, then removed over present, then writer, then description | `merge_order` |
+//! | 2 | a worker is in the set while any source says present | `any_source_is_enough` |
+//! | 3 | an admin removal masks every other source | `admin_removal_masks` |
+//! | 4 | a later admin add lifts the mask | `admin_add_lifts_the_mask` |
+//! | 5 | configuration read at start has stamp 0: anything explicit wins | `configuration_loses_to_anything_explicit` |
+//! | 6 | a source retracts only what it said; a replica's death retracts nothing | `a_source_retracts_only_itself` |
+//! | 7 | the description comes from admin, else config, else the first provider by name | `admin_describes_first` |
+//! | 8 | learned facts fill gaps, never make a worker present, end with its removal | `learned_facts_fill_gaps_only` |
+//! | 9 | an entry on which nothing depends is dropped after 24 h of contact | `tombstones_live_by_contact` |
+//! | 10 | a removal that masks something is never dropped | `a_masking_removal_stays` |
+//! | 11 | a dropped tombstone is not taken back from a slower peer | `a_dropped_tombstone_stays_dropped` |
+//! | 12 | stamps from the future are merged; beyond 24 h nothing of the batch is | `far_future_is_quarantined_whole` |
+//! | 13 | tables are bounded: own writes at 4,096 entries, merges at twice that | `the_map_is_bounded` |
+//! | 14 | after too long alone only configuration survives | `starting_over_keeps_configuration` |
+//!
+//! Not here: who is alive, who is healthy, who is loaded. None of it changes the set.
+
+mod contact;
+mod digest;
+mod entry;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use contact::{Contact, ISOLATION_MAX, Reunion};
+pub use digest::{BUCKETS, Digest, DigestError, Summary};
+pub use entry::Entry;
+
+use crate::hlc::{Clock, Drift, Stamp};
+use crate::replica::ReplicaId;
+use crate::worker::{Source, WorkerId, WorkerSpec};
+
+/// Own writes are refused when the map has this many entries (tombstones included).
+pub const ENTRIES_MAX: usize = 4096;
+/// New keys from peers are refused above this; more than [`ENTRIES_MAX`], so that writes made at
+/// the limit on several replicas at once still reach everybody.
+pub const MERGED_ENTRIES_MAX: usize = 2 * ENTRIES_MAX;
+/// At most this many entries on which nothing depends are kept; the oldest are dropped first.
+pub const UNUSED_MAX: usize = ENTRIES_MAX;
+/// How long an entry on which nothing depends is kept, in time with at least one live peer.
+pub const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+
+type Key = (WorkerId, Source);
+
+/// A member of the worker set, as all its sources together describe it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// Its id on the ring.
+    pub id: WorkerId,
+    /// Its description.
+    pub spec: Arc<WorkerSpec>,
+}
+
+/// One replica's copy of the map, and the clock that stamps its own writes.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    replica: ReplicaId,
+    clock: Clock,
+    entries: BTreeMap<Key, Entry>,
+}
+
+/// What merging a batch did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// Entries that changed our map.
+    pub changed: usize,
+    /// New keys refused because the map is full; replicas differ until something is removed.
+    pub refused: usize,
+    /// Greatest lead of a stamp over our wall clock, if above the alarm limit.
+    pub drift: Option<Duration>,
+}
+
+/// Why a registry operation was refused. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// No source says that this worker exists. The caller's fault.
+    #[error("no worker {0}")]
+    UnknownWorker(WorkerId),
+    /// The map is full; remove workers, or wait until tombstones are dropped.
+    #[error("the registry is full with {ENTRIES_MAX} entries")]
+    Full,
+    /// A batch holds a stamp too far in the future; its sender is not to be listened to until the
+    /// clocks come nearer.
+    #[error("a stamp of worker {id} is {lead:?} ahead of this replica's clock")]
+    Quarantine {
+        /// The worker the stamp is on.
+        id: WorkerId,
+        /// How far ahead it is.
+        lead: Duration,
+    },
+}
+
+impl Registry {
+    /// An empty map; `replica` signs its own writes.
+    pub fn new(replica: ReplicaId) -> Self {
+        Self {
+            replica,
+            clock: Clock::default(),
+            entries: BTreeMap::new(),
+        }
+    }
+
+    /// A worker from the configuration file as read at start. Returns the entry to push, or `None`
+    /// if something explicit is known already, or the same.
+    ///
+    /// # Errors
+    /// [`RegistryError::Full`].
+    pub fn configure(
+        &mut self,
+        id: WorkerId,
+        spec: WorkerSpec,
+    ) -> Result<Option<Entry>, RegistryError> {
+        let entry = Entry {
+            id,
+            source: Source::Config,
+            stamp: Stamp::ZERO,
+            writer: None,
+            spec: Some(Arc::new(spec)),
+            unused_ms: 0,
+        };
+        self.room_for(&entry.id, &entry.source)?;
+        Ok(self.keep_greater(entry.clone()).then_some(entry))
+    }
+
+    /// `source` says now that this worker exists. Returns the entry to push.
+    ///
+    /// An admin's word is always written anew, since it must win over a removal not yet heard of;
+    /// the other sources repeat themselves all the time, so an equal repetition gives `None`.
+    ///
+    /// # Errors
+    /// [`RegistryError::Full`].
+    pub fn put(
+        &mut self,
+        id: WorkerId,
+        source: Source,
+        spec: WorkerSpec,
+        now_ms: u64,
+    ) -> Result<Option<Entry>, RegistryError> {
+        self.room_for(&id, &source)?;
+        let is_repetition = source != Source::Admin && self.present(&id, &source) == Some(&spec);
+        Ok((!is_repetition).then(|| self.write(id, source, Some(Arc::new(spec)), now_ms)))
+    }
+
+    /// Facts that this replica learned by asking the worker. Returns the entry to push, or `None`
+    /// if they were known.
+    ///
+    /// # Errors
+    /// [`RegistryError::UnknownWorker`] if the worker was removed meanwhile, [`RegistryError::Full`].
+    pub fn learn(
+        &mut self,
+        id: WorkerId,
+        facts: WorkerSpec,
+        now_ms: u64,
+    ) -> Result<Option<Entry>, RegistryError> {
+        if self.is_worker(&id) {
+            self.put(id, Source::Learned, facts, now_ms)
+        } else {
+            Err(RegistryError::UnknownWorker(id))
+        }
+    }
+
+    /// `source` says now that this worker is gone. Returns the entries to push: the tombstone, and
+    /// the end of what was learned about the worker if it left the set. Empty if a source other
+    /// than admin had not said that it exists.
+    ///
+    /// # Errors
+    /// [`RegistryError::UnknownWorker`] if an admin removes what is not in the set.
+    pub fn remove(
+        &mut self,
+        id: &WorkerId,
+        source: Source,
+        now_ms: u64,
+    ) -> Result<Vec<Entry>, RegistryError> {
+        if source == Source::Admin && !self.is_worker(id) {
+            return Err(RegistryError::UnknownWorker(id.clone()));
+        }
+        if source != Source::Admin && self.present(id, &source).is_none() {
+            return Ok(Vec::new());
+        }
+        let mut written = vec![self.write(id.clone(), source, None, now_ms)];
+        if !self.is_worker(id) && self.present(id, &Source::Learned).is_some() {
+            written.push(self.write(id.clone(), Source::Learned, None, now_ms));
+        }
+        Ok(written)
+    }
+
+    /// Takes over what is greater in `entries`, from a push, a sync or a snapshot.
+    ///
+    /// # Errors
+    /// [`RegistryError::Quarantine`] if any stamp is more than 24 h ahead of `now_ms` (Unix
+    /// milliseconds); then nothing of the batch was merged.
+    pub fn merge(&mut self, entries: Vec<Entry>, now_ms: u64) -> Result<Merged, RegistryError> {
+        let mut merged = Merged::default();
+        if let Some(latest) = entries.iter().max_by_key(|entry| entry.stamp) {
+            match Drift::of(latest.stamp, now_ms) {
+                Drift::Within => {}
+                Drift::Alarm(lead) => merged.drift = Some(lead),
+                Drift::Quarantine(lead) => {
+                    return Err(RegistryError::Quarantine {
+                        id: latest.id.clone(),
+                        lead,
+                    });
+                }
+            }
+        }
+        for entry in entries {
+            self.clock.observe(entry.stamp);
+            if self
+                .entries
+                .contains_key(&(entry.id.clone(), entry.source.clone()))
+            {
+                merged.changed += usize::from(self.keep_greater(entry));
+            } else if entry.unused_ms >= retention_ms() {
+                // Dropped here already, or as good as.
+            } else if self.entries.len() >= MERGED_ENTRIES_MAX {
+                merged.refused += 1;
+            } else {
+                merged.changed += usize::from(self.keep_greater(entry));
+            }
+        }
+        Ok(merged)
+    }
+
+    /// The worker set, sorted by id.
+    pub fn workers(&self) -> Vec<Worker> {
+        let entries: Vec<&Entry> = self.entries.values().collect();
+        entries
+            .chunk_by(|a, b| a.id == b.id)
+            .filter_map(|of_one| {
+                let spec = effective(of_one)?;
+                Some(Worker {
+                    id: of_one[0].id.clone(),
+                    spec,
+                })
+            })
+            .collect()
+    }
+
+    /// All entries in key order, tombstones included.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+
+    /// Sum over the map.
+    pub fn digest(&self) -> Digest {
+        self.summary().digest
+    }
+
+    /// The question of anti-entropy: sums by part of the map. Costs one pass over all entries.
+    pub fn summary(&self) -> Summary {
+        Summary::of(self.entries.values())
+    }
+
+    /// The answer to a peer's summary: our entries in every part that differs.
+    ///
+    /// After the peer merged them, its own answer to *our* summary holds what we lack, so a sync
+    /// is: summary out; summary and entries back; remaining entries out.
+    pub fn differing(&self, theirs: &Summary) -> Vec<Entry> {
+        let ours = self.summary();
+        self.entries
+            .values()
+            .filter(|entry| {
+                let bucket = digest::bucket_of(entry);
+                ours.buckets[bucket] != theirs.buckets[bucket]
+            })
+            .cloned()
+            .collect()
+    }
+
+    /// Lets unused entries age by `contact`, time with at least one live peer (see [`Contact`]),
+    /// and drops those that are of no use to anybody. Returns how many were dropped. Call it about
+    /// once a second.
+    pub fn advance(&mut self, contact: Duration) -> usize {
+        let unused = self.unused_keys();
+        let contact_ms = u64::try_from(contact.as_millis()).unwrap_or(u64::MAX);
+        let mut expired = Vec::new();
+        let mut kept = Vec::new();
+        for (key, entry) in &mut self.entries {
+            if unused.binary_search(key).is_err() {
+                entry.unused_ms = 0;
+                continue;
+            }
+            entry.unused_ms = entry.unused_ms.saturating_add(contact_ms);
+            if entry.unused_ms >= retention_ms() {
+                expired.push(key.clone());
+            } else {
+                kept.push((entry.stamp, key.clone()));
+            }
+        }
+        // By stamp, not by age: the same choice on every replica.
+        kept.sort_unstable_by(|a, b| b.cmp(a));
+        expired.extend(kept.into_iter().skip(UNUSED_MAX).map(|(_, key)| key));
+        expired
+            .iter()
+            .for_each(|key| drop(self.entries.remove(key)));
+        expired.len()
+    }
+
+    /// Drops everything but configuration read at start, after [`Reunion::StartOver`]. The clock
+    /// stays, so that later writes still win over earlier ones.
+    pub fn start_over(&mut self) {
+        self.entries.retain(|_, entry| entry.stamp == Stamp::ZERO);
+    }
+
+    fn room_for(&self, id: &WorkerId, source: &Source) -> Result<(), RegistryError> {
+        let is_new = !self.entries.contains_key(&(id.clone(), source.clone()));
+        if is_new && self.entries.len() >= ENTRIES_MAX {
+            Err(RegistryError::Full)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn write(
+        &mut self,
+        id: WorkerId,
+        source: Source,
+        spec: Option<Arc<WorkerSpec>>,
+        now_ms: u64,
+    ) -> Entry {
+        let stamp = self.clock.tick(now_ms);
+        let writer = Some(self.replica.clone());
+        let entry = Entry {
+            id,
+            source,
+            stamp,
+            writer,
+            spec,
+            unused_ms: 0,
+        };
+        self.keep_greater(entry.clone());
+        entry
+    }
+
+    /// The join of one key. Returns whether the map changed.
+    fn keep_greater(&mut self, entry: Entry) -> bool {
+        match self.entries.entry((entry.id.clone(), entry.source.clone())) {
+            Cell::Vacant(cell) => {
+                cell.insert(entry);
+                true
+            }
+            Cell::Occupied(mut cell) => {
+                let order = entry.order(cell.get());
+                if order.is_gt() {
+                    cell.insert(entry);
+                } else if order.is_eq() {
+                    let kept = cell.get_mut();
+                    kept.unused_ms = kept.unused_ms.max(entry.unused_ms);
+                }
+                order.is_gt()
+            }
+        }
+    }
+
+    fn present(&self, id: &WorkerId, source: &Source) -> Option<&WorkerSpec> {
+        self.entries
+            .get(&(id.clone(), source.clone()))?
+            .spec
+            .as_deref()
+    }
+
+    fn of_worker(&self, id: &WorkerId) -> Vec<&Entry> {
+        // `Admin` and `Learned` are the first and the last source.
+        let range = (id.clone(), Source::Admin)..=(id.clone(), Source::Learned);
+        self.entries.range(range).map(|(_, entry)| entry).collect()
+    }
+
+    fn is_worker(&self, id: &WorkerId) -> bool {
+        effective(&self.of_worker(id)).is_some()
+    }
+
+    /// Keys of entries without which the set would be the same, sorted: tombstones, except an
+    /// admin's that masks something, and facts about workers that are not in the set.
+    fn unused_keys(&self) -> Vec<Key> {
+        let entries: Vec<&Entry> = self.entries.values().collect();
+        let mut unused = Vec::new();
+        for of_one in entries.chunk_by(|a, b| a.id == b.id) {
+            let in_set = effective(of_one).is_some();
+            let masks = |entry: &Entry| {
+                entry.source == Source::Admin && of_one.iter().any(|other| claims(other))
+            };
+            let is_unused = |entry: &Entry| match entry.is_removed() {
+                true => !masks(entry),
+                false => entry.source == Source::Learned && !in_set,
+            };
+            let keys = of_one.iter().filter(|entry| is_unused(entry));
+            unused.extend(keys.map(|entry| (entry.id.clone(), entry.source.clone())));
+        }
+        unused
+    }
+}
+
+/// Whether an entry says that its worker exists.
+fn claims(entry: &Entry) -> bool {
+    !entry.is_removed() && entry.source != Source::Learned
+}
+
+/// The description that all entries of one worker, in order of their sources, amount to; `None`
+/// if it is not in the set.
+fn effective(of_one: &[&Entry]) -> Option<Arc<WorkerSpec>> {
+    if of_one
+        .iter()
+        .any(|entry| entry.source == Source::Admin && entry.is_removed())
+    {
+        return None;
+    }
+    let said = of_one.iter().find(|entry| claims(entry))?.spec.as_ref()?;
+    let learned = of_one.iter().find(|entry| entry.source == Source::Learned);
+    match learned.and_then(|entry| entry.spec.as_ref()) {
+        Some(facts) => Some(Arc::new(said.completed_by(facts))),
+        None => Some(Arc::clone(said)),
+    }
+}
+
+fn retention_ms() -> u64 {
+    RETENTION.as_secs() * 1000
+}

@@ -1,0 +1,98 @@
+//! What a replica knows at one moment: workers, replicas, and the sums by which views are compared.
+//!
+//! Pure. Immutable and shared by `Arc`; a new one is made for every change. Load is not part of it:
+//! it changes with every request, so it lives on the [`LoadBoard`](crate::load::LoadBoard).
+
+use std::net::SocketAddr;
+
+use crate::registry::{Digest, Registry, Worker};
+use crate::replica::ReplicaId;
+use crate::worker::{WorkerId, write_text};
+
+/// One replica as this one sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaInfo {
+    /// Its name.
+    pub id: ReplicaId,
+    /// Rises with each of its starts.
+    pub generation: u64,
+    /// Where it gossips.
+    pub gossip_addr: SocketAddr,
+    /// `HOST:PORT` of its data listener, as it says.
+    pub http: String,
+    /// `HOST:PORT` of its admin listener, as it says.
+    pub admin: String,
+    /// Its release, as it says.
+    pub version: String,
+    /// Whether it takes requests, as it says.
+    pub ready: bool,
+    /// Whether this replica hears it: a local opinion.
+    pub live: bool,
+    /// Digest of its registry, as it says (see [`Digest`]).
+    pub registry: String,
+    /// Fingerprint of its cluster-wide settings, as it says.
+    pub settings: String,
+    /// Digest of its ring, as it says.
+    pub ring: String,
+}
+
+/// What a replica knows at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    workers: Vec<Worker>,
+    roster: u32,
+    registry: Digest,
+    replicas: Vec<ReplicaInfo>,
+}
+
+impl View {
+    /// The view of a registry and of the known replicas, in any order.
+    pub fn new(registry: &Registry, mut replicas: Vec<ReplicaInfo>) -> Self {
+        replicas.sort_by(|a, b| a.id.cmp(&b.id));
+        let workers = registry.workers();
+        Self {
+            roster: roster_digest(&workers),
+            registry: registry.digest(),
+            workers,
+            replicas,
+        }
+    }
+
+    /// The worker set, sorted by id. The ring is a function of it alone.
+    pub fn workers(&self) -> &[Worker] {
+        &self.workers
+    }
+
+    /// The worker with this id.
+    pub fn worker(&self, id: &WorkerId) -> Option<&Worker> {
+        let at = self
+            .workers
+            .binary_search_by(|worker| worker.id.cmp(id))
+            .ok()?;
+        self.workers.get(at)
+    }
+
+    /// crc32 over the sorted worker ids: load frames of replicas with the same value mean the same
+    /// workers by the same slots.
+    pub fn roster(&self) -> u32 {
+        self.roster
+    }
+
+    /// Digest of the registry that the workers come from.
+    pub fn registry(&self) -> Digest {
+        self.registry
+    }
+
+    /// All known replicas, this one included, sorted by id.
+    pub fn replicas(&self) -> &[ReplicaInfo] {
+        &self.replicas
+    }
+}
+
+fn roster_digest(workers: &[Worker]) -> u32 {
+    let mut bytes = Vec::new();
+    workers
+        .iter()
+        .for_each(|worker| write_text(&mut bytes, worker.id.as_str()));
+    crc32fast::hash(&bytes)
+}

@@ -1,0 +1,180 @@
+//! What replicas say to each other on our own planes, in core types.
+//!
+//! Pure. [`encode`] and [`decode`] turn a [`Message`] into a frame and back; the types that travel
+//! are in `wire/body.rs` and stay there, so that core types can change without changing the wire.
+//!
+//! A receiver refuses what is damaged or cannot be understood as a whole ([`FrameError`]), skips a
+//! kind that it does not know (`message` is `None`), and leaves out single registry entries that
+//! break a limit (`refused`): a poisonous entry must neither be merged nor stop the others.
+
+mod body;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::frame::{self, FrameError, Header};
+use crate::load::LoadFrame;
+use crate::registry::{Entry, Summary};
+use crate::replica::ReplicaId;
+
+/// Greatest number of dial hints in a [`HelloAck`].
+pub const HINTS_MAX: usize = 256;
+/// Greatest length of the texts of a [`Hello`] in bytes.
+pub const HELLO_TEXT_BYTES_MAX: usize = 64;
+
+/// One message of our own planes.
+#[derive(Clone, Debug)]
+pub enum Message {
+    /// First on every connection, from the side that dialled.
+    Hello(Hello),
+    /// The answer to `Hello`; only then is the connection of use.
+    HelloAck(HelloAck),
+    /// Registry entries that the sender has just written, or that a sync found missing. At most
+    /// [`chunks`] of them.
+    RegistryPush(Vec<Entry>),
+    /// The push with this sequence number was merged.
+    PushAck {
+        /// Sequence number of the push.
+        seq: u64,
+    },
+    /// Question of anti-entropy.
+    SyncRequest(SyncRequest),
+    /// Answer of anti-entropy, in one or more frames.
+    SyncResponse(SyncResponse),
+    /// Load of the sender.
+    Load(LoadFrame),
+    /// A starting replica asks for everything.
+    SnapshotRequest,
+    /// Everything, in one or more frames.
+    Snapshot(Snapshot),
+    /// The sender leaves on purpose: its load counts no more, its worker entries stay.
+    Leave,
+}
+
+/// Who dials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Its id, to be compared with its certificate.
+    pub replica: ReplicaId,
+    /// Its cluster, up to 64 visible ASCII characters.
+    pub cluster: String,
+    /// Where it can be dialled.
+    pub gossip_addr: SocketAddr,
+    /// Its release, up to 64 visible ASCII characters.
+    pub version: String,
+}
+
+/// Who answers, and what a newcomer needs to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HelloAck {
+    /// The id of the answering replica, to be compared with its certificate.
+    pub replica: ReplicaId,
+    /// Highest generation seen of the dialling replica's id; 0 = none. A replica must start with
+    /// a higher one.
+    pub generation_seen: u64,
+    /// Replicas that the answering one knows: whom to dial, not whom to trust.
+    pub hints: Vec<PeerHint>,
+}
+
+/// Where a replica is said to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerHint {
+    /// Its id.
+    pub replica: ReplicaId,
+    /// Where it can be dialled.
+    pub gossip_addr: SocketAddr,
+}
+
+/// Question of anti-entropy (see [`Registry::differing`](crate::registry::Registry::differing)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncRequest {
+    /// Sums of the asking registry.
+    pub summary: Summary,
+    /// For how long the asking replica was alone (see [`Reunion`](crate::registry::Reunion)).
+    pub alone: Duration,
+}
+
+/// One frame of the answer of anti-entropy.
+#[derive(Clone, Debug)]
+pub struct SyncResponse {
+    /// Sums of the answering registry.
+    pub summary: Summary,
+    /// For how long the answering replica was alone.
+    pub alone: Duration,
+    /// Its entries in the parts that differ.
+    pub entries: Vec<Entry>,
+    /// Whether this is the last frame of the answer.
+    pub last: bool,
+}
+
+/// One frame of everything that a starting replica takes from a peer.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Registry entries.
+    pub entries: Vec<Entry>,
+    /// Load of the answering replica, in the last frame.
+    pub load: Option<LoadFrame>,
+    /// Whether this is the last frame.
+    pub last: bool,
+}
+
+/// A frame taken apart.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// Generation and sequence number of the sender, and the kind.
+    pub header: Header,
+    /// What it says; `None` = a kind of a later release.
+    pub message: Option<Message>,
+    /// Registry entries left out because they break a limit.
+    pub refused: usize,
+}
+
+/// Appends `message` as one frame to `out`.
+///
+/// # Errors
+/// `TooLong`, for more entries or slots than fit one frame; then `out` is as before.
+pub fn encode(
+    out: &mut Vec<u8>,
+    generation: u64,
+    seq: u64,
+    message: &Message,
+) -> Result<(), FrameError> {
+    body::seal(out, generation, seq, message)
+}
+
+/// Takes one whole frame apart.
+///
+/// # Errors
+/// The frame is damaged, of another version, or does not decode; nothing of it may be used.
+pub fn decode(bytes: &[u8]) -> Result<Received, FrameError> {
+    let (header, body) = frame::open(bytes)?;
+    let (message, refused) = body::read(header.kind, body)?;
+    Ok(Received {
+        header,
+        message,
+        refused,
+    })
+}
+
+/// Cuts entries into pieces that fit one frame each; one empty piece if there are none.
+pub fn chunks(entries: Vec<Entry>) -> Vec<Vec<Entry>> {
+    const CHUNK_ENTRIES_MAX: usize = 512;
+    const CHUNK_BYTES_MAX: usize = 128 * 1024;
+    let mut chunks = vec![Vec::new()];
+    let mut bytes = 0;
+    for entry in entries {
+        let len = body::entry_len(&entry);
+        let current = chunks.last().map_or(0, Vec::len);
+        if current == CHUNK_ENTRIES_MAX || (current > 0 && bytes + len > CHUNK_BYTES_MAX) {
+            chunks.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += len;
+        if let Some(chunk) = chunks.last_mut() {
+            chunk.push(entry);
+        }
+    }
+    chunks
+}

@@ -1,0 +1,208 @@
+//! What a worker is called: its address, and the id that follows from it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use url::Url;
+
+use super::WorkerError;
+
+/// Greatest length of a worker's URL in bytes, without `@rank`.
+pub const URL_BYTES_MAX: usize = 512;
+
+/// Greatest length of a worker id in bytes: a URL and its rank.
+pub const ID_BYTES_MAX: usize = URL_BYTES_MAX + 16;
+
+/// Greatest number of data-parallel ranks behind one URL.
+pub const DP_SIZE_MAX: u32 = 1024;
+
+/// Base URL of a worker in the one spelling that all replicas use, and its data-parallel rank.
+///
+/// Lower-case host, explicit port, no trailing slash, no user information, query or fragment;
+/// `http` or `https`. `HTTP://Host/@3` is read as rank 3 of `http://host:80` and shown as
+/// `http://host:80@3`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerUrl {
+    base: String,
+    rank: Option<u32>,
+}
+
+impl WorkerUrl {
+    /// The URL that requests go to, without rank and trailing slash.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// The data-parallel rank, when the worker is one of several behind the same URL.
+    pub fn rank(&self) -> Option<u32> {
+        self.rank
+    }
+}
+
+impl FromStr for WorkerUrl {
+    type Err = WorkerError;
+
+    fn from_str(text: &str) -> Result<Self, WorkerError> {
+        // First, so that no message, log line or parser ever meets an unbounded text.
+        if text.len() > ID_BYTES_MAX {
+            return Err(WorkerError::UrlTooLong(text.len()));
+        }
+        // A URL parser takes `host:8000@3` for user information, so the rank is cut off first.
+        let (text_base, rank) = match text.rsplit_once('@') {
+            Some((before, digits))
+                if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) =>
+            {
+                let rank = digits.parse().ok().filter(|rank| *rank < DP_SIZE_MAX);
+                (
+                    before,
+                    Some(rank.ok_or_else(|| WorkerError::Rank(digits.to_owned()))?),
+                )
+            }
+            _ => (text, None),
+        };
+        let refuse = |why| {
+            Err(WorkerError::Url {
+                url: text.to_owned(),
+                why,
+            })
+        };
+        let url = match Url::parse(text_base) {
+            Ok(url) => url,
+            Err(_) => return refuse("it does not parse"),
+        };
+        if !matches!(url.scheme(), "http" | "https") {
+            return refuse("the scheme is not http or https");
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return refuse("user information is not allowed");
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return refuse("a query or fragment is not allowed");
+        }
+        let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
+            return refuse("it names no host");
+        };
+        if port == 0 {
+            return refuse("port 0 cannot be reached");
+        }
+        let path = url.path().trim_end_matches('/');
+        let base = format!("{}://{host}:{port}{path}", url.scheme());
+        if base.len() > URL_BYTES_MAX {
+            return Err(WorkerError::UrlTooLong(base.len()));
+        }
+        Ok(Self { base, rank })
+    }
+}
+
+impl fmt::Display for WorkerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.base)?;
+        match self.rank {
+            Some(rank) => write!(f, "@{rank}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Identity of a worker on the ring: a name given by the operator, else its [`WorkerUrl`].
+///
+/// 1 to 528 visible ASCII characters without `"` and `\`, so that it stands unescaped in headers,
+/// labels, logs and JSON.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(Arc<str>);
+
+impl WorkerId {
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The id of the worker at this URL, however it is spelled.
+    ///
+    /// # Errors
+    /// The URL is not one of a worker; nothing was changed.
+    pub fn from_url(url: &str) -> Result<Self, WorkerError> {
+        url.parse::<WorkerUrl>()?.to_string().parse()
+    }
+}
+
+impl FromStr for WorkerId {
+    type Err = WorkerError;
+
+    fn from_str(text: &str) -> Result<Self, WorkerError> {
+        let is_valid = (1..=ID_BYTES_MAX).contains(&text.len())
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_graphic() && b != b'"' && b != b'\\');
+        if is_valid {
+            Ok(Self(text.into()))
+        } else {
+            Err(WorkerError::Id(text.chars().take(64).collect()))
+        }
+    }
+}
+
+impl fmt::Display for WorkerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_spelling_per_url() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(WorkerId::from_url(text).expect(text).as_str(), expected);
+        };
+        check("http://10.0.0.1:8000", "http://10.0.0.1:8000");
+        check("HTTP://Worker.Example/", "http://worker.example:80");
+        check("https://w", "https://w:443");
+        check("http://w:8000/base//", "http://w:8000/base");
+        check("http://w:8000@3", "http://w:8000@3");
+        check("http://w:8000/@0", "http://w:8000@0");
+        check("http://[::1]:8000@1", "http://[::1]:8000@1");
+    }
+
+    #[test]
+    fn bad_urls_are_refused() {
+        for bad in [
+            "",
+            "w:8000",
+            "ftp://w:8000",
+            "http://",
+            "http://u:p@w:8000",
+            "http://u@w",
+            "http://w?x=1",
+            "http://w#x",
+            "http://w:0",
+            "http://w:99999",
+            "http://w@1024",
+            "http://w@99999999999999999999",
+        ] {
+            assert!(WorkerId::from_url(bad).is_err(), "{bad:?}");
+        }
+        assert!(WorkerId::from_url(&format!("http://w/{}", "a".repeat(600))).is_err());
+    }
+
+    #[test]
+    fn given_ids_need_no_escaping() {
+        for good in ["w1", "gpu-7/a", "http://w:80@1", &"a".repeat(ID_BYTES_MAX)] {
+            assert!(good.parse::<WorkerId>().is_ok(), "{good:?}");
+        }
+        for bad in [
+            "",
+            "a b",
+            "a\"b",
+            "a\\b",
+            "ä",
+            "a\n",
+            &"a".repeat(ID_BYTES_MAX + 1),
+        ] {
+            assert!(bad.parse::<WorkerId>().is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Who says that a worker exists.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::WorkerError;
+
+/// Greatest length of a discovery provider's name in bytes.
+pub const PROVIDER_BYTES_MAX: usize = 64;
+
+/// Who says that a worker exists. Each source speaks for itself and retracts only what it said.
+///
+/// The order is the precedence of descriptions: where several sources describe one worker, the
+/// smallest source is believed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// The admin API, one for the cluster. Its removal masks all other sources.
+    Admin,
+    /// The configuration files of all replicas together.
+    Config,
+    /// A discovery provider (see [`Source::provider`]).
+    Provider(ProviderName),
+    /// Facts that a replica learned by asking the worker. Never makes a worker present.
+    Learned,
+}
+
+/// Name of a discovery provider: 1 to 64 visible ASCII characters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProviderName(Arc<str>);
+
+impl Source {
+    /// The source of one discovery provider.
+    ///
+    /// # Errors
+    /// The name is not 1 to 64 visible ASCII characters.
+    pub fn provider(name: &str) -> Result<Self, WorkerError> {
+        let is_valid = (1..=PROVIDER_BYTES_MAX).contains(&name.len())
+            && name.bytes().all(|b| b.is_ascii_graphic());
+        if is_valid {
+            Ok(Self::Provider(ProviderName(name.into())))
+        } else {
+            Err(WorkerError::Provider(
+                name.chars().take(PROVIDER_BYTES_MAX).collect(),
+            ))
+        }
+    }
+}
+
+impl ProviderName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Admin => f.write_str("admin"),
+            Self::Config => f.write_str("config"),
+            Self::Provider(name) => f.write_str(name.as_str()),
+            Self::Learned => f.write_str("learned"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn provider_names_are_bounded() {
+        assert_eq!(Source::provider("dns").expect("valid").to_string(), "dns");
+        for bad in ["", "a b", "ä", &"p".repeat(PROVIDER_BYTES_MAX + 1)] {
+            assert!(Source::provider(bad).is_err(), "{bad:?}");
+        }
+    }
+}
