@@ -1,1 +1,41 @@
+//! Placement: which worker takes a request, and why. Pure: no IO, no clock, no hidden randomness.
+//!
+//! Same settings, workers, key, loads and draw in; same worker and reason out, on every replica,
+//! platform and release. The parts, in the order in which a request meets them:
+//!
+//! - [`key`]: request text → chain of links → [`Key`] (where its prefix lives, how long it is);
+//! - [`ring`]: workers → [`Ring`]; key → home, and an [`Order`] of all other workers behind it;
+//! - [`load`]: what is in flight on a worker, over the whole cluster, damped by its age;
+//! - [`policy`]: [`decide`] joins them, [`explain`] shows its work;
+//! - [`health`]: breaker and probe state of one worker; they say whom to skip, never who is where;
+//! - [`settings`]: what all replicas must agree on, and its fingerprint.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
+mod canonical;
+pub mod hash;
+pub mod health;
+pub mod key;
+pub mod load;
+mod logarithm;
+pub mod order;
+pub mod policy;
+pub mod ring;
+pub mod settings;
+pub mod weight;
+
+pub use canonical::Digest;
+pub use hash::HashAlgorithm;
+pub use health::{
+    Breaker, BreakerSettings, BreakerState, Health, Outcome, Permit, ProbeSettings, ProbeState,
+};
+pub use key::{Key, KeyBuilder, KeySettings, Link};
+pub use load::Load;
+pub use order::Order;
+pub use policy::{
+    Bound, Candidate, Decision, Explanation, NoWorker, Policy, PolicySettings, Price, Reason, Row,
+    Standing, Verdict, decide, explain,
+};
+pub use ring::{Member, Ring, RingError, RingSettings, total_digest};
+pub use settings::{ClusterSettings, Ratio, RatioError};
+pub use weight::{Weight, WeightError};

@@ -1,0 +1,85 @@
+//! The stable hashes: explicit bytes and a seed in, 64 bits out, the same for ever.
+//!
+//! Never `std::hash`: its result may change with the compiler. Vectors of the published
+//! algorithms are in the tests below; what the crate builds from them is in `golden/`.
+
+use std::{fmt, str::FromStr};
+
+/// Hash under ring and keys. Cluster-wide: replicas with different ones place differently.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HashAlgorithm {
+    /// XXH3, 64 bits. The fastest on short fields and on prompts.
+    #[default]
+    Xxh3,
+    /// MurmurHash3 x64 128, low 64 bits. Its seed has 32 bits: ours is folded into them.
+    Murmur3,
+    /// CityHash64 1.1, seeded variant.
+    City,
+}
+
+impl HashAlgorithm {
+    /// All algorithms, in the order of the documentation.
+    pub const ALL: [Self; 3] = [Self::Xxh3, Self::Murmur3, Self::City];
+
+    /// Name in configuration: `xxh3`, `murmur3` or `cityhash`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Xxh3 => "xxh3",
+            Self::Murmur3 => "murmur3",
+            Self::City => "cityhash",
+        }
+    }
+
+    /// Hashes `bytes` under `seed`.
+    #[inline]
+    #[must_use]
+    pub fn hash(self, seed: u64, bytes: &[u8]) -> u64 {
+        match self {
+            // The unseeded entry skips deriving a secret, which costs more than hashing a link.
+            Self::Xxh3 if seed == 0 => xxhash_rust::xxh3::xxh3_64(bytes),
+            Self::Xxh3 => xxhash_rust::xxh3::xxh3_64_with_seed(bytes, seed),
+            Self::Murmur3 => murmur3(seed, bytes),
+            Self::City => cityhasher::hash_with_seed(bytes, seed),
+        }
+    }
+}
+
+/// Low half of the 128 bits, under both halves of the seed.
+fn murmur3(seed: u64, mut bytes: &[u8]) -> u64 {
+    let folded = (seed ^ (seed >> 32)) as u32;
+    murmur3::murmur3_x64_128(&mut bytes, folded).expect("reading from a slice cannot fail") as u64
+}
+
+impl fmt::Display for HashAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for HashAlgorithm {
+    type Err = UnknownHash;
+
+    fn from_str(name: &str) -> Result<Self, UnknownHash> {
+        Self::ALL
+            .into_iter()
+            .find(|hash| hash.as_str() == name)
+            .ok_or_else(|| UnknownHash(name.to_owned()))
+    }
+}
+
+/// A name in configuration that is none of the hash algorithms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownHash(pub String);
+
+impl fmt::Display for UnknownHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "unknown hash `{}`: one of xxh3, murmur3, cityhash",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for UnknownHash {}

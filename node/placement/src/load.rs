@@ -1,0 +1,141 @@
+//! Load: what is in flight on a worker over the whole cluster, damped by its age.
+//!
+//! A replica knows its own counts exactly and others' by frames that are milliseconds to seconds old.
+//! In simulation, frames two seconds old counted in full send every replica to the worker that was
+//! idle two seconds ago, worse than no exchange at all; counted half (a quarter from one second on)
+//! most of that loss comes back.
+
+use std::{
+    ops::{Add, AddAssign},
+    time::Duration,
+};
+
+/// What is in flight on one worker. Sums over replicas, so fractions are normal.
+///
+/// Each number is finite and 0 or more: it is a sum of counts times factors of this module.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// Requests in flight.
+    pub requests: f64,
+    /// Prompt tokens that still have to be computed: prompts in flight without a first byte, less
+    /// what was expected to be cached ([`crate::Decision::prefill_tokens`]).
+    pub prefill_tokens: f64,
+    /// Prompt tokens of all requests in flight.
+    pub context_tokens: f64,
+}
+
+impl Load {
+    /// All three numbers times `factor`.
+    #[must_use]
+    pub fn scaled(self, factor: f64) -> Self {
+        Self {
+            requests: self.requests * factor,
+            prefill_tokens: self.prefill_tokens * factor,
+            context_tokens: self.context_tokens * factor,
+        }
+    }
+}
+
+impl Add for Load {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            requests: self.requests + other.requests,
+            prefill_tokens: self.prefill_tokens + other.prefill_tokens,
+            context_tokens: self.context_tokens + other.context_tokens,
+        }
+    }
+}
+
+impl AddAssign for Load {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+/// Frames of a sender older than this count for nothing.
+pub const AGE_MAX: Duration = Duration::from_secs(2);
+
+/// Share of its value that load of this age counts, 0 to 1.
+///
+/// 1 up to 100 ms, then falling in straight lines to 1/2 at 500 ms and 1/4 at 1 s, which holds until
+/// [`AGE_MAX`]; from there 0. `age` is the time since the sender was last heard, not since the number last changed.
+#[must_use]
+pub fn damp(age: Duration) -> f64 {
+    const LINE: [(f64, f64); 3] = [(0.1, 1.0), (0.5, 0.5), (1.0, 0.25)];
+    if age >= AGE_MAX {
+        return 0.0;
+    }
+    let seconds = age.as_secs_f64();
+    if seconds <= LINE[0].0 {
+        return LINE[0].1;
+    }
+    for [(from, high), (to, low)] in [[LINE[0], LINE[1]], [LINE[1], LINE[2]]] {
+        if seconds < to {
+            return high + (low - high) * (seconds - from) / (to - from);
+        }
+    }
+    LINE[2].1
+}
+
+/// Factor for the own counts when some live replicas are not heard: they probably carry what we carry.
+///
+/// `live` and `heard` include this replica; `heard` are those with a frame younger than [`AGE_MAX`].
+/// 1 when all are heard or when alone.
+#[must_use]
+pub fn own_scale(live: u32, heard: u32) -> f64 {
+    let heard = heard.max(1);
+    f64::from(live.max(heard)) / f64::from(heard)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_load_counts_less() {
+        let table = [
+            (0, 1.0),
+            (100, 1.0),
+            (300, 0.75),
+            (500, 0.5),
+            (750, 0.375),
+            (1_000, 0.25),
+            (1_999, 0.25),
+            (2_000, 0.0),
+        ];
+        for (millis, share) in table {
+            let got = damp(Duration::from_millis(millis));
+            assert!(
+                (got - share).abs() < 1e-9,
+                "{millis} ms: {got}, not {share}"
+            );
+        }
+    }
+
+    #[test]
+    fn damping_never_rises_with_age() {
+        let shares: Vec<_> = (0..2_500)
+            .map(|millis| damp(Duration::from_millis(millis)))
+            .collect();
+        assert!(shares.is_sorted_by(|young, old| young >= old));
+    }
+
+    #[test]
+    fn own_counts_stand_for_the_unheard() {
+        for (live, heard, scale) in [
+            (1, 1, 1.0),
+            (3, 3, 1.0),
+            (3, 1, 3.0),
+            (4, 2, 2.0),
+            (1, 3, 1.0),
+            (0, 0, 1.0),
+        ] {
+            assert!(
+                (own_scale(live, heard) - scale).abs() < f64::EPSILON,
+                "{live} live, {heard} heard"
+            );
+        }
+    }
+}

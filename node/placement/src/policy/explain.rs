@@ -1,0 +1,135 @@
+//! Explain: the decision with its work shown, for the admin API.
+
+use super::{
+    Candidate, Decision, NoWorker, Policy, PolicySettings, Standing, fleet::Fleet, least_request,
+    prefix,
+};
+use crate::{key::Key, load::Load, ring::Ring};
+
+/// A decision, and how every worker fared in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// What [`super::decide`] answers to the same arguments.
+    pub decision: Result<Decision, NoWorker>,
+    /// Whether more than half of the workers are unhealthy, and health is not believed.
+    pub panic: bool,
+    /// All workers, in the key's order.
+    pub rows: Vec<Row>,
+}
+
+/// One worker in an explanation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row {
+    /// Index among the ring's members.
+    pub index: usize,
+    /// What the policy compares, smaller is better: tokens for `prefix`, requests in flight for weight for
+    /// `least_request` and `power_of_two`; none for policies that do not compare.
+    pub cost: Option<f64>,
+    /// The load that was looked at.
+    pub load: Load,
+    /// Most requests in flight by the bound, policy `prefix`.
+    pub limit: Option<f64>,
+    /// Tokens of the prompt expected in this worker's cache.
+    pub expected_tokens: u32,
+    /// Chosen, could have been, or why not.
+    pub verdict: Verdict,
+}
+
+/// How a worker fared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// This worker takes the request.
+    Chosen,
+    /// It could have: another was preferred.
+    Eligible,
+    /// At the bound on requests in flight.
+    OverBound,
+    /// An earlier attempt failed here.
+    Tried,
+    /// At its own limit.
+    Full,
+    /// Failing probes, or its breaker is open.
+    Unhealthy,
+    /// Leaves.
+    Draining,
+}
+
+impl Verdict {
+    /// Name in the admin API.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Chosen => "chosen",
+            Self::Eligible => "eligible",
+            Self::OverBound => "over_bound",
+            Self::Tried => "tried",
+            Self::Full => "full",
+            Self::Unhealthy => "unhealthy",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+/// The same decision as [`super::decide`], with a row for each worker. Allocates; not for the request path.
+///
+/// # Panics
+/// As [`super::decide`].
+#[must_use]
+pub fn explain(
+    settings: &PolicySettings,
+    ring: &Ring,
+    key: &Key,
+    candidates: &[Candidate],
+    tried: &[usize],
+    draw: u64,
+) -> Explanation {
+    let fleet = match Fleet::new(settings, ring, key, candidates, tried) {
+        Ok(fleet) => fleet,
+        Err(none) => {
+            return Explanation {
+                decision: Err(none),
+                panic: false,
+                rows: Vec::new(),
+            };
+        }
+    };
+    let decision = fleet.decide(draw);
+    let chosen = decision.ok().map(|decision| decision.worker);
+    let rows = fleet
+        .order
+        .to_vec()
+        .into_iter()
+        .map(|index| row(&fleet, index, chosen))
+        .collect();
+    Explanation {
+        decision,
+        panic: fleet.panic,
+        rows,
+    }
+}
+
+fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
+    let bounded = fleet.settings.policy == Policy::Prefix;
+    Row {
+        index,
+        cost: match fleet.settings.policy {
+            Policy::Prefix => Some(prefix::cost(fleet, index)),
+            Policy::LeastRequest | Policy::PowerOfTwo => Some(least_request::crowd(fleet, index)),
+            Policy::ConsistentHash | Policy::Sticky | Policy::Random | Policy::RoundRobin => None,
+        },
+        load: fleet.candidate(index).load,
+        limit: bounded.then(|| fleet.limit(index)),
+        expected_tokens: fleet.expected_tokens(index),
+        verdict: match fleet.candidate(index).standing {
+            _ if chosen == Some(index) => Verdict::Chosen,
+            _ if fleet.tried(index) => Verdict::Tried,
+            Standing::Full => Verdict::Full,
+            Standing::Draining => Verdict::Draining,
+            Standing::Unhealthy if !fleet.panic => Verdict::Unhealthy,
+            Standing::Unhealthy | Standing::Usable if bounded && !fleet.within_bound(index) => {
+                Verdict::OverBound
+            }
+            Standing::Unhealthy | Standing::Usable => Verdict::Eligible,
+        },
+    }
+}

@@ -1,0 +1,63 @@
+//! `prefix`: the home keeps its keys until leaving it costs less than the prefill that must be repeated.
+//!
+//! Load alone never moves a request: the price of a token to be computed is several times that of one that
+//! waits, because everybody behind it pays for the repeated prefill and for the second copy in a cache.
+//! With a factor of 1 conversations wander and caches collapse (simulated: hit rate .66 instead of .86).
+//! The bound on requests in flight is the safety net below the price: long decodes are cheap in tokens.
+
+use super::{Price, Reason, fleet::Fleet};
+
+pub(super) fn choose(fleet: &Fleet<'_>) -> (usize, Reason) {
+    let smallest = |accepts: &dyn Fn(usize) -> bool| {
+        fleet
+            .usable_indices()
+            .filter(|&index| accepts(index))
+            .map(|index| cost(fleet, index))
+            .reduce(f64::min)
+    };
+    // Those below the bound may all be tried or full: then the cheapest above it. The bound never refuses.
+    let bounded = smallest(&|index| fleet.within_bound(index));
+    let near = bounded
+        .or_else(|| smallest(&|_| true))
+        .expect("somebody is usable")
+        * tolerance(fleet.settings.price);
+    let worker = fleet
+        .order
+        .first(|index| {
+            fleet.usable(index)
+                && (bounded.is_none() || fleet.within_bound(index))
+                && cost(fleet, index) <= near
+        })
+        .expect("the cheapest is within tolerance of itself");
+    (worker, fleet.why_not_home(worker))
+}
+
+/// What the request would cost on this worker, in tokens; comparable only within one decision.
+pub(super) fn cost(fleet: &Fleet<'_>, index: usize) -> f64 {
+    let load = fleet
+        .candidate(index)
+        .load
+        .scaled(1.0 / fleet.relative_weight(index));
+    let missing = f64::from(fleet.key.prompt_tokens() - fleet.expected_tokens(index));
+    match fleet.settings.price {
+        Price::Additive { prefill, context } => {
+            load.prefill_tokens + prefill.get() * missing + context.get() * load.context_tokens
+        }
+        Price::Multiplicative {
+            prefill,
+            overhead,
+            patience,
+            ..
+        } => {
+            (load.prefill_tokens + prefill.get() * missing + overhead.get())
+                * (load.requests + patience.get())
+        }
+    }
+}
+
+fn tolerance(price: Price) -> f64 {
+    match price {
+        Price::Additive { .. } => 1.0,
+        Price::Multiplicative { tolerance, .. } => tolerance.get().max(1.0),
+    }
+}

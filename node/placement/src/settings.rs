@@ -1,0 +1,140 @@
+//! What all replicas of a cluster must agree on, and its fingerprint.
+
+use std::fmt;
+
+use crate::{
+    canonical::{Canonical, Digest},
+    key::KeySettings,
+    policy::{PolicySettings, Price},
+    ring::RingSettings,
+};
+
+/// The `[cluster]` settings: a replica with other ones would place the same request elsewhere.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClusterSettings {
+    /// How workers become a ring.
+    pub ring: RingSettings,
+    /// How text becomes a key.
+    pub key: KeySettings,
+    /// How a worker is chosen for a key.
+    pub policy: PolicySettings,
+}
+
+impl ClusterSettings {
+    /// The settings as canonical bytes, for [`crate::total_digest`].
+    #[must_use]
+    pub fn canonical_bytes(&self) -> Vec<u8> {
+        // Without `..`: a new setting that is not written here does not compile.
+        let Self { ring, key, policy } = self;
+        let KeySettings {
+            hash,
+            seed,
+            text_key_bytes,
+            bytes_per_token,
+        } = key;
+        let PolicySettings {
+            policy,
+            price,
+            home_credit,
+            bound,
+            panic,
+        } = policy;
+        let bytes = Canonical::new("grapevine cluster 1")
+            .bytes(&ring.canonical_bytes())
+            .bytes(hash.as_str().as_bytes())
+            .number(*seed)
+            .number(text_key_bytes.get().into())
+            .number(bytes_per_token.get().into())
+            .bytes(policy.as_str().as_bytes())
+            .bytes(price.as_str().as_bytes())
+            .number(home_credit.bits())
+            .number(bound.factor.bits())
+            .number(bound.slack.bits())
+            .number(u64::from(*panic));
+        match *price {
+            Price::Additive { prefill, context } => {
+                bytes.number(prefill.bits()).number(context.bits())
+            }
+            Price::Multiplicative {
+                prefill,
+                overhead,
+                patience,
+                tolerance,
+            } => [prefill, overhead, patience, tolerance]
+                .iter()
+                .fold(bytes, |bytes, ratio| bytes.number(ratio.bits())),
+        }
+        .into_bytes()
+    }
+
+    /// CRC-32 of the canonical bytes: gossiped, so that a replica configured differently is noticed.
+    #[must_use]
+    pub fn fingerprint(&self) -> Digest {
+        Digest(crc32fast::hash(&self.canonical_bytes()))
+    }
+}
+
+/// A finite number from 0 to a million: factors, prices, slacks.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Ratio(f64);
+
+impl Ratio {
+    /// The largest ratio: keeps every product of ratios and token counts far from infinity.
+    pub const MAX: Self = Self(1e6);
+
+    /// Checks `value`.
+    ///
+    /// # Errors
+    /// Not a number, below 0 or above 1,000,000.
+    pub const fn new(value: f64) -> Result<Self, RatioError> {
+        if value >= 0.0 && value <= Self::MAX.0 {
+            // -0.0 passes the check and has other bits: the sum makes it 0.0.
+            return Ok(Self(value + 0.0));
+        }
+        Err(RatioError)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+
+    pub(crate) const fn constant(value: f64) -> Self {
+        assert!(
+            value >= 0.0 && value <= Self::MAX.0,
+            "constant outside the range"
+        );
+        Self(value)
+    }
+
+    const fn bits(self) -> u64 {
+        self.0.to_bits()
+    }
+}
+
+impl TryFrom<f64> for Ratio {
+    type Error = RatioError;
+
+    fn try_from(value: f64) -> Result<Self, RatioError> {
+        Self::new(value)
+    }
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A number outside 0..=1,000,000, or not a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RatioError;
+
+impl fmt::Display for RatioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("must be a number from 0 to 1,000,000")
+    }
+}
+
+impl std::error::Error for RatioError {}
