@@ -1,0 +1,151 @@
+//! The commands' way to a replica: its admin API, by HTTP on the control path.
+
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+use url::Url;
+
+use super::Failure;
+
+/// Which replica to talk to; any will do, they share one view.
+#[derive(clap::Args)]
+pub(super) struct AdminArgs {
+    /// Admin address of a replica.
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "http://127.0.0.1:30001",
+        env = "GRAPEVINE_ADMIN_URL"
+    )]
+    admin: Url,
+    /// Admin token, needed beyond loopback.
+    #[arg(long, env = "GRAPEVINE_ADMIN__TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Write the replica's JSON instead of text.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// A client of one replica's admin API.
+pub(super) struct AdminClient {
+    http: reqwest::Client,
+    url: Url,
+    token: Option<String>,
+}
+
+impl AdminClient {
+    pub(super) fn new(args: &AdminArgs) -> Result<Self, Failure> {
+        if args.admin.scheme() != "http" || args.admin.cannot_be_a_base() {
+            let what = format!("--admin {}: write http://address:port", args.admin);
+            return Err(Failure::Usage(what));
+        }
+        let http = reqwest::Client::builder()
+            // Explicitly no roots: loading the system's fails where there are none (bare images).
+            .tls_certs_only([])
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(ANSWER_TIMEOUT)
+            .build()
+            .map_err(|error| Failure::Refused(chain(&error)))?;
+        Ok(Self {
+            http,
+            url: args.admin.clone(),
+            token: args.token.clone(),
+        })
+    }
+
+    pub(super) async fn get(&self, path: &[&str]) -> Result<Value, Failure> {
+        self.call(Method::GET, path, &[], Vec::new()).await
+    }
+
+    /// Sends a JSON body to the address made of these segments and reads the JSON answer.
+    pub(super) async fn call(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Result<Value, Failure> {
+        let mut url = self.url.clone();
+        // Segment by segment: a worker's id is a URL, and its slashes must not part it.
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.clear().extend(path);
+        }
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let mut request = self.http.request(method, url);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        if !body.is_empty() {
+            request = request
+                .header("content-type", "application/json")
+                .body(body);
+        }
+        let answer = request
+            .send()
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        let status = answer.status();
+        let bytes = answer
+            .bytes()
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        if !status.is_success() {
+            return Err(self.refused(status, &bytes));
+        }
+        if bytes.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&bytes).map_err(|_| {
+            let what = format!(
+                "{} answers, but not as a Grapevine admin port: {status}",
+                self.url
+            );
+            Failure::Refused(what)
+        })
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+        Failure::Unreachable(format!(
+            "no replica answers at {} ({}); is `grapevine serve` running there? Another address \
+             is given by --admin",
+            self.url,
+            chain(error)
+        ))
+    }
+
+    fn refused(&self, status: StatusCode, body: &[u8]) -> Failure {
+        if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
+            return Failure::Refused(format!(
+                "{} refuses the admin token: give it by --token or GRAPEVINE_ADMIN__TOKEN",
+                self.url
+            ));
+        }
+        let body: Option<Value> = serde_json::from_slice(body).ok();
+        let message = body.as_ref().and_then(|body| {
+            let openai = body.pointer("/error/message");
+            openai.or_else(|| body.get("error"))?.as_str()
+        });
+        match message {
+            Some(message) => Failure::Refused(format!("{status}: {message}")),
+            None => Failure::Refused(format!("{} answers {status}", self.url)),
+        }
+    }
+}
+
+/// The innermost cause, which names the fault (`connection refused`); the outer ones repeat the URL.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Above the second that a change waits for its first confirmation.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);

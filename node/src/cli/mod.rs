@@ -1,0 +1,92 @@
+//! The command line: one binary, `grapevine`, and what each of its commands does.
+//!
+//! `serve` is a router replica; `status`, `workers` and `explain` talk to the admin port of any
+//! replica; `ca` makes certificates; the others are the testbed's.
+//!
+//! Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no replica
+//! answers. Those of `serve` are with [`crate::shutdown::Ending`].
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod ca;
+mod client;
+mod explain;
+mod serve;
+mod settings;
+mod show;
+mod status;
+mod unsupported;
+mod workers;
+
+pub use ca::{CaArgs, ca};
+pub use explain::{ExplainArgs, explain};
+pub use serve::{ServeArgs, Task};
+pub use status::{StatusArgs, status};
+pub use workers::{WorkersArgs, workers};
+
+/// A leaderless router cluster for vLLM.
+///
+/// Several replicas share one view of the workers and send the same prefix to the same worker,
+/// whichever of them is asked.
+#[derive(Parser)]
+#[command(name = "grapevine", version, after_help = EXAMPLES, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  See it work, with fake workers, on this machine alone:
+    grapevine demo
+  Route to two workers:
+    grapevine serve --worker-urls http://10.0.0.5:8000 http://10.0.0.6:8000
+  Ask where a prompt goes:
+    grapevine explain --prompt 'Why is the sky blue?'";
+
+/// The commands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a router replica.
+    Serve(Box<ServeArgs>),
+    /// Show the cluster: replicas, workers, agreement.
+    Status(StatusArgs),
+    /// List, add, drain or remove workers.
+    Workers(WorkersArgs),
+    /// Show where a request would go, and why, without sending it.
+    Explain(ExplainArgs),
+    /// Make the certificates by which replicas know each other.
+    Ca(CaArgs),
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The command line cannot be followed; nothing was done.
+    #[error("{0}")]
+    Usage(String),
+    /// A replica or the system refused.
+    #[error("{0}")]
+    Refused(String),
+    /// Nobody answers at the admin address; whether a change was made is not known.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+impl Failure {
+    /// The process's exit code.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Refused(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Unreachable(_) => 3,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! `grapevine serve`: flags, file and environment to a configuration.
+
+use std::path::PathBuf;
+
+use crate::config::{Config, ConfigError, Layers};
+
+use super::settings::SettingFlags;
+
+/// Runs a router replica until SIGTERM or SIGINT.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ServeArgs {
+    /// Configuration file (TOML); --print-config writes one to begin with.
+    #[arg(long, value_name = "FILE", env = "GRAPEVINE_CONFIG")]
+    config: Option<PathBuf>,
+    /// Check the configuration, say what is missing, and start nothing.
+    #[arg(long)]
+    check: bool,
+    /// Write the documented configuration with all defaults to standard output.
+    #[arg(long, conflicts_with = "check")]
+    print_config: bool,
+    #[command(flatten)]
+    settings: SettingFlags,
+}
+
+const EXAMPLES: &str = "\
+Every setting is described by --print-config; those without a flag are set in the file or by their
+variable. Flags win over the environment, the environment over the file.
+
+Examples:
+  Two workers, one replica:
+    grapevine serve --worker-urls http://10.0.0.5:8000 http://10.0.0.6:8000
+  A replica of a cluster:
+    grapevine ca init && grapevine ca issue r2
+    grapevine serve --replica-id r2 --host 0.0.0.0 --gossip-host 10.0.0.2 --seed 10.0.0.1:30002 \\
+      --gossip-ca ca/ca.pem --gossip-cert ca/r2.pem --gossip-key ca/r2.key
+  A file to edit, and its check:
+    grapevine serve --print-config > grapevine.toml
+    grapevine serve --config grapevine.toml --check";
+
+/// What `serve` was asked to do.
+#[derive(Debug)]
+pub enum Task {
+    /// Write the documented defaults.
+    PrintConfig,
+    /// The configuration was checked; nothing else is to be done.
+    Check(Box<Config>),
+    /// Run a replica.
+    Run(Box<Config>),
+}
+
+impl ServeArgs {
+    /// Reads the file, lays environment and flags over it, and checks the result.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the configuration is wrong; nothing was started.
+    pub fn task(
+        self,
+        environment: impl Iterator<Item = (String, String)>,
+    ) -> Result<Task, ConfigError> {
+        if self.print_config {
+            return Ok(Task::PrintConfig);
+        }
+        let mut layers = Layers {
+            environment: environment.collect(),
+            flags: self.settings.0,
+            ..Layers::default()
+        };
+        if let Some(path) = &self.config {
+            layers.read_file(path)?;
+        }
+        let config = Box::new(Config::from_layers(layers)?);
+        Ok(if self.check {
+            Task::Check(config)
+        } else {
+            Task::Run(config)
+        })
+    }
+}

@@ -1,0 +1,90 @@
+//! Answers of the admin API as text on standard output.
+
+use std::io::{self, Write as _};
+
+use serde_json::Value;
+
+use super::Failure;
+
+/// A column of a table: its heading, and the field it shows.
+pub(super) struct Column(pub(super) &'static str, pub(super) &'static str);
+
+/// Prints aligned columns; a field that a row lacks is shown as a dash.
+pub(super) fn print_table(columns: &[Column], rows: &[Value]) -> Result<(), Failure> {
+    let heads = columns
+        .iter()
+        .map(|Column(head, _)| (*head).to_owned())
+        .collect();
+    let cells = |row: &Value| {
+        columns
+            .iter()
+            .map(|Column(_, name)| field(row, name))
+            .collect()
+    };
+    let lines: Vec<Vec<String>> = std::iter::once(heads)
+        .chain(rows.iter().map(cells))
+        .collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
+    let widths: Vec<usize> = (0..columns.len())
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
+    for line in &lines {
+        let padded = line
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"));
+        print_line(padded.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
+/// One field as a person reads it.
+pub(super) fn field(row: &Value, name: &str) -> String {
+    match row.get(name) {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(value) => plain(value),
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
+}
+
+pub(super) fn print_json(value: &Value) -> Result<(), Failure> {
+    print_line(&format!("{value:#}"))
+}
+
+/// Writes a line; a reader that left (`| head`) is no failure.
+pub(super) fn print_line(line: &str) -> Result<(), Failure> {
+    match writeln!(io::stdout(), "{line}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Refused(format!(
+            "cannot write to standard output: {error}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_are_shown_for_people() {
+        let row = json!({"id": "w1", "models": ["a", "b"], "ready": true, "zone": null, "load": 3});
+        let check = |name, expected| assert_eq!(field(&row, name), expected);
+        check("id", "w1");
+        check("models", "a,b");
+        check("ready", "yes");
+        check("zone", "-");
+        check("nothing", "-");
+        check("load", "3");
+    }
+}

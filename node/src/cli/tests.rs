@@ -1,0 +1,192 @@
+//! Command lines, as people and scripts write them.
+
+use std::time::Duration;
+
+use clap::CommandFactory;
+
+use super::*;
+use crate::config::Config;
+
+fn parse(line: &str) -> Result<ServeArgs, clap::Error> {
+    let words = ["grapevine", "serve"]
+        .into_iter()
+        .chain(line.split_whitespace());
+    match Cli::try_parse_from(words)?.command {
+        Command::Serve(args) => Ok(*args),
+        _ => panic!("not serve: {line}"),
+    }
+}
+
+fn config(line: &str) -> Config {
+    let task = parse(line)
+        .unwrap_or_else(|error| panic!("{error}"))
+        .task(std::iter::empty())
+        .expect(line);
+    match task {
+        Task::Run(config) => *config,
+        _ => panic!("not a run: {line}"),
+    }
+}
+
+#[test]
+fn the_command_is_well_formed() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn without_flags_everything_is_default() {
+    assert_eq!(config(""), Config::default());
+}
+
+#[test]
+fn a_command_line_of_vllm_router_is_understood() {
+    let config = config(
+        "--host 127.0.0.1 --port 8080 --worker-urls http://a:8000 http://b:8000 \
+         --policy consistent_hash --api-key k --log-level warning \
+         --prometheus-host 127.0.0.2 --prometheus-port 9100 \
+         --request-id-headers x-request-id x-my-id --request-timeout-secs 1800 \
+         --max-payload-size 536870912 --max-concurrent-requests 64 \
+         --retry-max-retries 3 --retry-initial-backoff-ms 100 --retry-max-backoff-ms 1000 \
+         --retry-backoff-multiplier 2 --retry-jitter-factor 0.1 \
+         --cb-failure-threshold 5 --cb-success-threshold 2 --cb-timeout-duration-secs 30 \
+         --cb-window-duration-secs 90 --health-failure-threshold 4 --health-success-threshold 1 \
+         --health-check-timeout-secs 3 --health-check-interval-secs 7 \
+         --health-check-endpoint /ping",
+    );
+    let urls: Vec<&str> = config
+        .worker
+        .iter()
+        .map(|worker| worker.url.as_str())
+        .collect();
+    assert_eq!(urls, ["http://a:8000", "http://b:8000"]);
+    assert_eq!(config.listen.port, 8080);
+    assert_eq!(
+        config.listen.request_id_headers,
+        ["x-request-id", "x-my-id"]
+    );
+    assert_eq!(config.cluster.policy.as_str(), "consistent_hash");
+    assert_eq!(config.workers.api_key.expect("set").reveal(), "k");
+    assert_eq!(config.log.level.as_str(), "warn");
+    assert_eq!(config.metrics.port, 9100);
+    assert_eq!(
+        config.timeouts.whole_request,
+        Some(Duration::from_secs(1800))
+    );
+    assert_eq!(config.limits.body_bytes.0, 512 << 20);
+    assert_eq!(config.limits.requests, 64);
+    let retry = &config.retry;
+    assert_eq!(retry.max_attempts.get(), 3);
+    assert_eq!(retry.initial_backoff, Duration::from_millis(100));
+    assert_eq!(retry.max_backoff, Duration::from_secs(1));
+    assert_eq!((retry.backoff_multiplier, retry.jitter), (2.0, 0.1));
+    let breaker = &config.breaker;
+    assert_eq!(
+        (
+            breaker.failure_threshold.get(),
+            breaker.success_threshold.get()
+        ),
+        (5, 2)
+    );
+    assert_eq!(breaker.open_for, Duration::from_secs(30));
+    assert_eq!(breaker.window, Duration::from_secs(90));
+    let health = &config.health;
+    assert_eq!(
+        (
+            health.failure_threshold.get(),
+            health.success_threshold.get()
+        ),
+        (4, 1)
+    );
+    assert_eq!(health.timeout, Duration::from_secs(3));
+    assert_eq!(health.interval, Duration::from_secs(7));
+    assert_eq!(health.path, "/ping");
+}
+
+#[test]
+fn switches_of_vllm_router_turn_off_what_is_on() {
+    let config = config("--disable-retries --disable-circuit-breaker --disable-prometheus");
+    assert!(!config.retry.enabled && !config.breaker.enabled && !config.metrics.enabled);
+}
+
+#[test]
+fn a_timeout_of_zero_is_off() {
+    assert_eq!(
+        config("--request-timeout-secs 0").timeouts.whole_request,
+        None
+    );
+}
+
+#[test]
+fn seeds_are_repeated_or_parted_by_commas() {
+    let line = "--replica-id r1 --gossip-ca a --gossip-cert b --gossip-key c \
+                --seed r2:30002 --seed r3:30002,[::1]:30002";
+    let seeds: Vec<String> = config(line)
+        .gossip
+        .seeds
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(seeds, ["r2:30002", "r3:30002", "[::1]:30002"]);
+}
+
+#[test]
+fn flags_of_vllm_router_without_counterpart_say_what_to_do() {
+    let error = parse("--service-discovery --selector app=vllm")
+        .err()
+        .expect("refused");
+    assert_eq!(error.exit_code(), 2);
+    let message = error.to_string();
+    let expected = "error: --service-discovery of vllm-router is not supported: give workers by \
+                    --worker-urls, in the file, or while running by `grapevine workers add`\n";
+    assert!(message.starts_with(expected), "{message}");
+    for (name, _) in unsupported::UNSUPPORTED {
+        let error = parse(&format!("--{name} 1")).err().expect(name).to_string();
+        assert!(
+            error.contains(&format!("--{name} of vllm-router")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn every_flag_of_vllm_router_is_known() {
+    // Its launcher's parser, 0.1.17.
+    let flags = "host port worker-urls enable-program-scheduling program-scheduling-config-json \
+        policy prefill-policy decode-policy router-temperature kv-penalty-host \
+        kv-penalty-external kv-penalty-disk kv-aware-session-affinity-ttl-secs kv-event-source \
+        kv-event-replay-source kv-event-block-size kv-event-model pd-kv-events mini-lb \
+        vllm-pd-disaggregation prefill decode worker-startup-timeout-secs \
+        worker-startup-check-interval cache-threshold balance-abs-threshold \
+        balance-rel-threshold eviction-interval-secs max-tree-size max-payload-size \
+        wasm-middleware wasm-middleware-sha256 wasm-middleware-route \
+        intra-node-data-parallel-size enable-igw api-key log-dir log-level service-discovery \
+        selector service-discovery-port service-discovery-namespace prefill-selector \
+        decode-selector vllm-discovery-address kv-connector prometheus-port prometheus-host \
+        request-id-headers request-timeout-secs retry-max-retries retry-initial-backoff-ms \
+        retry-max-backoff-ms retry-backoff-multiplier retry-jitter-factor disable-retries \
+        cb-failure-threshold cb-success-threshold cb-timeout-duration-secs \
+        cb-window-duration-secs disable-circuit-breaker health-failure-threshold \
+        health-success-threshold health-check-timeout-secs health-check-interval-secs \
+        health-check-endpoint max-concurrent-requests queue-size queue-timeout-secs \
+        rate-limit-tokens-per-second cors-allowed-origins";
+    let command = Cli::command();
+    let serve = command.find_subcommand("serve").expect("there is serve");
+    let known: Vec<&str> = serve
+        .get_arguments()
+        .filter_map(clap::Arg::get_long)
+        .collect();
+    assert_eq!(flags.split_whitespace().count(), 71);
+    for flag in flags.split_whitespace() {
+        assert!(known.contains(&flag), "--{flag}");
+    }
+}
+
+#[test]
+fn a_bad_value_names_its_flag() {
+    let args = parse("--port x").expect("the command line is well formed");
+    let error = args.task(std::iter::empty()).expect_err("refused");
+    assert_eq!(
+        error.to_string(),
+        "--port: listen.port: expected a whole number from 0 to 65535, found \"x\""
+    );
+}
