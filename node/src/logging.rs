@@ -1,0 +1,208 @@
+//! Log lines on standard error, text or JSON, written by a thread of their own.
+//!
+//! A reader of standard error that stops reading would otherwise stop the router: its threads
+//! would wait inside the write. Here a line that finds the queue full is dropped and counted.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use tracing::Level;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
+
+use crate::config::{LogConfig, LogLevel};
+
+/// Lines that may wait for standard error; about 1 MB.
+const QUEUE_LINES: usize = 4096;
+
+/// Sends the process's log to standard error; the lines end when the guard is dropped.
+///
+/// # Errors
+/// The process has a log already.
+pub fn start(config: &LogConfig) -> Result<LogGuard, TryInitError> {
+    let (queue, writer) = queue(io::stderr());
+    let lines = tracing_subscriber::fmt::layer().with_writer(queue);
+    let registry = tracing_subscriber::registry().with(filter(config.level));
+    if config.json {
+        registry.with(lines.json().flatten_event(true)).try_init()?;
+    } else {
+        registry.with(lines.with_ansi(false)).try_init()?;
+    }
+    Ok(writer)
+}
+
+/// Our own lines from the level on; those of libraries from `warn` on unless more was asked for.
+fn filter(level: LogLevel) -> Targets {
+    let level = match level {
+        LogLevel::Trace => Level::TRACE,
+        LogLevel::Debug => Level::DEBUG,
+        LogLevel::Info => Level::INFO,
+        LogLevel::Warn => Level::WARN,
+        LogLevel::Error => Level::ERROR,
+    };
+    let libraries = if level == Level::INFO {
+        Level::WARN
+    } else {
+        level
+    };
+    Targets::new()
+        .with_default(LevelFilter::from(libraries))
+        .with_target("grapevine", LevelFilter::from(level))
+}
+
+/// Writes the lines that wait, then ends, when it is dropped.
+#[derive(Debug)]
+pub struct LogGuard {
+    stop: SyncSender<Message>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        // Waits for room: what was logged before the end is worth the wait.
+        let _ = self.stop.send(Message::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+enum Message {
+    Line(Vec<u8>),
+    Stop,
+}
+
+/// The log's side of the queue.
+#[derive(Clone)]
+struct Queue {
+    lines: SyncSender<Message>,
+    dropped: Arc<AtomicU64>,
+}
+
+fn queue(out: impl Write + Send + 'static) -> (Queue, LogGuard) {
+    let (lines, waiting) = sync_channel(QUEUE_LINES);
+    let dropped = Arc::new(AtomicU64::new(0));
+    let queue = Queue {
+        lines: lines.clone(),
+        dropped: Arc::clone(&dropped),
+    };
+    let thread = std::thread::spawn(move || write_lines(&waiting, &dropped, out));
+    let guard = LogGuard {
+        stop: lines,
+        thread: Some(thread),
+    };
+    (queue, guard)
+}
+
+fn write_lines(waiting: &Receiver<Message>, dropped: &AtomicU64, mut out: impl Write) {
+    while let Ok(Message::Line(line)) = waiting.recv() {
+        // Nobody is left to tell when standard error fails.
+        let _ = out.write_all(&line);
+        let lost = dropped.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            let _ = writeln!(
+                out,
+                "{lost} log lines were dropped: standard error was not read"
+            );
+        }
+    }
+    let _ = out.flush();
+}
+
+impl MakeWriter<'_> for Queue {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+/// The log formats a line first and writes it with one call.
+impl Write for Queue {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.lines.try_send(Message::Line(line.to_vec())).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Stands still until its lock is free, like a pipe that nobody reads.
+    #[derive(Clone, Default)]
+    struct Pipe(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("not poisoned").write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn every_line_is_written_before_the_end() {
+        let pipe = Pipe::default();
+        let (mut queue, guard) = queue(pipe.clone());
+        for number in 0..100 {
+            writeln!(queue, "{number}").expect("never fails");
+        }
+        drop(guard);
+        let written = pipe.0.lock().expect("not poisoned").clone();
+        assert!(String::from_utf8(written).expect("text").ends_with("99\n"));
+    }
+
+    #[test]
+    fn a_reader_that_stops_does_not_stop_the_log() {
+        let pipe = Pipe::default();
+        let (mut queue, guard) = queue(pipe.clone());
+        let stopped = pipe.0.lock().expect("not poisoned");
+        // One more than the queue and the writer's hands hold.
+        for _ in 0..QUEUE_LINES + 2 {
+            queue.write_all(b"line\n").expect("never fails");
+        }
+        drop(stopped);
+        drop(guard);
+        let written = pipe.0.lock().expect("not poisoned").clone();
+        let written = String::from_utf8(written).expect("text");
+        assert!(
+            written.contains("log lines were dropped"),
+            "{}",
+            written.len()
+        );
+    }
+
+    #[test]
+    fn libraries_speak_from_warn_on() {
+        let check = |level, target, at, expected| {
+            assert_eq!(
+                filter(level).would_enable(target, &at),
+                expected,
+                "{target} {at}"
+            );
+        };
+        check(LogLevel::Info, "grapevine::proxy", Level::INFO, true);
+        check(LogLevel::Info, "grapevine_gossip", Level::INFO, true);
+        check(LogLevel::Info, "grapevine", Level::DEBUG, false);
+        check(LogLevel::Info, "chitchat", Level::INFO, false);
+        check(LogLevel::Info, "chitchat", Level::WARN, true);
+        check(LogLevel::Error, "chitchat", Level::WARN, false);
+        check(LogLevel::Debug, "quinn", Level::DEBUG, true);
+    }
+}

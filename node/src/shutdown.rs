@@ -1,0 +1,364 @@
+//! The end of a replica: ready off → settle → stop accepting → leave the cluster → drain → close.
+//!
+//! Balancers need time to see that a replica is going, so it serves on for `settle` while it says
+//! that it is not ready. Then it accepts nothing new, tells the other replicas, and lets open
+//! requests end, under a limit. A second signal skips what is left.
+//!
+//! [`Shutdown`] has one owner, who runs it; parts hold a [`Phase`] and spawn on its trackers, so
+//! that nothing outlives the process's end unseen.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+/// Where a replica is on its way to the end; later is greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Serving,
+    /// Serves, but asks clients to connect elsewhere.
+    Settling,
+    /// Accepts nothing new; open requests go on.
+    Draining,
+    /// Everything must end.
+    Closed,
+}
+
+/// Where this replica is between start and end, for the parts that act on it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Phase {
+    stage: watch::Receiver<Stage>,
+    caught_up: Arc<AtomicBool>,
+}
+
+impl Phase {
+    /// Whether balancers should send requests here: caught up with the cluster and not leaving.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.caught_up.load(Ordering::Relaxed) && !self.is_leaving()
+    }
+
+    /// Whether clients should be asked to connect elsewhere (`Connection: close`).
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        *self.stage.borrow() > Stage::Serving
+    }
+
+    /// Returns when nothing new may be accepted. Cancel safe.
+    pub async fn draining(&self) {
+        self.reached(Stage::Draining).await;
+    }
+
+    /// Returns when everything must end, open requests too. Cancel safe.
+    pub async fn closed(&self) {
+        self.reached(Stage::Closed).await;
+    }
+
+    async fn reached(&self, stage: Stage) {
+        // An error means that the owner is gone, which is the end as well.
+        let _ = self.stage.clone().wait_for(|now| *now >= stage).await;
+    }
+}
+
+/// How a replica ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// Every open request ended by itself.
+    Drained,
+    /// The drain limit passed; so many connections were cut.
+    Cut {
+        /// Connections that were still open.
+        connections: usize,
+    },
+    /// A second signal; so many connections were cut.
+    AtOnce {
+        /// Connections that were still open.
+        connections: usize,
+    },
+}
+
+impl Ending {
+    /// Exit code of `serve`: 0 drained, 4 cut at the drain limit, 5 ended by a second signal.
+    #[must_use]
+    pub fn exit_code(self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Drained => 0,
+            Self::Cut { .. } => 4,
+            Self::AtOnce { .. } => 5,
+        })
+    }
+}
+
+/// Time that each part of the end may take.
+#[derive(Debug, Clone, Copy)]
+pub struct ShutdownLimits {
+    /// How long to serve on, not ready, so that balancers notice.
+    pub settle: Duration,
+    /// How long open requests may take to end.
+    pub drain: Duration,
+}
+
+/// A wish that the process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGTERM, from a service manager.
+    Terminate,
+    /// SIGINT, from a keyboard.
+    Interrupt,
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Terminate => "SIGTERM",
+            Self::Interrupt => "SIGINT",
+        })
+    }
+}
+
+/// Owner of the process's end.
+#[derive(Debug)]
+pub struct Shutdown {
+    stage: watch::Sender<Stage>,
+    caught_up: Arc<AtomicBool>,
+    connections: TaskTracker,
+    background: TaskTracker,
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Shutdown {
+    /// Serving, and not ready before [`Shutdown::caught_up`] is set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            stage: watch::Sender::new(Stage::Serving),
+            caught_up: Arc::default(),
+            connections: TaskTracker::new(),
+            background: TaskTracker::new(),
+        }
+    }
+
+    /// The view of this end that parts hold.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        Phase {
+            stage: self.stage.subscribe(),
+            caught_up: Arc::clone(&self.caught_up),
+        }
+    }
+
+    /// Set while this replica holds the cluster's view; ready depends on it.
+    #[must_use]
+    pub fn caught_up(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.caught_up)
+    }
+
+    /// For the tasks of clients' connections, which are drained.
+    #[must_use]
+    pub fn connections(&self) -> &TaskTracker {
+        &self.connections
+    }
+
+    /// For tasks that serve as long as there are requests and end at [`Phase::closed`].
+    #[must_use]
+    pub fn background(&self) -> &TaskTracker {
+        &self.background
+    }
+
+    /// Listens for SIGTERM and SIGINT from now on.
+    ///
+    /// # Errors
+    /// The system refuses the handlers.
+    pub fn signals(&self) -> io::Result<mpsc::Receiver<Signal>> {
+        let (sender, receiver) = mpsc::channel(SIGNALS);
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let phase = self.phase();
+        self.background.spawn(async move {
+            loop {
+                let signal = tokio::select! {
+                    _ = terminate.recv() => Signal::Terminate,
+                    _ = interrupt.recv() => Signal::Interrupt,
+                    () = phase.closed() => return,
+                };
+                // Full: nobody has acted on the earlier ones yet, and this one says nothing new.
+                let _ = sender.try_send(signal);
+            }
+        });
+        Ok(receiver)
+    }
+
+    /// Waits for a signal, then ends the replica step by step; `leave` tells the other replicas.
+    pub async fn run(
+        self,
+        limits: ShutdownLimits,
+        mut signals: mpsc::Receiver<Signal>,
+        leave: impl Future<Output = ()>,
+    ) -> Ending {
+        let Some(signal) = signals.recv().await else {
+            return self.close(Ending::Drained).await;
+        };
+        self.stage.send_replace(Stage::Settling);
+        info!(%signal, settle = ?limits.settle, "not ready any more, serving on");
+        let drained = async {
+            tokio::time::sleep(limits.settle).await;
+            self.stage.send_replace(Stage::Draining);
+            leave.await;
+            self.connections.close();
+            info!(connections = self.connections.len(), limit = ?limits.drain, "draining");
+            timeout(limits.drain, self.connections.wait()).await
+        };
+        let ending = tokio::select! {
+            Some(_) = signals.recv() => Ending::AtOnce { connections: self.connections.len() },
+            drained = drained => match drained {
+                Ok(()) => Ending::Drained,
+                Err(_) => Ending::Cut { connections: self.connections.len() },
+            },
+        };
+        self.close(ending).await
+    }
+
+    /// Ends everything, gives tasks a moment to notice, and says which ending it was.
+    async fn close(self, ending: Ending) -> Ending {
+        self.stage.send_replace(Stage::Closed);
+        self.connections.close();
+        self.background.close();
+        let ended = async {
+            self.connections.wait().await;
+            self.background.wait().await;
+        };
+        if timeout(CLOSE_WITHIN, ended).await.is_err() {
+            let tasks = self.connections.len() + self.background.len();
+            warn!(tasks, "tasks did not end when told to");
+        }
+        match ending {
+            Ending::Drained => info!("ended: every open request was finished"),
+            Ending::Cut { connections } => warn!(connections, "ended: cut at the drain limit"),
+            Ending::AtOnce { connections } => {
+                warn!(connections, "ended: at once by a second signal")
+            }
+        }
+        ending
+    }
+}
+
+/// Time for tasks to notice the end; those of a healthy process need microseconds.
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+/// Signals that may wait: the first one and the second one.
+const SIGNALS: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const LIMITS: ShutdownLimits = ShutdownLimits {
+        settle: Duration::from_secs(5),
+        drain: Duration::from_secs(60),
+    };
+
+    /// A connection that ends when told to, or at the close of everything.
+    fn connection(shutdown: &Shutdown) -> oneshot::Sender<()> {
+        let (end, ended) = oneshot::channel();
+        let phase = shutdown.phase();
+        shutdown.connections().spawn(async move {
+            tokio::select! {
+                _ = ended => {}
+                () = phase.closed() => {}
+            }
+        });
+        end
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ready_needs_a_view_and_ends_with_the_first_signal() {
+        let shutdown = Shutdown::new();
+        let phase = shutdown.phase();
+        assert!(!phase.is_ready() && !phase.is_leaving());
+        shutdown.caught_up().store(true, Ordering::Relaxed);
+        assert!(phase.is_ready());
+        let (signal, signals) = mpsc::channel(1);
+        signal.send(Signal::Terminate).await.expect("received");
+        let end = connection(&shutdown);
+        let began = Instant::now();
+        let left = async {
+            assert!(phase.is_leaving() && !phase.is_ready());
+            assert_eq!(
+                began.elapsed(),
+                LIMITS.settle,
+                "serves on while balancers notice"
+            );
+            end.send(()).expect("the connection is open until then");
+        };
+        assert_eq!(shutdown.run(LIMITS, signals, left).await, Ending::Drained);
+        assert_eq!(began.elapsed(), LIMITS.settle);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_drain_limit_cuts_what_is_left() {
+        let shutdown = Shutdown::new();
+        let (signal, signals) = mpsc::channel(1);
+        signal.send(Signal::Terminate).await.expect("received");
+        let _open = connection(&shutdown);
+        let finished = connection(&shutdown);
+        finished.send(()).expect("open");
+        let began = Instant::now();
+        let ending = shutdown.run(LIMITS, signals, async {}).await;
+        assert_eq!(ending, Ending::Cut { connections: 1 });
+        assert_eq!(began.elapsed(), LIMITS.settle + LIMITS.drain);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_signal_ends_at_once() {
+        let shutdown = Shutdown::new();
+        let (signal, signals) = mpsc::channel(2);
+        signal.send(Signal::Interrupt).await.expect("received");
+        let _open = connection(&shutdown);
+        let phase = shutdown.phase();
+        let began = Instant::now();
+        let second = async {
+            phase.draining().await;
+            signal.send(Signal::Interrupt).await.expect("received");
+        };
+        let (ending, ()) = tokio::join!(shutdown.run(LIMITS, signals, async {}), second);
+        assert_eq!(ending, Ending::AtOnce { connections: 1 });
+        assert_eq!(began.elapsed(), LIMITS.settle);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn background_tasks_outlive_the_drain() {
+        let shutdown = Shutdown::new();
+        let (signal, signals) = mpsc::channel(1);
+        signal.send(Signal::Terminate).await.expect("received");
+        let phase = shutdown.phase();
+        let began = Instant::now();
+        let task = shutdown.background().spawn(async move {
+            phase.closed().await;
+            began.elapsed()
+        });
+        let end = connection(&shutdown);
+        let half_drained = LIMITS.settle + LIMITS.drain / 2;
+        let client = async {
+            tokio::time::sleep(half_drained).await;
+            end.send(()).expect("open");
+        };
+        let (ending, ()) = tokio::join!(shutdown.run(LIMITS, signals, async {}), client);
+        assert_eq!(ending, Ending::Drained);
+        assert_eq!(task.await.expect("ended"), half_drained);
+    }
+}
