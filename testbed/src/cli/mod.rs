@@ -1,0 +1,67 @@
+//! The testbed's subcommands of the one binary `grapevine`: arguments and entry points.
+//!
+//! Servers print one JSON line, `{"event":"listening","http":"127.0.0.1:NNN"}`, to stdout once
+//! they are bound; everything else they say goes to the log.
+
+mod fake_worker;
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Subcommand;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+pub use fake_worker::FakeWorkerArgs;
+
+/// Subcommands, to be flattened into the binary's own.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a worker that behaves as vLLM does at the HTTP surface, and fails on demand
+    FakeWorker(FakeWorkerArgs),
+}
+
+/// Runs a subcommand; the exit code says whether what it was asked for held.
+pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::FakeWorker(args) => args.run().await,
+    }
+}
+
+fn announce(addr: SocketAddr) -> anyhow::Result<()> {
+    let line = serde_json::json!({ "event": "listening", "http": addr.to_string() });
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{line}")
+        .and_then(|()| stdout.flush())
+        .context("cannot write to stdout")
+}
+
+/// SIGTERM and SIGINT, to be awaited one after the other.
+struct StopSignals {
+    term: Signal,
+    int: Signal,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StopSignal {
+    Term,
+    Int,
+}
+
+impl StopSignals {
+    fn new() -> anyhow::Result<Self> {
+        let install = |kind| signal(kind).context("cannot handle signals");
+        Ok(Self {
+            term: install(SignalKind::terminate())?,
+            int: install(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> StopSignal {
+        tokio::select! {
+            _ = self.term.recv() => StopSignal::Term,
+            _ = self.int.recv() => StopSignal::Int,
+        }
+    }
+}

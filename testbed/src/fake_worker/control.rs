@@ -1,0 +1,79 @@
+//! `/_control/*`: how a test outside the process scripts faults and reads what the worker saw.
+//!
+//! | request | effect |
+//! | --- | --- |
+//! | `POST /_control/faults` | adds a rule, or `{"rules":[...]}`; first match wins |
+//! | `GET`, `DELETE /_control/faults` | lists, removes all rules |
+//! | `POST /_control/freeze`, `/_control/unfreeze` | stops, resumes the engine behind a healthy HTTP server |
+//! | `GET`, `DELETE /_control/log` | what was seen (`Entry`), oldest first; forgets it |
+//! | `GET`, `DELETE /_control/stats` | totals (`Stats`); zeroes them (engine totals go on) |
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::connection::Request;
+use super::fault::Rule;
+use super::reply::{Ended, Reply};
+use super::server::{JSON, Worker};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Many {
+    rules: Vec<Rule>,
+}
+
+/// Serves one control request.
+pub(super) async fn serve(
+    worker: &Worker,
+    request: &Request,
+    reply: &mut Reply<'_>,
+) -> Result<(), Ended> {
+    let (status, answer) = answer(worker, request);
+    reply
+        .plain(status, JSON, answer.to_string().as_bytes())
+        .await
+}
+
+fn answer(worker: &Worker, request: &Request) -> (u16, Value) {
+    let topic = request.path().trim_start_matches("/_control/");
+    match (request.method.as_str(), topic) {
+        ("POST", "faults") => match add_rules(worker, &request.body) {
+            Ok(count) => (200, json!({ "added": count })),
+            Err(message) => (400, json!({ "error": message })),
+        },
+        ("GET", "faults") => (200, json!({ "rules": worker.rules().list() })),
+        ("DELETE", "faults") => {
+            worker.rules().clear();
+            (200, json!({}))
+        }
+        ("POST", "freeze" | "unfreeze") => {
+            worker.pacer.freeze(topic == "freeze");
+            (200, json!({ "frozen": worker.pacer.is_frozen() }))
+        }
+        ("GET", "log") => (200, json!({ "entries": worker.ledger.entries() })),
+        ("DELETE", "log") => {
+            worker.ledger.clear_entries();
+            (200, json!({}))
+        }
+        ("GET", "stats") => (200, json!(worker.stats())),
+        ("DELETE", "stats") => {
+            worker.ledger.clear_stats();
+            (200, json!({}))
+        }
+        _ => (404, json!({ "error": "no such control" })),
+    }
+}
+
+fn add_rules(worker: &Worker, body: &[u8]) -> Result<usize, String> {
+    // By hand, because an untagged enum would hide which field is wrong.
+    let value: Value = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+    let rules = if value.get("rules").is_some() {
+        serde_json::from_value::<Many>(value).map(|many| many.rules)
+    } else {
+        serde_json::from_value::<Rule>(value).map(|rule| vec![rule])
+    };
+    let rules = rules.map_err(|e| e.to_string())?;
+    let count = rules.len();
+    worker.rules().add(rules)?;
+    Ok(count)
+}

@@ -1,0 +1,284 @@
+//! Chat, completions and embeddings: from a request body to the last byte of its reply.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::timeout;
+
+use super::body::{self, Bodies, Usage};
+use super::connection::Request;
+use super::engine::{Progress, Refusal, Sequence};
+use super::ledger::Open;
+use super::pacer::Ticket;
+use super::prompt::Answer;
+use super::reply::{Ended, Reply};
+use super::request::{ApiError, Generation, Kind, Rules};
+use super::server::{JSON, Worker};
+
+/// Serves one inference request.
+pub(super) async fn serve(
+    worker: &Arc<Worker>,
+    kind: Kind,
+    request: &Request,
+    reply: &mut Reply<'_>,
+    entry: &Open,
+) -> Result<(), Ended> {
+    if worker.is_stopping() {
+        let error = ApiError::internal("cannot schedule new futures after shutdown");
+        return refuse(reply, &error).await;
+    }
+    let rules = Rules {
+        models: &worker.config.models,
+        model_len: worker.config.model_len(),
+        answer_tokens: worker.config.answer_tokens,
+    };
+    let content_type = request.header("content-type");
+    let parsed = match Generation::parse(kind, content_type, &request.body, &rules) {
+        Ok(parsed) => parsed,
+        Err(error) => return refuse(reply, &error).await,
+    };
+    entry.update(|entry| {
+        entry.prompt_tokens = u64::from(parsed.prompt_tokens()) * u64::from(parsed.choices);
+    });
+    Exchange::new(worker, &parsed, request)
+        .run(reply, entry)
+        .await
+}
+
+async fn refuse(reply: &mut Reply<'_>, error: &ApiError) -> Result<(), Ended> {
+    reply
+        .plain(error.status, JSON, body::error(error).as_bytes())
+        .await
+}
+
+/// One accepted request while it is being answered.
+struct Exchange<'a> {
+    worker: &'a Arc<Worker>,
+    request: &'a Generation,
+    id: String,
+    created: u64,
+    /// One a sequence: prompts in order, choices of a prompt next to each other.
+    answers: Vec<Answer>,
+    /// Wanted form of the `endpoint-load-metrics` header.
+    load_format: Option<&'a str>,
+}
+
+impl<'a> Exchange<'a> {
+    fn new(worker: &'a Arc<Worker>, parsed: &'a Generation, request: &'a Request) -> Self {
+        let prefix = match parsed.kind {
+            Kind::Chat => "chatcmpl",
+            Kind::Completion => "cmpl",
+            Kind::Embedding => "embd",
+        };
+        let id = match request.header("x-request-id") {
+            Some(id) => format!("{prefix}-{id}"),
+            None => format!("{prefix}-{:016x}", rand::random::<u64>()),
+        };
+        let answers = parsed
+            .prompts
+            .iter()
+            .flat_map(|prompt| (0..parsed.choices).map(|choice| prompt.answer(choice)))
+            .collect();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            worker,
+            request: parsed,
+            id,
+            created: now.unwrap_or_default().as_secs(),
+            answers,
+            load_format: request.header("endpoint-load-metrics-format"),
+        }
+    }
+
+    fn bodies(&self) -> Bodies<'_> {
+        Bodies {
+            request: self.request,
+            id: &self.id,
+            created: self.created,
+        }
+    }
+
+    async fn run(&self, reply: &mut Reply<'_>, entry: &Open) -> Result<(), Ended> {
+        // As vLLM: the head of a stream leaves before anybody knows whether there is room.
+        if self.request.stream {
+            reply.begin_stream().await?;
+        }
+        let mut ticket = match self.worker.pacer.submit(self.sequences()) {
+            Ok(ticket) => ticket,
+            Err(refusal) => return self.overloaded(refusal, reply).await,
+        };
+        let outcome = if self.request.stream {
+            self.stream(reply, &mut ticket).await
+        } else {
+            self.plain(reply, &mut ticket).await
+        };
+        let progress = ticket.now();
+        entry.update(|entry| {
+            entry.tokens = progress.iter().map(|p| u64::from(p.produced)).sum();
+            entry.cached_tokens = progress.iter().map(|p| u64::from(p.cached_tokens)).sum();
+        });
+        outcome
+    }
+
+    fn sequences(&self) -> Vec<Sequence> {
+        let block_tokens = self.worker.config.engine.block_tokens;
+        let answer_tokens = self.request.answer_tokens;
+        let sequence = |(index, answer): (usize, &Answer)| {
+            let prompt = &self.request.prompts[index / self.request.choices as usize];
+            Sequence {
+                id: 0,
+                chain: prompt.chain(&self.request.salt, *answer, answer_tokens, block_tokens),
+                prompt_tokens: prompt.tokens(),
+                answer_tokens,
+            }
+        };
+        self.answers.iter().enumerate().map(sequence).collect()
+    }
+
+    async fn overloaded(&self, refusal: Refusal, reply: &mut Reply<'_>) -> Result<(), Ended> {
+        let error = ApiError::unavailable(match refusal {
+            Refusal::Requests => {
+                "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+            }
+            Refusal::Tokens => {
+                "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."
+            }
+        });
+        if !self.request.stream {
+            return refuse(reply, &error).await;
+        }
+        reply.event(&body::error_event(&error)).await?;
+        reply.end_stream().await
+    }
+
+    async fn plain(&self, reply: &mut Reply<'_>, ticket: &mut Ticket) -> Result<(), Ended> {
+        let done = reply.unless_gone(ticket.done()).await?;
+        self.finished();
+        let usage = self.usage(&done);
+        let body = if self.request.kind == Kind::Embedding {
+            self.bodies().embeddings(usage)
+        } else {
+            let texts = self.answers.iter().zip(&done);
+            let texts: Vec<String> = texts.map(|(answer, p)| answer.text(p.produced)).collect();
+            self.bodies().plain(&texts, self.finish_reason(), usage)
+        };
+        if let Some(format) = self.load_format {
+            reply.header("endpoint-load-metrics", &self.load_report(format));
+        }
+        reply.plain(200, JSON, body.as_bytes()).await
+    }
+
+    async fn stream(&self, reply: &mut Reply<'_>, ticket: &mut Ticket) -> Result<(), Ended> {
+        let mut sent = vec![0; self.answers.len()];
+        let mut open = self.answers.len();
+        let mut now = Vec::new();
+        while open > 0 {
+            self.next_progress(reply, ticket).await?;
+            now = ticket.now();
+            for (index, progress) in now.iter().enumerate() {
+                open -= self
+                    .catch_up(reply, index, progress, &mut sent[index])
+                    .await?;
+            }
+        }
+        self.finished();
+        if self.request.include_usage {
+            reply
+                .event(&self.bodies().usage_event(self.usage(&now)))
+                .await?;
+        }
+        reply.end_stream().await
+    }
+
+    /// Waits for news, with keep-alive comments meanwhile if so configured.
+    async fn next_progress(&self, reply: &mut Reply<'_>, ticket: &mut Ticket) -> Result<(), Ended> {
+        let silence = self.worker.config.sse_keep_alive.unwrap_or(Duration::MAX);
+        loop {
+            let changed = timeout(silence, ticket.changed());
+            match reply.unless_gone(changed).await? {
+                Ok(()) => return Ok(()),
+                Err(_) => reply.comment().await?,
+            }
+        }
+    }
+
+    /// Sends the tokens of one choice that are new; returns 1 when it ended with them.
+    async fn catch_up(
+        &self,
+        reply: &mut Reply<'_>,
+        index: usize,
+        progress: &Progress,
+        sent: &mut u32,
+    ) -> Result<usize, Ended> {
+        let before = *sent;
+        while *sent < progress.produced {
+            let usage = |completion| Usage {
+                completion,
+                ..self.usage(std::slice::from_ref(progress))
+            };
+            if *sent == 0 && self.request.kind == Kind::Chat {
+                reply
+                    .event(&self.bodies().role_event(index, usage(0)))
+                    .await?;
+            }
+            let last = *sent + 1 == self.request.answer_tokens;
+            let finish = last.then(|| self.finish_reason());
+            let token = self.answers[index].token(*sent);
+            let event = self
+                .bodies()
+                .token_event(index, &token, finish, usage(*sent + 1));
+            reply.event(&event).await?;
+            *sent += 1;
+        }
+        Ok(usize::from(progress.done && *sent > before))
+    }
+
+    fn finish_reason(&self) -> &'static str {
+        if self.request.cut_by_length {
+            "length"
+        } else {
+            "stop"
+        }
+    }
+
+    fn finished(&self) {
+        let counter = match self.finish_reason() {
+            "length" => &self.worker.finished_by_length,
+            _ => &self.worker.finished_by_stop,
+        };
+        counter.fetch_add(self.answers.len() as u64, Ordering::Relaxed);
+    }
+
+    fn usage(&self, progress: &[Progress]) -> Usage {
+        let block = self.worker.config.engine.block_tokens;
+        let whole = |tokens: u32| tokens / block * block;
+        let prompts = &self.request.prompts;
+        let cached = progress.iter().map(|p| p.cached_tokens).sum();
+        Usage {
+            prompt: self.request.prompt_tokens(),
+            completion: progress.iter().map(|p| p.produced).sum(),
+            cached,
+            created: prompts
+                .iter()
+                .map(|prompt| whole(prompt.tokens()))
+                .sum::<u32>()
+                .saturating_sub(cached),
+        }
+    }
+
+    /// The reply header that vLLM adds on request (JSON or TEXT).
+    fn load_report(&self, format: &str) -> String {
+        let gauges = self.worker.pacer.gauges();
+        let (waiting, usage) = (gauges.waiting as f64, gauges.cache_usage);
+        if format.eq_ignore_ascii_case("json") {
+            format!(
+                r#"JSON {{"named_metrics": {{"num_requests_waiting": {waiting:?}, "kv_cache_usage_perc": {usage:?}}}}}"#
+            )
+        } else {
+            format!(
+                "TEXT named_metrics.num_requests_waiting={waiting:?}, named_metrics.kv_cache_usage_perc={usage:?}"
+            )
+        }
+    }
+}

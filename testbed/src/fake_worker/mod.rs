@@ -1,0 +1,140 @@
+//! A worker that behaves as vLLM 0.32 does at the HTTP surface, without a model.
+//!
+//! It copies what a naive fake misses, because that is what a router gets wrong: a stream's 200
+//! head before admission, overload as 200 + error event + `[DONE]`, keep-alive comments while the
+//! engine is frozen, streams left hanging on SIGTERM, idle connections closed after 5 s. It can be
+//! told to misbehave ([`Rule`], `/_control/*`) and remembers what it saw ([`Entry`], [`Stats`]).
+//!
+//! Pure: `cache`, `engine`, `prompt`, `request`, `body`, `fault`. At the rim: `pacer` (time),
+//! `connection` and `reply` (bytes), `server`, `generate`, `control`, `metrics`, `ledger`.
+
+mod body;
+mod cache;
+mod config;
+mod connection;
+mod control;
+mod engine;
+mod fault;
+mod generate;
+mod ledger;
+mod metrics;
+mod pacer;
+mod prompt;
+mod reply;
+mod request;
+mod server;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use socket2::{Domain, Socket, Type};
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
+
+pub use config::{Config, StopMode};
+pub use engine::EngineConfig;
+pub use fault::{BadSse, Canned, Drip, Fault, How, Point, RULES_MAX, Rule, Stop, When};
+pub use ledger::{Entry, Stats};
+
+/// A running fake worker. Dropping it cuts its connections, a moment later; [`FakeWorker::kill`]
+/// waits until they are cut.
+pub struct FakeWorker {
+    addr: SocketAddr,
+    worker: Arc<server::Worker>,
+    task: AbortOnDropHandle<()>,
+}
+
+impl FakeWorker {
+    /// Binds and serves. Fails when the address is taken or the configuration makes no sense.
+    pub async fn start(config: Config) -> anyhow::Result<Self> {
+        config.check().map_err(anyhow::Error::msg)?;
+        let listener =
+            listen(config.listen).with_context(|| format!("cannot listen on {}", config.listen))?;
+        let addr = listener.local_addr().context("listener has no address")?;
+        let worker = server::Worker::new(config);
+        let task = tokio::spawn(server::run(Arc::clone(&worker), listener));
+        Ok(Self {
+            addr,
+            worker,
+            task: AbortOnDropHandle::new(task),
+        })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// `http://ip:port`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// Adds a rule behind those in force. Fails above [`RULES_MAX`].
+    pub fn add_rule(&self, rule: Rule) -> anyhow::Result<()> {
+        self.worker
+            .rules()
+            .add(vec![rule])
+            .map_err(anyhow::Error::msg)
+    }
+
+    /// Removes all rules; requests being served keep their fault.
+    pub fn clear_rules(&self) {
+        self.worker.rules().clear();
+    }
+
+    /// Stops (`true`) or resumes the engine while HTTP, `/health` and keep-alive comments go on.
+    pub fn freeze(&self, frozen: bool) {
+        self.worker.pacer.freeze(frozen);
+    }
+
+    /// What it saw, oldest first; bounded by [`Config::log_entries_max`]. `GET`s of known paths
+    /// (probes) are only counted, in [`Stats::paths`].
+    pub fn log(&self) -> Vec<Entry> {
+        self.worker.ledger.entries()
+    }
+
+    /// Totals since start or [`FakeWorker::reset`]; token counts always since start.
+    pub fn stats(&self) -> Stats {
+        self.worker.stats()
+    }
+
+    /// Forgets log and totals.
+    pub fn reset(&self) {
+        self.worker.ledger.clear_entries();
+        self.worker.ledger.clear_stats();
+    }
+
+    /// Begins to stop as SIGTERM makes vLLM stop; [`FakeWorker::stopped`] waits for the end.
+    pub fn terminate(&self, mode: StopMode) {
+        self.worker.terminate(mode);
+    }
+
+    /// Returns when the worker has stopped and all its connections are closed.
+    pub async fn stopped(&mut self) {
+        if let Err(e) = (&mut self.task).await {
+            tracing::error!("fake worker ended badly: {e}");
+        }
+    }
+
+    /// Cuts all connections and frees the port, as `kill -9` would.
+    pub async fn kill(mut self) {
+        self.terminate(StopMode::Exit);
+        self.stopped().await;
+    }
+}
+
+/// A listener with a long accept queue: bursts of hundreds of streams are ordinary here, and a
+/// dropped SYN would show up as a second of latency that no worker caused.
+fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(4_096)?;
+    TcpListener::from_std(socket.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,273 @@
+//! Runs the engine model in scaled real time and tells requests how far their sequences are.
+//!
+//! The rim around the pure `engine`: one task, one lock that is never held across an await. A
+//! request that reads slowly costs nothing here: it sees the latest state, not a queue of events.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::engine::{Counters, Engine, EngineConfig, Gauges, Progress, Refusal, Sequence};
+
+/// How far real time may run ahead of the model before the model stops catching up. Covers timer
+/// resolution and scheduling; a longer gap is a freeze or an overloaded machine.
+const LAG_MAX: Duration = Duration::from_millis(100);
+
+pub(super) struct Pacer {
+    state: Mutex<State>,
+    wake: Notify,
+    frozen: watch::Sender<bool>,
+    speed: f64,
+}
+
+struct State {
+    engine: Engine,
+    listeners: HashMap<u64, Listener>,
+    next_id: u64,
+}
+
+/// Where the progress of one sequence is published.
+struct Listener {
+    progress: Arc<watch::Sender<Vec<Progress>>>,
+    index: usize,
+}
+
+/// A running request. Dropping it aborts what is still running.
+pub(super) struct Ticket {
+    pacer: Arc<Pacer>,
+    ids: Vec<u64>,
+    progress: watch::Receiver<Vec<Progress>>,
+}
+
+/// Answers hold one entry a sequence, in the order submitted.
+impl Ticket {
+    /// Where the sequences are now.
+    pub(super) fn now(&mut self) -> Vec<Progress> {
+        self.progress.borrow_and_update().clone()
+    }
+
+    /// Waits until something changed since the last look.
+    pub(super) async fn changed(&mut self) {
+        let changed = self.progress.changed().await;
+        changed.expect("the pacer publishes until all sequences are done");
+    }
+
+    /// Waits until all sequences are done.
+    pub(super) async fn done(&mut self) -> Vec<Progress> {
+        let done = self
+            .progress
+            .wait_for(|all| all.iter().all(|p| p.done))
+            .await;
+        done.expect("the pacer publishes until all sequences are done")
+            .clone()
+    }
+}
+
+impl Pacer {
+    pub(super) fn new(config: EngineConfig, speed: f64) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                engine: Engine::new(config),
+                listeners: HashMap::new(),
+                next_id: 0,
+            }),
+            wake: Notify::new(),
+            frozen: watch::Sender::new(false),
+            speed,
+        })
+    }
+
+    /// Queues all sequences of one request, or none. Their ids are overwritten.
+    pub(super) fn submit(self: &Arc<Self>, sequences: Vec<Sequence>) -> Result<Ticket, Refusal> {
+        let (publish, progress) = watch::channel(vec![Progress::default(); sequences.len()]);
+        let publish = Arc::new(publish);
+        let mut ticket = Ticket {
+            pacer: Arc::clone(self),
+            ids: Vec::with_capacity(sequences.len()),
+            progress,
+        };
+        for (index, mut sequence) in sequences.into_iter().enumerate() {
+            // The lock is released before an early return drops, and so aborts, the ticket.
+            let queued = {
+                let mut state = self.state();
+                let id = state.next_id;
+                state.next_id += 1;
+                sequence.id = id;
+                state.engine.submit(sequence).map(|()| {
+                    let progress = Arc::clone(&publish);
+                    state.listeners.insert(id, Listener { progress, index });
+                    id
+                })
+            };
+            ticket.ids.push(queued?);
+        }
+        self.wake.notify_one();
+        Ok(ticket)
+    }
+
+    /// Stops or resumes the engine; HTTP goes on as if nothing were wrong.
+    pub(super) fn freeze(&self, frozen: bool) {
+        self.frozen.send_replace(frozen);
+    }
+
+    pub(super) fn is_frozen(&self) -> bool {
+        *self.frozen.borrow()
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        self.state().engine.counters()
+    }
+
+    pub(super) fn gauges(&self) -> Gauges {
+        self.state().engine.gauges()
+    }
+
+    /// The engine's loop; never returns.
+    pub(super) async fn run(self: Arc<Self>) {
+        let mut frozen = self.frozen.subscribe();
+        let mut model_time = Instant::now();
+        loop {
+            thaw(&mut frozen).await;
+            let step = self.state().engine.step();
+            let Some(step) = step else {
+                self.wake.notified().await;
+                model_time = Instant::now();
+                continue;
+            };
+            // Deadlines add up, so the average is right although timers tick in milliseconds.
+            let earliest = Instant::now() - LAG_MAX;
+            model_time = model_time.max(earliest) + step.cost.div_f64(self.speed);
+            sleep_until(model_time).await;
+            thaw(&mut frozen).await;
+            self.publish(step.progress);
+        }
+    }
+
+    fn publish(&self, progress: Vec<(u64, Progress)>) {
+        let mut state = self.state();
+        for (id, now) in progress {
+            let Some(listener) = state.listeners.get(&id) else {
+                continue; // aborted meanwhile
+            };
+            let index = listener.index;
+            listener.progress.send_modify(|all| all[index] = now);
+            if now.done {
+                state.listeners.remove(&id);
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+}
+
+async fn thaw(frozen: &mut watch::Receiver<bool>) {
+    frozen
+        .wait_for(|frozen| !frozen)
+        .await
+        .expect("the pacer owns the sender and outlives its loop");
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut state = self.pacer.state();
+        for id in &self.ids {
+            if state.listeners.remove(id).is_some() {
+                state.engine.abort(*id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sequence(answer_tokens: u32) -> Sequence {
+        Sequence {
+            id: 0,
+            chain: Vec::new(),
+            prompt_tokens: 100,
+            answer_tokens,
+        }
+    }
+
+    /// 10 ms prefill of 100 tokens, then 10.2 ms a token.
+    async fn run_one(pacer: &Arc<Pacer>, answer_tokens: u32) -> Duration {
+        let start = Instant::now();
+        let mut ticket = pacer
+            .submit(vec![sequence(answer_tokens)])
+            .expect("no limit");
+        ticket
+            .progress
+            .wait_for(|all| all[0].done)
+            .await
+            .expect("published");
+        start.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn speed_scales_the_time() {
+        for (speed, expected_ms) in [(1.0, 1_029), (10.0, 103)] {
+            let pacer = Pacer::new(EngineConfig::default(), speed);
+            let engine = tokio::spawn(Arc::clone(&pacer).run());
+            let taken = run_one(&pacer, 100).await.as_millis() as i64;
+            assert!(
+                (taken - expected_ms).abs() <= 2,
+                "{taken} ms at speed {speed}"
+            );
+            engine.abort();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dropped_ticket_frees_its_slot_and_blocks() {
+        let pacer = Pacer::new(EngineConfig::default(), 1.0);
+        let _engine = tokio::spawn(Arc::clone(&pacer).run());
+        let mut ticket = pacer.submit(vec![sequence(1_000); 3]).expect("no limit");
+        ticket
+            .progress
+            .wait_for(|all| all[2].produced > 0)
+            .await
+            .expect("published");
+        assert_eq!(pacer.gauges().running, 3);
+        drop(ticket);
+        assert_eq!(pacer.gauges(), Gauges::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_queued_whole_or_not_at_all() {
+        let limits = EngineConfig {
+            queued_requests_max: Some(2),
+            ..EngineConfig::default()
+        };
+        let pacer = Pacer::new(limits, 1.0);
+        assert!(pacer.submit(vec![sequence(1); 3]).is_err());
+        assert_eq!(pacer.gauges().waiting, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frozen_engine_gives_no_token_until_thawed() {
+        let pacer = Pacer::new(EngineConfig::default(), 1.0);
+        let _engine = tokio::spawn(Arc::clone(&pacer).run());
+        let mut ticket = pacer.submit(vec![sequence(5)]).expect("no limit");
+        ticket
+            .progress
+            .wait_for(|all| all[0].produced == 1)
+            .await
+            .expect("published");
+        pacer.freeze(true);
+        let silent = tokio::time::timeout(Duration::from_secs(60), ticket.progress.changed()).await;
+        assert!(silent.is_err());
+        pacer.freeze(false);
+        ticket
+            .progress
+            .wait_for(|all| all[0].done)
+            .await
+            .expect("published");
+    }
+}
