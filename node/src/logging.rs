@@ -15,7 +15,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
-use crate::config::{LogConfig, LogLevel};
+use crate::config::LogConfig;
 
 /// Lines that may wait for standard error; about 1 MB.
 const QUEUE_LINES: usize = 4096;
@@ -37,14 +37,7 @@ pub fn start(config: &LogConfig) -> Result<LogGuard, TryInitError> {
 }
 
 /// Our own lines from the level on; those of libraries from `warn` on unless more was asked for.
-fn filter(level: LogLevel) -> Targets {
-    let level = match level {
-        LogLevel::Trace => Level::TRACE,
-        LogLevel::Debug => Level::DEBUG,
-        LogLevel::Info => Level::INFO,
-        LogLevel::Warn => Level::WARN,
-        LogLevel::Error => Level::ERROR,
-    };
+fn filter(level: Level) -> Targets {
     let libraries = if level == Level::INFO {
         Level::WARN
     } else {
@@ -197,12 +190,12 @@ mod tests {
                 "{target} {at}"
             );
         };
-        check(LogLevel::Info, "grapevine::proxy", Level::INFO, true);
-        check(LogLevel::Info, "grapevine_gossip", Level::INFO, true);
-        check(LogLevel::Info, "grapevine", Level::DEBUG, false);
-        check(LogLevel::Info, "chitchat", Level::INFO, false);
-        check(LogLevel::Info, "chitchat", Level::WARN, true);
-        check(LogLevel::Error, "chitchat", Level::WARN, false);
-        check(LogLevel::Debug, "quinn", Level::DEBUG, true);
+        check(Level::INFO, "grapevine::proxy", Level::INFO, true);
+        check(Level::INFO, "grapevine_gossip", Level::INFO, true);
+        check(Level::INFO, "grapevine", Level::DEBUG, false);
+        check(Level::INFO, "chitchat", Level::INFO, false);
+        check(Level::INFO, "chitchat", Level::WARN, true);
+        check(Level::ERROR, "chitchat", Level::WARN, false);
+        check(Level::DEBUG, "quinn", Level::DEBUG, true);
     }
 }

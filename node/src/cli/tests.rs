@@ -42,7 +42,7 @@ fn without_flags_everything_is_default() {
 fn a_command_line_of_vllm_router_is_understood() {
     let config = config(
         "--host 127.0.0.1 --port 8080 --worker-urls http://a:8000 http://b:8000 \
-         --policy consistent_hash --api-key k --log-level warning \
+         --policy consistent_hash --api-key k --log-level warn \
          --prometheus-host 127.0.0.2 --prometheus-port 9100 \
          --request-id-headers x-request-id x-my-id --request-timeout-secs 1800 \
          --max-payload-size 536870912 --max-concurrent-requests 64 \
@@ -56,7 +56,7 @@ fn a_command_line_of_vllm_router_is_understood() {
     let urls: Vec<&str> = config
         .worker
         .iter()
-        .map(|worker| worker.url.as_str())
+        .map(|worker| worker.url.base())
         .collect();
     assert_eq!(urls, ["http://a:8000", "http://b:8000"]);
     assert_eq!(config.listen.port, 8080);
@@ -66,7 +66,7 @@ fn a_command_line_of_vllm_router_is_understood() {
     );
     assert_eq!(config.cluster.policy.as_str(), "consistent_hash");
     assert_eq!(config.workers.api_key.expect("set").reveal(), "k");
-    assert_eq!(config.log.level.as_str(), "warn");
+    assert_eq!(config.log.level, tracing::Level::WARN);
     assert_eq!(config.metrics.port, 9100);
     assert_eq!(
         config.timeouts.whole_request,

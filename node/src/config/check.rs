@@ -140,13 +140,18 @@ fn workers(config: &Config, checks: &mut Checks<'_>) {
     let mut seen = BTreeSet::new();
     // The list begins with the `[[worker]]` sections, in their order; `workers.urls` follow.
     for (index, worker) in config.worker.iter().enumerate() {
-        let id = worker.id.as_deref().unwrap_or_else(|| worker.url.as_str());
-        if !seen.insert(id) {
-            let section = checks.raw.workers.get(index);
-            let urls = || checks.raw.origin_of("workers", "urls");
-            let origin = section.map_or_else(urls, |section| section.origin.clone());
-            checks.refuse(origin, "worker", format!("{id} is there twice"));
-        }
+        let what = match worker.registered() {
+            Ok((id, _)) if seen.contains(&id) => format!("{id} is there twice"),
+            Ok((id, _)) => {
+                seen.insert(id);
+                continue;
+            }
+            Err(error) => error.to_string(),
+        };
+        let section = checks.raw.workers.get(index);
+        let urls = || checks.raw.origin_of("workers", "urls");
+        let origin = section.map_or_else(urls, |section| section.origin.clone());
+        checks.refuse(origin, "worker", what);
     }
 }
 

@@ -1,12 +1,18 @@
 //! Settings of the cluster: gossip between replicas, and `[cluster]`, which must agree everywhere.
 
 use std::net::IpAddr;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU8, NonZeroU16};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use grapevine_gossip::config;
+use grapevine_placement::key::KeySettings;
+use grapevine_placement::ring::RingSettings;
+use grapevine_placement::{HashAlgorithm, Policy, Ratio};
+
 use super::table::section;
-use super::value::{ByteSize, HostPort, LOOPBACK, Name, choices, ms};
+use super::types::{ByteSize, HostPort, Name, PriceRule};
+use super::value::{LOOPBACK, ms};
 
 section! {
     /// Gossip between replicas: QUIC with mutual TLS on one UDP port. Local to each replica.
@@ -40,83 +46,68 @@ section! {
         id: Name = Name::new("grapevine").expect("a valid name"), flag "cluster-id" Text;
         /// How a worker is chosen: prefix, consistent_hash, sticky, least_request, power_of_two,
         /// random or round_robin.
-        policy: Policy = Policy::Prefix, flag "policy" Text;
+        policy: Policy = Policy::default(), flag "policy" Text;
         /// Hash of ring and keys: xxh3, murmur3 or cityhash.
-        hash: HashKind = HashKind::Xxh3;
+        hash: HashAlgorithm = HashAlgorithm::default();
+        /// Seed of the hash. Another seed is another ring: every key may move.
+        seed: u64 = 0;
         /// Points on the ring for a worker of weight 1.
         ///
         /// Higher: more even shares, a larger ring to build.
-        virtual_nodes: NonZeroU32 = NonZeroU32::new(256).expect("not zero"),
-            in NonZeroU32::MIN..=NonZeroU32::new(4096).expect("not zero");
-        /// Seed of the ring's hash. Another seed is another ring: every key may move.
-        seed: u64 = 0;
+        virtual_nodes: NonZeroU16 = RingSettings::default().virtual_nodes,
+            in NonZeroU16::MIN..=NonZeroU16::new(4096).expect("not zero");
         /// Leading bytes that key a text without message structure (completions).
         ///
-        /// Higher: texts that differ late part ways. Lower: texts that agree early stay together.
+        /// Lower: texts that agree early stay together. Higher: texts that differ late part ways.
         text_key_bytes: ByteSize = ByteSize::kib(8), in ByteSize(256)..=ByteSize::mib(1);
-        /// Formula that prices candidates: product or sum.
-        price: PriceRule = PriceRule::Product;
-        /// Requests in flight on a worker, as a multiple of the mean of all, before it is passed over.
+        /// Bytes of text that are taken for one token, before anybody has counted.
+        ///
+        /// Languages other than English have fewer for some models.
+        bytes_per_token: NonZeroU8 = KeySettings::default().bytes_per_token,
+            in NonZeroU8::MIN..=NonZeroU8::new(16).expect("not zero");
+        /// Formula by which `prefix` prices workers: additive or multiplicative.
+        ///
+        /// With q, c, n for prefill tokens, context tokens and requests in flight on a worker by its
+        /// weight, L prompt tokens and m those expected in its cache.
+        /// Additive: q + price_prefill * (L - m) + price_context * c.
+        /// Multiplicative: (q + price_prefill * (L - m) + price_overhead) * (n + price_patience).
+        price: PriceRule = PriceRule::Additive;
+        /// Price of a token that must be computed here, against one that waits.
+        ///
+        /// Unset: 4 for additive, 3 for multiplicative. Higher: homes are left later, queues grow.
+        /// With 1 conversations wander between workers.
+        price_prefill: Option<Ratio> = None;
+        /// Price of a token held by running requests (additive). Higher: decode is spread more.
+        price_context: Ratio = ratio(0.05);
+        /// Tokens that any request costs (multiplicative).
+        price_overhead: Ratio = ratio(256.0);
+        /// Requests that any worker is taken to have (multiplicative). Higher: load counts less.
+        price_patience: Ratio = ratio(4.0);
+        /// How far above the smallest price the first in order is still taken (multiplicative).
+        price_tolerance: Ratio = ratio(1.25), in ratio(1.0)..=ratio(100.0);
+        /// Part of a key's stable tokens that its home is expected to hold.
+        ///
+        /// Higher: homes are left later. Lower: load counts more.
+        home_credit: Ratio = ratio(0.75), in ratio(0.0)..=ratio(1.0);
+        /// Requests in flight on a worker, as a multiple of its fair share, before it is passed over.
         ///
         /// Over the whole cluster. Higher: more cache hits, longer queues on hot prefixes.
-        bound: f64 = 1.5, in 1.0..=100.0;
+        bound: Ratio = ratio(1.5), in ratio(1.0)..=ratio(100.0);
         /// Requests above the mean that a worker may always have.
         ///
         /// Keeps the bound quiet at low load, where one request is a large share.
-        bound_slack: u32 = 4, in 0..=10_000;
+        bound_slack: Ratio = ratio(4.0), in ratio(0.0)..=ratio(10_000.0);
+        /// With more than half of the workers unhealthy, use all of them.
+        ///
+        /// So many sick at once is more often a fault of the checks than of the workers.
+        panic: bool = true;
         /// How long changes of load are collected before they are sent to the other replicas.
         ///
         /// Lower: fresher counts, more datagrams. Agreement falls as load ages.
-        load_batch: Duration = ms(20), in ms(20)..=ms(50);
-        /// Age at which the load that another replica reported counts half.
-        load_half_life: Duration = ms(500), in ms(10)..=ms(60_000);
+        load_batch: Duration = config::LOAD_BATCH, in ms(20)..=ms(50);
     }
 }
 
-choices! {
-    /// How a worker is chosen.
-    Policy {
-        /// Prefix-aware consistent hashing, left only at a price (default).
-        Prefix = "prefix",
-        /// The ring alone, keyed by session, user, or prefix.
-        ConsistentHash = "consistent_hash",
-        /// By session header; round robin without one.
-        Sticky = "sticky",
-        /// The fewest requests in flight in the cluster.
-        LeastRequest = "least_request",
-        /// The less loaded of two drawn ones.
-        PowerOfTwo = "power_of_two",
-        /// Any.
-        Random = "random",
-        /// One after the other.
-        RoundRobin = "round_robin",
-    }
-    renamed {
-        "cache_aware" => "prefix",
-        "kv_aware" => "prefix",
-        "sticky_least_loaded" => "sticky",
-        "rendezvous_hash" => "consistent_hash",
-    }
-}
-
-choices! {
-    /// Hash of ring and keys.
-    HashKind {
-        /// XXH3, 64 bits.
-        Xxh3 = "xxh3",
-        /// MurmurHash3.
-        Murmur3 = "murmur3",
-        /// CityHash64.
-        Cityhash = "cityhash",
-    }
-}
-
-choices! {
-    /// How candidates of the policy `prefix` are priced.
-    PriceRule {
-        /// Prefill to be done times requests in flight.
-        Product = "product",
-        /// Prefill to be done plus context held.
-        Sum = "sum",
-    }
+fn ratio(value: f64) -> Ratio {
+    Ratio::new(value).expect("the table's numbers are ratios")
 }

@@ -4,9 +4,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::HeaderName;
+use tracing::Level;
 
 use super::table::section;
-use super::value::{ByteSize, HOUR, LOOPBACK, Name, Secret, choices, ms, secs};
+use super::types::{ByteSize, Name, Secret};
+use super::value::{HOUR, LOOPBACK, ms, secs};
 
 section! {
     /// Who this replica is. Local: differs on every replica.
@@ -137,25 +139,9 @@ section! {
 section! {
     /// Logging, to standard error. Prompts, keys and tokens are never logged.
     [log] LogConfig {
-        /// Lowest level that is written.
-        level: LogLevel = LogLevel::Info, flag "log-level" Text;
+        /// Lowest level that is written: trace, debug, info, warn or error. Libraries' lines from warn on.
+        level: Level = Level::INFO, flag "log-level" Text;
         /// One JSON object a line instead of text.
         json: bool = false, flag "log-json" On;
-    }
-}
-
-choices! {
-    /// Levels of the log.
-    LogLevel {
-        /// Everything.
-        Trace = "trace",
-        /// What helps to find a fault.
-        Debug = "debug",
-        /// One line a request, and changes of state.
-        Info = "info",
-        /// What an operator should look at.
-        Warn = "warn" or "warning",
-        /// What failed.
-        Error = "error" or "critical",
     }
 }

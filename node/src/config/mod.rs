@@ -2,7 +2,8 @@
 //!
 //! A part of the program receives the small struct of its own section, never the whole [`Config`].
 //! Rows of settings are in `front`, `cluster` and `upstream`; `table` makes structs and help of
-//! them; `raw` lays the layers; `value` holds the types; `print` writes the documented file.
+//! them; `raw` lays the layers; `value` reads single values; `convert` makes the settings of gossip and
+//! placement; `print` writes the documented file.
 //!
 //! To add a setting, add its row: flag, variable, check, help and printed line follow.
 
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 mod check;
 mod cluster;
+mod convert;
 mod error;
 mod front;
 mod print;
@@ -17,18 +19,18 @@ mod raw;
 mod table;
 #[cfg(test)]
 mod tests;
+mod types;
 mod upstream;
 mod value;
 
-pub use cluster::{ClusterConfig, GossipSettings, HashKind, Policy, PriceRule};
+pub use cluster::{ClusterConfig, GossipSettings};
 pub use error::{ConfigError, Origin, Problem};
 pub use front::{
-    AdminConfig, LimitConfig, ListenConfig, LogConfig, LogLevel, MetricsConfig, ReplicaConfig,
-    TimeoutConfig,
+    AdminConfig, LimitConfig, ListenConfig, LogConfig, MetricsConfig, ReplicaConfig, TimeoutConfig,
 };
 pub use print::documented_defaults;
+pub use types::{ByteSize, HostPort, Name, PriceRule, Secret};
 pub use upstream::{BreakerConfig, HealthConfig, RetryConfig, WorkerConfig, WorkersConfig};
-pub use value::{ByteSize, HostPort, Name, Secret, WorkerUrl};
 
 pub(crate) use raw::{rows, variable};
 pub(crate) use table::{Flag, FlagKind};

@@ -3,8 +3,11 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use grapevine_gossip::worker::WorkerUrl;
+
 use super::table::section;
-use super::value::{HOUR, Secret, WorkerUrl, ms, secs};
+use super::types::Secret;
+use super::value::{HOUR, ms, secs};
 
 const fn count(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).expect("counts here are not zero")
@@ -26,7 +29,7 @@ section! {
     /// One worker with its own settings; repeat the section for each.
     [worker] WorkerConfig {
         /// Address, as `http://host:port`. Required.
-        url: WorkerUrl = WorkerUrl::new("http://127.0.0.1:8000").expect("a valid address");
+        url: WorkerUrl = "http://127.0.0.1:8000".parse().expect("a valid address");
         /// Id in the cluster. Unset: the address, normalised.
         id: Option<String> = None;
         /// Models and adapters it serves. Empty: the worker is asked.
@@ -74,7 +77,9 @@ section! {
         /// Successes, one trial request at a time, that close it again.
         success_threshold: NonZeroU32 = count(3), flag "cb-success-threshold" Text;
         /// How long it stays open before the first trial request.
-        open_for: Duration = secs(60), in ms(1)..=HOUR, flag "cb-timeout-duration-secs" Secs;
+        ///
+        /// Shorter than vllm-router's 60s, because only one request at a time is risked.
+        open_for: Duration = secs(10), in ms(1)..=HOUR, flag "cb-timeout-duration-secs" Secs;
         /// Age beyond which a failure no longer counts.
         window: Duration = secs(120), in ms(1)..=HOUR, flag "cb-window-duration-secs" Secs;
     }
@@ -93,9 +98,5 @@ section! {
         success_threshold: NonZeroU32 = count(2), flag "health-success-threshold" Text;
         /// Path that is asked; any 2xx is good.
         path: String = "/health".to_owned(), flag "health-check-endpoint" Text;
-        /// Share of unhealthy workers above which health is ignored and all are used; 1 is never.
-        ///
-        /// So many sick at once is more often a fault of the checks than of the workers.
-        panic_above: f64 = 0.5, in 0.0..=1.0;
     }
 }

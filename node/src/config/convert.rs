@@ -1,0 +1,173 @@
+//! From checked sections to the settings of placement and gossip: the one place that knows both.
+
+use std::net::SocketAddr;
+
+use grapevine_gossip::config::{Facts, GossipConfig};
+use grapevine_gossip::identity::PemFiles;
+use grapevine_gossip::worker::{RawWorker, WorkerError, WorkerId, WorkerSpec};
+use grapevine_placement::key::KeySettings;
+use grapevine_placement::policy::{Bound, PolicySettings, Price};
+use grapevine_placement::ring::RingSettings;
+use grapevine_placement::settings::ClusterSettings;
+
+use super::{ClusterConfig, GossipSettings, PriceRule, WorkerConfig};
+
+impl ClusterConfig {
+    /// The settings of placement, whose fingerprint all replicas compare.
+    #[must_use]
+    pub fn placement(&self) -> ClusterSettings {
+        let text_key_bytes = u32::try_from(self.text_key_bytes.0).ok();
+        ClusterSettings {
+            ring: RingSettings {
+                virtual_nodes: self.virtual_nodes,
+                hash: self.hash,
+                seed: self.seed,
+            },
+            key: KeySettings {
+                hash: self.hash,
+                seed: self.seed,
+                text_key_bytes: text_key_bytes
+                    .and_then(|bytes| bytes.try_into().ok())
+                    .expect("its range is 256B to 1MiB"),
+                bytes_per_token: self.bytes_per_token,
+            },
+            policy: PolicySettings {
+                policy: self.policy,
+                price: self.price(),
+                home_credit: self.home_credit,
+                bound: Bound {
+                    factor: self.bound,
+                    slack: self.bound_slack,
+                },
+                panic: self.panic,
+            },
+        }
+    }
+
+    fn price(&self) -> Price {
+        let mut price = match self.price {
+            PriceRule::Additive => Price::ADDITIVE,
+            PriceRule::Multiplicative => Price::MULTIPLICATIVE,
+        };
+        match &mut price {
+            Price::Additive { prefill, context } => {
+                *prefill = self.price_prefill.unwrap_or(*prefill);
+                *context = self.price_context;
+            }
+            Price::Multiplicative {
+                prefill,
+                overhead,
+                patience,
+                tolerance,
+            } => {
+                *prefill = self.price_prefill.unwrap_or(*prefill);
+                *overhead = self.price_overhead;
+                *patience = self.price_patience;
+                *tolerance = self.price_tolerance;
+            }
+        }
+        price
+    }
+}
+
+impl GossipSettings {
+    /// What gossip needs to start, telling the other replicas these facts.
+    #[must_use]
+    pub fn gossip(&self, cluster: &ClusterConfig, facts: Facts) -> GossipConfig {
+        GossipConfig {
+            advertise: self.advertise.as_ref().map(ToString::to_string),
+            seeds: self.seeds.iter().map(ToString::to_string).collect(),
+            load_batch: cluster.load_batch,
+            ..GossipConfig::new(SocketAddr::new(self.host, self.port), facts)
+        }
+    }
+
+    /// The replica's certificate files; none for a cluster of one without an identity.
+    #[must_use]
+    pub fn identity(&self) -> Option<PemFiles> {
+        Some(PemFiles {
+            ca: self.ca.clone()?,
+            cert: self.cert.clone()?,
+            key: self.key.clone()?,
+        })
+    }
+}
+
+impl WorkerConfig {
+    /// The worker as the registry knows it.
+    ///
+    /// # Errors
+    /// The first of the registry's rules that it breaks. Those of a checked configuration break
+    /// none.
+    pub fn registered(&self) -> Result<(WorkerId, WorkerSpec), WorkerError> {
+        let spec = WorkerSpec::new(RawWorker {
+            models: self.models.clone(),
+            // In range by its row, so neither sign nor size is lost.
+            weight_milli: (self.weight * 1000.0).round() as u32,
+            zone: self.zone.clone(),
+            max_in_flight: self.max_in_flight,
+            ..RawWorker::at(self.url.to_string())
+        })?;
+        let id = match &self.id {
+            Some(id) => id.parse()?,
+            None => spec.default_id(),
+        };
+        Ok((id, spec))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use grapevine_placement::Ratio;
+
+    use super::*;
+
+    #[test]
+    fn defaults_are_those_of_placement() {
+        assert_eq!(
+            ClusterConfig::default().placement(),
+            ClusterSettings::default()
+        );
+    }
+
+    #[test]
+    fn defaults_of_the_breaker_are_those_of_placement() {
+        let ours = super::super::BreakerConfig::default();
+        let theirs = grapevine_placement::BreakerSettings::default();
+        assert_eq!(ours.failure_threshold, theirs.failure_threshold);
+        assert_eq!(ours.success_threshold, theirs.success_threshold);
+        assert_eq!(
+            (ours.open_for, ours.window),
+            (theirs.timeout, theirs.window)
+        );
+    }
+
+    #[test]
+    fn each_price_has_its_own_default_for_prefill() {
+        let mut config = ClusterConfig {
+            price: PriceRule::Multiplicative,
+            ..ClusterConfig::default()
+        };
+        assert_eq!(config.placement().policy.price, Price::MULTIPLICATIVE);
+        config.price_prefill = Some(Ratio::MAX);
+        let Price::Multiplicative { prefill, .. } = config.placement().policy.price else {
+            panic!("another price");
+        };
+        assert_eq!(prefill, Ratio::MAX);
+    }
+
+    #[test]
+    fn a_worker_keeps_what_was_written() {
+        let worker = WorkerConfig {
+            weight: 0.7,
+            id: Some("w1".to_owned()),
+            zone: Some("rack-2".to_owned()),
+            ..WorkerConfig::default()
+        };
+        let (id, spec) = worker.registered().expect("valid");
+        assert_eq!((id.as_str(), spec.weight_milli()), ("w1", 700));
+        assert_eq!(spec.to_raw().zone.as_deref(), Some("rack-2"));
+        let (id, _) = WorkerConfig::default().registered().expect("valid");
+        assert_eq!(id.as_str(), "http://127.0.0.1:8000");
+    }
+}

@@ -1,0 +1,193 @@
+//! Types of single settings that have no home elsewhere: names, addresses, secrets, sizes.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr as _;
+
+use super::value::{Setting, Value, mismatch};
+
+/// A name that may stand in a certificate: one DNS label.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(String);
+
+impl Name {
+    /// None unless the text is 1 to 63 of `a-z`, `0-9`, `-`, with no hyphen at the ends.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let good = (1..=63).contains(&text.len())
+            && text.bytes().all(plain)
+            && !text.starts_with('-')
+            && !text.ends_with('-');
+        good.then(|| Self(text.to_owned()))
+    }
+
+    /// The name's characters.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// A host, by address or by a name that is resolved again before every use, and a port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostPort {
+    /// An IP address without brackets, or a DNS name.
+    pub host: String,
+    /// The port; never 0.
+    pub port: u16,
+}
+
+impl HostPort {
+    /// Reads `host:port`, with an IPv6 address in brackets. None for anything else.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let bracketed = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        let host = match bracketed {
+            Some(address) => Ipv6Addr::from_str(address).ok()?.to_string(),
+            None => {
+                let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+                (!host.is_empty() && host.bytes().all(plain)).then(|| host.to_owned())?
+            }
+        };
+        let port = port.parse().ok().filter(|port| *port != 0)?;
+        Some(Self { host, port })
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(out, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(out, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// A token or key. Never printed: not in logs, not in messages.
+#[derive(Clone, PartialEq, Eq, PartialOrd)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The secret itself, for the one place that compares or sends it.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("(secret)")
+    }
+}
+
+impl Setting for Secret {
+    fn parse(value: &Value) -> Result<Self, String> {
+        // Visible ASCII, because it travels in a header. The message must not repeat it.
+        let text = value.text().filter(|text| {
+            (1..=512).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+        });
+        text.map(|text| Self(text.to_owned()))
+            .ok_or_else(|| "expected a text of 1 to 512 visible ASCII characters".to_owned())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some("\"(secret)\"".to_owned())
+    }
+}
+
+/// A number of bytes, written as a number or with a binary unit: `"64KiB"`, `"16MiB"`, `"1GiB"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
+impl ByteSize {
+    /// So many KiB.
+    #[must_use]
+    pub const fn kib(count: u64) -> Self {
+        Self(count << 10)
+    }
+
+    /// So many MiB.
+    #[must_use]
+    pub const fn mib(count: u64) -> Self {
+        Self(count << 20)
+    }
+
+    /// As a length in memory; on a platform whose memory is smaller, all of it.
+    #[must_use]
+    pub fn as_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = text.split_at(digits);
+        let shift = match unit.trim() {
+            "" | "B" => 0,
+            "KiB" => 10,
+            "MiB" => 20,
+            "GiB" => 30,
+            _ => return None,
+        };
+        let bytes = number.parse::<u64>().ok()?.checked_mul(1 << shift)?;
+        Some(Self(bytes))
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+        let whole = |shift: &u32| self.0 != 0 && self.0.trailing_zeros() >= *shift;
+        match units.iter().find(|(shift, _)| whole(shift)) {
+            Some((shift, unit)) => write!(out, "{}{unit}", self.0 >> shift),
+            None => write!(out, "{}B", self.0),
+        }
+    }
+}
+
+impl Setting for ByteSize {
+    fn parse(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::Integer(number) => u64::try_from(*number).ok().map(Self),
+            other => other.text().and_then(Self::from_text),
+        }
+        .ok_or_else(|| mismatch("a size such as 4096, \"64KiB\" or \"16MiB\"", value))
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(format!("\"{self}\""))
+    }
+}
+
+/// How candidates of the policy `prefix` are priced; see [`grapevine_placement::Price`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PriceRule {
+    /// Prefill that waits and that must be done, plus context held.
+    Additive,
+    /// Prefill that waits and that must be done, times requests in flight.
+    Multiplicative,
+}
+
+impl PriceRule {
+    pub(super) const ALL: [Self; 2] = [Self::Additive, Self::Multiplicative];
+
+    /// Its word in the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Additive => "additive",
+            Self::Multiplicative => "multiplicative",
+        }
+    }
+}
