@@ -96,3 +96,56 @@ fn roster_digest(workers: &[Worker]) -> u32 {
         .for_each(|worker| write_text(&mut bytes, worker.id.as_str()));
     crc32fast::hash(&bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::{RawWorker, Source, WorkerSpec};
+
+    fn view(workers: &[&str], replicas: &[&str]) -> View {
+        let mut registry = Registry::new("r1".parse().expect("valid"));
+        for name in workers {
+            let spec = WorkerSpec::new(RawWorker::at("http://w:8000")).expect("valid");
+            let id = name.parse().expect("valid");
+            registry.put(id, Source::Admin, spec, 1).expect("room");
+        }
+        let info = |id: &&str| ReplicaInfo {
+            id: id.parse().expect("valid"),
+            generation: 1,
+            gossip_addr: "127.0.0.1:1".parse().expect("address"),
+            http: String::new(),
+            admin: String::new(),
+            version: String::new(),
+            ready: true,
+            live: true,
+            registry: String::new(),
+            settings: String::new(),
+            ring: String::new(),
+        };
+        View::new(&registry, replicas.iter().map(info).collect())
+    }
+
+    #[test]
+    fn order_of_arrival_is_irrelevant() {
+        let (one, two) = (
+            view(&["b", "a"], &["r2", "r1"]),
+            view(&["a", "b"], &["r1", "r2"]),
+        );
+        assert_eq!((one.workers(), one.roster()), (two.workers(), two.roster()));
+        assert_eq!(one.replicas(), two.replicas());
+        assert_eq!(
+            one.worker(&"b".parse().expect("valid")),
+            Some(&one.workers()[1])
+        );
+        assert_eq!(one.worker(&"c".parse().expect("valid")), None);
+    }
+
+    #[test]
+    fn roster_tells_lists_of_ids_apart() {
+        let rosters =
+            [&[][..], &["a"], &["a", "b"], &["ab"], &["b"]].map(|ids| view(ids, &[]).roster());
+        for (at, roster) in rosters.iter().enumerate() {
+            assert!(!rosters[..at].contains(roster), "{at}");
+        }
+    }
+}

@@ -13,6 +13,8 @@
 mod board;
 mod frame;
 mod plane;
+#[cfg(test)]
+mod tests;
 
 pub use board::{LoadBoard, LoadCell, OthersLoad};
 pub use frame::{Coverage, Load, LoadFrame, SlotLoad};

@@ -1,6 +1,6 @@
 //! Time with and without other replicas: what tombstones live by, and when a map is too old.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::RETENTION;
 
@@ -9,36 +9,24 @@ use super::RETENTION;
 /// contact was lost.
 pub const ISOLATION_MAX: Duration = RETENTION.saturating_sub(Duration::from_secs(60 * 60));
 
-/// A longer gap between two observations means that this process was paused; that was no contact.
-const OBSERVATION_GAP_MAX: Duration = Duration::from_secs(10);
-
 /// Adds up time with at least one live peer, and time without.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Contact {
-    observed_at: Instant,
     alone: Duration,
 }
 
 impl Contact {
-    /// Starts with no time of either kind.
-    pub fn new(now: Instant) -> Self {
-        Self {
-            observed_at: now,
-            alone: Duration::ZERO,
+    /// Accounts for `elapsed`, about a second, during which `live_peers` were live. Returns how much
+    /// of it was contact, to be given to [`Registry::advance`](super::Registry::advance).
+    ///
+    /// Measure `elapsed` with a monotonic clock, and say 0 peers for a gap far longer than a second:
+    /// a process that was paused heard nobody.
+    pub fn add(&mut self, live_peers: usize, elapsed: Duration) -> Duration {
+        if live_peers > 0 {
+            return elapsed;
         }
-    }
-
-    /// Accounts for the time since the last call. Returns how much of it was contact, to be given
-    /// to [`Registry::advance`](super::Registry::advance). Call it about once a second.
-    pub fn observe(&mut self, live_peers: usize, now: Instant) -> Duration {
-        let elapsed = now.saturating_duration_since(self.observed_at);
-        self.observed_at = now;
-        if live_peers == 0 || elapsed > OBSERVATION_GAP_MAX {
-            self.alone += elapsed;
-            Duration::ZERO
-        } else {
-            elapsed
-        }
+        self.alone += elapsed;
+        Duration::ZERO
     }
 
     /// Time without contact since the last [`synced`](Self::synced); goes into every sync request
@@ -62,6 +50,8 @@ pub enum Reunion {
     /// ([`Registry::start_over`](super::Registry::start_over)) and take the peer's map, before
     /// anything of ours is pushed.
     StartOver,
+    /// The same the other way round: take nothing from the peer until it has started over.
+    PeerStartsOver,
 }
 
 impl Reunion {
@@ -70,10 +60,10 @@ impl Reunion {
     /// If the peer was alone as long, it forgot nothing meanwhile (tombstones age by contact
     /// only), and two replicas that both dropped their maps would lose everything.
     pub fn of(own_alone: Duration, peer_alone: Duration) -> Self {
-        if own_alone >= ISOLATION_MAX && peer_alone < ISOLATION_MAX {
-            Self::StartOver
-        } else {
-            Self::Merge
+        match (own_alone >= ISOLATION_MAX, peer_alone >= ISOLATION_MAX) {
+            (true, false) => Self::StartOver,
+            (false, true) => Self::PeerStartsOver,
+            _ => Self::Merge,
         }
     }
 }
@@ -84,15 +74,13 @@ mod tests {
 
     #[test]
     fn only_time_with_peers_is_contact() {
-        let start = tokio::time::Instant::now().into_std();
-        let at = |s| start + Duration::from_secs(s);
-        let mut contact = Contact::new(start);
-        assert_eq!(contact.observe(2, at(1)), Duration::from_secs(1));
-        assert_eq!(contact.observe(0, at(4)), Duration::ZERO);
-        assert_eq!(contact.alone(), Duration::from_secs(3));
-        // Paused for a minute: whatever the last roster said, nobody was heard.
-        assert_eq!(contact.observe(2, at(64)), Duration::ZERO);
-        assert_eq!(contact.alone(), Duration::from_secs(63));
+        let second = Duration::from_secs(1);
+        let mut contact = Contact::default();
+        assert_eq!(contact.add(2, second), second);
+        assert_eq!(contact.add(0, second), Duration::ZERO);
+        assert_eq!(contact.add(0, second), Duration::ZERO);
+        assert_eq!(contact.add(1, second), second);
+        assert_eq!(contact.alone(), 2 * second);
         contact.synced();
         assert_eq!(contact.alone(), Duration::ZERO);
     }
@@ -105,6 +93,6 @@ mod tests {
         assert_eq!(Reunion::of(long, short), Reunion::StartOver);
         assert_eq!(Reunion::of(long, long), Reunion::Merge);
         assert_eq!(Reunion::of(short, Duration::ZERO), Reunion::Merge);
-        assert_eq!(Reunion::of(Duration::ZERO, long), Reunion::Merge);
+        assert_eq!(Reunion::of(Duration::ZERO, long), Reunion::PeerStartsOver);
     }
 }

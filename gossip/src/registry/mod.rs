@@ -14,9 +14,9 @@
 //! | 6 | a source retracts only what it said; a replica's death retracts nothing | `a_source_retracts_only_itself` |
 //! | 7 | the description comes from admin, else config, else the first provider by name | `admin_describes_first` |
 //! | 8 | learned facts fill gaps, never make a worker present, end with its removal | `learned_facts_fill_gaps_only` |
-//! | 9 | an entry on which nothing depends is dropped after 24 h of contact | `tombstones_live_by_contact` |
+//! | 9 | an entry on which nothing depends counts no more after 24 h of contact | `tombstones_live_by_contact` |
 //! | 10 | a removal that masks something is never dropped | `a_masking_removal_stays` |
-//! | 11 | a dropped tombstone is not taken back from a slower peer | `a_dropped_tombstone_stays_dropped` |
+//! | 11 | the first replica to give up a tombstone makes the others give it up | `a_tombstone_is_given_up_together` |
 //! | 12 | stamps from the future are merged; beyond 24 h nothing of the batch is | `far_future_is_quarantined_whole` |
 //! | 13 | tables are bounded: own writes at 4,096 entries, merges at twice that | `the_map_is_bounded` |
 //! | 14 | after too long alone only configuration survives | `starting_over_keeps_configuration` |
@@ -26,6 +26,8 @@
 mod contact;
 mod digest;
 mod entry;
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;
 
@@ -51,6 +53,10 @@ pub const MERGED_ENTRIES_MAX: usize = 2 * ENTRIES_MAX;
 pub const UNUSED_MAX: usize = ENTRIES_MAX;
 /// How long an entry on which nothing depends is kept, in time with at least one live peer.
 pub const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// For how much longer it is kept after that, no longer counted in digests, so that the first
+/// replica to give it up tells the others instead of taking it back from them.
+const PARTING: Duration = Duration::from_secs(60 * 60);
 
 type Key = (WorkerId, Source);
 
@@ -222,8 +228,8 @@ impl Registry {
                 .contains_key(&(entry.id.clone(), entry.source.clone()))
             {
                 merged.changed += usize::from(self.keep_greater(entry));
-            } else if entry.unused_ms >= retention_ms() {
-                // Dropped here already, or as good as.
+            } else if is_expired(&entry) {
+                // Dropped here already, or never needed.
             } else if self.entries.len() >= MERGED_ENTRIES_MAX {
                 merged.refused += 1;
             } else {
@@ -248,9 +254,9 @@ impl Registry {
             .collect()
     }
 
-    /// All entries in key order, tombstones included.
+    /// All entries that count, in key order, tombstones included: what a snapshot holds.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.values()
+        self.entries.values().filter(|entry| !is_expired(entry))
     }
 
     /// Sum over the map.
@@ -260,10 +266,11 @@ impl Registry {
 
     /// The question of anti-entropy: sums by part of the map. Costs one pass over all entries.
     pub fn summary(&self) -> Summary {
-        Summary::of(self.entries.values())
+        Summary::of(self.entries())
     }
 
-    /// The answer to a peer's summary: our entries in every part that differs.
+    /// The answer to a peer's summary: our entries in every part that differs, those that we have
+    /// given up included, so that the peer does too.
     ///
     /// After the peer merged them, its own answer to *our* summary holds what we lack, so a sync
     /// is: summary out; summary and entries back; remaining entries out.
@@ -280,12 +287,13 @@ impl Registry {
     }
 
     /// Lets unused entries age by `contact`, time with at least one live peer (see [`Contact`]),
-    /// and drops those that are of no use to anybody. Returns how many were dropped. Call it about
-    /// once a second.
+    /// and drops those that are of no use to anybody. Returns how many ceased to count. Call it
+    /// about once a second.
     pub fn advance(&mut self, contact: Duration) -> usize {
         let unused = self.unused_keys();
-        let contact_ms = u64::try_from(contact.as_millis()).unwrap_or(u64::MAX);
-        let mut expired = Vec::new();
+        let contact_ms = millis(contact);
+        let before = self.entries().count();
+        let mut dropped = Vec::new();
         let mut kept = Vec::new();
         for (key, entry) in &mut self.entries {
             if unused.binary_search(key).is_err() {
@@ -293,19 +301,20 @@ impl Registry {
                 continue;
             }
             entry.unused_ms = entry.unused_ms.saturating_add(contact_ms);
-            if entry.unused_ms >= retention_ms() {
-                expired.push(key.clone());
+            if entry.unused_ms >= millis(RETENTION + PARTING) {
+                dropped.push(key.clone());
             } else {
                 kept.push((entry.stamp, key.clone()));
             }
         }
         // By stamp, not by age: the same choice on every replica.
         kept.sort_unstable_by(|a, b| b.cmp(a));
-        expired.extend(kept.into_iter().skip(UNUSED_MAX).map(|(_, key)| key));
-        expired
+        let surplus = kept.split_off(UNUSED_MAX.min(kept.len()));
+        dropped.extend(surplus.into_iter().map(|(_, key)| key));
+        dropped
             .iter()
             .for_each(|key| drop(self.entries.remove(key)));
-        expired.len()
+        before - self.entries().count()
     }
 
     /// Drops everything but configuration read at start, after [`Reunion::StartOver`]. The clock
@@ -424,6 +433,11 @@ fn effective(of_one: &[&Entry]) -> Option<Arc<WorkerSpec>> {
     }
 }
 
-fn retention_ms() -> u64 {
-    RETENTION.as_secs() * 1000
+/// Whether an entry was of no use to anybody for so long that it counts no more.
+fn is_expired(entry: &Entry) -> bool {
+    entry.unused_ms >= millis(RETENTION)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

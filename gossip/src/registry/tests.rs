@@ -1,1 +1,559 @@
+//! The rules of the module's table, one test each, and the laws of merging.
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::hlc::DRIFT_QUARANTINE;
+use crate::worker::RawWorker;
+
+const NOW: u64 = 1_700_000_000_000;
+
+fn registry(name: &str) -> Registry {
+    Registry::new(name.parse().expect("valid"))
+}
+
+fn id(name: &str) -> WorkerId {
+    name.parse().expect("valid")
+}
+
+fn spec_with(change: impl FnOnce(&mut RawWorker)) -> WorkerSpec {
+    let mut raw = RawWorker::at("http://w:8000");
+    change(&mut raw);
+    WorkerSpec::new(raw).expect("valid")
+}
+
+fn spec(weight_milli: u32) -> WorkerSpec {
+    spec_with(|raw| raw.weight_milli = weight_milli)
+}
+
+fn provider(name: &str) -> Source {
+    Source::provider(name).expect("valid")
+}
+
+/// Ids and weights of the worker set.
+fn set(registry: &Registry) -> Vec<(String, u32)> {
+    let pair = |worker: Worker| (worker.id.to_string(), worker.spec.weight_milli());
+    registry.workers().into_iter().map(pair).collect()
+}
+
+fn weights(registry: &Registry) -> Vec<u32> {
+    registry
+        .workers()
+        .iter()
+        .map(|worker| worker.spec.weight_milli())
+        .collect()
+}
+
+fn everything(registry: &Registry) -> Vec<Entry> {
+    registry.entries().cloned().collect()
+}
+
+/// One sync over a perfect link: summary out; summary and entries back; the rest out.
+fn sync(asking: &mut Registry, answering: &mut Registry) {
+    let (question, answer) = (asking.summary(), answering.summary());
+    asking
+        .merge(answering.differing(&question), NOW)
+        .expect("no drift");
+    answering
+        .merge(asking.differing(&answer), NOW)
+        .expect("no drift");
+}
+
+#[test]
+fn merge_order() {
+    let entry = |stamp, writer: &str, spec: Option<WorkerSpec>| Entry {
+        id: id("w"),
+        source: Source::Admin,
+        stamp: Stamp::from_bits(stamp),
+        writer: Some(writer.parse().expect("valid")),
+        spec: spec.map(Arc::new),
+        unused_ms: 0,
+    };
+    let rising = [
+        entry(1, "b", None),
+        entry(2, "a", Some(spec(1))),
+        entry(2, "a", Some(spec(2))),
+        entry(2, "b", Some(spec(1))),
+        entry(2, "a", None),
+        entry(2, "b", None),
+        entry(3, "a", Some(spec(1))),
+    ];
+    for (low, high) in rising.iter().zip(&rising[1..]) {
+        for order in [[low, high], [high, low]] {
+            let mut one = registry("r");
+            for entry in order {
+                one.merge(vec![entry.clone()], NOW).expect("no drift");
+            }
+            let kept = one.entries().next().expect("one key");
+            assert!(kept.order(high).is_eq(), "{low:?} < {high:?}");
+        }
+    }
+}
+
+#[test]
+fn any_source_is_enough() {
+    for source in [Source::Admin, Source::Config, provider("dns")] {
+        let mut one = registry("r");
+        one.put(id("w"), source, spec(1), NOW).expect("room");
+        assert_eq!(set(&one), [("w".into(), 1)]);
+    }
+}
+
+#[test]
+fn admin_removal_masks() {
+    let mut one = registry("r");
+    one.configure(id("w"), spec(1)).expect("room");
+    one.put(id("w"), provider("dns"), spec(2), NOW)
+        .expect("room");
+    assert_eq!(
+        one.remove(&id("w"), Source::Admin, NOW)
+            .expect("known")
+            .len(),
+        1
+    );
+    assert_eq!(set(&one), []);
+    // The provider goes on saying what it said: still masked.
+    one.put(id("w"), provider("dns"), spec(3), NOW)
+        .expect("room");
+    assert_eq!(set(&one), []);
+    let again = one.remove(&id("w"), Source::Admin, NOW);
+    assert_eq!(
+        again.map(|_| ()),
+        Err(RegistryError::UnknownWorker(id("w")))
+    );
+}
+
+#[test]
+fn admin_add_lifts_the_mask() {
+    let mut one = registry("r");
+    one.configure(id("w"), spec(1)).expect("room");
+    one.remove(&id("w"), Source::Admin, NOW).expect("known");
+    // The wall clock went back meanwhile; the order of writes stays.
+    one.put(id("w"), Source::Admin, spec(2), NOW - 60_000)
+        .expect("room");
+    assert_eq!(set(&one), [("w".into(), 2)]);
+}
+
+#[test]
+fn configuration_loses_to_anything_explicit() {
+    let mut old = registry("old");
+    old.configure(id("w"), spec(1)).expect("room");
+    old.remove(&id("w"), Source::Config, NOW).expect("known");
+    // A replica that starts later with an old file changes nothing, in either direction.
+    let mut new = registry("new");
+    assert!(new.configure(id("w"), spec(1)).expect("room").is_some());
+    sync(&mut new, &mut old);
+    assert_eq!((set(&old), set(&new)), (vec![], vec![]));
+    assert!(new.configure(id("w"), spec(1)).expect("room").is_none());
+
+    // The same file on two replicas gives the same map.
+    let (mut a, mut b) = (registry("a"), registry("b"));
+    a.configure(id("w"), spec(1)).expect("room");
+    b.configure(id("w"), spec(1)).expect("room");
+    assert_eq!(a.digest(), b.digest());
+}
+
+#[test]
+fn a_source_retracts_only_itself() {
+    let mut one = registry("r");
+    one.put(id("w"), Source::Config, spec(1), NOW)
+        .expect("room");
+    one.put(id("w"), provider("dns"), spec(2), NOW)
+        .expect("room");
+    assert_eq!(
+        one.remove(&id("w"), provider("file"), NOW)
+            .expect("allowed")
+            .len(),
+        0
+    );
+    assert_eq!(
+        one.remove(&id("w"), Source::Config, NOW)
+            .expect("allowed")
+            .len(),
+        1
+    );
+    assert_eq!(set(&one), [("w".into(), 2)]);
+    one.remove(&id("w"), provider("dns"), NOW).expect("allowed");
+    assert_eq!(set(&one), []);
+}
+
+#[test]
+fn admin_describes_first() {
+    let mut one = registry("r");
+    let sources = [provider("b"), provider("a"), Source::Config, Source::Admin];
+    for (source, weight) in sources.into_iter().zip(1..) {
+        one.put(id("w"), source, spec(weight), NOW).expect("room");
+        assert_eq!(weights(&one), [weight]);
+    }
+}
+
+#[test]
+fn learned_facts_fill_gaps_only() {
+    let with_models = |names: &[&str]| {
+        spec_with(|raw| raw.models = names.iter().map(|&name| name.to_owned()).collect())
+    };
+    let models = |one: &Registry| one.workers()[0].spec.models().to_vec();
+    let mut one = registry("r");
+    let early = one.learn(id("w"), with_models(&["m"]), NOW);
+    assert_eq!(
+        early.map(|_| ()),
+        Err(RegistryError::UnknownWorker(id("w")))
+    );
+
+    one.put(id("w"), Source::Admin, spec(5), NOW).expect("room");
+    assert!(
+        one.learn(id("w"), with_models(&["m"]), NOW)
+            .expect("known")
+            .is_some()
+    );
+    assert!(
+        one.learn(id("w"), with_models(&["m"]), NOW)
+            .expect("known")
+            .is_none()
+    );
+    assert_eq!(
+        (models(&one), weights(&one)),
+        (vec!["m".to_owned()], vec![5])
+    );
+
+    one.put(id("w"), Source::Admin, with_models(&["given"]), NOW)
+        .expect("room");
+    assert_eq!(models(&one), ["given"]);
+
+    // They end with the worker: added again, it is asked again.
+    assert_eq!(
+        one.remove(&id("w"), Source::Admin, NOW)
+            .expect("known")
+            .len(),
+        2
+    );
+    one.put(id("w"), Source::Admin, spec(5), NOW).expect("room");
+    assert_eq!(models(&one), [""; 0]);
+}
+
+#[test]
+fn equal_words_of_a_provider_write_nothing() {
+    let mut one = registry("r");
+    assert!(
+        one.put(id("w"), provider("dns"), spec(1), NOW)
+            .expect("room")
+            .is_some()
+    );
+    assert!(
+        one.put(id("w"), provider("dns"), spec(1), NOW)
+            .expect("room")
+            .is_none()
+    );
+    assert!(
+        one.put(id("w"), provider("dns"), spec(2), NOW)
+            .expect("room")
+            .is_some()
+    );
+    // An admin's word must win over a removal that is still on its way.
+    assert!(
+        one.put(id("w"), Source::Admin, spec(1), NOW)
+            .expect("room")
+            .is_some()
+    );
+    assert!(
+        one.put(id("w"), Source::Admin, spec(1), NOW)
+            .expect("room")
+            .is_some()
+    );
+}
+
+#[test]
+fn tombstones_live_by_contact() {
+    let mut one = registry("r");
+    one.put(id("w"), Source::Admin, spec(1), NOW).expect("room");
+    one.put(id("kept"), Source::Admin, spec(1), NOW)
+        .expect("room");
+    one.remove(&id("w"), Source::Admin, NOW).expect("known");
+    assert_eq!(one.advance(RETENTION - Duration::from_millis(1)), 0);
+    assert_eq!(one.advance(Duration::ZERO), 0);
+    assert_eq!(one.digest().count, 2);
+    assert_eq!(one.advance(Duration::from_millis(1)), 1);
+    assert_eq!(set(&one), [("kept".into(), 1)]);
+    assert_eq!(one.digest().count, 1);
+}
+
+#[test]
+fn a_masking_removal_stays() {
+    let mut one = registry("r");
+    one.configure(id("w"), spec(1)).expect("room");
+    one.remove(&id("w"), Source::Admin, NOW).expect("known");
+    for _ in 0..3 {
+        assert_eq!(one.advance(RETENTION), 0);
+    }
+    assert_eq!(set(&one), []);
+    // Once the file does not name it either, both removals age from then on.
+    one.remove(&id("w"), Source::Config, NOW).expect("allowed");
+    assert_eq!(one.advance(RETENTION), 2);
+    assert_eq!(one.digest(), Digest::default());
+}
+
+#[test]
+fn facts_about_nobody_are_dropped() {
+    let mut one = registry("r");
+    one.put(id("w"), Source::Admin, spec(1), NOW).expect("room");
+    let fact = one
+        .learn(id("w"), spec(1), NOW)
+        .expect("known")
+        .expect("new");
+    let mut two = registry("s");
+    two.merge(vec![fact], NOW).expect("no drift");
+    assert_eq!(set(&two), []);
+    assert_eq!(two.advance(RETENTION), 1);
+    assert_eq!(one.advance(RETENTION), 0);
+}
+
+#[test]
+fn a_tombstone_is_given_up_together() {
+    let (mut fast, mut slow) = (registry("fast"), registry("slow"));
+    fast.put(id("w"), Source::Admin, spec(1), NOW)
+        .expect("room");
+    fast.remove(&id("w"), Source::Admin, NOW).expect("known");
+    sync(&mut fast, &mut slow);
+    fast.advance(RETENTION);
+    slow.advance(Duration::from_secs(60));
+    assert_eq!((fast.digest().count, slow.digest().count), (0, 1));
+    sync(&mut slow, &mut fast);
+    assert_eq!((fast.digest().count, slow.digest().count), (0, 0));
+    // Parting is over for one of them: it does not take back what the other still remembers.
+    fast.advance(PARTING);
+    sync(&mut fast, &mut slow);
+    assert_eq!((fast.entries.len(), slow.entries.len()), (0, 1));
+
+    // It is taken all the same by who still holds the worker.
+    let mut stale = registry("stale");
+    let entry = stale
+        .put(id("v"), Source::Admin, spec(1), NOW)
+        .expect("room")
+        .expect("new");
+    let mut other = registry("other");
+    other.merge(vec![entry], NOW).expect("no drift");
+    let mut removal = other.remove(&id("v"), Source::Admin, NOW).expect("known");
+    removal[0].unused_ms = millis(RETENTION);
+    assert_eq!(
+        stale.merge(removal.clone(), NOW).expect("no drift").changed,
+        1
+    );
+    assert_eq!(
+        registry("empty")
+            .merge(removal, NOW)
+            .expect("no drift")
+            .changed,
+        0
+    );
+}
+
+#[test]
+fn far_future_is_quarantined_whole() {
+    let day = DRIFT_QUARANTINE.as_millis() as u64;
+    let mut ahead = registry("ahead");
+    ahead
+        .put(id("v"), Source::Admin, spec(1), NOW)
+        .expect("room");
+    ahead
+        .put(id("w"), Source::Admin, spec(1), NOW + day)
+        .expect("room");
+    let mut one = registry("r");
+    let merged = one.merge(everything(&ahead), NOW).expect("24 h is allowed");
+    assert_eq!((merged.changed, merged.drift), (2, Some(DRIFT_QUARANTINE)));
+    // What was taken over is exceeded by the next own write, wherever our clock stands.
+    one.remove(&id("w"), Source::Admin, NOW).expect("known");
+    assert_eq!(set(&one), [("v".into(), 1)]);
+
+    let mut two = registry("s");
+    let refused = two.merge(everything(&ahead), NOW - 1);
+    let lead = DRIFT_QUARANTINE + Duration::from_millis(1);
+    assert_eq!(
+        refused,
+        Err(RegistryError::Quarantine { id: id("w"), lead })
+    );
+    assert_eq!(two.digest(), Digest::default());
+}
+
+#[test]
+fn the_map_is_bounded() {
+    let mut one = registry("r");
+    for n in 0..ENTRIES_MAX {
+        one.put(id(&format!("a{n}")), Source::Admin, spec(1), NOW)
+            .expect("room");
+    }
+    let refused = one.put(id("one-more"), Source::Admin, spec(1), NOW);
+    assert_eq!(refused.map(|_| ()), Err(RegistryError::Full));
+    assert!(
+        one.put(id("a0"), Source::Admin, spec(2), NOW).is_ok(),
+        "a known key has its place"
+    );
+
+    let mut two = registry("s");
+    for n in 0..ENTRIES_MAX {
+        two.put(id(&format!("b{n}")), Source::Admin, spec(1), NOW)
+            .expect("room");
+    }
+    assert_eq!(
+        one.merge(everything(&two), NOW).expect("no drift").refused,
+        0
+    );
+    assert_eq!(one.digest().count as usize, MERGED_ENTRIES_MAX);
+    let mut three = registry("t");
+    three
+        .put(id("c"), Source::Admin, spec(1), NOW)
+        .expect("room");
+    assert_eq!(
+        one.merge(everything(&three), NOW)
+            .expect("no drift")
+            .refused,
+        1
+    );
+
+    // Too many tombstones: the oldest go first.
+    for worker in one.workers() {
+        one.remove(&worker.id, Source::Admin, NOW).expect("known");
+    }
+    assert_eq!(one.advance(Duration::ZERO), MERGED_ENTRIES_MAX - UNUSED_MAX);
+    assert!(
+        one.entries()
+            .all(|entry| entry.id.as_str().starts_with('b'))
+    );
+}
+
+#[test]
+fn starting_over_keeps_configuration() {
+    let mut one = registry("r");
+    one.configure(id("c"), spec(1)).expect("room");
+    one.put(id("w"), Source::Admin, spec(1), NOW).expect("room");
+    one.start_over();
+    assert_eq!(set(&one), [("c".into(), 1)]);
+    // Its clock remembers: a write now is later than the one that was dropped.
+    let entry = one
+        .put(id("w"), Source::Admin, spec(1), 0)
+        .expect("room")
+        .expect("new");
+    assert!(entry.stamp > Stamp::at_ms(NOW));
+}
+
+#[test]
+fn a_sync_sends_only_parts_that_differ() {
+    let (mut a, mut b) = (registry("a"), registry("b"));
+    for n in 0..1000 {
+        a.put(id(&format!("w{n}")), Source::Admin, spec(1), NOW)
+            .expect("room");
+    }
+    b.merge(everything(&a), NOW).expect("no drift");
+    assert_eq!(a.differing(&b.summary()).len(), 0);
+    a.remove(&id("w7"), Source::Admin, NOW).expect("known");
+    let sent = a.differing(&b.summary());
+    assert!(sent.iter().any(|entry| entry.id == id("w7")));
+    assert!(sent.len() < 100, "{} entries for one change", sent.len());
+    sync(&mut b, &mut a);
+    assert_eq!(a.summary(), b.summary());
+}
+
+/// Entries from a space so small that keys, stamps and writers often collide.
+fn any_entry() -> impl Strategy<Value = Entry> {
+    (
+        0..3u8,
+        0..4u8,
+        0..4u64,
+        0..2u8,
+        prop::option::of(1..3u32),
+        0..3u64,
+    )
+        .prop_map(|(worker, source, stamp, writer, weight, unused_ms)| Entry {
+            id: id(&format!("w{worker}")),
+            source: match source {
+                0 => Source::Admin,
+                1 => Source::Config,
+                2 => provider("dns"),
+                _ => Source::Learned,
+            },
+            stamp: Stamp::from_bits(stamp),
+            writer: Some(format!("r{writer}").parse().expect("valid")),
+            spec: weight.map(|weight| Arc::new(spec(weight))),
+            unused_ms,
+        })
+}
+
+fn entries() -> impl Strategy<Value = Vec<Entry>> {
+    prop::collection::vec(any_entry(), 0..20)
+}
+
+fn merged(batches: &[&[Entry]]) -> Registry {
+    let mut one = registry("r");
+    for batch in batches {
+        one.merge(batch.to_vec(), NOW).expect("no drift");
+    }
+    one
+}
+
+/// All that a map says, byte for byte, and the ages of its entries.
+fn contents(registry: &Registry) -> Vec<(Vec<u8>, u64)> {
+    let bytes = |entry: &Entry| {
+        let mut out = Vec::new();
+        entry.write_canonical(&mut out);
+        (out, entry.unused_ms)
+    };
+    registry.entries().map(bytes).collect()
+}
+
+/// All that a map says. Ages come together only when entries travel.
+fn said(registry: &Registry) -> Vec<Vec<u8>> {
+    contents(registry)
+        .into_iter()
+        .map(|(bytes, _)| bytes)
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn merge_is_commutative(a in entries(), b in entries()) {
+        prop_assert_eq!(contents(&merged(&[&a, &b])), contents(&merged(&[&b, &a])));
+    }
+
+    #[test]
+    fn merge_is_associative(a in entries(), b in entries(), c in entries()) {
+        let bc = everything(&merged(&[&b, &c]));
+        let ab = everything(&merged(&[&a, &b]));
+        prop_assert_eq!(contents(&merged(&[&ab, &c])), contents(&merged(&[&a, &bc])));
+    }
+
+    #[test]
+    fn merge_is_idempotent(a in entries(), b in entries()) {
+        let mut one = merged(&[&a, &b]);
+        let before = contents(&one);
+        prop_assert_eq!(one.merge(a, NOW).expect("no drift").changed, 0);
+        prop_assert_eq!(contents(&one), before);
+    }
+
+    #[test]
+    fn equal_digests_mean_equal_maps(a in entries(), b in entries()) {
+        let (a, b) = (merged(&[&a]), merged(&[&b]));
+        prop_assert_eq!(a.digest() == b.digest(), said(&a) == said(&b));
+        prop_assert_eq!(a.summary() == b.summary(), said(&a) == said(&b));
+    }
+
+    #[test]
+    fn one_sync_makes_two_maps_equal(a in entries(), b in entries()) {
+        let (mut one, mut two) = (merged(&[&a]), merged(&[&b]));
+        sync(&mut one, &mut two);
+        prop_assert_eq!(said(&one), said(&two));
+        prop_assert_eq!(said(&one), said(&merged(&[&a, &b])));
+    }
+
+    /// Whatever was merged before, a local word is the last one until another is heard.
+    #[test]
+    fn a_local_word_counts(heard in entries(), worker in 0..3u8, now_ms in 0..10u64) {
+        let mut one = merged(&[&heard]);
+        let worker = id(&format!("w{worker}"));
+        one.put(worker.clone(), Source::Admin, spec(7), now_ms).expect("room");
+        prop_assert!(one.is_worker(&worker));
+        one.merge(heard.clone(), NOW).expect("no drift");
+        prop_assert!(one.is_worker(&worker));
+        one.remove(&worker, Source::Admin, now_ms).expect("known");
+        one.merge(heard, NOW).expect("no drift");
+        prop_assert!(!one.is_worker(&worker));
+    }
+}

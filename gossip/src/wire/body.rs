@@ -1,22 +1,19 @@
-//! The types that travel, and their conversion to and from core types.
-//!
-//! Numbers stand for choices (`u8` codes) where a later release may add one: an unknown code then
-//! costs one entry, not the frame.
+//! One body per kind of message, and its conversion to and from core types.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
+use super::entry::{WireEntry, core_entries, wire_entries};
+use super::load::{WireDense, WireSparse};
 use super::{
     HELLO_TEXT_BYTES_MAX, HINTS_MAX, Hello, HelloAck, Message, PeerHint, Snapshot, SyncRequest,
     SyncResponse,
 };
 use crate::frame::{self, Decode, Encode, FrameError};
 use crate::hlc::Stamp;
-use crate::load::{Coverage, Load, LoadFrame, SlotLoad};
-use crate::registry::{BUCKETS, Digest, Entry, Summary};
+use crate::load::Coverage;
+use crate::registry::{BUCKETS, Digest, Summary};
 use crate::replica::ReplicaId;
-use crate::worker::{RawWorker, Role, Source, State, WorkerSpec};
 
 /// Kind codes. Never reuse one. 16 and up are for planes to come.
 mod kind {
@@ -50,31 +47,6 @@ struct WireHelloAck {
 }
 
 #[derive(Encode, Decode)]
-struct WireEntry {
-    id: String,
-    source: u8,
-    provider: String,
-    stamp: u64,
-    writer: Option<String>,
-    spec: Option<WireSpec>,
-    unused_ms: u64,
-}
-
-#[derive(Encode, Decode)]
-struct WireSpec {
-    url: String,
-    models: Vec<String>,
-    weight_milli: u32,
-    role: u8,
-    dp_size: Option<u32>,
-    zone: Option<String>,
-    max_in_flight: Option<u32>,
-    state: u8,
-    until_ms: u64,
-    epoch: u64,
-}
-
-#[derive(Encode, Decode)]
 struct WireSummary {
     crc: u32,
     count: u32,
@@ -95,23 +67,6 @@ struct WireSyncResponse {
     entries: Vec<WireEntry>,
     last: bool,
 }
-
-#[derive(Encode, Decode)]
-struct WireSparse {
-    roster: u32,
-    /// Gap to the slot after the one before, and load.
-    slots: Vec<(u32, WireLoad)>,
-}
-
-#[derive(Encode, Decode)]
-struct WireDense {
-    roster: u32,
-    /// Loads of all slots up to the last one that is not zero.
-    loads: Vec<WireLoad>,
-}
-
-/// Requests, prefill tokens, context tokens.
-type WireLoad = (u32, u64, u64);
 
 #[derive(Encode, Decode)]
 struct WireSnapshot {
@@ -266,20 +221,6 @@ pub(super) fn read(kind: u8, body: &[u8]) -> Result<(Option<Message>, usize), Fr
     Ok((Some(message), refused))
 }
 
-/// Upper estimate of an entry's length on the wire in bytes.
-pub(super) fn entry_len(entry: &Entry) -> usize {
-    const FIXED: usize = 256;
-    let spec = entry.spec.as_ref().map_or(0, |spec| {
-        let models = spec
-            .models()
-            .iter()
-            .map(|model| model.len() + 3)
-            .sum::<usize>();
-        spec.url().base().len() + models + spec.zone().map_or(0, str::len)
-    });
-    FIXED + entry.id.as_str().len() + spec
-}
-
 impl WireHello {
     fn checked(self) -> Result<Hello, FrameError> {
         Ok(Hello {
@@ -331,127 +272,6 @@ fn wire_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn wire_entries(entries: &[Entry]) -> Vec<WireEntry> {
-    entries.iter().map(WireEntry::from).collect()
-}
-
-fn core_entries(entries: Vec<WireEntry>, refused: &mut usize) -> Vec<Entry> {
-    let count = entries.len();
-    let valid: Vec<Entry> = entries.into_iter().filter_map(WireEntry::checked).collect();
-    *refused = count - valid.len();
-    valid
-}
-
-impl From<&Entry> for WireEntry {
-    fn from(entry: &Entry) -> Self {
-        let (source, provider) = match &entry.source {
-            Source::Admin => (0, ""),
-            Source::Config => (1, ""),
-            Source::Provider(name) => (2, name.as_str()),
-            Source::Learned => (3, ""),
-        };
-        Self {
-            id: entry.id.to_string(),
-            source,
-            provider: provider.to_owned(),
-            stamp: entry.stamp.bits(),
-            writer: entry.writer.as_ref().map(ReplicaId::to_string),
-            spec: entry.spec.as_deref().map(WireSpec::from),
-            unused_ms: entry.unused_ms,
-        }
-    }
-}
-
-impl WireEntry {
-    fn checked(self) -> Option<Entry> {
-        let source = match self.source {
-            0 => Source::Admin,
-            1 => Source::Config,
-            2 => Source::provider(&self.provider).ok()?,
-            3 => Source::Learned,
-            _ => return None,
-        };
-        let writer = self.writer.map(|writer| writer.parse()).transpose().ok()?;
-        let spec = self.spec.map(WireSpec::checked);
-        let spec = match spec {
-            Some(None) => return None,
-            Some(Some(spec)) => Some(Arc::new(spec)),
-            None => None,
-        };
-        // Only configuration read at start is unsigned, and it has no time.
-        let stamp = Stamp::from_bits(self.stamp);
-        let is_initial = stamp == Stamp::ZERO;
-        if is_initial != writer.is_none() || (is_initial && source != Source::Config) {
-            return None;
-        }
-        let id = self.id.parse().ok()?;
-        Some(Entry {
-            id,
-            source,
-            stamp,
-            writer,
-            spec,
-            unused_ms: self.unused_ms,
-        })
-    }
-}
-
-impl From<&WorkerSpec> for WireSpec {
-    fn from(spec: &WorkerSpec) -> Self {
-        let raw = spec.to_raw();
-        let (state, until_ms) = match raw.state {
-            State::Active => (0, 0),
-            State::Warming { until_ms } => (1, until_ms),
-            State::Draining => (2, 0),
-        };
-        Self {
-            url: raw.url,
-            models: raw.models,
-            weight_milli: raw.weight_milli,
-            role: match raw.role {
-                Role::Any => 0,
-                Role::Prefill => 1,
-                Role::Decode => 2,
-            },
-            dp_size: raw.dp_size,
-            zone: raw.zone,
-            max_in_flight: raw.max_in_flight,
-            state,
-            until_ms,
-            epoch: raw.epoch,
-        }
-    }
-}
-
-impl WireSpec {
-    fn checked(self) -> Option<WorkerSpec> {
-        let raw = RawWorker {
-            url: self.url,
-            models: self.models,
-            weight_milli: self.weight_milli,
-            role: match self.role {
-                0 => Role::Any,
-                1 => Role::Prefill,
-                2 => Role::Decode,
-                _ => return None,
-            },
-            dp_size: self.dp_size,
-            zone: self.zone,
-            max_in_flight: self.max_in_flight,
-            state: match self.state {
-                0 => State::Active,
-                1 => State::Warming {
-                    until_ms: self.until_ms,
-                },
-                2 => State::Draining,
-                _ => return None,
-            },
-            epoch: self.epoch,
-        };
-        WorkerSpec::new(raw).ok()
-    }
-}
-
 impl From<&Summary> for WireSummary {
     fn from(summary: &Summary) -> Self {
         let Digest { crc, count, stamp } = summary.digest;
@@ -476,79 +296,5 @@ impl From<WireSummary> for Summary {
             digest,
             buckets: wire.buckets,
         }
-    }
-}
-
-impl From<&LoadFrame> for WireSparse {
-    fn from(frame: &LoadFrame) -> Self {
-        let mut next = 0;
-        let gap_and_load = |slot: &SlotLoad| {
-            let gap = slot.slot - next;
-            next = slot.slot + 1;
-            (gap, wire_load(slot.load))
-        };
-        Self {
-            roster: frame.roster,
-            slots: frame.slots.iter().map(gap_and_load).collect(),
-        }
-    }
-}
-
-impl WireSparse {
-    fn checked(self, coverage: Coverage) -> Result<LoadFrame, FrameError> {
-        let mut next = 0u32;
-        let mut slots = Vec::with_capacity(self.slots.len());
-        for (gap, load) in self.slots {
-            // One below the end, so that the next slot is a number too.
-            let slot = next.checked_add(gap).filter(|slot| *slot < u32::MAX);
-            let slot = slot.ok_or(FrameError::Value("slot"))?;
-            next = slot + 1;
-            slots.push(SlotLoad {
-                slot,
-                load: core_load(load),
-            });
-        }
-        Ok(LoadFrame {
-            roster: self.roster,
-            coverage,
-            slots,
-        })
-    }
-}
-
-impl From<&LoadFrame> for WireDense {
-    fn from(frame: &LoadFrame) -> Self {
-        let mut loads = vec![wire_load(Load::default()); frame.dense_slots()];
-        for slot in &frame.slots {
-            loads[slot.slot as usize] = wire_load(slot.load);
-        }
-        Self {
-            roster: frame.roster,
-            loads,
-        }
-    }
-}
-
-impl From<WireDense> for LoadFrame {
-    fn from(wire: WireDense) -> Self {
-        let loads = (0..).zip(wire.loads.into_iter().map(core_load));
-        let slots = loads.map(|(slot, load)| SlotLoad { slot, load });
-        Self {
-            roster: wire.roster,
-            coverage: Coverage::Full,
-            slots: slots.filter(|slot| slot.load != Load::default()).collect(),
-        }
-    }
-}
-
-fn wire_load(load: Load) -> WireLoad {
-    (load.requests, load.prefill_tokens, load.context_tokens)
-}
-
-fn core_load((requests, prefill_tokens, context_tokens): WireLoad) -> Load {
-    Load {
-        requests,
-        prefill_tokens,
-        context_tokens,
     }
 }

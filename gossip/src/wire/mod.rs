@@ -1,13 +1,15 @@
 //! What replicas say to each other on our own planes, in core types.
 //!
 //! Pure. [`encode`] and [`decode`] turn a [`Message`] into a frame and back; the types that travel
-//! are in `wire/body.rs` and stay there, so that core types can change without changing the wire.
+//! are in `body`, `entry` and `load` and stay there, so that core types can change without changing the wire.
 //!
 //! A receiver refuses what is damaged or cannot be understood as a whole ([`FrameError`]), skips a
 //! kind that it does not know (`message` is `None`), and leaves out single registry entries that
 //! break a limit (`refused`): a poisonous entry must neither be merged nor stop the others.
 
 mod body;
+mod entry;
+mod load;
 #[cfg(test)]
 mod tests;
 
@@ -165,7 +167,7 @@ pub fn chunks(entries: Vec<Entry>) -> Vec<Vec<Entry>> {
     let mut chunks = vec![Vec::new()];
     let mut bytes = 0;
     for entry in entries {
-        let len = body::entry_len(&entry);
+        let len = entry::entry_len(&entry);
         let current = chunks.last().map_or(0, Vec::len);
         if current == CHUNK_ENTRIES_MAX || (current > 0 && bytes + len > CHUNK_BYTES_MAX) {
             chunks.push(Vec::new());

@@ -1,1 +1,293 @@
+//! Every message there and back, and nothing else in.
 
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::frame::{BODY_BYTES_MAX, FRAME_BYTES_MAX};
+use crate::hlc::Stamp;
+use crate::load::{Coverage, Load, SlotLoad};
+use crate::registry::{ENTRIES_MAX, Registry};
+use crate::worker::{MODELS_BYTES_MAX, RawWorker, Role, Source, State, WorkerSpec};
+
+fn replica(name: &str) -> ReplicaId {
+    name.parse().expect("valid")
+}
+
+fn entry(name: &str, source: Source, change: impl FnOnce(&mut RawWorker)) -> Entry {
+    let mut raw = RawWorker::at("http://w:8000@1");
+    change(&mut raw);
+    Entry {
+        id: name.parse().expect("valid"),
+        source,
+        stamp: Stamp::from_bits(77),
+        writer: Some(replica("r1")),
+        spec: Some(Arc::new(WorkerSpec::new(raw).expect("valid"))),
+        unused_ms: 5,
+    }
+}
+
+/// Entries that use every field, choice and absence.
+fn entries() -> Vec<Entry> {
+    let provider = Source::provider("dns").expect("valid");
+    vec![
+        entry("plain", Source::Admin, |_| {}),
+        entry("full", provider, |raw| {
+            raw.models = vec!["a".into(), "b".into()];
+            raw.weight_milli = 2500;
+            raw.role = Role::Prefill;
+            raw.dp_size = Some(4);
+            raw.zone = Some("z1".into());
+            raw.max_in_flight = Some(9);
+            raw.state = State::Warming { until_ms: 1 << 41 };
+            raw.epoch = 3;
+        }),
+        entry("draining", Source::Learned, |raw| {
+            raw.role = Role::Decode;
+            raw.state = State::Draining;
+        }),
+        Entry {
+            spec: None,
+            ..entry("removed", Source::Config, |_| {})
+        },
+        Entry {
+            stamp: Stamp::ZERO,
+            writer: None,
+            ..entry("file", Source::Config, |_| {})
+        },
+    ]
+}
+
+fn load(coverage: Coverage, slots: &[(u32, u32)]) -> LoadFrame {
+    let slot = |&(slot, requests): &(u32, u32)| SlotLoad {
+        slot,
+        load: Load {
+            requests,
+            prefill_tokens: 1000,
+            context_tokens: 70_000,
+        },
+    };
+    LoadFrame {
+        roster: 0xabcd,
+        coverage,
+        slots: slots.iter().map(slot).collect(),
+    }
+}
+
+fn summary() -> Summary {
+    let mut registry = Registry::new(replica("r1"));
+    registry.merge(entries(), 1).expect("no drift");
+    registry.summary()
+}
+
+fn messages() -> Vec<Message> {
+    let gossip_addr = "[::1]:30002".parse().expect("address");
+    vec![
+        Message::Hello(Hello {
+            replica: replica("r1"),
+            cluster: "c".into(),
+            gossip_addr,
+            version: "0.1.0".into(),
+        }),
+        Message::HelloAck(HelloAck {
+            replica: replica("r2"),
+            generation_seen: u64::MAX,
+            hints: vec![PeerHint {
+                replica: replica("r3"),
+                gossip_addr,
+            }],
+        }),
+        Message::RegistryPush(entries()),
+        Message::PushAck { seq: 12 },
+        Message::SyncRequest(SyncRequest {
+            summary: summary(),
+            alone: Duration::from_millis(3),
+        }),
+        Message::SyncResponse(SyncResponse {
+            summary: summary(),
+            alone: Duration::from_secs(1 << 20),
+            entries: entries(),
+            last: true,
+        }),
+        Message::Load(load(Coverage::Changes, &[(0, 1), (7, 0), (4095, 300)])),
+        Message::Load(load(Coverage::Full, &[(2000, 1)])),
+        Message::Load(load(Coverage::Full, &[(0, 1), (1, 2), (2, 3)])),
+        Message::Load(load(Coverage::Full, &[])),
+        Message::SnapshotRequest,
+        Message::Snapshot(Snapshot {
+            entries: entries(),
+            load: Some(load(Coverage::Full, &[(1, 1)])),
+            last: false,
+        }),
+        Message::Leave,
+    ]
+}
+
+fn sealed(message: &Message) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(&mut out, 3, 4, message).expect("fits");
+    out
+}
+
+#[test]
+fn every_message_arrives_as_it_was_sent() {
+    for message in messages() {
+        let received = decode(&sealed(&message)).expect("whole");
+        assert_eq!((received.header.generation, received.header.seq), (3, 4));
+        assert_eq!(received.refused, 0);
+        // Entries have no equality of their own: ages are no part of what they say.
+        assert_eq!(
+            format!("{:?}", received.message),
+            format!("{:?}", Some(message))
+        );
+    }
+}
+
+#[test]
+fn unknown_kinds_are_skipped() {
+    let mut bytes = Vec::new();
+    frame::seal(&mut bytes, 200, 3, 4, &"from a later release").expect("fits");
+    let received = decode(&bytes).expect("whole");
+    assert!(received.message.is_none());
+    assert_eq!((received.header.kind, received.header.seq), (200, 4));
+}
+
+#[test]
+fn entries_that_break_a_rule_are_left_out() {
+    let mut batch = entries();
+    // Unsigned, but not from a file; and signed, but without a time.
+    batch.push(Entry {
+        writer: None,
+        ..entry("unsigned", Source::Admin, |_| {})
+    });
+    batch.push(Entry {
+        stamp: Stamp::ZERO,
+        ..entry("timeless", Source::Admin, |_| {})
+    });
+    let initial = Entry {
+        stamp: Stamp::ZERO,
+        writer: None,
+        ..batch[0].clone()
+    };
+    batch.push(initial);
+    let received = decode(&sealed(&Message::RegistryPush(batch))).expect("whole");
+    assert_eq!(received.refused, 3);
+    let Some(Message::RegistryPush(kept)) = received.message else {
+        panic!("a push")
+    };
+    assert_eq!(kept.len(), entries().len());
+}
+
+#[test]
+fn bad_names_are_refused() {
+    let hello = |change: fn(&mut Hello)| {
+        let mut hello = Hello {
+            replica: replica("r1"),
+            cluster: "c".into(),
+            gossip_addr: "127.0.0.1:1".parse().expect("address"),
+            version: "1".into(),
+        };
+        change(&mut hello);
+        decode(&sealed(&Message::Hello(hello)))
+    };
+    assert!(hello(|_| {}).is_ok());
+    let long = |hello: &mut Hello| hello.cluster = "c".repeat(HELLO_TEXT_BYTES_MAX + 1);
+    assert!(matches!(hello(long), Err(FrameError::Value("cluster"))));
+    let escape = |hello: &mut Hello| hello.version = "1\u{1b}[31m".into();
+    assert!(matches!(hello(escape), Err(FrameError::Value("release"))));
+}
+
+#[test]
+fn a_full_registry_fits_in_chunks() {
+    let long = |n: usize| {
+        entry(&format!("w{n}"), Source::Admin, |raw| {
+            raw.models = (0..16)
+                .map(|m| format!("{m:0>width$}", width = MODELS_BYTES_MAX / 16))
+                .collect();
+        })
+    };
+    let tiny = |n: usize| Entry {
+        spec: None,
+        ..entry(&format!("t{n}"), Source::Admin, |_| {})
+    };
+    for make in [&long as &dyn Fn(usize) -> Entry, &tiny] {
+        let all: Vec<Entry> = (0..ENTRIES_MAX).map(make).collect();
+        let mut received = 0;
+        for chunk in chunks(all) {
+            let bytes = sealed(&Message::RegistryPush(chunk));
+            assert!(bytes.len() <= FRAME_BYTES_MAX);
+            let Some(Message::RegistryPush(entries)) = decode(&bytes).expect("decodes").message
+            else {
+                panic!("a push")
+            };
+            received += entries.len();
+        }
+        assert_eq!(received, ENTRIES_MAX);
+    }
+    assert_eq!(chunks(Vec::new()).len(), 1);
+}
+
+#[test]
+fn the_shorter_form_of_a_load_frame_is_sent() {
+    let len = |frame: LoadFrame| sealed(&Message::Load(frame)).len();
+    let all: Vec<(u32, u32)> = (0..512).map(|slot| (slot, 1)).collect();
+    let dense = len(load(Coverage::Full, &all));
+    assert_eq!(
+        len(load(Coverage::Changes, &all)),
+        dense + 512,
+        "a gap for each slot"
+    );
+    // One busy worker at the end of a long roster.
+    assert!(len(load(Coverage::Full, &[(4095, 1)])) < 64);
+    assert!(dense < BODY_BYTES_MAX);
+}
+
+#[test]
+fn slots_beyond_any_roster_are_refused() {
+    let mut bytes = Vec::new();
+    // Two gaps whose sum leaves the range of slots.
+    let slots = vec![(u32::MAX - 1, (1u32, 1u64, 1u64)), (u32::MAX, (1, 1, 1))];
+    frame::seal(&mut bytes, 7, 3, 4, &(0xabcdu32, slots)).expect("fits");
+    assert!(matches!(decode(&bytes), Err(FrameError::Value("slot"))));
+}
+
+proptest! {
+    /// A valid envelope around random bytes, as a broken or hostile peer could send it.
+    #[test]
+    fn random_bodies_do_not_panic(kind in 0..20u8, body in prop::collection::vec(any::<u8>(), 0..400)) {
+        let _ = body::read(kind, &body);
+    }
+
+    /// A valid body with one byte changed: decoded to something within limits, or refused.
+    #[test]
+    fn changed_bodies_do_not_panic(
+        which in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let messages = messages();
+        let bytes = sealed(&messages[which.index(messages.len())]);
+        let (header, whole) = frame::open(&bytes).expect("whole");
+        let mut body = whole.to_vec();
+        if !body.is_empty() {
+            let at = at.index(body.len());
+            body[at] = byte;
+        }
+        if let Ok((Some(Message::RegistryPush(entries)), _)) = body::read(header.kind, &body) {
+            prop_assert!(entries.len() <= 5);
+        }
+    }
+
+    #[test]
+    fn any_bit_flip_in_any_message_is_refused(
+        which in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+    ) {
+        let messages = messages();
+        let mut bytes = sealed(&messages[which.index(messages.len())]);
+        let bit = at.index(bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(decode(&bytes).is_err());
+    }
+}

@@ -1,0 +1,342 @@
+//! The load plane from frame to board.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::registry::Registry;
+use crate::replica::ReplicaId;
+use crate::view::View;
+use crate::worker::{RawWorker, Source, WorkerId, WorkerSpec};
+
+const TICK: Duration = Duration::from_millis(20);
+
+fn replica(name: &str) -> ReplicaId {
+    name.parse().expect("valid")
+}
+
+fn id(name: &str) -> WorkerId {
+    name.parse().expect("valid")
+}
+
+fn view(names: &[&str]) -> View {
+    let mut registry = Registry::new(replica("r"));
+    for name in names {
+        let spec = WorkerSpec::new(RawWorker::at("http://w:8000")).expect("valid");
+        registry
+            .put(id(name), Source::Admin, spec, 1)
+            .expect("room");
+    }
+    View::new(&registry, Vec::new())
+}
+
+fn requests(requests: u32) -> Load {
+    Load {
+        requests,
+        ..Load::default()
+    }
+}
+
+/// One replica's board and plane, at a time that only the test moves.
+struct Node {
+    board: Arc<LoadBoard>,
+    plane: LoadPlane,
+    now: Instant,
+}
+
+impl Node {
+    fn new(workers: &[&str]) -> Self {
+        Self::damped(workers, |_| 1.0)
+    }
+
+    fn damped(workers: &[&str], damping: fn(Duration) -> f64) -> Self {
+        let board = Arc::<LoadBoard>::default();
+        let mut plane = LoadPlane::new(Arc::clone(&board), damping);
+        plane.follow(&view(workers));
+        Self {
+            board,
+            plane,
+            now: tokio::time::Instant::now().into_std(),
+        }
+    }
+
+    fn pass(&mut self, time: Duration) -> &mut Self {
+        self.now += time;
+        self
+    }
+
+    fn add(&self, worker: &str, load: Load) {
+        self.board.cell(&id(worker)).add(load);
+    }
+
+    fn collect(&mut self) -> Option<LoadFrame> {
+        self.plane.collect(self.now)
+    }
+
+    /// Takes a frame of replica `from`, generation 1.
+    fn hear(&mut self, from: &str, seq: u64, frame: &LoadFrame) -> Applied {
+        self.plane.apply(&replica(from), 1, seq, frame, self.now)
+    }
+
+    fn others(&mut self, worker: &str) -> f64 {
+        self.plane.aggregate(self.now);
+        self.board.cell(&id(worker)).others().requests
+    }
+
+    fn frame(&self, coverage: Coverage, slots: &[(u32, u32)]) -> LoadFrame {
+        let slots = slots.iter().map(|&(slot, n)| SlotLoad {
+            slot,
+            load: requests(n),
+        });
+        LoadFrame {
+            coverage,
+            slots: slots.collect(),
+            ..self.plane.snapshot()
+        }
+    }
+}
+
+fn slots(frame: Option<LoadFrame>) -> Option<(Coverage, Vec<(u32, u32)>)> {
+    let frame = frame?;
+    let pair = |slot: &SlotLoad| (slot.slot, slot.load.requests);
+    Some((frame.coverage, frame.slots.iter().map(pair).collect()))
+}
+
+#[test]
+fn changes_go_out_once_and_everything_each_second() {
+    let mut node = Node::new(&["a", "b", "c"]);
+    node.add("b", requests(2));
+    assert_eq!(slots(node.collect()), Some((Coverage::Full, vec![(1, 2)])));
+    node.pass(TICK);
+    assert_eq!(slots(node.collect()), None, "nothing changed");
+    node.add("a", requests(1));
+    node.add("c", requests(1));
+    node.board.cell(&id("c")).subtract(requests(1));
+    node.pass(TICK);
+    assert_eq!(
+        slots(node.collect()),
+        Some((Coverage::Changes, vec![(0, 1)]))
+    );
+    node.pass(HEARTBEAT_INTERVAL);
+    assert_eq!(slots(node.collect()), Some((Coverage::Changes, vec![])));
+    node.pass(FULL_INTERVAL);
+    assert_eq!(
+        slots(node.collect()),
+        Some((Coverage::Full, vec![(0, 1), (1, 2)]))
+    );
+}
+
+#[test]
+fn many_changes_go_out_as_the_shorter_full_frame() {
+    let names: Vec<String> = (0..100).map(|n| format!("w{n:03}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut node = Node::new(&names);
+    node.collect();
+    names.iter().for_each(|name| node.add(name, requests(1)));
+    let frame = node.pass(TICK).collect().expect("changes");
+    assert_eq!(frame.coverage, Coverage::Full);
+}
+
+#[test]
+fn what_one_replica_has_the_other_sees() {
+    let (mut sender, mut receiver) = (Node::new(&["a", "b"]), Node::new(&["a", "b"]));
+    let load = Load {
+        requests: 3,
+        prefill_tokens: 500,
+        context_tokens: 7000,
+    };
+    sender.add("b", load);
+    let frame = sender.collect().expect("first");
+    assert_eq!(receiver.hear("s", 1, &frame), Applied::Fresh);
+    receiver.plane.aggregate(receiver.now);
+    let others = receiver.board.cell(&id("b")).others();
+    assert_eq!(
+        others,
+        OthersLoad {
+            requests: 3.0,
+            prefill_tokens: 500.0,
+            context_tokens: 7000.0
+        }
+    );
+    assert_eq!(receiver.board.cell(&id("b")).own(), Load::default());
+    assert_eq!(receiver.board.heard(), 2);
+}
+
+#[test]
+fn changes_leave_other_slots_alone_and_full_frames_clear_them() {
+    let mut node = Node::new(&["a", "b"]);
+    node.hear("s", 1, &node.frame(Coverage::Full, &[(0, 5), (1, 5)]));
+    node.hear("s", 2, &node.frame(Coverage::Changes, &[(1, 6)]));
+    assert_eq!((node.others("a"), node.others("b")), (5.0, 6.0));
+    node.hear("s", 3, &node.frame(Coverage::Full, &[(1, 1)]));
+    assert_eq!((node.others("a"), node.others("b")), (0.0, 1.0));
+}
+
+#[test]
+fn a_new_generation_starts_from_nothing() {
+    let mut node = Node::new(&["a", "b"]);
+    node.hear("s", 9, &node.frame(Coverage::Full, &[(0, 5)]));
+    let restarted = node.frame(Coverage::Changes, &[(1, 1)]);
+    assert_eq!(
+        node.plane.apply(&replica("s"), 2, 1, &restarted, node.now),
+        Applied::Fresh
+    );
+    assert_eq!((node.others("a"), node.others("b")), (0.0, 1.0));
+    // What the process before it sent is still on its way.
+    assert_eq!(
+        node.hear("s", 10, &node.frame(Coverage::Full, &[(0, 5)])),
+        Applied::Stale
+    );
+}
+
+#[test]
+fn silent_senders_count_no_more() {
+    let mut node = Node::new(&["a"]);
+    node.hear("s", 1, &node.frame(Coverage::Full, &[(0, 5)]));
+    node.pass(SENDER_SILENT_AFTER - TICK);
+    assert_eq!((node.others("a"), node.board.heard()), (5.0, 2));
+    node.pass(TICK);
+    assert_eq!((node.others("a"), node.board.heard()), (0.0, 1));
+    // It is back, but what it did not list is from before the silence.
+    node.hear("s", 2, &node.frame(Coverage::Changes, &[]));
+    assert_eq!((node.others("a"), node.board.heard()), (0.0, 2));
+    // A late copy of an old frame is refused as long as one can be on its way.
+    node.pass(SENDER_FORGET_AFTER - TICK).others("a");
+    assert_eq!(
+        node.hear("s", 1, &node.frame(Coverage::Full, &[(0, 5)])),
+        Applied::Stale
+    );
+}
+
+#[test]
+fn old_words_weigh_less() {
+    let mut node = Node::damped(&["a"], |age| if age < TICK { 1.0 } else { 0.25 });
+    node.hear("s", 1, &node.frame(Coverage::Full, &[(0, 8)]));
+    assert_eq!(node.others("a"), 8.0);
+    assert_eq!(node.pass(TICK).others("a"), 2.0);
+    // A rule that is out of range does not amplify.
+    let mut wild = Node::damped(&["a"], |_| 7.0);
+    wild.hear("s", 1, &wild.frame(Coverage::Full, &[(0, 8)]));
+    assert_eq!(wild.others("a"), 8.0);
+}
+
+#[test]
+fn poisoned_loads_are_clamped() {
+    let mut node = Node::new(&["a"]);
+    let mut frame = node.frame(Coverage::Full, &[(0, u32::MAX)]);
+    frame.slots[0].load.prefill_tokens = u64::MAX;
+    frame.slots[0].load.context_tokens = 1 << 63;
+    node.hear("s", 1, &frame);
+    node.plane.aggregate(node.now);
+    let others = node.board.cell(&id("a")).others();
+    assert_eq!(others.requests, f64::from(Load::REQUESTS_MAX));
+    assert_eq!(others.prefill_tokens, Load::TOKENS_MAX as f64);
+    assert_eq!(others.context_tokens, Load::TOKENS_MAX as f64);
+}
+
+#[test]
+fn frames_about_another_roster_or_out_of_shape_change_nothing() {
+    let mut node = Node::new(&["a", "b"]);
+    node.hear("s", 1, &node.frame(Coverage::Full, &[(0, 5)]));
+    let other = LoadFrame {
+        roster: 1,
+        ..node.frame(Coverage::Full, &[])
+    };
+    assert_eq!(node.hear("s", 2, &other), Applied::OtherRoster);
+    assert_eq!(
+        node.hear("s", 3, &node.frame(Coverage::Full, &[(2, 1)])),
+        Applied::Malformed
+    );
+    let falling = node.frame(Coverage::Changes, &[(1, 1), (0, 1)]);
+    assert_eq!(node.hear("s", 4, &falling), Applied::Malformed);
+    assert_eq!((node.others("a"), node.others("b")), (5.0, 0.0));
+}
+
+#[test]
+fn values_follow_their_workers_into_a_new_roster() {
+    let mut node = Node::new(&["b", "c"]);
+    node.add("c", requests(1));
+    node.collect();
+    node.hear("s", 1, &node.frame(Coverage::Full, &[(0, 5), (1, 6)]));
+    node.plane.follow(&view(&["a", "c"]));
+    assert_eq!((node.others("a"), node.others("c")), (0.0, 6.0));
+    // The others need the whole picture in the new slots at once.
+    assert_eq!(slots(node.collect()), Some((Coverage::Full, vec![(1, 1)])));
+    // The cell of a removed worker is gone: nobody held it.
+    node.plane.follow(&view(&["a", "b", "c"]));
+    assert_eq!(node.others("b"), 0.0);
+}
+
+#[test]
+fn senders_are_bounded() {
+    let mut node = Node::new(&["a"]);
+    let frame = node.frame(Coverage::Full, &[(0, 1)]);
+    for n in 0..SENDERS_MAX {
+        assert_eq!(node.hear(&format!("s{n}"), 1, &frame), Applied::Fresh);
+    }
+    assert_eq!(node.hear("one-more", 1, &frame), Applied::TooManySenders);
+    node.pass(SENDER_FORGET_AFTER).others("a");
+    assert_eq!(node.hear("one-more", 1, &frame), Applied::Fresh);
+}
+
+#[test]
+fn live_counts_this_replica_at_least() {
+    let node = Node::new(&["a"]);
+    assert_eq!((node.board.live(), node.board.heard()), (1, 1));
+    node.plane.set_live(0);
+    assert_eq!(node.board.live(), 1);
+    node.plane.set_live(3);
+    assert_eq!(node.board.live(), 3);
+}
+
+proptest! {
+    /// However frames are reordered and repeated, once the last one came the values are those of
+    /// the latest full frame and the changes heard since.
+    #[test]
+    fn reordered_duplicated_and_old_frames_change_nothing(
+        values in prop::collection::vec(0..100u32, 2..12),
+        arrivals in prop::collection::vec((any::<prop::sample::Index>(), 1..3u64), 1..40),
+    ) {
+        let mut node = Node::new(&["a"]);
+        let mut latest = (0, 0);
+        let mut expected = 0;
+        for (which, generation) in arrivals {
+            let seq = which.index(values.len());
+            let frame = node.frame(Coverage::Full, &[(0, values[seq])]);
+            let applied = node.plane.apply(&replica("s"), generation, seq as u64, &frame, node.now);
+            let is_new = (generation, seq) > latest;
+            prop_assert_eq!(applied == Applied::Fresh, is_new);
+            if is_new {
+                latest = (generation, seq);
+                expected = values[seq];
+            }
+            prop_assert_eq!(node.others("a"), f64::from(expected));
+        }
+    }
+
+    /// With lost frames, the receiver is right again after the next full frame.
+    #[test]
+    fn a_full_frame_repairs_losses(steps in prop::collection::vec((0..3usize, 0..50u32, any::<bool>()), 1..60)) {
+        let names = ["a", "b", "c"];
+        let (mut sender, mut receiver) = (Node::new(&names), Node::new(&names));
+        let mut seq = 0;
+        for (worker, n, arrives) in steps {
+            let cell = sender.board.cell(&id(names[worker]));
+            cell.subtract(cell.own());
+            cell.add(requests(n));
+            seq += 1;
+            receiver.pass(TICK);
+            if let Some(frame) = sender.pass(TICK).collect() && arrives {
+                receiver.hear("s", seq, &frame);
+            }
+        }
+        let frame = sender.pass(FULL_INTERVAL).collect().expect("due");
+        receiver.pass(FULL_INTERVAL).hear("s", seq + 1, &frame);
+        for name in names {
+            let own = sender.board.cell(&id(name)).own().requests;
+            prop_assert_eq!(receiver.others(name), f64::from(own));
+        }
+    }
+}
