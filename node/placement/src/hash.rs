@@ -83,3 +83,63 @@ impl fmt::Display for UnknownHash {
 }
 
 impl std::error::Error for UnknownHash {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Published vectors: the dependencies compute the algorithms that their names promise.
+    #[test]
+    fn agrees_with_the_published_algorithms() {
+        let table = [
+            (HashAlgorithm::Xxh3, "", 0x2d06_8005_38d3_94c2),
+            (HashAlgorithm::Murmur3, "", 0),
+            (HashAlgorithm::Murmur3, "hello", 0xcbd8_a7b3_41bd_9b02),
+        ];
+        for (hash, text, vector) in table {
+            assert_eq!(hash.hash(0, text.as_bytes()), vector, "{hash} of {text:?}");
+        }
+        assert_eq!(cityhasher::hash::<u64>(""), 0x9ae1_6a3b_2f90_404f);
+    }
+
+    #[test]
+    fn seed_and_every_byte_count() {
+        let text: Vec<u8> = (0..=255).collect();
+        for hash in HashAlgorithm::ALL {
+            for length in [0, 1, 8, 16, 17, 64, 240, 241, 256] {
+                let plain = hash.hash(1, &text[..length]);
+                assert_ne!(
+                    plain,
+                    hash.hash(2, &text[..length]),
+                    "{hash}: seed, {length} bytes"
+                );
+                assert_ne!(
+                    plain,
+                    hash.hash(1 << 33, &text[..length]),
+                    "{hash}: high half of the seed, {length} bytes"
+                );
+                for place in 0..length {
+                    let mut other = text.clone();
+                    other[place] ^= 0x80;
+                    assert_ne!(
+                        plain,
+                        hash.hash(1, &other[..length]),
+                        "{hash}: byte {place} of {length}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_read_back() {
+        for hash in HashAlgorithm::ALL {
+            assert_eq!(hash.to_string().parse(), Ok(hash));
+        }
+        let refused = "md5".parse::<HashAlgorithm>().expect_err("not one of ours");
+        assert!(
+            refused.to_string().contains("`md5`") && refused.to_string().contains("xxh3"),
+            "{refused}"
+        );
+    }
+}

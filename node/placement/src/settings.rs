@@ -138,3 +138,70 @@ impl fmt::Display for RatioError {
 }
 
 impl std::error::Error for RatioError {}
+
+#[cfg(test)]
+mod tests {
+    use std::num::{NonZeroU8, NonZeroU16, NonZeroU32};
+
+    use super::*;
+    use crate::{hash::HashAlgorithm, policy::Policy};
+
+    #[test]
+    fn every_setting_changes_the_fingerprint() {
+        type Change = (&'static str, fn(&mut ClusterSettings));
+        let changes: [Change; 15] = [
+            ("nothing", |_| ()),
+            ("virtual nodes", |all| {
+                all.ring.virtual_nodes = NonZeroU16::MIN
+            }),
+            ("ring hash", |all| all.ring.hash = HashAlgorithm::City),
+            ("ring seed", |all| all.ring.seed = 1),
+            ("key hash", |all| all.key.hash = HashAlgorithm::City),
+            ("key seed", |all| all.key.seed = 1),
+            ("text key", |all| all.key.text_key_bytes = NonZeroU32::MIN),
+            ("bytes per token", |all| {
+                all.key.bytes_per_token = NonZeroU8::MIN
+            }),
+            ("policy", |all| all.policy.policy = Policy::Random),
+            ("price", |all| all.policy.price = Price::MULTIPLICATIVE),
+            ("price of context", |all| {
+                all.policy.price = Price::Additive {
+                    prefill: Ratio(4.0),
+                    context: Ratio(0.06),
+                };
+            }),
+            ("home credit", |all| all.policy.home_credit = Ratio(0.5)),
+            ("bound factor", |all| all.policy.bound.factor = Ratio(2.0)),
+            ("bound slack", |all| all.policy.bound.slack = Ratio(2.0)),
+            ("panic", |all| all.policy.panic = false),
+        ];
+        let mut seen = Vec::new();
+        for (name, change) in changes {
+            let mut settings = ClusterSettings::default();
+            change(&mut settings);
+            let fingerprint = settings.fingerprint();
+            assert!(!seen.contains(&fingerprint), "{name}");
+            seen.push(fingerprint);
+        }
+    }
+
+    #[test]
+    fn ratios_are_finite_and_not_negative() {
+        for (value, accepted) in [
+            (0.0, true),
+            (-0.0, true),
+            (1.5, true),
+            (1e6, true),
+            (1e6 + 1.0, false),
+            (-0.1, false),
+            (f64::NAN, false),
+            (f64::INFINITY, false),
+        ] {
+            assert_eq!(Ratio::new(value).is_ok(), accepted, "{value}");
+        }
+        assert_eq!(
+            Ratio::new(-0.0).map(Ratio::bits),
+            Ratio::new(0.0).map(Ratio::bits)
+        );
+    }
+}

@@ -55,11 +55,7 @@ impl TryFrom<f64> for Weight {
         if !(f64::from(Self::MIN.0)..=f64::from(Self::MAX.0)).contains(&thousandths) {
             return Err(WeightError);
         }
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "checked just above"
-        )]
+        // In range: a small whole number.
         Ok(Self(thousandths as u32))
     }
 }
@@ -81,3 +77,38 @@ impl fmt::Display for WeightError {
 }
 
 impl std::error::Error for WeightError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_useful_weights_are_accepted() {
+        let table = [
+            (1.0, Some(1_000)),
+            (0.001, Some(1)),
+            (0.0014, Some(1)),
+            (2.5, Some(2_500)),
+            (100.0, Some(100_000)),
+            (0.0, None),
+            (0.0004, None),
+            (-1.0, None),
+            (100.001, None),
+            (f64::INFINITY, None),
+            (f64::NAN, None),
+        ];
+        for (value, thousandths) in table {
+            assert_eq!(
+                Weight::try_from(value).ok().map(Weight::thousandths),
+                thousandths,
+                "{value}"
+            );
+        }
+        assert_eq!(Weight::from_thousandths(0), Err(WeightError));
+        assert_eq!(Weight::from_thousandths(100_001), Err(WeightError));
+        assert_eq!(
+            Weight::from_thousandths(2_500).map(|weight| weight.to_string()),
+            Ok("2.5".to_owned())
+        );
+    }
+}

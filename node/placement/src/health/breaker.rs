@@ -1,7 +1,4 @@
-//! Health of one worker: breaker (from requests) and probe state (from probes). Both are pure: `now` is the
-//! time since any fixed start, and never runs backwards.
-//!
-//! Whom to skip, never who is where: nothing here touches the ring.
+//! Circuit breaker of one worker, fed by the outcomes of requests.
 
 use std::{collections::VecDeque, num::NonZeroU32, time::Duration};
 
@@ -216,92 +213,190 @@ impl Stage {
     }
 }
 
-/// Settings of a [`ProbeState`]. Names are vllm-router's (`--health-*-threshold`). Local to a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProbeSettings {
-    /// Failed probes in a row after which a worker is unhealthy. Default 3.
-    pub failure_threshold: NonZeroU32,
-    /// Good probes in a row after which an unhealthy worker is healthy again. Default 2.
-    pub success_threshold: NonZeroU32,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use BreakerState::{Closed, HalfOpen, Open};
+    use Outcome::{Failure, Neutral, Success};
 
-impl Default for ProbeSettings {
-    fn default() -> Self {
-        Self {
-            failure_threshold: const { NonZeroU32::new(3).expect("not zero") },
-            success_threshold: const { NonZeroU32::new(2).expect("not zero") },
-        }
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
     }
-}
 
-/// What probes say of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
-    /// Not probed yet, or not often enough: used like a healthy worker.
-    Unknown,
-    /// Answers.
-    Healthy,
-    /// Does not answer.
-    Unhealthy,
-}
-
-impl Health {
-    /// Label in metrics and the admin API.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Healthy => "healthy",
-            Self::Unhealthy => "unhealthy",
-        }
+    /// Opens after 3 failures within 60 s, tries after 10 s, closes after 2 successes.
+    fn breaker() -> Breaker {
+        Breaker::new(BreakerSettings {
+            failure_threshold: NonZeroU32::new(3).expect("not zero"),
+            success_threshold: NonZeroU32::new(2).expect("not zero"),
+            timeout: seconds(10),
+            window: seconds(60),
+        })
     }
-}
 
-/// Probe results of one worker, with hysteresis. Starts unknown; the first good probe makes it healthy.
-#[derive(Clone, Debug)]
-pub struct ProbeState {
-    settings: ProbeSettings,
-    health: Health,
-    /// Results in a row that speak against `health`.
-    against: u32,
-}
-
-impl ProbeState {
-    /// An unknown worker.
-    #[must_use]
-    pub fn new(settings: ProbeSettings) -> Self {
-        Self {
-            settings,
-            health: Health::Unknown,
-            against: 0,
+    /// Runs one request at a time: (second, its outcome, state after it).
+    fn check(name: &str, table: &[(u64, Outcome, BreakerState)]) {
+        let mut breaker = breaker();
+        for &(second, outcome, state) in table {
+            let permit = breaker
+                .begin(seconds(second))
+                .unwrap_or_else(|| panic!("{name}: no permit at {second} s"));
+            breaker.record(permit, outcome, seconds(second));
+            assert_eq!(
+                breaker.state(seconds(second)),
+                state,
+                "{name}: after {outcome:?} at {second} s"
+            );
         }
     }
 
-    /// What the probes say so far.
-    #[must_use]
-    pub fn health(&self) -> Health {
-        self.health
+    #[test]
+    fn failures_in_a_row_open_it_and_only_success_closes_it() {
+        check(
+            "opens",
+            &[
+                (0, Failure, Closed),
+                (1, Failure, Closed),
+                (2, Failure, Open),
+            ],
+        );
+        check(
+            "a success between",
+            &[
+                (0, Failure, Closed),
+                (1, Failure, Closed),
+                (2, Success, Closed),
+                (3, Failure, Closed),
+            ],
+        );
+        check(
+            "neutral is no success",
+            &[
+                (0, Failure, Closed),
+                (1, Failure, Closed),
+                (2, Neutral, Closed),
+                (3, Failure, Open),
+            ],
+        );
+        check(
+            "neutral is no failure",
+            &[
+                (0, Neutral, Closed),
+                (1, Neutral, Closed),
+                (2, Neutral, Closed),
+                (3, Neutral, Closed),
+            ],
+        );
+        let opened = [
+            (0, Failure, Closed),
+            (0, Failure, Closed),
+            (0, Failure, Open),
+        ];
+        let then = |rest: &[_]| [&opened[..], rest].concat();
+        check(
+            "closes",
+            &then(&[(10, Success, HalfOpen), (10, Success, Closed)]),
+        );
+        check(
+            "neutral trial",
+            &then(&[
+                (10, Neutral, HalfOpen),
+                (11, Neutral, HalfOpen),
+                (12, Success, HalfOpen),
+                (12, Success, Closed),
+            ]),
+        );
+        check(
+            "failed trial",
+            &then(&[
+                (10, Success, HalfOpen),
+                (11, Failure, Open),
+                (21, Success, HalfOpen),
+                (21, Success, Closed),
+            ]),
+        );
     }
 
-    /// Records one probe; the new health where it changed.
-    pub fn record(&mut self, answered: bool) -> Option<Health> {
-        let (threshold, next) = match (self.health, answered) {
-            (Health::Healthy, true) | (Health::Unhealthy, false) => {
-                self.against = 0;
-                return None;
-            }
-            (Health::Unknown, true) => (1, Health::Healthy),
-            (Health::Unhealthy, true) => (self.settings.success_threshold.get(), Health::Healthy),
-            (Health::Unknown | Health::Healthy, false) => {
-                (self.settings.failure_threshold.get(), Health::Unhealthy)
-            }
-        };
-        self.against += 1;
-        if self.against < threshold {
-            return None;
+    #[test]
+    fn window_really_counts() {
+        check(
+            "slow failures",
+            &[
+                (0, Failure, Closed),
+                (40, Failure, Closed),
+                (80, Failure, Closed),
+                (90, Failure, Open),
+            ],
+        );
+    }
+
+    #[test]
+    fn open_lets_nobody_through_until_the_timeout() {
+        let mut breaker = opened_at_zero();
+        assert!(breaker.begin(seconds(9)).is_none());
+        assert_eq!(breaker.state(seconds(9)), Open);
+        assert_eq!(breaker.state(seconds(10)), HalfOpen);
+        assert!(breaker.begin(seconds(10)).is_some());
+    }
+
+    #[test]
+    fn half_open_lets_one_trial_through_at_a_time() {
+        let mut breaker = opened_at_zero();
+        let trial = breaker.begin(seconds(10)).expect("the first trial");
+        assert!(
+            !breaker.allows(seconds(11)) && breaker.begin(seconds(11)).is_none(),
+            "the trial still runs"
+        );
+        breaker.record(trial, Neutral, seconds(12));
+        assert!(breaker.allows(seconds(12)), "its end frees the place");
+    }
+
+    #[test]
+    fn a_long_trial_does_not_block_the_next_for_ever() {
+        let mut breaker = opened_at_zero();
+        let long = breaker.begin(seconds(10)).expect("the first trial");
+        let next = breaker
+            .begin(seconds(20))
+            .expect("the first trial has run for a timeout");
+        breaker.record(long, Success, seconds(21));
+        assert!(
+            !breaker.allows(seconds(21)),
+            "the end of the long one does not free the place of the next"
+        );
+        breaker.record(next, Success, seconds(22));
+        assert_eq!(breaker.state(seconds(22)), Closed, "both successes count");
+    }
+
+    #[test]
+    fn outcomes_of_an_earlier_era_change_nothing() {
+        let mut breaker = breaker();
+        let [old_success, old_failure] =
+            [(); 2].map(|()| breaker.begin(seconds(0)).expect("closed"));
+        for _ in 0..3 {
+            let permit = breaker.begin(seconds(0)).expect("closed");
+            breaker.record(permit, Failure, seconds(0));
         }
-        self.against = 0;
-        self.health = next;
-        Some(next)
+        breaker.record(old_failure, Failure, seconds(9));
+        assert_eq!(
+            breaker.state(seconds(10)),
+            HalfOpen,
+            "a stream that began before does not prolong the break"
+        );
+        breaker.record(old_success, Success, seconds(10));
+        let trial = breaker.begin(seconds(10)).expect("half open");
+        breaker.record(trial, Success, seconds(10));
+        assert_eq!(
+            breaker.state(seconds(10)),
+            HalfOpen,
+            "nor does it count as a trial"
+        );
+    }
+
+    fn opened_at_zero() -> Breaker {
+        let mut breaker = breaker();
+        for _ in 0..3 {
+            let permit = breaker.begin(seconds(0)).expect("closed");
+            breaker.record(permit, Failure, seconds(0));
+        }
+        breaker
     }
 }

@@ -1,0 +1,128 @@
+//! Means of the parts of a decision: `cargo bench -p grapevine-placement`.
+//!
+//! Percentiles of a whole decision: `cargo run --release -p grapevine-placement --example decision_latency`.
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use grapevine_placement::{
+    Candidate, HashAlgorithm, KeyBuilder, KeySettings, Load, Member, PolicySettings, Ring,
+    RingSettings, Standing, Weight, decide,
+};
+
+const SIZES: [usize; 4] = [16, 240, 1_000, 5_000];
+
+fn ring(workers: usize) -> Ring {
+    let members = (0..workers).map(|index| Member {
+        id: format!("http://10.0.0.1:{index}"),
+        weight: Weight::ONE,
+    });
+    Ring::build(&RingSettings::default(), members).expect("distinct ids")
+}
+
+/// A system message, a question and a history, of so many bytes in all.
+fn conversation(bytes: usize) -> [(&'static str, String); 4] {
+    let part = |share: usize| {
+        "the quick brown fox ".repeat(bytes / 20 + 1)[..bytes * share / 8].to_owned()
+    };
+    [
+        ("system", part(2)),
+        ("user", part(3)),
+        ("assistant", part(2)),
+        ("user", part(1)),
+    ]
+}
+
+fn key(bencher: &mut Criterion) {
+    let mut group = bencher.benchmark_group("key");
+    for tokens in [2_048_usize, 8_192, 16_384] {
+        let messages = conversation(tokens * 4);
+        group.throughput(Throughput::Bytes(tokens as u64 * 4));
+        for hash in HashAlgorithm::ALL {
+            let settings = KeySettings {
+                hash,
+                ..KeySettings::default()
+            };
+            let mut links = Vec::new();
+            group.bench_function(
+                BenchmarkId::new(hash.as_str(), format!("{tokens} tokens")),
+                |bencher| {
+                    bencher.iter(|| {
+                        let scratch = std::mem::take(&mut links);
+                        let mut builder =
+                            KeyBuilder::reusing(scratch, &settings, "llama-3-8b", b"tenant");
+                        for (role, text) in &messages {
+                            builder.begin_message(role);
+                            builder.text(black_box(text));
+                            builder.end_message();
+                        }
+                        let key = builder.finish();
+                        let home = key.home();
+                        links = key.into_links();
+                        home
+                    });
+                },
+            );
+        }
+    }
+    group.finish();
+}
+
+fn lookup(bencher: &mut Criterion) {
+    let mut group = bencher.benchmark_group("ring_lookup");
+    for workers in SIZES {
+        let ring = ring(workers);
+        let mut hash = 1_u64;
+        group.bench_function(BenchmarkId::from_parameter(workers), |bencher| {
+            bencher.iter(|| {
+                hash = hash.wrapping_mul(0xd129_0d3b_36ea_8d6b).wrapping_add(1);
+                ring.successor(black_box(hash))
+            });
+        });
+    }
+    group.finish();
+}
+
+fn build(bencher: &mut Criterion) {
+    let mut group = bencher.benchmark_group("ring_build");
+    group.sample_size(10);
+    for workers in SIZES {
+        group.bench_function(BenchmarkId::from_parameter(workers), |bencher| {
+            bencher.iter(|| ring(workers))
+        });
+    }
+    group.finish();
+}
+
+fn decision(bencher: &mut Criterion) {
+    let mut group = bencher.benchmark_group("decide");
+    let mut builder = KeyBuilder::new(&KeySettings::default(), "llama-3-8b", b"tenant");
+    builder.text(conversation(32_768)[1].1.as_str());
+    let key = builder.finish();
+    for workers in SIZES {
+        let ring = ring(workers);
+        let settings = PolicySettings::default();
+        let mut candidates = vec![Candidate::default(); workers];
+        group.bench_function(BenchmarkId::new("home", workers), |bencher| {
+            bencher.iter(|| decide(&settings, &ring, black_box(&key), &candidates, &[], 0));
+        });
+        let home = ring.successor(key.home()).expect("a worker");
+        let load = Load {
+            requests: 40.0,
+            prefill_tokens: 1e6,
+            context_tokens: 1e6,
+        };
+        candidates[home] = Candidate {
+            load,
+            standing: Standing::Usable,
+        };
+        // The worst case: everybody else ties, so all are scored.
+        group.bench_function(BenchmarkId::new("spill", workers), |bencher| {
+            bencher.iter(|| decide(&settings, &ring, black_box(&key), &candidates, &[], 0));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, key, lookup, build, decision);
+criterion_main!(benches);

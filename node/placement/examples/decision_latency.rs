@@ -1,0 +1,121 @@
+//! Percentiles of one decision, key hashing included: 8k-token prompts, 240 workers.
+//!
+//! `cargo run --release -p grapevine-placement --example decision_latency [decisions]`
+//! Candidates are filled anew for each decision, as the caller has to.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it measures time, placement itself has no clock"
+)]
+
+use std::{hint::black_box, time::Instant};
+
+use grapevine_placement::{
+    Candidate, KeyBuilder, KeySettings, Load, Member, Policy, PolicySettings, Price, Ring,
+    RingSettings, Standing, Weight, decide,
+};
+use hdrhistogram::Histogram;
+
+const WORKERS: usize = 240;
+const PROMPT_BYTES: usize = 8_192 * 4;
+const SECOND: u64 = 1_000_000_000;
+/// Texts to go round, so that one prompt does not stay in the first-level cache.
+const PROMPTS: usize = 64;
+
+fn main() {
+    let decisions = std::env::args().nth(1).map_or(200_000, |count| {
+        count.parse().expect("a number of decisions")
+    });
+    let member = |index| Member {
+        id: format!("http://10.0.0.1:{index}"),
+        weight: Weight::ONE,
+    };
+    let ring =
+        Ring::build(&RingSettings::default(), (0..WORKERS).map(member)).expect("distinct ids");
+    let prompts: Vec<String> = (0..PROMPTS).map(prompt).collect();
+    let mut numbers = 1_u64;
+    let mut next = move || {
+        numbers = numbers
+            .wrapping_mul(0xd129_0d3b_36ea_8d6b)
+            .wrapping_add(0x9e37_79b9);
+        numbers >> 16
+    };
+    println!(
+        "{WORKERS} workers, {PROMPT_BYTES} bytes of prompt, {decisions} decisions, key included; nanoseconds"
+    );
+    println!(
+        "{:<22} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "policy", "mean", "p50", "p99", "p99.9", "max"
+    );
+    for (policy, price) in [
+        (Policy::Prefix, Price::ADDITIVE),
+        (Policy::Prefix, Price::MULTIPLICATIVE),
+        (Policy::LeastRequest, Price::ADDITIVE),
+    ] {
+        let settings = PolicySettings {
+            policy,
+            price,
+            ..PolicySettings::default()
+        };
+        let mut histogram = Histogram::<u64>::new_with_bounds(1, SECOND, 3).expect("valid bounds");
+        let (mut links, mut candidates) = (Vec::new(), Vec::with_capacity(WORKERS));
+        for turn in 0..decisions {
+            let loads: [u64; 4] = std::array::from_fn(|_| next());
+            let start = Instant::now();
+            let mut builder =
+                KeyBuilder::reusing(links, &KeySettings::default(), "llama-3-8b", b"tenant");
+            for (role, text) in split(&prompts[turn % PROMPTS]) {
+                builder.begin_message(role);
+                builder.text(text);
+            }
+            let key = builder.finish();
+            candidates.clear();
+            candidates
+                .extend((0..WORKERS).map(|index| candidate(loads[index % 4] >> (index % 16))));
+            let decision = decide(&settings, &ring, &key, &candidates, &[], loads[0]);
+            let elapsed = start.elapsed();
+            assert!(black_box(decision).is_ok());
+            links = key.into_links();
+            histogram.saturating_record(u64::try_from(elapsed.as_nanos()).unwrap_or(SECOND));
+        }
+        let at = |quantile| histogram.value_at_quantile(quantile);
+        let name = format!("{policy}, {}", price.as_str());
+        println!(
+            "{name:<22} {:>8.0} {:>8} {:>8} {:>8} {:>8}",
+            histogram.mean(),
+            at(0.5),
+            at(0.99),
+            at(0.999),
+            histogram.max()
+        );
+    }
+}
+
+fn prompt(number: usize) -> String {
+    let line = format!("prompt {number}: the quick brown fox jumps over the lazy dog\n");
+    line.repeat(PROMPT_BYTES / line.len() + 1)[..PROMPT_BYTES].to_owned()
+}
+
+fn split(prompt: &str) -> [(&'static str, &str); 4] {
+    let (system, rest) = prompt.split_at(PROMPT_BYTES / 4);
+    let (first, rest) = rest.split_at(PROMPT_BYTES / 4);
+    let (answer, last) = rest.split_at(PROMPT_BYTES / 4);
+    [
+        ("system", system),
+        ("user", first),
+        ("assistant", answer),
+        ("user", last),
+    ]
+}
+
+fn candidate(bits: u64) -> Candidate {
+    let load = Load {
+        requests: (bits % 32) as f64,
+        prefill_tokens: (bits % 16_384) as f64,
+        context_tokens: (bits % 262_144) as f64,
+    };
+    Candidate {
+        load,
+        standing: Standing::Usable,
+    }
+}

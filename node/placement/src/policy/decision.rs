@@ -1,0 +1,154 @@
+//! What goes into a decision for each worker, and what comes out.
+
+use std::fmt;
+
+use crate::load::Load;
+
+/// Whether a worker may take a request, before load is looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// Healthy or not yet probed.
+    #[default]
+    Usable,
+    /// At its own limit of requests in flight.
+    Full,
+    /// Failing probes, or its breaker is open.
+    Unhealthy,
+    /// Leaves, or is not to be used yet: no new requests.
+    Draining,
+}
+
+impl Standing {
+    /// Name in the admin API and in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Usable => "usable",
+            Self::Full => "full",
+            Self::Unhealthy => "unhealthy",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+/// A worker as the decision sees it now.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Candidate {
+    /// Cluster-wide load, already damped by age ([`crate::load::damp`]).
+    pub load: Load,
+    /// Whether it may be used.
+    pub standing: Standing,
+}
+
+/// Why a worker was chosen. Labels of a metric: stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The home of the key.
+    Home,
+    /// Home of an explicit session, policy `sticky`.
+    Sticky,
+    /// The home is usable, another worker is cheaper.
+    SpillPrice,
+    /// The home is at the bound on requests in flight.
+    SpillBound,
+    /// The home is at its own limit.
+    SpillFull,
+    /// The home is unhealthy or was tried.
+    Failover,
+    /// The home is draining.
+    Drain,
+    /// Policy `least_request`.
+    LeastRequest,
+    /// Policy `power_of_two`.
+    PowerOfTwo,
+    /// Policy `random`.
+    Random,
+    /// Policy `round_robin`, or `sticky` without a session.
+    RoundRobin,
+}
+
+impl Reason {
+    /// Label in metrics, headers and the admin API.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Home => "home",
+            Self::Sticky => "sticky",
+            Self::SpillPrice => "spill_price",
+            Self::SpillBound => "spill_bound",
+            Self::SpillFull => "spill_full",
+            Self::Failover => "failover",
+            Self::Drain => "drain",
+            Self::LeastRequest => "least_request",
+            Self::PowerOfTwo => "power_of_two",
+            Self::Random => "random",
+            Self::RoundRobin => "round_robin",
+        }
+    }
+}
+
+/// The worker for a request, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Index of the worker among the ring's members.
+    pub worker: usize,
+    /// Index of the key's home.
+    pub home: usize,
+    /// Why this worker.
+    pub reason: Reason,
+    /// Tokens of the prompt expected in this worker's cache.
+    pub expected_tokens: u32,
+    /// Estimated tokens of the prompt.
+    pub prompt_tokens: u32,
+}
+
+impl Decision {
+    /// Tokens this worker is expected to compute: what [`Load::prefill_tokens`] grows by until the first byte.
+    #[must_use]
+    pub fn prefill_tokens(&self) -> u32 {
+        self.prompt_tokens - self.expected_tokens
+    }
+}
+
+/// Why no worker can take a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoWorker {
+    /// The pool has no workers.
+    Empty,
+    /// All that could be used were tried.
+    Tried,
+    /// All that are left are at their own limit: back-pressure, not failure.
+    Full,
+    /// All that are left are unhealthy.
+    Unhealthy,
+    /// All are draining.
+    Draining,
+}
+
+impl NoWorker {
+    /// Label in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Tried => "tried",
+            Self::Full => "full",
+            Self::Unhealthy => "unhealthy",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+impl fmt::Display for NoWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "no worker serves this model",
+            Self::Tried => "every usable worker was tried",
+            Self::Full => "every worker is at its limit of requests in flight",
+            Self::Unhealthy => "no worker is healthy",
+            Self::Draining => "every worker is draining",
+        })
+    }
+}
+
+impl std::error::Error for NoWorker {}

@@ -1,0 +1,111 @@
+//! What a decision weighs: price, credit, bound.
+
+use super::Policy;
+use crate::settings::Ratio;
+
+/// What a request costs on a worker, in policy `prefix`. Cluster-wide.
+///
+/// q, c, n: prefill tokens, context tokens and requests in flight on the worker, each divided by
+/// weight / mean weight; L: prompt tokens; m: tokens expected in the worker's cache. The weight divides what
+/// is in flight only: an idle cluster leaves every key at home, whatever the weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Price {
+    /// q + prefill * (L - m) + context * c; the smallest wins.
+    Additive {
+        /// Price of a token to be computed here, against one that waits. Default 4. With 1, conversations wander.
+        prefill: Ratio,
+        /// Price of a token held by running requests. Default 0.05.
+        context: Ratio,
+    },
+    /// (q + prefill * (L - m) + overhead) * (n + patience); first in order among those near the smallest.
+    Multiplicative {
+        /// Price of a token to be computed here, against one that waits. Default 3.
+        prefill: Ratio,
+        /// Tokens that any request costs. Default 256.
+        overhead: Ratio,
+        /// Requests that any worker is taken to have. Default 4.
+        patience: Ratio,
+        /// How far above the smallest is near: factor, 1 or more (less counts as 1). Default 1.25.
+        tolerance: Ratio,
+    },
+}
+
+impl Price {
+    /// The additive price with its defaults.
+    pub const ADDITIVE: Self = Self::Additive {
+        prefill: Ratio::constant(4.0),
+        context: Ratio::constant(0.05),
+    };
+    /// The multiplicative price with its defaults.
+    pub const MULTIPLICATIVE: Self = Self::Multiplicative {
+        prefill: Ratio::constant(3.0),
+        overhead: Ratio::constant(256.0),
+        patience: Ratio::constant(4.0),
+        tolerance: Ratio::constant(1.25),
+    };
+
+    /// Name in configuration: `additive` or `multiplicative`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Additive { .. } => "additive",
+            Self::Multiplicative { .. } => "multiplicative",
+        }
+    }
+}
+
+impl Default for Price {
+    fn default() -> Self {
+        Self::ADDITIVE
+    }
+}
+
+/// Most requests in flight on a worker before new ones go elsewhere, in policy `prefix`. Cluster-wide.
+///
+/// Counted over the whole cluster and with the request that is being placed:
+/// max(factor * weight / mean weight * mean, mean + slack). Never a reason to refuse a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    /// Multiple of the worker's fair share. Default 1.5.
+    pub factor: Ratio,
+    /// Requests above the mean that are always allowed. Default 4: small counts are noise.
+    pub slack: Ratio,
+}
+
+impl Default for Bound {
+    fn default() -> Self {
+        Self {
+            factor: Ratio::constant(1.5),
+            slack: Ratio::constant(4.0),
+        }
+    }
+}
+
+/// How a worker is chosen for a key. Cluster-wide.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PolicySettings {
+    /// Default [`Policy::Prefix`].
+    pub policy: Policy,
+    /// Default [`Price::ADDITIVE`].
+    pub price: Price,
+    /// Part of a key's stable tokens that its home is expected to hold. Default 0.75; above 1 counts as 1.
+    ///
+    /// Higher: homes are left later. Lower: load counts more.
+    pub home_credit: Ratio,
+    /// Default 1.5 times the fair share, 4 above the mean.
+    pub bound: Bound,
+    /// Whether more than half of the workers unhealthy means that health is wrong, and all are used. Default yes.
+    pub panic: bool,
+}
+
+impl Default for PolicySettings {
+    fn default() -> Self {
+        Self {
+            policy: Policy::default(),
+            price: Price::default(),
+            home_credit: Ratio::constant(0.75),
+            bound: Bound::default(),
+            panic: true,
+        }
+    }
+}

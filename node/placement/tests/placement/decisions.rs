@@ -1,0 +1,685 @@
+//! Tables and invariants of decisions.
+
+use grapevine_placement::{
+    Candidate, Decision, Key, KeyBuilder, KeySettings, Load, NoWorker, Policy, PolicySettings,
+    Price, Reason, Ring, Standing, Verdict, decide, explain,
+};
+use proptest::prelude::*;
+
+use crate::common::{busy, chat, equal_ring, idle, members, numbers, prompt, ring_of, standing};
+
+fn settings(policy: Policy) -> PolicySettings {
+    PolicySettings {
+        policy,
+        ..PolicySettings::default()
+    }
+}
+
+/// Four equal workers, the key of a conversation, and its order.
+struct Scene {
+    ring: Ring,
+    key: Key,
+    order: Vec<usize>,
+}
+
+fn scene() -> Scene {
+    let (ring, key) = (equal_ring(4), chat(&[("user", &"q".repeat(4_000))]));
+    let order = ring.order(key.home()).unwrap().to_vec();
+    Scene { ring, key, order }
+}
+
+impl Scene {
+    /// Decides with candidates and tried workers given by their place in the order: 0 is the home.
+    /// Answers the place of the worker.
+    fn place(
+        &self,
+        settings: &PolicySettings,
+        by_place: [Candidate; 4],
+        tried: &[usize],
+    ) -> Result<(usize, Reason), NoWorker> {
+        let mut candidates = idle(4);
+        for (place, candidate) in by_place.into_iter().enumerate() {
+            candidates[self.order[place]] = candidate;
+        }
+        let tried: Vec<_> = tried.iter().map(|&place| self.order[place]).collect();
+        let decision = decide(settings, &self.ring, &self.key, &candidates, &tried, 0)?;
+        assert_eq!(decision.home, self.order[0]);
+        let place = self
+            .order
+            .iter()
+            .position(|&index| index == decision.worker)
+            .unwrap();
+        Ok((place, decision.reason))
+    }
+}
+
+/// Name, candidates by place, places that were tried, and what is expected.
+type Row<Expected> = (&'static str, [Candidate; 4], &'static [usize], Expected);
+
+/// A worker with tokens waiting for prefill.
+fn queued(prefill_tokens: f64) -> Candidate {
+    Candidate {
+        load: Load {
+            requests: 1.0,
+            prefill_tokens,
+            context_tokens: 0.0,
+        },
+        standing: Standing::Usable,
+    }
+}
+
+/// A worker that holds running requests.
+fn holding(context_tokens: f64) -> Candidate {
+    Candidate {
+        load: Load {
+            requests: 1.0,
+            prefill_tokens: 0.0,
+            context_tokens,
+        },
+        standing: Standing::Usable,
+    }
+}
+
+const IDLE: Candidate = Candidate {
+    load: Load {
+        requests: 0.0,
+        prefill_tokens: 0.0,
+        context_tokens: 0.0,
+    },
+    standing: Standing::Usable,
+};
+
+#[test]
+fn prefix_leaves_home_only_at_its_price() {
+    // 1,000 tokens, 750 of them expected at home: leaving repeats 750 at a price of 4 each, 3,000 tokens.
+    let scene = scene();
+    let gone = standing(Standing::Unhealthy);
+    let full = standing(Standing::Full);
+    let leaving = standing(Standing::Draining);
+    let table: [Row<(usize, Reason)>; 16] = [
+        ("all idle", [IDLE; 4], &[], (0, Reason::Home)),
+        (
+            "queue below the price",
+            [queued(2_999.0), IDLE, IDLE, IDLE],
+            &[],
+            (0, Reason::Home),
+        ),
+        (
+            "queue at the price: a tie is the home's",
+            [queued(3_000.0), IDLE, IDLE, IDLE],
+            &[],
+            (0, Reason::Home),
+        ),
+        (
+            "queue above the price",
+            [queued(3_001.0), IDLE, IDLE, IDLE],
+            &[],
+            (1, Reason::SpillPrice),
+        ),
+        (
+            "spill to the cheapest",
+            [queued(9e3), queued(2.0), queued(1.0), queued(2.0)],
+            &[],
+            (2, Reason::SpillPrice),
+        ),
+        (
+            "held context is cheap",
+            [holding(59_999.0), IDLE, IDLE, IDLE],
+            &[],
+            (0, Reason::Home),
+        ),
+        (
+            "but not free",
+            [holding(60_001.0), IDLE, IDLE, IDLE],
+            &[],
+            (1, Reason::SpillPrice),
+        ),
+        (
+            "bound: 5 others, mean 1.5",
+            [busy(5.0), IDLE, IDLE, IDLE],
+            &[],
+            (1, Reason::SpillBound),
+        ),
+        (
+            "within the bound",
+            [busy(4.0), IDLE, IDLE, IDLE],
+            &[],
+            (0, Reason::Home),
+        ),
+        (
+            "home unhealthy",
+            [gone, IDLE, IDLE, IDLE],
+            &[],
+            (1, Reason::Failover),
+        ),
+        (
+            "home full",
+            [full, IDLE, IDLE, IDLE],
+            &[],
+            (1, Reason::SpillFull),
+        ),
+        (
+            "home draining",
+            [leaving, IDLE, IDLE, IDLE],
+            &[],
+            (1, Reason::Drain),
+        ),
+        ("home tried", [IDLE; 4], &[0], (1, Reason::Failover)),
+        ("two tried", [IDLE; 4], &[1, 0], (2, Reason::Failover)),
+        (
+            "under the bound but tried: over it",
+            [busy(50.0), IDLE, busy(60.0), full],
+            &[1],
+            (0, Reason::Home),
+        ),
+        (
+            "home and heir gone",
+            [gone, gone, IDLE, IDLE],
+            &[],
+            (2, Reason::Failover),
+        ),
+    ];
+    for (name, candidates, tried, expected) in table {
+        assert_eq!(
+            scene.place(&settings(Policy::Prefix), candidates, tried),
+            Ok(expected),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn multiplicative_price_prefers_the_order_among_near_equals() {
+    // Home idle: (3 * 250 + 256) * 4 = 4,024; elsewhere (3 * 1,000 + 256) * 4 = 13,024.
+    let scene = scene();
+    let price = PolicySettings {
+        price: Price::MULTIPLICATIVE,
+        ..PolicySettings::default()
+    };
+    let table: [(&str, [Candidate; 4], (usize, Reason)); 4] = [
+        ("all idle", [IDLE; 4], (0, Reason::Home)),
+        (
+            "below 1.25 of the others",
+            [queued(2_249.0), IDLE, IDLE, IDLE],
+            (0, Reason::Home),
+        ),
+        (
+            "above it",
+            [queued(2_251.0), IDLE, IDLE, IDLE],
+            (1, Reason::SpillPrice),
+        ),
+        (
+            "near equals by order, not by cost",
+            [queued(9e3), holding(0.0), IDLE, IDLE],
+            (1, Reason::SpillPrice),
+        ),
+    ];
+    for (name, candidates, expected) in table {
+        assert_eq!(scene.place(&price, candidates, &[]), Ok(expected), "{name}");
+    }
+}
+
+#[test]
+fn nobody_left_says_why() {
+    let scene = scene();
+    let [full, gone, leaving] =
+        [Standing::Full, Standing::Unhealthy, Standing::Draining].map(standing);
+    let calm = PolicySettings {
+        panic: false,
+        ..PolicySettings::default()
+    };
+    let table: [Row<NoWorker>; 5] = [
+        ("all tried", [IDLE; 4], &[0, 1, 2, 3], NoWorker::Tried),
+        (
+            "the rest full",
+            [full, IDLE, full, gone],
+            &[1],
+            NoWorker::Full,
+        ),
+        (
+            "all unhealthy, no panic rule",
+            [gone; 4],
+            &[],
+            NoWorker::Unhealthy,
+        ),
+        (
+            "the rest unhealthy",
+            [IDLE, gone, leaving, leaving],
+            &[0],
+            NoWorker::Tried,
+        ),
+        ("all draining", [leaving; 4], &[], NoWorker::Draining),
+    ];
+    for (name, candidates, tried, expected) in table {
+        for policy in Policy::ALL {
+            let settings = PolicySettings { policy, ..calm };
+            assert_eq!(
+                scene.place(&settings, candidates, tried),
+                Err(expected),
+                "{name}, {policy}"
+            );
+        }
+    }
+    let nobody = decide(&calm, &equal_ring(0), &scene.key, &[], &[], 0);
+    assert_eq!(nobody, Err(NoWorker::Empty));
+}
+
+#[test]
+fn more_than_half_unhealthy_means_health_is_wrong() {
+    let scene = scene();
+    let gone = standing(Standing::Unhealthy);
+    let check = |name: &str, panic: bool, candidates: [Candidate; 4], tried: &[usize], expected| {
+        let settings = PolicySettings {
+            panic,
+            ..PolicySettings::default()
+        };
+        assert_eq!(
+            scene.place(&settings, candidates, tried),
+            expected,
+            "{name}"
+        );
+    };
+    check(
+        "half",
+        true,
+        [gone, gone, IDLE, IDLE],
+        &[],
+        Ok((2, Reason::Failover)),
+    );
+    check(
+        "more than half",
+        true,
+        [gone, gone, gone, IDLE],
+        &[],
+        Ok((0, Reason::Home)),
+    );
+    check(
+        "the next is used, too",
+        true,
+        [gone, gone, gone, IDLE],
+        &[0],
+        Ok((1, Reason::Failover)),
+    );
+    check(
+        "switched off",
+        false,
+        [gone, gone, gone, IDLE],
+        &[],
+        Ok((3, Reason::Failover)),
+    );
+    let leaving = standing(Standing::Draining);
+    check(
+        "draining stays out",
+        true,
+        [leaving, gone, gone, gone],
+        &[],
+        Ok((1, Reason::Drain)),
+    );
+}
+
+#[test]
+fn consistent_hash_and_sticky_stay_whatever_the_load() {
+    let mut builder = KeyBuilder::new(&KeySettings::default(), "m", b"");
+    builder.session("s");
+    let key = builder.finish();
+    let ring = equal_ring(4);
+    let order = ring.order(key.home()).unwrap().to_vec();
+    let scene = Scene { ring, key, order };
+    let crowded = [busy(1e3), IDLE, IDLE, IDLE];
+    let table = [
+        (Policy::ConsistentHash, Reason::Home),
+        (Policy::Sticky, Reason::Sticky),
+    ];
+    for (policy, at_home) in table {
+        let settings = settings(policy);
+        assert_eq!(
+            scene.place(&settings, crowded, &[]),
+            Ok((0, at_home)),
+            "{policy}"
+        );
+        assert_eq!(
+            scene.place(&settings, crowded, &[0]),
+            Ok((1, Reason::Failover)),
+            "{policy}"
+        );
+        let full = [standing(Standing::Full), IDLE, IDLE, IDLE];
+        assert_eq!(
+            scene.place(&settings, full, &[]),
+            Ok((1, Reason::SpillFull)),
+            "{policy}"
+        );
+    }
+}
+
+#[test]
+fn consistent_hash_follows_the_user() {
+    let ring = equal_ring(64);
+    let home = |user: &str, text: &str| {
+        let mut builder = KeyBuilder::new(&KeySettings::default(), "m", b"");
+        builder.user(user);
+        builder.text(text);
+        decide(
+            &settings(Policy::ConsistentHash),
+            &ring,
+            &builder.finish(),
+            &idle(64),
+            &[],
+            0,
+        )
+        .unwrap()
+        .worker
+    };
+    assert_eq!(home("ann", "one"), home("ann", "two"));
+    assert_ne!(home("ann", "one"), home("bob", "one"));
+}
+
+#[test]
+fn round_robin_takes_usable_workers_in_turn() {
+    let (ring, key) = (equal_ring(4), prompt(b"no session"));
+    let mut candidates = idle(4);
+    candidates[1].standing = Standing::Draining;
+    for policy in [Policy::RoundRobin, Policy::Sticky] {
+        let turn = |draw| decide(&settings(policy), &ring, &key, &candidates, &[], draw).unwrap();
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|draw| turn(draw).worker),
+            [0, 2, 3, 0, 2],
+            "{policy}"
+        );
+        assert_eq!(turn(0).reason, Reason::RoundRobin, "{policy}");
+    }
+}
+
+#[test]
+fn least_request_counts_per_weight_and_ties_by_order() {
+    let scene = scene();
+    let settings = settings(Policy::LeastRequest);
+    assert_eq!(
+        scene.place(&settings, [busy(2.0), busy(2.0), busy(1.0), busy(3.0)], &[]),
+        Ok((2, Reason::LeastRequest))
+    );
+    assert_eq!(
+        scene.place(&settings, [busy(1.0), IDLE, IDLE, busy(3.0)], &[]),
+        Ok((1, Reason::LeastRequest))
+    );
+    assert_eq!(
+        scene.place(&settings, [IDLE; 4], &[]),
+        Ok((0, Reason::LeastRequest))
+    );
+
+    // Weight 3 with 4 in flight is emptier than weight 1 with 1: 5/3 against 2/1.
+    let ring = ring_of(&members(&[1_000, 3_000]));
+    let decision = decide(
+        &settings,
+        &ring,
+        &scene.key,
+        &[busy(1.0), busy(4.0)],
+        &[],
+        0,
+    )
+    .unwrap();
+    assert_eq!(decision.worker, 1);
+}
+
+#[test]
+fn random_draws_by_weight() {
+    let (ring, key, count) = (ring_of(&members(&[1_000, 3_000])), prompt(b"a"), 10_000);
+    let draw = |draw| {
+        decide(&settings(Policy::Random), &ring, &key, &idle(2), &[], draw)
+            .unwrap()
+            .worker
+    };
+    let heavy = numbers(5)
+        .take(count)
+        .filter(|&number| draw(number) == 1)
+        .count();
+    assert!(
+        (7_300..7_700).contains(&heavy),
+        "{heavy} of {count}, three quarters expected"
+    );
+}
+
+#[test]
+fn power_of_two_avoids_the_most_loaded() {
+    let (ring, key) = (equal_ring(8), prompt(b"a"));
+    let mut candidates = idle(8);
+    candidates[3] = busy(9.0);
+    let taken: Vec<_> = numbers(6)
+        .take(2_000)
+        .map(|draw| {
+            decide(
+                &settings(Policy::PowerOfTwo),
+                &ring,
+                &key,
+                &candidates,
+                &[],
+                draw,
+            )
+            .unwrap()
+            .worker
+        })
+        .collect();
+    for worker in 0..8 {
+        assert_eq!(taken.contains(&worker), worker != 3, "worker {worker}");
+    }
+    candidates.fill(standing(Standing::Draining));
+    candidates[3] = busy(9.0);
+    let only = decide(
+        &settings(Policy::PowerOfTwo),
+        &ring,
+        &key,
+        &candidates,
+        &[],
+        77,
+    )
+    .unwrap();
+    assert_eq!(only.worker, 3, "the only usable one");
+}
+
+#[test]
+fn idle_homes_keep_their_keys_at_any_weight() {
+    let ring = ring_of(&members(&[100, 1_000, 10_000]));
+    for price in [Price::ADDITIVE, Price::MULTIPLICATIVE] {
+        let settings = PolicySettings {
+            price,
+            ..PolicySettings::default()
+        };
+        for number in numbers(7).take(300) {
+            let key = chat(&[("user", &format!("{number} {}", "q".repeat(400)))]);
+            let decision = decide(&settings, &ring, &key, &idle(3), &[], 0).unwrap();
+            assert_eq!(
+                (decision.worker, decision.reason),
+                (decision.home, Reason::Home)
+            );
+        }
+    }
+}
+
+#[test]
+fn credit_is_expected_at_home_only() {
+    let scene = scene();
+    let at_home = decide(
+        &PolicySettings::default(),
+        &scene.ring,
+        &scene.key,
+        &idle(4),
+        &[],
+        0,
+    )
+    .unwrap();
+    assert_eq!(
+        (
+            at_home.prompt_tokens,
+            at_home.expected_tokens,
+            at_home.prefill_tokens()
+        ),
+        (1_000, 750, 250)
+    );
+    let elsewhere = decide(
+        &PolicySettings::default(),
+        &scene.ring,
+        &scene.key,
+        &idle(4),
+        &[at_home.home],
+        0,
+    )
+    .unwrap();
+    assert_eq!(
+        (elsewhere.expected_tokens, elsewhere.prefill_tokens()),
+        (0, 1_000)
+    );
+}
+
+/// One prompt from 120 clients over 4 workers: what the acceptance test does with processes.
+#[test]
+fn bound_holds_while_requests_are_placed() {
+    for weights in [[1_000; 4], [1_000, 1_000, 2_000, 4_000]] {
+        let ring = ring_of(&members(&weights));
+        let key = chat(&[("user", &"q".repeat(40_000))]);
+        let mut candidates = idle(4);
+        let mut home = 0;
+        for placed in 1..=120_u32 {
+            let decision =
+                decide(&PolicySettings::default(), &ring, &key, &candidates, &[], 0).unwrap();
+            candidates[decision.worker].load.requests += 1.0;
+            home = decision.home;
+            let mean = f64::from(placed) / 4.0;
+            let mean_weight = f64::from(weights.iter().sum::<u32>()) / 4.0;
+            let taken = candidates[decision.worker].load.requests;
+            let bound =
+                (1.5 * f64::from(weights[decision.worker]) / mean_weight * mean).max(mean + 4.0);
+            assert!(
+                taken <= bound,
+                "{taken} in flight after {placed}, bound {bound}"
+            );
+        }
+        assert!(
+            candidates[home].load.requests >= 34.0,
+            "the home stays as full as it may be"
+        );
+    }
+}
+
+#[test]
+fn explain_shows_the_decision_and_its_reasons() {
+    let scene = scene();
+    let mut candidates = idle(4);
+    candidates[scene.order[0]] = busy(9.0);
+    candidates[scene.order[1]] = standing(Standing::Draining);
+    candidates[scene.order[2]] = queued(10.0);
+    let settings = PolicySettings::default();
+    let explanation = explain(&settings, &scene.ring, &scene.key, &candidates, &[], 0);
+    assert_eq!(
+        explanation.decision,
+        decide(&settings, &scene.ring, &scene.key, &candidates, &[], 0)
+    );
+    assert_eq!(
+        explanation
+            .rows
+            .iter()
+            .map(|row| row.index)
+            .collect::<Vec<_>>(),
+        scene.order
+    );
+    let verdicts: Vec<_> = explanation.rows.iter().map(|row| row.verdict).collect();
+    assert_eq!(
+        verdicts,
+        [
+            Verdict::OverBound,
+            Verdict::Draining,
+            Verdict::Eligible,
+            Verdict::Chosen
+        ]
+    );
+    assert_eq!(explanation.rows[2].cost, Some(4_010.0));
+    // 9 + 1 in flight and the one being placed, over three workers.
+    assert_eq!(explanation.rows[0].limit, Some(11.0 / 3.0 + 4.0));
+    let empty = explain(&settings, &equal_ring(0), &scene.key, &[], &[], 0);
+    assert_eq!(
+        (empty.decision, empty.rows),
+        (Err(NoWorker::Empty), Vec::new())
+    );
+}
+
+#[test]
+fn names_read_back() {
+    for policy in Policy::ALL {
+        assert_eq!(policy.to_string().parse(), Ok(policy));
+    }
+    let refused = "cache_aware".parse::<Policy>().unwrap_err().to_string();
+    assert!(
+        refused.contains("cache_aware") && refused.contains("prefix, consistent_hash"),
+        "{refused}"
+    );
+}
+
+fn some_candidate() -> impl Strategy<Value = Candidate> {
+    let standing = prop::sample::select(vec![
+        Standing::Usable,
+        Standing::Usable,
+        Standing::Full,
+        Standing::Unhealthy,
+        Standing::Draining,
+    ]);
+    (0.0..50.0, 0.0..1e5, 0.0..1e6, standing).prop_map(
+        |(requests, prefill_tokens, context_tokens, standing)| Candidate {
+            load: Load {
+                requests,
+                prefill_tokens,
+                context_tokens,
+            },
+            standing,
+        },
+    )
+}
+
+fn some_settings() -> impl Strategy<Value = PolicySettings> {
+    let price = prop::sample::select(vec![Price::ADDITIVE, Price::MULTIPLICATIVE]);
+    (
+        prop::sample::select(Policy::ALL.to_vec()),
+        price,
+        any::<bool>(),
+    )
+        .prop_map(|(policy, price, panic)| PolicySettings {
+            policy,
+            price,
+            panic,
+            ..PolicySettings::default()
+        })
+}
+
+proptest! {
+    #[test]
+    fn decisions_keep_their_promises(
+        settings in some_settings(),
+        (weights, candidates) in (1_usize..12).prop_flat_map(|workers| (
+            prop::collection::vec(1_u32..5_000, workers),
+            prop::collection::vec(some_candidate(), workers),
+        )),
+        tried in prop::collection::vec(0_usize..12, 0..4),
+        text in "[a-z]{0,2000}",
+        draw in any::<u64>(),
+    ) {
+        let (ring, key) = (ring_of(&members(&weights)), prompt(text.as_bytes()));
+        let decision = decide(&settings, &ring, &key, &candidates, &tried, draw);
+        let again = decide(&settings, &ring_of(&members(&weights)), &key, &candidates, &tried, draw);
+        prop_assert_eq!(decision, again, "equal views choose equally");
+
+        let count = |standing| candidates.iter().filter(|candidate| candidate.standing == standing).count();
+        let panic = settings.panic && count(Standing::Unhealthy) * 2 > candidates.len();
+        let usable = |index: usize| !tried.contains(&index) && match candidates[index].standing {
+            Standing::Usable => true,
+            Standing::Unhealthy => panic,
+            Standing::Full | Standing::Draining => false,
+        };
+        let anybody = (0..candidates.len()).any(usable);
+        prop_assert_eq!(decision.is_ok(), anybody, "refused only when nobody is usable");
+        if let Ok(Decision { worker, home, expected_tokens, prompt_tokens, .. }) = decision {
+            prop_assert!(usable(worker), "only usable workers, none that were tried");
+            prop_assert!(expected_tokens <= prompt_tokens && (worker == home || expected_tokens == 0));
+        }
+        let explanation = explain(&settings, &ring, &key, &candidates, &tried, draw);
+        prop_assert_eq!(explanation.decision, decision);
+        let chosen = explanation.rows.iter().filter(|row| row.verdict == Verdict::Chosen).map(|row| row.index);
+        prop_assert_eq!(chosen.collect::<Vec<_>>(), decision.map(|decision| decision.worker).into_iter().collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,9 @@
+//! Golden vectors, invariants and decision tables of placement, against its public surface alone.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+mod decisions;
+mod golden;
+mod keys;
+mod rings;
