@@ -52,6 +52,11 @@ impl Phase {
         *self.stage.borrow() > Stage::Serving
     }
 
+    /// Returns when clients should be asked to connect elsewhere. Cancel safe.
+    pub async fn leaving(&self) {
+        self.reached(Stage::Settling).await;
+    }
+
     /// Returns when nothing new may be accepted. Cancel safe.
     pub async fn draining(&self) {
         self.reached(Stage::Draining).await;

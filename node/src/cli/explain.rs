@@ -4,11 +4,11 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Failure;
 use super::client::{AdminArgs, AdminClient};
-use super::show::{field, print_json, print_line};
+use super::show::{Column, field, print_json, print_line, print_table, rows};
 
 /// Shows where a request would go, and why, without sending it.
 #[derive(clap::Args)]
@@ -59,15 +59,35 @@ pub async fn explain(args: ExplainArgs) -> Result<(), Failure> {
     if args.admin.json {
         return print_json(&answer);
     }
-    for name in ["worker", "reason", "replica", "key", "digest"] {
-        print_line(&format!("{name:8} {}", field(&answer, name)))?;
+    for name in ANSWER {
+        print_line(&format!("{name:16} {}", field(&answer, name)))?;
     }
-    let order = answer.get("order").and_then(Value::as_array);
-    for (place, candidate) in order.into_iter().flatten().enumerate() {
-        print_line(&format!("{:>8} {}", place + 1, describe(candidate)))?;
-    }
-    Ok(())
+    print_line("")?;
+    print_table(ORDER, rows(&answer, "order"))
 }
+
+const ANSWER: [&str; 9] = [
+    "worker",
+    "reason",
+    "home",
+    "replica",
+    "model",
+    "policy",
+    "key",
+    "prompt_tokens",
+    "digest",
+];
+
+const ORDER: &[Column] = &[
+    Column("ORDER", "worker"),
+    Column("VERDICT", "verdict"),
+    Column("COST", "cost"),
+    Column("IN-FLIGHT", "in_flight"),
+    Column("LIMIT", "limit"),
+    Column("PREFILL", "pending_prefill_tokens"),
+    Column("CONTEXT", "context_tokens"),
+    Column("EXPECTED", "expected_tokens"),
+];
 
 fn body_of(prompt: &str, model: Option<&str>) -> Vec<u8> {
     let mut body = json!({ "messages": [{ "role": "user", "content": prompt }] });
@@ -91,16 +111,4 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
             file.display()
         ))),
     }
-}
-
-/// A candidate of the order: its name first, then what else the replica said about it.
-fn describe(candidate: &Value) -> String {
-    let Some(fields) = candidate.as_object() else {
-        return candidate.as_str().unwrap_or_default().to_owned();
-    };
-    let others = fields.keys().filter(|name| *name != "worker");
-    let said: Vec<String> = others
-        .map(|name| format!("{name}={}", field(candidate, name)))
-        .collect();
-    format!("{}  {}", field(candidate, "worker"), said.join(" "))
 }

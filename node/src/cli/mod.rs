@@ -10,6 +10,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::config::ConfigError;
+
 mod ca;
 mod client;
 mod explain;
@@ -23,6 +25,7 @@ mod workers;
 pub use ca::{CaArgs, ca};
 pub use explain::{ExplainArgs, explain};
 pub use serve::{ServeArgs, Task};
+pub use show::print_line;
 pub use status::{StatusArgs, status};
 pub use workers::{WorkersArgs, workers};
 
@@ -60,6 +63,9 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Make the certificates by which replicas know each other.
     Ca(CaArgs),
+    /// Fake workers, load, replay, balancer and demo: no router code in them.
+    #[command(flatten)]
+    Testbed(grapevine_testbed::cli::Command),
 }
 
 /// Why a command did not do what it was asked.
@@ -74,6 +80,18 @@ pub enum Failure {
     /// Nobody answers at the admin address; whether a change was made is not known.
     #[error("{0}")]
     Unreachable(String),
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Usage(match error {
+            ConfigError::Unreadable { ref cause, .. } => format!("{error}: {cause}"),
+            ConfigError::Invalid(_) => {
+                let indented = error.to_string().replace('\n', "\n  ");
+                format!("the configuration cannot be used:\n  {indented}")
+            }
+        })
+    }
 }
 
 impl Failure {

@@ -22,15 +22,18 @@ impl clap::Args for SettingFlags {
             let flag = row.flag?;
             let first_lines = row.about.iter().take_while(|line| !line.is_empty());
             let about: String = first_lines.copied().collect();
-            let default = (row.default)().map(|default| format!(" [default: {default}]"));
+            let effect = match flag.kind {
+                FlagKind::Off => format!("Sets {section}.{} to false: ", row.key),
+                _ => String::new(),
+            };
+            let default = match (row.default)() {
+                Some(default) if takes_value(flag.kind) && default != "[]" => {
+                    format!(" [default: {}]", default.trim_matches('"'))
+                }
+                _ => String::new(),
+            };
             let variable = variable(section, row.key);
-            let help = format!(
-                "{}{} [env: {variable}]",
-                about.trim(),
-                default
-                    .filter(|_| takes_value(flag.kind))
-                    .unwrap_or_default(),
-            );
+            let help = format!("{effect}{}{default} [env: {variable}]", about.trim());
             Some(
                 argument(flag)
                     .help(StyledStr::from(help))

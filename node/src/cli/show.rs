@@ -52,16 +52,29 @@ fn plain(value: &Value) -> String {
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
         Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(","),
+        Value::Number(number) if number.is_f64() => {
+            let number = number.as_f64().unwrap_or_default();
+            format!("{}", (number * 10.0).round() / 10.0)
+        }
         other => other.to_string(),
     }
+}
+
+/// The list under a key of an answer; empty where there is none.
+pub(super) fn rows<'a>(answer: &'a Value, key: &str) -> &'a [Value] {
+    let list = answer.get(key).and_then(Value::as_array);
+    list.map_or(&[], Vec::as_slice)
 }
 
 pub(super) fn print_json(value: &Value) -> Result<(), Failure> {
     print_line(&format!("{value:#}"))
 }
 
-/// Writes a line; a reader that left (`| head`) is no failure.
-pub(super) fn print_line(line: &str) -> Result<(), Failure> {
+/// Writes a line to standard output; a reader that left (`| head`) is no failure.
+///
+/// # Errors
+/// Standard output cannot be written, as on a full disk.
+pub fn print_line(line: &str) -> Result<(), Failure> {
     match writeln!(io::stdout(), "{line}") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Refused(format!(
             "cannot write to standard output: {error}"
@@ -78,7 +91,7 @@ mod tests {
 
     #[test]
     fn fields_are_shown_for_people() {
-        let row = json!({"id": "w1", "models": ["a", "b"], "ready": true, "zone": null, "load": 3});
+        let row = json!({"id": "w1", "models": ["a", "b"], "ready": true, "zone": null, "load": 3, "in_flight": 2.0, "cost": 0.75});
         let check = |name, expected| assert_eq!(field(&row, name), expected);
         check("id", "w1");
         check("models", "a,b");
@@ -86,5 +99,7 @@ mod tests {
         check("zone", "-");
         check("nothing", "-");
         check("load", "3");
+        check("in_flight", "2");
+        check("cost", "0.8");
     }
 }

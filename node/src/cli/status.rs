@@ -1,10 +1,8 @@
 //! `grapevine status`: the cluster as one replica sees it.
 
-use serde_json::Value;
-
 use super::Failure;
 use super::client::{AdminArgs, AdminClient};
-use super::show::{Column, field, print_json, print_line, print_table};
+use super::show::{Column, field, print_json, print_line, print_table, rows};
 
 /// Shows the cluster: replicas, workers, and whether all hold the same ring.
 #[derive(clap::Args)]
@@ -19,12 +17,13 @@ pub struct StatusArgs {
 
 const REPLICAS: &[Column] = &[
     Column("REPLICA", "id"),
-    Column("STATE", "state"),
+    Column("LIVE", "live"),
     Column("READY", "ready"),
-    Column("DATA", "http"),
+    Column("DATA", "data"),
+    Column("ADMIN", "admin"),
     Column("GOSSIP", "gossip"),
     Column("VERSION", "version"),
-    Column("RING", "digest"),
+    Column("RING", "ring"),
 ];
 
 /// Prints the view of one replica.
@@ -39,19 +38,14 @@ pub async fn status(args: StatusArgs) -> Result<(), Failure> {
         return print_json(&serde_json::json!({ "cluster": cluster, "workers": workers }));
     }
     print_line(&format!(
-        "cluster {} seen by {}, ring {}",
-        field(&cluster, "cluster"),
+        "seen by {}: ring {}, {} of {} live replicas agree",
         field(&cluster, "replica"),
         field(&cluster, "digest"),
+        field(&cluster, "agreeing"),
+        field(&cluster, "live"),
     ))?;
     print_line("")?;
     print_table(REPLICAS, rows(&cluster, "replicas"))?;
     print_line("")?;
     print_table(super::workers::COLUMNS, rows(&workers, "workers"))
-}
-
-/// The list under a key, or an answer that is itself the list.
-pub(super) fn rows<'a>(answer: &'a Value, key: &str) -> &'a [Value] {
-    let list = answer.get(key).unwrap_or(answer).as_array();
-    list.map_or(&[], Vec::as_slice)
 }

@@ -6,8 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::Failure;
 use super::client::{AdminArgs, AdminClient};
-use super::show::{Column, field, print_json, print_line, print_table};
-use super::status::rows;
+use super::show::{Column, field, print_json, print_line, print_table, rows};
 
 /// Lists and changes the cluster's workers. A change made through one replica reaches all.
 #[derive(clap::Args)]
@@ -72,6 +71,7 @@ pub(super) const COLUMNS: &[Column] = &[
     Column("URL", "url"),
     Column("STATE", "state"),
     Column("HEALTH", "health"),
+    Column("BREAKER", "breaker"),
     Column("IN-FLIGHT", "in_flight"),
     Column("WEIGHT", "weight"),
     Column("ZONE", "zone"),

@@ -72,7 +72,7 @@ fn gossip(config: &Config, checks: &mut Checks<'_>) {
             checks.refuse_if(true, "gossip", key, "missing; ca, cert and key go together");
         }
     }
-    let replica = config.replica.id.as_ref().map_or("r1", |id| id.as_str());
+    let replica = config.replica_id();
     let make = format!(
         "run `grapevine ca init` once and `grapevine ca issue {replica}` for this replica, then \
          set gossip.ca, gossip.cert and gossip.key"

@@ -17,15 +17,15 @@ use super::value::{LOOPBACK, ms};
 section! {
     /// Gossip between replicas: QUIC with mutual TLS on one UDP port. Local to each replica.
     [gossip] GossipSettings {
-        /// Address to bind. Beyond loopback certificates are required.
+        /// Address of the gossip port. Beyond loopback certificates are required.
         host: IpAddr = LOOPBACK, flag "gossip-host" Text;
-        /// UDP port to bind; 0 takes a free one.
+        /// The gossip port (UDP); 0 takes a free one.
         port: u16 = 30002, flag "gossip-port" Text;
         /// Where other replicas reach this one; needed when bound to `0.0.0.0` or behind NAT.
         ///
         /// Unset: the bound address.
         advertise: Option<HostPort> = None, flag "gossip-advertise" Text;
-        /// Replicas to begin with, as `host:port`, in any order.
+        /// Gossip addresses of replicas to begin with, as `host:port`, in any order.
         ///
         /// Tried for ever, names resolved anew each time; dead ones and the own address do no harm.
         /// One that lives is enough: the rest is learned.

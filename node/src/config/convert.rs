@@ -10,12 +10,37 @@ use grapevine_placement::policy::{Bound, PolicySettings, Price};
 use grapevine_placement::ring::RingSettings;
 use grapevine_placement::settings::ClusterSettings;
 
-use super::{ClusterConfig, GossipSettings, PriceRule, WorkerConfig};
+use super::{ClusterConfig, Config, GossipSettings, PriceRule, WorkerConfig};
 
-impl ClusterConfig {
+impl Config {
+    /// Name of this replica: the configured one, or `r1` where it is alone and needs none.
+    #[must_use]
+    pub fn replica_id(&self) -> String {
+        let id = self.replica.id.as_ref();
+        id.map_or_else(|| "r1".to_owned(), ToString::to_string)
+    }
+
     /// The settings of placement, whose fingerprint all replicas compare.
     #[must_use]
-    pub fn placement(&self) -> ClusterSettings {
+    pub fn cluster_settings(&self) -> ClusterSettings {
+        self.cluster.placement()
+    }
+
+    /// What gossip needs to start, telling the other replicas these facts.
+    #[must_use]
+    pub fn gossip_config(&self, facts: Facts) -> GossipConfig {
+        let gossip = &self.gossip;
+        GossipConfig {
+            advertise: gossip.advertise.as_ref().map(ToString::to_string),
+            seeds: gossip.seeds.iter().map(ToString::to_string).collect(),
+            load_batch: self.cluster.load_batch,
+            ..GossipConfig::new(SocketAddr::new(gossip.host, gossip.port), facts)
+        }
+    }
+}
+
+impl ClusterConfig {
+    fn placement(&self) -> ClusterSettings {
         let text_key_bytes = u32::try_from(self.text_key_bytes.0).ok();
         ClusterSettings {
             ring: RingSettings {
@@ -71,17 +96,6 @@ impl ClusterConfig {
 }
 
 impl GossipSettings {
-    /// What gossip needs to start, telling the other replicas these facts.
-    #[must_use]
-    pub fn gossip(&self, cluster: &ClusterConfig, facts: Facts) -> GossipConfig {
-        GossipConfig {
-            advertise: self.advertise.as_ref().map(ToString::to_string),
-            seeds: self.seeds.iter().map(ToString::to_string).collect(),
-            load_batch: cluster.load_batch,
-            ..GossipConfig::new(SocketAddr::new(self.host, self.port), facts)
-        }
-    }
-
     /// The replica's certificate files; none for a cluster of one without an identity.
     #[must_use]
     pub fn identity(&self) -> Option<PemFiles> {

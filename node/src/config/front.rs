@@ -23,9 +23,9 @@ section! {
 section! {
     /// The data port, where clients send their requests.
     [listen] ListenConfig {
-        /// Address to bind. `0.0.0.0` takes requests from everywhere.
+        /// Address of the data port. `0.0.0.0` takes requests from everywhere.
         host: IpAddr = LOOPBACK, flag "host" Text;
-        /// Port to bind; 0 takes a free one.
+        /// The data port; 0 takes a free one.
         port: u16 = 30000, flag "port" Text;
         /// Headers that may carry a client's request id; the first valid one is taken.
         ///
@@ -42,11 +42,11 @@ section! {
 section! {
     /// The admin port: workers, cluster view, explain, readiness, metrics.
     [admin] AdminConfig {
-        /// Address to bind. Beyond loopback a token is required.
+        /// Address of the admin port. Beyond loopback a token is required.
         host: IpAddr = LOOPBACK, flag "admin-host" Text;
-        /// Port to bind; 0 takes a free one.
+        /// The admin port; 0 takes a free one.
         port: u16 = 30001, flag "admin-port" Text;
-        /// Clients must send it as `Authorization: Bearer <token>`.
+        /// Secret of the admin port: clients send `Authorization: Bearer <token>`.
         ///
         /// Prefer the environment to the command line, where other users can read it.
         token: Option<Secret> = None, flag "admin-token" Text;
@@ -56,11 +56,11 @@ section! {
 section! {
     /// Prometheus metrics on a port of their own; the admin port has them too.
     [metrics] MetricsConfig {
-        /// Whether to open this port.
+        /// A port of its own for Prometheus.
         enabled: bool = true, flag "disable-prometheus" Off;
-        /// Address to bind. Metrics name workers and models, never prompts.
+        /// Address of the metrics port. Metrics name workers and models, never prompts.
         host: IpAddr = LOOPBACK, flag "prometheus-host" Text;
-        /// Port to bind; 0 takes a free one.
+        /// The metrics port; 0 takes a free one.
         port: u16 = 29000, flag "prometheus-port" Text;
     }
 }
@@ -95,7 +95,7 @@ section! {
         inter_token: Duration = secs(60), in ms(1)..=HOUR;
         /// Longest time that a client may leave its answer unread.
         write_stall: Duration = secs(60), in ms(1)..=HOUR;
-        /// For a whole request, all attempts and the stream included; 0 is off.
+        /// Longest time of a whole request, all attempts and the stream included; 0 is off.
         whole_request: Option<Duration> = None, flag "request-timeout-secs" Secs;
         /// How long an unused connection to a worker is kept.
         ///

@@ -75,7 +75,7 @@ fn mistakes_are_named_with_place_and_remedy() {
     );
     check(
         "[timeouts]\nconnect = \"0s\"",
-        &["g.toml:2:11: timeouts.connect: must be \"1ms\" to \"1m\", found \"0s\""],
+        &["g.toml:2:11: timeouts.connect: must be \"1ms\" to \"1min\", found \"0s\""],
     );
     check(
         "[limits]\nbody_bytes = \"16MB\"",

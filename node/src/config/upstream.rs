@@ -46,7 +46,7 @@ section! {
 section! {
     /// Retries: only before the first byte reached the client, each time on another worker.
     [retry] RetryConfig {
-        /// Whether to retry at all.
+        /// Retries at all.
         enabled: bool = true, flag "disable-retries" Off;
         /// Attempts in all, the first included.
         max_attempts: NonZeroU32 = count(5), in count(1)..=count(32), flag "retry-max-retries" Text;
@@ -70,7 +70,7 @@ section! {
 section! {
     /// Circuit breaker of each worker, fed by the ends of requests; 4xx, 429 and 503 never open it.
     [breaker] BreakerConfig {
-        /// Whether breakers may open.
+        /// Breakers that may open.
         enabled: bool = true, flag "disable-circuit-breaker" Off;
         /// Failures within `window`, with no success between them, that open it.
         failure_threshold: NonZeroU32 = count(10), flag "cb-failure-threshold" Text;

@@ -121,7 +121,7 @@ texts! {
     IpAddr, "an IP address such as \"127.0.0.1\" or \"0.0.0.0\"",
         |text| text.parse().ok(), IpAddr::to_string;
     Duration, "a duration with its unit, such as \"250ms\", \"10s\" or \"5min\"",
-        parse_duration, |value| humantime::format_duration(*value).to_string();
+        parse_duration, show_duration;
     Name, "a name of 1 to 63 lower-case letters, digits or hyphens, no hyphen at the ends",
         Name::new, Name::to_string;
     HostPort, "an address with its port, such as \"10.0.0.5:30002\" or \"router-2:30002\"",
@@ -146,6 +146,18 @@ fn parse_duration(text: &str) -> Option<Duration> {
     match text.trim() {
         "0" => Some(Duration::ZERO),
         text => humantime::parse_duration(text).ok(),
+    }
+}
+
+/// In the largest unit that keeps it whole: `75s`, not `1m 15s`.
+fn show_duration(value: &Duration) -> String {
+    match (value.as_secs(), value.subsec_nanos()) {
+        (0, 0) => "0s".to_owned(),
+        (_, nanos) if nanos % 1_000_000 != 0 => humantime::format_duration(*value).to_string(),
+        (_, nanos) if nanos != 0 => format!("{}ms", value.as_millis()),
+        (secs, _) if secs % 3600 == 0 => format!("{}h", secs / 3600),
+        (secs, _) if secs % 60 == 0 => format!("{}min", secs / 60),
+        (secs, _) => format!("{secs}s"),
     }
 }
 
