@@ -47,7 +47,7 @@ enum Action {
         replicas: Vec<String>,
         #[command(flatten)]
         place: Place,
-        /// Replace certificates that are there; a running replica takes up the new one by itself.
+        /// Replace certificates that are there; a running replica takes up the new one at its restart.
         #[arg(long)]
         force: bool,
     },

@@ -149,3 +149,86 @@ fn chain(error: &dyn std::error::Error) -> String {
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Above the second that a change waits for its first confirmation.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn client(address: std::net::SocketAddr, token: Option<&str>) -> AdminClient {
+        // Another test of this process may have installed it already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let args = AdminArgs {
+            admin: format!("http://{address}").parse().expect("a URL"),
+            token: token.map(str::to_owned),
+            json: false,
+        };
+        AdminClient::new(&args).expect("a client")
+    }
+
+    /// What the client sent, and what it made of the answer.
+    async fn exchange(answer: &str, path: &[&str]) -> (String, Result<Value, Failure>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let client = client(listener.local_addr().expect("bound"), Some("hush"));
+        let replica = async {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.expect("a whole head"));
+            }
+            stream.write_all(answer.as_bytes()).await.expect("sent");
+            String::from_utf8(head).expect("text")
+        };
+        let call = client.call(Method::DELETE, path, &[("a", "b c")], Vec::new());
+        tokio::join!(replica, call)
+    }
+
+    fn answer(status: &str, body: &str) -> String {
+        let length = body.len();
+        format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
+    }
+
+    #[tokio::test]
+    async fn a_workers_id_is_one_segment_of_the_path() {
+        let path = ["workers", "http://10.0.0.5:8000"];
+        let (head, result) = exchange(&answer("200 OK", r#"{"id":"w"}"#), &path).await;
+        let line = head.lines().next().expect("a request line");
+        let expected = "DELETE /workers/http:%2F%2F10.0.0.5:8000?a=b+c HTTP/1.1";
+        assert_eq!(line, expected);
+        assert!(head.contains("authorization: Bearer hush\r\n"), "{head}");
+        assert_eq!(result.expect("an answer")["id"], "w");
+    }
+
+    #[tokio::test]
+    async fn refusals_carry_the_replicas_words() {
+        let refused = async |status: &str, body: &str| {
+            let (_, result) = exchange(&answer(status, body), &["ring"]).await;
+            result.expect_err("refused").to_string()
+        };
+        let openai = r#"{"error":{"message":"no such worker","code":404}}"#;
+        let found = refused("404 Not Found", openai).await;
+        assert_eq!(found, "404 Not Found: no such worker");
+        let found = refused("401 Unauthorized", "").await;
+        assert!(
+            found.ends_with("give it by --token or GRAPEVINE_ADMIN__TOKEN"),
+            "{found}"
+        );
+        let found = refused("200 OK", "<html>").await;
+        assert!(found.contains("not as a Grapevine admin port"), "{found}");
+    }
+
+    #[tokio::test]
+    async fn nobody_there_is_said_plainly() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        drop(listener);
+        let called = client(address, None).get(&["cluster"]).await;
+        let failure = called.expect_err("nobody listens");
+        assert!(matches!(failure, Failure::Unreachable(_)));
+        let found = failure.to_string();
+        let expected = format!("no replica answers at http://{address}/ (Connection refused");
+        assert!(found.starts_with(&expected), "{found}");
+    }
+}

@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use grapevine_gossip::config;
-use grapevine_placement::key::KeySettings;
-use grapevine_placement::ring::RingSettings;
-use grapevine_placement::{HashAlgorithm, Policy, Ratio};
+use grapevine_placement::{HashAlgorithm, KeySettings, Policy, Ratio, RingSettings};
 
 use super::table::section;
 use super::types::{ByteSize, HostPort, Name, PriceRule};
@@ -32,7 +30,7 @@ section! {
         seeds: Vec<HostPort> = Vec::new(), flag "seed" List;
         /// Certificate of the cluster's authority (PEM), made by `grapevine ca init`.
         ca: Option<PathBuf> = None, flag "gossip-ca" Text;
-        /// Certificate of this replica (PEM), made by `grapevine ca issue`. Read again when it changes.
+        /// Certificate of this replica (PEM), made by `grapevine ca issue`.
         cert: Option<PathBuf> = None, flag "gossip-cert" Text;
         /// Private key of this replica (PEM), readable by this process only.
         key: Option<PathBuf> = None, flag "gossip-key" Text;

@@ -5,10 +5,9 @@ use std::net::SocketAddr;
 use grapevine_gossip::config::{Facts, GossipConfig};
 use grapevine_gossip::identity::PemFiles;
 use grapevine_gossip::worker::{RawWorker, WorkerError, WorkerId, WorkerSpec};
-use grapevine_placement::key::KeySettings;
-use grapevine_placement::policy::{Bound, PolicySettings, Price};
-use grapevine_placement::ring::RingSettings;
-use grapevine_placement::settings::ClusterSettings;
+use grapevine_placement::{
+    Bound, ClusterSettings, KeySettings, PolicySettings, Price, RingSettings,
+};
 
 use super::{ClusterConfig, Config, GossipSettings, PriceRule, WorkerConfig};
 
