@@ -2,5 +2,9 @@
 //!
 //! Shares no code with the router: a fake that shares code shares bugs.
 
+pub mod balancer;
 pub mod cli;
+pub mod client;
 pub mod fake_worker;
+pub mod load;
+pub mod tally;

@@ -3,7 +3,10 @@
 //! Servers print one JSON line, `{"event":"listening","http":"127.0.0.1:NNN"}`, to stdout once
 //! they are bound; everything else they say goes to the log.
 
+mod balancer;
 mod fake_worker;
+mod load;
+mod progress;
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -11,28 +14,42 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Subcommand;
+use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+pub use balancer::BalancerArgs;
 pub use fake_worker::FakeWorkerArgs;
+pub use load::LoadArgs;
+pub(crate) use progress::Progress;
 
 /// Subcommands, to be flattened into the binary's own.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a worker that behaves as vLLM does at the HTTP surface, and fails on demand
     FakeWorker(FakeWorkerArgs),
+    /// Spread TCP connections over replicas
+    Balancer(BalancerArgs),
+    /// Send generated requests and measure the answers
+    Load(LoadArgs),
 }
 
 /// Runs a subcommand; the exit code says whether what it was asked for held.
 pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::FakeWorker(args) => args.run().await,
+        Command::Balancer(args) => args.run().await,
+        Command::Load(args) => args.run().await,
     }
 }
 
 fn announce(addr: SocketAddr) -> anyhow::Result<()> {
-    let line = serde_json::json!({ "event": "listening", "http": addr.to_string() });
+    print_json(&json!({ "event": "listening", "http": addr.to_string() }))
+}
+
+/// One line on stdout.
+fn print_json(value: &Value) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{line}")
+    writeln!(stdout, "{value}")
         .and_then(|()| stdout.flush())
         .context("cannot write to stdout")
 }

@@ -1,0 +1,174 @@
+//! The backends: order of choice, health as checks see it, counts.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use serde::Serialize;
+
+/// Who gets a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Strategy {
+    /// Each backend in turn.
+    RoundRobin,
+    /// The backend with the fewest open connections; ties in turn.
+    LeastConnections,
+}
+
+/// Counts of one backend since start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BackendStats {
+    /// `host:port` as configured.
+    pub address: String,
+    /// False while the active check says no.
+    pub up: bool,
+    /// Connections open now.
+    pub open: u64,
+    /// Connections given to it.
+    pub connections: u64,
+    /// Connects that failed.
+    pub refused: u64,
+    /// Bytes towards the backend, of connections that ended in order.
+    pub bytes_up: u64,
+    /// Bytes towards clients, of connections that ended in order.
+    pub bytes_down: u64,
+}
+
+#[derive(Debug)]
+struct Backend {
+    address: String,
+    up: AtomicBool,
+    open: AtomicU64,
+    connections: AtomicU64,
+    refused: AtomicU64,
+    bytes_up: AtomicU64,
+    bytes_down: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    backends: Vec<Backend>,
+    strategy: Strategy,
+    turn: AtomicUsize,
+}
+
+/// One open connection; dropping it counts it out.
+pub(super) struct Open<'a>(&'a Backend);
+
+impl Pool {
+    pub(super) fn new(addresses: Vec<String>, strategy: Strategy) -> Self {
+        let backend = |address| Backend {
+            address,
+            up: AtomicBool::new(true),
+            open: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            bytes_up: AtomicU64::new(0),
+            bytes_down: AtomicU64::new(0),
+        };
+        Self {
+            backends: addresses.into_iter().map(backend).collect(),
+            strategy,
+            turn: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn address(&self, index: usize) -> &str {
+        &self.backends[index].address
+    }
+
+    /// All backends in the order to try them: those that are down come last, because a wrong
+    /// check must not refuse what would have worked.
+    pub(super) fn order(&self) -> Vec<usize> {
+        let count = self.backends.len();
+        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        let mut order: Vec<usize> = (0..count).map(|step| (first + step) % count).collect();
+        order.sort_by_key(|index| {
+            let backend = &self.backends[*index];
+            let load = match self.strategy {
+                Strategy::RoundRobin => 0,
+                Strategy::LeastConnections => backend.open.load(Ordering::Relaxed),
+            };
+            (!backend.up.load(Ordering::Relaxed), load)
+        });
+        order
+    }
+
+    /// Sets what the check says; true when that is news.
+    pub(super) fn set_up(&self, index: usize, up: bool) -> bool {
+        self.backends[index].up.swap(up, Ordering::Relaxed) != up
+    }
+
+    pub(super) fn refused(&self, index: usize) {
+        self.backends[index].refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn opened(&self, index: usize) -> Open<'_> {
+        let backend = &self.backends[index];
+        backend.open.fetch_add(1, Ordering::Relaxed);
+        backend.connections.fetch_add(1, Ordering::Relaxed);
+        Open(backend)
+    }
+
+    pub(super) fn stats(&self) -> Vec<BackendStats> {
+        let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        let stats = |backend: &Backend| BackendStats {
+            address: backend.address.clone(),
+            up: backend.up.load(Ordering::Relaxed),
+            open: read(&backend.open),
+            connections: read(&backend.connections),
+            refused: read(&backend.refused),
+            bytes_up: read(&backend.bytes_up),
+            bytes_down: read(&backend.bytes_down),
+        };
+        self.backends.iter().map(stats).collect()
+    }
+}
+
+impl Open<'_> {
+    pub(super) fn done(&mut self, up: u64, down: u64) {
+        self.0.bytes_up.fetch_add(up, Ordering::Relaxed);
+        self.0.bytes_down.fetch_add(down, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(strategy: Strategy) -> Pool {
+        Pool::new(vec!["a".into(), "b".into(), "c".into()], strategy)
+    }
+
+    #[test]
+    fn round_robin_takes_turns_and_lists_everybody() {
+        let pool = pool(Strategy::RoundRobin);
+        assert_eq!(pool.order(), [0, 1, 2]);
+        assert_eq!(pool.order(), [1, 2, 0]);
+        assert_eq!(pool.order(), [2, 0, 1]);
+    }
+
+    #[test]
+    fn least_connections_prefers_the_idle() {
+        let pool = pool(Strategy::LeastConnections);
+        let _a = [pool.opened(0), pool.opened(0)];
+        let b = pool.opened(1);
+        assert_eq!(pool.order(), [2, 1, 0]);
+        drop(b);
+        assert_eq!(pool.order()[2], 0);
+    }
+
+    #[test]
+    fn a_backend_that_is_down_comes_last() {
+        let pool = pool(Strategy::RoundRobin);
+        assert!(pool.set_up(0, false));
+        assert!(!pool.set_up(0, false), "no news");
+        for _ in 0..3 {
+            assert_eq!(pool.order()[2], 0);
+        }
+    }
+}

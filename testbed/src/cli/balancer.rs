@@ -1,0 +1,64 @@
+//! `grapevine balancer`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{StopSignals, announce, print_json};
+use crate::balancer::{Balancer, Check, Config, Strategy};
+
+/// Arguments of `balancer`.
+#[derive(Debug, Args)]
+pub struct BalancerArgs {
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1")]
+    host: IpAddr,
+    /// Port; 0 chooses a free one
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+    /// Backends as HOST:PORT
+    #[arg(long = "backend", required = true, num_args = 1.., value_delimiter = ',')]
+    backends: Vec<String>,
+    /// Who gets a connection
+    #[arg(long, value_enum, default_value = "round-robin")]
+    strategy: Strategy,
+    /// Time for a connect before the next backend is tried
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "1s")]
+    connect_timeout: Duration,
+    /// Ask backends by GET on this path whether they want traffic, e.g. /readiness
+    #[arg(long)]
+    check_path: Option<String>,
+    /// Time between two checks of a backend, and time for the answer
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "500ms")]
+    check_interval: Duration,
+    /// Connections at once; more wait
+    #[arg(long, default_value_t = 10_000)]
+    connections_max: usize,
+}
+
+impl BalancerArgs {
+    /// Serves until SIGTERM or SIGINT, then prints each backend's counts as one JSON line.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let mut signals = StopSignals::new()?;
+        let check = self.check_path.map(|path| Check {
+            path,
+            interval: self.check_interval,
+            timeout: self.check_interval,
+        });
+        let config = Config {
+            listen: SocketAddr::from((self.host, self.port)),
+            backends: self.backends,
+            strategy: self.strategy,
+            connect_timeout: self.connect_timeout,
+            check,
+            connections_max: self.connections_max,
+        };
+        let balancer = Balancer::start(config).await?;
+        announce(balancer.addr())?;
+        signals.next().await;
+        print_json(&serde_json::json!({ "event": "stopped", "backends": balancer.stats() }))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
