@@ -2,6 +2,6 @@
 
 use super::{Reason, fleet::Fleet};
 
-pub(super) fn choose(fleet: &Fleet<'_>) -> (usize, Reason) {
-    fleet.first_usable()
+pub(super) fn choose(fleet: &Fleet<'_>, holder: usize) -> (usize, Reason) {
+    (holder, fleet.why_not_home(holder))
 }

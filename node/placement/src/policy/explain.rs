@@ -109,7 +109,6 @@ pub fn explain(
 }
 
 fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
-    let bounded = fleet.settings.policy == Policy::Prefix;
     Row {
         index,
         cost: match fleet.settings.policy {
@@ -118,7 +117,7 @@ fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
             Policy::ConsistentHash | Policy::Sticky | Policy::Random | Policy::RoundRobin => None,
         },
         load: fleet.candidate(index).load,
-        limit: bounded.then(|| fleet.limit(index)),
+        limit: (fleet.settings.policy == Policy::Prefix).then(|| fleet.limit(index)),
         expected_tokens: fleet.expected_tokens(index),
         verdict: match fleet.candidate(index).standing {
             _ if chosen == Some(index) => Verdict::Chosen,
@@ -126,10 +125,8 @@ fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
             Standing::Full => Verdict::Full,
             Standing::Draining => Verdict::Draining,
             Standing::Unhealthy if !fleet.panic => Verdict::Unhealthy,
-            Standing::Unhealthy | Standing::Usable if bounded && !fleet.within_bound(index) => {
-                Verdict::OverBound
-            }
-            Standing::Unhealthy | Standing::Usable => Verdict::Eligible,
+            Standing::Unhealthy | Standing::Usable if fleet.eligible(index) => Verdict::Eligible,
+            Standing::Unhealthy | Standing::Usable => Verdict::OverBound,
         },
     }
 }

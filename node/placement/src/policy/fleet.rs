@@ -15,6 +15,10 @@ pub(super) struct Fleet<'a> {
     tried: &'a [usize],
     /// More than half unhealthy: health is not believed.
     pub(super) panic: bool,
+    /// Whether the bound keeps workers out: in policy `prefix`, unless nobody usable is below it.
+    bounded: bool,
+    /// First eligible worker in order: the home, or who stands in for it. None if nobody is usable.
+    holder: Option<usize>,
     /// Requests in flight per worker, the one being placed included.
     mean_requests: f64,
     /// In thousandths.
@@ -50,6 +54,8 @@ impl<'a> Fleet<'a> {
             candidates,
             tried,
             panic,
+            bounded: settings.policy == Policy::Prefix,
+            holder: None,
             mean_requests: 1.0,
             mean_weight: 1.0,
         };
@@ -65,17 +71,22 @@ impl<'a> Fleet<'a> {
             fleet.mean_requests = requests / count;
             fleet.mean_weight = weight / count;
         }
+
+        fleet.holder = fleet.order.first(|index| fleet.eligible(index));
+        if fleet.holder.is_none() {
+            // Those below the bound are all tried or full. The bound alone never refuses a request.
+            fleet.bounded = false;
+            fleet.holder = fleet.order.first(|index| fleet.usable(index));
+        }
         Ok(fleet)
     }
 
     pub(super) fn decide(&self, draw: u64) -> Result<Decision, NoWorker> {
-        if !(0..self.len()).any(|index| self.usable(index)) {
-            return Err(self.no_worker());
-        }
+        let holder = self.holder.ok_or_else(|| self.no_worker())?;
         let (worker, reason) = match self.settings.policy {
-            Policy::Prefix => prefix::choose(self),
-            Policy::ConsistentHash => consistent_hash::choose(self),
-            Policy::Sticky => sticky::choose(self, draw),
+            Policy::Prefix => prefix::choose(self, holder),
+            Policy::ConsistentHash => consistent_hash::choose(self, holder),
+            Policy::Sticky => sticky::choose(self, holder, draw),
             Policy::LeastRequest => least_request::choose(self),
             Policy::PowerOfTwo => power_of_two::choose(self, draw),
             Policy::Random => random::choose(self, draw),
@@ -112,7 +123,7 @@ impl<'a> Fleet<'a> {
         self.tried.contains(&index)
     }
 
-    /// Whether this worker may take this request, load apart.
+    /// Whether this worker may take this request, the bound apart.
     pub(super) fn usable(&self, index: usize) -> bool {
         !self.tried(index)
             && match self.candidates[index].standing {
@@ -120,6 +131,11 @@ impl<'a> Fleet<'a> {
                 Standing::Unhealthy => self.panic,
                 Standing::Full | Standing::Draining => false,
             }
+    }
+
+    /// Whether this worker may take this request.
+    pub(super) fn eligible(&self, index: usize) -> bool {
+        self.usable(index) && (!self.bounded || self.within_bound(index))
     }
 
     /// Members that may be used by this request, in order of their ids.
@@ -135,27 +151,22 @@ impl<'a> Fleet<'a> {
     }
 
     /// Whether the request, once placed here, stays within the bound.
-    pub(super) fn within_bound(&self, index: usize) -> bool {
+    fn within_bound(&self, index: usize) -> bool {
         self.candidates[index].load.requests + 1.0 <= self.limit(index)
     }
 
-    /// Tokens of the prompt expected in this worker's cache: a part of the stable ones at home, none elsewhere.
+    /// Tokens of the prompt expected in this worker's cache: a part of the stable ones at the first eligible
+    /// worker in order, none elsewhere.
+    ///
+    /// Not only at the home: a dead or crowded home's conversations would wander, each turn to whoever is idle.
+    /// Every replica that skips the home expects them at the same heir.
     pub(super) fn expected_tokens(&self, index: usize) -> u32 {
-        if index != self.order.home() {
+        if Some(index) != self.holder {
             return 0;
         }
         let credit = self.settings.home_credit.get().min(1.0);
         // Rounded down; at most the stable tokens, so it fits.
         (credit * f64::from(self.key.stable_tokens())) as u32
-    }
-
-    /// First usable worker in order, and why it is not the home if it is not.
-    pub(super) fn first_usable(&self) -> (usize, Reason) {
-        let worker = self
-            .order
-            .first(|index| self.usable(index))
-            .expect("somebody is usable");
-        (worker, self.why_not_home(worker))
     }
 
     /// Reason of a choice by order: what kept the request from its home.

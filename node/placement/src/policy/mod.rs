@@ -1,11 +1,11 @@
 //! Policy: one decision. Key, ring, loads and standings in; worker and reason out.
 //!
-//! An enum chooses, one function per policy answers; all see the same [`Fleet`] and yield the same
+//! An enum chooses, one function per policy answers; all see the same fleet (`fleet.rs`) and yield the same
 //! [`Decision`]. A retry or failover is the same decision without the workers that were tried.
 //! No randomness: policies that draw get the draw.
 //!
-//! Invariants, each a test of that name: `equal_views_choose_equally`, `tried_workers_are_never_chosen`,
-//! `only_usable_workers_are_chosen`, `bound_holds_while_requests_are_placed`.
+//! Invariants, each a test of that name: `equal_views_choose_equally`, `only_usable_workers_are_chosen`,
+//! `bound_holds_while_requests_are_placed`, `idle_homes_keep_their_keys_at_any_weight`.
 
 mod consistent_hash;
 mod decision;

@@ -7,28 +7,14 @@
 
 use super::{Price, Reason, fleet::Fleet};
 
-pub(super) fn choose(fleet: &Fleet<'_>) -> (usize, Reason) {
-    let smallest = |accepts: &dyn Fn(usize) -> bool| {
-        fleet
-            .usable_indices()
-            .filter(|&index| accepts(index))
-            .map(|index| cost(fleet, index))
-            .reduce(f64::min)
-    };
-    // Those below the bound may all be tried or full: then the cheapest above it. The bound never refuses.
-    let bounded = smallest(&|index| fleet.within_bound(index));
-    let near = bounded
-        .or_else(|| smallest(&|_| true))
-        .expect("somebody is usable")
+pub(super) fn choose(fleet: &Fleet<'_>, holder: usize) -> (usize, Reason) {
+    let eligible = (0..fleet.len()).filter(|&index| fleet.eligible(index));
+    let near = eligible
+        .map(|index| cost(fleet, index))
+        .fold(f64::INFINITY, f64::min)
         * tolerance(fleet.settings.price);
-    let worker = fleet
-        .order
-        .first(|index| {
-            fleet.usable(index)
-                && (bounded.is_none() || fleet.within_bound(index))
-                && cost(fleet, index) <= near
-        })
-        .expect("the cheapest is within tolerance of itself");
+    let cheap = |index| fleet.eligible(index) && cost(fleet, index) <= near;
+    let worker = fleet.order.first(cheap).unwrap_or(holder);
     (worker, fleet.why_not_home(worker))
 }
 

@@ -88,7 +88,8 @@ pub struct PolicySettings {
     pub policy: Policy,
     /// Default [`Price::ADDITIVE`].
     pub price: Price,
-    /// Part of a key's stable tokens that its home is expected to hold. Default 0.75; above 1 counts as 1.
+    /// Part of a key's stable tokens that its home, or who stands in for it, is expected to hold.
+    /// Default 0.75; above 1 counts as 1.
     ///
     /// Higher: homes are left later. Lower: load counts more.
     pub home_credit: Ratio,

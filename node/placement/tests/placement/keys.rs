@@ -1,7 +1,7 @@
 //! Invariants of keys.
 
 use grapevine_placement::{Key, KeyBuilder, KeySettings, Link};
-use proptest::prelude::*;
+use proptest::{prelude::*, sample::Index};
 
 use crate::common::{chat, prompt};
 
@@ -33,7 +33,7 @@ proptest! {
     #[test]
     fn chain_is_independent_of_split(
         text in prop::collection::vec(any::<u8>(), 0..3_000),
-        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        cuts in prop::collection::vec(any::<Index>(), 0..12),
         in_message in any::<bool>(),
     ) {
         let build = |pieces: &[&[u8]]| {
@@ -55,7 +55,10 @@ proptest! {
     }
 
     #[test]
-    fn token_ids_are_independent_of_split(ids in prop::collection::vec(any::<u32>(), 0..900), cut in any::<prop::sample::Index>()) {
+    fn token_ids_are_independent_of_split(
+        ids in prop::collection::vec(any::<u32>(), 0..900),
+        cut in any::<Index>(),
+    ) {
         let build = |pieces: [&[u32]; 2]| {
             let mut builder = KeyBuilder::new(&KeySettings::default(), "m", b"");
             builder.token_ids(&[]);
@@ -80,7 +83,10 @@ proptest! {
     }
 
     #[test]
-    fn links_reach_as_far_as_the_texts_agree(text in prop::collection::vec(any::<u8>(), 1..3_000), place in any::<prop::sample::Index>()) {
+    fn links_reach_as_far_as_the_texts_agree(
+        text in prop::collection::vec(any::<u8>(), 1..3_000),
+        place in any::<Index>(),
+    ) {
         let place = place.index(text.len());
         let mut other = text.clone();
         other[place] ^= 1;
