@@ -42,7 +42,7 @@ fn without_flags_everything_is_default() {
 fn a_command_line_of_vllm_router_is_understood() {
     let config = config(
         "--host 127.0.0.1 --port 8080 --worker-urls http://a:8000 http://b:8000 \
-         --policy consistent_hash --api-key k --log-level warn \
+         --policy consistent_hash --api-key k --log-level warning \
          --prometheus-host 127.0.0.2 --prometheus-port 9100 \
          --request-id-headers x-request-id x-my-id --request-timeout-secs 1800 \
          --max-payload-size 536870912 --max-concurrent-requests 64 \

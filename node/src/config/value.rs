@@ -132,6 +132,7 @@ texts! {
         |text| text.parse().ok(), HeaderName::to_string;
     PathBuf, "a path",
         |text| (!text.is_empty()).then(|| text.into()), |path| path.display().to_string();
+    Level, "one of trace, debug, info, warn, error", parse_level, show_level;
     String, "a text", |text| Some(text.to_owned()), String::clone;
 }
 
@@ -140,6 +141,22 @@ fn parse_worker_url(text: &str) -> Option<WorkerUrl> {
     text.parse()
         .ok()
         .filter(|url: &WorkerUrl| url.base().starts_with("http://"))
+}
+
+/// Also vllm-router's names for the two highest.
+fn parse_level(text: &str) -> Option<Level> {
+    Some(match text {
+        "trace" => Level::TRACE,
+        "debug" => Level::DEBUG,
+        "info" => Level::INFO,
+        "warn" | "warning" => Level::WARN,
+        "error" | "critical" => Level::ERROR,
+        _ => return None,
+    })
+}
+
+fn show_level(level: &Level) -> String {
+    level.as_str().to_ascii_lowercase()
 }
 
 fn parse_duration(text: &str) -> Option<Duration> {
@@ -337,17 +354,4 @@ words! {
     ];
     HashAlgorithm, HashAlgorithm::ALL, HashAlgorithm::as_str, [];
     PriceRule, PriceRule::ALL, PriceRule::as_str, [];
-    Level, [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR], level_word, [
-        "warning" => "warn", "critical" => "error"
-    ];
-}
-
-const fn level_word(level: Level) -> &'static str {
-    match level {
-        Level::TRACE => "trace",
-        Level::DEBUG => "debug",
-        Level::INFO => "info",
-        Level::WARN => "warn",
-        Level::ERROR => "error",
-    }
 }
