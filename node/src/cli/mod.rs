@@ -24,7 +24,7 @@ mod workers;
 
 pub use ca::{CaArgs, ca};
 pub use explain::{ExplainArgs, explain};
-pub use serve::{ServeArgs, Task};
+pub use serve::{ServeArgs, Task, check};
 pub use show::print_line;
 pub use status::{StatusArgs, status};
 pub use workers::{WorkersArgs, workers};

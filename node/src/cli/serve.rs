@@ -2,9 +2,13 @@
 
 use std::path::PathBuf;
 
+use grapevine_gossip::Identity;
+
 use crate::config::{Config, ConfigError, Layers};
 
+use super::Failure;
 use super::settings::SettingFlags;
+use super::show::print_line;
 
 /// Runs a router replica until SIGTERM or SIGINT.
 #[derive(clap::Args)]
@@ -76,4 +80,21 @@ impl ServeArgs {
             Task::Run(config)
         })
     }
+}
+
+/// Checks what can be checked without a port, beyond the settings themselves, and says what is
+/// missing.
+///
+/// # Errors
+/// The certificates do not prove what this replica would claim, or standard output is closed.
+pub fn check(config: &Config) -> Result<(), Failure> {
+    if let Some(files) = config.gossip.identity() {
+        let replica = config.replica_id();
+        Identity::load(config.cluster.id.as_str(), &replica, &files)
+            .map_err(|error| Failure::Usage(error.to_string()))?;
+    }
+    for note in config.notes() {
+        print_line(&note)?;
+    }
+    print_line("the configuration is good")
 }
