@@ -1,0 +1,246 @@
+//! Errors that clients see, always in OpenAI's shape, and the one place that gives each its status.
+//!
+//! Shape: `{"error":{"message","type","param","code"}}`, as OpenAI's API reference and vLLM 0.32 answer.
+//! `429` and `503` always carry `Retry-After`.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use serde::Serialize;
+
+/// What went wrong, as one label of a metric and one status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The body or a parameter cannot be understood.
+    InvalidRequest,
+    /// The token is missing or wrong.
+    Unauthorized,
+    /// No worker in the cluster serves the model.
+    ModelNotFound,
+    /// The path exists for another method only.
+    MethodNotAllowed,
+    /// The path is not served.
+    NotFound,
+    /// The client's body stalled.
+    RequestTimeout,
+    /// The body is above the limit.
+    TooLarge,
+    /// A limit of this replica is reached.
+    Overloaded,
+    /// No usable worker for the model right now.
+    NoWorker,
+    /// Every attempt failed before a byte reached the client.
+    UpstreamFailed,
+    /// The worker's answer broke off after bytes had reached the client.
+    UpstreamBroke,
+    /// No attempt produced a first token in time.
+    UpstreamTimeout,
+    /// The replica is shutting down.
+    ShuttingDown,
+    /// A defect of the router.
+    Internal,
+}
+
+impl ErrorKind {
+    /// HTTP status of this error.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::InvalidRequest => StatusCode::BAD_REQUEST,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::ModelNotFound | Self::NotFound => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Overloaded | Self::NoWorker | Self::ShuttingDown => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::UpstreamFailed | Self::UpstreamBroke => StatusCode::BAD_GATEWAY,
+            Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// OpenAI's `type` field.
+    fn openai_type(self) -> &'static str {
+        match self {
+            Self::InvalidRequest
+            | Self::Unauthorized
+            | Self::ModelNotFound
+            | Self::NotFound
+            | Self::MethodNotAllowed
+            | Self::RequestTimeout
+            | Self::TooLarge => "invalid_request_error",
+            Self::Overloaded | Self::NoWorker | Self::ShuttingDown => "overloaded_error",
+            Self::UpstreamFailed | Self::UpstreamBroke | Self::UpstreamTimeout | Self::Internal => {
+                "server_error"
+            }
+        }
+    }
+
+    /// Stable machine-readable `code`, also the metric label.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::InvalidRequest => "invalid_request",
+            Self::Unauthorized => "unauthorized",
+            Self::ModelNotFound => "model_not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::NotFound => "not_found",
+            Self::RequestTimeout => "request_timeout",
+            Self::TooLarge => "request_too_large",
+            Self::Overloaded => "overloaded",
+            Self::NoWorker => "no_worker_available",
+            Self::UpstreamFailed => "upstream_failed",
+            Self::UpstreamBroke => "upstream_broke",
+            Self::UpstreamTimeout => "upstream_timeout",
+            Self::ShuttingDown => "shutting_down",
+            Self::Internal => "internal_error",
+        }
+    }
+}
+
+/// An error on its way to a client. Nothing in it may hold prompt text, keys or credentials.
+#[derive(Debug, Clone)]
+pub struct ApiError {
+    /// Decides status, type and code.
+    pub kind: ErrorKind,
+    /// For people: what happened and what to do.
+    pub message: Cow<'static, str>,
+    /// The offending parameter of the request, when there is one.
+    pub param: Option<&'static str>,
+}
+
+impl ApiError {
+    /// An error without a parameter.
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            param: None,
+        }
+    }
+
+    /// A 400 that names the parameter at fault.
+    pub fn invalid(param: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            kind: ErrorKind::InvalidRequest,
+            message: message.into(),
+            param: Some(param),
+        }
+    }
+
+    /// The JSON body.
+    pub fn body(&self) -> Bytes {
+        #[derive(Serialize)]
+        struct Outer<'a> {
+            error: Inner<'a>,
+        }
+        #[derive(Serialize)]
+        struct Inner<'a> {
+            message: &'a str,
+            r#type: &'a str,
+            param: Option<&'a str>,
+            code: &'a str,
+        }
+        let outer = Outer {
+            error: Inner {
+                message: &self.message,
+                r#type: self.kind.openai_type(),
+                param: self.param,
+                code: self.kind.code(),
+            },
+        };
+        serde_json::to_vec(&outer)
+            .expect("strings always serialise")
+            .into()
+    }
+
+    /// The event that ends a stream whose head has already gone out: no `[DONE]` follows it.
+    /// `mid_line`: the stream broke within a line, which has to be ended first.
+    pub fn sse_event(&self, mid_line: bool) -> Bytes {
+        let body = self.body();
+        let mut event = Vec::with_capacity(body.len() + 12);
+        if mid_line {
+            event.extend_from_slice(b"\n\n");
+        }
+        event.extend_from_slice(b"data: ");
+        event.extend_from_slice(&body);
+        event.extend_from_slice(b"\n\n");
+        event.into()
+    }
+
+    /// The response, complete with `Retry-After` where the status calls for one.
+    pub fn response(&self) -> Response<Bytes> {
+        let status = self.kind.status();
+        let mut response = Response::new(self.body());
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
+        if let Some(after) = retry_after(status) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs()));
+        }
+        response
+    }
+}
+
+/// How long a client should wait before it tries again, for statuses that mean "later".
+pub fn retry_after(status: StatusCode) -> Option<Duration> {
+    matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+    )
+    .then_some(Duration::from_secs(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [ErrorKind; 14] = [
+        ErrorKind::InvalidRequest,
+        ErrorKind::Unauthorized,
+        ErrorKind::ModelNotFound,
+        ErrorKind::MethodNotAllowed,
+        ErrorKind::NotFound,
+        ErrorKind::RequestTimeout,
+        ErrorKind::TooLarge,
+        ErrorKind::Overloaded,
+        ErrorKind::NoWorker,
+        ErrorKind::UpstreamFailed,
+        ErrorKind::UpstreamBroke,
+        ErrorKind::UpstreamTimeout,
+        ErrorKind::ShuttingDown,
+        ErrorKind::Internal,
+    ];
+
+    #[test]
+    fn every_error_has_openai_shape_and_later_means_retry_after() {
+        for kind in ALL {
+            let response = ApiError::new(kind, "what to do").response();
+            let json: serde_json::Value =
+                serde_json::from_slice(response.body()).expect("body is JSON");
+            for field in ["message", "type", "param", "code"] {
+                assert!(json["error"].get(field).is_some(), "{kind:?} lacks {field}");
+            }
+            let later = matches!(response.status().as_u16(), 429 | 503);
+            assert_eq!(
+                later,
+                response.headers().contains_key("retry-after"),
+                "{kind:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn stream_event_is_one_data_line_and_no_done() {
+        let event = ApiError::new(ErrorKind::UpstreamBroke, "line\nbreak").sse_event(false);
+        let text = std::str::from_utf8(&event).expect("UTF-8");
+        assert!(text.starts_with("data: {\"error\":") && text.ends_with("\n\n"));
+        assert_eq!(text.trim_end().lines().count(), 1);
+        assert!(!text.contains("[DONE]"));
+    }
+}

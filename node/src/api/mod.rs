@@ -1,0 +1,11 @@
+//! The OpenAI surface: which endpoint a request is for, what its body says, and how errors look.
+//!
+//! No sockets here; `proxy` owns the request's life.
+
+pub mod endpoint;
+pub mod error;
+pub mod models;
+pub mod request;
+
+pub use endpoint::Endpoint;
+pub use error::ApiError;

@@ -1,0 +1,411 @@
+//! What a body says, borrowed from its bytes: one parse, no copy of a prompt unless JSON escapes force it.
+//!
+//! Only the fields that placement needs are looked at. Everything else is the worker's business, and the
+//! bytes go on as they came.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::Endpoint;
+use super::error::{ApiError, ErrorKind};
+
+/// A string that borrows from the body when it holds no escapes.
+///
+/// `Option<Cow<str>>` would always copy: serde borrows only through a visitor of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text<'a>(pub Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextVisitor;
+        impl<'de> Visitor<'de> for TextVisitor {
+            type Value = Text<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_borrowed_str<E: de::Error>(self, v: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(v)))
+            }
+            fn visit_str<E: de::Error>(self, v: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(v.to_owned())))
+            }
+            fn visit_string<E: de::Error>(self, v: String) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(v)))
+            }
+        }
+        deserializer.deserialize_str(TextVisitor)
+    }
+}
+
+/// Content of a message: text, parts, or nothing (an assistant turn that only calls tools).
+#[derive(Debug, Default)]
+pub enum Content<'a> {
+    /// A plain string.
+    Text(Text<'a>),
+    /// The list of parts. Text parts count by their text, others by their JSON.
+    Parts(Vec<Part<'a>>),
+    /// `null`, or not there.
+    #[default]
+    None,
+}
+
+/// One part of a message's content.
+#[derive(Debug)]
+pub struct Part<'a> {
+    /// Text of a `text` part.
+    pub text: Option<Text<'a>>,
+    /// The part as it stands in the body, for every other type.
+    pub raw: &'a str,
+}
+
+/// One message of a chat.
+#[derive(Debug, serde::Deserialize)]
+pub struct Message<'a> {
+    /// `system`, `user`, `assistant`, `tool`, ...
+    #[serde(borrow)]
+    pub role: Text<'a>,
+    /// What it says.
+    #[serde(borrow, default)]
+    pub content: Content<'a>,
+    /// Calls that an assistant turn made, as JSON.
+    #[serde(borrow, default)]
+    pub tool_calls: Option<&'a RawValue>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ContentVisitor;
+        impl<'de> Visitor<'de> for ContentVisitor {
+            type Value = Content<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string, a list of content parts, or null")
+            }
+            fn visit_borrowed_str<E: de::Error>(self, v: &'de str) -> Result<Self::Value, E> {
+                Ok(Content::Text(Text(Cow::Borrowed(v))))
+            }
+            fn visit_str<E: de::Error>(self, v: &str) -> Result<Self::Value, E> {
+                Ok(Content::Text(Text(Cow::Owned(v.to_owned()))))
+            }
+            fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+                Ok(Content::None)
+            }
+            fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<Self::Value, S::Error> {
+                let mut parts = Vec::with_capacity(seq.size_hint().unwrap_or(2));
+                while let Some(raw) = seq.next_element::<&RawValue>()? {
+                    parts.push(Part::of(raw).map_err(de::Error::custom)?);
+                }
+                Ok(Content::Parts(parts))
+            }
+        }
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+impl<'a> Part<'a> {
+    fn of(raw: &'a RawValue) -> Result<Self, serde_json::Error> {
+        #[derive(serde::Deserialize)]
+        struct TextPart<'a> {
+            #[serde(borrow, default)]
+            r#type: Option<Text<'a>>,
+            #[serde(borrow, default)]
+            text: Option<Text<'a>>,
+        }
+        let raw_text = raw.get();
+        // A bare string among the parts is accepted by some servers; it counts as it stands.
+        if !raw_text.starts_with('{') {
+            return Ok(Self {
+                text: None,
+                raw: raw_text,
+            });
+        }
+        let part: TextPart<'a> = serde_json::from_str(raw_text)?;
+        let is_text = part.r#type.is_none_or(|t| t.0 == "text");
+        Ok(Self {
+            text: part.text.filter(|_| is_text),
+            raw: raw_text,
+        })
+    }
+}
+
+/// `prompt` or `input`: the forms that OpenAI and vLLM take.
+#[derive(Debug)]
+pub enum Prompt<'a> {
+    /// One text.
+    Text(Text<'a>),
+    /// Token ids of one prompt.
+    Tokens(Vec<u32>),
+    /// Several prompts. The first names the home; all of them go to one worker.
+    Batch(Vec<Prompt<'a>>),
+    /// Anything else (a list of messages of `/v1/responses`, say), as JSON.
+    Raw(&'a str),
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Prompt<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = <&'de RawValue>::deserialize(deserializer)?;
+        Ok(Self::of(raw.get()))
+    }
+}
+
+impl<'a> Prompt<'a> {
+    fn of(json: &'a str) -> Self {
+        let second = json
+            .as_bytes()
+            .get(1..)
+            .and_then(|rest| rest.iter().find(|b| !b.is_ascii_whitespace()));
+        let parsed = match (json.as_bytes().first(), second) {
+            (Some(b'"'), _) => serde_json::from_str(json).map(Self::Text),
+            (Some(b'['), Some(b'0'..=b'9')) => serde_json::from_str(json).map(Self::Tokens),
+            (Some(b'['), Some(b'"' | b'[')) => serde_json::from_str(json).map(Self::Batch),
+            _ => return Self::Raw(json),
+        };
+        parsed.unwrap_or(Self::Raw(json))
+    }
+}
+
+/// The fields of a body that placement reads.
+#[derive(Debug, Default)]
+pub struct BodyView<'a> {
+    /// `model`.
+    pub model: Option<Text<'a>>,
+    /// `messages`.
+    pub messages: Option<Vec<Message<'a>>>,
+    /// `prompt`, or for embeddings and the like `input`.
+    pub prompt: Option<Prompt<'a>>,
+    /// `tools`, as JSON.
+    pub tools: Option<&'a RawValue>,
+    /// `stream`.
+    pub stream: bool,
+    /// `session_params.session_id`.
+    pub session_params_id: Option<Text<'a>>,
+    /// `user`.
+    pub user: Option<Text<'a>>,
+    /// `session_id`.
+    pub session_id: Option<Text<'a>>,
+    /// `user_id`.
+    pub user_id: Option<Text<'a>>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for BodyView<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct BodyVisitor;
+        impl<'de> Visitor<'de> for BodyVisitor {
+            type Value = BodyView<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+                #[derive(serde::Deserialize)]
+                struct SessionParams<'a> {
+                    #[serde(borrow, default)]
+                    session_id: Option<Text<'a>>,
+                }
+                let mut view = BodyView::default();
+                while let Some(name) = map.next_key::<Text<'de>>()? {
+                    match &*name.0 {
+                        "model" => once(&mut view.model, map.next_value()?, "model")?,
+                        "messages" => once(&mut view.messages, map.next_value()?, "messages")?,
+                        "prompt" => once(&mut view.prompt, map.next_value()?, "prompt")?,
+                        // A body has `prompt` or `input`, never both in any API that we know.
+                        "input" if view.prompt.is_none() => view.prompt = map.next_value()?,
+                        "tools" => once(&mut view.tools, map.next_value()?, "tools")?,
+                        "stream" => view.stream = map.next_value::<Option<bool>>()? == Some(true),
+                        "user" => view.user = text_or_none(&mut map)?,
+                        "session_id" => view.session_id = text_or_none(&mut map)?,
+                        "user_id" => view.user_id = text_or_none(&mut map)?,
+                        "session_params" => {
+                            let raw: &RawValue = map.next_value()?;
+                            view.session_params_id =
+                                serde_json::from_str::<SessionParams<'de>>(raw.get())
+                                    .ok()
+                                    .and_then(|params| params.session_id);
+                        }
+                        _ => {
+                            map.next_value::<de::IgnoredAny>()?;
+                        }
+                    }
+                }
+                Ok(view)
+            }
+        }
+        deserializer.deserialize_map(BodyVisitor)
+    }
+}
+
+/// A repeated field is refused: which of the two counts differs between JSON readers, and a router that
+/// reads another model than the worker does would send the request to the wrong pool.
+fn once<T, E: de::Error>(
+    slot: &mut Option<T>,
+    value: Option<T>,
+    name: &'static str,
+) -> Result<(), E> {
+    if slot.is_some() {
+        return Err(E::duplicate_field(name));
+    }
+    *slot = value;
+    Ok(())
+}
+
+/// Session-like fields only help; a value that is no string is left to the worker.
+fn text_or_none<'de, M: MapAccess<'de>>(map: &mut M) -> Result<Option<Text<'de>>, M::Error> {
+    let raw: &'de RawValue = map.next_value()?;
+    Ok(serde_json::from_str(raw.get()).ok())
+}
+
+impl<'a> BodyView<'a> {
+    /// Reads a body for an endpoint.
+    ///
+    /// # Errors
+    /// 400 in OpenAI's shape when the endpoint needs a JSON object with a model and the body is not one.
+    /// Other endpoints take any body: what is no JSON object gives an empty view.
+    pub fn parse(endpoint: Endpoint, body: &'a [u8]) -> Result<Self, ApiError> {
+        if !endpoint.needs_model() {
+            return Ok(serde_json::from_slice(body).unwrap_or_default());
+        }
+        let view: Self = serde_json::from_slice(body).map_err(|error| json_error(body, &error))?;
+        match &view.model {
+            Some(model) if !model.0.is_empty() => {}
+            _ => {
+                return Err(ApiError::invalid(
+                    "model",
+                    "you must provide a model parameter",
+                ));
+            }
+        }
+        match endpoint {
+            Endpoint::Chat if view.messages.is_none() => Err(ApiError::invalid(
+                "messages",
+                "you must provide a messages parameter",
+            )),
+            _ => Ok(view),
+        }
+    }
+}
+
+fn json_error(body: &[u8], error: &serde_json::Error) -> ApiError {
+    let message = if body.is_empty() {
+        "the body is empty; send a JSON object".to_owned()
+    } else {
+        match error.classify() {
+            serde_json::error::Category::Data => {
+                format!("the body does not have the expected form: {error}")
+            }
+            _ => format!("could not parse the JSON body of your request: {error}"),
+        }
+    };
+    ApiError::new(ErrorKind::InvalidRequest, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(body: &str) -> BodyView<'_> {
+        BodyView::parse(Endpoint::Chat, body.as_bytes()).expect("valid")
+    }
+
+    #[test]
+    fn text_borrows_unless_escaped() {
+        let view = chat(r#"{"model":"m","messages":[{"role":"user","content":"plain"}]}"#);
+        let messages = view.messages.expect("messages");
+        let Content::Text(Text(Cow::Borrowed("plain"))) = messages[0].content else {
+            panic!("not borrowed: {:?}", messages[0].content);
+        };
+        let view = chat(r#"{"model":"m","messages":[{"role":"user","content":"a\nb"}]}"#);
+        let messages = view.messages.expect("messages");
+        let Content::Text(Text(Cow::Owned(text))) = &messages[0].content else {
+            panic!("escapes must be undone");
+        };
+        assert_eq!(text, "a\nb");
+    }
+
+    #[test]
+    fn parts_count_by_text_or_by_json() {
+        let view = chat(
+            r#"{"model":"m","messages":[{"role":"user","content":[
+                {"type":"text","text":"look"},{"type":"image_url","image_url":{"url":"u"}}]}]}"#,
+        );
+        let messages = view.messages.expect("messages");
+        let Content::Parts(parts) = &messages[0].content else {
+            panic!("parts")
+        };
+        assert_eq!(parts[0].text.as_ref().map(|t| &*t.0), Some("look"));
+        assert!(parts[1].text.is_none() && parts[1].raw.contains("image_url"));
+    }
+
+    #[test]
+    fn prompt_forms() {
+        let prompt = |json| {
+            BodyView::parse(Endpoint::Completions, json)
+                .expect("valid")
+                .prompt
+                .expect("prompt")
+        };
+        assert!(matches!(
+            prompt(br#"{"model":"m","prompt":"a"}"#),
+            Prompt::Text(_)
+        ));
+        assert!(matches!(
+            prompt(br#"{"model":"m","prompt":[ 1,2]}"#),
+            Prompt::Tokens(t) if t == [1, 2]
+        ));
+        assert!(matches!(
+            prompt(br#"{"model":"m","prompt":["a","b"]}"#),
+            Prompt::Batch(b) if b.len() == 2
+        ));
+        assert!(matches!(
+            prompt(br#"{"model":"m","prompt":[[1],[2]]}"#),
+            Prompt::Batch(b) if matches!(&b[0], Prompt::Tokens(_))
+        ));
+        assert!(matches!(
+            prompt(br#"{"model":"m","prompt":{"odd":1}}"#),
+            Prompt::Raw(_)
+        ));
+    }
+
+    #[test]
+    fn bad_bodies_name_what_is_wrong() {
+        for (body, expected) in [
+            ("", "empty"),
+            ("{", "could not parse"),
+            ("[1]", "expected form"),
+            ("{\"messages\":[]}", "model"),
+            ("{\"model\":\"\",\"messages\":[]}", "model"),
+            ("{\"model\":7,\"messages\":[]}", "expected form"),
+            ("{\"model\":\"m\"}", "messages"),
+            (
+                "{\"model\":\"m\",\"model\":\"n\",\"messages\":[]}",
+                "duplicate",
+            ),
+            (
+                "{\"model\":\"m\",\"messages\":[{\"content\":\"x\"}]}",
+                "role",
+            ),
+        ] {
+            let error = BodyView::parse(Endpoint::Chat, body.as_bytes()).expect_err(body);
+            assert!(
+                error.message.contains(expected),
+                "{body:?} -> {}",
+                error.message
+            );
+            assert_eq!(error.kind.status(), 400);
+        }
+    }
+
+    #[test]
+    fn nesting_bombs_are_refused_without_overflow() {
+        let deep = format!("{{\"model\":\"m\",\"messages\":{}", "[".repeat(200_000));
+        assert!(BodyView::parse(Endpoint::Chat, deep.as_bytes()).is_err());
+        let ignored = format!("{{\"model\":\"m\",\"x\":{}", "[".repeat(200_000));
+        assert!(BodyView::parse(Endpoint::Chat, ignored.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn passthrough_takes_any_body() {
+        let view = BodyView::parse(Endpoint::Passthrough, b"\xff\xfe").expect("any bytes");
+        assert!(view.model.is_none());
+    }
+}

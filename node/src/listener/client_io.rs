@@ -1,0 +1,233 @@
+//! The client's socket: bytes for hyper, and the answer to "is the client still there?" for the handler.
+//!
+//! hyper alone misses a client that leaves after it sent one byte too many (a stray newline, a pipelined
+//! request): it stops reading until the answer is written, so neither FIN nor RST is seen, and the worker
+//! goes on generating for nobody. The socket's readiness tells, whatever is unread. Hence the shared socket.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+/// How often a client with unread bytes is looked at. Without unread bytes the kernel's event is enough.
+const UNREAD_POLL: Duration = Duration::from_millis(50);
+
+/// The client's socket as hyper sees it.
+#[derive(Debug)]
+pub struct ClientIo {
+    stream: Arc<TcpStream>,
+    write_stall_max: Duration,
+    /// Runs while a write is blocked.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl ClientIo {
+    /// Wraps a socket; a write that makes no progress for `write_stall_max` fails.
+    pub fn new(stream: Arc<TcpStream>, write_stall_max: Duration) -> Self {
+        Self {
+            stream,
+            write_stall_max,
+            stalled: None,
+        }
+    }
+
+    fn poll_write_with(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl Fn(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            if self.stream.poll_write_ready(cx)?.is_pending() {
+                return self.poll_stalled(cx);
+            }
+            match write(&self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => {
+                    self.stalled = None;
+                    return Poll::Ready(result);
+                }
+            }
+        }
+    }
+
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let max = self.write_stall_max;
+        let timer = self.stalled.get_or_insert_with(|| Box::pin(sleep(max)));
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client took no byte for the write-stall limit",
+        )))
+    }
+}
+
+impl AsyncRead for ClientIo {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.stream.poll_read_ready(cx))?;
+            match self.stream.try_read_buf(buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result.map(|_| ())),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for ClientIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_with(cx, |stream| stream.try_write(buf))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_with(cx, |stream| stream.try_write_vectored(bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(socket2::SockRef::from(&*self.stream).shutdown(std::net::Shutdown::Write))
+    }
+}
+
+/// Tells when an HTTP/1 client has left. One per request.
+///
+/// A half-close counts as leaving: vLLM's clients never half-close, and a client that crashed looks the same.
+#[derive(Debug)]
+pub struct Gone {
+    stream: Option<Arc<TcpStream>>,
+    recheck: Option<Pin<Box<Sleep>>>,
+}
+
+impl Gone {
+    /// Watches an HTTP/1 connection's socket.
+    pub fn watch(stream: Arc<TcpStream>) -> Self {
+        Self {
+            stream: Some(stream),
+            recheck: None,
+        }
+    }
+
+    /// For HTTP/2: hyper reads all the time and drops a reset stream's handler itself, and the socket's read
+    /// waker belongs to the connection's task, not to the stream's.
+    pub fn never() -> Self {
+        Self {
+            stream: None,
+            recheck: None,
+        }
+    }
+
+    /// Ready once the client has left. Must be polled from the task that serves the connection, which shares
+    /// its one read waker.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(stream) = &self.stream else {
+            return Poll::Pending;
+        };
+        loop {
+            if let Some(timer) = &mut self.recheck {
+                ready!(timer.as_mut().poll(cx));
+                self.recheck = None;
+            }
+            if stream.poll_read_ready(cx).is_pending() {
+                return Poll::Pending;
+            }
+            if is_closed(stream) {
+                return Poll::Ready(());
+            }
+            self.recheck = Some(Box::pin(sleep(UNREAD_POLL)));
+        }
+    }
+}
+
+/// Reads the socket's current readiness without waiting.
+fn is_closed(stream: &TcpStream) -> bool {
+    let interest = Interest::READABLE | Interest::ERROR;
+    let readiness = std::pin::pin!(stream.ready(interest));
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    match readiness.poll(&mut cx) {
+        Poll::Ready(Ok(ready)) => ready.is_read_closed() || ready.is_error(),
+        Poll::Ready(Err(_)) => true,
+        Poll::Pending => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    async fn pair() -> (TcpStream, Arc<TcpStream>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let address = listener.local_addr().expect("address");
+        let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (
+            client.expect("connect"),
+            Arc::new(accepted.expect("accept").0),
+        )
+    }
+
+    async fn assert_notices(client: TcpStream, server: Arc<TcpStream>) {
+        let mut gone = Gone::watch(server);
+        let quiet = timeout(Duration::from_millis(120), poll_fn(|cx| gone.poll(cx))).await;
+        assert!(quiet.is_err(), "a client that is there was called gone");
+        drop(client);
+        timeout(Duration::from_secs(5), poll_fn(|cx| gone.poll(cx)))
+            .await
+            .expect("the client's leaving was not noticed");
+    }
+
+    #[tokio::test]
+    async fn leaving_is_noticed() {
+        let (client, server) = pair().await;
+        assert_notices(client, server).await;
+    }
+
+    #[tokio::test]
+    async fn leaving_is_noticed_behind_unread_bytes() {
+        let (mut client, server) = pair().await;
+        client.write_all(b"\n").await.expect("extra byte");
+        server.readable().await.expect("readable");
+        assert_notices(client, server).await;
+    }
+
+    #[tokio::test]
+    async fn blocked_write_fails_after_the_stall_limit() {
+        let (client, server) = pair().await;
+        let mut io = ClientIo::new(server, Duration::from_millis(50));
+        let block = vec![0_u8; 1 << 20];
+        let error = loop {
+            match io.write_all(&block).await {
+                Ok(()) => {}
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(client);
+    }
+}

@@ -1,0 +1,160 @@
+//! The data port: accepts connections and serves HTTP/1.1 and HTTP/2 on them.
+//!
+//! One tracked task per connection. Limits: connections (a permit before the accept, so that surplus clients
+//! wait in the backlog), first byte, head, idle time, streams.
+
+pub mod client_io;
+mod sniff;
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
+use tokio_util::task::TaskTracker;
+
+use self::client_io::{ClientIo, Gone};
+use self::sniff::Protocol;
+use crate::config::{LimitConfig, TimeoutConfig};
+use crate::metrics::Metrics;
+use crate::proxy::Proxy;
+use crate::shutdown::Phase;
+
+/// After a failed accept (no file descriptors left, mostly) before the next.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What every connection is served with.
+#[derive(Debug)]
+pub struct Front {
+    /// Handles the requests.
+    pub proxy: Arc<Proxy>,
+    /// Time limits.
+    pub timeouts: TimeoutConfig,
+    /// Sizes and counts.
+    pub limits: LimitConfig,
+    /// Where to count.
+    pub metrics: Arc<Metrics>,
+    /// Where this replica is between start and end.
+    pub phase: Phase,
+}
+
+/// Accepts until the replica stops accepting.
+pub async fn run(listener: TcpListener, front: Arc<Front>, tracker: TaskTracker) {
+    let connections = Arc::new(Semaphore::new(front.limits.connections as usize));
+    loop {
+        let accepted = tokio::select! {
+            () = front.phase.draining() => return,
+            accepted = accept(&listener, &connections, &front.metrics) => accepted,
+        };
+        match accepted {
+            Ok((stream, peer, permit)) => {
+                tracker.spawn(serve(stream, peer, permit, Arc::clone(&front)));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accept failed; going on");
+                front.metrics.limit_reached("accept");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    connections: &Arc<Semaphore>,
+    metrics: &Metrics,
+) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    if connections.available_permits() == 0 {
+        metrics.limit_reached("connections");
+    }
+    let permit = Arc::clone(connections)
+        .acquire_owned()
+        .await
+        .map_err(io::Error::other)?;
+    let (stream, peer) = listener.accept().await?;
+    Ok((stream, peer, permit))
+}
+
+async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    _permit: OwnedSemaphorePermit,
+    front: Arc<Front>,
+) {
+    front.metrics.connections.inc();
+    if let Err(error) = serve_connection(stream, &front).await {
+        tracing::debug!(%peer, error = &*error, "connection ended");
+    }
+    front.metrics.connections.dec();
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    front: &Arc<Front>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    stream.set_nodelay(true)?;
+    let protocol = sniff::protocol(&stream, front.timeouts.first_byte).await?;
+    let stream = Arc::new(stream);
+    let io = ClientIo::new(Arc::clone(&stream), front.timeouts.write_stall);
+    match protocol {
+        Protocol::Http1 => serve_http1(io, stream, front).await?,
+        Protocol::Http2 => serve_http2(io, front).await?,
+    }
+    Ok(())
+}
+
+async fn serve_http1(
+    io: ClientIo,
+    stream: Arc<TcpStream>,
+    front: &Arc<Front>,
+) -> Result<(), hyper::Error> {
+    let service = service_fn(|request| {
+        let (front, gone) = (Arc::clone(front), Gone::watch(Arc::clone(&stream)));
+        async move { front.proxy.serve(request, gone).await }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(front.timeouts.keep_alive.max(front.timeouts.header))
+        .max_buf_size(front.limits.header_bytes.as_usize())
+        .max_headers(front.limits.headers as usize)
+        .serve_connection(TokioIo::new(io), service);
+    let mut connection = pin!(connection);
+    tokio::select! {
+        result = connection.as_mut() => return result,
+        () = front.phase.draining() => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        result = connection => result,
+        () = front.phase.closed() => Ok(()),
+    }
+}
+
+async fn serve_http2(io: ClientIo, front: &Arc<Front>) -> Result<(), hyper::Error> {
+    let service = service_fn(|request| {
+        let front = Arc::clone(front);
+        async move { front.proxy.serve(request, Gone::never()).await }
+    });
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(front.limits.streams_per_connection)
+        .max_header_list_size(u32::try_from(front.limits.header_bytes.0).unwrap_or(u32::MAX))
+        .keep_alive_interval(front.timeouts.keep_alive)
+        .serve_connection(TokioIo::new(io), service);
+    let mut connection = pin!(connection);
+    tokio::select! {
+        result = connection.as_mut() => return result,
+        // GOAWAY already while settling: a client that keeps one connection for hours would never leave.
+        () = front.phase.leaving() => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        result = connection => result,
+        () = front.phase.closed() => Ok(()),
+    }
+}

@@ -1,0 +1,97 @@
+//! HTTP/1.1 or HTTP/2 with prior knowledge? Decided by the first bytes, within a deadline.
+//!
+//! hyper-util's own detection has none: "connect and say nothing" stays open for ever.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// RFC 9113, section 3.4.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Between looks at a preface that has arrived in part only.
+const PARTIAL_POLL: Duration = Duration::from_millis(5);
+
+/// What the client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// HTTP/1.0 or 1.1.
+    Http1,
+    /// HTTP/2 over plain TCP.
+    Http2,
+}
+
+/// Looks at the first bytes without taking them.
+///
+/// # Errors
+/// `TimedOut` when nothing decisive came until `within` had passed; `UnexpectedEof` when the client left.
+pub(super) async fn protocol(stream: &TcpStream, within: Duration) -> io::Result<Protocol> {
+    let deadline = Instant::now() + within;
+    let mut seen = [0; PREFACE.len()];
+    loop {
+        let length = timeout_at(deadline, stream.peek(&mut seen))
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if seen[..length] != PREFACE[..length] {
+            return Ok(Protocol::Http1);
+        }
+        if length == PREFACE.len() {
+            return Ok(Protocol::Http2);
+        }
+        // `peek` is ready at once while bytes lie there, so the rest is waited for by the clock.
+        if Instant::now() >= deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        sleep(PARTIAL_POLL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    async fn sniffed(sent: &[&[u8]], close: bool) -> io::Result<Protocol> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let address = listener.local_addr().expect("address");
+        let mut client = TcpStream::connect(address).await.expect("connect");
+        let (server, _) = listener.accept().await.expect("accept");
+        client.set_nodelay(true).expect("nodelay");
+        let writes = async {
+            for part in sent {
+                client.write_all(part).await.expect("write");
+                tokio::task::yield_now().await;
+            }
+            if close {
+                client.shutdown().await.expect("shutdown");
+            }
+        };
+        let (result, ()) = tokio::join!(protocol(&server, Duration::from_millis(300)), writes);
+        result
+    }
+
+    #[tokio::test]
+    async fn tells_the_protocols_apart() {
+        let get = sniffed(&[b"GET / HTTP/1.1\r\n"], false).await;
+        assert_eq!(get.expect("decided"), Protocol::Http1);
+        let propfind = sniffed(&[b"PR", b"OPFIND / HTTP/1.1\r\n"], false).await;
+        assert_eq!(propfind.expect("decided"), Protocol::Http1);
+        let h2 = sniffed(&[&PREFACE[..5], &PREFACE[5..], b"more"], false).await;
+        assert_eq!(h2.expect("decided"), Protocol::Http2);
+    }
+
+    #[tokio::test]
+    async fn silence_and_half_a_preface_time_out() {
+        let silent = sniffed(&[], false).await.expect_err("silence");
+        assert_eq!(silent.kind(), io::ErrorKind::TimedOut);
+        let half = sniffed(&[&PREFACE[..9]], false).await.expect_err("half");
+        assert_eq!(half.kind(), io::ErrorKind::TimedOut);
+        let left = sniffed(&[], true).await.expect_err("left");
+        assert_eq!(left.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

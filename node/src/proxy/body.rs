@@ -1,0 +1,193 @@
+//! Reads a request's body: bounded, with a deadline that moves with progress, copied at most once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::Body;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout_at};
+
+use crate::api::error::{ApiError, ErrorKind};
+
+/// Slowest body that is waited for, in bytes a second; a drip below it ends in 408.
+const BODY_BYTES_PER_SECOND_MIN: u64 = 1024;
+
+/// Bytes of all bodies held at once.
+#[derive(Debug)]
+pub struct ByteBudget {
+    max: u64,
+    used: AtomicU64,
+}
+
+/// A part of the budget, given back on drop.
+#[derive(Debug)]
+pub struct Reserved {
+    budget: Arc<ByteBudget>,
+    bytes: u64,
+}
+
+impl ByteBudget {
+    /// A budget of `max` bytes.
+    pub fn new(max: u64) -> Self {
+        Self {
+            max,
+            used: AtomicU64::new(0),
+        }
+    }
+
+    fn reserve(self: &Arc<Self>) -> Reserved {
+        Reserved {
+            budget: Arc::clone(self),
+            bytes: 0,
+        }
+    }
+}
+
+impl Reserved {
+    /// Takes `more` bytes; false when the budget has no room.
+    fn grow(&mut self, more: u64) -> bool {
+        let max = self.budget.max;
+        let grown = self
+            .budget
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(more).filter(|total| *total <= max)
+            })
+            .is_ok();
+        if grown {
+            self.bytes += more;
+        }
+        grown
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Limits of one body.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyLimits {
+    /// Most bytes.
+    pub bytes: u64,
+    /// Longest time without progress.
+    pub progress: Duration,
+}
+
+/// A body and its part of the budget, which lasts as long as the body is kept.
+#[derive(Debug)]
+pub struct HeldBody {
+    /// The bytes as they came.
+    pub bytes: Bytes,
+    /// Given back when the request no longer needs the body.
+    pub reserved: Reserved,
+}
+
+/// Which limit ended the reading, for its counter.
+#[derive(Debug)]
+pub struct BodyError {
+    /// What the client gets.
+    pub error: ApiError,
+    /// The limit's name, when it was a limit.
+    pub limit: Option<&'static str>,
+}
+
+fn refused(kind: ErrorKind, limit: &'static str, message: String) -> BodyError {
+    BodyError {
+        error: ApiError::new(kind, message),
+        limit: Some(limit),
+    }
+}
+
+/// Reads all of it.
+///
+/// # Errors
+/// 413 above the limit (at once when `Content-Length` tells), 503 when the budget is used up, 408 when the
+/// client stalls or drips, 400 when the body breaks off.
+pub async fn read(
+    mut incoming: Incoming,
+    limits: BodyLimits,
+    budget: &Arc<ByteBudget>,
+) -> Result<HeldBody, BodyError> {
+    let too_large = || {
+        let message = format!("the body is larger than {} bytes", limits.bytes);
+        refused(ErrorKind::TooLarge, "body_bytes", message)
+    };
+    let no_room = || {
+        let message = "this replica holds too many request bodies; try again".to_owned();
+        refused(ErrorKind::Overloaded, "body_bytes_total", message)
+    };
+    let announced = incoming.size_hint().exact();
+    if announced.is_some_and(|bytes| bytes > limits.bytes) {
+        return Err(too_large());
+    }
+    let mut reserved = budget.reserve();
+    if !reserved.grow(announced.unwrap_or(0)) {
+        return Err(no_room());
+    }
+    let started = Instant::now();
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    let mut received = 0_u64;
+    loop {
+        let earned = Duration::from_secs(received / BODY_BYTES_PER_SECOND_MIN);
+        let frame = timeout_at(started + limits.progress + earned, incoming.frame())
+            .await
+            .map_err(|_| {
+                let message = "the body did not arrive in time".to_owned();
+                refused(ErrorKind::RequestTimeout, "body_progress", message)
+            })?;
+        let Some(frame) = frame else { break };
+        let frame = frame.map_err(|_| BodyError {
+            error: ApiError::new(ErrorKind::InvalidRequest, "the body broke off"),
+            limit: None,
+        })?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        received += data.len() as u64;
+        if received > limits.bytes {
+            return Err(too_large());
+        }
+        if received > reserved.bytes && !reserved.grow(received - reserved.bytes) {
+            return Err(no_room());
+        }
+        // A body that came in one piece is not copied at all.
+        if received == data.len() as u64 {
+            first = data;
+            continue;
+        }
+        if all.is_empty() {
+            let expected = announced.unwrap_or(2 * received).min(limits.bytes);
+            all.reserve(usize::try_from(expected).unwrap_or(0));
+            all.extend_from_slice(&first);
+        }
+        all.extend_from_slice(&data);
+    }
+    let bytes = if all.is_empty() { first } else { all.freeze() };
+    Ok(HeldBody { bytes, reserved })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budget_is_given_back() {
+        let budget = Arc::new(ByteBudget::new(10));
+        let mut one = budget.reserve();
+        assert!(one.grow(7));
+        let mut two = budget.reserve();
+        assert!(!two.grow(4));
+        assert!(two.grow(3));
+        drop(one);
+        assert!(two.grow(7));
+        drop(two);
+        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,243 @@
+//! The one record of a request: exactly one outcome, counted once, and one log line.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, StatusCode};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use super::sse::Usage;
+use crate::api::{ApiError, Endpoint};
+use crate::metrics::{
+    EndpointLabels, ErrorLabels, Metrics, ModelLabels, RequestLabels, WorkerLabels,
+};
+use crate::upstream::Worker;
+
+/// How a request ended. Recorded at the end of the stream, not at its head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The answer reached the client whole.
+    Success,
+    /// A stream ended cleanly without its end mark.
+    Incomplete,
+    /// The client left first.
+    ClientLeft,
+    /// An error answer, the worker's or ours, reached the client.
+    Error,
+    /// The worker ended a stream with an error event.
+    WorkerError,
+    /// The worker's answer broke off after bytes had gone out.
+    WorkerBroke,
+    /// The worker stopped producing after bytes had gone out.
+    WorkerStalled,
+    /// The limit for whole requests was reached after bytes had gone out.
+    OutOfTime,
+}
+
+impl Outcome {
+    /// Stable metric label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Incomplete => "incomplete",
+            Self::ClientLeft => "client_left",
+            Self::Error => "error",
+            Self::WorkerError => "worker_error",
+            Self::WorkerBroke => "worker_broke",
+            Self::WorkerStalled => "worker_stalled",
+            Self::OutOfTime => "out_of_time",
+        }
+    }
+
+    /// What the outcome says about the worker that was answering.
+    pub fn verdict(self) -> grapevine_placement::Outcome {
+        use grapevine_placement::Outcome as Verdict;
+        match self {
+            Self::Success => Verdict::Success,
+            Self::Incomplete | Self::ClientLeft | Self::Error | Self::OutOfTime => Verdict::Neutral,
+            Self::WorkerError | Self::WorkerBroke | Self::WorkerStalled => Verdict::Failure,
+        }
+    }
+}
+
+/// Filled in as the request goes on; written when it ends or, at the latest, when it is dropped.
+#[derive(Debug)]
+pub struct Record {
+    metrics: Arc<Metrics>,
+    started: Instant,
+    endpoint: Endpoint,
+    request_id: HeaderValue,
+    /// The model's name in the registry.
+    pub model: Option<Arc<str>>,
+    /// The worker that answered.
+    pub worker: Option<Arc<Worker>>,
+    /// Why it was chosen.
+    pub reason: &'static str,
+    /// Tries so far.
+    pub attempts: u32,
+    /// Status that went to the client.
+    pub status: Option<StatusCode>,
+    /// Token counts that the worker reported.
+    pub usage: Option<Usage>,
+    /// Events relayed.
+    pub events: u64,
+    /// Bytes of the answer's body.
+    pub bytes_out: u64,
+    /// The request's place among those admitted; held to the end of the stream.
+    pub admission: Option<OwnedSemaphorePermit>,
+    first_token: Option<Duration>,
+    finished: bool,
+}
+
+impl Record {
+    /// Begins with the request's head.
+    pub fn new(metrics: Arc<Metrics>, endpoint: Endpoint, request_id: HeaderValue) -> Self {
+        metrics.requests_active.inc();
+        Self {
+            metrics,
+            started: Instant::now(),
+            endpoint,
+            request_id,
+            model: None,
+            worker: None,
+            reason: "",
+            attempts: 0,
+            status: None,
+            usage: None,
+            events: 0,
+            bytes_out: 0,
+            admission: None,
+            first_token: None,
+            finished: false,
+        }
+    }
+
+    /// When the request's head was there.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Its id.
+    pub fn request_id(&self) -> &HeaderValue {
+        &self.request_id
+    }
+
+    /// The first event, or a whole short answer, is there.
+    pub fn first_token(&mut self) {
+        let elapsed = self.started.elapsed();
+        self.first_token = Some(elapsed);
+        if let Some(model) = &self.model {
+            let labels = ModelLabels {
+                model: Arc::clone(model),
+            };
+            self.metrics
+                .first_token_seconds
+                .get_or_create(&labels)
+                .observe(elapsed.as_secs_f64());
+        }
+    }
+
+    /// A worker was chosen for the next attempt.
+    pub fn placed(&mut self, worker: &Arc<Worker>, reason: &'static str) {
+        self.attempts += 1;
+        self.reason = reason;
+        self.worker = Some(Arc::clone(worker));
+    }
+
+    /// The attempt gave nothing; the worker has had its verdict.
+    pub fn attempt_failed(&mut self) {
+        self.worker = None;
+    }
+
+    /// The router's own error is what the client gets.
+    pub fn own_error(&mut self, error: &ApiError) {
+        let code = error.kind.code();
+        self.metrics
+            .errors
+            .get_or_create(&ErrorLabels { code })
+            .inc();
+        self.status = Some(error.kind.status());
+        self.finish(Outcome::Error);
+    }
+
+    /// Counts and logs. Later calls do nothing.
+    pub fn finish(&mut self, outcome: Outcome) {
+        if std::mem::replace(&mut self.finished, true) {
+            return;
+        }
+        self.admission = None;
+        let elapsed = self.started.elapsed();
+        let metrics = &self.metrics;
+        metrics.requests_active.dec();
+        let endpoint = self.endpoint.as_str();
+        metrics
+            .requests
+            .get_or_create(&RequestLabels {
+                endpoint,
+                outcome: outcome.as_str(),
+            })
+            .inc();
+        metrics
+            .request_seconds
+            .get_or_create(&EndpointLabels { endpoint })
+            .observe(elapsed.as_secs_f64());
+        metrics.stream_events.inc_by(self.events);
+        if let Some(worker) = &self.worker {
+            self.count_tokens(worker);
+        }
+        self.log(outcome, elapsed);
+    }
+
+    fn count_tokens(&self, worker: &Worker) {
+        let Some(usage) = self.usage else { return };
+        let labels = WorkerLabels {
+            worker: Arc::clone(&worker.label),
+        };
+        let count = |family: &prometheus_client::metrics::family::Family<
+            _,
+            prometheus_client::metrics::counter::Counter,
+        >,
+                     tokens| {
+            family.get_or_create(&labels).inc_by(tokens);
+        };
+        count(&self.metrics.prompt_tokens, usage.prompt_tokens);
+        count(
+            &self.metrics.cached_tokens,
+            usage.cached_tokens.unwrap_or(0),
+        );
+        count(&self.metrics.completion_tokens, usage.completion_tokens);
+    }
+
+    fn log(&self, outcome: Outcome, elapsed: Duration) {
+        tracing::info!(
+            target: "grapevine::access",
+            request_id = self.request_id.to_str().unwrap_or("-"),
+            endpoint = self.endpoint.as_str(),
+            model = self.model.as_deref(),
+            worker = self.worker.as_ref().map(|w| &*w.label),
+            reason = self.reason,
+            attempts = self.attempts,
+            status = self.status.map(|s| s.as_u16()),
+            outcome = outcome.as_str(),
+            first_token_ms = self.first_token.map(tenths_of_ms),
+            ms = tenths_of_ms(elapsed),
+            prompt_tokens = self.usage.map(|u| u.prompt_tokens),
+            cached_tokens = self.usage.and_then(|u| u.cached_tokens),
+            completion_tokens = self.usage.map(|u| u.completion_tokens),
+            "request"
+        );
+    }
+}
+
+/// Milliseconds with one digit behind the point: more is noise in a log.
+fn tenths_of_ms(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e4).round() / 10.0
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        // A handler that is dropped before it answered: hyper saw the client leave.
+        self.finish(Outcome::ClientLeft);
+    }
+}

@@ -1,0 +1,239 @@
+//! From the first byte to the client to the last: the body of a relayed answer.
+//!
+//! Everything that a request holds travels inside this body (connection, in-flight count, record), so every
+//! way out releases all of it: the answer's end, the worker's failure, the client's leaving. hyper polls the
+//! body only when the client can take more, and only a poll reads from the worker: that is the back-pressure.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::attempt::Begun;
+use super::record::{Outcome, Record};
+use super::sse::Scan;
+use crate::api::error::{ApiError, ErrorKind};
+use crate::listener::client_io::Gone;
+use crate::upstream::{Connection, InFlight};
+
+/// The client left, or an answer without a place for an error event broke off: the connection is cut.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// The client closed its side.
+    #[error("client left")]
+    ClientLeft,
+    /// The worker's answer broke off.
+    #[error("worker's answer broke off")]
+    WorkerBroke,
+}
+
+/// Body of every response of the data port.
+#[derive(Debug)]
+pub enum ResponseBody {
+    /// Known bytes; `None` once they are sent.
+    Full(Option<Bytes>),
+    /// An answer on its way.
+    Relay(Box<Relay>),
+}
+
+impl From<Bytes> for ResponseBody {
+    fn from(bytes: Bytes) -> Self {
+        Self::Full(Some(bytes).filter(|b| !b.is_empty()))
+    }
+}
+
+/// An answer on its way from a worker to a client.
+#[derive(Debug)]
+pub struct Relay {
+    held: Option<Bytes>,
+    body: Incoming,
+    connection: Option<Connection>,
+    in_flight: InFlight,
+    gone: Gone,
+    record: Record,
+    scan: Option<Scan>,
+    idle_max: Duration,
+    deadline: Option<Instant>,
+    last_event: Instant,
+    timer: Pin<Box<Sleep>>,
+    ended: bool,
+}
+
+impl Relay {
+    /// Goes on with an answer that has begun. `idle_max`: longest time without a `data:` event (without a
+    /// byte, when the answer is no event stream). `deadline`: the end of the whole request.
+    pub fn new(
+        begun: Begun,
+        in_flight: InFlight,
+        record: Record,
+        idle_max: Duration,
+        deadline: Option<Instant>,
+    ) -> (http::response::Parts, Self) {
+        let now = Instant::now();
+        let relay = Self {
+            held: Some(begun.held).filter(|held| !held.is_empty()),
+            body: begun.body,
+            connection: Some(begun.connection),
+            in_flight,
+            gone: Gone::never(),
+            record,
+            scan: begun.events.then(Scan::default),
+            idle_max,
+            deadline,
+            last_event: now,
+            timer: Box::pin(sleep_until(now)),
+            ended: false,
+        };
+        (begun.parts, relay)
+    }
+
+    /// Ends the relay once this client has left.
+    pub fn watch(&mut self, gone: Gone) {
+        self.gone = gone;
+    }
+
+    fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        if let Some(held) = self.held.take() {
+            self.see(&held);
+            return Poll::Ready(Some(Ok(Frame::data(held))));
+        }
+        if self.gone.poll(cx).is_ready() {
+            self.end(Outcome::ClientLeft);
+            return Poll::Ready(Some(Err(RelayError::ClientLeft)));
+        }
+        let Some(connection) = &mut self.connection else {
+            return Poll::Ready(None);
+        };
+        match connection.poll_frame(&mut self.body, cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(data) = frame.data_ref() {
+                    let data = data.clone();
+                    self.see(&data);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(None) => {
+                self.finish(cx);
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Err(_))) => self.broke(Outcome::WorkerBroke),
+            Poll::Pending => self.poll_limits(cx),
+        }
+    }
+
+    fn see(&mut self, data: &[u8]) {
+        let progress = self.scan.as_mut().is_none_or(|scan| scan.read(data));
+        self.record.bytes_out += data.len() as u64;
+        if progress {
+            self.last_event = Instant::now();
+        }
+    }
+
+    /// The timer runs to the limit that was current when it was armed; only when it fires is the last event's
+    /// time looked at, so that an event costs no timer operation.
+    fn poll_limits(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+        while self.timer.as_mut().poll(cx).is_ready() {
+            let idle = self.last_event + self.idle_max;
+            let limit = self.deadline.map_or(idle, |deadline| idle.min(deadline));
+            if limit <= Instant::now() {
+                return self.broke(if limit == idle {
+                    Outcome::WorkerStalled
+                } else {
+                    Outcome::OutOfTime
+                });
+            }
+            self.timer.as_mut().reset(limit);
+        }
+        Poll::Pending
+    }
+
+    /// The worker's answer ended well-formed.
+    fn finish(&mut self, cx: &mut Context<'_>) {
+        let outcome = match &self.scan {
+            Some(scan) if scan.error => Outcome::WorkerError,
+            Some(scan) if !scan.done => Outcome::Incomplete,
+            _ => Outcome::Success,
+        };
+        if let Some(mut connection) = self.connection.take()
+            && connection.is_reusable(cx)
+        {
+            self.in_flight.worker().idle.put(connection, Instant::now());
+        }
+        self.end(outcome);
+    }
+
+    /// The answer cannot go on. An event stream says so in an event; any other body is cut, so that the
+    /// client does not take a part for the whole.
+    fn broke(&mut self, outcome: Outcome) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+        let mid_line = self.scan.as_ref().map(Scan::is_mid_line);
+        let message = match outcome {
+            Outcome::WorkerStalled => "the worker stopped producing tokens",
+            Outcome::OutOfTime => "the request's time limit is reached",
+            _ => "the worker's answer broke off",
+        };
+        self.end(outcome);
+        let error = ApiError::new(ErrorKind::UpstreamBroke, message);
+        Poll::Ready(Some(match mid_line {
+            Some(mid_line) => Ok(Frame::data(error.sse_event(mid_line))),
+            None => Err(RelayError::WorkerBroke),
+        }))
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        self.ended = true;
+        self.connection = None;
+        self.record.usage = self.scan.as_ref().and_then(|scan| scan.usage);
+        self.record.events = self.scan.as_ref().map_or(0, |scan| scan.events);
+        self.record.finish(outcome);
+        self.in_flight.end(outcome.verdict());
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // hyper drops a body that it cannot deliver: the client left.
+        if !self.ended {
+            self.end(Outcome::ClientLeft);
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = RelayError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+        match &mut *self {
+            Self::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            Self::Relay(relay) => relay.poll_next(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Full(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Relay(_) => SizeHint::default(),
+        }
+    }
+}

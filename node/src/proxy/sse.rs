@@ -1,0 +1,214 @@
+//! Reads along in a stream of server-sent events without holding it up or keeping it.
+//!
+//! Bytes pass through untouched; this only counts `data:` events, finds the end mark and the last usage, and
+//! notices an error event. State per stream is a few bytes: a line is never collected.
+//! WHATWG HTML, section 9.2.6 gives the line rules; vLLM sends `data: <json>\n\n`.
+
+use memchr::{memchr, memmem};
+use serde::Deserialize;
+
+/// Enough of a line to know it by: `data: {"error"` and `data: [DONE]`.
+const LINE_HEAD_BYTES: usize = 24;
+
+/// Token counts of a finished request, as vLLM reports them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// `usage.prompt_tokens`.
+    pub prompt_tokens: u64,
+    /// `usage.completion_tokens`.
+    pub completion_tokens: u64,
+    /// `usage.prompt_tokens_details.cached_tokens`, when the worker tells.
+    pub cached_tokens: Option<u64>,
+}
+
+/// Finds `usage` in one JSON object: a plain answer or one event.
+pub fn usage_of(json: &[u8]) -> Option<Usage> {
+    #[derive(Deserialize)]
+    struct Answer {
+        usage: Option<RawUsage>,
+    }
+    #[derive(Deserialize)]
+    struct RawUsage {
+        #[serde(default)]
+        prompt_tokens: u64,
+        #[serde(default)]
+        completion_tokens: Option<u64>,
+        #[serde(default)]
+        prompt_tokens_details: Option<Details>,
+    }
+    #[derive(Deserialize)]
+    struct Details {
+        cached_tokens: Option<u64>,
+    }
+    let usage = serde_json::from_slice::<Answer>(json).ok()?.usage?;
+    Some(Usage {
+        prompt_tokens: usage.prompt_tokens,
+        completion_tokens: usage.completion_tokens.unwrap_or(0),
+        cached_tokens: usage.prompt_tokens_details.and_then(|d| d.cached_tokens),
+    })
+}
+
+/// What has been seen of one stream.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// `data:` events so far, the end mark included.
+    pub events: u64,
+    /// The end mark `data: [DONE]` came.
+    pub done: bool,
+    /// An event that is an error came.
+    pub error: bool,
+    /// The last usage that an event reported.
+    pub usage: Option<Usage>,
+    head: [u8; LINE_HEAD_BYTES],
+    head_len: usize,
+}
+
+impl Scan {
+    /// Reads the next chunk; true when at least one `data:` line ended in it.
+    pub fn read(&mut self, chunk: &[u8]) -> bool {
+        let before = self.events;
+        let mut rest = chunk;
+        while let Some(end) = memchr(b'\n', rest) {
+            let line_starts_here = self.head_len == 0;
+            self.keep_head(&rest[..end]);
+            self.line_ended(if line_starts_here { &rest[..end] } else { &[] });
+            rest = &rest[end + 1..];
+        }
+        self.keep_head(rest);
+        self.events > before
+    }
+
+    /// Has a line begun that has not ended?
+    pub fn is_mid_line(&self) -> bool {
+        self.head_len > 0
+    }
+
+    fn keep_head(&mut self, part: &[u8]) {
+        let room = LINE_HEAD_BYTES - self.head_len;
+        let taken = part.len().min(room);
+        self.head[self.head_len..self.head_len + taken].copy_from_slice(&part[..taken]);
+        self.head_len += taken;
+    }
+
+    /// `whole` is the line when it lay in one chunk, else empty; vLLM writes an event as one chunk.
+    fn line_ended(&mut self, whole: &[u8]) {
+        let head = &self.head[..self.head_len];
+        if let Some(value) = head.strip_prefix(b"data:") {
+            let value = value.trim_ascii();
+            self.events += 1;
+            self.done |= value == b"[DONE]";
+            self.error |= value.starts_with(b"{\"error\"");
+            if memmem::find(whole, b"\"usage\":{").is_some() {
+                self.usage = usage_of(&whole[b"data:".len()..]).or(self.usage);
+            }
+        }
+        self.head_len = 0;
+    }
+}
+
+/// The first `data:` event of what has arrived, for a look before anything reaches the client.
+#[derive(Debug, PartialEq, Eq)]
+pub enum FirstEvent<'a> {
+    /// Not complete yet.
+    Waiting,
+    /// An ordinary event, or the end mark.
+    Data,
+    /// An error instead of an answer, with its JSON.
+    Error(&'a [u8]),
+}
+
+/// Looks for the first complete `data:` line; comments and other fields before it do not count.
+pub fn first_event(held: &[u8]) -> FirstEvent<'_> {
+    let mut rest = held;
+    while let Some(end) = memchr(b'\n', rest) {
+        if let Some(value) = rest[..end].strip_prefix(b"data:") {
+            let value = value.trim_ascii();
+            return if value.starts_with(b"{\"error\"") {
+                FirstEvent::Error(value)
+            } else {
+                FirstEvent::Data
+            };
+        }
+        rest = &rest[end + 1..];
+    }
+    FirstEvent::Waiting
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const STREAM: &[u8] = b": keep-alive\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"data: [DONE]\\n\"}}]}\n\n\
+        data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2,\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\ndata: [DONE]\n\n";
+
+    #[test]
+    fn counts_events_and_finds_usage() {
+        let mut scan = Scan::default();
+        assert!(scan.read(STREAM));
+        assert_eq!((scan.events, scan.done, scan.error), (3, true, false));
+        assert_eq!(
+            scan.usage,
+            Some(Usage {
+                prompt_tokens: 7,
+                completion_tokens: 2,
+                cached_tokens: Some(4)
+            })
+        );
+    }
+
+    #[test]
+    fn comments_are_not_progress() {
+        let mut scan = Scan::default();
+        assert!(!scan.read(b": keep-alive\n\n"));
+        assert!(!scan.read(b"data: half an event"));
+        assert!(scan.read(b" that ends\n"));
+    }
+
+    #[test]
+    fn done_inside_content_is_content() {
+        let mut scan = Scan::default();
+        scan.read(b"data: {\"text\":\"data: [DONE]\"}\n\n");
+        assert!(!scan.done);
+    }
+
+    #[test]
+    fn first_event_is_classified() {
+        let table: &[(&[u8], FirstEvent<'_>)] = &[
+            (b"", FirstEvent::Waiting),
+            (b": c\n\n", FirstEvent::Waiting),
+            (b"data: {\"id\":1", FirstEvent::Waiting),
+            (b"data: {\"id\":1}\n", FirstEvent::Data),
+            (b": c\r\n\r\ndata: [DONE]\r\n", FirstEvent::Data),
+            (
+                b"data: {\"error\":{\"code\":503}}\n\n",
+                FirstEvent::Error(b"{\"error\":{\"code\":503}}"),
+            ),
+        ];
+        for (held, expected) in table {
+            assert_eq!(first_event(held), *expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn events_do_not_depend_on_how_the_stream_is_cut(cuts in prop::collection::vec(0..STREAM.len(), 0..8)) {
+            let mut cuts = cuts;
+            cuts.push(0);
+            cuts.push(STREAM.len());
+            cuts.sort_unstable();
+            let mut scan = Scan::default();
+            for pair in cuts.windows(2) {
+                scan.read(&STREAM[pair[0]..pair[1]]);
+            }
+            prop_assert_eq!((scan.events, scan.done, scan.error), (3, true, false));
+        }
+
+        #[test]
+        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            let mut scan = Scan::default();
+            scan.read(&bytes);
+            first_event(&bytes);
+        }
+    }
+}

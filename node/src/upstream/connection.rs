@@ -1,0 +1,115 @@
+//! One HTTP/1.1 connection to a worker, driven by whoever uses it.
+//!
+//! hyper's client splits a connection into a sender and a driver that is usually spawned. Here both stay in
+//! one value: the request's own task drives the socket (no hand-over between tasks per chunk), and dropping
+//! the value closes the socket at once, which is how vLLM learns that a request is abandoned.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use http_body_util::Full;
+use hyper::body::{Frame, Incoming};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+/// Largest response head, in bytes, and most that is read ahead of a slow client.
+const READ_BYTES_MAX: usize = 64 * 1024;
+/// Most header lines that a worker may answer with.
+const HEADERS_MAX: usize = 100;
+
+/// A connection to one worker.
+#[derive(Debug)]
+pub struct Connection {
+    sender: http1::SendRequest<Full<Bytes>>,
+    driver: http1::Connection<TokioIo<TcpStream>, Full<Bytes>>,
+    /// The driver has ended; it must not be polled again.
+    ended: bool,
+    /// A request has been answered on it before.
+    pub reused: bool,
+    /// When it last became idle.
+    pub idle_since: Instant,
+}
+
+impl Connection {
+    /// Connects to `authority` (`host:port`).
+    ///
+    /// # Errors
+    /// The socket's error, or `TimedOut` after `within`.
+    pub async fn open(authority: &str, within: Duration) -> io::Result<Self> {
+        let stream = timeout(within, TcpStream::connect(authority))
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        stream.set_nodelay(true)?;
+        let (sender, driver) = http1::Builder::new()
+            .max_buf_size(READ_BYTES_MAX)
+            .max_headers(HEADERS_MAX)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(io::Error::other)?;
+        Ok(Self {
+            sender,
+            driver,
+            ended: false,
+            reused: false,
+            idle_since: Instant::now(),
+        })
+    }
+
+    fn drive(&mut self, cx: &mut Context<'_>) {
+        // The driver's own result says nothing that the response or its body does not say as well.
+        if !self.ended && Pin::new(&mut self.driver).poll(cx).is_ready() {
+            self.ended = true;
+        }
+    }
+
+    /// Sends a request and waits for the response's head.
+    ///
+    /// # Errors
+    /// hyper's error; nothing of a response had been read then, unless `is_parse`.
+    pub async fn send(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, hyper::Error> {
+        let mut answer = std::pin::pin!(self.sender.send_request(request));
+        let (driver, ended) = (&mut self.driver, &mut self.ended);
+        poll_fn(|cx| {
+            if !*ended && Pin::new(&mut *driver).poll(cx).is_ready() {
+                *ended = true;
+            }
+            answer.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// Next frame of a response's body.
+    pub fn poll_frame(
+        &mut self,
+        body: &mut Incoming,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(cx) {
+            return Poll::Ready(frame);
+        }
+        self.drive(cx);
+        Pin::new(body).poll_frame(cx)
+    }
+
+    /// After a complete response: can the connection carry another request?
+    pub fn is_reusable(&mut self, cx: &mut Context<'_>) -> bool {
+        self.drive(cx);
+        !self.ended && self.sender.is_ready()
+    }
+
+    /// Before reuse: has the worker closed it meanwhile?
+    pub fn is_still_open(&mut self) -> bool {
+        self.is_reusable(&mut Context::from_waker(Waker::noop()))
+    }
+}
