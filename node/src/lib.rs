@@ -1,6 +1,18 @@
 //! The Grapevine router: one replica of the cluster.
+//!
+//! A request: [`listener`] → [`proxy`] (reads with [`api`], places through [`cluster`], sends through
+//! [`upstream`]). The cluster: gossip's view → [`cluster`] → a fleet that placement chooses from. [`app`]
+//! builds it all; [`admin`] shows and changes it; [`config`] and [`cli`] are how people reach it.
 
+pub mod admin;
+pub mod api;
+pub mod app;
 pub mod cli;
+pub mod cluster;
 pub mod config;
+pub mod listener;
 pub mod logging;
+pub mod metrics;
+pub mod proxy;
 pub mod shutdown;
+pub mod upstream;

@@ -1,0 +1,101 @@
+//! `POST /explain`: where the request in the body would go, and why, without sending it.
+
+use bytes::Bytes;
+use grapevine_placement::Explanation;
+use http::{HeaderMap, Method, StatusCode};
+use serde::Serialize;
+
+use super::{Admin, Answer, Query, json};
+use crate::api::Endpoint;
+use crate::api::error::ApiError;
+use crate::cluster::Pool;
+use crate::proxy::question::Question;
+
+#[derive(Debug, Serialize)]
+struct Explained<'a> {
+    replica: &'a str,
+    model: &'a str,
+    policy: &'static str,
+    worker: Option<&'a str>,
+    reason: &'static str,
+    home: Option<&'a str>,
+    /// Position on the ring.
+    key: String,
+    digest: String,
+    prompt_tokens: u32,
+    expected_tokens: u32,
+    panic: bool,
+    order: Vec<Row<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row<'a> {
+    worker: &'a str,
+    verdict: &'static str,
+    cost: Option<f64>,
+    in_flight: f64,
+    limit: Option<f64>,
+    pending_prefill_tokens: f64,
+    context_tokens: f64,
+    expected_tokens: u32,
+}
+
+impl Admin {
+    /// `?path=` names the endpoint (chat completions when absent); `?load=ignore` answers as in a quiet cluster.
+    pub(super) fn explain(
+        &self,
+        query: &Query<'_>,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<Answer, ApiError> {
+        let path = query.value("path");
+        let path = path.as_deref().unwrap_or("/v1/chat/completions");
+        let with_load = match query.value("load").as_deref() {
+            None | Some("now") => true,
+            Some("ignore") => false,
+            Some(_) => return Err(ApiError::invalid("load", "load is `now` or `ignore`")),
+        };
+        let endpoint = Endpoint::of(&Method::POST, path)?;
+        let question = Question::of(&self.cluster, endpoint, headers, body)?;
+        let explanation = self
+            .cluster
+            .explain(&question.pool, &question.key, with_load);
+        Ok(json(
+            StatusCode::OK,
+            &self.described(&question, &explanation),
+        ))
+    }
+
+    fn described<'a>(&'a self, question: &'a Question, explanation: &Explanation) -> Explained<'a> {
+        let pool = &question.pool;
+        let decision = explanation.decision.as_ref();
+        let rows = explanation.rows.iter().map(|row| Row {
+            worker: name(pool, row.index),
+            verdict: row.verdict.as_str(),
+            cost: row.cost,
+            in_flight: row.load.requests,
+            limit: row.limit,
+            pending_prefill_tokens: row.load.prefill_tokens,
+            context_tokens: row.load.context_tokens,
+            expected_tokens: row.expected_tokens,
+        });
+        Explained {
+            replica: &self.replica,
+            model: pool.model(),
+            policy: self.cluster.settings().policy.policy.as_str(),
+            worker: decision.ok().map(|d| name(pool, d.worker)),
+            reason: decision.map_or_else(|e| e.as_str(), |d| d.reason.as_str()),
+            home: decision.ok().map(|d| name(pool, d.home)),
+            key: format!("{:016x}", question.key.home()),
+            digest: self.cluster.fleet().digest().to_string(),
+            prompt_tokens: question.key.prompt_tokens(),
+            expected_tokens: decision.map_or(0, |d| d.expected_tokens),
+            panic: explanation.panic,
+            order: rows.collect(),
+        }
+    }
+}
+
+fn name(pool: &Pool, index: usize) -> &str {
+    &pool.slots()[index].worker.label
+}

@@ -1,0 +1,218 @@
+//! Adding, changing, draining and removing workers, through any replica, for all of them.
+
+use grapevine_gossip::worker::{RawWorker, Source, State, WorkerError, WorkerId, WorkerSpec};
+use grapevine_gossip::{Ack, ChangeError};
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::{Admin, Answer, json, not_found};
+use crate::api::ApiError;
+use crate::api::error::ErrorKind;
+use crate::upstream::worker::Address;
+
+/// Body of `POST /workers`, and of `PATCH`, where what is absent stays.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    url: Option<String>,
+    id: Option<String>,
+    models: Option<Vec<String>>,
+    weight: Option<f64>,
+    max_in_flight: Option<u32>,
+    zone: Option<String>,
+    state: Option<WantedState>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum WantedState {
+    Active,
+    Draining,
+}
+
+/// What became of a change.
+#[derive(Debug, Serialize)]
+struct Changed {
+    id: String,
+    /// Live peers that have it.
+    confirmed_by: usize,
+    /// False: this replica alone knows it, because it is alone.
+    replicated: bool,
+}
+
+impl Wanted {
+    fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        serde_json::from_slice(body).map_err(|error| {
+            ApiError::new(
+                ErrorKind::InvalidRequest,
+                format!("the body is wrong: {error}"),
+            )
+        })
+    }
+
+    fn apply(self, raw: &mut RawWorker) -> Result<(), ApiError> {
+        if let Some(url) = self.url {
+            raw.url = url;
+        }
+        if let Some(models) = self.models {
+            raw.models = models;
+        }
+        if let Some(weight) = self.weight {
+            raw.weight_milli = thousandths(weight)?;
+        }
+        raw.max_in_flight = self.max_in_flight.or(raw.max_in_flight);
+        raw.zone = self.zone.or(raw.zone.take());
+        match self.state {
+            Some(WantedState::Active) => raw.state = State::Active,
+            Some(WantedState::Draining) => raw.state = State::Draining,
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+fn thousandths(weight: f64) -> Result<u32, ApiError> {
+    let scaled = (weight * 1000.0).round();
+    if (1.0..=100_000.0).contains(&scaled) {
+        Ok(scaled as u32)
+    } else {
+        Err(ApiError::invalid(
+            "weight",
+            "a weight is between 0.001 and 100",
+        ))
+    }
+}
+
+fn wrong_worker(error: &WorkerError) -> ApiError {
+    ApiError::invalid("worker", error.to_string())
+}
+
+fn wrong_change(error: &ChangeError) -> ApiError {
+    let kind = if error.is_temporary() {
+        ErrorKind::Overloaded
+    } else {
+        ErrorKind::NotFound
+    };
+    ApiError::new(kind, error.to_string())
+}
+
+fn changed(status: StatusCode, id: &WorkerId, ack: &Ack) -> Answer {
+    let body = Changed {
+        id: id.to_string(),
+        confirmed_by: ack.confirmed_by,
+        replicated: ack.replicated,
+    };
+    json(status, &body)
+}
+
+impl Admin {
+    pub(super) async fn add_worker(&self, body: &[u8]) -> Result<Answer, ApiError> {
+        let mut wanted = Wanted::parse(body)?;
+        let url = wanted
+            .url
+            .take()
+            .ok_or_else(|| ApiError::invalid("url", "give the worker's url"))?;
+        let id = wanted.id.take();
+        let mut raw = RawWorker::at(url);
+        wanted.apply(&mut raw)?;
+        self.put(StatusCode::CREATED, id, raw).await
+    }
+
+    /// vllm-router's way: a URL and nothing else.
+    pub(super) async fn add_worker_at(&self, url: String) -> Result<Answer, ApiError> {
+        self.put(StatusCode::OK, None, RawWorker::at(url)).await
+    }
+
+    async fn put(
+        &self,
+        status: StatusCode,
+        id: Option<String>,
+        raw: RawWorker,
+    ) -> Result<Answer, ApiError> {
+        let spec = WorkerSpec::new(raw).map_err(|error| wrong_worker(&error))?;
+        Address::of(&spec).map_err(|error| ApiError::invalid("url", error.to_string()))?;
+        let id = match id {
+            Some(id) => id.parse().map_err(|error| wrong_worker(&error))?,
+            None => spec.default_id(),
+        };
+        let put = self.agent.put_worker(id.clone(), Source::Admin, spec).await;
+        let ack = put.map_err(|error| wrong_change(&error))?;
+        tracing::info!(
+            worker = id.as_str(),
+            confirmed_by = ack.confirmed_by,
+            "worker added or changed"
+        );
+        Ok(changed(status, &id, &ack))
+    }
+
+    pub(super) fn show_worker(&self, id: &str) -> Result<Answer, ApiError> {
+        let whole = self.cluster.fleet().whole();
+        let slot = whole
+            .slots()
+            .iter()
+            .find(|slot| slot.worker.id.as_str() == id);
+        slot.and_then(|slot| self.describe_worker(slot))
+            .map(|worker| json(StatusCode::OK, &worker))
+            .ok_or_else(|| not_found("no worker with this id; GET /workers lists them"))
+    }
+
+    pub(super) async fn change_worker(&self, id: &str, body: &[u8]) -> Result<Answer, ApiError> {
+        let mut raw = self.registered(id)?;
+        let wanted = Wanted::parse(body)?;
+        if wanted.id.as_deref().is_some_and(|new| new != id) {
+            return Err(ApiError::invalid(
+                "id",
+                "an id cannot change; add a new worker",
+            ));
+        }
+        wanted.apply(&mut raw)?;
+        self.put(StatusCode::OK, Some(id.to_owned()), raw).await
+    }
+
+    pub(super) async fn drain_worker(&self, id: &str) -> Result<Answer, ApiError> {
+        let mut raw = self.registered(id)?;
+        raw.state = State::Draining;
+        self.put(StatusCode::OK, Some(id.to_owned()), raw).await
+    }
+
+    fn registered(&self, id: &str) -> Result<RawWorker, ApiError> {
+        let id: WorkerId = id.parse().map_err(|error| wrong_worker(&error))?;
+        let view = self.agent.view();
+        view.worker(&id)
+            .map(|worker| worker.spec.to_raw())
+            .ok_or_else(|| not_found("no worker with this id; GET /workers lists them"))
+    }
+
+    pub(super) async fn remove_worker(&self, id: &str) -> Result<Answer, ApiError> {
+        let id: WorkerId = id.parse().map_err(|error| wrong_worker(&error))?;
+        let removed = self.agent.remove_worker(&id, Source::Admin).await;
+        let ack = removed.map_err(|error| wrong_change(&error))?;
+        tracing::info!(
+            worker = id.as_str(),
+            confirmed_by = ack.confirmed_by,
+            "worker removed"
+        );
+        Ok(changed(StatusCode::OK, &id, &ack))
+    }
+
+    pub(super) async fn remove_worker_at(&self, url: String) -> Result<Answer, ApiError> {
+        let id = WorkerId::from_url(&url).map_err(|error| wrong_worker(&error))?;
+        self.remove_worker(id.as_str()).await
+    }
+
+    /// vllm-router's answer: `{"urls": [...]}`.
+    pub(super) fn list_urls(&self) -> Answer {
+        #[derive(Serialize)]
+        struct Urls {
+            urls: Vec<String>,
+        }
+        let view = self.agent.view();
+        let urls = view.workers().iter().map(|w| w.spec.url().to_string());
+        json(
+            StatusCode::OK,
+            &Urls {
+                urls: urls.collect(),
+            },
+        )
+    }
+}

@@ -1,0 +1,283 @@
+//! Composition root: builds every part once, binds, spawns, and runs the replica to its end.
+//!
+//! The only constructor of long-lived parts, and the only place that knows them all. No decisions here.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use grapevine_gossip::config::Facts;
+use grapevine_gossip::worker::{RawWorker, WorkerSpec};
+use grapevine_gossip::{Agent, Identity};
+use grapevine_placement::load::damp;
+use http::HeaderValue;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use crate::admin::{self, Admin, Port};
+use crate::cluster::{Cluster, WorkerDefaults};
+use crate::config::Config;
+use crate::listener::{self, Front};
+use crate::metrics::Metrics;
+use crate::proxy::{Proxy, ProxyParts};
+use crate::shutdown::{Phase, Shutdown, ShutdownLimits};
+use crate::upstream::probe::{Learned, ProbeParts, Prober};
+
+/// Answers of workers to "what do you serve?" that wait for the registry.
+const LEARNED_WAITING_MAX: usize = 256;
+
+/// Sockets of a replica.
+struct Listeners {
+    data: TcpListener,
+    admin: TcpListener,
+    metrics: Option<TcpListener>,
+}
+
+/// Runs a replica until it has been told to end, and says how it ended.
+///
+/// Prints one line of JSON to standard output once every port is bound.
+///
+/// # Errors
+/// A port cannot be bound, a certificate cannot be used, or a setting does not fit this machine; nothing is
+/// left running.
+pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
+    let listeners = bind(&config).await?;
+    let mut metrics = Metrics::new();
+    let replica = config.replica_id().to_string();
+    let agent = Arc::new(start_agent(&config, &replica, &listeners, &mut metrics).await?);
+    let metrics = Arc::new(metrics);
+    let shutdown = Shutdown::new();
+    let signals = shutdown.signals().context("cannot listen for signals")?;
+    let phase = shutdown.phase();
+
+    let defaults = WorkerDefaults {
+        idle_max: config.timeouts.upstream_idle,
+        breaker: config.breaker.clone(),
+        health: config.health.clone(),
+    };
+    let cluster = Arc::new(Cluster::new(
+        config.cluster_settings(),
+        defaults,
+        Arc::clone(agent.load()),
+        Arc::clone(&metrics),
+    ));
+    for worker in &config.worker {
+        let (id, spec) = worker.registered()?;
+        agent.configure(id, spec)?;
+    }
+
+    let authorization = worker_authorization(&config)?;
+    let (learned, to_learn) = mpsc::channel(LEARNED_WAITING_MAX);
+    let prober = Prober::new(
+        ProbeParts {
+            client: control_client(config.health.timeout)?,
+            config: config.health.clone(),
+            authorization: authorization.clone(),
+            learned,
+        },
+        shutdown.background().clone(),
+    );
+    let tasks = shutdown.background();
+    tasks.spawn(follow(
+        Arc::clone(&agent),
+        Arc::clone(&cluster),
+        prober,
+        shutdown.caught_up(),
+        phase.clone(),
+    ));
+    tasks.spawn(learn(Arc::clone(&agent), to_learn, phase.clone()));
+    tasks.spawn(announce_leaving(Arc::clone(&agent), phase.clone()));
+
+    announce(&replica, &listeners, agent.local_addr())?;
+    let front = Front {
+        proxy: Arc::new(Proxy::new(ProxyParts {
+            replica: replica.clone(),
+            cluster: Arc::clone(&cluster),
+            metrics: Arc::clone(&metrics),
+            phase: phase.clone(),
+            worker_authorization: authorization,
+            request_id_headers: config.listen.request_id_headers.clone(),
+            timeouts: config.timeouts.clone(),
+            retry: config.retry.clone(),
+            limits: config.limits.clone(),
+        })),
+        timeouts: config.timeouts.clone(),
+        limits: config.limits.clone(),
+        metrics: Arc::clone(&metrics),
+        phase: phase.clone(),
+    };
+    let connections = shutdown.connections().clone();
+    tasks.spawn(listener::run(listeners.data, Arc::new(front), connections));
+
+    let admin = Arc::new(Admin {
+        replica,
+        cluster,
+        agent: Arc::clone(&agent),
+        metrics,
+        phase,
+        token: config.admin.token.clone(),
+    });
+    let serve = |socket, port| admin::run(socket, port, Arc::clone(&admin), tasks.clone());
+    tasks.spawn(serve(listeners.admin, Port::Admin));
+    if let Some(socket) = listeners.metrics {
+        tasks.spawn(serve(socket, Port::Metrics));
+    }
+
+    let limits = ShutdownLimits {
+        settle: config.timeouts.settle,
+        drain: config.timeouts.drain,
+    };
+    let ending = shutdown.run(limits, signals, agent.shutdown()).await;
+    Ok(ending.exit_code())
+}
+
+async fn bind(config: &Config) -> anyhow::Result<Listeners> {
+    let listen = |host, port, flag: &'static str| async move {
+        let address = SocketAddr::new(host, port);
+        TcpListener::bind(address)
+            .await
+            .with_context(|| format!("cannot listen on {address}; choose another --{flag}"))
+    };
+    Ok(Listeners {
+        data: listen(config.listen.host, config.listen.port, "port").await?,
+        admin: listen(config.admin.host, config.admin.port, "admin-port").await?,
+        metrics: if config.metrics.enabled {
+            let flag = "prometheus-port, or --disable-prometheus";
+            Some(listen(config.metrics.host, config.metrics.port, flag).await?)
+        } else {
+            None
+        },
+    })
+}
+
+async fn start_agent(
+    config: &Config,
+    replica: &str,
+    listeners: &Listeners,
+    metrics: &mut Metrics,
+) -> anyhow::Result<Agent> {
+    let facts = Facts {
+        http: listeners.data.local_addr()?.to_string(),
+        admin: listeners.admin.local_addr()?.to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        settings: config.cluster_settings().fingerprint().to_string(),
+    };
+    let cluster = config.cluster.id.as_str();
+    let gossip_metrics = grapevine_gossip::Metrics::register(metrics.registry_mut());
+    let Some(files) = config.gossip.identity() else {
+        return Ok(Agent::solo(cluster, replica, &facts, gossip_metrics)?);
+    };
+    let identity = Identity::load(cluster, replica, &files)?;
+    let gossip = config.gossip_config(facts);
+    Ok(Agent::start(gossip, identity, damp, gossip_metrics).await?)
+}
+
+/// One line for whoever started this process, with the ports that were bound.
+#[allow(clippy::print_stdout, reason = "the line is the program's output")]
+fn announce(
+    replica: &str,
+    listeners: &Listeners,
+    gossip: Option<SocketAddr>,
+) -> anyhow::Result<()> {
+    let metrics = listeners.metrics.as_ref().map(TcpListener::local_addr);
+    let line = serde_json::json!({
+        "event": "listening",
+        "replica": replica,
+        "data": listeners.data.local_addr()?,
+        "admin": listeners.admin.local_addr()?,
+        "gossip": gossip,
+        "prometheus": metrics.transpose()?,
+    });
+    println!("{line}");
+    Ok(())
+}
+
+/// A client for probes: no proxy from the environment, no redirects to where a worker points.
+fn control_client(within: Duration) -> anyhow::Result<reqwest::Client> {
+    reqwest::Client::builder()
+        .timeout(within)
+        .connect_timeout(within)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        // vLLM closes idle connections after 5 s.
+        .pool_idle_timeout(Duration::from_secs(4))
+        // Workers speak plain HTTP; without this a bare image without CA roots is an error.
+        .tls_certs_only([])
+        .build()
+        .context("cannot build the client for health checks")
+}
+
+fn worker_authorization(config: &Config) -> anyhow::Result<Option<HeaderValue>> {
+    let Some(key) = &config.workers.api_key else {
+        return Ok(None);
+    };
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", key.reveal()))
+        .context("the workers' api-key is not printable ASCII")?;
+    value.set_sensitive(true);
+    Ok(Some(value))
+}
+
+/// Turns every new view into a fleet, and tells the other replicas what ring came of it.
+async fn follow(
+    agent: Arc<Agent>,
+    cluster: Arc<Cluster>,
+    mut prober: Prober,
+    caught_up: Arc<AtomicBool>,
+    phase: Phase,
+) {
+    let mut views = agent.watch();
+    let mut ready = agent.ready();
+    loop {
+        let view = Arc::clone(&views.borrow_and_update());
+        cluster.update(&view);
+        let fleet = Arc::clone(&cluster.fleet());
+        prober.follow(&fleet);
+        agent.set_ring(&fleet.digest().to_string());
+        let holds_view = *ready.borrow_and_update();
+        caught_up.store(holds_view, Ordering::Relaxed);
+        agent.set_ready(phase.is_ready());
+        drop(view);
+        tokio::select! {
+            () = phase.closed() => return,
+            changed = views.changed() => if changed.is_err() { return },
+            changed = ready.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Tells the other replicas at once that this one is leaving.
+async fn announce_leaving(agent: Arc<Agent>, phase: Phase) {
+    phase.leaving().await;
+    agent.set_ready(false);
+}
+
+/// Writes what workers said about themselves into the registry.
+async fn learn(agent: Arc<Agent>, mut learned: mpsc::Receiver<Learned>, phase: Phase) {
+    loop {
+        let Learned { worker, models } = tokio::select! {
+            () = phase.closed() => return,
+            next = learned.recv() => match next {
+                Some(next) => next,
+                None => return,
+            },
+        };
+        let facts = WorkerSpec::new(RawWorker {
+            models,
+            ..RawWorker::at(worker.address.url(""))
+        });
+        let outcome = match facts {
+            Ok(facts) => agent
+                .learn(worker.id.clone(), facts)
+                .await
+                .map(drop)
+                .map_err(anyhow::Error::from),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = outcome {
+            tracing::warn!(worker = &*worker.label, %error, "cannot register the worker's models");
+        }
+    }
+}

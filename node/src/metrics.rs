@@ -1,0 +1,312 @@
+//! Names, help and labels of every metric of the router itself; gossip registers its own.
+//!
+//! One struct of typed handles, built once and passed in. Labels come from enums, registered workers and
+//! served models, never from requests, so the number of series is bounded by the registry.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+/// Content type of the exposition format that [`Metrics::encode`] writes.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+macro_rules! labels {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+        #[allow(missing_docs, reason = "the fields are the labels")]
+        pub struct $name { $(pub $field: $type),+ }
+    };
+}
+
+labels! {
+    /// A request's endpoint and how it ended.
+    RequestLabels { endpoint: &'static str, outcome: &'static str }
+}
+labels! {
+    /// One endpoint.
+    EndpointLabels { endpoint: &'static str }
+}
+labels! {
+    /// One model that the cluster serves.
+    ModelLabels { model: Arc<str> }
+}
+labels! {
+    /// One registered worker.
+    WorkerLabels { worker: Arc<str> }
+}
+labels! {
+    /// A worker and how an attempt on it ended.
+    AttemptLabels { worker: Arc<str>, result: &'static str }
+}
+labels! {
+    /// Why a worker was chosen.
+    ReasonLabels { reason: &'static str }
+}
+labels! {
+    /// A limit that was reached.
+    LimitLabels { limit: &'static str }
+}
+labels! {
+    /// An error that the router itself answered with.
+    ErrorLabels { code: &'static str }
+}
+
+type Seconds = Histogram;
+type FloatGauge = Gauge<f64, AtomicU64>;
+
+fn seconds(start: f64) -> Seconds {
+    Histogram::new(exponential_buckets(start, 2.0, 18))
+}
+
+/// Handles to all metrics of the router.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Requests by endpoint and outcome; each is counted once, at its end.
+    pub requests: Family<RequestLabels, Counter>,
+    /// From the request's head to the last byte of the answer.
+    pub request_seconds: Family<EndpointLabels, Seconds, fn() -> Seconds>,
+    /// From the request's head to the first event, or to the whole of a short answer.
+    pub first_token_seconds: Family<ModelLabels, Seconds, fn() -> Seconds>,
+    /// Time of one decision, hashing of the key included.
+    pub decision_seconds: Seconds,
+    /// Choices by reason.
+    pub placements: Family<ReasonLabels, Counter>,
+    /// Attempts by worker and result.
+    pub attempts: Family<AttemptLabels, Counter>,
+    /// Retries.
+    pub retries: Counter,
+    /// Prompt tokens that workers reported.
+    pub prompt_tokens: Family<WorkerLabels, Counter>,
+    /// Of these, tokens that came from the worker's prefix cache.
+    pub cached_tokens: Family<WorkerLabels, Counter>,
+    /// Tokens generated, as workers reported them.
+    pub completion_tokens: Family<WorkerLabels, Counter>,
+    /// Events relayed in streams.
+    pub stream_events: Counter,
+    /// Errors that the router itself answered with.
+    pub errors: Family<ErrorLabels, Counter>,
+    /// Times a limit was reached.
+    pub limits_reached: Family<LimitLabels, Counter>,
+    /// Requests in progress on this replica.
+    pub requests_active: Gauge,
+    /// Client connections open.
+    pub connections: Gauge,
+    /// Requests in flight by worker, from this replica.
+    pub worker_in_flight: Family<WorkerLabels, Gauge>,
+    /// Requests in flight by worker, over the whole cluster, as placement counts them.
+    pub worker_in_flight_cluster: Family<WorkerLabels, FloatGauge>,
+    /// 1 healthy, 0 not, by worker.
+    pub worker_healthy: Family<WorkerLabels, Gauge>,
+    /// 0 closed, 1 half-open, 2 open, by worker.
+    pub worker_breaker: Family<WorkerLabels, Gauge>,
+    /// Workers in the registry.
+    pub workers: Gauge,
+    /// Digest of all rings, as a number; equal on replicas that agree.
+    pub ring_digest: Gauge,
+    /// 1 once this replica takes traffic.
+    pub ready: Gauge,
+}
+
+impl Metrics {
+    /// Registers everything.
+    pub fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("grapevine"),
+            requests: Family::default(),
+            request_seconds: Family::new_with_constructor(|| seconds(0.001)),
+            first_token_seconds: Family::new_with_constructor(|| seconds(0.001)),
+            decision_seconds: seconds(0.000_001),
+            placements: Family::default(),
+            attempts: Family::default(),
+            retries: Counter::default(),
+            prompt_tokens: Family::default(),
+            cached_tokens: Family::default(),
+            completion_tokens: Family::default(),
+            stream_events: Counter::default(),
+            errors: Family::default(),
+            limits_reached: Family::default(),
+            requests_active: Gauge::default(),
+            connections: Gauge::default(),
+            worker_in_flight: Family::default(),
+            worker_in_flight_cluster: Family::default(),
+            worker_healthy: Family::default(),
+            worker_breaker: Family::default(),
+            workers: Gauge::default(),
+            ring_digest: Gauge::default(),
+            ready: Gauge::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let r = &mut self.registry;
+        r.register(
+            "requests",
+            "Requests by endpoint and outcome",
+            self.requests.clone(),
+        );
+        r.register_with_unit(
+            "request",
+            "From the head of a request to the last byte of its answer",
+            Unit::Seconds,
+            self.request_seconds.clone(),
+        );
+        r.register_with_unit(
+            "first_token",
+            "From the head of a request to its first token",
+            Unit::Seconds,
+            self.first_token_seconds.clone(),
+        );
+        r.register_with_unit(
+            "decision",
+            "One placement decision, key included",
+            Unit::Seconds,
+            self.decision_seconds.clone(),
+        );
+        r.register(
+            "placements",
+            "Choices of a worker by reason",
+            self.placements.clone(),
+        );
+        r.register(
+            "attempts",
+            "Attempts by worker and result",
+            self.attempts.clone(),
+        );
+        r.register("retries", "Attempts after the first", self.retries.clone());
+        r.register(
+            "prompt_tokens",
+            "Prompt tokens reported by workers",
+            self.prompt_tokens.clone(),
+        );
+        r.register(
+            "cached_tokens",
+            "Prompt tokens that came from a worker's prefix cache",
+            self.cached_tokens.clone(),
+        );
+        r.register(
+            "completion_tokens",
+            "Generated tokens reported by workers",
+            self.completion_tokens.clone(),
+        );
+        r.register(
+            "stream_events",
+            "Events relayed in streams",
+            self.stream_events.clone(),
+        );
+        r.register(
+            "errors",
+            "Errors that the router itself answered with",
+            self.errors.clone(),
+        );
+        r.register(
+            "limits_reached",
+            "Times a limit was reached",
+            self.limits_reached.clone(),
+        );
+        r.register(
+            "requests_active",
+            "Requests in progress on this replica",
+            self.requests_active.clone(),
+        );
+        r.register(
+            "connections",
+            "Open connections of clients",
+            self.connections.clone(),
+        );
+        r.register(
+            "worker_in_flight",
+            "Requests in flight from this replica",
+            self.worker_in_flight.clone(),
+        );
+        r.register(
+            "worker_in_flight_cluster",
+            "Requests in flight from all replicas, damped by age",
+            self.worker_in_flight_cluster.clone(),
+        );
+        r.register(
+            "worker_healthy",
+            "1 when health checks pass",
+            self.worker_healthy.clone(),
+        );
+        r.register(
+            "worker_breaker",
+            "0 closed, 1 half-open, 2 open",
+            self.worker_breaker.clone(),
+        );
+        r.register("workers", "Workers in the registry", self.workers.clone());
+        r.register(
+            "ring_digest",
+            "Digest of all rings; equal on replicas that agree",
+            self.ring_digest.clone(),
+        );
+        r.register(
+            "ready",
+            "1 when this replica takes traffic",
+            self.ready.clone(),
+        );
+    }
+
+    /// For parts that register metrics of their own.
+    pub fn registry_mut(&mut self) -> &mut Registry {
+        &mut self.registry
+    }
+
+    /// Everything in OpenMetrics text format.
+    pub fn encode(&self) -> String {
+        let mut out = String::with_capacity(16 * 1024);
+        if let Err(error) = text::encode(&mut out, &self.registry) {
+            // Writing into a string cannot fail; say so in the output rather than panic in a scrape.
+            let _ = write!(out, "\n# encoding failed: {error}\n");
+        }
+        out
+    }
+
+    /// Counts the time of one decision.
+    pub fn decided(&self, elapsed: std::time::Duration) {
+        self.decision_seconds.observe(elapsed.as_secs_f64());
+    }
+
+    /// Counts that a limit was reached.
+    pub fn limit_reached(&self, limit: &'static str) {
+        self.limits_reached
+            .get_or_create(&LimitLabels { limit })
+            .inc();
+    }
+
+    /// Forgets the series of a worker that left the registry.
+    pub fn forget_worker(&self, worker: &Arc<str>) {
+        let labels = WorkerLabels {
+            worker: Arc::clone(worker),
+        };
+        self.prompt_tokens.remove(&labels);
+        self.cached_tokens.remove(&labels);
+        self.completion_tokens.remove(&labels);
+        self.worker_in_flight.remove(&labels);
+        self.worker_in_flight_cluster.remove(&labels);
+        self.worker_healthy.remove(&labels);
+        self.worker_breaker.remove(&labels);
+        for result in crate::proxy::ATTEMPT_RESULTS {
+            self.attempts.remove(&AttemptLabels {
+                worker: Arc::clone(worker),
+                result,
+            });
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
