@@ -165,10 +165,15 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
             SocketAddr::new(config.admin.host, config.admin.port)
         ));
     }
-    if config.gossip.seeds.is_empty() {
+    if config.gossip.identity().is_none() {
         notes.push(
-            "no seeds are configured: starting as a cluster of one; join others with --seed \
-             host:port"
+            "no certificates are configured: this replica is a cluster of one and does not gossip; \
+             `grapevine ca --help` says how to make them"
+                .to_owned(),
+        );
+    } else if config.gossip.seeds.is_empty() {
+        notes.push(
+            "no seeds are configured: alone until another replica names this one by --seed"
                 .to_owned(),
         );
     }

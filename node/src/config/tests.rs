@@ -318,12 +318,22 @@ fn secrets_are_not_printed() {
 
 #[test]
 fn notes_say_what_is_missing() {
-    let config = Config::default();
-    assert_eq!(config.notes().len(), 2, "{:?}", config.notes());
-    let config = Config::from_layers(file("[workers]\nurls = [\"http://a:1\"]")).expect("valid");
-    let notes = config.notes();
-    assert!(
-        notes.iter().all(|note| !note.contains("workers")),
-        "{notes:?}"
+    let check = |text: &str, expected: &[&str]| {
+        let notes = Config::from_layers(file(text)).expect("valid").notes();
+        let begins: Vec<&str> = notes
+            .iter()
+            .filter_map(|note| note.split(':').next())
+            .collect();
+        assert_eq!(begins, expected, "{text}");
+    };
+    let workers = "[workers]\nurls = [\"http://a:1\"]\n";
+    let identity = "[replica]\nid = \"r1\"\n[gossip]\nca = \"a\"\ncert = \"b\"\nkey = \"c\"\n";
+    let alone = "no certificates are configured";
+    check("", &["no workers are configured", alone]);
+    check(workers, &[alone]);
+    check(
+        &format!("{workers}{identity}"),
+        &["no seeds are configured"],
     );
+    check(&format!("{workers}{identity}seeds = [\"r2:1\"]"), &[]);
 }
