@@ -7,4 +7,5 @@ pub mod cli;
 pub mod client;
 pub mod fake_worker;
 pub mod load;
+pub mod replay;
 pub mod tally;

@@ -7,6 +7,7 @@ mod balancer;
 mod fake_worker;
 mod load;
 mod progress;
+mod replay;
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ pub use balancer::BalancerArgs;
 pub use fake_worker::FakeWorkerArgs;
 pub use load::LoadArgs;
 pub(crate) use progress::Progress;
+pub use replay::ReplayArgs;
 
 /// Subcommands, to be flattened into the binary's own.
 #[derive(Debug, Subcommand)]
@@ -31,6 +33,8 @@ pub enum Command {
     Balancer(BalancerArgs),
     /// Send generated requests and measure the answers
     Load(LoadArgs),
+    /// Send the requests of a recorded trace in scaled time and measure the answers
+    Replay(ReplayArgs),
 }
 
 /// Runs a subcommand; the exit code says whether what it was asked for held.
@@ -39,6 +43,7 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::FakeWorker(args) => args.run().await,
         Command::Balancer(args) => args.run().await,
         Command::Load(args) => args.run().await,
+        Command::Replay(args) => args.run().await,
     }
 }
 

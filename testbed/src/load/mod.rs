@@ -17,6 +17,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+pub(crate) use prompts::words;
 pub use prompts::{Endpoint, Prompts};
 
 use crate::client::{Ask, Client, Outcome};

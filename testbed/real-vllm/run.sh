@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Two real vLLM workers behind three Grapevine replicas with mutual TLS, checked with the official openai client.
+#   ./run.sh [--grapevine BINARY] [--model tiny|medium]
+# Installs vLLM first when it is not there (about 2 minutes), and builds Grapevine when no binary is given.
+# Prints a table; exit code 0 when everything held. What it started has ended when it returns.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+export REAL_VLLM_HOME=${REAL_VLLM_HOME:-$here/.home}
+
+binary=
+arguments=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --grapevine) binary=${2:?a path}; shift 2 ;;
+    *) arguments+=("$1"); shift ;;
+  esac
+done
+if [ -z "$binary" ]; then
+  (cd "$here/../.." && cargo build --release --package grapevine)
+  binary=${CARGO_TARGET_DIR:-$here/../../target}/release/grapevine
+fi
+
+"$here/install.sh"
+
+# The client has an environment of its own: what vLLM brings along must not help it.
+client=$REAL_VLLM_HOME/client
+if ! cmp -s "$here/client.lock" "$client/installed.lock"; then
+  rm -rf "$client"
+  "$REAL_VLLM_HOME/venv/bin/python" -m venv "$client"
+  "$client/bin/python" -m pip install -q --disable-pip-version-check --no-deps -r "$here/client.lock"
+  cp "$here/client.lock" "$client/installed.lock"
+fi
+exec "$client/bin/python" "$here/check.py" --grapevine "$binary" "${arguments[@]}"

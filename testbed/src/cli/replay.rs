@@ -1,0 +1,120 @@
+//! `grapevine replay`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{Progress, print_json};
+use crate::client::{Client, Spread, Target};
+use crate::load::Endpoint;
+use crate::replay::{self, Plan, Shape, Trace};
+
+/// Arguments of `replay`.
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// Where to send: http://host:port, one or more
+    #[arg(long = "url", required = true, num_args = 1.., value_delimiter = ',')]
+    urls: Vec<Target>,
+    /// Which URL gets a request
+    #[arg(long, value_enum, default_value = "round-robin")]
+    spread: Spread,
+    /// NAME.jsonl.gz with NAME.meta.json beside it [default: the slice that comes with the binary]
+    #[arg(long)]
+    trace: Option<PathBuf>,
+    /// Requests to replay, from the start of the trace [default: all]
+    #[arg(long)]
+    requests: Option<usize>,
+    /// Trace seconds per real second
+    #[arg(long, default_value_t = 1.0)]
+    speed: f64,
+    /// Send chat messages or plain completions
+    #[arg(long, value_enum, default_value = "chat")]
+    endpoint: Endpoint,
+    /// Factor on prompt lengths
+    #[arg(long, default_value_t = 1.0)]
+    tokens_scale: f64,
+    /// Factor on answer lengths
+    #[arg(long, default_value_t = 1.0)]
+    answers_scale: f64,
+    /// Requests at once; the time that others wait counts as theirs
+    #[arg(long, default_value_t = 512)]
+    in_flight_max: usize,
+    /// Limit of one request
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "300s")]
+    timeout: Duration,
+    /// Model name [default: leave it out]
+    #[arg(long)]
+    model: Option<String>,
+    /// Workers whose own cache counters are read before and after
+    #[arg(long, num_args = 1.., value_delimiter = ',')]
+    worker_urls: Vec<Target>,
+    /// Count requests by worker (asks the router to name it)
+    #[arg(long)]
+    explain: bool,
+    /// Print the result as JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+impl ReplayArgs {
+    /// Replays to the end and prints the result; fails when a request failed.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        for (name, factor) in [
+            ("--speed", self.speed),
+            ("--tokens-scale", self.tokens_scale),
+            ("--answers-scale", self.answers_scale),
+        ] {
+            anyhow::ensure!(factor.is_finite() && factor > 0.0, "{name} must be above 0");
+        }
+        let mut trace = match &self.trace {
+            Some(path) => Trace::load(path)?,
+            None => Trace::embedded()?,
+        };
+        trace.truncate(self.requests.unwrap_or(usize::MAX));
+        let mut bar = Progress::new("replay", trace.rows.len() as u64);
+        let plan = Plan {
+            trace: Arc::new(trace),
+            speed: self.speed,
+            shape: Shape {
+                endpoint: self.endpoint,
+                tokens_scale: self.tokens_scale,
+                answers_scale: self.answers_scale,
+                model: self.model,
+                explain: self.explain,
+            },
+            in_flight_max: self.in_flight_max,
+            timeout: self.timeout,
+            worker_urls: self.worker_urls,
+        };
+        let client = Arc::new(Client::new(self.urls, self.spread)?);
+        let report = replay::run(client, plan, |now| {
+            bar.set(now.tally.requests(), || {
+                format!(
+                    "hit {:.1} %, {} failed",
+                    now.tally.hit_rate() * 100.0,
+                    now.tally.failed()
+                )
+            });
+        });
+        let report = report.await?;
+        bar.finish();
+        if self.json {
+            print_json(&serde_json::to_value(&report)?)?;
+        } else {
+            print!("{}", report.summary);
+            if let Some(counted) = report.worker_cache {
+                println!(
+                    "workers    counted {:.2} % hits of {} tokens",
+                    counted.hit_rate() * 100.0,
+                    counted.queried_tokens
+                );
+            }
+        }
+        Ok(ExitCode::from(u8::from(
+            !report.summary.failures.is_empty(),
+        )))
+    }
+}

@@ -1,0 +1,168 @@
+//! Replays a trace as real requests, in scaled time, through one or more URLs.
+//!
+//! Open-loop rows are sent when they are due; closed-loop rows (`gap_ms`) wait for their
+//! session's previous answer. More than `in_flight_max` at once are held back, and the time they
+//! were held counts into their latency: a system that is too slow shows as slow.
+
+mod counters;
+mod prompt;
+mod trace;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+
+pub use counters::CacheCounters;
+pub use prompt::Shape;
+pub use trace::{Row, Trace};
+
+use crate::client::{Client, Outcome, Target};
+use crate::tally::{Summary, Tally};
+
+/// Least time between two calls of the progress callback, the last one apart.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+
+/// A replay.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What is replayed.
+    pub trace: Arc<Trace>,
+    /// Trace seconds per real second, above 0.
+    pub speed: f64,
+    /// How rows become requests.
+    pub shape: Shape,
+    /// Requests at once.
+    pub in_flight_max: usize,
+    /// Limit of one request.
+    pub timeout: Duration,
+    /// Workers whose own counters are read before and after.
+    pub worker_urls: Vec<Target>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Sums over all requests.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// What the workers themselves counted meanwhile; `None` without worker URLs.
+    pub worker_cache: Option<CacheCounters>,
+}
+
+/// A look at a running replay.
+#[derive(Debug)]
+pub struct Progress<'a> {
+    /// Requests of the trace.
+    pub total: usize,
+    /// Sums so far.
+    pub tally: &'a Tally,
+}
+
+/// Rows that follow one another: one open-loop row, or the closed-loop rows of a session.
+struct Chain {
+    start: Duration,
+    rows: Vec<usize>,
+}
+
+/// Replays the whole trace. Fails only when workers' counters cannot be read.
+pub async fn run(
+    client: Arc<Client>,
+    plan: Plan,
+    mut progress: impl FnMut(Progress<'_>),
+) -> anyhow::Result<Report> {
+    let before = CacheCounters::of_all(&plan.worker_urls).await?;
+    let plan = Arc::new(plan);
+    let total = plan.trace.rows.len();
+    let start = Instant::now();
+    let (send, mut outcomes) = mpsc::channel(1_024);
+    let mut sender = JoinSet::new();
+    sender.spawn(send_all(client, Arc::clone(&plan), start, send));
+    let mut tally = Tally::default();
+    let mut told = start;
+    while let Some((outcome, waited)) = outcomes.recv().await {
+        tally.add(&outcome, waited);
+        if told.elapsed() >= PROGRESS_EVERY {
+            told = Instant::now();
+            progress(Progress {
+                total,
+                tally: &tally,
+            });
+        }
+    }
+    progress(Progress {
+        total,
+        tally: &tally,
+    });
+    let elapsed = start.elapsed();
+    let after = CacheCounters::of_all(&plan.worker_urls).await?;
+    Ok(Report {
+        summary: tally.summary(elapsed),
+        worker_cache: (!plan.worker_urls.is_empty()).then(|| after.since(&before)),
+    })
+}
+
+async fn send_all(
+    client: Arc<Client>,
+    plan: Arc<Plan>,
+    start: Instant,
+    outcomes: mpsc::Sender<(Outcome, Duration)>,
+) {
+    let permits = Arc::new(Semaphore::new(plan.in_flight_max.max(1)));
+    let mut tasks = JoinSet::new();
+    for chain in chains(&plan.trace) {
+        sleep_until(start + chain.start.div_f64(plan.speed)).await;
+        while tasks.try_join_next().is_some() {}
+        let (client, plan) = (Arc::clone(&client), Arc::clone(&plan));
+        let (permits, outcomes) = (Arc::clone(&permits), outcomes.clone());
+        tasks.spawn(async move {
+            for index in chain.rows {
+                let row = &plan.trace.rows[index];
+                sleep(Duration::from_millis(row.gap_ms.unwrap_or(0)).div_f64(plan.speed)).await;
+                let due = Instant::now();
+                let permit = permits
+                    .acquire()
+                    .await
+                    .expect("the semaphore is never closed");
+                let waited = due.elapsed();
+                // The text is made only now: a prompt may be half a megabyte.
+                let ask = plan.shape.ask(&plan.trace, row);
+                let outcome = client.exchange(&ask, plan.timeout).await;
+                drop(permit);
+                if outcomes.send((outcome, waited)).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+/// Chains in order of their start.
+fn chains(trace: &Trace) -> Vec<Chain> {
+    let mut chains: Vec<Chain> = Vec::new();
+    let mut sessions: HashMap<u64, usize> = HashMap::new();
+    for (index, row) in trace.rows.iter().enumerate() {
+        let session = row.session.filter(|_| row.gap_ms.is_some());
+        if let Some(at) = session.and_then(|session| sessions.get(&session)) {
+            chains[*at].rows.push(index);
+            continue;
+        }
+        if let Some(session) = session {
+            sessions.insert(session, chains.len());
+        }
+        chains.push(Chain {
+            start: Duration::from_millis(row.t_ms),
+            rows: vec![index],
+        });
+    }
+    chains.sort_by_key(|chain| chain.start);
+    chains
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! Replays against fake workers.
+
+use super::*;
+use crate::client::Spread;
+use crate::fake_worker::{Config, EngineConfig, FakeWorker};
+use crate::load::Endpoint;
+
+fn row(t_ms: u64, blocks: &[u64]) -> Row {
+    let in_tokens = 32 * blocks.len() as u32;
+    Row {
+        t_ms,
+        in_tokens,
+        out_tokens: 3,
+        blocks: blocks.to_vec(),
+        session: None,
+        gap_ms: None,
+    }
+}
+
+fn plan(rows: Vec<Row>, speed: f64) -> Plan {
+    Plan {
+        trace: Arc::new(Trace {
+            block_tokens: 32,
+            system_blocks: 1,
+            rows,
+        }),
+        speed,
+        shape: Shape {
+            endpoint: Endpoint::Completions,
+            tokens_scale: 1.0,
+            answers_scale: 1.0,
+            model: None,
+            explain: false,
+        },
+        in_flight_max: 8,
+        timeout: Duration::from_secs(20),
+        worker_urls: Vec::new(),
+    }
+}
+
+async fn worker() -> (FakeWorker, Arc<Client>, Target) {
+    let config = Config {
+        speed: 1_000.0,
+        ..Config::default()
+    };
+    let worker = FakeWorker::start(config)
+        .await
+        .expect("port 0 is always free");
+    let target: Target = worker.url().parse().expect("URL");
+    let client = Client::new(vec![target.clone()], Spread::RoundRobin).expect("target");
+    (worker, Arc::new(client), target)
+}
+
+#[tokio::test]
+async fn hit_rates_by_usage_and_by_the_workers_own_counters_agree() {
+    let (_worker, client, target) = worker().await;
+    // One at a time: the second and third find the first's 2 blocks, 64 tokens of 96.
+    let rows = vec![row(0, &[0, 1, 2]), row(1, &[0, 1, 3]), row(2, &[0, 1, 4])];
+    let plan = Plan {
+        in_flight_max: 1,
+        worker_urls: vec![target],
+        ..plan(rows, 1.0)
+    };
+    let report = run(Arc::clone(&client), plan.clone(), |_| ())
+        .await
+        .expect("counters");
+    assert_eq!(
+        (report.summary.succeeded, report.summary.prompt_tokens),
+        (3, 288)
+    );
+    assert_eq!(report.summary.cached_tokens, 128);
+    let counted = report.worker_cache.expect("asked for");
+    assert_eq!((counted.hit_tokens, counted.queried_tokens), (128, 288));
+    let again = run(client, plan, |_| ())
+        .await
+        .expect("counters")
+        .worker_cache
+        .expect("asked for");
+    assert_eq!(again.queried_tokens, 288, "only what happened meanwhile");
+}
+
+#[tokio::test]
+async fn time_is_scaled_and_progress_ends_complete() {
+    let (_worker, client, _) = worker().await;
+    let rows = (0..20).map(|i| row(i * 1_000, &[0, 100 + i])).collect();
+    let mut last = 0;
+    let start = Instant::now();
+    let report = run(client, plan(rows, 100.0), |p| last = p.tally.requests())
+        .await
+        .expect("no workers to read");
+    assert_eq!((report.summary.succeeded, last), (20, 20));
+    assert!(
+        start.elapsed() >= Duration::from_millis(190),
+        "19 s of trace at 100 times the speed"
+    );
+}
+
+#[tokio::test]
+async fn closed_loop_rows_wait_for_the_answer_before() {
+    let engine = EngineConfig {
+        step_base: Duration::from_millis(10),
+        ..EngineConfig::default()
+    };
+    let worker = FakeWorker::start(Config {
+        engine,
+        ..Config::default()
+    })
+    .await
+    .expect("port 0 is always free");
+    let client = Arc::new(Client::one(worker.url().parse().expect("URL")));
+    let turn = |blocks: &[u64]| Row {
+        session: Some(1),
+        gap_ms: Some(20),
+        ..row(0, blocks)
+    };
+    let rows = vec![turn(&[0, 1]), turn(&[0, 1, 2]), turn(&[0, 1, 2, 3])];
+    let report = run(client, plan(rows, 1.0), |_| ())
+        .await
+        .expect("no workers to read");
+    assert_eq!(report.summary.succeeded, 3);
+    assert_eq!(worker.stats().in_flight_peak, 1);
+    let log = worker.log();
+    for pair in log.windows(2) {
+        let end = pair[0].end_us.expect("ended");
+        assert!(
+            pair[1].start_us >= end + 15_000,
+            "gap of 20 ms: {} us",
+            pair[1].start_us - end
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_bound_on_requests_in_flight_holds_and_waiting_counts() {
+    let (worker, client, _) = worker().await;
+    let rows = (0..12).map(|i| row(0, &[0, i + 1])).collect();
+    let delay = crate::fake_worker::Rule::always(crate::fake_worker::Fault::delay_ms(30));
+    worker.add_rule(delay).expect("room");
+    let report = run(
+        client,
+        Plan {
+            in_flight_max: 3,
+            ..plan(rows, 1.0)
+        },
+        |_| (),
+    )
+    .await
+    .expect("no workers to read");
+    assert!(worker.stats().in_flight_peak <= 3);
+    assert!(
+        report.summary.ttft.max_ms >= 120.0,
+        "four rounds of 30 ms: {:?}",
+        report.summary.ttft
+    );
+}
+
+#[tokio::test]
+async fn workers_without_counters_are_an_error() {
+    let (worker, client, target) = worker().await;
+    worker.kill().await;
+    let plan = Plan {
+        worker_urls: vec![target],
+        ..plan(vec![row(0, &[0])], 1.0)
+    };
+    assert!(run(client, plan, |_| ()).await.is_err());
+}
