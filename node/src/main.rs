@@ -1,1 +1,81 @@
-fn main() {}
+//! The binary: arguments, configuration, runtime, run, exit code. The only reader of the process's
+//! arguments and environment.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use grapevine::cli::{self, Cli, Command, Failure, ServeArgs, Task};
+use grapevine::config::{Config, LogConfig, documented_defaults};
+use grapevine::logging::{self, LogGuard};
+use tokio::runtime::{Builder, Runtime};
+
+fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .expect("nothing was installed before");
+    run(command).unwrap_or_else(|failure| {
+        eprintln!("error: {failure}");
+        failure.exit_code()
+    })
+}
+
+fn run(command: Command) -> Result<ExitCode, Failure> {
+    let done = match command {
+        Command::Serve(args) => return serve(*args),
+        Command::Testbed(command) => {
+            let _log = log(&LogConfig::default())?;
+            return block_on(grapevine_testbed::cli::run(command));
+        }
+        Command::Ca(args) => cli::ca(args),
+        Command::Status(args) => small_runtime()?.block_on(cli::status(args)),
+        Command::Workers(args) => small_runtime()?.block_on(cli::workers(args)),
+        Command::Explain(args) => small_runtime()?.block_on(cli::explain(args)),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+fn serve(args: ServeArgs) -> Result<ExitCode, Failure> {
+    let environment = std::env::vars_os().filter_map(|(name, value)| {
+        Some((
+            name.into_string().ok()?,
+            value.to_string_lossy().into_owned(),
+        ))
+    });
+    match args.task(environment)? {
+        Task::PrintConfig => cli::print_line(documented_defaults().trim_end())?,
+        Task::Check(config) => cli::check(&config)?,
+        Task::Run(config) => return replica(*config),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn replica(config: Config) -> Result<ExitCode, Failure> {
+    let _log = log(&config.log)?;
+    for note in config.notes() {
+        tracing::info!("{note}");
+    }
+    block_on(grapevine::app::run(config))
+}
+
+fn log(config: &LogConfig) -> Result<LogGuard, Failure> {
+    logging::start(config).map_err(|error| Failure::Refused(error.to_string()))
+}
+
+/// Runs on all processors until the future ends; what it left behind is not waited for.
+fn block_on(future: impl Future<Output = anyhow::Result<ExitCode>>) -> Result<ExitCode, Failure> {
+    let runtime = started(Builder::new_multi_thread().enable_all().build())?;
+    let ended = runtime.block_on(future);
+    // A name look-up that hangs would otherwise hold the process.
+    runtime.shutdown_background();
+    ended.map_err(|error| Failure::Refused(format!("{error:#}")))
+}
+
+/// For a command that asks one question.
+fn small_runtime() -> Result<Runtime, Failure> {
+    started(Builder::new_current_thread().enable_all().build())
+}
+
+fn started(runtime: std::io::Result<Runtime>) -> Result<Runtime, Failure> {
+    runtime.map_err(|error| Failure::Refused(format!("cannot start threads: {error}")))
+}
