@@ -8,7 +8,7 @@
 //! The rules:
 //! - Only replicas that proved their certificate to **this** replica exist here ([`Firewall::admit`]),
 //!   in the generation and at the address that they gave then. Entries about others are trimmed:
-//!   honest peers know more replicas than we have met, so it is no offence.
+//!   honest peers know more replicas than we have met, so it is no offence. They name whom to dial.
 //! - A replica speaks for itself. What others say about it may be ahead of its own last word by what
 //!   it can have done since ([`PACE_PER_S`]), not more.
 //! - Nobody tells us about ourselves.
@@ -61,6 +61,23 @@ pub(crate) enum Reason {
     Banned,
 }
 
+impl Reason {
+    /// Label of the counter.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::TooLong => "too_long",
+            Self::Malformed => "malformed",
+            Self::Inflated => "inflated",
+            Self::TooMany => "too_many",
+            Self::BadValue => "bad_value",
+            Self::Implausible => "implausible",
+            Self::OwnState => "own_state",
+            Self::OtherCluster => "other_cluster",
+            Self::Banned => "banned",
+        }
+    }
+}
+
 /// A refused message, and whether its sender has now used up its patience.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refused {
@@ -74,6 +91,8 @@ pub(crate) struct Passed {
     pub(crate) bytes: Vec<u8>,
     /// Entries left out because this replica has not met their subject.
     pub(crate) trimmed: usize,
+    /// Some of those subjects, if they were never met in any generation: whom to dial.
+    pub(crate) strangers: Vec<(ReplicaId, SocketAddr)>,
 }
 
 /// What is known about the replicas that proved themselves.
@@ -203,19 +222,23 @@ impl Firewall {
                 mut digest,
                 cluster,
             } => {
+                let strangers = self.strangers(&digest);
                 let trimmed = self.digest(from, &mut digest, now)?;
                 Ok(Passed {
                     bytes: parse::write_syn(&digest, cluster),
                     trimmed,
+                    strangers,
                 })
             }
             Message::SynAck { mut digest, delta } => {
                 let mut changes = parse::delta(&delta)?;
+                let strangers = self.strangers(&digest);
                 let trimmed =
                     self.digest(from, &mut digest, now)? + self.delta(from, &mut changes, now)?;
                 Ok(Passed {
                     bytes: parse::write_syn_ack(&digest, &changes),
                     trimmed,
+                    strangers,
                 })
             }
             Message::Ack { delta } => {
@@ -224,9 +247,26 @@ impl Firewall {
                 Ok(Passed {
                     bytes: parse::write_ack(&changes),
                     trimmed,
+                    strangers: Vec::new(),
                 })
             }
         }
+    }
+
+    /// Replicas in a digest that were never met in any generation.
+    fn strangers(&self, digest: &[Standing<'_>]) -> Vec<(ReplicaId, SocketAddr)> {
+        let is_stranger = |standing: &&Standing<'_>| {
+            standing.node.id != self.own.id.as_str()
+                && !self.admitted.contains_key(standing.node.id)
+        };
+        let hint =
+            |standing: &Standing<'_>| Some((standing.node.id.parse().ok()?, standing.node.address));
+        digest
+            .iter()
+            .filter(is_stranger)
+            .filter_map(hint)
+            .take(STRANGERS_MAX)
+            .collect()
     }
 
     /// Checks a digest, takes the sender's word about itself, and drops entries about strangers.
@@ -392,6 +432,8 @@ pub(crate) const REPLICAS_MAX: usize = 256;
 const PACE_PER_S: u64 = 250;
 /// No counter of an honest replica gets here in a century at [`PACE_PER_S`].
 const NUMBER_MAX: u64 = 1 << 48;
+/// Strangers named from one message.
+const STRANGERS_MAX: usize = 8;
 /// Refused messages until the sender is cut off.
 const STRIKES_MAX: u32 = 10;
 /// How long a cut-off sender stays out.

@@ -137,7 +137,8 @@ fn honest_messages_pass_unchanged() {
             bench.pass(&bytes),
             Ok(Passed {
                 bytes: bytes.clone(),
-                trimmed: 0
+                trimmed: 0,
+                strangers: Vec::new(),
             })
         );
     }
@@ -180,6 +181,7 @@ fn strangers_and_former_generations_are_trimmed_without_a_strike() {
             .pass(&parse::write_syn_ack(&digest, &changes))
             .expect("no offence");
         assert_eq!(passed.trimmed, 8);
+        assert_eq!(passed.strangers, [(stranger.id.clone(), stranger.address)]);
         assert_eq!(
             passed.bytes,
             parse::write_syn_ack(&[standing(&a, 100, 5)], &[])
@@ -226,7 +228,8 @@ fn nobody_tells_us_about_ourselves() {
         echo,
         Passed {
             bytes: parse::write_ack(&[]),
-            trimmed: 1
+            trimmed: 1,
+            strangers: Vec::new(),
         }
     );
     for version in [8, u64::MAX] {
@@ -282,6 +285,7 @@ fn invented_replicas_do_not_enter() {
         (passed.trimmed, passed.bytes),
         (digest.len(), parse::write_syn(&[], "demo"))
     );
+    assert_eq!(passed.strangers.len(), STRANGERS_MAX);
     let more = member("y", 7);
     let digest: Vec<_> = digest.into_iter().chain([standing(&more, 1, 1)]).collect();
     assert_eq!(

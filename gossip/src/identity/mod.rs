@@ -18,10 +18,10 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
+use crate::replica::ReplicaId;
+
 pub use ca::{Authority, LEAF_DAYS, Leaf, create, issue};
-pub(crate) use tls::{
-    ALPN, EndpointKeys, certificate_names, client_config, endpoint_keys, server_config,
-};
+pub(crate) use tls::{certificate_names, client_config, endpoint_keys, server_config};
 
 /// What a replica proves about itself, checked as a whole when it is made.
 ///
@@ -30,7 +30,7 @@ pub(crate) use tls::{
 #[derive(Clone)]
 pub struct Identity {
     cluster: Arc<str>,
-    replica: Arc<str>,
+    replica: ReplicaId,
     roots: Arc<RootCertStore>,
     chain: Vec<CertificateDer<'static>>,
     key: Arc<PrivateKeyDer<'static>>,
@@ -118,7 +118,7 @@ impl Identity {
         key: &str,
     ) -> Result<Self, IdentityError> {
         check_label("cluster id", cluster)?;
-        check_label("replica id", replica)?;
+        let replica = replica_id(replica)?;
         let mut roots = RootCertStore::empty();
         for root in certificates("the CA file", ca)? {
             roots.add(root).map_err(|error| IdentityError::Pem {
@@ -134,7 +134,7 @@ impl Identity {
             })?;
         let identity = Self {
             cluster: cluster.into(),
-            replica: replica.into(),
+            replica,
             roots: Arc::new(roots),
             expires: expiry(&chain[0])?,
             chain,
@@ -145,7 +145,7 @@ impl Identity {
     }
 
     /// Replica id, unique in the cluster.
-    pub fn replica(&self) -> &Arc<str> {
+    pub fn replica(&self) -> &ReplicaId {
         &self.replica
     }
 
@@ -171,7 +171,7 @@ impl Identity {
                 .build()
                 .map_err(|error| unproven(error.to_string()))?;
         for name in [
-            replica_name(&self.replica, &self.cluster),
+            replica_name(self.replica.as_str(), &self.cluster),
             self.cluster.to_string(),
         ] {
             let name = ServerName::try_from(name).expect("labels were checked");
@@ -197,7 +197,7 @@ impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")
             .field("cluster", &self.cluster)
-            .field("replica", &self.replica)
+            .field("replica", &self.replica.as_str())
             .finish_non_exhaustive()
     }
 }
@@ -205,6 +205,15 @@ impl fmt::Debug for Identity {
 /// The DNS name that proves a replica id.
 pub(crate) fn replica_name(replica: &str, cluster: &str) -> String {
     format!("{replica}.{cluster}")
+}
+
+/// Checks a replica id; the certificate carries it as one label of a DNS name.
+pub(crate) fn replica_id(name: &str) -> Result<ReplicaId, IdentityError> {
+    check_label("replica id", name)?;
+    name.parse().map_err(|_| IdentityError::Name {
+        what: "replica id",
+        name: name.escape_debug().to_string(),
+    })
 }
 
 /// Refuses what cannot be one label of a DNS name in a certificate.

@@ -1,0 +1,342 @@
+//! The handshake of replicas on top of the handshake of QUIC: names bound to certificates.
+//!
+//! The dialling side opens the first bi stream with HELLO (cluster, replica id, address; the frame's
+//! header has its generation). The other side checks the id against the certificate, admits it, and
+//! answers HELLO-ACK: its id, the highest generation that it has seen of the dialling id, and whom
+//! else it is connected to. Ids and addresses of third replicas are hints whom to dial, no more.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use quinn::{Connection, ConnectionError};
+use rustls::pki_types::CertificateDer;
+use tokio::time::timeout;
+
+use super::stream::{read_frame, write_all};
+use super::{Close, Planes, Shared, limits, now};
+use crate::firewall::{Member, Reason};
+use crate::identity::{certificate_names, replica_name};
+use crate::replica::ReplicaId;
+use crate::wire::{self, Hello, HelloAck, Message, PeerHint, Received};
+
+/// Why a dialled address gave no connection. Messages are for operators.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    #[error("this is the replica itself")]
+    Myself,
+    #[error("no answer in {:?}; is a replica listening there?", limits::CONNECT)]
+    Silent,
+    #[error("it is not a Grapevine replica: {0}")]
+    NotGrapevine(String),
+    #[error("its certificate is not of this cluster: {0}")]
+    Foreign(String),
+    #[error("it refuses our certificate ({0}); both need certificates of the same authority")]
+    Refused(String),
+    #[error("it belongs to another cluster than `{0}`")]
+    OtherCluster(String),
+    #[error("it calls itself `{0}`, which its certificate does not say")]
+    WrongName(ReplicaId),
+    #[error("another process runs under this replica's id `{0}`; ids must be unique in a cluster")]
+    Duplicate(ReplicaId),
+    #[error("it has seen generation {0} of this replica")]
+    Outrun(u64),
+    #[error("it is cut off after refused messages, or the table of replicas is full")]
+    NotAdmitted,
+    #[error("it closed the connection: {0}")]
+    Closed(String),
+    #[error("cannot be dialled from here: {0}")]
+    Local(String),
+}
+
+impl DialError {
+    /// Label of the counter.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Myself => "self",
+            Self::Silent => "silent",
+            Self::NotGrapevine(_) => "not_grapevine",
+            Self::Foreign(_) => "foreign_certificate",
+            Self::Refused(_) => "own_certificate_refused",
+            Self::OtherCluster(_) => "other_cluster",
+            Self::WrongName(_) => "wrong_name",
+            Self::Duplicate(_) => "duplicate_id",
+            Self::Outrun(_) => "outrun",
+            Self::NotAdmitted => "not_admitted",
+            Self::Closed(_) => "closed",
+            Self::Local(_) => "local",
+        }
+    }
+}
+
+/// A dialled connection whose HELLO was answered.
+pub(super) struct Dialled {
+    pub(super) connection: Connection,
+    pub(super) member: Member,
+    pub(super) hints: Vec<PeerHint>,
+}
+
+/// Dials an address and shakes hands, within [`limits::CONNECT`].
+///
+/// `expected` is checked by TLS already: the name dialled is `<replica>.<cluster>`. A seed, whose id
+/// nobody knows, is dialled by the cluster's name.
+pub(super) async fn dial(
+    shared: &Shared,
+    address: SocketAddr,
+    expected: Option<&ReplicaId>,
+) -> Result<Dialled, DialError> {
+    let cluster = shared.identity.cluster();
+    let name = expected.map_or_else(
+        || cluster.to_string(),
+        |id| replica_name(id.as_str(), cluster),
+    );
+    let attempt = async {
+        let connecting = shared
+            .endpoint
+            .connect(address, &name)
+            .map_err(|error| DialError::Local(error.to_string()))?;
+        let connection = connecting.await.map_err(|error| explain(&error, shared))?;
+        match greet(shared, &connection, address).await {
+            Ok(dialled) => Ok(dialled),
+            Err(Some(error)) => {
+                connection.close(Close::Done.code(), b"");
+                Err(error)
+            }
+            // The stream broke: the connection knows why.
+            Err(None) => Err(explain(&connection.closed().await, shared)),
+        }
+    };
+    let result = timeout(limits::CONNECT, attempt)
+        .await
+        .unwrap_or(Err(DialError::Silent));
+    shared.handshake(result.as_ref().map_or_else(DialError::label, |_| "dialled"));
+    result
+}
+
+/// The dialling half; `Err(None)` if the connection ended meanwhile.
+async fn greet(
+    shared: &Shared,
+    connection: &Connection,
+    address: SocketAddr,
+) -> Result<Dialled, Option<DialError>> {
+    let (mut send, mut receive) = connection.open_bi().await.map_err(|_| None)?;
+    let hello = Message::Hello(Hello {
+        replica: shared.own.clone(),
+        cluster: shared.identity.cluster().to_string(),
+        gossip_addr: shared.address,
+        version: shared.release.clone(),
+    });
+    let bytes = shared.encode(&hello).ok_or(None)?;
+    write_all(&mut send, &bytes).await.map_err(|_| None)?;
+    let answer = read_frame(&mut receive)
+        .await
+        .map_err(|_| None)?
+        .ok_or(None)?;
+    let (generation, ack) = match wire::decode(&answer) {
+        Ok(Received {
+            header,
+            message: Some(Message::HelloAck(ack)),
+            ..
+        }) => (header.generation, ack),
+        Ok(_) => return Err(Some(DialError::NotGrapevine("no HELLO-ACK".into()))),
+        Err(error) => return Err(Some(DialError::NotGrapevine(error.to_string()))),
+    };
+    if !proves(shared, connection, &ack.replica) {
+        return Err(Some(DialError::WrongName(ack.replica)));
+    }
+    if ack.replica == shared.own {
+        return Err(Some(if generation == shared.generation() {
+            DialError::Myself
+        } else {
+            DialError::Duplicate(ack.replica)
+        }));
+    }
+    if ack.generation_seen > shared.generation() {
+        return Err(Some(DialError::Outrun(ack.generation_seen)));
+    }
+    // The first hint of an answer is the answering replica itself, as it wants to be dialled.
+    let own_address = ack.hints.iter().find(|hint| hint.replica == ack.replica);
+    let member = Member {
+        address: own_address.map_or(address, |hint| hint.gossip_addr),
+        id: ack.replica,
+        generation,
+    };
+    shared
+        .firewall()
+        .admit(&member, now())
+        .map_err(|_| Some(DialError::NotAdmitted))?;
+    Ok(Dialled {
+        connection: connection.clone(),
+        member,
+        hints: ack.hints,
+    })
+}
+
+/// The accepting half: reads HELLO on the first bi stream and answers it, or closes with a reason.
+pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<Member, Close> {
+    let receive = async {
+        let (send, mut receive) = connection.accept_bi().await.map_err(|_| Close::NoHello)?;
+        let bytes = read_frame(&mut receive)
+            .await
+            .ok()
+            .flatten()
+            .ok_or(Close::NoHello)?;
+        Ok((send, bytes))
+    };
+    let (mut send, bytes) = timeout(limits::CONNECT, receive)
+        .await
+        .unwrap_or(Err(Close::NoHello))?;
+    let (generation, hello) = match wire::decode(&bytes) {
+        Ok(Received {
+            header,
+            message: Some(Message::Hello(hello)),
+            ..
+        }) => (header.generation, hello),
+        _ => return Err(Close::NoHello),
+    };
+    let from = connection.remote_address();
+    if hello.cluster != **shared.identity.cluster() {
+        if shared.alarms.due(from, "other_cluster") {
+            tracing::warn!(address = %from, theirs = hello.cluster, "refused a replica of another cluster");
+        }
+        return Err(Close::OtherCluster);
+    }
+    if !proves(shared, connection, &hello.replica) {
+        if shared.alarms.due(from, "wrong_name") {
+            tracing::error!(address = %from, claimed = %hello.replica, "refused a replica whose certificate names another");
+        }
+        return Err(Close::WrongName);
+    }
+    let member = Member {
+        id: hello.replica,
+        generation,
+        address: hello.gossip_addr,
+    };
+    let is_self = member.id == shared.own;
+    if is_self && generation != shared.generation() && shared.alarms.due(from, "duplicate_id") {
+        tracing::error!(address = %from, replica = %member.id, "another process runs under this replica's id");
+    }
+    let (seen, verdict) = {
+        let mut firewall = shared.firewall();
+        let seen = if is_self {
+            shared.generation()
+        } else {
+            firewall.generation(&member.id).unwrap_or(0)
+        };
+        let verdict = if is_self {
+            Ok(())
+        } else {
+            firewall.admit(&member, now())
+        };
+        (seen, verdict)
+    };
+    if matches!(verdict, Err(Reason::Banned | Reason::TooMany)) {
+        return Err(Close::Banned);
+    }
+    let ack = Message::HelloAck(HelloAck {
+        replica: shared.own.clone(),
+        generation_seen: seen,
+        hints: hints(shared),
+    });
+    let bytes = shared.encode(&ack).ok_or(Close::NoHello)?;
+    write_all(&mut send, &bytes)
+        .await
+        .map_err(|_| Close::NoHello)?;
+    if verdict.is_err() {
+        // Let the answer arrive before the connection ends under it.
+        let _ = timeout(limits::CONNECT, send.stopped()).await;
+        return Err(Close::Outdated);
+    }
+    Ok(member)
+}
+
+/// This replica first, then those it is connected to: who does not answer is not passed on.
+fn hints(shared: &Shared) -> Vec<PeerHint> {
+    let own = PeerHint {
+        replica: shared.own.clone(),
+        gossip_addr: shared.address,
+    };
+    std::iter::once(own)
+        .chain(shared.peers().hints())
+        .take(wire::HINTS_MAX)
+        .collect()
+}
+
+/// True if the certificate of the connection names `replica`.
+fn proves(shared: &Shared, connection: &Connection, replica: &ReplicaId) -> bool {
+    let Some(chain) = connection.peer_identity() else {
+        return false;
+    };
+    let Ok(chain) = chain.downcast::<Vec<CertificateDer<'static>>>() else {
+        return false;
+    };
+    let cluster = shared.identity.cluster();
+    chain
+        .first()
+        .is_some_and(|leaf| certificate_names(leaf, replica.as_str(), cluster))
+}
+
+/// What an ended connection says about the other side.
+fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
+    match error {
+        ConnectionError::TimedOut => DialError::Silent,
+        ConnectionError::VersionMismatch => {
+            DialError::NotGrapevine("another version of QUIC".into())
+        }
+        // Found by us, in what the other side presented.
+        ConnectionError::TransportError(found) => match alert(found.code.into()) {
+            Some(NO_APPLICATION_PROTOCOL) => {
+                DialError::NotGrapevine("it does not speak grapevine/1".into())
+            }
+            Some(_) => DialError::Foreign(found.reason.clone()),
+            None => DialError::NotGrapevine(found.to_string()),
+        },
+        // Found by the other side, in what we presented.
+        ConnectionError::ConnectionClosed(told) => match alert(told.error_code.into()) {
+            Some(NO_APPLICATION_PROTOCOL) => {
+                DialError::NotGrapevine("it does not speak grapevine/1".into())
+            }
+            Some(_) => DialError::Refused(told.to_string()),
+            None => DialError::Closed(told.to_string()),
+        },
+        ConnectionError::ApplicationClosed(told) => match Close::from_code(told.error_code) {
+            Some(Close::OtherCluster) => {
+                DialError::OtherCluster(shared.identity.cluster().to_string())
+            }
+            Some(Close::WrongName) => DialError::Refused("it does not name this replica".into()),
+            Some(close) => DialError::Closed(format!("{close:?}")),
+            None => DialError::NotGrapevine(told.to_string()),
+        },
+        error => DialError::Closed(error.to_string()),
+    }
+}
+
+/// The TLS alert inside a QUIC error code.
+fn alert(code: u64) -> Option<u64> {
+    (0x100..0x200).contains(&code).then(|| code - 0x100)
+}
+
+const NO_APPLICATION_PROTOCOL: u64 = 120;
+
+/// Logs a failed attempt once a minute, loudly if an operator must act.
+pub(super) fn report(shared: &Shared, address: SocketAddr, name: &str, error: &DialError) {
+    if matches!(error, DialError::Myself) || !shared.alarms.due(address, error.label()) {
+        return;
+    }
+    tracing::warn!(%address, name, "no connection: {error}");
+}
+
+/// Passes on what an answered HELLO taught: who answered, and whom else to dial.
+pub(super) fn learn(
+    shared: &Arc<Shared>,
+    planes: &Arc<dyn Planes>,
+    member: &Member,
+    hints: &[PeerHint],
+) {
+    super::peer::meet(shared, planes, member);
+    for hint in hints
+        .iter()
+        .filter(|hint| hint.replica != shared.own && hint.replica != member.id)
+    {
+        super::peer::consider(shared, planes, &hint.replica, hint.gossip_addr);
+    }
+}

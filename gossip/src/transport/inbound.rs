@@ -1,0 +1,226 @@
+//! The accepting side: connections that peers dialled, on which this replica only reads and answers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use quinn::{Connection, Incoming, RecvStream, SendStream};
+use tokio::time::timeout;
+
+use super::stream::{StreamError, read_all, read_frame, write_all};
+use super::{Planes, Shared, hello, limits, now, peer};
+use crate::firewall::{MESSAGE_BYTES_MAX, Member, Reason};
+use crate::frame::{FRAME_BYTES_MAX, FrameError};
+use crate::wire::{self, Message, Received};
+
+/// Takes connections until the endpoint closes.
+pub(super) async fn accept(shared: Arc<Shared>, planes: Arc<dyn Planes>) {
+    while let Some(incoming) = shared.endpoint.accept().await {
+        let open = shared.endpoint.open_connections();
+        if open >= limits::CONNECTIONS {
+            shared.handshake("too_many");
+            incoming.refuse();
+        } else if open >= limits::CONNECTIONS / 2 && incoming.may_retry() {
+            // Under pressure an address must prove itself before it costs us a handshake.
+            let _ = incoming.retry();
+        } else {
+            let task = serve(shared.clone(), planes.clone(), incoming);
+            let stop = shared.stop.clone();
+            shared
+                .tracker
+                .spawn(async move { stop.run_until_cancelled(task).await });
+        }
+    }
+}
+
+async fn serve(shared: Arc<Shared>, planes: Arc<dyn Planes>, incoming: Incoming) {
+    let from = incoming.remote_address();
+    let connection = match timeout(limits::CONNECT, incoming).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => {
+            shared.handshake("refused");
+            if shared.alarms.due(from, "refused") {
+                tracing::warn!(address = %from, %error, "refused a connection; a certificate of this cluster's authority is needed");
+            }
+            return;
+        }
+        Err(_) => return shared.handshake("slow"),
+    };
+    let member = match hello::accept(&shared, &connection).await {
+        Ok(member) => member,
+        Err(close) => {
+            shared.handshake("no_hello");
+            connection.close(close.code(), b"");
+            return;
+        }
+    };
+    shared.handshake("accepted");
+    if member.id == shared.own {
+        // Our own address among the seeds: the dialling side has its answer.
+        connection.closed().await;
+        return;
+    }
+    peer::meet(&shared, &planes, &member);
+    shared.peers().accepted(&member.id, &connection);
+    read(&shared, &planes, &member, &connection).await;
+}
+
+/// Reads until the connection ends. QUIC bounds how many streams are open at once.
+async fn read(
+    shared: &Arc<Shared>,
+    planes: &Arc<dyn Planes>,
+    member: &Member,
+    connection: &Connection,
+) {
+    loop {
+        let link = Link {
+            shared: shared.clone(),
+            planes: planes.clone(),
+            member: member.clone(),
+        };
+        tokio::select! {
+            stream = connection.accept_uni() => match stream {
+                Ok(stream) => shared.tracker.spawn(link.message(stream)),
+                Err(_) => return,
+            },
+            stream = connection.accept_bi() => match stream {
+                Ok((send, receive)) => shared.tracker.spawn(link.request(send, receive)),
+                Err(_) => return,
+            },
+            datagram = connection.read_datagram() => match datagram {
+                Ok(datagram) => {
+                    link.frame(&datagram);
+                    continue;
+                }
+                Err(_) => return,
+            },
+        };
+    }
+}
+
+/// One accepted connection of one peer.
+struct Link {
+    shared: Arc<Shared>,
+    planes: Arc<dyn Planes>,
+    member: Member,
+}
+
+impl Link {
+    /// A uni stream: a message for chitchat, or one frame of ours.
+    async fn message(self, mut stream: RecvStream) {
+        let bytes = match read_all(&mut stream, FRAME_BYTES_MAX).await {
+            Ok(bytes) => bytes,
+            Err(StreamError::TooLong(_)) => return self.strike(Reason::TooLong),
+            Err(_) => return self.shared.metrics.dropped("stream_broken"),
+        };
+        if bytes.starts_with(&MAGIC) {
+            self.frame(&bytes);
+        } else {
+            self.gossip(&bytes);
+        }
+    }
+
+    fn gossip(&self, bytes: &[u8]) {
+        self.shared.metrics.received("gossip", bytes.len());
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            return self.strike(Reason::TooLong);
+        }
+        let verdict = self
+            .shared
+            .firewall()
+            .inspect(&self.member.id, bytes, now());
+        match verdict {
+            Ok(passed) => {
+                self.shared.metrics.trimmed.inc_by(passed.trimmed as u64);
+                for (id, address) in &passed.strangers {
+                    peer::consider(&self.shared, &self.planes, id, *address);
+                }
+                self.planes.gossip(self.member.address, passed.bytes);
+            }
+            Err(refused) => self.shared.offence(&self.member.id, self.from(), refused),
+        }
+    }
+
+    /// One frame without an answer.
+    fn frame(&self, bytes: &[u8]) {
+        let Some(Received {
+            header, message, ..
+        }) = self.decode(bytes)
+        else {
+            return;
+        };
+        match message {
+            Some(Message::Load(frame)) => {
+                self.shared.metrics.received("load", bytes.len());
+                self.planes.load(&self.member.id, header, frame);
+            }
+            Some(Message::Leave) => {
+                tracing::info!(replica = %self.member.id, "a replica leaves");
+                self.shared.peers().leave(&self.member.id);
+                self.shared.firewall().forget(&self.member.id);
+                self.planes.left(&self.member.id);
+            }
+            Some(_) => self.strike(Reason::Malformed),
+            None => self.shared.metrics.dropped("unknown_kind"),
+        }
+    }
+
+    /// A bi stream: one request, answered on the same stream.
+    async fn request(self, mut send: SendStream, mut receive: RecvStream) {
+        let bytes = match timeout(limits::STREAM, read_frame(&mut receive)).await {
+            Ok(Ok(Some(bytes))) => bytes,
+            Ok(Err(StreamError::Frame(_))) => return self.strike(Reason::Malformed),
+            _ => return self.shared.metrics.dropped("stream_broken"),
+        };
+        self.shared.metrics.received("registry", bytes.len());
+        let Some(Received {
+            header, message, ..
+        }) = self.decode(&bytes)
+        else {
+            return;
+        };
+        let Some(message) = message else {
+            return self.shared.metrics.dropped("unknown_kind");
+        };
+        let mut answer = Vec::new();
+        for message in self.planes.request(&self.member.id, header, message) {
+            answer.extend(self.shared.encode(&message).unwrap_or_default());
+        }
+        self.shared.metrics.sent("registry", answer.len());
+        let _ = timeout(limits::REQUEST, write_all(&mut send, &answer)).await;
+    }
+
+    /// Takes a frame apart; damaged ones count against the sender, former generations are ignored.
+    fn decode(&self, bytes: &[u8]) -> Option<Received> {
+        let received = match wire::decode(bytes) {
+            Ok(received) => received,
+            // A later release may speak another version, or know entries that this one does not.
+            Err(FrameError::Version(_)) => {
+                self.shared.metrics.dropped("other_version");
+                return None;
+            }
+            Err(_) => {
+                self.strike(Reason::Malformed);
+                return None;
+            }
+        };
+        for _ in 0..received.refused {
+            self.shared.metrics.dropped("registry_entry");
+        }
+        if received.header.generation != self.member.generation {
+            self.shared.metrics.dropped("former_generation");
+            return None;
+        }
+        Some(received)
+    }
+
+    fn strike(&self, reason: Reason) {
+        self.shared.strike(&self.member.id, self.from(), reason);
+    }
+
+    fn from(&self) -> SocketAddr {
+        self.member.address
+    }
+}
+
+/// First bytes of our frames; a chitchat message begins differently.
+const MAGIC: [u8; 2] = *b"GV";

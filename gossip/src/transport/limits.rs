@@ -1,0 +1,93 @@
+//! Timings and limits of every connection, and how long to pause between attempts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::{IdleTimeout, TransportConfig, VarInt};
+
+use crate::frame::FRAME_BYTES_MAX;
+
+/// Settings of both roles.
+pub(super) fn quic() -> Arc<TransportConfig> {
+    let mut config = TransportConfig::default();
+    config
+        .max_idle_timeout(Some(
+            IdleTimeout::try_from(IDLE).expect("5 s fit a VarInt of milliseconds"),
+        ))
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .initial_rtt(INITIAL_RTT)
+        .max_concurrent_uni_streams(VarInt::from_u32(UNI_STREAMS))
+        .max_concurrent_bidi_streams(VarInt::from_u32(BI_STREAMS))
+        .stream_receive_window(VarInt::from_u32(FRAME_BYTES_MAX as u32))
+        .receive_window(VarInt::from_u32(CONNECTION_BYTES))
+        .send_window(u64::from(CONNECTION_BYTES))
+        .datagram_receive_buffer_size(Some(DATAGRAM_BYTES))
+        .datagram_send_buffer_size(DATAGRAM_BYTES);
+    Arc::new(config)
+}
+
+/// Pause before the next attempt to reach an address that has not answered for `silent`.
+///
+/// A hundredth of the silence: someone missed for a minute is tried again within 0.6 s, so that a
+/// healed partition is noticed within two seconds, and someone gone for good costs one attempt every
+/// [`PAUSE_MAX`]. `draw` (0 to 1) spreads the attempts of many replicas by half up and down.
+pub(super) fn pause(silent: Duration, draw: f64) -> Duration {
+    (silent / 100)
+        .clamp(PAUSE_MIN, PAUSE_MAX)
+        .mul_f64(0.5 + draw)
+}
+
+/// A connection without a packet for this long is over.
+const IDLE: Duration = Duration::from_secs(5);
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// Assumed before the first measurement; the library's 333 ms make a lost first packet expensive.
+const INITIAL_RTT: Duration = Duration::from_millis(100);
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// From the first packet to the peer's HELLO-ACK. QUIC alone would wait for the idle timeout.
+pub(super) const CONNECT: Duration = Duration::from_secs(1);
+/// One message on a stream, from opening to its last byte.
+pub(super) const STREAM: Duration = Duration::from_secs(2);
+/// One request and its whole answer.
+pub(super) const REQUEST: Duration = Duration::from_secs(5);
+/// Streams that one peer may have open towards us.
+const UNI_STREAMS: u32 = 64;
+const BI_STREAMS: u32 = 16;
+/// Accepted connections of one peer: one in use, others while it asks as a seed or reconnects.
+pub(super) const CONNECTIONS_PER_PEER: usize = 4;
+/// Bytes on their way in one connection.
+const CONNECTION_BYTES: u32 = 2 << 20;
+const DATAGRAM_BYTES: usize = 128 << 10;
+/// Connections in both directions together; two for each of 256 replicas and some in handshake.
+pub(super) const CONNECTIONS: usize = 600;
+/// Messages waiting for one peer; chitchat sends a handful each round.
+pub(super) const QUEUE: usize = 32;
+/// A datagram that fits every path (1,162 B at the guaranteed 1,200), with a margin.
+pub(crate) const DATAGRAM_FRAME_MAX: usize = 1150;
+/// Frames in the answer to one request; times the frame's limit, 16 MiB.
+pub(super) const ANSWER_FRAMES: usize = 64;
+/// How long a proven peer that does not answer is still dialled: as long as tombstones live.
+pub(super) const PROVEN_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a dial hint that never answered is tried, and then not tried again; the same for who left.
+/// Longer than others still tell of the dead (half of chitchat's grace of 60 s).
+pub(super) const HINT_FOR: Duration = Duration::from_secs(40);
+/// Dial hints that are tried at once; proven peers always get in.
+pub(super) const HINTED: usize = 32;
+/// Replicas that are remembered as not there.
+pub(super) const ABSENT: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_with_silence_and_stay_bounded() {
+        let at = |seconds| pause(Duration::from_secs(seconds), 0.5);
+        assert_eq!(at(0), PAUSE_MIN);
+        assert_eq!(at(60), Duration::from_millis(600));
+        assert_eq!(at(86_400), PAUSE_MAX);
+        assert_eq!(pause(Duration::ZERO, 0.0), PAUSE_MIN / 2);
+        assert_eq!(pause(Duration::MAX, 1.0), PAUSE_MAX.mul_f64(1.5));
+    }
+}

@@ -1,0 +1,388 @@
+//! Encrypted, mutually authenticated connections between replicas, over one UDP socket.
+//!
+//! Each replica dials every peer for what it sends, and only reads on what it accepted: two
+//! connections a pair, no rule for simultaneous opens. A connection counts once HELLO was answered,
+//! because a refused certificate shows to the dialling side only after its connect succeeded.
+//!
+//! | what | how |
+//! |---|---|
+//! | chitchat messages | one uni stream each, raw bytes (they do not begin with our magic) |
+//! | load frames | datagram up to 1,150 bytes, else uni stream |
+//! | leaving | uni stream |
+//! | registry pushes, exchanges, snapshots | bi stream: one request, its answer |
+//!
+//! Sending never waits: [`Transport::send_gossip`] and [`Transport::send_load`] only enqueue. The
+//! task of each peer (`peer.rs`) owns its connection; one unreachable peer slows nobody else.
+
+mod alarm;
+mod hello;
+mod inbound;
+mod limits;
+mod network;
+mod peer;
+mod seeds;
+mod stream;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quinn::{Endpoint, EndpointConfig, TokioRuntime, VarInt};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::GossipConfig;
+use crate::error::StartError;
+use crate::firewall::{Firewall, Member, Reason, Refused};
+use crate::frame::Header;
+use crate::identity::{self, Identity};
+use crate::load::LoadFrame;
+use crate::metrics::{Metrics, Why};
+use crate::replica::ReplicaId;
+use crate::wire::{self, Message, Received};
+
+use alarm::Alarms;
+pub(crate) use limits::DATAGRAM_FRAME_MAX;
+pub use network::{Network, SystemNetwork};
+use peer::Peers;
+pub(crate) use peer::RequestError;
+
+/// Who receives what arrives. Called from connection tasks: must not wait.
+pub(crate) trait Planes: Send + Sync + 'static {
+    /// A message for chitchat that the firewall passed, from the peer that is dialled at `from`.
+    fn gossip(&self, from: SocketAddr, bytes: Vec<u8>);
+    /// A load frame of an authenticated peer.
+    fn load(&self, from: &ReplicaId, header: Header, frame: LoadFrame);
+    /// A request of an authenticated peer; the answer goes back on the same stream.
+    fn request(&self, from: &ReplicaId, header: Header, message: Message) -> Vec<Message>;
+    /// The connection to a peer is up.
+    fn linked(&self, member: &Member);
+    /// A peer said that it leaves.
+    fn left(&self, id: &ReplicaId);
+    /// A peer has seen this generation of our own id, which is not below ours.
+    fn outrun(&self, seen: u64);
+}
+
+/// The socket and all connections. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Transport {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    identity: Identity,
+    own: ReplicaId,
+    release: String,
+    network: Arc<dyn Network>,
+    endpoint: Endpoint,
+    /// Where the others dial us.
+    address: SocketAddr,
+    generation: AtomicU64,
+    seq: AtomicU64,
+    firewall: Mutex<Firewall>,
+    peers: Mutex<Peers>,
+    alarms: Alarms,
+    metrics: Metrics,
+    tracker: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Transport {
+    /// Binds the socket; nothing is accepted or dialled before [`Transport::start`].
+    pub(crate) async fn open(
+        config: &GossipConfig,
+        identity: Identity,
+        network: Arc<dyn Network>,
+        generation: u64,
+        metrics: Metrics,
+    ) -> Result<Self, StartError> {
+        let bind = |cause| StartError::Bind {
+            address: config.bind,
+            cause,
+        };
+        let socket = network.bind(config.bind).await.map_err(bind)?;
+        let bound = socket.local_addr().map_err(bind)?;
+        let address = advertised(config, bound, &*network).await?;
+
+        let keys = identity::endpoint_keys(&identity);
+        let mut endpoint_config = EndpointConfig::new(keys.reset.clone());
+        endpoint_config.cid_generator(move || Box::new(keys.connection_ids()));
+        endpoint_config.rng_seed(network.seed());
+        let mut server = identity::server_config(&identity)?;
+        server.transport_config(limits::quic()).migration(false);
+        let mut client = identity::client_config(&identity)?;
+        client.transport_config(limits::quic());
+        let mut endpoint = Endpoint::new_with_abstract_socket(
+            endpoint_config,
+            Some(server),
+            socket,
+            Arc::new(TokioRuntime),
+        )
+        .map_err(bind)?;
+        endpoint.set_default_client_config(client);
+
+        let own = identity.replica().clone();
+        let member = Member {
+            id: own.clone(),
+            generation,
+            address,
+        };
+        Ok(Self {
+            shared: Arc::new(Shared {
+                firewall: Mutex::new(Firewall::new(identity.cluster(), member)),
+                identity,
+                own,
+                release: config.facts.version.clone(),
+                network,
+                endpoint,
+                address,
+                generation: AtomicU64::new(generation),
+                seq: AtomicU64::new(0),
+                peers: Mutex::default(),
+                alarms: Alarms::default(),
+                metrics,
+                tracker: TaskTracker::new(),
+                stop: CancellationToken::new(),
+            }),
+        })
+    }
+
+    /// Begins to accept connections and to dial the seeds.
+    pub(crate) fn start(&self, seeds: &[String], planes: &Arc<dyn Planes>) {
+        let shared = &self.shared;
+        shared
+            .tracker
+            .spawn(inbound::accept(shared.clone(), planes.clone()));
+        for seed in seeds {
+            shared
+                .tracker
+                .spawn(seeds::ask(shared.clone(), planes.clone(), seed.clone()));
+        }
+    }
+
+    /// The bound address.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        self.shared.endpoint.local_addr().ok()
+    }
+
+    /// The address under which others dial this replica.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.shared.address
+    }
+
+    /// Queues a chitchat message for the peer at `to`; dropped and counted if it cannot take it now.
+    pub(crate) fn send_gossip(&self, to: SocketAddr, bytes: Vec<u8>) {
+        let sent = self
+            .shared
+            .peers()
+            .at(to)
+            .is_some_and(|peer| peer.enqueue("gossip", bytes));
+        if !sent {
+            self.shared.metrics.dropped("gossip_not_queued");
+        }
+    }
+
+    /// Sends a load frame to every connected peer: datagrams, streams for long frames.
+    pub(crate) fn send_load(&self, frame: LoadFrame) {
+        let Some(bytes) = self.shared.encode(&Message::Load(frame)) else {
+            return;
+        };
+        let bytes = bytes::Bytes::from(bytes);
+        for peer in self.shared.peers().linked() {
+            if !peer.send_load(&bytes, &self.shared.metrics) {
+                self.shared.metrics.dropped("load_not_sent");
+            }
+        }
+    }
+
+    /// Sends a request to one peer and waits for its whole answer.
+    pub(crate) async fn request(
+        &self,
+        to: &ReplicaId,
+        message: &Message,
+    ) -> Result<Vec<Received>, RequestError> {
+        let connection = self
+            .shared
+            .peers()
+            .connection(to)
+            .ok_or(RequestError::NotLinked)?;
+        peer::request(&self.shared, &connection, message).await
+    }
+
+    /// Peers with an open connection from here.
+    pub(crate) fn linked(&self) -> Vec<ReplicaId> {
+        self.shared.peers().linked_ids()
+    }
+
+    /// Where a peer is dialled.
+    pub(crate) fn address_of(&self, id: &ReplicaId) -> Option<SocketAddr> {
+        self.shared.peers().address(id)
+    }
+
+    /// The generation in which a peer proved itself, if it did.
+    pub(crate) fn generation_of(&self, id: &ReplicaId) -> Option<u64> {
+        self.shared.firewall().generation(id)
+    }
+
+    /// Tells the firewall how far our own keys have come; call it before a peer can have seen them.
+    pub(crate) fn own_version(&self, version: u64) {
+        self.shared.firewall().own_version(version);
+    }
+
+    /// The gossip task starts again under a higher generation: every peer gets a new HELLO.
+    pub(crate) fn renew(&self, generation: u64) {
+        self.shared.generation.store(generation, Ordering::Relaxed);
+        self.shared.firewall().renew(generation);
+        self.shared.peers().close_links(Close::Renewed);
+    }
+
+    /// Runs a task until it ends or the transport closes.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.shared.stop.clone();
+        self.shared
+            .tracker
+            .spawn(async move { stop.run_until_cancelled(task).await });
+    }
+
+    /// Says goodbye to every peer, closes all connections and ends all tasks, within `limit`.
+    pub(crate) async fn close(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let goodbyes = peer::say_leave(&self.shared);
+        let _ = tokio::time::timeout_at(deadline, goodbyes).await;
+        self.shared.stop.cancel();
+        self.shared
+            .endpoint
+            .close(Close::Leaving.code(), b"leaving");
+        self.shared.tracker.close();
+        let ended = async {
+            self.shared.tracker.wait().await;
+            self.shared.endpoint.wait_idle().await;
+        };
+        let _ = tokio::time::timeout_at(deadline, ended).await;
+    }
+}
+
+impl Shared {
+    fn peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn firewall(&self) -> MutexGuard<'_, Firewall> {
+        self.firewall.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// One frame under our generation and the next sequence number.
+    fn encode(&self, message: &Message) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let seq = self.seq.fetch_add(1, Ordering::Relaxed);
+        match wire::encode(&mut bytes, self.generation(), seq, message) {
+            Ok(()) => Some(bytes),
+            Err(error) => {
+                tracing::error!(%error, "a message of this replica does not fit a frame");
+                self.metrics.dropped("too_long");
+                None
+            }
+        }
+    }
+
+    /// Counts a handshake.
+    fn handshake(&self, reason: &'static str) {
+        self.metrics.handshakes.get_or_create(&Why { reason }).inc();
+    }
+
+    /// Counts an offence; the tenth ends every connection with the offender.
+    fn offence(&self, from: &ReplicaId, address: SocketAddr, refused: Refused) {
+        let reason = refused.reason.label();
+        self.metrics.refusals.get_or_create(&Why { reason }).inc();
+        if self.alarms.due(address, reason) {
+            tracing::warn!(replica = %from, %address, reason, "refused a message of a replica");
+        }
+        if refused.cut {
+            tracing::error!(replica = %from, %address, reason, "cut off a replica that keeps sending refused messages");
+            self.peers().cut(from);
+        }
+    }
+
+    /// Scores an offence found outside the firewall's own parser.
+    fn strike(&self, from: &ReplicaId, address: SocketAddr, reason: Reason) {
+        let refused = self.firewall().strike(from, reason, now());
+        self.offence(from, address, refused);
+    }
+}
+
+/// Why this side ends a connection; travels as QUIC application code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Close {
+    Done,
+    Leaving,
+    Renewed,
+    OtherCluster,
+    WrongName,
+    Banned,
+    NoHello,
+    Crowded,
+    Outdated,
+}
+
+impl Close {
+    fn code(self) -> VarInt {
+        VarInt::from_u32(self as u32)
+    }
+
+    fn from_code(code: VarInt) -> Option<Self> {
+        use Close::{
+            Banned, Crowded, Done, Leaving, NoHello, OtherCluster, Outdated, Renewed, WrongName,
+        };
+        [
+            Done,
+            Leaving,
+            Renewed,
+            OtherCluster,
+            WrongName,
+            Banned,
+            NoHello,
+            Crowded,
+            Outdated,
+        ]
+        .into_iter()
+        .find(|close| close.code() == code)
+    }
+}
+
+/// Resolves what the others are told to dial.
+async fn advertised(
+    config: &GossipConfig,
+    bound: SocketAddr,
+    network: &dyn Network,
+) -> Result<SocketAddr, StartError> {
+    let Some(name) = &config.advertise else {
+        return Ok(bound);
+    };
+    let failed = |cause| StartError::Advertise {
+        name: name.clone(),
+        cause,
+    };
+    let found = network.resolve(name).await.map_err(failed)?;
+    let same_family = |address: &&SocketAddr| address.is_ipv4() == bound.is_ipv4();
+    let none = || {
+        failed(std::io::Error::other(
+            "no address of the same family as gossip-host",
+        ))
+    };
+    let mut address = *found.iter().find(same_family).ok_or_else(none)?;
+    if address.port() == 0 {
+        address.set_port(bound.port());
+    }
+    Ok(address)
+}
+
+/// The clock of pure parts: tokio's, so that tests can pause it.
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}

@@ -1,0 +1,436 @@
+//! The peers that this replica dials: one task each, with its queue and its connection.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quinn::{Connection, SendDatagramError};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::hello::{self, DialError, Dialled};
+use super::stream::{read_frame, send_uni, write_all};
+use super::{Close, DATAGRAM_FRAME_MAX, Planes, Shared, limits};
+use crate::firewall::Member;
+use crate::metrics::Metrics;
+use crate::replica::ReplicaId;
+use crate::wire::{self, Message, PeerHint, Received};
+
+/// Why a request got no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RequestError {
+    /// There is no connection to this peer now.
+    #[error("not connected")]
+    NotLinked,
+    /// No whole answer in time.
+    #[error("no answer in time")]
+    Slow,
+    /// The stream broke or the answer is damaged.
+    #[error("answer broken off")]
+    Broken,
+}
+
+/// Messages for one peer, each with the name of its plane.
+type Waiting = mpsc::Receiver<(&'static str, Bytes)>;
+
+/// All peers by id. Whoever is in it is dialled, and dialled again, until removed.
+#[derive(Default)]
+pub(super) struct Peers {
+    by_id: HashMap<ReplicaId, Peer>,
+    /// Connections that peers dialled, oldest first.
+    accepted: HashMap<ReplicaId, Vec<Connection>>,
+    /// Who left or never answered: others still name them for a while.
+    absent: HashMap<ReplicaId, Instant>,
+    tasks: u64,
+}
+
+/// The handle of one peer's task.
+#[derive(Clone)]
+pub(super) struct Peer {
+    /// Tells this task from a later one for the same id.
+    task: u64,
+    address: SocketAddr,
+    /// Whether it ever proved its certificate, or somebody only said that it is there.
+    proven: bool,
+    queue: mpsc::Sender<(&'static str, Bytes)>,
+    link: Option<(u64, Connection)>,
+    wake: Arc<Notify>,
+    stop: CancellationToken,
+}
+
+impl Peers {
+    /// The peer that is dialled at this address, if it is connected.
+    pub(super) fn at(&self, address: SocketAddr) -> Option<&Peer> {
+        self.by_id
+            .values()
+            .find(|peer| peer.address == address && peer.link.is_some())
+    }
+
+    /// All connected peers.
+    pub(super) fn linked(&self) -> Vec<Peer> {
+        self.by_id
+            .values()
+            .filter(|peer| peer.link.is_some())
+            .cloned()
+            .collect()
+    }
+
+    /// Ids of all connected peers.
+    pub(super) fn linked_ids(&self) -> Vec<ReplicaId> {
+        let linked = self.by_id.iter().filter(|(_, peer)| peer.link.is_some());
+        linked.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Where a peer is dialled.
+    pub(super) fn address(&self, id: &ReplicaId) -> Option<SocketAddr> {
+        self.by_id.get(id).map(|peer| peer.address)
+    }
+
+    /// The open connection to a peer.
+    pub(super) fn connection(&self, id: &ReplicaId) -> Option<Connection> {
+        self.by_id
+            .get(id)?
+            .link
+            .as_ref()
+            .map(|(_, connection)| connection.clone())
+    }
+
+    /// Connected peers, as hints for others.
+    pub(super) fn hints(&self) -> Vec<PeerHint> {
+        let linked = self.by_id.iter().filter(|(_, peer)| peer.link.is_some());
+        linked
+            .map(|(id, peer)| PeerHint {
+                replica: id.clone(),
+                gossip_addr: peer.address,
+            })
+            .collect()
+    }
+
+    /// Keeps an accepted connection, so that it can be closed; the oldest gives way.
+    pub(super) fn accepted(&mut self, id: &ReplicaId, connection: &Connection) {
+        let open = self.accepted.entry(id.clone()).or_default();
+        open.retain(|connection| connection.close_reason().is_none());
+        if open.len() == limits::CONNECTIONS_PER_PEER {
+            open.remove(0).close(Close::Crowded.code(), b"");
+        }
+        open.push(connection.clone());
+    }
+
+    /// Stops dialling a peer.
+    pub(super) fn remove(&mut self, id: &ReplicaId) {
+        if let Some(peer) = self.by_id.remove(id) {
+            peer.stop.cancel();
+        }
+    }
+
+    /// Stops dialling a peer that left or never answered, and does not take hints about it for a while.
+    pub(super) fn leave(&mut self, id: &ReplicaId) {
+        self.remove(id);
+        self.absent
+            .retain(|_, since| since.elapsed() < limits::HINT_FOR);
+        if self.absent.len() < limits::ABSENT {
+            self.absent.insert(id.clone(), Instant::now());
+        }
+    }
+
+    /// True if a hint about this replica is worth a dial.
+    fn is_news(&self, id: &ReplicaId) -> bool {
+        let is_absent = self
+            .absent
+            .get(id)
+            .is_some_and(|since| since.elapsed() < limits::HINT_FOR);
+        let hinted = self.by_id.values().filter(|peer| !peer.proven).count();
+        !is_absent && !self.by_id.contains_key(id) && hinted < limits::HINTED
+    }
+
+    /// Ends every connection with an offender; its task goes on, and gets in again after the ban.
+    pub(super) fn cut(&mut self, id: &ReplicaId) {
+        let accepted = self.accepted.remove(id).unwrap_or_default();
+        let dialled = self
+            .by_id
+            .get(id)
+            .and_then(|peer| peer.link.clone())
+            .map(|(_, link)| link);
+        for connection in accepted.iter().chain(&dialled) {
+            connection.close(Close::Banned.code(), b"");
+        }
+    }
+
+    /// Ends the dialled connections; their tasks dial again at once.
+    pub(super) fn close_links(&self, close: Close) {
+        for (_, connection) in self.by_id.values().filter_map(|peer| peer.link.as_ref()) {
+            connection.close(close.code(), b"");
+        }
+    }
+
+    fn is_proven(&self, id: &ReplicaId) -> bool {
+        self.by_id.get(id).is_some_and(|peer| peer.proven)
+    }
+
+    fn set_link(&mut self, id: &ReplicaId, task: u64, link: Option<(u64, Connection)>) {
+        if let Some(peer) = self.by_id.get_mut(id).filter(|peer| peer.task == task) {
+            peer.proven = true;
+            peer.link = link;
+        }
+    }
+
+    /// Adds a peer; the caller runs its task. The table is bounded by its callers: the firewall
+    /// admits so many proven replicas, and [`Peers::is_news`] lets in so many hints.
+    fn add(&mut self, id: &ReplicaId, address: SocketAddr, proven: bool) -> (Peer, Waiting) {
+        let (queue, waiting) = mpsc::channel(limits::QUEUE);
+        self.tasks += 1;
+        let peer = Peer {
+            task: self.tasks,
+            address,
+            proven,
+            queue,
+            link: None,
+            wake: Arc::default(),
+            stop: CancellationToken::new(),
+        };
+        self.by_id.insert(id.clone(), peer.clone());
+        (peer, waiting)
+    }
+}
+
+impl Peer {
+    /// Queues a message; false if the queue is full.
+    pub(super) fn enqueue(&self, plane: &'static str, bytes: impl Into<Bytes>) -> bool {
+        self.queue.try_send((plane, bytes.into())).is_ok()
+    }
+
+    /// Sends a load frame now, or queues it if it is too long for a datagram.
+    pub(super) fn send_load(&self, bytes: &Bytes, metrics: &Metrics) -> bool {
+        let Some((_, connection)) = &self.link else {
+            return false;
+        };
+        if bytes.len() > DATAGRAM_FRAME_MAX {
+            return self.enqueue("load", bytes.clone());
+        }
+        match connection.send_datagram(bytes.clone()) {
+            Ok(()) => {
+                metrics.sent("load", bytes.len());
+                true
+            }
+            Err(SendDatagramError::TooLarge) => self.enqueue("load", bytes.clone()),
+            Err(_) => false,
+        }
+    }
+}
+
+/// A replica proved itself: dial it at its address, at once if that was tried in vain.
+pub(super) fn meet(shared: &Arc<Shared>, planes: &Arc<dyn Planes>, member: &Member) {
+    let mut peers = shared.peers();
+    peers.absent.remove(&member.id);
+    if let Some(peer) = peers.by_id.get_mut(&member.id) {
+        peer.proven = true;
+        if peer.address == member.address {
+            match &peer.link {
+                // It restarted: what we hold is a connection to its former life.
+                Some((generation, connection)) if *generation < member.generation => {
+                    connection.close(Close::Renewed.code(), b"");
+                }
+                Some(_) => {}
+                None => peer.wake.notify_one(),
+            }
+            return;
+        }
+        peers.remove(&member.id);
+    }
+    dial(&mut peers, shared, planes, &member.id, member.address, true);
+}
+
+/// Somebody said that a replica is there: dial it, unless it is known already.
+pub(super) fn consider(
+    shared: &Arc<Shared>,
+    planes: &Arc<dyn Planes>,
+    id: &ReplicaId,
+    address: SocketAddr,
+) {
+    let mut peers = shared.peers();
+    if peers.is_news(id) {
+        dial(&mut peers, shared, planes, id, address, false);
+    }
+}
+
+fn dial(
+    peers: &mut Peers,
+    shared: &Arc<Shared>,
+    planes: &Arc<dyn Planes>,
+    id: &ReplicaId,
+    address: SocketAddr,
+    proven: bool,
+) {
+    let (peer, waiting) = peers.add(id, address, proven);
+    let task = Task {
+        shared: shared.clone(),
+        planes: planes.clone(),
+        id: id.clone(),
+        peer,
+    };
+    shared.tracker.spawn(task.run(waiting));
+}
+
+/// What the task of a peer works with.
+struct Task {
+    shared: Arc<Shared>,
+    planes: Arc<dyn Planes>,
+    id: ReplicaId,
+    peer: Peer,
+}
+
+impl Task {
+    async fn run(self, mut waiting: Waiting) {
+        let stop = self.peer.stop.clone();
+        let whole = self.shared.stop.clone();
+        tokio::select! {
+            () = self.dial_and_serve(&mut waiting) => {}
+            () = stop.cancelled() => {}
+            () = whole.cancelled() => return, // the endpoint closes all connections itself
+        }
+        // Given up; if removed by somebody else, there is nothing left to do.
+        let mut peers = self.shared.peers();
+        if peers
+            .by_id
+            .get(&self.id)
+            .is_some_and(|peer| peer.task == self.peer.task)
+        {
+            peers.leave(&self.id);
+            drop(peers);
+            self.shared.firewall().forget(&self.id);
+        }
+    }
+
+    async fn dial_and_serve(&self, waiting: &mut Waiting) {
+        let mut heard = Instant::now();
+        loop {
+            match hello::dial(&self.shared, self.peer.address, Some(&self.id)).await {
+                Ok(dialled) => {
+                    self.serve(dialled, waiting).await;
+                    heard = Instant::now();
+                }
+                Err(error) => {
+                    let is_proven = self.shared.peers().is_proven(&self.id);
+                    self.failed(&error, is_proven);
+                    let patience = if is_proven {
+                        limits::PROVEN_FOR
+                    } else {
+                        limits::HINT_FOR
+                    };
+                    if heard.elapsed() > patience {
+                        return;
+                    }
+                }
+            }
+            let pause = limits::pause(heard.elapsed(), rand::random());
+            tokio::select! {
+                () = sleep(pause) => {}
+                // It came back and dialled us first.
+                () = self.peer.wake.notified() => {}
+            }
+        }
+    }
+
+    fn failed(&self, error: &DialError, is_proven: bool) {
+        // Hearsay about a replica that is gone needs nobody's attention.
+        if is_proven {
+            hello::report(&self.shared, self.peer.address, self.id.as_str(), error);
+        }
+        if let DialError::Outrun(seen) = error {
+            self.planes.outrun(*seen);
+        }
+    }
+
+    /// Sends what is queued until the connection ends.
+    async fn serve(&self, dialled: Dialled, waiting: &mut Waiting) {
+        let Dialled {
+            connection,
+            member,
+            hints,
+        } = dialled;
+        // What was queued for the last connection is old by now.
+        while waiting.try_recv().is_ok() {
+            self.shared.metrics.dropped("link_lost");
+        }
+        let link = (member.generation, connection.clone());
+        self.shared
+            .peers()
+            .set_link(&self.id, self.peer.task, Some(link));
+        hello::learn(&self.shared, &self.planes, &member, &hints);
+        tracing::info!(replica = %self.id, address = %self.peer.address, "connected");
+        self.planes.linked(&member);
+        let closed = loop {
+            tokio::select! {
+                closed = connection.closed() => break closed,
+                Some((plane, bytes)) = waiting.recv() => match send_uni(&connection, &bytes).await {
+                    Ok(()) => self.shared.metrics.sent(plane, bytes.len()),
+                    Err(_) => self.shared.metrics.dropped("stream_broken"),
+                },
+            }
+        };
+        self.shared.peers().set_link(&self.id, self.peer.task, None);
+        tracing::info!(replica = %self.id, address = %self.peer.address, reason = %closed, "connection ended");
+    }
+}
+
+/// Sends one request on a bi stream and reads the answer to its end.
+pub(super) async fn request(
+    shared: &Shared,
+    connection: &Connection,
+    message: &Message,
+) -> Result<Vec<Received>, RequestError> {
+    let bytes = shared.encode(message).ok_or(RequestError::Broken)?;
+    let exchange = async {
+        let (mut send, mut receive) = connection
+            .open_bi()
+            .await
+            .map_err(|_| RequestError::Broken)?;
+        write_all(&mut send, &bytes)
+            .await
+            .map_err(|_| RequestError::Broken)?;
+        shared.metrics.sent("registry", bytes.len());
+        let mut answer = Vec::new();
+        while let Some(frame) = read_frame(&mut receive)
+            .await
+            .map_err(|_| RequestError::Broken)?
+        {
+            if answer.len() == limits::ANSWER_FRAMES {
+                return Err(RequestError::Broken);
+            }
+            shared.metrics.received("registry", frame.len());
+            answer.push(wire::decode(&frame).map_err(|_| RequestError::Broken)?);
+        }
+        Ok(answer)
+    };
+    timeout(limits::REQUEST, exchange)
+        .await
+        .unwrap_or(Err(RequestError::Slow))
+}
+
+/// Tells every connected peer that this replica leaves, and waits until each has it or is gone.
+pub(super) async fn say_leave(shared: &Arc<Shared>) {
+    let Some(bytes) = shared.encode(&Message::Leave) else {
+        return;
+    };
+    let goodbyes = tokio_util::task::TaskTracker::new();
+    for (_, connection) in shared
+        .peers()
+        .linked()
+        .into_iter()
+        .filter_map(|peer| peer.link)
+    {
+        let bytes = bytes.clone();
+        goodbyes.spawn(async move {
+            if let Ok(mut stream) = connection.open_uni().await
+                && write_all(&mut stream, &bytes).await.is_ok()
+            {
+                // Resolves once the peer has acknowledged every byte.
+                let _ = stream.stopped().await;
+            }
+        });
+    }
+    goodbyes.close();
+    goodbyes.wait().await;
+}

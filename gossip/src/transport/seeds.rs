@@ -1,0 +1,125 @@
+//! Seeds: addresses to ask for the cluster, for ever.
+//!
+//! chitchat is given no seeds. It resolves names only once a minute, and it would gossip with whoever
+//! answers at an address. Here a seed is asked who it is; the answer makes it a peer like any other,
+//! and the connection to that peer tells chitchat to greet it. A seed that is a connected peer
+//! already, under its own or another address, is left in peace.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::hello::{self, DialError, Dialled};
+use super::{Close, Planes, Shared, limits};
+use crate::replica::ReplicaId;
+
+/// Asks one seed until the transport stops.
+pub(super) async fn ask(shared: Arc<Shared>, planes: Arc<dyn Planes>, seed: String) {
+    let stop = shared.stop.clone();
+    let task = Seed {
+        shared,
+        planes,
+        name: seed,
+        addresses: Vec::new(),
+        resolved: None,
+        answered: HashMap::new(),
+    };
+    stop.run_until_cancelled(task.run()).await;
+}
+
+struct Seed {
+    shared: Arc<Shared>,
+    planes: Arc<dyn Planes>,
+    name: String,
+    /// What the name meant when it was last resolved, and when that was.
+    addresses: Vec<SocketAddr>,
+    resolved: Option<Instant>,
+    /// Who answered at which address; this replica's own id among them.
+    answered: HashMap<SocketAddr, ReplicaId>,
+}
+
+impl Seed {
+    async fn run(mut self) {
+        let mut heard = Instant::now();
+        loop {
+            // Again and again: a name may mean other replicas by now.
+            if self.resolved.is_none_or(|at| at.elapsed() >= RESOLVE_EVERY) {
+                self.resolve().await;
+            }
+            for address in self.addresses.clone() {
+                if self.is_settled(address) || self.ask(address).await {
+                    heard = Instant::now();
+                }
+            }
+            sleep(limits::pause(heard.elapsed(), rand::random()).max(ROUND)).await;
+        }
+    }
+
+    async fn resolve(&mut self) {
+        self.resolved = Some(Instant::now());
+        let found = timeout(RESOLVE, self.shared.network.resolve(&self.name)).await;
+        let problem = match found {
+            Ok(Ok(mut addresses)) => {
+                addresses.truncate(ADDRESSES_MAX);
+                self.answered
+                    .retain(|address, _| addresses.contains(address));
+                self.addresses = addresses;
+                return;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer in {RESOLVE:?}"),
+        };
+        // Keyed by our own address: there is none to name yet. The last known addresses stay.
+        if self.shared.alarms.due(self.shared.address, "resolve") {
+            tracing::warn!(seed = self.name, "seed does not resolve: {problem}");
+        }
+    }
+
+    /// True for this replica's own address, and for a peer that is connected.
+    fn is_settled(&self, address: SocketAddr) -> bool {
+        let peers = self.shared.peers();
+        address == self.shared.address
+            || peers.at(address).is_some()
+            || self
+                .answered
+                .get(&address)
+                .is_some_and(|id| *id == self.shared.own || peers.connection(id).is_some())
+    }
+
+    /// True if a replica answered.
+    async fn ask(&mut self, address: SocketAddr) -> bool {
+        match hello::dial(&self.shared, address, None).await {
+            Ok(Dialled {
+                connection,
+                member,
+                hints,
+            }) => {
+                connection.close(Close::Done.code(), b"");
+                hello::learn(&self.shared, &self.planes, &member, &hints);
+                self.answered.insert(address, member.id);
+                true
+            }
+            Err(DialError::Myself) => {
+                self.answered.insert(address, self.shared.own.clone());
+                true
+            }
+            Err(error) => {
+                hello::report(&self.shared, address, &self.name, &error);
+                if let DialError::Outrun(seen) = error {
+                    self.planes.outrun(seen);
+                }
+                false
+            }
+        }
+    }
+}
+
+const RESOLVE: Duration = Duration::from_secs(2);
+const RESOLVE_EVERY: Duration = Duration::from_secs(3);
+/// Between two looks at a seed, at least.
+const ROUND: Duration = Duration::from_millis(200);
+/// Addresses of one name that are asked.
+const ADDRESSES_MAX: usize = 64;
