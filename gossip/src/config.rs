@@ -134,8 +134,6 @@ pub const LOAD_BATCH: Duration = Duration::from_millis(20);
 const LOAD_BATCH_MIN: Duration = Duration::from_millis(20);
 const LOAD_BATCH_MAX: Duration = Duration::from_millis(50);
 
-/// A full load frame is sent this often even if nothing changed, so that lost frames need no repair.
-pub(crate) const LOAD_FULL: Duration = Duration::from_secs(1);
 /// One gossip round; also how often registry digests are compared with the live peers'.
 pub(crate) const ROUND: Duration = Duration::from_millis(200);
 /// A registry exchange with a random live peer, whatever the digests say.

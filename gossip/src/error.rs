@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use crate::identity::IdentityError;
+use crate::registry::RegistryError;
 
 /// Why an agent did not start.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +31,16 @@ pub enum StartError {
         "gossip-advertise `{name}` does not resolve: {cause}; write an address or a name that this machine knows"
     )]
     Advertise { name: String, cause: io::Error },
-    /// The gossip task did not start.
-    #[error("gossip did not start: {0}")]
-    Gossip(String),
+}
+
+/// Why a change of the worker set was not made.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct ChangeError(#[from] RegistryError);
+
+impl ChangeError {
+    /// True if the same change may succeed later; false if it names a worker that does not exist.
+    pub fn is_temporary(&self) -> bool {
+        !matches!(self.0, RegistryError::UnknownWorker(_))
+    }
 }

@@ -1,0 +1,264 @@
+//! The agent's shared state, and what peers do to it.
+//!
+//! One mutex around the registry, the load plane and the sightings; it is held for computations only,
+//! never across an await. Readers take the view and the load board, which need no lock.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::exchange;
+use crate::config::is_fact;
+use crate::error::ChangeError;
+use crate::firewall::Member;
+use crate::frame::Header;
+use crate::load::{Applied, LoadBoard, LoadFrame, LoadPlane};
+use crate::membership::{FactMap, Membership, Sighting, fact, unix_ms};
+use crate::metrics::{Metrics, Why};
+use crate::registry::{Contact, Entry, Registry, RegistryError};
+use crate::replica::ReplicaId;
+use crate::transport::{Planes, Transport};
+use crate::view::{ReplicaInfo, View};
+use crate::wire::Message;
+use crate::worker::{WorkerId, WorkerSpec};
+
+/// Everything that the parts of the agent share.
+pub(super) struct Core {
+    pub(super) replica: ReplicaId,
+    pub(super) board: Arc<LoadBoard>,
+    pub(super) metrics: Metrics,
+    /// `None` in a cluster of one.
+    pub(super) net: Option<Net>,
+    pub(super) view: watch::Sender<Arc<View>>,
+    pub(super) ready: watch::Sender<bool>,
+    /// Whether a peer's registry was taken, or there is none to take.
+    pub(super) synced: watch::Sender<bool>,
+    pub(super) started: Instant,
+    state: Mutex<State>,
+}
+
+/// The way to the other replicas.
+pub(super) struct Net {
+    pub(super) transport: Transport,
+    pub(super) membership: Membership,
+}
+
+/// What the mutex protects.
+pub(super) struct State {
+    pub(super) registry: Registry,
+    pub(super) plane: LoadPlane,
+    pub(super) contact: Contact,
+    /// Replicas other than this one, each in the generation that it proved.
+    pub(super) others: Vec<Sighting>,
+    /// Peers with an exchange under way.
+    pub(super) exchanging: HashSet<ReplicaId>,
+    generation: u64,
+    address: SocketAddr,
+    facts: FactMap,
+}
+
+impl Core {
+    pub(super) fn new(
+        replica: ReplicaId,
+        address: SocketAddr,
+        generation: u64,
+        facts: FactMap,
+        damping: fn(Duration) -> f64,
+        metrics: Metrics,
+        net: Option<Net>,
+    ) -> Self {
+        let board = Arc::<LoadBoard>::default();
+        let is_solo = net.is_none();
+        let now = Instant::now();
+        let state = State {
+            registry: Registry::new(replica.clone()),
+            plane: LoadPlane::new(board.clone(), damping),
+            contact: Contact::default(),
+            others: Vec::new(),
+            exchanging: HashSet::new(),
+            generation,
+            address,
+            facts,
+        };
+        let view = state.view(&replica);
+        Self {
+            replica,
+            board,
+            metrics,
+            net,
+            view: watch::Sender::new(Arc::new(view)),
+            ready: watch::Sender::new(is_solo),
+            synced: watch::Sender::new(is_solo),
+            started: now,
+            state: Mutex::new(state),
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // Every change under this lock is one call into a pure part, whole or not made.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn configure(&self, id: WorkerId, spec: WorkerSpec) -> Result<(), ChangeError> {
+        let mut state = self.state();
+        if state.registry.configure(id, spec)?.is_some() {
+            self.refresh(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Takes a value for one of our own facts and tells it to the others.
+    pub(super) fn tell(&self, name: &'static str, value: &str) {
+        if !is_fact(value) {
+            tracing::error!(
+                name,
+                "a membership fact must be short printable ASCII; not told"
+            );
+            return;
+        }
+        let mut state = self.state();
+        if state.facts.insert(name, value.to_owned()).as_deref() != Some(value) {
+            self.refresh(&mut state);
+        }
+    }
+
+    /// Publishes the view of a changed state, and its digest to the others.
+    pub(super) fn refresh(&self, state: &mut State) {
+        let digest = state.registry.digest();
+        state.facts.insert(fact::REGISTRY, digest.to_string());
+        if let Some(net) = &self.net {
+            for (name, value) in &state.facts {
+                net.membership.tell(name, value);
+            }
+        }
+        let view = state.view(&self.replica);
+        state.plane.follow(&view);
+        self.view.send_replace(Arc::new(view));
+
+        let removed = state
+            .registry
+            .entries()
+            .filter(|entry| entry.is_removed())
+            .count();
+        self.metrics.registry_entries.set(i64::from(digest.count));
+        self.metrics.registry_tombstones.set(removed as i64);
+        self.metrics.registry_digest.set(i64::from(digest.crc));
+    }
+
+    /// Merges entries of a peer. False if nothing of them may be used.
+    pub(super) fn merge(&self, state: &mut State, from: &ReplicaId, entries: Vec<Entry>) -> bool {
+        match state.registry.merge(entries, unix_ms()) {
+            Ok(merged) => {
+                if let Some(lead) = merged.drift {
+                    self.metrics.clock_drift.set(lead.as_secs() as i64);
+                    tracing::warn!(replica = %from, ?lead, "a registry entry is stamped in the future; check the clocks");
+                }
+                if merged.refused > 0 {
+                    tracing::error!(replica = %from, entries = merged.refused, "the registry is full; entries were left out");
+                }
+                if merged.changed > 0 {
+                    self.refresh(state);
+                }
+                true
+            }
+            Err(error @ RegistryError::Quarantine { lead, .. }) => {
+                self.metrics.clock_drift.set(lead.as_secs() as i64);
+                tracing::error!(replica = %from, "refused registry entries: {error}");
+                false
+            }
+            Err(error) => {
+                tracing::error!(replica = %from, "refused registry entries: {error}");
+                false
+            }
+        }
+    }
+}
+
+impl State {
+    fn view(&self, replica: &ReplicaId) -> View {
+        let own_fact = |name| self.facts.get(name).cloned().unwrap_or_default();
+        let own = ReplicaInfo {
+            id: replica.clone(),
+            generation: self.generation,
+            gossip_addr: self.address,
+            http: own_fact(fact::HTTP),
+            admin: own_fact(fact::ADMIN),
+            version: own_fact(fact::VERSION),
+            ready: own_fact(fact::READY) == "1",
+            live: true,
+            registry: self.registry.digest().to_string(),
+            settings: own_fact(fact::SETTINGS),
+            ring: own_fact(fact::RING),
+        };
+        let others = self.others.iter().map(|seen| {
+            let told = |name: &str| seen.facts.get(name).cloned().unwrap_or_default();
+            ReplicaInfo {
+                id: seen.id.clone(),
+                generation: seen.generation,
+                gossip_addr: seen.address,
+                http: told(fact::HTTP),
+                admin: told(fact::ADMIN),
+                version: told(fact::VERSION),
+                ready: told(fact::READY) == "1",
+                live: seen.live,
+                registry: told(fact::REGISTRY),
+                settings: told(fact::SETTINGS),
+                ring: told(fact::RING),
+            }
+        });
+        View::new(&self.registry, std::iter::once(own).chain(others).collect())
+    }
+}
+
+impl Planes for Core {
+    fn gossip(&self, from: SocketAddr, bytes: Vec<u8>) {
+        if let Some(net) = &self.net {
+            net.membership.deliver(from, bytes);
+        }
+    }
+
+    fn load(&self, from: &ReplicaId, header: Header, frame: LoadFrame) {
+        let now = Instant::now().into_std();
+        let applied = self
+            .state()
+            .plane
+            .apply(from, header.generation, header.seq, &frame, now);
+        let reason = match applied {
+            Applied::Fresh => "fresh",
+            Applied::Stale => "stale",
+            Applied::OtherRoster => "other_roster",
+            Applied::Malformed => "malformed",
+            Applied::TooManySenders => "too_many_senders",
+        };
+        self.metrics
+            .load_frames
+            .get_or_create(&Why { reason })
+            .inc();
+    }
+
+    fn request(&self, from: &ReplicaId, header: Header, message: Message) -> Vec<Message> {
+        exchange::answer(self, from, header, message)
+    }
+
+    fn linked(&self, member: &Member) {
+        if let Some(net) = &self.net {
+            net.membership.greet(member.address);
+        }
+    }
+
+    fn left(&self, id: &ReplicaId) {
+        let mut state = self.state();
+        state.others.retain(|seen| seen.id != *id);
+        self.refresh(&mut state);
+    }
+
+    fn outrun(&self, seen: u64) {
+        if let Some(net) = &self.net {
+            net.membership.outrun(seen);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The registry between replicas: changes pushed at once, anti-entropy for what a push missed, and
+//! the first snapshot of a starting replica.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::Ack;
+use super::core::{Core, Net, State};
+use crate::config::{CONFIRM_WITHIN, WRITES_AFTER};
+use crate::error::ChangeError;
+use crate::frame::Header;
+use crate::membership::unix_ms;
+use crate::metrics::Why;
+use crate::registry::{Entry, Registry, RegistryError, Reunion, Summary};
+use crate::replica::ReplicaId;
+use crate::transport::RequestError;
+use crate::wire::{Message, Received, Snapshot, SyncRequest, SyncResponse, chunks};
+
+/// Writes to the registry and waits until a peer has it.
+pub(super) async fn change(
+    core: &Arc<Core>,
+    write: impl FnOnce(&mut Registry, u64) -> Result<Vec<Entry>, RegistryError>,
+) -> Result<Ack, ChangeError> {
+    // Before the first exchange our clock may lie behind the stamps that the change must beat.
+    let mut synced = core.synced.subscribe();
+    let _ = tokio::time::timeout_at(
+        core.started + WRITES_AFTER,
+        synced.wait_for(|synced| *synced),
+    )
+    .await;
+    let written = {
+        let mut state = core.state();
+        let written = write(&mut state.registry, unix_ms())?;
+        if !written.is_empty() {
+            core.refresh(&mut state);
+        }
+        written
+    };
+    let confirmed_by = match &core.net {
+        Some(net) if !written.is_empty() => push(net, written).await,
+        _ => 0,
+    };
+    Ok(Ack {
+        confirmed_by,
+        replicated: confirmed_by > 0,
+    })
+}
+
+/// Pushes entries to every connected peer; returns how many confirmed until the first had, or none
+/// within [`CONFIRM_WITHIN`]. The other pushes go on.
+async fn push(net: &Net, entries: Vec<Entry>) -> usize {
+    let message = Arc::new(Message::RegistryPush(entries));
+    let linked = net.transport.linked();
+    let (confirm, mut confirmations) = mpsc::channel(linked.len().max(1));
+    for peer in linked {
+        let (transport, message, confirm) =
+            (net.transport.clone(), message.clone(), confirm.clone());
+        net.transport.spawn(async move {
+            if let Ok(answer) = transport.request(&peer, &message).await
+                && answer
+                    .iter()
+                    .any(|received| matches!(received.message, Some(Message::PushAck { .. })))
+            {
+                // Nobody listens any more once the first confirmation was taken.
+                let _ = confirm.try_send(());
+            }
+        });
+    }
+    drop(confirm);
+    match timeout(CONFIRM_WITHIN, confirmations.recv()).await {
+        Ok(Some(())) => 1 + std::iter::from_fn(|| confirmations.try_recv().ok()).count(),
+        _ => 0,
+    }
+}
+
+/// Answers a request of a peer.
+pub(super) fn answer(
+    core: &Core,
+    from: &ReplicaId,
+    header: Header,
+    message: Message,
+) -> Vec<Message> {
+    let mut state = core.state();
+    match message {
+        Message::RegistryPush(entries) => {
+            if core.merge(&mut state, from, entries) {
+                vec![Message::PushAck { seq: header.seq }]
+            } else {
+                Vec::new()
+            }
+        }
+        Message::SyncRequest(request) => sync_answer(&state, &request),
+        Message::SnapshotRequest => snapshot_answer(&state),
+        // Answers and messages without an answer have no business here.
+        _ => Vec::new(),
+    }
+}
+
+fn sync_answer(state: &State, request: &SyncRequest) -> Vec<Message> {
+    let summary = state.registry.summary();
+    let alone = state.contact.alone();
+    // We were away too long: what we hold may be removed elsewhere. Our own next exchange starts over.
+    let entries = match Reunion::of(alone, request.alone) {
+        Reunion::StartOver => Vec::new(),
+        Reunion::Merge | Reunion::PeerStartsOver => state.registry.differing(&request.summary),
+    };
+    let pieces = chunks(entries);
+    let last = pieces.len() - 1;
+    let frame = |(at, entries)| {
+        Message::SyncResponse(SyncResponse {
+            summary: summary.clone(),
+            alone,
+            entries,
+            last: at == last,
+        })
+    };
+    pieces.into_iter().enumerate().map(frame).collect()
+}
+
+fn snapshot_answer(state: &State) -> Vec<Message> {
+    let pieces = chunks(state.registry.entries().cloned().collect());
+    let last = pieces.len() - 1;
+    let frame = |(at, entries)| {
+        let load = (at == last).then(|| state.plane.snapshot());
+        Message::Snapshot(Snapshot {
+            entries,
+            load,
+            last: at == last,
+        })
+    };
+    pieces.into_iter().enumerate().map(frame).collect()
+}
+
+/// Begins an exchange with a peer, unless one is under way: the snapshot at first, anti-entropy later.
+pub(super) fn begin(core: &Arc<Core>, peer: &ReplicaId) {
+    let Some(net) = &core.net else {
+        return;
+    };
+    if !core.state().exchanging.insert(peer.clone()) {
+        return;
+    }
+    let (core, peer) = (core.clone(), peer.clone());
+    net.transport.spawn(async move {
+        let is_first = !*core.synced.borrow();
+        let result = if is_first {
+            take_snapshot(&core, &peer).await
+        } else {
+            synchronise(&core, &peer).await
+        };
+        let reason = match &result {
+            Ok(()) if is_first => "snapshot",
+            Ok(()) => "done",
+            Err(error) => {
+                tracing::debug!(replica = %peer, %error, "registry exchange failed");
+                "failed"
+            }
+        };
+        core.metrics.syncs.get_or_create(&Why { reason }).inc();
+        core.state().exchanging.remove(&peer);
+    });
+}
+
+async fn take_snapshot(core: &Core, peer: &ReplicaId) -> Result<(), RequestError> {
+    let mut entries = Vec::new();
+    let mut load = None;
+    let mut is_whole = false;
+    for received in request(core, peer, &Message::SnapshotRequest).await? {
+        let Received {
+            header,
+            message: Some(Message::Snapshot(piece)),
+            ..
+        } = received
+        else {
+            return Err(RequestError::Broken);
+        };
+        entries.extend(piece.entries);
+        load = piece.load.map(|frame| (header, frame)).or(load);
+        is_whole = piece.last;
+    }
+    if !is_whole {
+        return Err(RequestError::Broken);
+    }
+    let mut state = core.state();
+    if !core.merge(&mut state, peer, entries) {
+        return Err(RequestError::Broken);
+    }
+    if let Some((header, frame)) = load {
+        let now = tokio::time::Instant::now().into_std();
+        state
+            .plane
+            .apply(peer, header.generation, header.seq, &frame, now);
+    }
+    state.contact.synced();
+    drop(state);
+    core.synced.send_replace(true);
+    Ok(())
+}
+
+async fn synchronise(core: &Core, peer: &ReplicaId) -> Result<(), RequestError> {
+    let question = {
+        let state = core.state();
+        SyncRequest {
+            summary: state.registry.summary(),
+            alone: state.contact.alone(),
+        }
+    };
+    let answer = request(core, peer, &Message::SyncRequest(question)).await?;
+    let (theirs, alone, entries) = join(answer)?;
+    let missing_there = {
+        let mut state = core.state();
+        match Reunion::of(state.contact.alone(), alone) {
+            Reunion::Merge => {}
+            Reunion::StartOver => {
+                tracing::warn!(replica = %peer, "away for longer than removals are remembered; taking the peer's registry");
+                state.registry.start_over();
+                core.refresh(&mut state);
+            }
+            // It will ask us, and take ours.
+            Reunion::PeerStartsOver => return Ok(()),
+        }
+        if !core.merge(&mut state, peer, entries) {
+            return Err(RequestError::Broken);
+        }
+        state.contact.synced();
+        state.registry.differing(&theirs)
+    };
+    if !missing_there.is_empty() {
+        for piece in chunks(missing_there) {
+            request(core, peer, &Message::RegistryPush(piece)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts the frames of one answer together.
+fn join(answer: Vec<Received>) -> Result<(Summary, std::time::Duration, Vec<Entry>), RequestError> {
+    let mut entries = Vec::new();
+    let mut end = None;
+    for received in answer {
+        let Some(Message::SyncResponse(piece)) = received.message else {
+            return Err(RequestError::Broken);
+        };
+        entries.extend(piece.entries);
+        if piece.last {
+            end = Some((piece.summary, piece.alone));
+        }
+    }
+    let (summary, alone) = end.ok_or(RequestError::Broken)?;
+    Ok((summary, alone, entries))
+}
+
+async fn request(
+    core: &Core,
+    peer: &ReplicaId,
+    message: &Message,
+) -> Result<Vec<Received>, RequestError> {
+    let net = core.net.as_ref().ok_or(RequestError::NotLinked)?;
+    net.transport.request(peer, message).await
+}

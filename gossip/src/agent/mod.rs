@@ -1,0 +1,253 @@
+//! The replica's agent: one handle for everything that is replicated.
+//!
+//! A cluster of one has the same agent without a network: the same calls, nothing sent.
+//!
+//! - `mod.rs`: the public handle.
+//! - `core.rs`: the shared state, and what arrives from peers.
+//! - `rounds.rs`: what happens by the clock: rounds of membership, load frames.
+//! - `exchange.rs`: registry pushes, anti-entropy, the first snapshot.
+
+mod core;
+mod exchange;
+mod rounds;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Facts, GossipConfig, LEAVE_WITHIN};
+use crate::error::{ChangeError, StartError};
+use crate::identity::{self, Identity};
+use crate::load::LoadBoard;
+use crate::membership::{FactMap, Membership, fact, next_generation};
+use crate::metrics::Metrics;
+use crate::replica::ReplicaId;
+use crate::transport::{Network, Planes, SystemNetwork, Transport};
+use crate::view::View;
+use crate::worker::{Source, WorkerId, WorkerSpec};
+
+use self::core::{Core, Net};
+
+/// What became of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ack {
+    /// Peers that confirmed it within a second; anti-entropy reaches the others.
+    pub confirmed_by: usize,
+    /// False: only this replica has it, and its end would lose it.
+    pub replicated: bool,
+}
+
+/// The running gossip of one replica.
+///
+/// Dropping it stops nothing; [`Agent::shutdown`] does.
+#[derive(Clone)]
+pub struct Agent {
+    core: Arc<Core>,
+    stop: CancellationToken,
+}
+
+impl Agent {
+    /// Binds the socket and starts gossiping; returns at once, before any peer was met.
+    ///
+    /// `damping` gives the weight, 0 to 1, of other replicas' load counts of a given age.
+    ///
+    /// # Errors
+    /// [`StartError`]: a setting out of range, or an address that cannot be bound or resolved.
+    pub async fn start(
+        config: GossipConfig,
+        identity: Identity,
+        damping: fn(Duration) -> f64,
+        metrics: Metrics,
+    ) -> Result<Self, StartError> {
+        Self::start_on(Arc::new(SystemNetwork), config, identity, damping, metrics).await
+    }
+
+    /// [`Agent::start`] on another network than the operating system's, for simulations.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub async fn start_on(
+        network: Arc<dyn Network>,
+        config: GossipConfig,
+        identity: Identity,
+        damping: fn(Duration) -> f64,
+        metrics: Metrics,
+    ) -> Result<Self, StartError> {
+        config.check()?;
+        metrics.expires(identity.expires());
+        let generation = next_generation(0);
+        let replica = identity.replica().clone();
+        let cluster = identity.cluster().clone();
+        let transport =
+            Transport::open(&config, identity, network, generation, metrics.clone()).await?;
+        let stop = CancellationToken::new();
+        let facts = fact_map(&config.facts);
+        let membership = Membership::start(
+            &cluster,
+            &replica,
+            generation,
+            facts.clone(),
+            &transport,
+            &metrics,
+            &stop,
+        );
+        let address = transport.address();
+        let net = Net {
+            transport: transport.clone(),
+            membership,
+        };
+        let core = Arc::new(Core::new(
+            replica,
+            address,
+            generation,
+            facts,
+            damping,
+            metrics,
+            Some(net),
+        ));
+        let planes: Arc<dyn Planes> = core.clone();
+        transport.start(&config.seeds, &planes);
+        transport.spawn(rounds::membership(core.clone()));
+        transport.spawn(rounds::load(core.clone(), config.load_batch));
+        Ok(Self { core, stop })
+    }
+
+    /// A cluster of one: ready at once, no socket, no certificate.
+    ///
+    /// # Errors
+    /// [`StartError::Identity`] if a name is not a DNS label: it must be usable when peers come.
+    pub fn solo(
+        cluster: &str,
+        replica: &str,
+        facts: &Facts,
+        metrics: Metrics,
+    ) -> Result<Self, StartError> {
+        identity::check_label("cluster id", cluster)?;
+        let replica = identity::replica_id(replica)?;
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let damping = |_| 1.0;
+        let core = Core::new(
+            replica,
+            nowhere,
+            next_generation(0),
+            fact_map(facts),
+            damping,
+            metrics,
+            None,
+        );
+        Ok(Self {
+            core: Arc::new(core),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// The bound UDP address; `None` for a cluster of one.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.core.net.as_ref()?.transport.local_addr()
+    }
+
+    /// This replica's id.
+    pub fn replica(&self) -> &ReplicaId {
+        &self.core.replica
+    }
+
+    /// What this replica knows now. Never waits.
+    pub fn view(&self) -> Arc<View> {
+        self.core.view.borrow().clone()
+    }
+
+    /// Each new view; the current one is there at once.
+    pub fn watch(&self) -> watch::Receiver<Arc<View>> {
+        self.core.view.subscribe()
+    }
+
+    /// Whether the view may be used for routing: a peer's registry was taken (or none was met for
+    /// 2 s), and the gossip task runs.
+    pub fn ready(&self) -> watch::Receiver<bool> {
+        self.core.ready.subscribe()
+    }
+
+    /// Load counters: own ones are written by the data path, others' sums are written here.
+    pub fn load(&self) -> &Arc<LoadBoard> {
+        &self.core.board
+    }
+
+    /// Adds a worker of the configuration file, under stamp 0: anything said explicitly wins over it.
+    ///
+    /// # Errors
+    /// [`ChangeError`] if the registry is full.
+    pub fn configure(&self, id: WorkerId, spec: WorkerSpec) -> Result<(), ChangeError> {
+        self.core.configure(id, spec)
+    }
+
+    /// Adds or changes a worker in the name of `source`.
+    ///
+    /// Waits for the first exchange with a peer (at most until 3 s after the start), then for the
+    /// first peer's confirmation (at most 1 s).
+    ///
+    /// # Errors
+    /// [`ChangeError`] if the registry is full.
+    pub async fn put_worker(
+        &self,
+        id: WorkerId,
+        source: Source,
+        spec: WorkerSpec,
+    ) -> Result<Ack, ChangeError> {
+        let write = |registry: &mut crate::registry::Registry, now| {
+            Ok(registry.put(id, source, spec, now)?.into_iter().collect())
+        };
+        exchange::change(&self.core, write).await
+    }
+
+    /// Takes back what `source` said of a worker; a removal by the administrator masks every source.
+    ///
+    /// # Errors
+    /// [`ChangeError`] if there is no such worker. Waits as [`Agent::put_worker`].
+    pub async fn remove_worker(&self, id: &WorkerId, source: Source) -> Result<Ack, ChangeError> {
+        exchange::change(&self.core, |registry, now| registry.remove(id, source, now)).await
+    }
+
+    /// Adds facts that were asked from a worker (its models); they fill gaps of what the sources say.
+    ///
+    /// # Errors
+    /// [`ChangeError`] if there is no such worker. Waits as [`Agent::put_worker`].
+    pub async fn learn(&self, id: WorkerId, facts: WorkerSpec) -> Result<Ack, ChangeError> {
+        let write = |registry: &mut crate::registry::Registry, now| {
+            Ok(registry.learn(id, facts, now)?.into_iter().collect())
+        };
+        exchange::change(&self.core, write).await
+    }
+
+    /// Tells the others whether this replica takes requests.
+    pub fn set_ready(&self, ready: bool) {
+        self.core.tell(fact::READY, if ready { "1" } else { "0" });
+    }
+
+    /// Tells the others the digest of this replica's ring: printable ASCII, at most 256 bytes.
+    pub fn set_ring(&self, digest: &str) {
+        self.core.tell(fact::RING, digest);
+    }
+
+    /// Announces that this replica leaves, closes all connections and ends all tasks. Bounded by
+    /// about 1 s. The last view stays readable.
+    pub async fn shutdown(&self) {
+        self.core.ready.send_replace(false);
+        self.stop.cancel();
+        if let Some(net) = &self.core.net {
+            net.transport.close(LEAVE_WITHIN).await;
+        }
+    }
+}
+
+fn fact_map(facts: &Facts) -> FactMap {
+    FactMap::from([
+        (fact::HTTP, facts.http.clone()),
+        (fact::ADMIN, facts.admin.clone()),
+        (fact::VERSION, facts.version.clone()),
+        (fact::SETTINGS, facts.settings.clone()),
+        (fact::READY, "0".to_owned()),
+    ])
+}

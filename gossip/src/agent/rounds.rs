@@ -1,0 +1,153 @@
+//! What the agent does by the clock: rounds of membership and anti-entropy, and frames of load.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::seq::IndexedRandom;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::core::{Core, Net};
+use super::exchange;
+use crate::config::{ALONE_AFTER, ROUND, SYNC_EVERY};
+use crate::membership::{Sighting, fact};
+use crate::replica::ReplicaId;
+
+/// Follows membership, compares registries, keeps readiness. Ends with the transport.
+pub(super) async fn membership(core: Arc<Core>) {
+    let Some(net) = &core.net else {
+        return;
+    };
+    let mut sightings = net.membership.sightings();
+    let mut alive = net.membership.alive();
+    let mut tick = interval(ROUND);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut slow = Slow {
+        second: Instant::now(),
+        exchange: Instant::now(),
+    };
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            Ok(()) = sightings.changed() => {}
+            Ok(()) = alive.changed() => {}
+        }
+        let seen = sightings.borrow_and_update().clone();
+        let is_alive = *alive.borrow_and_update();
+        round(&core, net, seen, is_alive, &mut slow);
+    }
+}
+
+/// When the rarer duties were last done.
+struct Slow {
+    second: Instant,
+    exchange: Instant,
+}
+
+fn round(core: &Arc<Core>, net: &Net, seen: Vec<Sighting>, is_alive: bool, slow: &mut Slow) {
+    // Only the generation that a replica proved to us counts: former ones linger in chitchat.
+    let proven = |seen: &Sighting| net.transport.generation_of(&seen.id) == Some(seen.generation);
+    let others: Vec<_> = seen.into_iter().filter(proven).collect();
+    let linked = net.transport.linked();
+    let live: Vec<_> = others.iter().filter(|seen| seen.live).cloned().collect();
+    core.metrics.peers_live.set(live.len() as i64);
+    core.metrics.peers_linked.set(linked.len() as i64);
+    core.metrics.isolated.set(i64::from(live.is_empty()));
+
+    let own_digest = {
+        let mut state = core.state();
+        state.plane.set_live(1 + live.len() as u32);
+        if state.others != others {
+            state.others = others;
+            core.refresh(&mut state);
+        }
+        let elapsed = slow.second.elapsed();
+        if elapsed >= SECOND {
+            slow.second = Instant::now();
+            // Paused for long: whatever the last sightings say, nobody was heard.
+            let heard = if elapsed > 10 * SECOND { 0 } else { live.len() };
+            let contact = state.contact.add(heard, elapsed);
+            if state.registry.advance(contact) > 0 {
+                core.refresh(&mut state);
+            }
+            greet_silent(net, &linked, &live, &state.others);
+        }
+        state.registry.digest().to_string()
+    };
+
+    if !*core.synced.borrow() && linked.is_empty() && core.started.elapsed() >= ALONE_AFTER {
+        core.synced.send_replace(true);
+    }
+    for peer in partners(core, &linked, &live, &own_digest, slow) {
+        exchange::begin(core, peer);
+    }
+    let is_ready = is_alive && *core.synced.borrow();
+    core.ready
+        .send_if_modified(|ready| std::mem::replace(ready, is_ready) != is_ready);
+}
+
+/// A connected replica that chitchat does not hold for alive is greeted again: the first greeting may
+/// have been lost, and chitchat forgets the dead after a minute.
+fn greet_silent(net: &Net, linked: &[ReplicaId], live: &[Sighting], others: &[Sighting]) {
+    for id in linked
+        .iter()
+        .filter(|id| live.iter().all(|seen| seen.id != **id))
+    {
+        let known = others
+            .iter()
+            .find(|seen| seen.id == *id)
+            .map(|seen| seen.address);
+        if let Some(address) = known.or_else(|| net.transport.address_of(id)) {
+            net.membership.greet(address);
+        }
+    }
+}
+
+/// With whom to compare registries in this round.
+fn partners<'a>(
+    core: &Core,
+    linked: &'a [ReplicaId],
+    live: &[Sighting],
+    own_digest: &str,
+    slow: &mut Slow,
+) -> Vec<&'a ReplicaId> {
+    if !*core.synced.borrow() {
+        return linked.first().into_iter().collect();
+    }
+    let differs = |id: &&ReplicaId| {
+        let told = live
+            .iter()
+            .find(|seen| seen.id == **id)
+            .and_then(|seen| seen.facts.get(fact::REGISTRY));
+        told.is_some_and(|digest| digest != own_digest)
+    };
+    let mut partners: Vec<_> = linked.iter().filter(differs).collect();
+    // Once in a while with anybody: a digest that is equal by accident, or told by a liar.
+    if slow.exchange.elapsed() >= SYNC_EVERY {
+        slow.exchange = Instant::now();
+        partners.extend(linked.choose(&mut rand::rng()));
+    }
+    partners
+}
+
+/// Sends changed load counts each batch interval, and writes the others' sums to the board.
+pub(super) async fn load(core: Arc<Core>, batch: Duration) {
+    let Some(net) = &core.net else {
+        return;
+    };
+    let mut tick = interval(batch);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let now = Instant::now().into_std();
+        let frame = {
+            let mut state = core.state();
+            state.plane.aggregate(now);
+            state.plane.collect(now)
+        };
+        if let Some(frame) = frame {
+            net.transport.send_load(frame);
+        }
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);

@@ -1,0 +1,407 @@
+//! Which replicas are alive: chitchat 0.11.1 over our transport, supervised.
+//!
+//! chitchat is used for liveness and for a handful of tiny facts, nothing else. Its task can end
+//! while the process lives, with membership frozen, and only its termination watcher tells. So one
+//! task here owns it: when it ends, readiness goes, and it starts again under a higher generation.
+//!
+//! A generation never repeats: with the same one twice, two replicas' copies of a third diverge for
+//! ever. It is the start time, or one above the highest that anybody has seen of our id.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use chitchat::transport::{Socket, Transport as GossipTransport};
+use chitchat::{
+    ChitchatConfig, ChitchatHandle, ChitchatId, ChitchatMessage, Deserializable,
+    FailureDetectorConfig, NodeState, Serializable, spawn_chitchat,
+};
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::ROUND;
+use crate::metrics::Metrics;
+use crate::replica::ReplicaId;
+use crate::transport::Transport;
+
+/// Names of the membership facts. ASCII: chitchat panics on a key that begins with a longer character.
+pub(crate) mod fact {
+    pub(crate) const HTTP: &str = "http";
+    pub(crate) const ADMIN: &str = "admin";
+    pub(crate) const VERSION: &str = "version";
+    pub(crate) const SETTINGS: &str = "settings";
+    pub(crate) const READY: &str = "ready";
+    pub(crate) const REGISTRY: &str = "registry";
+    pub(crate) const RING: &str = "ring";
+}
+
+/// What a replica says about itself, by name.
+pub(crate) type FactMap = BTreeMap<&'static str, String>;
+
+/// One replica as chitchat sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sighting {
+    pub(crate) id: ReplicaId,
+    pub(crate) generation: u64,
+    pub(crate) address: SocketAddr,
+    pub(crate) live: bool,
+    pub(crate) facts: BTreeMap<String, String>,
+}
+
+/// Handle of the supervised gossip task. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Membership {
+    /// Messages that the firewall passed, for chitchat.
+    inbox: mpsc::Sender<(SocketAddr, Vec<u8>)>,
+    /// Whom chitchat should greet.
+    greetings: mpsc::Sender<SocketAddr>,
+    facts: Arc<watch::Sender<FactMap>>,
+    outrun: Arc<watch::Sender<u64>>,
+    sightings: watch::Receiver<Vec<Sighting>>,
+    alive: watch::Receiver<bool>,
+    metrics: Metrics,
+}
+
+impl Membership {
+    /// Starts the supervised task; it ends when `stop` is cancelled.
+    pub(crate) fn start(
+        cluster: &str,
+        replica: &ReplicaId,
+        generation: u64,
+        facts: FactMap,
+        transport: &Transport,
+        metrics: &Metrics,
+        stop: &CancellationToken,
+    ) -> Self {
+        let (inbox, waiting) = mpsc::channel(INBOX);
+        let (greetings, to_greet) = mpsc::channel(GREETINGS);
+        let (facts, new_facts) = watch::channel(facts);
+        let (outrun, seen) = watch::channel(0);
+        let (sightings_out, sightings) = watch::channel(Vec::new());
+        let (alive_out, alive) = watch::channel(false);
+        let task = Supervisor {
+            cluster: cluster.to_owned(),
+            replica: replica.clone(),
+            transport: transport.clone(),
+            waiting: Arc::new(Mutex::new(waiting)),
+            to_greet,
+            facts: new_facts,
+            seen,
+            sightings: sightings_out,
+            alive: alive_out,
+            metrics: metrics.clone(),
+            stop: stop.clone(),
+        };
+        transport.spawn(task.run(generation));
+        Self {
+            inbox,
+            greetings,
+            facts: Arc::new(facts),
+            outrun: Arc::new(outrun),
+            sightings,
+            alive,
+            metrics: metrics.clone(),
+        }
+    }
+
+    /// Hands a message to chitchat; dropped and counted if it does not keep up.
+    pub(crate) fn deliver(&self, from: SocketAddr, bytes: Vec<u8>) {
+        if self.inbox.try_send((from, bytes)).is_err() {
+            self.metrics.dropped("gossip_inbox_full");
+        }
+    }
+
+    /// Begins an exchange with a replica that chitchat may not know yet.
+    pub(crate) fn greet(&self, address: SocketAddr) {
+        if self.greetings.try_send(address).is_err() {
+            self.metrics.dropped("greetings_full");
+        }
+    }
+
+    /// Tells the others a new value of a fact.
+    pub(crate) fn tell(&self, name: &'static str, value: &str) {
+        self.facts.send_if_modified(|facts| {
+            facts.insert(name, value.to_owned()).as_deref() != Some(value)
+        });
+    }
+
+    /// Someone has seen this generation of our id: start again above it.
+    pub(crate) fn outrun(&self, seen: u64) {
+        self.outrun.send_if_modified(|highest| {
+            let is_news = seen > *highest;
+            *highest = seen.max(*highest);
+            is_news
+        });
+    }
+
+    /// All replicas that chitchat knows, this one left out; updated each round.
+    pub(crate) fn sightings(&self) -> watch::Receiver<Vec<Sighting>> {
+        self.sightings.clone()
+    }
+
+    /// Whether the gossip task runs.
+    pub(crate) fn alive(&self) -> watch::Receiver<bool> {
+        self.alive.clone()
+    }
+}
+
+/// A generation for now: Unix milliseconds, above everything seen.
+pub(crate) fn next_generation(seen: u64) -> u64 {
+    unix_ms().max(seen.saturating_add(1))
+}
+
+/// Unix time in milliseconds; 0 before 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+struct Supervisor {
+    cluster: String,
+    replica: ReplicaId,
+    transport: Transport,
+    waiting: Inbox,
+    to_greet: mpsc::Receiver<SocketAddr>,
+    facts: watch::Receiver<FactMap>,
+    seen: watch::Receiver<u64>,
+    sightings: watch::Sender<Vec<Sighting>>,
+    alive: watch::Sender<bool>,
+    metrics: Metrics,
+    stop: CancellationToken,
+}
+
+type Inbox = Arc<Mutex<mpsc::Receiver<(SocketAddr, Vec<u8>)>>>;
+
+/// Why one life of the gossip task ended.
+enum Ended {
+    Stopped,
+    Failed(String),
+    Outrun(u64),
+}
+
+impl Supervisor {
+    async fn run(mut self, mut generation: u64) {
+        loop {
+            let ended = self.live(generation).await;
+            self.alive.send_replace(false);
+            let seen = match ended {
+                Ended::Stopped => return,
+                Ended::Failed(problem) => {
+                    tracing::error!(
+                        problem,
+                        "the gossip task ended; starting it again under a higher generation"
+                    );
+                    sleep(RESTART_PAUSE).await;
+                    generation
+                }
+                Ended::Outrun(seen) => {
+                    tracing::warn!(
+                        seen,
+                        generation,
+                        "others know a later start of this replica; starting again above it"
+                    );
+                    seen
+                }
+            };
+            generation = next_generation(seen.max(generation));
+            self.metrics.restarts.inc();
+            self.transport.renew(generation);
+        }
+    }
+
+    /// One life of the gossip task.
+    async fn live(&mut self, generation: u64) -> Ended {
+        let facts = self.facts.borrow_and_update().clone();
+        // Each fact will take one version. The firewall must know before a peer can.
+        self.transport.own_version(facts.len() as u64);
+        let initial = facts
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect();
+        let door = Door {
+            transport: self.transport.clone(),
+            waiting: self.waiting.clone(),
+            metrics: self.metrics.clone(),
+        };
+        let handle = match spawn_chitchat(self.config(generation), initial, &door).await {
+            Ok(handle) => handle,
+            Err(error) => return Ended::Failed(error.to_string()),
+        };
+        self.alive.send_replace(true);
+        let ended = self.attend(&handle, generation).await;
+        // Bounded: a task that hangs must not hang us.
+        let _ = handle.initiate_shutdown();
+        let ending = handle.termination_watcher();
+        if timeout(STOP_WITHIN, ending).await.is_err() {
+            handle.abort();
+        }
+        ended
+    }
+
+    async fn attend(&mut self, handle: &ChitchatHandle, generation: u64) -> Ended {
+        let mut termination = std::pin::pin!(handle.termination_watcher());
+        let mut round = tokio::time::interval(ROUND);
+        loop {
+            tokio::select! {
+                result = &mut termination => {
+                    let problem = result.err().map_or_else(|| "it stopped".to_owned(), |error| error.to_string());
+                    return Ended::Failed(problem);
+                }
+                () = self.stop.cancelled() => return Ended::Stopped,
+                Ok(()) = self.seen.changed() => {
+                    let seen = *self.seen.borrow_and_update();
+                    if seen >= generation && is_plausible(seen) {
+                        return Ended::Outrun(seen);
+                    }
+                }
+                Ok(()) = self.facts.changed() => self.publish(handle).await,
+                Some(address) = self.to_greet.recv() => {
+                    // An error means that the task has ended, which the first branch sees.
+                    let _ = handle.gossip(address);
+                }
+                _ = round.tick() => self.look(handle).await,
+            }
+        }
+    }
+
+    async fn publish(&mut self, handle: &ChitchatHandle) {
+        let facts = self.facts.borrow_and_update().clone();
+        let chitchat = handle.chitchat();
+        let mut chitchat = chitchat.lock().await;
+        let own = chitchat.self_node_state();
+        for (name, value) in facts {
+            own.set(name, value);
+        }
+        // Still under the lock: no peer has seen this version yet.
+        self.transport.own_version(own.max_version());
+    }
+
+    async fn look(&self, handle: &ChitchatHandle) {
+        let chitchat = handle.chitchat();
+        let chitchat = chitchat.lock().await;
+        let own = chitchat.self_chitchat_id();
+        let live: Vec<_> = chitchat.live_nodes().collect();
+        let others = chitchat
+            .node_states()
+            .iter()
+            .filter(|(node, _)| *node != own);
+        let seen = others
+            .filter_map(|(node, state)| sighting(node, state, live.contains(&node)))
+            .collect();
+        self.sightings.send_replace(seen);
+    }
+
+    fn config(&self, generation: u64) -> ChitchatConfig {
+        let address = self.transport.address();
+        ChitchatConfig {
+            chitchat_id: ChitchatId::new(self.replica.as_str(), generation, address),
+            cluster_id: self.cluster.clone(),
+            gossip_interval: ROUND,
+            listen_addr: address,
+            // The transport asks the seeds; see `transport/seeds.rs`.
+            seed_nodes: Vec::new(),
+            failure_detector_config: FailureDetectorConfig {
+                phi_threshold: 12.0,
+                sampling_window_size: 200,
+                // Longer gaps are outages, not a rhythm to learn.
+                max_interval: 10 * ROUND,
+                initial_interval: 2 * ROUND,
+                dead_node_grace_period: DEAD_NODE_GRACE,
+            },
+            marked_for_deletion_grace_period: KEY_GRACE,
+            catchup_callback: None,
+            extra_liveness_predicate: None,
+        }
+    }
+}
+
+fn sighting(node: &ChitchatId, state: &NodeState, live: bool) -> Option<Sighting> {
+    Some(Sighting {
+        id: node.node_id.parse().ok()?,
+        generation: node.generation_id,
+        address: node.gossip_advertise_addr,
+        live,
+        facts: state
+            .key_values()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+    })
+}
+
+/// A generation from the far future is a lie or a broken clock: following it would leave us nowhere
+/// to go.
+fn is_plausible(seen: u64) -> bool {
+    seen < unix_ms().saturating_add(GENERATION_AHEAD_MS)
+}
+
+/// What chitchat takes for its network.
+#[derive(Clone)]
+struct Door {
+    transport: Transport,
+    waiting: Inbox,
+    metrics: Metrics,
+}
+
+#[async_trait]
+impl GossipTransport for Door {
+    async fn open(&self, _: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl Socket for Door {
+    /// Only enqueues: chitchat's loop waits for it, and an unreachable peer would stop its heart.
+    async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
+        self.transport.send_gossip(to, message.serialize_to_vec());
+        Ok(())
+    }
+
+    /// Called once in each turn of chitchat's loop, and dropped whenever another branch is ready.
+    async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
+        self.metrics.rounds.inc();
+        let mut waiting = self.waiting.lock().await;
+        loop {
+            let Some((from, bytes)) = waiting.recv().await else {
+                anyhow::bail!("the agent is gone");
+            };
+            match ChitchatMessage::deserialize(&mut &bytes[..]) {
+                Ok(message) => return Ok((from, message)),
+                Err(error) => {
+                    tracing::error!(%error, "the gossip firewall passed what chitchat cannot read");
+                    self.metrics.dropped("unreadable");
+                }
+            }
+        }
+    }
+}
+
+/// Messages waiting for chitchat.
+const INBOX: usize = 256;
+const GREETINGS: usize = 64;
+/// Dead replicas stay in every digest for half of this; a crash loop must not fill them.
+const DEAD_NODE_GRACE: Duration = Duration::from_secs(60);
+const KEY_GRACE: Duration = Duration::from_secs(15 * 60);
+const RESTART_PAUSE: Duration = Duration::from_millis(200);
+const STOP_WITHIN: Duration = Duration::from_millis(500);
+const GENERATION_AHEAD_MS: u64 = 24 * 60 * 60 * 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generation_is_now_or_above_all_seen() {
+        let now = unix_ms();
+        assert!(next_generation(0) >= now);
+        assert_eq!(next_generation(now + 1_000_000), now + 1_000_001);
+        assert_eq!(next_generation(u64::MAX), u64::MAX);
+        assert!(is_plausible(now + 1_000_000));
+        assert!(!is_plausible(u64::MAX));
+    }
+}

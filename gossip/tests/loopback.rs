@@ -1,0 +1,380 @@
+//! Agents with real sockets and certificates on loopback, each on a free port.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use grapevine_gossip::config::{Facts, GossipConfig};
+use grapevine_gossip::identity::{self, Authority, Identity};
+use grapevine_gossip::load::Load;
+use grapevine_gossip::view::View;
+use grapevine_gossip::worker::{RawWorker, Source, WorkerId, WorkerSpec};
+use grapevine_gossip::{Agent, Metrics};
+use prometheus_client::registry::Registry;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::UdpSocket;
+use tokio::time::{Instant, timeout};
+
+/// Generous: states are asserted, not speeds.
+const LIMIT: Duration = Duration::from_secs(20);
+
+struct Running {
+    agent: Agent,
+    metrics: Registry,
+}
+
+impl Running {
+    fn address(&self) -> String {
+        self.agent.local_addr().expect("bound").to_string()
+    }
+
+    /// Waits until the view is as wanted.
+    async fn sees(&self, what: &str, wanted: impl FnMut(&View) -> bool) {
+        let mut wanted = wanted;
+        let mut views = self.agent.watch();
+        let seen = timeout(LIMIT, views.wait_for(|view| wanted(view)))
+            .await
+            .map(|view| view.is_ok());
+        assert_eq!(
+            seen,
+            Ok(true),
+            "{} never saw {what}: {:?}",
+            self.agent.replica(),
+            self.agent.view()
+        );
+    }
+
+    async fn sees_live(&self, count: usize) {
+        self.sees(&format!("{count} live replicas"), |view| {
+            live(view) == count
+        })
+        .await;
+    }
+
+    async fn is_ready(&self) {
+        let ready = timeout(LIMIT, self.agent.ready().wait_for(|ready| *ready))
+            .await
+            .is_ok();
+        assert!(ready, "{} never became ready", self.agent.replica());
+    }
+
+    /// Waits until a counter line is above zero. Metrics have no watch, so this looks again and again.
+    async fn counts(&self, line: &str) {
+        let start = Instant::now();
+        loop {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &self.metrics).expect("encodes");
+            if text
+                .lines()
+                .any(|found| found.starts_with(line) && !found.ends_with(" 0"))
+            {
+                return;
+            }
+            assert!(start.elapsed() < LIMIT, "{line} stays zero in\n{text}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn live(view: &View) -> usize {
+    view.replicas()
+        .iter()
+        .filter(|replica| replica.live)
+        .count()
+}
+
+fn authority() -> Authority {
+    identity::create("demo").expect("authority")
+}
+
+fn identity_of(authority: &Authority, cluster: &str, replica: &str) -> Identity {
+    let leaf =
+        identity::issue(&authority.cert_pem, &authority.key_pem, cluster, replica).expect("leaf");
+    Identity::from_pem(
+        cluster,
+        replica,
+        &authority.cert_pem,
+        &leaf.cert_pem,
+        &leaf.key_pem,
+    )
+    .expect("identity")
+}
+
+async fn start_at(bind: SocketAddr, identity: Identity, seeds: &[String]) -> Running {
+    let facts = Facts {
+        http: "127.0.0.1:80".into(),
+        version: "test".into(),
+        ..Facts::default()
+    };
+    let config = GossipConfig {
+        seeds: seeds.to_vec(),
+        ..GossipConfig::new(bind, facts)
+    };
+    let mut metrics = Registry::default();
+    let handles = Metrics::register(&mut metrics);
+    let agent = Agent::start(config, identity, |_| 1.0, handles)
+        .await
+        .expect("starts");
+    Running { agent, metrics }
+}
+
+async fn start(authority: &Authority, replica: &str, seeds: &[String]) -> Running {
+    start_at(
+        ([127, 0, 0, 1], 0).into(),
+        identity_of(authority, "demo", replica),
+        seeds,
+    )
+    .await
+}
+
+fn worker(port: u16) -> (WorkerId, WorkerSpec) {
+    let spec = WorkerSpec::new(RawWorker::at(format!("http://127.0.0.1:{port}"))).expect("spec");
+    (spec.default_id(), spec)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_replicas_agree_on_workers_and_load() {
+    let authority = authority();
+    let a = start(&authority, "a", &[]).await;
+    // Any order, a dead one, the own address through another's list: all harmless.
+    let dead = UdpSocket::bind("127.0.0.1:0").await.expect("socket");
+    let dead = dead.local_addr().expect("bound").to_string();
+    let b = start(&authority, "b", &[dead.clone(), a.address()]).await;
+    let c = start(&authority, "c", &[b.address(), dead]).await;
+    let all = [&a, &b, &c];
+    for replica in all {
+        replica.is_ready().await;
+        replica.sees_live(3).await;
+    }
+
+    let (id, spec) = worker(8000);
+    let started = Instant::now();
+    let ack = b
+        .agent
+        .put_worker(id.clone(), Source::Admin, spec)
+        .await
+        .expect("added");
+    assert!(ack.replicated && ack.confirmed_by >= 1, "{ack:?}");
+    for replica in all {
+        replica
+            .sees("the worker", |view| view.worker(&id).is_some())
+            .await;
+    }
+    println!("added everywhere after {:?}", started.elapsed());
+    assert_eq!(a.agent.view().registry(), b.agent.view().registry());
+    assert_eq!(a.agent.view().registry(), c.agent.view().registry());
+
+    let cells = all.map(|replica| replica.agent.load().cell(&id));
+    cells[0].add(Load {
+        requests: 3,
+        prefill_tokens: 100,
+        context_tokens: 200,
+    });
+    let heard = timeout(LIMIT, async {
+        while cells[1].others().requests < 3.0 || cells[2].others().requests < 3.0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    heard.await.expect("load reaches the others");
+    assert_eq!(cells[0].others().requests, 0.0);
+
+    c.agent
+        .remove_worker(&id, Source::Admin)
+        .await
+        .expect("removed");
+    for replica in all {
+        replica
+            .sees("the removal", |view| view.workers().is_empty())
+            .await;
+    }
+    assert!(
+        c.agent.remove_worker(&id, Source::Admin).await.is_err(),
+        "no such worker"
+    );
+    for replica in all {
+        replica.agent.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leaving_replica_is_gone_at_once_and_a_newcomer_takes_the_registry() {
+    let authority = authority();
+    let a = start(&authority, "a", &[]).await;
+    a.is_ready().await;
+    let (id, spec) = worker(8000);
+    let alone = a
+        .agent
+        .put_worker(id.clone(), Source::Admin, spec)
+        .await
+        .expect("added");
+    assert!(!alone.replicated);
+    let b = start(&authority, "b", &[a.address()]).await;
+    b.is_ready().await;
+    assert!(
+        b.agent.view().worker(&id).is_some(),
+        "ready means that the registry was taken"
+    );
+    a.sees_live(2).await;
+    b.sees_live(2).await;
+    b.agent.shutdown().await;
+    a.sees("b gone", |view| view.replicas().len() == 1).await;
+    a.agent.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn facts_reach_the_others() {
+    let authority = authority();
+    let a = start(&authority, "a", &[]).await;
+    let b = start(&authority, "b", &[a.address()]).await;
+    b.agent.set_ready(true);
+    b.agent.set_ring("9f3a01c2");
+    a.sees("b's facts", |view| {
+        view.replicas().iter().any(|replica| {
+            replica.id.as_str() == "b"
+                && replica.ready
+                && replica.ring == "9f3a01c2"
+                && replica.http == "127.0.0.1:80"
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreign_certificates_are_refused_on_both_sides() {
+    let (ours, theirs) = (authority(), authority());
+    let a = start(&ours, "a", &[]).await;
+    let stranger = start(&theirs, "x", &[a.address()]).await;
+    stranger
+        .counts("gossip_handshakes_total{reason=\"foreign_certificate\"}")
+        .await;
+    // Same authority, another cluster: its certificate does not name ours.
+    let other = identity_of(&ours, "prod", "y");
+    let other = start_at(([127, 0, 0, 1], 0).into(), other, &[a.address()]).await;
+    other
+        .counts("gossip_handshakes_total{reason=\"foreign_certificate\"}")
+        .await;
+    for lone in [&stranger, &other, &a] {
+        lone.is_ready().await;
+        assert_eq!(lone.agent.view().replicas().len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seed_that_is_no_replica_hangs_nothing() {
+    let authority = authority();
+    let mute = UdpSocket::bind("127.0.0.1:0").await.expect("socket");
+    // Speaks QUIC and has a certificate, but not our protocol.
+    let leaf = identity::issue(&authority.cert_pem, &authority.key_pem, "demo", "z").expect("leaf");
+    let chain = vec![CertificateDer::from_pem_slice(leaf.cert_pem.as_bytes()).expect("pem")];
+    let key = PrivateKeyDer::from_pem_slice(leaf.key_pem.as_bytes()).expect("pem");
+    let mut tls = rustls::ServerConfig::builder_with_provider(Arc::new(
+        rustls::crypto::ring::default_provider(),
+    ))
+    .with_protocol_versions(&[&rustls::version::TLS13])
+    .expect("versions")
+    .with_no_client_auth()
+    .with_single_cert(chain, key)
+    .expect("certificate");
+    tls.alpn_protocols = vec![b"h3".to_vec()];
+    let tls = quinn::crypto::rustls::QuicServerConfig::try_from(tls).expect("tls");
+    let server = quinn::ServerConfig::with_crypto(Arc::new(tls));
+    let web = quinn::Endpoint::server(server, ([127, 0, 0, 1], 0).into()).expect("endpoint");
+    let web_address = web.local_addr().expect("bound").to_string();
+    let serving = tokio::task::spawn(async move {
+        while web
+            .accept()
+            .await
+            .is_some_and(|incoming| incoming.accept().is_ok())
+        {}
+    });
+
+    let seeds = [
+        mute.local_addr().expect("bound").to_string(),
+        web_address,
+        "nowhere.invalid:1".into(),
+    ];
+    let a = start(&authority, "a", &seeds).await;
+    a.is_ready().await;
+    a.counts("gossip_handshakes_total{reason=\"silent\"}").await;
+    a.counts("gossip_handshakes_total{reason=\"not_grapevine\"}")
+        .await;
+    let (id, spec) = worker(8000);
+    a.agent
+        .put_worker(id, Source::Admin, spec)
+        .await
+        .expect("a cluster of one works");
+    timeout(LIMIT, a.agent.shutdown()).await.expect("ends");
+    serving.abort();
+}
+
+/// Without keys derived from the certificate a restart would be noticed after the idle timeout of 5 s.
+#[test]
+fn a_killed_replica_that_restarts_is_noticed_by_reset() {
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("runtime")
+    };
+    let authority = authority();
+    let (here, there) = (runtime(), runtime());
+    let a = here.block_on(start(&authority, "a", &[]));
+    let identity = identity_of(&authority, "demo", "b");
+    let seeds = [a.address()];
+    let b = there.block_on(start_at(
+        ([127, 0, 0, 1], 0).into(),
+        identity.clone(),
+        &seeds,
+    ));
+    let address = b.agent.local_addr().expect("bound");
+    here.block_on(a.sees_live(2));
+    let generation = |view: &View| {
+        let b = view
+            .replicas()
+            .iter()
+            .find(|replica| replica.id.as_str() == "b" && replica.live);
+        b.map(|b| b.generation)
+    };
+    let former = generation(&a.agent.view()).expect("b is live");
+
+    // No goodbye: the tasks and the socket are just gone.
+    drop(b);
+    there.shutdown_timeout(LIMIT);
+    let again = runtime();
+    let _b = again.block_on(start_at(address, identity, &[]));
+    let noticed = here.block_on(async {
+        let started = Instant::now();
+        a.sees("b's new generation", |view| {
+            generation(view).is_some_and(|now| now > former)
+        })
+        .await;
+        started.elapsed()
+    });
+    println!("restart noticed, reconnected and alive after {noticed:?}");
+    assert!(
+        noticed < Duration::from_secs(4),
+        "{noticed:?}: not by the reset"
+    );
+}
+
+#[tokio::test]
+async fn a_cluster_of_one_needs_no_network() {
+    let agent = Agent::solo("demo", "a", &Facts::default(), Metrics::default()).expect("starts");
+    assert!(*agent.ready().borrow());
+    assert_eq!(agent.local_addr(), None);
+    let (id, spec) = worker(8000);
+    let ack = agent
+        .put_worker(id.clone(), Source::Admin, spec)
+        .await
+        .expect("added");
+    assert!(!ack.replicated);
+    assert!(agent.view().worker(&id).is_some());
+    agent
+        .remove_worker(&id, Source::Admin)
+        .await
+        .expect("removed");
+    assert!(agent.view().workers().is_empty());
+    agent.shutdown().await;
+}
