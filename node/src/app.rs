@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::admin::{self, Admin, Port};
+use crate::agreement::Agreement;
 use crate::cluster::{Cluster, WorkerDefaults};
 use crate::config::Config;
 use crate::listener::{self, Front};
@@ -85,6 +86,10 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         Arc::clone(&agent),
         Arc::clone(&cluster),
         prober,
+        Agreement::new(
+            config.cluster_settings().fingerprint().to_string(),
+            Arc::clone(&metrics),
+        ),
         shutdown.caught_up(),
         phase.clone(),
     ));
@@ -225,6 +230,7 @@ async fn follow(
     agent: Arc<Agent>,
     cluster: Arc<Cluster>,
     mut prober: Prober,
+    mut agreement: Agreement,
     caught_up: Arc<AtomicBool>,
     phase: Phase,
 ) {
@@ -235,7 +241,9 @@ async fn follow(
         cluster.update(&view);
         let fleet = Arc::clone(&cluster.fleet());
         prober.follow(&fleet);
-        agent.set_ring(&fleet.digest().to_string());
+        let digest = fleet.digest().to_string();
+        agent.set_ring(&digest);
+        agreement.update(&view, &digest);
         let holds_view = *ready.borrow_and_update();
         caught_up.store(holds_view, Ordering::Relaxed);
         agent.set_ready(phase.is_ready());

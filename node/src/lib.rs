@@ -5,6 +5,7 @@
 //! builds it all; [`admin`] shows and changes it; [`config`] and [`cli`] are how people reach it.
 
 pub mod admin;
+pub mod agreement;
 pub mod api;
 pub mod app;
 pub mod cli;

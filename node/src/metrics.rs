@@ -112,6 +112,12 @@ pub struct Metrics {
     pub workers: Gauge,
     /// Digest of all rings, as a number; equal on replicas that agree.
     pub ring_digest: Gauge,
+    /// Live replicas, this one included.
+    pub replicas_live: Gauge,
+    /// Of these, replicas with this one's ring digest and settings, itself included.
+    pub replicas_agreeing: Gauge,
+    /// Live replicas whose cluster settings differ from this one's.
+    pub settings_differing: Gauge,
     /// 1 once this replica takes traffic.
     pub ready: Gauge,
 }
@@ -142,6 +148,9 @@ impl Metrics {
             worker_breaker: Family::default(),
             workers: Gauge::default(),
             ring_digest: Gauge::default(),
+            replicas_live: Gauge::default(),
+            replicas_agreeing: Gauge::default(),
+            settings_differing: Gauge::default(),
             ready: Gauge::default(),
         };
         metrics.register();
@@ -251,6 +260,21 @@ impl Metrics {
             self.ring_digest.clone(),
         );
         r.register(
+            "replicas_live",
+            "Live replicas, this one included",
+            self.replicas_live.clone(),
+        );
+        r.register(
+            "replicas_agreeing",
+            "Live replicas with this one's ring digest and settings, itself included",
+            self.replicas_agreeing.clone(),
+        );
+        r.register(
+            "settings_differing",
+            "Live replicas whose [cluster] settings differ from this one's",
+            self.settings_differing.clone(),
+        );
+        r.register(
             "ready",
             "1 when this replica takes traffic",
             self.ready.clone(),
@@ -308,5 +332,100 @@ impl Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names with their suffixes, as the README's table gives them. A family without series is not encoded,
+    /// so each gets one.
+    fn registered() -> Vec<String> {
+        let metrics = Metrics::new();
+        let worker: Arc<str> = "w".into();
+        let endpoint = "e";
+        let of_worker = WorkerLabels {
+            worker: Arc::clone(&worker),
+        };
+        metrics.requests.get_or_create(&RequestLabels {
+            endpoint,
+            outcome: "o",
+        });
+        metrics
+            .request_seconds
+            .get_or_create(&EndpointLabels { endpoint });
+        metrics.first_token_seconds.get_or_create(&ModelLabels {
+            model: Arc::clone(&worker),
+        });
+        metrics
+            .placements
+            .get_or_create(&ReasonLabels { reason: "r" });
+        metrics.attempts.get_or_create(&AttemptLabels {
+            worker,
+            result: "r",
+        });
+        for family in [
+            &metrics.prompt_tokens,
+            &metrics.cached_tokens,
+            &metrics.completion_tokens,
+        ] {
+            family.get_or_create(&of_worker);
+        }
+        for family in [
+            &metrics.worker_in_flight,
+            &metrics.worker_healthy,
+            &metrics.worker_breaker,
+        ] {
+            family.get_or_create(&of_worker);
+        }
+        metrics.worker_in_flight_cluster.get_or_create(&of_worker);
+        metrics.errors.get_or_create(&ErrorLabels { code: "c" });
+        metrics.limit_reached("l");
+        let encoded = metrics.encode();
+        let mut names: Vec<String> = encoded
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+            .map(|line| match line.split_once(' ') {
+                Some((name, "counter")) => format!("{name}_total"),
+                Some((name, _)) => name.to_owned(),
+                None => line.to_owned(),
+            })
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn the_table_in_the_readme_lists_every_metric() {
+        let readme = include_str!("../README.md");
+        let mut listed: Vec<String> = readme
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `grapevine_"))
+            .filter_map(|line| line.split_once('`'))
+            .filter(|(_, rest)| rest.matches('|').count() == 4)
+            .map(|(name, _)| format!("grapevine_{name}"))
+            .collect();
+        listed.sort();
+        assert_eq!(listed, registered());
+    }
+
+    #[test]
+    fn a_worker_that_left_leaves_no_series() {
+        let metrics = Metrics::new();
+        let worker: Arc<str> = "http://w:1".into();
+        let labels = WorkerLabels {
+            worker: Arc::clone(&worker),
+        };
+        metrics.worker_healthy.get_or_create(&labels).set(1);
+        metrics.cached_tokens.get_or_create(&labels).inc();
+        let attempts = AttemptLabels {
+            worker: Arc::clone(&worker),
+            result: crate::proxy::ATTEMPT_RESULTS[0],
+        };
+        metrics.attempts.get_or_create(&attempts).inc();
+        assert!(metrics.encode().contains("http://w:1"));
+        metrics.forget_worker(&worker);
+        assert!(!metrics.encode().contains("http://w:1"));
     }
 }
