@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use grapevine_gossip::config::Facts;
+use grapevine_gossip::view::View;
 use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 use grapevine_gossip::{Agent, Identity};
 use grapevine_placement::load::damp;
@@ -236,18 +237,21 @@ async fn follow(
 ) {
     let mut views = agent.watch();
     let mut ready = agent.ready();
+    let mut followed: Option<Arc<View>> = None;
     loop {
         let view = Arc::clone(&views.borrow_and_update());
-        cluster.update(&view);
-        let fleet = Arc::clone(&cluster.fleet());
-        prober.follow(&fleet);
-        let digest = fleet.digest().to_string();
+        // Most views differ in what replicas say of themselves; rings are built when workers change.
+        if followed.is_none_or(|old| old.workers() != view.workers()) {
+            cluster.update(&view);
+            prober.follow(&cluster.fleet());
+        }
+        let digest = cluster.fleet().digest().to_string();
         agent.set_ring(&digest);
         agreement.update(&view, &digest);
         let holds_view = *ready.borrow_and_update();
         caught_up.store(holds_view, Ordering::Relaxed);
         agent.set_ready(phase.is_ready());
-        drop(view);
+        followed = Some(view);
         tokio::select! {
             () = phase.closed() => return,
             changed = views.changed() => if changed.is_err() { return },

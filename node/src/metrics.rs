@@ -348,39 +348,43 @@ mod tests {
         let of_worker = WorkerLabels {
             worker: Arc::clone(&worker),
         };
-        metrics.requests.get_or_create(&RequestLabels {
+        drop(metrics.requests.get_or_create(&RequestLabels {
             endpoint,
             outcome: "o",
-        });
-        metrics
-            .request_seconds
-            .get_or_create(&EndpointLabels { endpoint });
-        metrics.first_token_seconds.get_or_create(&ModelLabels {
+        }));
+        drop(
+            metrics
+                .request_seconds
+                .get_or_create(&EndpointLabels { endpoint }),
+        );
+        drop(metrics.first_token_seconds.get_or_create(&ModelLabels {
             model: Arc::clone(&worker),
-        });
-        metrics
-            .placements
-            .get_or_create(&ReasonLabels { reason: "r" });
-        metrics.attempts.get_or_create(&AttemptLabels {
+        }));
+        drop(
+            metrics
+                .placements
+                .get_or_create(&ReasonLabels { reason: "r" }),
+        );
+        drop(metrics.attempts.get_or_create(&AttemptLabels {
             worker,
             result: "r",
-        });
+        }));
         for family in [
             &metrics.prompt_tokens,
             &metrics.cached_tokens,
             &metrics.completion_tokens,
         ] {
-            family.get_or_create(&of_worker);
+            drop(family.get_or_create(&of_worker));
         }
         for family in [
             &metrics.worker_in_flight,
             &metrics.worker_healthy,
             &metrics.worker_breaker,
         ] {
-            family.get_or_create(&of_worker);
+            drop(family.get_or_create(&of_worker));
         }
-        metrics.worker_in_flight_cluster.get_or_create(&of_worker);
-        metrics.errors.get_or_create(&ErrorLabels { code: "c" });
+        drop(metrics.worker_in_flight_cluster.get_or_create(&of_worker));
+        drop(metrics.errors.get_or_create(&ErrorLabels { code: "c" }));
         metrics.limit_reached("l");
         let encoded = metrics.encode();
         let mut names: Vec<String> = encoded
