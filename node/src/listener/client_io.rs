@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Sleep, sleep};
 
 /// How often a client with unread bytes is looked at. Without unread bytes the kernel's event is enough.
@@ -21,20 +22,24 @@ const UNREAD_POLL: Duration = Duration::from_millis(50);
 /// The client's socket as hyper sees it.
 #[derive(Debug)]
 pub struct ClientIo {
-    stream: Arc<TcpStream>,
+    /// Reads through tokio's own half: it knows that a short read leaves nothing to try again for.
+    socket: OwnedReadHalf,
     write_stall_max: Duration,
     /// Runs while a write is blocked.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl ClientIo {
-    /// Wraps a socket; a write that makes no progress for `write_stall_max` fails.
-    pub fn new(stream: Arc<TcpStream>, write_stall_max: Duration) -> Self {
-        Self {
-            stream,
+    /// Wraps a socket; a write that makes no progress for `write_stall_max` fails. The second value is for
+    /// [`Gone::watch`].
+    pub fn new(stream: TcpStream, write_stall_max: Duration) -> (Self, ClientSocket) {
+        let (socket, watched) = stream.into_split();
+        let io = Self {
+            socket,
             write_stall_max,
             stalled: None,
-        }
+        };
+        (io, ClientSocket(Arc::new(watched)))
     }
 
     fn poll_write_with(
@@ -43,10 +48,11 @@ impl ClientIo {
         write: impl Fn(&TcpStream) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         loop {
-            if self.stream.poll_write_ready(cx)?.is_pending() {
+            let stream = self.socket.as_ref();
+            if stream.poll_write_ready(cx)?.is_pending() {
                 return self.poll_stalled(cx);
             }
-            match write(&self.stream) {
+            match write(stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => {
                     self.stalled = None;
@@ -69,17 +75,11 @@ impl ClientIo {
 
 impl AsyncRead for ClientIo {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.stream.poll_read_ready(cx))?;
-            match self.stream.try_read_buf(buf) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                result => return Poll::Ready(result.map(|_| ())),
-            }
-        }
+        Pin::new(&mut self.socket).poll_read(cx, buf)
     }
 }
 
@@ -109,24 +109,29 @@ impl AsyncWrite for ClientIo {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(socket2::SockRef::from(&*self.stream).shutdown(std::net::Shutdown::Write))
+        let socket = socket2::SockRef::from(self.socket.as_ref());
+        Poll::Ready(socket.shutdown(std::net::Shutdown::Write))
     }
 }
+
+/// The socket of one connection, for looking at its readiness. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ClientSocket(Arc<OwnedWriteHalf>);
 
 /// Tells when an HTTP/1 client has left. One per request.
 ///
 /// A half-close counts as leaving: vLLM's clients never half-close, and a client that crashed looks the same.
 #[derive(Debug)]
 pub struct Gone {
-    stream: Option<Arc<TcpStream>>,
+    socket: Option<ClientSocket>,
     recheck: Option<Pin<Box<Sleep>>>,
 }
 
 impl Gone {
     /// Watches an HTTP/1 connection's socket.
-    pub fn watch(stream: Arc<TcpStream>) -> Self {
+    pub fn watch(socket: ClientSocket) -> Self {
         Self {
-            stream: Some(stream),
+            socket: Some(socket),
             recheck: None,
         }
     }
@@ -135,7 +140,7 @@ impl Gone {
     /// waker belongs to the connection's task, not to the stream's.
     pub fn never() -> Self {
         Self {
-            stream: None,
+            socket: None,
             recheck: None,
         }
     }
@@ -143,9 +148,10 @@ impl Gone {
     /// Ready once the client has left. Must be polled from the task that serves the connection, which shares
     /// its one read waker.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(stream) = &self.stream else {
+        let Some(ClientSocket(socket)) = &self.socket else {
             return Poll::Pending;
         };
+        let stream: &TcpStream = socket.as_ref().as_ref();
         loop {
             if let Some(timer) = &mut self.recheck {
                 ready!(timer.as_mut().poll(cx));
@@ -182,18 +188,17 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::time::timeout;
 
-    async fn pair() -> (TcpStream, Arc<TcpStream>) {
+    async fn pair() -> (TcpStream, ClientIo, ClientSocket) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
         let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-        (
-            client.expect("connect"),
-            Arc::new(accepted.expect("accept").0),
-        )
+        let stream = accepted.expect("accept").0;
+        let (io, socket) = ClientIo::new(stream, Duration::from_millis(50));
+        (client.expect("connect"), io, socket)
     }
 
-    async fn assert_notices(client: TcpStream, server: Arc<TcpStream>) {
-        let mut gone = Gone::watch(server);
+    async fn assert_notices(client: TcpStream, socket: ClientSocket) {
+        let mut gone = Gone::watch(socket);
         let quiet = timeout(Duration::from_millis(120), poll_fn(|cx| gone.poll(cx))).await;
         assert!(quiet.is_err(), "a client that is there was called gone");
         drop(client);
@@ -204,22 +209,21 @@ mod tests {
 
     #[tokio::test]
     async fn leaving_is_noticed() {
-        let (client, server) = pair().await;
-        assert_notices(client, server).await;
+        let (client, _io, socket) = pair().await;
+        assert_notices(client, socket).await;
     }
 
     #[tokio::test]
     async fn leaving_is_noticed_behind_unread_bytes() {
-        let (mut client, server) = pair().await;
+        let (mut client, io, socket) = pair().await;
         client.write_all(b"\n").await.expect("extra byte");
-        server.readable().await.expect("readable");
-        assert_notices(client, server).await;
+        io.socket.readable().await.expect("readable");
+        assert_notices(client, socket).await;
     }
 
     #[tokio::test]
     async fn blocked_write_fails_after_the_stall_limit() {
-        let (client, server) = pair().await;
-        let mut io = ClientIo::new(server, Duration::from_millis(50));
+        let (client, mut io, _socket) = pair().await;
         let block = vec![0_u8; 1 << 20];
         let error = loop {
             match io.write_all(&block).await {

@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
-use self::client_io::{ClientIo, Gone};
+use self::client_io::{ClientIo, ClientSocket, Gone};
 use self::sniff::Protocol;
 use crate::config::{LimitConfig, TimeoutConfig};
 use crate::metrics::Metrics;
@@ -101,10 +101,9 @@ async fn serve_connection(
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     stream.set_nodelay(true)?;
     let protocol = sniff::protocol(&stream, front.timeouts.first_byte).await?;
-    let stream = Arc::new(stream);
-    let io = ClientIo::new(Arc::clone(&stream), front.timeouts.write_stall);
+    let (io, socket) = ClientIo::new(stream, front.timeouts.write_stall);
     match protocol {
-        Protocol::Http1 => serve_http1(io, stream, front).await?,
+        Protocol::Http1 => serve_http1(io, socket, front).await?,
         Protocol::Http2 => serve_http2(io, front).await?,
     }
     Ok(())
@@ -112,11 +111,11 @@ async fn serve_connection(
 
 async fn serve_http1(
     io: ClientIo,
-    stream: Arc<TcpStream>,
+    socket: ClientSocket,
     front: &Arc<Front>,
 ) -> Result<(), hyper::Error> {
     let service = service_fn(|request| {
-        let (front, gone) = (Arc::clone(front), Gone::watch(Arc::clone(&stream)));
+        let (front, gone) = (Arc::clone(front), Gone::watch(socket.clone()));
         async move { front.proxy.serve(request, gone).await }
     });
     let connection = http1::Builder::new()

@@ -20,72 +20,62 @@ pub const DIGEST: HeaderName = HeaderName::from_static("x-grapevine-digest");
 /// The request's id, in and out.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-fn is_hop_by_hop(name: &HeaderName) -> bool {
-    matches!(
-        name.as_str(),
-        "connection"
-            | "keep-alive"
-            | "proxy-connection"
-            | "proxy-authenticate"
-            | "proxy-authorization"
-            | "te"
-            | "trailer"
-            | "transfer-encoding"
-            | "upgrade"
-            | "http2-settings"
-    )
-}
+/// Meant for one hop, in either direction.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    header::TRANSFER_ENCODING,
+    header::TRAILER,
+    header::UPGRADE,
+    HeaderName::from_static("http2-settings"),
+];
 
-/// Does `Connection` name this header as meant for one hop?
-fn named_by_connection(connection: &HeaderMap, name: &HeaderName) -> bool {
-    connection
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|token| token.trim().eq_ignore_ascii_case(name.as_str()))
-}
-
-/// Headers for a worker, from the client's. `Host`, framing and the request id are set by the caller.
-pub fn for_worker(client: &HeaderMap) -> HeaderMap {
-    let has_connection = client.contains_key(header::CONNECTION);
-    let mut out = HeaderMap::with_capacity(client.keys_len() + 2);
-    for (name, value) in client {
-        let stays = is_hop_by_hop(name)
-            || *name == header::HOST
-            || *name == header::CONTENT_LENGTH
-            // `100-continue` has been answered by this hop.
-            || *name == header::EXPECT
-            || name.as_str().starts_with(INTERNAL_PREFIX)
-            || (has_connection && named_by_connection(client, name));
-        if !stays {
-            out.append(name.clone(), value.clone());
-        }
+/// Drops from a client's head what a worker must not see. `Host` and framing are set by the caller.
+pub fn clean_request(headers: &mut HeaderMap) {
+    remove_named_by_connection(headers);
+    let internal: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| name.as_str().starts_with(INTERNAL_PREFIX))
+        .cloned()
+        .collect();
+    for name in internal {
+        headers.remove(name);
     }
-    out
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+    for name in [
+        header::TE,
+        header::PROXY_AUTHORIZATION,
+        header::HOST,
+        header::CONTENT_LENGTH,
+        // `100-continue` has been answered by this hop.
+        header::EXPECT,
+    ] {
+        headers.remove(name);
+    }
 }
 
 /// Drops from a worker's head what must not reach the client.
 pub fn clean_response(headers: &mut HeaderMap) {
-    if headers.contains_key(header::CONNECTION) {
-        let named: Vec<HeaderName> = headers
-            .keys()
-            .filter(|name| named_by_connection(headers, name))
-            .cloned()
-            .collect();
-        for name in named {
-            headers.remove(name);
-        }
+    remove_named_by_connection(headers);
+    for name in HOP_BY_HOP {
+        headers.remove(name);
     }
-    for name in [
-        header::CONNECTION,
-        HeaderName::from_static("keep-alive"),
-        HeaderName::from_static("proxy-connection"),
-        header::PROXY_AUTHENTICATE,
-        header::TRANSFER_ENCODING,
-        header::TRAILER,
-        header::UPGRADE,
-    ] {
+}
+
+/// `Connection` names further headers that are meant for one hop.
+fn remove_named_by_connection(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|token| token.trim().parse().ok())
+        .collect();
+    for name in named {
         headers.remove(name);
     }
 }
@@ -140,7 +130,7 @@ mod tests {
 
     #[test]
     fn hop_by_hop_and_internal_headers_stay_here() {
-        let out = for_worker(&map(&[
+        let mut headers = map(&[
             ("host", "router"),
             ("connection", "close, X-Secret-Hop"),
             ("x-secret-hop", "1"),
@@ -151,8 +141,9 @@ mod tests {
             ("x-grapevine-worker", "w1"),
             ("authorization", "Bearer k"),
             ("x-session-id", "s"),
-        ]));
-        let mut names: Vec<_> = out.keys().map(|n| n.as_str().to_owned()).collect();
+        ]);
+        clean_request(&mut headers);
+        let mut names: Vec<_> = headers.keys().map(|n| n.as_str().to_owned()).collect();
         names.sort();
         assert_eq!(names, ["authorization", "x-session-id"]);
     }

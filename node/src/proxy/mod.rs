@@ -22,7 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use grapevine_placement::Decision;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, response};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header, response};
 use hyper::body::Incoming;
 use rand::Rng;
 use tokio::sync::Semaphore;
@@ -359,18 +359,20 @@ impl Proxy {
     }
 
     fn outgoing(&self, head: &Parts, body: Bytes, stream: bool, id: &HeaderValue) -> Outgoing {
-        let mut headers = headers::for_worker(&head.headers);
+        let mut headers = head.headers.clone();
+        headers::clean_request(&mut headers);
         headers.insert(headers::REQUEST_ID, id.clone());
         if let Some(authorization) = &self.parts.worker_authorization {
             headers.insert(header::AUTHORIZATION, authorization.clone());
         }
         Outgoing {
             method: head.method.clone(),
+            // A client may send an absolute URI; workers get its path.
             target: head
                 .uri
                 .path_and_query()
-                .map_or_else(|| "/".parse(), |target| target.as_str().parse())
-                .unwrap_or_default(),
+                .cloned()
+                .map_or_else(Uri::default, Uri::from),
             headers,
             body,
             stream,
