@@ -142,7 +142,9 @@ pub(crate) const SYNC_EVERY: Duration = Duration::from_secs(5);
 pub(crate) const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
 /// A replica that met no peer for this long is ready alone.
 pub(crate) const ALONE_AFTER: Duration = Duration::from_secs(2);
-/// Admin writes are refused before the first exchange with a peer, but not for longer than this.
+/// A replica to which no peer gives its registry for this long is ready with what it has.
+pub(crate) const SNAPSHOT_WITHIN: Duration = Duration::from_secs(10);
+/// Writes wait for the first exchange with a peer, but not for longer than this.
 pub(crate) const WRITES_AFTER: Duration = Duration::from_secs(3);
 /// How long leaving waits for the peers to have been told.
 pub(crate) const LEAVE_WITHIN: Duration = Duration::from_secs(1);

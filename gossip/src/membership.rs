@@ -130,6 +130,13 @@ impl Membership {
 
     /// Someone has seen this generation of our id: start again above it.
     pub(crate) fn outrun(&self, seen: u64) {
+        if !is_plausible(seen) {
+            tracing::error!(
+                seen,
+                "ignored an absurd generation of this replica that a peer claims to have seen"
+            );
+            return;
+        }
         self.outrun.send_if_modified(|highest| {
             let is_news = seen > *highest;
             *highest = seen.max(*highest);
@@ -255,7 +262,7 @@ impl Supervisor {
                 () = self.stop.cancelled() => return Ended::Stopped,
                 Ok(()) = self.seen.changed() => {
                     let seen = *self.seen.borrow_and_update();
-                    if seen >= generation && is_plausible(seen) {
+                    if seen >= generation {
                         return Ended::Outrun(seen);
                     }
                 }

@@ -56,7 +56,7 @@ pub(super) struct State {
     pub(super) others: Vec<Sighting>,
     /// Peers with an exchange under way.
     pub(super) exchanging: HashSet<ReplicaId>,
-    generation: u64,
+    pub(super) generation: u64,
     address: SocketAddr,
     facts: FactMap,
 }

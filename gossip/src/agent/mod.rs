@@ -10,6 +10,8 @@
 mod core;
 mod exchange;
 mod rounds;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::core::{Core, Net};
 use super::exchange;
-use crate::config::{ALONE_AFTER, ROUND, SYNC_EVERY};
+use crate::config::{ALONE_AFTER, ROUND, SNAPSHOT_WITHIN, SYNC_EVERY};
 use crate::membership::{Sighting, fact};
 use crate::replica::ReplicaId;
 
@@ -56,8 +56,10 @@ fn round(core: &Arc<Core>, net: &Net, seen: Vec<Sighting>, is_alive: bool, slow:
     let own_digest = {
         let mut state = core.state();
         state.plane.set_live(1 + live.len() as u32);
-        if state.others != others {
+        let generation = net.transport.generation();
+        if state.others != others || state.generation != generation {
             state.others = others;
+            state.generation = generation;
             core.refresh(&mut state);
         }
         let elapsed = slow.second.elapsed();
@@ -74,7 +76,9 @@ fn round(core: &Arc<Core>, net: &Net, seen: Vec<Sighting>, is_alive: bool, slow:
         state.registry.digest().to_string()
     };
 
-    if !*core.synced.borrow() && linked.is_empty() && core.started.elapsed() >= ALONE_AFTER {
+    let waited = core.started.elapsed();
+    let is_alone = linked.is_empty() && waited >= ALONE_AFTER;
+    if !*core.synced.borrow() && (is_alone || waited >= SNAPSHOT_WITHIN) {
         core.synced.send_replace(true);
     }
     for peer in partners(core, &linked, &live, &own_digest, slow) {
@@ -111,7 +115,8 @@ fn partners<'a>(
     slow: &mut Slow,
 ) -> Vec<&'a ReplicaId> {
     if !*core.synced.borrow() {
-        return linked.first().into_iter().collect();
+        // With anybody: one that hangs, or whose registry is refused, must not be asked for ever.
+        return linked.choose(&mut rand::rng()).into_iter().collect();
     }
     let differs = |id: &&ReplicaId| {
         let told = live

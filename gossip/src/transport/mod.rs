@@ -22,6 +22,8 @@ mod network;
 mod peer;
 mod seeds;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -170,6 +172,11 @@ impl Transport {
     /// The address under which others dial this replica.
     pub(crate) fn address(&self) -> SocketAddr {
         self.shared.address
+    }
+
+    /// The generation under which this replica speaks.
+    pub(crate) fn generation(&self) -> u64 {
+        self.shared.generation()
     }
 
     /// Queues a chitchat message for the peer at `to`; dropped and counted if it cannot take it now.

@@ -1,0 +1,262 @@
+//! A transport against a peer that does not keep to the rules, on loopback.
+
+use std::sync::atomic::AtomicUsize;
+
+use quinn::{Connection, ConnectionError};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::*;
+use crate::config::Facts;
+use crate::identity::{Authority, create, issue};
+use crate::wire::Hello;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Records what arrives.
+struct Recorder {
+    gossip: mpsc::Sender<Vec<u8>>,
+    links: AtomicUsize,
+}
+
+impl Planes for Recorder {
+    fn gossip(&self, _: SocketAddr, bytes: Vec<u8>) {
+        let _ = self.gossip.try_send(bytes);
+    }
+    fn load(&self, _: &ReplicaId, _: Header, _: LoadFrame) {}
+    fn request(&self, _: &ReplicaId, _: Header, _: Message) -> Vec<Message> {
+        Vec::new()
+    }
+    fn linked(&self, _: &Member) {
+        self.links.fetch_add(1, Ordering::Relaxed);
+    }
+    fn left(&self, _: &ReplicaId) {}
+    fn outrun(&self, _: u64) {}
+}
+
+struct Bench {
+    authority: Authority,
+    transport: Transport,
+    gossip: mpsc::Receiver<Vec<u8>>,
+    recorder: Arc<Recorder>,
+}
+
+fn identity_of(authority: &Authority, replica: &str) -> Identity {
+    let leaf = issue(&authority.cert_pem, &authority.key_pem, "demo", replica).expect("leaf");
+    Identity::from_pem(
+        "demo",
+        replica,
+        &authority.cert_pem,
+        &leaf.cert_pem,
+        &leaf.key_pem,
+    )
+    .expect("identity")
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let authority = create("demo").expect("authority");
+        let config = GossipConfig::new(([127, 0, 0, 1], 0).into(), Facts::default());
+        let identity = identity_of(&authority, "me");
+        let network = Arc::new(SystemNetwork);
+        let transport = Transport::open(&config, identity, network, GENERATION, Metrics::default())
+            .await
+            .expect("opens");
+        let (sender, gossip) = mpsc::channel(64);
+        let recorder = Arc::new(Recorder {
+            gossip: sender,
+            links: AtomicUsize::new(0),
+        });
+        let planes: Arc<dyn Planes> = recorder.clone();
+        transport.start(&[], &planes);
+        Self {
+            authority,
+            transport,
+            gossip,
+            recorder,
+        }
+    }
+
+    /// Connects with the certificate of `a`.
+    async fn connect(&self) -> (Endpoint, Connection) {
+        let client = identity::client_config(&identity_of(&self.authority, "a")).expect("config");
+        let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("endpoint");
+        endpoint.set_default_client_config(client);
+        let connecting = endpoint
+            .connect(self.transport.address(), "me.demo")
+            .expect("dials");
+        let connection = connecting.await.expect("connects");
+        (endpoint, connection)
+    }
+
+    /// Connects and says HELLO; returns the answer's first frame.
+    async fn hello(
+        &self,
+        replica: &str,
+        cluster: &str,
+        generation: u64,
+    ) -> (Endpoint, Connection, Option<Received>) {
+        let (endpoint, connection) = self.connect().await;
+        let hello = Message::Hello(Hello {
+            replica: replica.parse().expect("id"),
+            cluster: cluster.to_owned(),
+            // Nobody is there: the transport's own dials go nowhere.
+            gossip_addr: endpoint.local_addr().expect("bound"),
+            version: "test".into(),
+        });
+        let mut bytes = Vec::new();
+        wire::encode(&mut bytes, generation, 0, &hello).expect("fits");
+        let (mut send, mut receive) = connection.open_bi().await.expect("opens");
+        send.write_all(&bytes).await.expect("writes");
+        send.finish().expect("finishes");
+        let answer = receive
+            .read_to_end(1 << 16)
+            .await
+            .ok()
+            .and_then(|bytes| wire::decode(&bytes).ok());
+        (endpoint, connection, answer)
+    }
+
+    fn count(&self, family: impl Fn(&Metrics) -> u64) -> u64 {
+        family(&self.transport.shared.metrics)
+    }
+}
+
+fn refusals(reason: &'static str) -> impl Fn(&Metrics) -> u64 {
+    move |metrics| metrics.refusals.get_or_create(&Why { reason }).get()
+}
+
+async fn closed_with(connection: &Connection) -> Option<Close> {
+    match timeout(LIMIT, connection.closed())
+        .await
+        .expect("the other side closes")
+    {
+        ConnectionError::ApplicationClosed(told) => Close::from_code(told.error_code),
+        other => panic!("{other}"),
+    }
+}
+
+async fn send(connection: &Connection, bytes: &[u8]) {
+    let mut stream = connection.open_uni().await.expect("opens");
+    stream.write_all(bytes).await.expect("writes");
+    stream.finish().expect("finishes");
+}
+
+const GENERATION: u64 = 1_700_000_000_000;
+
+#[tokio::test]
+async fn an_honest_hello_is_answered_and_messages_pass() {
+    let mut bench = Bench::new().await;
+    let (_endpoint, connection, answer) = bench.hello("a", "demo", 5).await;
+    let Some(Received {
+        header,
+        message: Some(Message::HelloAck(ack)),
+        ..
+    }) = answer
+    else {
+        panic!("no HELLO-ACK");
+    };
+    assert_eq!(
+        (header.generation, ack.replica.as_str(), ack.generation_seen),
+        (GENERATION, "me", 0)
+    );
+    assert_eq!(ack.hints[0].gossip_addr, bench.transport.address());
+    // A Syn without entries: digest of none, cluster id.
+    let syn = [&[0x53, 0xb0, 0, 0, 0, 0, 4, 0], &b"demo"[..]].concat();
+    send(&connection, &syn).await;
+    let passed = timeout(LIMIT, bench.gossip.recv()).await.expect("in time");
+    assert_eq!(passed.expect("open"), syn);
+    assert_eq!(
+        bench.recorder.links.load(Ordering::Relaxed),
+        0,
+        "a peer that cannot be dialled is not linked"
+    );
+}
+
+/// S02: a certificate of `a` does not make a `b`.
+#[tokio::test]
+async fn a_claim_that_the_certificate_does_not_prove_is_refused() {
+    let bench = Bench::new().await;
+    let (_endpoint, connection, answer) = bench.hello("b", "demo", 5).await;
+    assert!(answer.is_none());
+    assert_eq!(closed_with(&connection).await, Some(Close::WrongName));
+}
+
+#[tokio::test]
+async fn another_cluster_is_refused() {
+    let bench = Bench::new().await;
+    let (_endpoint, connection, answer) = bench.hello("a", "prod", 5).await;
+    assert!(answer.is_none());
+    assert_eq!(closed_with(&connection).await, Some(Close::OtherCluster));
+}
+
+#[tokio::test]
+async fn a_connection_without_hello_ends() {
+    let bench = Bench::new().await;
+    let (_endpoint, connection) = bench.connect().await;
+    assert_eq!(closed_with(&connection).await, Some(Close::NoHello));
+}
+
+/// A restart whose clock went back is told so, and not let in under its old generation.
+#[tokio::test]
+async fn an_older_generation_learns_the_highest_seen() {
+    let bench = Bench::new().await;
+    let (_first, _connection, _) = bench.hello("a", "demo", 9).await;
+    let (_second, connection, answer) = bench.hello("a", "demo", 5).await;
+    let Some(Received {
+        message: Some(Message::HelloAck(ack)),
+        ..
+    }) = answer
+    else {
+        panic!("no HELLO-ACK");
+    };
+    assert_eq!(ack.generation_seen, 9);
+    assert_eq!(closed_with(&connection).await, Some(Close::Outdated));
+}
+
+#[tokio::test]
+async fn ten_bad_messages_cut_the_sender_off() {
+    let mut bench = Bench::new().await;
+    let (_endpoint, connection, _) = bench.hello("a", "demo", 5).await;
+    for _ in 0..10 {
+        send(&connection, b"neither chitchat nor ours").await;
+    }
+    assert_eq!(closed_with(&connection).await, Some(Close::Banned));
+    assert_eq!(bench.count(refusals("malformed")), 10);
+    let (_again, connection, answer) = bench.hello("a", "demo", 6).await;
+    assert!(answer.is_none());
+    assert_eq!(closed_with(&connection).await, Some(Close::Banned));
+    assert!(bench.gossip.try_recv().is_err(), "nothing got through");
+}
+
+/// Frames of a former life are ignored, those of a later release too; neither is an offence.
+#[tokio::test]
+async fn former_generations_and_later_releases_are_no_offence() {
+    let mut bench = Bench::new().await;
+    let (_endpoint, connection, _) = bench.hello("a", "demo", 5).await;
+    let mut former = Vec::new();
+    wire::encode(&mut former, 4, 0, &Message::Leave).expect("fits");
+    let mut later = former.clone();
+    later[2] += 1; // the version
+    for _ in 0..10 {
+        send(&connection, &former).await;
+        send(&connection, &later).await;
+    }
+    let syn = [&[0x53, 0xb0, 0, 0, 0, 0, 4, 0], &b"demo"[..]].concat();
+    send(&connection, &syn).await;
+    timeout(LIMIT, bench.gossip.recv())
+        .await
+        .expect("still listened to");
+    assert_eq!(bench.count(refusals("malformed")), 0);
+}
+
+#[tokio::test]
+async fn closing_is_bounded_and_ends_all_tasks() {
+    let bench = Bench::new().await;
+    let (_endpoint, connection, _) = bench.hello("a", "demo", 5).await;
+    timeout(LIMIT, bench.transport.close(Duration::from_secs(1)))
+        .await
+        .expect("bounded");
+    assert_eq!(closed_with(&connection).await, Some(Close::Leaving));
+    assert!(bench.transport.shared.tracker.is_empty());
+}
