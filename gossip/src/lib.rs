@@ -3,6 +3,7 @@
 mod agent;
 pub mod config;
 mod error;
+pub mod evidence;
 mod firewall;
 pub mod frame;
 pub mod hlc;
@@ -17,7 +18,7 @@ pub mod view;
 pub mod wire;
 pub mod worker;
 
-pub use agent::{Ack, Agent};
+pub use agent::{Ack, Agent, EvidenceSource};
 pub use error::{ChangeError, StartError};
 pub use identity::{Identity, IdentityError};
 pub use metrics::Metrics;

@@ -25,6 +25,7 @@ pub struct Metrics {
     pub(crate) registry_digest: Gauge,
     pub(crate) syncs: Family<Why, Counter>,
     pub(crate) load_frames: Family<Why, Counter>,
+    pub(crate) evidence_records: Family<Fate, Counter>,
     pub(crate) rounds: Counter,
     pub(crate) restarts: Counter,
     pub(crate) clock_drift: Gauge,
@@ -42,6 +43,12 @@ pub(crate) struct Traffic {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Why {
     pub(crate) reason: &'static str,
+}
+
+/// What became of evidence, from a fixed set.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Fate {
+    pub(crate) fate: &'static str,
 }
 
 impl Metrics {
@@ -117,6 +124,11 @@ impl Metrics {
             all.load_frames,
         );
         registry.register(
+            "evidence_records",
+            "Records of evidence, by what became of them",
+            all.evidence_records,
+        );
+        registry.register(
             "turns",
             "Turns of the gossip task; stands still when the task does",
             all.rounds,
@@ -149,6 +161,12 @@ impl Metrics {
 
     pub(crate) fn dropped(&self, reason: &'static str) {
         self.drops.get_or_create(&Why { reason }).inc();
+    }
+
+    pub(crate) fn evidence(&self, fate: &'static str, records: usize) {
+        self.evidence_records
+            .get_or_create(&Fate { fate })
+            .inc_by(records as u64);
     }
 
     pub(crate) fn expires(&self, at: SystemTime) {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::evidence::EvidenceDesk;
 use super::exchange;
 use crate::config::is_fact;
 use crate::error::ChangeError;
@@ -30,6 +31,7 @@ use crate::worker::{WorkerId, WorkerSpec};
 pub(super) struct Core {
     pub(super) replica: ReplicaId,
     pub(super) board: Arc<LoadBoard>,
+    pub(super) evidence: EvidenceDesk,
     pub(super) metrics: Metrics,
     /// `None` in a cluster of one.
     pub(super) net: Option<Net>,
@@ -88,6 +90,7 @@ impl Core {
         Self {
             replica,
             board,
+            evidence: EvidenceDesk::default(),
             metrics,
             net,
             view: watch::Sender::new(Arc::new(view)),

@@ -6,8 +6,10 @@
 //! - `core.rs`: the shared state, and what arrives from peers.
 //! - `rounds.rs`: what happens by the clock: rounds of membership, load frames.
 //! - `exchange.rs`: registry pushes, anti-entropy, the first snapshot.
+//! - `evidence.rs`: evidence and heat, told and heard.
 
 mod core;
+mod evidence;
 mod exchange;
 mod rounds;
 #[cfg(test)]
@@ -17,11 +19,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Facts, GossipConfig, LEAVE_WITHIN};
 use crate::error::{ChangeError, StartError};
+use crate::evidence::{Evidence, Heard, HeatReport, Record, Retraction};
 use crate::identity::{self, Identity};
 use crate::load::LoadBoard;
 use crate::membership::{FactMap, Membership, fact, next_generation};
@@ -32,6 +35,7 @@ use crate::view::View;
 use crate::worker::{Source, WorkerId, WorkerSpec};
 
 use self::core::{Core, Net};
+pub use self::evidence::EvidenceSource;
 
 /// What became of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -231,6 +235,40 @@ impl Agent {
     /// Tells the others the digest of this replica's ring: printable ASCII, at most 256 bytes.
     pub fn set_ring(&self, digest: &str) {
         self.core.tell(fact::RING, digest);
+    }
+
+    /// Tells every other replica that a worker holds, or soon will hold, some prefixes.
+    ///
+    /// Never waits: it is queued for the next batch (20 to 50 ms). If the queue is full the oldest
+    /// record gives way; if the worker left or restarted meanwhile it is not sent. Both are counted.
+    pub fn tell_evidence(&self, evidence: Evidence) {
+        self.core.tell_record(Record::Evidence(evidence));
+    }
+
+    /// Tells every other replica that a worker does not hold some prefixes. As
+    /// [`Agent::tell_evidence`].
+    pub fn tell_retraction(&self, retraction: Retraction) {
+        self.core.tell_record(Record::Retraction(retraction));
+    }
+
+    /// Tells every other replica how often this one saw which prefix; it replaces the report before.
+    /// Never waits; repeated every few seconds, so that a lost report is healed.
+    pub fn tell_heat(&self, report: HeatReport) {
+        self.core.tell_heat(report);
+    }
+
+    /// What the other replicas tell: at most 4,096 records wait; what comes then is dropped, counted,
+    /// and made known as [`Heard::Lost`].
+    ///
+    /// One listener: it gets what was heard since the start, and a later call ends its channel.
+    pub fn evidence(&self) -> mpsc::Receiver<Heard> {
+        self.core.evidence.listen()
+    }
+
+    /// Says where evidence for starting replicas comes from: called once for each of them, from a
+    /// task that must not be blocked for long. The most valuable first: what exceeds 4 MiB is left out.
+    pub fn serve_evidence(&self, source: EvidenceSource) {
+        self.core.evidence.serve(source);
     }
 
     /// Announces that this replica leaves, closes all connections and ends all tasks. Bounded by
