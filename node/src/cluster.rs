@@ -306,7 +306,11 @@ impl Cluster {
                 Standing::Usable
             };
             let load = if with_load { load } else { Load::default() };
-            Candidate { load, standing }
+            Candidate {
+                load,
+                standing,
+                ..Candidate::default()
+            }
         }));
     }
 

@@ -117,5 +117,6 @@ fn candidate(bits: u64) -> Candidate {
     Candidate {
         load,
         standing: Standing::Usable,
+        ..Candidate::default()
     }
 }

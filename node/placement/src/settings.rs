@@ -5,7 +5,7 @@ use std::fmt;
 use crate::{
     canonical::{Canonical, Digest},
     key::KeySettings,
-    policy::{PolicySettings, Price},
+    policy::{CacheAware, PolicySettings, Price},
     ring::RingSettings,
 };
 
@@ -37,8 +37,16 @@ impl ClusterSettings {
             price,
             home_credit,
             bound,
+            heat,
+            hash_bound,
+            cache_aware,
             panic,
         } = policy;
+        let CacheAware {
+            match_share,
+            imbalance_requests,
+            imbalance_factor,
+        } = cache_aware;
         let bytes = Canonical::new("grapevine cluster 1")
             .bytes(&ring.canonical_bytes())
             .bytes(hash.as_str().as_bytes())
@@ -50,6 +58,13 @@ impl ClusterSettings {
             .number(home_credit.bits())
             .number(bound.factor.bits())
             .number(bound.slack.bits())
+            .number(heat.share.bits())
+            .number(u64::try_from(heat.half_life.as_nanos()).unwrap_or(u64::MAX))
+            .bytes(hash_bound.as_str().as_bytes())
+            .number(hash_bound.factor().bits())
+            .number(match_share.bits())
+            .number(imbalance_requests.bits())
+            .number(imbalance_factor.bits())
             .number(u64::from(*panic));
         match *price {
             Price::Additive { prefill, context } => {
@@ -141,15 +156,21 @@ impl std::error::Error for RatioError {}
 
 #[cfg(test)]
 mod tests {
-    use std::num::{NonZeroU8, NonZeroU16, NonZeroU32};
+    use std::{
+        num::{NonZeroU8, NonZeroU16, NonZeroU32},
+        time::Duration,
+    };
 
     use super::*;
-    use crate::{hash::HashAlgorithm, policy::Policy};
+    use crate::{
+        hash::HashAlgorithm,
+        policy::{HashBound, Policy},
+    };
 
     #[test]
     fn every_setting_changes_the_fingerprint() {
         type Change = (&'static str, fn(&mut ClusterSettings));
-        let changes: [Change; 15] = [
+        let changes: [Change; 22] = [
             ("nothing", |_| ()),
             ("virtual nodes", |all| {
                 all.ring.virtual_nodes = NonZeroU16::MIN
@@ -173,6 +194,25 @@ mod tests {
             ("home credit", |all| all.policy.home_credit = Ratio(0.5)),
             ("bound factor", |all| all.policy.bound.factor = Ratio(2.0)),
             ("bound slack", |all| all.policy.bound.slack = Ratio(2.0)),
+            ("heat share", |all| all.policy.heat.share = Ratio(0.7)),
+            ("heat half life", |all| {
+                all.policy.heat.half_life = Duration::from_secs(7);
+            }),
+            ("hash bound", |all| {
+                all.policy.hash_bound = HashBound::Requests(Ratio(1.25));
+            }),
+            ("hash bound kind", |all| {
+                all.policy.hash_bound = HashBound::PrefillTokens(Ratio(1.25));
+            }),
+            ("match share", |all| {
+                all.policy.cache_aware.match_share = Ratio(0.5);
+            }),
+            ("imbalance requests", |all| {
+                all.policy.cache_aware.imbalance_requests = Ratio(32.0);
+            }),
+            ("imbalance factor", |all| {
+                all.policy.cache_aware.imbalance_factor = Ratio(1.1);
+            }),
             ("panic", |all| all.policy.panic = false),
         ];
         let mut seen = Vec::new();

@@ -64,6 +64,7 @@ impl ClusterConfig {
                     slack: self.bound_slack,
                 },
                 panic: self.panic,
+                ..PolicySettings::default()
             },
         }
     }

@@ -1,7 +1,9 @@
 //! Fleet: the one view that all policies decide on.
 
-use super::{Candidate, Decision, NoWorker, Policy, PolicySettings, Reason, Standing};
-use super::{consistent_hash, least_request, power_of_two, prefix, random, round_robin, sticky};
+use super::{Candidate, Decision, Home, NoWorker, Policy, PolicySettings, Reason, Standing, View};
+use super::{
+    cache_aware, consistent_hash, least_request, power_of_two, prefix, random, round_robin, sticky,
+};
 use crate::{key::Key, order::Order, ring::Ring};
 
 /// Candidates of one request, and what is true of all of them together.
@@ -10,6 +12,12 @@ pub(super) struct Fleet<'a> {
     pub(super) key: &'a Key,
     /// Order of the hash that the policy looks up.
     pub(super) order: Order<'a>,
+    /// Where the prompt belongs: which members of the order come first.
+    place: Home,
+    /// First member in order, whatever its standing.
+    home: usize,
+    /// Evidence knows of the prompt beyond what is hot: the hash alone is not believed.
+    known: bool,
     ring: &'a Ring,
     candidates: &'a [Candidate],
     tried: &'a [usize],
@@ -20,7 +28,7 @@ pub(super) struct Fleet<'a> {
     /// First eligible worker in order: the home, or who stands in for it. None if nobody is usable.
     holder: Option<usize>,
     /// Requests in flight per worker, the one being placed included.
-    mean_requests: f64,
+    pub(super) mean_requests: f64,
     /// In thousandths.
     mean_weight: f64,
 }
@@ -28,19 +36,24 @@ pub(super) struct Fleet<'a> {
 impl<'a> Fleet<'a> {
     pub(super) fn new(
         settings: &'a PolicySettings,
-        ring: &'a Ring,
+        view: View<'a>,
         key: &'a Key,
         candidates: &'a [Candidate],
         tried: &'a [usize],
     ) -> Result<Self, NoWorker> {
+        let ring = view.ring;
         assert_eq!(
             ring.len(),
             candidates.len(),
             "one candidate per member of the ring"
         );
-        let order = ring
-            .order(settings.policy.hash(key))
-            .ok_or(NoWorker::Empty)?;
+        let place = Policy::home(settings, view, key);
+        let order = ring.order(place.hash).ok_or(NoWorker::Empty)?;
+        let home = place.first(&order, |_| true).ok_or(NoWorker::Empty)?;
+        let held = candidates
+            .iter()
+            .map(|candidate| candidate.held_tokens)
+            .max();
         let unhealthy = candidates
             .iter()
             .filter(|candidate| candidate.standing == Standing::Unhealthy)
@@ -50,6 +63,9 @@ impl<'a> Fleet<'a> {
             settings,
             key,
             order,
+            home,
+            known: held.is_some_and(|tokens| tokens > place.inner_tokens),
+            place,
             ring,
             candidates,
             tried,
@@ -72,11 +88,11 @@ impl<'a> Fleet<'a> {
             fleet.mean_weight = weight / count;
         }
 
-        fleet.holder = fleet.order.first(|index| fleet.eligible(index));
+        fleet.holder = fleet.first(|index| fleet.eligible(index));
         if fleet.holder.is_none() {
             // Those below the bound are all tried or full. The bound alone never refuses a request.
             fleet.bounded = false;
-            fleet.holder = fleet.order.first(|index| fleet.usable(index));
+            fleet.holder = fleet.first(|index| fleet.usable(index));
         }
         Ok(fleet)
     }
@@ -86,6 +102,7 @@ impl<'a> Fleet<'a> {
         let (worker, reason) = match self.settings.policy {
             Policy::Prefix => prefix::choose(self, holder),
             Policy::ConsistentHash => consistent_hash::choose(self, holder),
+            Policy::CacheAware => cache_aware::choose(self),
             Policy::Sticky => sticky::choose(self, holder, draw),
             Policy::LeastRequest => least_request::choose(self),
             Policy::PowerOfTwo => power_of_two::choose(self, draw),
@@ -94,11 +111,24 @@ impl<'a> Fleet<'a> {
         };
         Ok(Decision {
             worker,
-            home: self.order.home(),
+            home: self.home,
             reason,
+            shared_tokens: self.place.shared_tokens(worker),
             expected_tokens: self.expected_tokens(worker),
             prompt_tokens: self.key.prompt_tokens(),
         })
+    }
+
+    /// First accepted member: by heat, then in order.
+    pub(super) fn first(&self, accepts: impl Fn(usize) -> bool) -> Option<usize> {
+        self.place.first(&self.order, accepts)
+    }
+
+    /// All members as [`Fleet::first`] would accept them one after the other.
+    pub(super) fn ranked(&self) -> Vec<usize> {
+        let mut ranked = self.order.to_vec();
+        ranked.sort_by_key(|&index| !self.place.contains(index));
+        ranked
     }
 
     pub(super) fn len(&self) -> usize {
@@ -155,23 +185,26 @@ impl<'a> Fleet<'a> {
         self.candidates[index].load.requests + 1.0 <= self.limit(index)
     }
 
-    /// Tokens of the prompt expected in this worker's cache: a part of the stable ones at the first eligible
-    /// worker in order, none elsewhere.
+    /// Tokens of the prompt expected in this worker's cache: what it is known to hold, what is hot there, and, where
+    /// nobody is known to hold more than that, a part of the stable ones at the first eligible worker in order.
     ///
     /// Not only at the home: a dead or crowded home's conversations would wander, each turn to whoever is idle.
     /// Every replica that skips the home expects them at the same heir.
     pub(super) fn expected_tokens(&self, index: usize) -> u32 {
-        if Some(index) != self.holder {
-            return 0;
+        let told = self.candidates[index].held_tokens;
+        let tokens = told.max(self.place.shared_tokens(index));
+        if self.known || Some(index) != self.holder {
+            return tokens.min(self.key.prompt_tokens());
         }
         let credit = self.settings.home_credit.get().min(1.0);
         // Rounded down; at most the stable tokens, so it fits.
-        (credit * f64::from(self.key.stable_tokens())) as u32
+        let credit = (credit * f64::from(self.key.stable_tokens())) as u32;
+        tokens.max(credit).min(self.key.prompt_tokens())
     }
 
     /// Reason of a choice by order: what kept the request from its home.
     pub(super) fn why_not_home(&self, worker: usize) -> Reason {
-        let home = self.order.home();
+        let home = self.home;
         if worker == home {
             return Reason::Home;
         }
@@ -182,7 +215,13 @@ impl<'a> Fleet<'a> {
             Standing::Unhealthy if !self.panic => Reason::Failover,
             Standing::Draining => Reason::Drain,
             Standing::Full => Reason::SpillFull,
-            Standing::Unhealthy | Standing::Usable if self.within_bound(home) => Reason::SpillPrice,
+            Standing::Unhealthy | Standing::Usable if self.within_bound(home) => {
+                if self.expected_tokens(worker) > self.expected_tokens(home) {
+                    Reason::Evidence
+                } else {
+                    Reason::SpillPrice
+                }
+            }
             Standing::Unhealthy | Standing::Usable => Reason::SpillBound,
         }
     }

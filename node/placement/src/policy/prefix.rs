@@ -14,7 +14,7 @@ pub(super) fn choose(fleet: &Fleet<'_>, holder: usize) -> (usize, Reason) {
         .fold(f64::INFINITY, f64::min)
         * tolerance(fleet.settings.price);
     let cheap = |index| fleet.eligible(index) && cost(fleet, index) <= near;
-    let worker = fleet.order.first(cheap).unwrap_or(holder);
+    let worker = fleet.first(cheap).unwrap_or(holder);
     (worker, fleet.why_not_home(worker))
 }
 

@@ -1,7 +1,7 @@
 //! What a decision weighs: price, credit, bound.
 
 use super::Policy;
-use crate::settings::Ratio;
+use crate::{heat::HeatSettings, settings::Ratio};
 
 /// What a request costs on a worker, in policy `prefix`. Cluster-wide.
 ///
@@ -81,6 +81,61 @@ impl Default for Bound {
     }
 }
 
+/// Bound of policy `consistent_hash`: how far above the mean a home may be before the next in order is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum HashBound {
+    /// Load is not looked at: the default, as in vllm-router.
+    #[default]
+    Off,
+    /// This multiple of the mean of requests in flight, 1 or more. Usual: 1.25.
+    Requests(Ratio),
+    /// This multiple of the mean of tokens that wait for prefill.
+    PrefillTokens(Ratio),
+}
+
+impl HashBound {
+    /// Name in configuration: `off`, `requests` or `prefill_tokens`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Requests(_) => "requests",
+            Self::PrefillTokens(_) => "prefill_tokens",
+        }
+    }
+
+    /// The multiple; 0 without a bound.
+    #[must_use]
+    pub const fn factor(self) -> Ratio {
+        match self {
+            Self::Off => Ratio::constant(0.0),
+            Self::Requests(factor) | Self::PrefillTokens(factor) => factor,
+        }
+    }
+}
+
+/// Thresholds of policy `cache_aware`, with vllm-router's defaults.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CacheAware {
+    /// Part of the prompt that must match. Default 0.3. Higher: more even, fewer hits.
+    pub match_share: Ratio,
+    /// Requests between the most and the least loaded worker that, together with the factor, mean imbalance.
+    /// Default 64. Lower: load decides earlier.
+    pub imbalance_requests: Ratio,
+    /// The most loaded worker over the least loaded one. Default 1.5.
+    pub imbalance_factor: Ratio,
+}
+
+impl Default for CacheAware {
+    fn default() -> Self {
+        Self {
+            match_share: Ratio::constant(0.3),
+            imbalance_requests: Ratio::constant(64.0),
+            imbalance_factor: Ratio::constant(1.5),
+        }
+    }
+}
+
 /// How a worker is chosen for a key. Cluster-wide.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PolicySettings {
@@ -95,6 +150,12 @@ pub struct PolicySettings {
     pub home_credit: Ratio,
     /// Default 1.5 times the fair share, 4 above the mean.
     pub bound: Bound,
+    /// Which prefixes are shared by several workers, policy `prefix`.
+    pub heat: HeatSettings,
+    /// Bound of policy `consistent_hash`. Default off.
+    pub hash_bound: HashBound,
+    /// Thresholds of policy `cache_aware`.
+    pub cache_aware: CacheAware,
     /// Whether more than half of the workers unhealthy means that health is wrong, and all are used. Default yes.
     pub panic: bool,
 }
@@ -106,6 +167,9 @@ impl Default for PolicySettings {
             price: Price::default(),
             home_credit: Ratio::constant(0.75),
             bound: Bound::default(),
+            heat: HeatSettings::default(),
+            hash_bound: HashBound::default(),
+            cache_aware: CacheAware::default(),
             panic: true,
         }
     }

@@ -68,6 +68,6 @@ pub(crate) fn busy(requests: f64) -> Candidate {
             requests,
             ..Load::default()
         },
-        standing: Standing::Usable,
+        ..Candidate::default()
     }
 }
