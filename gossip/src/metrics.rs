@@ -26,6 +26,8 @@ pub struct Metrics {
     pub(crate) syncs: Family<Why, Counter>,
     pub(crate) load_frames: Family<Why, Counter>,
     pub(crate) evidence_records: Family<Fate, Counter>,
+    pub(crate) evidence_batches: Family<Fate, Counter>,
+    pub(crate) evidence_throttled: Counter,
     pub(crate) rounds: Counter,
     pub(crate) restarts: Counter,
     pub(crate) clock_drift: Gauge,
@@ -129,6 +131,16 @@ impl Metrics {
             all.evidence_records,
         );
         registry.register(
+            "evidence_batches",
+            "Batches of evidence, by what became of them",
+            all.evidence_batches,
+        );
+        registry.register(
+            "evidence_throttled",
+            "Times that evidence waited because a peer's bytes a second were spent",
+            all.evidence_throttled,
+        );
+        registry.register(
             "turns",
             "Turns of the gossip task; stands still when the task does",
             all.rounds,
@@ -167,6 +179,12 @@ impl Metrics {
         self.evidence_records
             .get_or_create(&Fate { fate })
             .inc_by(records as u64);
+    }
+
+    pub(crate) fn evidence_batches(&self, fate: &'static str, batches: u64) {
+        self.evidence_batches
+            .get_or_create(&Fate { fate })
+            .inc_by(batches);
     }
 
     pub(crate) fn expires(&self, at: SystemTime) {

@@ -140,6 +140,8 @@ impl Core {
         }
         let view = state.view(&self.replica);
         state.plane.follow(&view);
+        let outdated = self.evidence.follow(&view);
+        self.metrics.evidence("stale", outdated);
         self.view.send_replace(Arc::new(view));
 
         let removed = state
@@ -243,8 +245,17 @@ impl Planes for Core {
             .inc();
     }
 
+    fn evidence(&self, from: &ReplicaId, header: Header, message: Message, bytes: usize) {
+        self.hear(from, header, message, bytes);
+    }
+
     fn request(&self, from: &ReplicaId, header: Header, message: Message) -> Vec<Message> {
-        exchange::answer(self, from, header, message)
+        match &message {
+            Message::EvidencePull(_) | Message::EvidenceSnapshotRequest => {
+                self.evidence_answer(from, header, &message)
+            }
+            _ => exchange::answer(self, from, header, message),
+        }
     }
 
     fn linked(&self, member: &Member) {
@@ -257,6 +268,8 @@ impl Planes for Core {
         let mut state = self.state();
         state.others.retain(|seen| seen.id != *id);
         self.refresh(&mut state);
+        drop(state);
+        self.unheard(id);
     }
 
     fn outrun(&self, seen: u64) {

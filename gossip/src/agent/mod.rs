@@ -118,6 +118,7 @@ impl Agent {
         transport.start(&config.seeds, &planes);
         transport.spawn(rounds::membership(core.clone()));
         transport.spawn(rounds::load(core.clone(), config.load_batch));
+        transport.spawn(evidence::rounds(core.clone(), config.load_batch));
         Ok(Self { core, stop })
     }
 
@@ -239,7 +240,7 @@ impl Agent {
 
     /// Tells every other replica that a worker holds, or soon will hold, some prefixes.
     ///
-    /// Never waits: it is queued for the next batch (20 to 50 ms). If the queue is full the oldest
+    /// Never waits: it is queued for the next batch (`load_batch` of the configuration). If the queue is full the oldest
     /// record gives way; if the worker left or restarted meanwhile it is not sent. Both are counted.
     pub fn tell_evidence(&self, evidence: Evidence) {
         self.core.tell_record(Record::Evidence(evidence));
@@ -266,7 +267,7 @@ impl Agent {
     }
 
     /// Says where evidence for starting replicas comes from: called once for each of them, from a
-    /// task that must not be blocked for long. The most valuable first: what exceeds 4 MiB is left out.
+    /// task that must not be blocked for long. The most valuable first: what exceeds some 3.7 MiB is left out.
     pub fn serve_evidence(&self, source: EvidenceSource) {
         self.core.evidence.serve(source);
     }

@@ -47,6 +47,11 @@ impl Ear {
         })
     }
 
+    /// For a task that may wait for room.
+    pub(crate) fn sender(&self) -> mpsc::Sender<Heard> {
+        self.sender.clone()
+    }
+
     /// Passes on what was heard; returns how many records were dropped because the listener lags.
     pub(crate) fn pass(&mut self, heard: impl IntoIterator<Item = Heard>) -> usize {
         self.settle();

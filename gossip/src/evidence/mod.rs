@@ -14,13 +14,26 @@
 //!
 //! Nobody forwards what others said: every replica has a connection to every other.
 
+mod budget;
 mod ear;
+mod inbox;
+mod log;
+mod outbox;
+mod roster;
+mod sequence;
+#[cfg(test)]
+mod tests;
 mod told;
+
+use std::time::Duration;
 
 use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
 
 pub(crate) use ear::Ear;
+pub(crate) use inbox::{Inbox, Outcome, Pull};
+pub(crate) use outbox::Outbox;
+pub(crate) use roster::Roster;
 pub(crate) use told::{Tell, Told};
 
 /// Greatest number of links in one [`Evidence`] or [`Retraction`].
@@ -155,9 +168,109 @@ impl Record {
         }
     }
 
-    /// About as many bytes as it takes in a frame: a bound, not a sum.
-    pub(crate) fn wire_len(&self) -> usize {
-        const FIXED: usize = 16;
-        FIXED + self.about().0.as_str().len() + size_of::<u64>() * self.links().len()
+    fn wire_len(&self) -> usize {
+        wire_len(self.about().0, self.links())
     }
 }
+
+/// Records of one sender under one number of its own count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Rises by one with each batch of a generation; below 2^48.
+    pub number: u64,
+    /// What is said; at most [`BATCH_RECORDS_MAX`]. Empty if all of it is outdated by now.
+    pub records: Vec<Record>,
+}
+
+/// Where a sender stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The oldest batch that it keeps, or `next`.
+    pub first: u64,
+    /// Everything below was sent.
+    pub next: u64,
+}
+
+/// Batch numbers from `start` up to, without, `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// The first one.
+    pub start: u64,
+    /// The one after the last.
+    pub end: u64,
+}
+
+/// How much of one sender's batches is in a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The sender.
+    pub replica: ReplicaId,
+    /// Its generation.
+    pub generation: u64,
+    /// All of its batches below are in it.
+    pub next: u64,
+}
+
+/// One frame of the evidence that a starting replica takes from a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EvidenceSnapshot {
+    /// What the answering replica believes.
+    pub evidence: Vec<Evidence>,
+    /// What that includes, in the last frame.
+    pub heads: Vec<Head>,
+    /// Whether this is the last frame.
+    pub last: bool,
+}
+
+/// Cuts a snapshot into pieces of one frame each, at least one; leaves out, and counts, what exceeds
+/// [`SNAPSHOT_FRAMES_MAX`].
+pub(crate) fn snapshot_pieces(evidence: Vec<Evidence>) -> (Vec<Vec<Evidence>>, usize) {
+    let mut pieces = pieces(evidence, |said| wire_len(&said.worker, &said.links));
+    let kept = pieces.len().min(SNAPSHOT_FRAMES_MAX);
+    let cut = pieces.drain(kept..).map(|piece| piece.len()).sum();
+    if pieces.is_empty() {
+        pieces.push(Vec::new());
+    }
+    (pieces, cut)
+}
+
+/// Cuts into pieces that fit one frame each; none if there is nothing.
+fn pieces<T>(all: Vec<T>, wire_len: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let mut pieces: Vec<Vec<T>> = Vec::new();
+    let mut bytes = 0;
+    for one in all {
+        let len = wire_len(&one);
+        match pieces.last_mut() {
+            Some(piece) if piece.len() < BATCH_RECORDS_MAX && bytes + len <= BATCH_BYTES_MAX => {
+                bytes += len;
+                piece.push(one);
+            }
+            _ => {
+                bytes = len;
+                pieces.push(vec![one]);
+            }
+        }
+    }
+    pieces
+}
+
+/// About as many bytes as a record takes in a frame: a bound, not a sum.
+fn wire_len(worker: &WorkerId, links: &[u64]) -> usize {
+    const FIXED: usize = 16;
+    FIXED + worker.as_str().len() + size_of_val(links)
+}
+
+/// Greatest number of records in one frame.
+pub const BATCH_RECORDS_MAX: usize = 512;
+/// Greatest length of the records of one frame in bytes.
+const BATCH_BYTES_MAX: usize = 64 * 1024;
+/// Greatest number of frames in a snapshot, 64 KiB each.
+const SNAPSHOT_FRAMES_MAX: usize = 60;
+/// Greatest number of heads in a snapshot: one for each replica of a cluster.
+pub const HEADS_MAX: usize = 256;
+/// Batches that a sender keeps, and that a receiver misses at once: 40 s of one each 20 ms.
+const LOG_BATCHES_MAX: usize = 2048;
+/// Batches asked for at once.
+pub const PULL_BATCHES_MAX: usize = 48;
+/// How long missing batches are asked for.
+const GAP_PATIENCE: Duration = Duration::from_secs(10);

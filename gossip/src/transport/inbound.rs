@@ -153,6 +153,13 @@ impl Link {
                 self.shared.metrics.received("load", bytes.len());
                 self.planes.load(&self.member.id, header, frame);
             }
+            Some(
+                message @ (Message::Evidence(_) | Message::EvidenceMark(_) | Message::Heat(_)),
+            ) => {
+                self.shared.metrics.received(message.plane(), bytes.len());
+                self.planes
+                    .evidence(&self.member.id, header, message, bytes.len());
+            }
             Some(Message::Leave) => {
                 tracing::info!(replica = %self.member.id, "a replica leaves");
                 self.shared.peers().leave(&self.member.id);
@@ -171,7 +178,6 @@ impl Link {
             Ok(Err(StreamError::Frame(_))) => return self.strike(Reason::Malformed),
             _ => return self.shared.metrics.dropped("stream_broken"),
         };
-        self.shared.metrics.received("registry", bytes.len());
         let Some(Received {
             header, message, ..
         }) = self.decode(&bytes)
@@ -181,11 +187,13 @@ impl Link {
         let Some(message) = message else {
             return self.shared.metrics.dropped("unknown_kind");
         };
+        let plane = message.plane();
+        self.shared.metrics.received(plane, bytes.len());
         let mut answer = Vec::new();
         for message in self.planes.request(&self.member.id, header, message) {
             answer.extend(self.shared.encode(&message).unwrap_or_default());
         }
-        self.shared.metrics.sent("registry", answer.len());
+        self.shared.metrics.sent(plane, answer.len());
         let _ = timeout(limits::REQUEST, write_all(&mut send, &answer)).await;
     }
 
@@ -204,7 +212,7 @@ impl Link {
             }
         };
         for _ in 0..received.refused {
-            self.shared.metrics.dropped("registry_entry");
+            self.shared.metrics.dropped("entry");
         }
         if received.header.generation != self.member.generation {
             self.shared.metrics.dropped("former_generation");

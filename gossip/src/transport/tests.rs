@@ -24,6 +24,7 @@ impl Planes for Recorder {
         let _ = self.gossip.try_send(bytes);
     }
     fn load(&self, _: &ReplicaId, _: Header, _: LoadFrame) {}
+    fn evidence(&self, _: &ReplicaId, _: Header, _: Message, _: usize) {}
     fn request(&self, _: &ReplicaId, _: Header, _: Message) -> Vec<Message> {
         Vec::new()
     }

@@ -1,7 +1,7 @@
 //! What replicas say to each other on our own planes, in core types.
 //!
 //! Pure. [`encode`] and [`decode`] turn a [`Message`] into a frame and back; the types that travel
-//! are in `body`, `entry` and `load` and stay there, so that core types can change without changing the wire.
+//! are in `body`, `entry`, `evidence` and `load` and stay there, so that core types can change without changing the wire.
 //!
 //! A receiver refuses what is damaged or cannot be understood as a whole ([`FrameError`]), skips a
 //! kind that it does not know (`message` is `None`), and leaves out single registry entries that
@@ -9,13 +9,16 @@
 
 mod body;
 mod entry;
+mod evidence;
 mod load;
 #[cfg(test)]
 mod tests;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::evidence::{Batch, EvidenceSnapshot, Gap, HeatReport, Mark};
 use crate::frame::{self, FrameError, Header};
 use crate::load::LoadFrame;
 use crate::registry::{Entry, Summary};
@@ -53,6 +56,40 @@ pub enum Message {
     Snapshot(Snapshot),
     /// The sender leaves on purpose: its load counts no more, its worker entries stay.
     Leave,
+    /// Evidence of the sender.
+    Evidence(Batch),
+    /// Where the sender's batches stand; also the first frame of the answer to a pull.
+    EvidenceMark(Mark),
+    /// Asks for batches again that did not arrive.
+    EvidencePull(Vec<Gap>),
+    /// A starting replica asks for what the other believes.
+    EvidenceSnapshotRequest,
+    /// What it believes, in one or more frames.
+    EvidenceSnapshot(EvidenceSnapshot),
+    /// How hot prefixes are at the sender.
+    Heat(Arc<HeatReport>),
+}
+
+impl Message {
+    /// Name of the plane that it belongs to, for counters.
+    pub(crate) fn plane(&self) -> &'static str {
+        match self {
+            Self::Hello(_) | Self::HelloAck(_) | Self::Leave => "handshake",
+            Self::RegistryPush(_)
+            | Self::PushAck { .. }
+            | Self::SyncRequest(_)
+            | Self::SyncResponse(_)
+            | Self::SnapshotRequest
+            | Self::Snapshot(_) => "registry",
+            Self::Load(_) => "load",
+            Self::Evidence(_)
+            | Self::EvidenceMark(_)
+            | Self::EvidencePull(_)
+            | Self::EvidenceSnapshotRequest
+            | Self::EvidenceSnapshot(_) => "evidence",
+            Self::Heat(_) => "heat",
+        }
+    }
 }
 
 /// Who dials.

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::evidence::{
+    BATCH_RECORDS_MAX, Evidence, HEAT_COUNTS_MAX, Head, LINKS_MAX, PULL_BATCHES_MAX, Record,
+    Retraction,
+};
 use crate::frame::{BODY_BYTES_MAX, FRAME_BYTES_MAX};
 use crate::hlc::Stamp;
 use crate::load::{Coverage, Load, SlotLoad};
@@ -121,7 +125,62 @@ fn messages() -> Vec<Message> {
             last: false,
         }),
         Message::Leave,
+        Message::Evidence(Batch {
+            number: 1 << 48,
+            records: records(),
+        }),
+        Message::Evidence(Batch {
+            number: 0,
+            records: Vec::new(),
+        }),
+        Message::EvidenceMark(Mark { first: 3, next: 9 }),
+        Message::EvidencePull(vec![Gap { start: 3, end: 5 }, Gap { start: 9, end: 10 }]),
+        Message::EvidenceSnapshotRequest,
+        Message::EvidenceSnapshot(EvidenceSnapshot {
+            evidence: vec![evidence("w1", 16)],
+            heads: vec![Head {
+                replica: replica("r3"),
+                generation: u64::MAX,
+                next: 5,
+            }],
+            last: true,
+        }),
+        Message::Heat(Arc::new(heat(2))),
     ]
+}
+
+fn evidence(worker: &str, links: u64) -> Evidence {
+    Evidence {
+        worker: worker.parse().expect("valid"),
+        epoch: 3,
+        links: (0..links).map(|link| u64::MAX - link).collect(),
+    }
+}
+
+/// About two workers, of both kinds.
+fn records() -> Vec<Record> {
+    let Evidence {
+        worker,
+        epoch,
+        links,
+    } = evidence("w2", 2);
+    vec![
+        Record::Evidence(evidence("w1", LINKS_MAX as u64)),
+        Record::Retraction(Retraction {
+            worker,
+            epoch,
+            links,
+        }),
+        Record::Evidence(evidence("w1", 1)),
+    ]
+}
+
+fn heat(counts: u64) -> HeatReport {
+    HeatReport {
+        version: 7,
+        counts: (0..counts).map(|n| (n << 54, 200)).collect(),
+        total: 100_000,
+    }
 }
 
 fn sealed(message: &Message) -> Vec<u8> {
@@ -252,10 +311,75 @@ fn slots_beyond_any_roster_are_refused() {
     assert!(matches!(decode(&bytes), Err(FrameError::Value("slot"))));
 }
 
+#[test]
+fn evidence_that_breaks_a_limit_is_refused() {
+    let refused = |message: &Message, what: &str| match decode(&sealed(message)) {
+        Err(FrameError::Value(found)) => assert_eq!(found, what),
+        other => panic!("{what}: {other:?}"),
+    };
+    let batch = |number, records| Message::Evidence(Batch { number, records });
+    let said = |links| vec![Record::Evidence(evidence("w", links))];
+    refused(&batch((1 << 48) + 1, said(1)), "batch number");
+    refused(&batch(0, said(0)), "number of links");
+    refused(&batch(0, said(LINKS_MAX as u64 + 1)), "number of links");
+    let many = vec![said(1); BATCH_RECORDS_MAX + 1].concat();
+    refused(&batch(0, many), "number of evidence records");
+    refused(&Message::EvidenceMark(Mark { first: 2, next: 1 }), "mark");
+    let end = PULL_BATCHES_MAX as u64 + 1;
+    let pull = Message::EvidencePull(vec![Gap { start: 0, end }]);
+    refused(&pull, "number of batches asked for");
+    let over = HEAT_COUNTS_MAX as u64 + 1;
+    refused(&Message::Heat(Arc::new(heat(over))), "heat report");
+    let mut twice = heat(2);
+    twice.counts[1].0 = 0;
+    refused(&Message::Heat(Arc::new(twice)), "heat report");
+    // A record that names a worker beyond the table of its frame.
+    let mut bytes = Vec::new();
+    let body = (0u64, vec![("w", 1u64)], vec![(1u32, 0u8, vec![[0u8; 8]])]);
+    frame::seal(&mut bytes, 16, 3, 4, &body).expect("fits");
+    assert!(matches!(
+        decode(&bytes),
+        Err(FrameError::Value("position of a worker"))
+    ));
+}
+
+#[test]
+fn a_claim_of_a_later_release_costs_its_record_only() {
+    let mut bytes = Vec::new();
+    let record = |claim: u8| (0u32, claim, vec![[7u8; 8]]);
+    let body = (0u64, vec![("w", 1u64)], vec![record(0), record(9)]);
+    frame::seal(&mut bytes, 16, 3, 4, &body).expect("fits");
+    let received = decode(&bytes).expect("whole");
+    assert_eq!(received.refused, 1);
+    let Some(Message::Evidence(batch)) = received.message else {
+        panic!("a batch")
+    };
+    assert_eq!(batch.records.len(), 1);
+}
+
+#[test]
+fn evidence_is_small() {
+    let len = |records: Vec<Record>| {
+        sealed(&Message::Evidence(Batch {
+            number: 70_000,
+            records,
+        }))
+        .len()
+    };
+    let one = |links| Record::Evidence(evidence("http://10.0.0.1:8000", links));
+    // A frame alone, its worker named once, then 8 bytes for each link and 3 for each record.
+    assert_eq!(len(vec![]), 35);
+    assert_eq!(len(vec![one(16)]), 35 + 22 + 131);
+    assert_eq!(len(vec![one(16); 10]), 35 + 22 + 1310);
+    assert_eq!(sealed(&Message::Heat(Arc::new(heat(512)))).len(), 4645);
+    let full = vec![one(LINKS_MAX as u64); 31];
+    assert!(len(full) < BODY_BYTES_MAX);
+}
+
 proptest! {
     /// A valid envelope around random bytes, as a broken or hostile peer could send it.
     #[test]
-    fn random_bodies_do_not_panic(kind in 0..20u8, body in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn random_bodies_do_not_panic(kind in 0..24u8, body in prop::collection::vec(any::<u8>(), 0..400)) {
         let _ = body::read(kind, &body);
     }
 
