@@ -29,6 +29,8 @@ pub(super) struct EvidenceDesk {
     told: Mutex<Told>,
     plane: Mutex<Plane>,
     source: Mutex<Option<EvidenceSource>>,
+    /// Whether a snapshot was taken. Several peers may be asked at once: the first that answers will do.
+    snapshot: tokio::sync::Mutex<bool>,
 }
 
 #[derive(Default)]
@@ -283,6 +285,10 @@ fn pull_answer(answer: Vec<Received>) -> Option<(u64, Mark, Vec<Batch>)> {
 /// Takes what a peer believes, before this replica is ready. A peer of an earlier release, which knows
 /// no evidence, answers nothing.
 pub(super) async fn take_snapshot(core: &Core, peer: &ReplicaId) -> Result<(), RequestError> {
+    let mut is_taken = core.evidence.snapshot.lock().await;
+    if *is_taken {
+        return Ok(());
+    }
     let mut records = Vec::new();
     let mut heads = Vec::new();
     let mut is_whole = true;
@@ -297,6 +303,7 @@ pub(super) async fn take_snapshot(core: &Core, peer: &ReplicaId) -> Result<(), R
     if !is_whole {
         return Err(RequestError::Broken);
     }
+    *is_taken = true;
     heads.retain(|head| head.replica != core.replica);
     let listener = {
         let mut plane = lock(&core.evidence.plane);

@@ -85,7 +85,8 @@ impl HeatReport {
 /// What other replicas said, and what became of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// A placement. Records of one sender may arrive out of order, never twice.
+    /// A placement. Records of one sender may arrive out of order; twice only at the start, once in the
+    /// snapshot and once as said.
     Evidence {
         /// Who said it.
         from: ReplicaId,
