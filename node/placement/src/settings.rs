@@ -67,9 +67,13 @@ impl ClusterSettings {
             .number(imbalance_factor.bits())
             .number(u64::from(*panic));
         match *price {
-            Price::Additive { prefill, context } => {
-                bytes.number(prefill.bits()).number(context.bits())
-            }
+            Price::Additive {
+                prefill,
+                context,
+                tolerance,
+            } => [prefill, context, tolerance]
+                .iter()
+                .fold(bytes, |bytes, ratio| bytes.number(ratio.bits())),
             Price::Multiplicative {
                 prefill,
                 overhead,
@@ -189,6 +193,7 @@ mod tests {
                 all.policy.price = Price::Additive {
                     prefill: Ratio(4.0),
                     context: Ratio(0.06),
+                    tolerance: Ratio(0.5),
                 };
             }),
             ("home credit", |all| all.policy.home_credit = Ratio(0.5)),

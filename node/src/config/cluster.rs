@@ -72,11 +72,11 @@ section! {
         price: PriceRule = PriceRule::Additive;
         /// Price of a token that must be computed here, against one that waits.
         ///
-        /// Unset: 4 for additive, 3 for multiplicative. Higher: homes are left later, queues grow.
+        /// Unset: 6 for additive, 3 for multiplicative. Higher: homes are left later, queues grow.
         /// With 1 conversations wander between workers.
         price_prefill: Option<Ratio> = None;
         /// Price of a token held by running requests (additive). Higher: decode is spread more.
-        price_context: Ratio = ratio(0.05);
+        price_context: Ratio = ratio(0.1);
         /// Tokens that any request costs (multiplicative).
         price_overhead: Ratio = ratio(256.0);
         /// Requests that any worker is taken to have (multiplicative). Higher: load counts less.

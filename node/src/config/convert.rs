@@ -75,7 +75,9 @@ impl ClusterConfig {
             PriceRule::Multiplicative => Price::MULTIPLICATIVE,
         };
         match &mut price {
-            Price::Additive { prefill, context } => {
+            Price::Additive {
+                prefill, context, ..
+            } => {
                 *prefill = self.price_prefill.unwrap_or(*prefill);
                 *context = self.price_context;
             }

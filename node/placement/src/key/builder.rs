@@ -223,10 +223,10 @@ impl KeyBuilder {
         } = self.anchors;
         let named = first_user.or(first_other).or(text).or(group);
         let prompt_tokens = self.tokens();
-        // What an earlier request of this conversation left: at least its first user message, later on all but
-        // the newest message. A text shows no history; a session that is named vouches for all of it.
+        // What an earlier request of this conversation left: all but the newest message. A text shows no history;
+        // a session that is named vouches for all of it.
         let stable_tokens = match (named, last) {
-            (Some(anchor), Some(_)) => anchor.tokens.max(before_last.map_or(0, |link| link.tokens)),
+            (Some(_), Some(_)) => before_last.or(group).map_or(0, |link| link.tokens),
             (Some(_), None) if self.session.is_some() => prompt_tokens,
             (Some(anchor), None) => anchor.tokens,
             (None, _) => 0,

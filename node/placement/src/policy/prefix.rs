@@ -9,10 +9,15 @@ use super::{Price, Reason, fleet::Fleet};
 
 pub(super) fn choose(fleet: &Fleet<'_>, holder: usize) -> (usize, Reason) {
     let eligible = (0..fleet.len()).filter(|&index| fleet.eligible(index));
-    let near = eligible
+    let least = eligible
         .map(|index| cost(fleet, index))
-        .fold(f64::INFINITY, f64::min)
-        * tolerance(fleet.settings.price);
+        .fold(f64::INFINITY, f64::min);
+    let near = match fleet.settings.price {
+        Price::Additive { tolerance, .. } => {
+            least + tolerance.get() * f64::from(fleet.key.prompt_tokens())
+        }
+        Price::Multiplicative { tolerance, .. } => least * tolerance.get().max(1.0),
+    };
     let cheap = |index| fleet.eligible(index) && cost(fleet, index) <= near;
     let worker = fleet.first(cheap).unwrap_or(holder);
     (worker, fleet.why_not_home(worker))
@@ -26,9 +31,9 @@ pub(super) fn cost(fleet: &Fleet<'_>, index: usize) -> f64 {
         .scaled(1.0 / fleet.relative_weight(index));
     let missing = f64::from(fleet.key.prompt_tokens() - fleet.expected_tokens(index));
     match fleet.settings.price {
-        Price::Additive { prefill, context } => {
-            load.prefill_tokens + prefill.get() * missing + context.get() * load.context_tokens
-        }
+        Price::Additive {
+            prefill, context, ..
+        } => load.prefill_tokens + prefill.get() * missing + context.get() * load.context_tokens,
         Price::Multiplicative {
             prefill,
             overhead,
@@ -38,12 +43,5 @@ pub(super) fn cost(fleet: &Fleet<'_>, index: usize) -> f64 {
             (load.prefill_tokens + prefill.get() * missing + overhead.get())
                 * (load.requests + patience.get())
         }
-    }
-}
-
-fn tolerance(price: Price) -> f64 {
-    match price {
-        Price::Additive { .. } => 1.0,
-        Price::Multiplicative { tolerance, .. } => tolerance.get().max(1.0),
     }
 }

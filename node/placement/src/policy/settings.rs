@@ -10,12 +10,15 @@ use crate::{heat::HeatSettings, settings::Ratio};
 /// is in flight only: an idle cluster leaves every key at home, whatever the weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Price {
-    /// q + prefill * (L - m) + context * c; the smallest wins.
+    /// q + prefill * (L - m) + context * c; first in order among those within tolerance * L of the smallest.
     Additive {
-        /// Price of a token to be computed here, against one that waits. Default 4. With 1, conversations wander.
+        /// Price of a token to be computed here, against one that waits. Default 6. With 1, conversations wander.
         prefill: Ratio,
-        /// Price of a token held by running requests. Default 0.05.
+        /// Price of a token held by running requests. Default 0.1. Lower: long sessions crowd workers and caches.
         context: Ratio,
+        /// Part of the prompt that a worker may cost more than the cheapest and still be taken for its place in the
+        /// order. Default 1.5. Higher: replicas with slightly different counts agree more often, queues are less even.
+        tolerance: Ratio,
     },
     /// (q + prefill * (L - m) + overhead) * (n + patience); first in order among those near the smallest.
     Multiplicative {
@@ -33,8 +36,9 @@ pub enum Price {
 impl Price {
     /// The additive price with its defaults.
     pub const ADDITIVE: Self = Self::Additive {
-        prefill: Ratio::constant(4.0),
-        context: Ratio::constant(0.05),
+        prefill: Ratio::constant(6.0),
+        context: Ratio::constant(0.1),
+        tolerance: Ratio::constant(1.5),
     };
     /// The multiplicative price with its defaults.
     pub const MULTIPLICATIVE: Self = Self::Multiplicative {

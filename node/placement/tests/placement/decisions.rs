@@ -23,9 +23,14 @@ struct Scene {
 }
 
 fn scene() -> Scene {
-    let (ring, key) = (equal_ring(4), chat(&[("user", &"q".repeat(4_000))]));
+    let (ring, key) = (equal_ring(4), turns(&"q".repeat(4_000)));
     let order = ring.order(key.marks()[0].hash).unwrap().to_vec();
     Scene { ring, key, order }
+}
+
+/// Key of a conversation whose newest message is empty: all of `history` may be cached.
+fn turns(history: &str) -> Key {
+    chat(&[("user", history), ("assistant", "")])
 }
 
 impl Scene {
@@ -93,7 +98,8 @@ const IDLE: Candidate = Candidate {
 
 #[test]
 fn prefix_leaves_home_only_at_its_price() {
-    // 1,000 tokens, 750 of them expected at home: leaving repeats 750 at a price of 4 each, 3,000 tokens.
+    // 1,000 tokens, 750 of them expected at home: leaving repeats 750 at a price of 6 each and
+    // has to gain 1.5 tokens for each of the prompt: 6,000 tokens.
     let scene = scene();
     let gone = standing(Standing::Unhealthy);
     let full = standing(Standing::Full);
@@ -102,25 +108,25 @@ fn prefix_leaves_home_only_at_its_price() {
         ("all idle", [IDLE; 4], &[], (0, Reason::Home)),
         (
             "queue below the price",
-            [queued(2_999.0), IDLE, IDLE, IDLE],
+            [queued(5_999.0), IDLE, IDLE, IDLE],
             &[],
             (0, Reason::Home),
         ),
         (
             "queue at the price: a tie is the home's",
-            [queued(3_000.0), IDLE, IDLE, IDLE],
+            [queued(6_000.0), IDLE, IDLE, IDLE],
             &[],
             (0, Reason::Home),
         ),
         (
             "queue above the price",
-            [queued(3_001.0), IDLE, IDLE, IDLE],
+            [queued(6_001.0), IDLE, IDLE, IDLE],
             &[],
             (1, Reason::SpillPrice),
         ),
         (
             "spill to the cheapest",
-            [queued(9e3), queued(2.0), queued(1.0), queued(2.0)],
+            [queued(9e3), queued(1_502.0), queued(1.0), queued(1_502.0)],
             &[],
             (2, Reason::SpillPrice),
         ),
@@ -182,25 +188,25 @@ fn prefix_leaves_home_only_at_its_price() {
         ),
         (
             "the heir is kept like a home",
-            [gone, queued(3_000.0), IDLE, IDLE],
+            [gone, queued(6_000.0), IDLE, IDLE],
             &[],
             (1, Reason::Failover),
         ),
         (
             "and left at the same price",
-            [gone, queued(3_001.0), IDLE, IDLE],
+            [gone, queued(6_001.0), IDLE, IDLE],
             &[],
             (2, Reason::Failover),
         ),
         (
             "heir of a crowded home",
-            [busy(9.0), queued(3_000.0), IDLE, IDLE],
+            [busy(9.0), queued(6_000.0), IDLE, IDLE],
             &[],
             (1, Reason::SpillBound),
         ),
         (
             "heir after an attempt",
-            [IDLE, queued(3_000.0), IDLE, IDLE],
+            [IDLE, queued(6_000.0), IDLE, IDLE],
             &[0],
             (1, Reason::Failover),
         ),
@@ -520,11 +526,11 @@ fn idle_homes_keep_their_keys_at_any_weight() {
     }
 }
 
-/// Leaving costs 3,000 tokens; a queue is felt divided by weight / mean weight, here 1/2 and 3/2.
+/// Leaving costs 6,000 tokens; a queue is felt divided by weight / mean weight, here 1/2 and 3/2.
 #[test]
 fn queues_are_felt_by_weight() {
     let ring = ring_of(&members(&[1_000, 3_000]));
-    for (home, price) in [(0, 1_500.0), (1, 4_500.0)] {
+    for (home, price) in [(0, 3_000.0), (1, 9_000.0)] {
         let at_home =
             |number: &u64| ring.successor(conversation(*number).marks()[0].hash) == Some(home);
         let key = conversation(numbers(8).find(at_home).unwrap());
@@ -545,7 +551,7 @@ fn queues_are_felt_by_weight() {
 
 /// Key of a conversation of 1,000 tokens.
 fn conversation(number: u64) -> Key {
-    chat(&[("user", &format!("{number:<4000}"))])
+    turns(&format!("{number:<4000}"))
 }
 
 #[test]
@@ -625,8 +631,8 @@ fn explain_shows_the_decision_and_its_reasons() {
     let mut candidates = idle(4);
     candidates[scene.order[0]] = busy(9.0);
     candidates[scene.order[1]] = standing(Standing::Draining);
-    // It stands in for the home, and costs 3,010 + 4 * 250 against 4 * 1,000 elsewhere.
-    candidates[scene.order[2]] = queued(3_010.0);
+    // It stands in for the home, and costs 6,010 + 6 * 250 against 6 * 1,000 elsewhere and a tolerance of 1,500.
+    candidates[scene.order[2]] = queued(6_010.0);
     let settings = PolicySettings::default();
     let explanation = explain(&settings, &scene.ring, &scene.key, &candidates, &[], 0);
     assert_eq!(
@@ -651,7 +657,7 @@ fn explain_shows_the_decision_and_its_reasons() {
             Verdict::Chosen
         ]
     );
-    assert_eq!(explanation.rows[2].cost, Some(4_010.0));
+    assert_eq!(explanation.rows[2].cost, Some(7_510.0));
     // 9 + 1 in flight and the one being placed, over three workers.
     assert_eq!(explanation.rows[0].limit, Some(11.0 / 3.0 + 4.0));
     let empty = explain(&settings, &equal_ring(0), &scene.key, &[], &[], 0);

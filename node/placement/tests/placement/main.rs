@@ -4,6 +4,8 @@
 
 mod common;
 mod decisions;
+mod evidence;
 mod golden;
+mod heat;
 mod keys;
 mod rings;
