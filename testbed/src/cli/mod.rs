@@ -8,6 +8,7 @@ mod fake_worker;
 mod load;
 mod progress;
 mod replay;
+mod replay_virtual;
 
 use std::io::Write as _;
 use std::net::SocketAddr;

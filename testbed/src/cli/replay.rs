@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::replay_virtual::VirtualArgs;
 use super::{Progress, print_json};
 use crate::client::{Client, Spread, Target};
 use crate::load::Endpoint;
@@ -16,14 +17,15 @@ use crate::replay::{self, Plan, Shape, Trace};
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// Where to send: http://host:port, one or more
-    #[arg(long = "url", required = true, num_args = 1.., value_delimiter = ',')]
+    #[arg(long = "url", required_unless_present = "enabled", num_args = 1.., value_delimiter = ',')]
     urls: Vec<Target>,
     /// Which URL gets a request
     #[arg(long, value_enum, default_value = "round-robin")]
     spread: Spread,
-    /// NAME.jsonl.gz with NAME.meta.json beside it [default: the slice that comes with the binary]
-    #[arg(long)]
-    trace: Option<PathBuf>,
+    /// NAME.jsonl.gz with NAME.meta.json beside it; several with --virtual [default: the slice that comes with
+    /// the binary]
+    #[arg(long, num_args = 1.., value_delimiter = ',')]
+    trace: Vec<PathBuf>,
     /// Requests to replay, from the start of the trace [default: all]
     #[arg(long)]
     requests: Option<usize>,
@@ -57,11 +59,18 @@ pub struct ReplayArgs {
     /// Print the result as JSON instead of a table
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    virtually: VirtualArgs,
 }
 
 impl ReplayArgs {
     /// Replays to the end and prints the result; fails when a request failed.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
+        if self.virtually.enabled {
+            // It computes for minutes: not on a thread that others wait for.
+            let run = move || self.virtually.run(&self.trace, self.requests);
+            return tokio::task::spawn_blocking(run).await?;
+        }
         for (name, factor) in [
             ("--speed", self.speed),
             ("--tokens-scale", self.tokens_scale),
@@ -69,9 +78,10 @@ impl ReplayArgs {
         ] {
             anyhow::ensure!(factor.is_finite() && factor > 0.0, "{name} must be above 0");
         }
-        let mut trace = match &self.trace {
-            Some(path) => Trace::load(path)?,
-            None => Trace::embedded()?,
+        let mut trace = match self.trace.as_slice() {
+            [] => Trace::embedded()?,
+            [path] => Trace::load(path)?,
+            _ => anyhow::bail!("several traces are for --virtual; give one --trace"),
         };
         trace.truncate(self.requests.unwrap_or(usize::MAX));
         let mut bar = Progress::new("replay", trace.rows.len() as u64);

@@ -9,7 +9,7 @@
 //! `connection` and `reply` (bytes), `server`, `generate`, `control`, `metrics`, `ledger`.
 
 mod body;
-mod cache;
+pub(crate) mod cache;
 mod config;
 mod connection;
 mod control;
