@@ -49,6 +49,7 @@ pub struct PemFiles {
 }
 
 /// Why certificates cannot be made or used; each message says what to do.
+#[allow(missing_docs, reason = "the messages name the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// A replica or cluster name is not one DNS label.
