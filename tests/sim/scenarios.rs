@@ -175,6 +175,13 @@ fn bad_seeds_are_harmless() {
     assert!(taken < 5 * SECOND, "{taken:?}");
 }
 
+/// Who knows only a neighbour hears of the others in its gossip, and dials them.
+#[test]
+fn a_chain_of_seeds_becomes_a_mesh() {
+    let mut cluster = Cluster::chain(6, 12);
+    cluster.until_joined(LIMIT);
+}
+
 /// R04: nobody answers at first; the seed comes later.
 #[test]
 fn a_late_seed_is_found() {
