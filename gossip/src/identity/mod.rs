@@ -20,7 +20,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use crate::replica::ReplicaId;
 
-pub use ca::{Authority, LEAF_DAYS, Leaf, create, issue};
+pub use ca::{Authority, LEAF_DAYS, Leaf, cluster_of, create, issue};
 pub(crate) use tls::{certificate_names, client_config, endpoint_keys, server_config};
 
 /// What a replica proves about itself, checked as a whole when it is made.
