@@ -67,7 +67,7 @@ impl Tally {
         for gap in &outcome.gaps {
             record(&mut self.gaps, *gap);
         }
-        if let Some(failure) = outcome.failure {
+        if let Some(failure) = &outcome.failure {
             *self.failures.entry(failure.to_string()).or_default() += 1;
             self.failed_before_begin += u64::from(!outcome.had_begun());
             return;
