@@ -60,6 +60,11 @@ impl Plan {
         })
     }
 
+    /// Workers in the configuration.
+    pub fn worker_count(&self) -> usize {
+        self.workers.len()
+    }
+
     /// Starts a cluster and waits until every replica is ready and sees all the others.
     pub async fn start(self, replicas: usize) -> Cluster {
         let mut cluster = self.found().await;
