@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::error::StartError;
+use crate::wire::HELLO_TEXT_BYTES_MAX;
 
 /// Where this replica listens, whom it asks first, and what it tells the others about itself.
 #[derive(Debug, Clone)]
@@ -94,6 +95,19 @@ impl GossipConfig {
                 );
             }
         }
+        // It also travels in HELLO, which is stricter.
+        let version = &self.facts.version;
+        if version.len() > HELLO_TEXT_BYTES_MAX
+            || !version.bytes().all(|byte| byte.is_ascii_graphic())
+        {
+            return wrong(
+                "facts",
+                format!(
+                    "version `{}` is not visible ASCII of at most {HELLO_TEXT_BYTES_MAX} bytes",
+                    version.escape_debug()
+                ),
+            );
+        }
         for fact in [
             &self.facts.http,
             &self.facts.admin,
@@ -174,6 +188,7 @@ mod tests {
         refused(|c| c.seeds = vec![":30002".into()], "seed");
         refused(|c| c.seeds = vec!["a:1".into(); SEEDS_MAX + 1], "seed");
         refused(|c| c.facts.version = "µ".into(), "facts");
+        refused(|c| c.facts.version = "1.0 beta".into(), "facts");
         refused(|c| c.facts.http = "a".repeat(FACT_BYTES_MAX + 1), "facts");
     }
 

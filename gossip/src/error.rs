@@ -7,6 +7,7 @@ use crate::identity::IdentityError;
 use crate::registry::RegistryError;
 
 /// Why an agent did not start.
+#[allow(missing_docs, reason = "the messages name the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A setting is out of range; nothing was started.

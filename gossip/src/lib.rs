@@ -1,4 +1,19 @@
-//! The replicated view of a Grapevine cluster.
+//! The replicated view of a Grapevine cluster: which replicas live, which workers there are, how
+//! loaded they are. Leaderless; over QUIC with mutual TLS. `README.md` describes the protocol.
+//!
+//! | part | what | pure |
+//! |---|---|---|
+//! | [`Agent`] (`agent/`) | one handle for everything; the only part that others need | |
+//! | `membership` | chitchat, supervised: liveness and tiny facts | |
+//! | `transport/` | one UDP socket, connections, HELLO, seeds | |
+//! | `firewall/` | judges every message before chitchat sees it | yes |
+//! | [`identity`] | certificate authority, certificates, names | |
+//! | [`registry`], [`worker`], [`hlc`] | the worker set: a map that merges without a leader | yes |
+//! | [`load`] | load per worker across the cluster | yes |
+//! | [`view`] | what a replica knows at one moment | yes |
+//! | [`frame`], [`wire`] | what travels on our own planes | yes |
+
+#![warn(missing_docs)]
 
 mod agent;
 pub mod config;

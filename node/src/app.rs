@@ -166,8 +166,8 @@ async fn start_agent(
     metrics: &mut Metrics,
 ) -> anyhow::Result<Agent> {
     let facts = Facts {
-        http: listeners.data.local_addr()?.to_string(),
-        admin: listeners.admin.local_addr()?.to_string(),
+        http: reached_at(listeners.data.local_addr()?, config),
+        admin: reached_at(listeners.admin.local_addr()?, config),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         settings: config.cluster_settings().fingerprint().to_string(),
     };
@@ -179,6 +179,21 @@ async fn start_agent(
     let identity = Identity::load(cluster, replica, &files)?;
     let gossip = config.gossip_config(facts);
     Ok(Agent::start(gossip, identity, damp, gossip_metrics).await?)
+}
+
+/// Where others reach a port of this replica: a wildcard address means nothing to them, so the host that
+/// gossip advertises stands in for it.
+fn reached_at(bound: SocketAddr, config: &Config) -> String {
+    let advertised = config.gossip.advertise.as_ref().map(ToString::to_string);
+    let host = advertised
+        .as_deref()
+        .filter(|_| bound.ip().is_unspecified())
+        .and_then(|advertised| advertised.rsplit_once(':'))
+        .map(|(host, _)| host);
+    host.map_or_else(
+        || bound.to_string(),
+        |host| format!("{host}:{}", bound.port()),
+    )
 }
 
 /// One line for whoever started this process, with the ports that were bound.

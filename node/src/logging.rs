@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tracing::Level;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -19,6 +20,10 @@ use crate::config::LogConfig;
 
 /// Lines that may wait for standard error; about 1 MB.
 const QUEUE_LINES: usize = 4096;
+/// Bytes that are written at once.
+const BATCH_BYTES: usize = 64 * 1024;
+/// How long a line waits for others.
+const GATHER: Duration = Duration::from_millis(10);
 
 /// Sends the process's log to standard error; the lines end when the guard is dropped.
 ///
@@ -92,19 +97,47 @@ fn queue(out: impl Write + Send + 'static) -> (Queue, LogGuard) {
     (queue, guard)
 }
 
+/// Gathers for a moment what follows a line, and writes it all at once: a write, a wake-up and a switch of
+/// threads per line cost a request more than everything else that the router does for it.
 fn write_lines(waiting: &Receiver<Message>, dropped: &AtomicU64, mut out: impl Write) {
-    while let Ok(Message::Line(line)) = waiting.recv() {
-        // Nobody is left to tell when standard error fails.
-        let _ = out.write_all(&line);
+    let mut batch = Vec::with_capacity(BATCH_BYTES);
+    let mut is_open = true;
+    while is_open {
+        is_open = take(waiting.recv().ok(), &mut batch);
+        if is_open {
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "a thread of its own, no runtime worker"
+            )]
+            std::thread::sleep(GATHER);
+        }
+        while is_open && batch.len() < BATCH_BYTES {
+            match waiting.try_recv() {
+                Ok(message) => is_open = take(Some(message), &mut batch),
+                Err(_) => break,
+            }
+        }
         let lost = dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            let _ = writeln!(
-                out,
-                "{lost} log lines were dropped: standard error was not read"
-            );
+            let notice = format!("{lost} log lines were dropped: standard error was not read\n");
+            batch.extend_from_slice(notice.as_bytes());
         }
+        // Nobody is left to tell when standard error fails.
+        let _ = out.write_all(&batch);
+        batch.clear();
     }
     let _ = out.flush();
+}
+
+/// False when that was the end.
+fn take(message: Option<Message>, batch: &mut Vec<u8>) -> bool {
+    match message {
+        Some(Message::Line(line)) => {
+            batch.extend_from_slice(&line);
+            true
+        }
+        Some(Message::Stop) | None => false,
+    }
 }
 
 impl MakeWriter<'_> for Queue {

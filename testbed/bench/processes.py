@@ -144,7 +144,8 @@ def cluster(binary, folder, names, worker_urls, arguments=()):
     with contextlib.ExitStack() as stack:
         replicas = []
         for name in names:
-            files = ["--gossip-ca", ca / "ca.pem", "--gossip-cert", ca / f"{name}.pem", "--gossip-key", ca / f"{name}.key"]
+            files = ["--gossip-ca", ca / "ca.pem", "--gossip-cert", ca / f"{name}.pem",
+                     "--gossip-key", ca / f"{name}.key"]
             seeds = [word for r in replicas for word in ("--seed", r.gossip)]
             workers = ["--worker-urls", *worker_urls] if not replicas else []
             replicas.append(stack.enter_context(

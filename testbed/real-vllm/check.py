@@ -161,7 +161,8 @@ def leaving_mid_stream_frees_the_engine(b):
     times = []
     for client in b.clients:
         stream = client.chat.completions.create(
-            model=MODEL, messages=user(text("leave", 30)), stream=True, max_tokens=3_800, extra_body={"ignore_eos": True})
+            model=MODEL, messages=user(text("leave", 30)), stream=True, max_tokens=3_800,
+            extra_body={"ignore_eos": True})
         for _ in zip(range(3), stream):
             pass
         assert b.total(running) == 1, "the stream is not running"
@@ -262,4 +263,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -6,6 +6,7 @@
 pub mod balancer;
 pub mod cli;
 pub mod client;
+mod demo;
 pub mod fake_worker;
 pub mod load;
 pub mod replay;

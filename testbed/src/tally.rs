@@ -67,7 +67,7 @@ impl Tally {
         for gap in &outcome.gaps {
             record(&mut self.gaps, *gap);
         }
-        if let Some(failure) = outcome.failure {
+        if let Some(failure) = &outcome.failure {
             *self.failures.entry(failure.to_string()).or_default() += 1;
             self.failed_before_begin += u64::from(!outcome.had_begun());
             return;
@@ -208,11 +208,13 @@ impl fmt::Display for Summary {
         for (kind, count) in &self.failures {
             writeln!(f, "  failed   {count} {kind}")?;
         }
-        writeln!(
-            f,
-            "{:<10} {:>9} {:>9} {:>9} {:>9} {:>9}",
-            "ms", "mean", "p50", "p90", "p99", "max"
-        )?;
+        if self.latency.count + self.gap.count > 0 {
+            writeln!(
+                f,
+                "{:<10} {:>9} {:>9} {:>9} {:>9} {:>9}",
+                "ms", "mean", "p50", "p90", "p99", "max"
+            )?;
+        }
         for (name, times) in [
             ("latency", self.latency),
             ("ttft", self.ttft),

@@ -48,6 +48,19 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// `size` replicas; each asks `seeds` first.
     pub(crate) fn start(size: usize, seed: u64, seeds: &[&str]) -> Self {
+        Self::start_with(size, seed, |_| {
+            seeds.iter().map(|seed| (*seed).to_owned()).collect()
+        })
+    }
+
+    /// `size` replicas, each of which knows only the one before.
+    pub(crate) fn chain(size: usize, seed: u64) -> Self {
+        Self::start_with(size, seed, |at| {
+            at.checked_sub(1).map(name).into_iter().collect()
+        })
+    }
+
+    fn start_with(size: usize, seed: u64, seeds: impl Fn(usize) -> Vec<String>) -> Self {
         chance::start(seed);
         let mut sim = turmoil::Builder::new()
             .tick_duration(TICK)
@@ -72,7 +85,10 @@ impl Cluster {
             .expect("identity");
             let config = GossipConfig {
                 advertise: Some(format!("{name}:{PORT}")),
-                seeds: seeds.iter().map(|seed| format!("{seed}:{PORT}")).collect(),
+                seeds: seeds(at)
+                    .iter()
+                    .map(|seed| format!("{seed}:{PORT}"))
+                    .collect(),
                 ..GossipConfig::new(([0, 0, 0, 0], PORT).into(), Facts::default())
             };
             let network = Arc::new(SimNetwork {

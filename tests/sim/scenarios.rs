@@ -175,6 +175,13 @@ fn bad_seeds_are_harmless() {
     assert!(taken < 5 * SECOND, "{taken:?}");
 }
 
+/// Who knows only a neighbour hears of the others in its gossip, and dials them.
+#[test]
+fn a_chain_of_seeds_becomes_a_mesh() {
+    let mut cluster = Cluster::chain(6, 12);
+    cluster.until_joined(LIMIT);
+}
+
 /// R04: nobody answers at first; the seed comes later.
 #[test]
 fn a_late_seed_is_found() {
@@ -239,4 +246,26 @@ fn a_crash_loop_costs_the_others_nothing() {
     cluster.until("whole again", LIMIT, |cluster| {
         cluster.running().len() == 3 && (0..3).all(|at| cluster.live(at) == 3)
     });
+}
+
+/// G10: all start at once; afterwards gossip and idle load frames cost little.
+#[test]
+fn sixteen_replicas_join_at_once_and_then_cost_little() {
+    let mut cluster = Cluster::start(16, 11, &["r0", "r1"]);
+    let taken = cluster.until_joined(LIMIT);
+    assert!(taken < 5 * SECOND, "{taken:?}");
+    let bytes = |cluster: &Cluster| -> u64 {
+        let sent = cluster.counted(5, "gossip_bytes_total{direction=\"out\"");
+        sent.iter()
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+            .sum()
+    };
+    let before = bytes(&cluster);
+    cluster.run(3 * SECOND);
+    let rate = (bytes(&cluster) - before) / 3;
+    println!(
+        "{rate} payload bytes a second and replica: {:?}",
+        cluster.counted(5, "gossip_bytes_total")
+    );
+    assert!(rate < 100_000, "{rate} bytes a second");
 }

@@ -35,7 +35,7 @@ pub fn create(cluster: &str) -> Result<Authority, IdentityError> {
     check_label("cluster id", cluster)?;
     let key = KeyPair::generate_for(&PKCS_ED25519).map_err(unmade)?;
     let mut params = valid_for(CA_DAYS);
-    params.distinguished_name = named(&format!("grapevine authority of {cluster}"));
+    params.distinguished_name = named(&format!("{AUTHORITY_OF}{cluster}"));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let authority = CertifiedIssuer::self_signed(params, &key).map_err(unmade)?;
@@ -43,6 +43,31 @@ pub fn create(cluster: &str) -> Result<Authority, IdentityError> {
         cert_pem: authority.pem(),
         key_pem: key.serialize_pem(),
     })
+}
+
+/// The cluster that an authority was made for.
+///
+/// # Errors
+/// [`IdentityError::Pem`] if the certificate is none that [`create`] made.
+pub fn cluster_of(ca_cert_pem: &str) -> Result<String, IdentityError> {
+    let unusable = |problem: &str| IdentityError::Pem {
+        what: "the authority's certificate",
+        problem: problem.to_owned(),
+    };
+    let (_, pem) = x509_parser::pem::parse_x509_pem(ca_cert_pem.as_bytes())
+        .map_err(|error| unusable(&error.to_string()))?;
+    let certificate = pem
+        .parse_x509()
+        .map_err(|error| unusable(&error.to_string()))?;
+    let mut names = certificate.subject().iter_common_name();
+    names
+        .next()
+        .and_then(|name| name.as_str().ok())
+        .and_then(|name| name.strip_prefix(AUTHORITY_OF))
+        .map(str::to_owned)
+        .ok_or_else(|| {
+            unusable("it does not say for which cluster; make one with `grapevine ca init`")
+        })
 }
 
 /// Signs a certificate for one replica: [`LEAF_DAYS`] days, dated back 10 minutes so that a replica
@@ -107,6 +132,7 @@ fn unmade(error: rcgen::Error) -> IdentityError {
     IdentityError::Make(error.to_string())
 }
 
+const AUTHORITY_OF: &str = "grapevine authority of ";
 /// Days that a replica's certificate is valid.
 pub const LEAF_DAYS: i64 = 90;
 const CA_DAYS: i64 = 3650;

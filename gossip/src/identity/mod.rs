@@ -20,7 +20,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use crate::replica::ReplicaId;
 
-pub use ca::{Authority, LEAF_DAYS, Leaf, create, issue};
+pub use ca::{Authority, LEAF_DAYS, Leaf, cluster_of, create, issue};
 pub(crate) use tls::{certificate_names, client_config, endpoint_keys, server_config};
 
 /// What a replica proves about itself, checked as a whole when it is made.
@@ -49,6 +49,7 @@ pub struct PemFiles {
 }
 
 /// Why certificates cannot be made or used; each message says what to do.
+#[allow(missing_docs, reason = "the messages name the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// A replica or cluster name is not one DNS label.

@@ -62,6 +62,7 @@ async fn serve(shared: Arc<Shared>, planes: Arc<dyn Planes>, incoming: Incoming)
     peer::meet(&shared, &planes, &member);
     shared.peers().accepted(&member.id, &connection);
     read(&shared, &planes, &member, &connection).await;
+    shared.peers().ended(&member.id);
 }
 
 /// Reads until the connection ends. QUIC bounds how many streams are open at once.

@@ -133,11 +133,20 @@ impl Peers {
     /// Keeps an accepted connection, so that it can be closed; the oldest gives way.
     pub(super) fn accepted(&mut self, id: &ReplicaId, connection: &Connection) {
         let open = self.accepted.entry(id.clone()).or_default();
-        open.retain(|connection| connection.close_reason().is_none());
         if open.len() == limits::CONNECTIONS_PER_PEER {
             open.remove(0).close(Close::Crowded.code(), b"");
         }
         open.push(connection.clone());
+    }
+
+    /// Lets go of the accepted connections of a peer that have ended.
+    pub(super) fn ended(&mut self, id: &ReplicaId) {
+        if let Some(open) = self.accepted.get_mut(id) {
+            open.retain(|connection| connection.close_reason().is_none());
+            if open.is_empty() {
+                self.accepted.remove(id);
+            }
+        }
     }
 
     /// Stops dialling a peer.

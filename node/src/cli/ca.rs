@@ -65,12 +65,25 @@ struct Place {
     /// Directory of the files.
     #[arg(long, default_value = "ca", value_name = "DIR")]
     dir: PathBuf,
-    /// Name of the cluster, as in `serve --cluster-id`.
-    #[arg(long, default_value = "grapevine", value_name = "NAME")]
-    cluster_id: String,
+    /// Name of the cluster, as in `serve --cluster-id`. Default: `grapevine` for a new authority,
+    /// later the name that the authority was made for.
+    #[arg(long, value_name = "NAME")]
+    cluster_id: Option<String>,
 }
 
 impl Place {
+    /// The cluster that the authority was made for, if it is the one that was asked for.
+    fn cluster(&self, ca: &str) -> Result<String, Failure> {
+        let cluster = identity::cluster_of(ca).map_err(refused)?;
+        match &self.cluster_id {
+            Some(wanted) if *wanted != cluster => Err(Failure::Refused(format!(
+                "the authority in {} is that of cluster {cluster}, not {wanted}",
+                self.dir.display()
+            ))),
+            _ => Ok(cluster),
+        }
+    }
+
     fn file(&self, name: &str, extension: &str) -> PathBuf {
         self.dir.join(format!("{name}.{extension}"))
     }
@@ -95,7 +108,8 @@ pub fn ca(args: CaArgs) -> Result<(), Failure> {
 }
 
 fn init(place: &Place, force: bool) -> Result<(), Failure> {
-    let made = identity::create(&place.cluster_id).map_err(refused)?;
+    let cluster = place.cluster_id.as_deref().unwrap_or("grapevine");
+    let made = identity::create(cluster).map_err(refused)?;
     let (cert, key) = (place.file("ca", "pem"), place.file("ca", "key"));
     fs::create_dir_all(&place.dir).map_err(|error| unwritable(&place.dir, &error))?;
     write_pair((&cert, &made.cert_pem), (&key, &made.key_pem), force)?;
@@ -109,7 +123,8 @@ fn issue(place: &Place, replica: &str, force: bool) -> Result<(), Failure> {
     }
     let ca = read(&place.file("ca", "pem"))?;
     let ca_key = read(&place.file("ca", "key"))?;
-    let leaf = identity::issue(&ca, &ca_key, &place.cluster_id, replica).map_err(refused)?;
+    let cluster = place.cluster(&ca)?;
+    let leaf = identity::issue(&ca, &ca_key, &cluster, replica).map_err(refused)?;
     let (cert, key) = (place.file(replica, "pem"), place.file(replica, "key"));
     write_pair((&cert, &leaf.cert_pem), (&key, &leaf.key_pem), force)?;
     print_line(&format!("wrote {} and {}", cert.display(), key.display()))
@@ -121,7 +136,8 @@ fn show(place: &Place, replica: &str) -> Result<(), Failure> {
         cert: place.file(replica, "pem"),
         key: place.file(replica, "key"),
     };
-    let identity = Identity::load(&place.cluster_id, replica, &files).map_err(refused)?;
+    let cluster = place.cluster(&read(&files.ca)?)?;
+    let identity = Identity::load(&cluster, replica, &files).map_err(refused)?;
     let left = identity
         .expires()
         .duration_since(SystemTime::now())
@@ -196,7 +212,7 @@ mod tests {
     fn place(dir: &Path) -> Place {
         Place {
             dir: dir.join("ca"),
-            cluster_id: "demo".to_owned(),
+            cluster_id: Some("demo".to_owned()),
         }
     }
 
@@ -207,6 +223,16 @@ mod tests {
         init(&place, false).expect("an authority");
         issue(&place, "r1", false).expect("a certificate");
         show(&place, "r1").expect("valid");
+        let unnamed = Place {
+            cluster_id: None,
+            dir: place.dir.clone(),
+        };
+        show(&unnamed, "r1").expect("the authority knows its cluster");
+        let other = Place {
+            cluster_id: Some("other".to_owned()),
+            dir: place.dir.clone(),
+        };
+        assert!(issue(&other, "r9", false).is_err());
         for key in ["ca", "r1"] {
             let mode = fs::metadata(place.file(key, "key"))
                 .expect("a key")

@@ -187,7 +187,9 @@ impl Proxy {
 
     fn model(&self, path: &str) -> Response<ResponseBody> {
         let id = path.strip_prefix("/v1/models/").unwrap_or_default();
-        match self.parts.cluster.fleet().pool(id) {
+        // The official client writes the slash of `org/model` as `%2F`.
+        let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
+        match self.parts.cluster.fleet().pool(&id) {
             Some(pool) => json(models::one(pool.model())),
             None => ApiError::new(ErrorKind::ModelNotFound, "this model is not served")
                 .response()
@@ -458,9 +460,12 @@ fn refusal_of(failure: Failure) -> Refusal {
             Refusal::Worker(Box::new(parts), bytes)
         }
         Failure::Late => too_late().into(),
-        Failure::Connect(_) | Failure::Closed(_) => ApiError::new(
+        Failure::Connect(_) => {
+            ApiError::new(ErrorKind::NoWorker, "no worker could be reached; try again").into()
+        }
+        Failure::Closed(_) => ApiError::new(
             ErrorKind::UpstreamFailed,
-            "no worker could be reached; the request was not answered",
+            "every worker that was tried broke off before it answered",
         )
         .into(),
     }

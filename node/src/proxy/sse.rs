@@ -21,12 +21,10 @@ pub struct Usage {
     pub cached_tokens: Option<u64>,
 }
 
-/// Finds `usage` in one JSON object: a plain answer or one event.
+/// Finds `usage` in a plain answer or one event, by its last mention: an answer is not parsed for three
+/// numbers. A mention inside of generated text is escaped, so it does not match.
 pub fn usage_of(json: &[u8]) -> Option<Usage> {
-    #[derive(Deserialize)]
-    struct Answer {
-        usage: Option<RawUsage>,
-    }
+    const NAME: &[u8] = b"\"usage\":";
     #[derive(Deserialize)]
     struct RawUsage {
         #[serde(default)]
@@ -40,7 +38,9 @@ pub fn usage_of(json: &[u8]) -> Option<Usage> {
     struct Details {
         cached_tokens: Option<u64>,
     }
-    let usage = serde_json::from_slice::<Answer>(json).ok()?.usage?;
+    let value = memmem::rfind(json, NAME)? + NAME.len();
+    let mut values = serde_json::Deserializer::from_slice(&json[value..]).into_iter::<RawUsage>();
+    let usage = values.next()?.ok()?;
     Some(Usage {
         prompt_tokens: usage.prompt_tokens,
         completion_tokens: usage.completion_tokens.unwrap_or(0),
@@ -155,6 +155,26 @@ mod tests {
                 cached_tokens: Some(4)
             })
         );
+    }
+
+    #[test]
+    fn usage_is_found_without_parsing_the_answer() {
+        let table: &[(&[u8], Option<u64>)] = &[
+            (
+                br#"{"id":"x","usage":{"prompt_tokens":3,"total_tokens":4},"metrics":null}"#,
+                Some(3),
+            ),
+            (
+                br#"{"text":"\"usage\":{","usage": {"prompt_tokens":3}}"#,
+                Some(3),
+            ),
+            (br#"{"usage":null}"#, None),
+            (br#"{"usage":{"prompt_tokens":"#, None),
+            (b"no answer", None),
+        ];
+        for (json, expected) in table {
+            assert_eq!(usage_of(json).map(|usage| usage.prompt_tokens), *expected);
+        }
     }
 
     #[test]

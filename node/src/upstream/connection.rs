@@ -25,15 +25,14 @@ const READ_BYTES_MAX: usize = 64 * 1024;
 /// Most header lines that a worker may answer with.
 const HEADERS_MAX: usize = 100;
 
+type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
+
 /// A connection to one worker.
 #[derive(Debug)]
 pub struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
-    driver: http1::Connection<TokioIo<TcpStream>, Full<Bytes>>,
-    /// The driver has ended; it must not be polled again.
-    ended: bool,
-    /// A request has been answered on it before.
-    pub reused: bool,
+    /// None once it has ended: a request still in its queue fails only when it is dropped.
+    driver: Option<Driver>,
     /// When it last became idle.
     pub idle_since: Instant,
 }
@@ -56,18 +55,13 @@ impl Connection {
             .map_err(io::Error::other)?;
         Ok(Self {
             sender,
-            driver,
-            ended: false,
-            reused: false,
+            driver: Some(driver),
             idle_since: Instant::now(),
         })
     }
 
     fn drive(&mut self, cx: &mut Context<'_>) {
-        // The driver's own result says nothing that the response or its body does not say as well.
-        if !self.ended && Pin::new(&mut self.driver).poll(cx).is_ready() {
-            self.ended = true;
-        }
+        drive(&mut self.driver, cx);
     }
 
     /// Sends a request and waits for the response's head.
@@ -79,11 +73,9 @@ impl Connection {
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, hyper::Error> {
         let mut answer = std::pin::pin!(self.sender.send_request(request));
-        let (driver, ended) = (&mut self.driver, &mut self.ended);
+        let driver = &mut self.driver;
         poll_fn(|cx| {
-            if !*ended && Pin::new(&mut *driver).poll(cx).is_ready() {
-                *ended = true;
-            }
+            drive(driver, cx);
             answer.as_mut().poll(cx)
         })
         .await
@@ -105,11 +97,21 @@ impl Connection {
     /// After a complete response: can the connection carry another request?
     pub fn is_reusable(&mut self, cx: &mut Context<'_>) -> bool {
         self.drive(cx);
-        !self.ended && self.sender.is_ready()
+        self.driver.is_some() && self.sender.is_ready()
     }
 
     /// Before reuse: has the worker closed it meanwhile?
     pub fn is_still_open(&mut self) -> bool {
         self.is_reusable(&mut Context::from_waker(Waker::noop()))
+    }
+}
+
+/// Polls the driver, and drops it when it has ended.
+fn drive(driver: &mut Option<Driver>, cx: &mut Context<'_>) {
+    // The driver's own result says nothing that the response or its body does not say as well.
+    if let Some(running) = driver
+        && Pin::new(running).poll(cx).is_ready()
+    {
+        *driver = None;
     }
 }

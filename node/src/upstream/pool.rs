@@ -49,7 +49,6 @@ impl IdlePool {
 
     /// Keeps a connection for later; the oldest goes when there are too many.
     pub fn put(&self, mut connection: Connection, now: Instant) {
-        connection.reused = true;
         connection.idle_since = now;
         let mut idle = self.lock();
         if idle.len() >= self.connections_max {

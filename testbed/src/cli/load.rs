@@ -58,9 +58,9 @@ pub struct LoadArgs {
     /// Which API to call
     #[arg(long, value_enum, default_value = "chat")]
     endpoint: Endpoint,
-    /// Model name [default: leave it out]
-    #[arg(long)]
-    model: Option<String>,
+    /// Model name
+    #[arg(long, default_value = "fake-model")]
+    model: String,
     /// Count requests by worker (asks the router to name it)
     #[arg(long)]
     explain: bool,
@@ -98,14 +98,17 @@ impl LoadArgs {
                 max_tokens: self.max_tokens,
                 stream: !self.plain,
                 endpoint: self.endpoint,
-                model: self.model,
+                model: Some(self.model),
             },
             explain: self.explain,
             seed: self.seed,
         };
         let client = Arc::new(Client::new(self.urls, self.spread)?);
         let mut bar = Progress::new("load", self.requests);
-        let report = load::run(client, plan, |done| bar.set(done, String::new)).await;
+        let report = load::run(client, plan, |_, tally| {
+            bar.set(tally.requests(), || format!("{} failed", tally.failed()));
+        });
+        let report = report.await;
         bar.finish();
         if self.json {
             print_json(&serde_json::to_value(&report)?)?;

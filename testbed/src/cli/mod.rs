@@ -4,6 +4,7 @@
 //! they are bound; everything else they say goes to the log.
 
 mod balancer;
+mod demo;
 mod fake_worker;
 mod load;
 mod progress;
@@ -20,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub use balancer::BalancerArgs;
+pub use demo::DemoArgs;
 pub use fake_worker::FakeWorkerArgs;
 pub use load::LoadArgs;
 pub(crate) use progress::Progress;
@@ -36,6 +38,8 @@ pub enum Command {
     Load(LoadArgs),
     /// Send the requests of a recorded trace in scaled time and measure the answers
     Replay(ReplayArgs),
+    /// Start a cluster of processes here, replay a trace, kill a replica and a worker, and judge
+    Demo(DemoArgs),
 }
 
 /// Runs a subcommand; the exit code says whether what it was asked for held.
@@ -45,6 +49,7 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Balancer(args) => args.run().await,
         Command::Load(args) => args.run().await,
         Command::Replay(args) => args.run().await,
+        Command::Demo(args) => args.run().await,
     }
 }
 
@@ -60,15 +65,18 @@ fn print_json(value: &Value) -> anyhow::Result<()> {
         .context("cannot write to stdout")
 }
 
-/// SIGTERM and SIGINT, to be awaited one after the other.
+/// SIGTERM, SIGINT and SIGHUP, to be awaited one after the other.
 struct StopSignals {
     term: Signal,
     int: Signal,
+    hangup: Signal,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopSignal {
+    /// By an operator or a supervisor: may take its time.
     Term,
+    /// By a person at the terminal, or because the terminal is gone: at once.
     Int,
 }
 
@@ -78,6 +86,7 @@ impl StopSignals {
         Ok(Self {
             term: install(SignalKind::terminate())?,
             int: install(SignalKind::interrupt())?,
+            hangup: install(SignalKind::hangup())?,
         })
     }
 
@@ -85,6 +94,7 @@ impl StopSignals {
         tokio::select! {
             _ = self.term.recv() => StopSignal::Term,
             _ = self.int.recv() => StopSignal::Int,
+            _ = self.hangup.recv() => StopSignal::Int,
         }
     }
 }

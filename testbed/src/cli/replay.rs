@@ -47,9 +47,9 @@ pub struct ReplayArgs {
     /// Limit of one request
     #[arg(long, value_parser = humantime::parse_duration, default_value = "300s")]
     timeout: Duration,
-    /// Model name [default: leave it out]
-    #[arg(long)]
-    model: Option<String>,
+    /// Model name
+    #[arg(long, default_value = "fake-model")]
+    model: String,
     /// Workers whose own cache counters are read before and after
     #[arg(long, num_args = 1.., value_delimiter = ',')]
     worker_urls: Vec<Target>,
@@ -92,7 +92,7 @@ impl ReplayArgs {
                 endpoint: self.endpoint,
                 tokens_scale: self.tokens_scale,
                 answers_scale: self.answers_scale,
-                model: self.model,
+                model: Some(self.model),
                 explain: self.explain,
             },
             in_flight_max: self.in_flight_max,

@@ -16,6 +16,9 @@ use super::sse::Events;
 /// Greatest plain body that is kept to look for its usage.
 const PLAIN_BYTES_MAX: usize = 16 << 20;
 
+/// Characters kept of an error event's code: it becomes the name of a count.
+const CODE_CHARS_MAX: usize = 40;
+
 /// What to ask.
 #[derive(Debug, Clone)]
 pub struct Ask {
@@ -30,7 +33,7 @@ pub struct Ask {
 }
 
 /// What went wrong, by what the client saw.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// No connection.
     Connect,
@@ -39,7 +42,7 @@ pub enum Failure {
     /// A status other than 2xx.
     Status(u16),
     /// An error event in a stream, with its code.
-    ErrorEvent(u16),
+    ErrorEvent(String),
     /// The body ended in the middle.
     Cut,
     /// A stream ended in order, but without `[DONE]`.
@@ -88,6 +91,8 @@ pub struct Outcome {
     pub usage: Option<Usage>,
     /// `x-grapevine-worker`.
     pub worker: Option<String>,
+    /// `x-grapevine-replica`.
+    pub replica: Option<String>,
 }
 
 impl Outcome {
@@ -164,6 +169,7 @@ impl Client {
             NoReply::ClosedBeforeHead => Failure::ClosedBeforeHead,
         })?;
         outcome.worker = text(reply.response.headers(), "x-grapevine-worker");
+        outcome.replica = text(reply.response.headers(), "x-grapevine-replica");
         let status = reply.response.status();
         if !status.is_success() {
             // Read to the end so that the connection can be used again; the status is the result.
@@ -243,7 +249,7 @@ async fn read_stream(
 
 /// Takes usage out of an event; returns the code of an error event. Most events have neither, so
 /// they are not parsed.
-fn look_into(data: &[u8], usage: &mut Option<Usage>) -> Option<u16> {
+fn look_into(data: &[u8], usage: &mut Option<Usage>) -> Option<String> {
     let has = |needle: &[u8]| memchr::memmem::find(data, needle).is_some();
     if !has(b"\"usage\":{") && !data.starts_with(b"{\"error\"") {
         return None;
@@ -252,9 +258,11 @@ fn look_into(data: &[u8], usage: &mut Option<Usage>) -> Option<u16> {
     if let Some(reported) = event.usage {
         *usage = Some(reported.into());
     }
-    let code = event.error?.code;
-    let code = code.and_then(|code| code.as_u64().or_else(|| code.as_str()?.parse().ok()));
-    Some(code.and_then(|code| u16::try_from(code).ok()).unwrap_or(0))
+    Some(match event.error?.code {
+        Some(serde_json::Value::String(code)) => code.chars().take(CODE_CHARS_MAX).collect(),
+        Some(code) => code.to_string(),
+        None => "none".to_owned(),
+    })
 }
 
 #[cfg(test)]

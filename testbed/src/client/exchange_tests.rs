@@ -66,7 +66,7 @@ async fn failures_by_kind() {
         ),
         (Fault::stop(Point::Body(0), How::Fin), Failure::Cut, false),
         (Fault::stop(Point::Event(2), How::Rst), Failure::Cut, true),
-        (parse(error_event), Failure::ErrorEvent(503), false),
+        (parse(error_event), Failure::ErrorEvent("503".into()), false),
         (parse(no_done), Failure::NoDone, true),
         (Fault::never_answer(), Failure::Timeout, false),
     ] {
@@ -78,8 +78,8 @@ async fn failures_by_kind() {
         };
         let outcome = client.exchange(&ask(true), limit).await;
         assert_eq!(
-            (outcome.failure, outcome.had_begun()),
-            (Some(failure), begun)
+            (outcome.had_begun(), outcome.failure),
+            (begun, Some(failure))
         );
     }
     worker.kill().await;

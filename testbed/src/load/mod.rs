@@ -69,15 +69,15 @@ pub struct Report {
     pub shed: u64,
 }
 
-/// Runs a plan against a client's targets. `progress` gets the requests finished so far, after
-/// each.
-pub async fn run(client: Arc<Client>, plan: Plan, progress: impl FnMut(u64)) -> Report {
+/// Runs a plan against a client's targets. `observe` gets each outcome as it comes, and the sums so
+/// far.
+pub async fn run(client: Arc<Client>, plan: Plan, observe: impl FnMut(&Outcome, &Tally)) -> Report {
     match plan.arrivals {
-        Arrivals::Closed { clients } => closed(client, plan, clients, progress).await,
+        Arrivals::Closed { clients } => closed(client, plan, clients, observe).await,
         Arrivals::Open {
             rate,
             in_flight_max,
-        } => open(client, plan, rate, in_flight_max, progress).await,
+        } => open(client, plan, rate, in_flight_max, observe).await,
     }
 }
 
@@ -94,7 +94,7 @@ async fn closed(
     client: Arc<Client>,
     plan: Plan,
     clients: usize,
-    mut progress: impl FnMut(u64),
+    mut observe: impl FnMut(&Outcome, &Tally),
 ) -> Report {
     let start = Instant::now();
     let plan = Arc::new(plan);
@@ -121,7 +121,7 @@ async fn closed(
     let mut tally = Tally::default();
     while let Some(outcome) = outcomes.recv().await {
         tally.add(&outcome, Duration::ZERO);
-        progress(tally.requests());
+        observe(&outcome, &tally);
     }
     Report {
         summary: tally.summary(start.elapsed()),
@@ -134,7 +134,7 @@ async fn open(
     plan: Plan,
     rate: f64,
     in_flight_max: usize,
-    mut progress: impl FnMut(u64),
+    mut observe: impl FnMut(&Outcome, &Tally),
 ) -> Report {
     let start = Instant::now();
     let mut random = StdRng::seed_from_u64(plan.seed);
@@ -145,7 +145,7 @@ async fn open(
     let mut number = 0;
     let mut count = |tally: &mut Tally, (outcome, waited): (Outcome, Duration)| {
         tally.add(&outcome, waited);
-        progress(tally.requests());
+        observe(&outcome, tally);
     };
     while number < plan.requests && due - start < plan.duration {
         tokio::select! {
@@ -227,9 +227,11 @@ mod tests {
     async fn closed_loop_sends_exactly_what_was_asked_with_so_many_clients() {
         let (workers, client) = workers(2).await;
         let mut seen = 0;
-        let report = run(client, plan(Arrivals::Closed { clients: 4 }, 50), |n| {
-            seen = n
-        })
+        let report = run(
+            client,
+            plan(Arrivals::Closed { clients: 4 }, 50),
+            |_, tally| seen = tally.requests(),
+        )
         .await;
         assert_eq!(
             (report.summary.succeeded, report.summary.requests, seen),
@@ -258,7 +260,7 @@ mod tests {
             rate: 2_000.0,
             in_flight_max: 10,
         };
-        let report = run(client, plan(arrivals, 100), |_| ()).await;
+        let report = run(client, plan(arrivals, 100), |_, _| ()).await;
         assert_eq!(report.summary.requests + report.shed, 100);
         assert!(report.shed > 0 && workers[0].stats().in_flight_peak <= 10);
     }
@@ -270,7 +272,7 @@ mod tests {
             duration: Duration::from_millis(50),
             ..plan(Arrivals::Closed { clients: 2 }, u64::MAX)
         };
-        let report = run(client, plan, |_| ()).await;
+        let report = run(client, plan, |_, _| ()).await;
         assert!(report.summary.requests > 0);
     }
 

@@ -1,0 +1,157 @@
+"""The routers that cost.py compares, and the workers behind them, each pinned to a core.
+
+Every router gets one core and keeps its connections to the workers; nginx and haproxy pass streams on unbuffered.
+"""
+from pathlib import Path
+
+from processes import Child, Replica, answers, ask, free_port, until
+
+READY_S = 15
+CHAT_REPLY = ('{"id":"chatcmpl-0","object":"chat.completion","created":1,"model":"fake-model","choices":[{"index":0,'
+              '"message":{"role":"assistant","content":"' + "word " * 40 + '"},"finish_reason":"stop"}],'
+              '"usage":{"prompt_tokens":256,"total_tokens":296,"completion_tokens":40,'
+              '"prompt_tokens_details":{"cached_tokens":240}}}')
+MODELS_REPLY = '{"object":"list","data":[{"id":"fake-model","object":"model","created":1,"owned_by":"bench"}]}'
+
+
+def on_core(core):
+    return ["taskset", "-c", str(core)]
+
+
+def instant_workers(folder, count, core):
+    """Workers that read the whole request and answer at once: one haproxy process, `count` ports.
+
+    A fake worker models an engine; here it would be what limits the rate.
+    """
+    ports = [free_port() for _ in range(count)]
+    config = Path(folder, "workers.cfg")
+    for name, reply in ("chat", CHAT_REPLY), ("models", MODELS_REPLY):
+        Path(folder, f"{name}.json").write_text(reply)
+    config.write_text(f"""
+global
+  nbthread 1
+  maxconn 8192
+  tune.bufsize 262144
+defaults
+  mode http
+  timeout client 1h
+  timeout http-request 10s
+  timeout http-keep-alive 5s
+frontend workers
+{"".join(f"  bind 127.0.0.1:{port}{chr(10)}" for port in ports)}
+  http-request return status 200 if {{ path /health }}
+  http-request return status 200 content-type application/json file {folder}/models.json if {{ path /v1/models }}
+  http-request wait-for-body time 10s
+  http-request return status 200 content-type application/json file {folder}/chat.json
+""")
+    child = Child(["haproxy", "-q", "-f", config], Path(folder, "workers.log"), prefix=on_core(core))
+    return child, [f"127.0.0.1:{port}" for port in ports]
+
+
+def fake_worker(binary, folder, core, arguments):
+    """A fake worker with vLLM's surface: (child, address)."""
+    child = Child([binary, "fake-worker", "--port", 0, *arguments], Path(folder, "fake-worker.log"), announces=True,
+                  prefix=on_core(core))
+    return child, child.listening()["http"]
+
+
+class Nginx(Child):
+    title = "nginx"
+
+    def __init__(self, _binary, folder, workers, core):
+        self.data = f"127.0.0.1:{free_port()}"
+        config = Path(folder, "nginx.conf")
+        config.write_text(f"""
+daemon off;
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log stderr warn;
+events {{ worker_connections 8192; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  client_max_body_size 16m;
+  client_body_buffer_size 256k;     # else bodies above 16 kB go through a file
+  keepalive_requests 1000000000;
+  upstream workers {{
+{"".join(f"    server {worker};{chr(10)}" for worker in workers)}
+    keepalive 1024;
+    keepalive_requests 1000000000;
+    keepalive_timeout 4s;
+  }}
+  server {{
+    listen {self.data} backlog=4096;
+    location / {{
+      proxy_pass http://workers;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_buffering off;
+      proxy_read_timeout 1h;
+    }}
+  }}
+}}
+""")
+        super().__init__(["nginx", "-c", config, "-e", "stderr"], Path(folder, "nginx.log"), prefix=on_core(core))
+
+
+class Haproxy(Child):
+    title = "haproxy"
+
+    def __init__(self, _binary, folder, workers, core):
+        self.data = f"127.0.0.1:{free_port()}"
+        config = Path(folder, "haproxy.cfg")
+        config.write_text(f"""
+global
+  nbthread 1
+  maxconn 8192
+defaults
+  mode http
+  timeout connect 1s
+  timeout client 1h
+  timeout server 1h
+  http-reuse always
+frontend front
+  bind {self.data} backlog 4096
+  default_backend workers
+backend workers
+  balance roundrobin
+{"".join(f"  server w{n} {worker} pool-max-conn 1024{chr(10)}" for n, worker in enumerate(workers))}
+""")
+        super().__init__(["haproxy", "-q", "-f", config], Path(folder, "haproxy.log"), prefix=on_core(core))
+
+
+class Grapevine(Replica):
+    """Default settings: policy `prefix`, every body parsed and hashed, one log line a request."""
+
+    title, arguments = "grapevine", ()
+
+    def __init__(self, binary, folder, workers, core):
+        urls = [f"http://{worker}" for worker in workers]
+        super().__init__(binary, "bench", folder, ["--worker-urls", *urls, *self.arguments], prefix=on_core(core))
+
+
+class GrapevineQuiet(Grapevine):
+    """Without the line for each request."""
+
+    title, arguments = "grapevine --log-level=warn", ("--log-level", "warn")
+
+
+ROUTERS = (Nginx, Haproxy, Grapevine, GrapevineQuiet)
+
+
+def wait_until_routing(router, worker_count):
+    """Waits until the router serves, and Grapevine has learned the models of all workers."""
+    until(lambda: answers(router.data, "/v1/models"), READY_S, f"{router.title} that answers")
+    if isinstance(router, Replica):
+        def learned():
+            pools = router.admin_get("/ring")["pools"]
+            return any(len(pool["workers"]) == worker_count for pool in pools)
+        until(learned, READY_S, "workers whose models are known")
+    status, _, body = ask(router.data, "POST", "/v1/chat/completions",
+                          '{"model":"fake-model","max_tokens":1,"messages":[{"role":"user","content":"hello"}]}',
+                          {"content-type": "application/json"})
+    assert status == 200, f"{router.title} answers {status}: {body[:300]!r}"

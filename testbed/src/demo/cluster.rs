@@ -1,0 +1,309 @@
+//! A whole cluster of processes on loopback: replicas with mutual TLS, fake workers, a balancer.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use hyper::Method;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::DemoPlan;
+use super::process::{self, Process};
+use crate::client::{Ask, Client, Target};
+
+/// Limit of one control request.
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit for all replicas to hold the same ring of all workers.
+const AGREE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Limit for counts of requests in flight to return to zero when the load has ended.
+const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
+const CLUSTER_ID: &str = "demo";
+/// Model that the fake workers serve.
+pub(super) const MODEL: &str = "fake-model";
+
+/// The certificates of one demo, used by each of its clusters.
+pub(super) async fn make_certificates(plan: &DemoPlan, dir: &Path) -> anyhow::Result<()> {
+    let place = |action: &str| {
+        let dir = dir.display().to_string();
+        vec![
+            "ca".into(),
+            action.into(),
+            "--dir".into(),
+            dir,
+            "--cluster-id".into(),
+            CLUSTER_ID.into(),
+        ]
+    };
+    process::finish("ca-init", &place("init"), dir).await?;
+    for index in 1..=plan.replicas {
+        let mut arguments = place("issue");
+        arguments.push(format!("r{index}"));
+        process::finish(&format!("ca-issue-r{index}"), &arguments, dir).await?;
+    }
+    Ok(())
+}
+
+/// A router replica.
+pub(super) struct Replica {
+    process: Process,
+    admin: Arc<Client>,
+}
+
+/// What `GET /ring` says, as far as the demo looks.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct Ring {
+    pub(super) digest: String,
+    pub(super) workers: usize,
+}
+
+/// What `POST /explain` says, as far as the demo looks.
+#[derive(Debug, Deserialize)]
+pub(super) struct Explained {
+    /// Where the request would go now.
+    pub(super) worker: Option<String>,
+    order: Vec<Candidate>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Candidate {
+    in_flight: f64,
+}
+
+impl Explained {
+    /// No worker has a request in flight, as far as this replica knows.
+    fn is_quiet(&self) -> bool {
+        self.order
+            .iter()
+            .all(|candidate| candidate.in_flight < 0.01)
+    }
+}
+
+impl Replica {
+    pub(super) fn name(&self) -> &str {
+        self.process.name()
+    }
+
+    pub(super) async fn ring(&self) -> anyhow::Result<Ring> {
+        self.admin.json("/ring", CONTROL_TIMEOUT).await
+    }
+}
+
+async fn explain(admin: &Client, ask: &Ask) -> anyhow::Result<Explained> {
+    let path = format!("/explain?path={}", ask.path);
+    let text = admin
+        .text(Method::POST, &path, ask.body.clone(), CONTROL_TIMEOUT)
+        .await?;
+    serde_json::from_str(&text).context("reply of /explain")
+}
+
+/// The running cluster.
+pub(super) struct Cluster {
+    pub(super) replicas: Vec<Replica>,
+    pub(super) workers: Vec<Process>,
+    balancer: Process,
+}
+
+impl Cluster {
+    /// Starts everything, registers the workers through the first replica, and waits until all
+    /// replicas hold the same ring.
+    pub(super) async fn start(plan: &DemoPlan, policy: &str, dir: &Path) -> anyhow::Result<Self> {
+        let logs = dir.join(policy);
+        std::fs::create_dir_all(&logs).context("cannot make a directory for logs")?;
+        let mut workers = Vec::new();
+        for index in 1..=plan.workers {
+            let name = format!("w{index}");
+            workers.push(Process::start(&name, &worker_arguments(plan), &logs).await?);
+        }
+        let mut replicas: Vec<Replica> = Vec::new();
+        let mut seeds: Vec<String> = Vec::new();
+        for index in 1..=plan.replicas {
+            let name = format!("r{index}");
+            let arguments = replica_arguments(&name, policy, &seeds, dir);
+            let process = Process::start(&name, &arguments, &logs).await?;
+            seeds.push(process.address("gossip")?);
+            let admin: Target = format!("http://{}", process.address("admin")?).parse()?;
+            replicas.push(Replica {
+                process,
+                admin: Arc::new(Client::one(admin)),
+            });
+        }
+        let mut arguments: Vec<String> = [
+            "balancer",
+            "--port",
+            "0",
+            "--check-path",
+            "/readiness",
+            "--check-interval",
+            "200ms",
+        ]
+        .map(Into::into)
+        .into();
+        for replica in &replicas {
+            arguments.extend(["--backend".into(), replica.process.address("data")?]);
+        }
+        let balancer = Process::start("balancer", &arguments, &logs).await?;
+        let cluster = Self {
+            replicas,
+            workers,
+            balancer,
+        };
+        cluster.register_workers().await?;
+        cluster.agreed(plan.workers).await?;
+        Ok(cluster)
+    }
+
+    /// The balancer's address: where clients go.
+    pub(super) fn front(&self) -> anyhow::Result<Target> {
+        format!("http://{}", self.balancer.address("http")?).parse()
+    }
+
+    pub(super) fn worker_targets(&self) -> anyhow::Result<Vec<Target>> {
+        let target = |worker: &Process| format!("http://{}", worker.address("http")?).parse();
+        self.workers.iter().map(target).collect()
+    }
+
+    /// All rings, in the order of the replicas.
+    pub(super) async fn rings(&self) -> anyhow::Result<Vec<Ring>> {
+        let mut rings = Vec::new();
+        for replica in &self.replicas {
+            rings.push(replica.ring().await?);
+        }
+        Ok(rings)
+    }
+
+    /// Where each replica would send this request now; all are asked at the same time.
+    pub(super) async fn explain(&self, ask: &Ask) -> anyhow::Result<Vec<Explained>> {
+        let mut answers = Vec::new();
+        for replica in &self.replicas {
+            let (admin, ask) = (Arc::clone(&replica.admin), ask.clone());
+            let answer = tokio::spawn(async move { explain(&admin, &ask).await });
+            answers.push(AbortOnDropHandle::new(answer));
+        }
+        let mut explained = Vec::new();
+        for answer in answers {
+            explained.push(answer.await.context("asking does not panic")??);
+        }
+        Ok(explained)
+    }
+
+    /// Waits until no replica counts anything in flight on any worker.
+    pub(super) async fn quiet(&self, ask: &Ask) -> anyhow::Result<()> {
+        let start = Instant::now();
+        while !self.explain(ask).await?.iter().all(Explained::is_quiet) {
+            anyhow::ensure!(
+                start.elapsed() < QUIET_TIMEOUT,
+                "in-flight counts do not return to zero"
+            );
+            sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
+    /// Kills the last replica as `kill -9` does; returns its name.
+    pub(super) async fn kill_replica(&mut self) -> anyhow::Result<String> {
+        let victim = self.replicas.pop().context("no replica is left")?;
+        let name = victim.name().to_owned();
+        victim.process.kill().await?;
+        Ok(name)
+    }
+
+    /// Kills the last worker as `kill -9` does; returns its name.
+    pub(super) async fn kill_worker(&mut self) -> anyhow::Result<String> {
+        let victim = self.workers.pop().context("no worker is left")?;
+        let name = victim.name().to_owned();
+        victim.kill().await?;
+        Ok(name)
+    }
+
+    /// Ends all processes.
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
+        self.balancer.kill().await?;
+        for replica in self.replicas {
+            replica.process.kill().await?;
+        }
+        for worker in self.workers {
+            worker.kill().await?;
+        }
+        Ok(())
+    }
+
+    async fn register_workers(&self) -> anyhow::Result<()> {
+        let admin = &self.replicas.first().context("there is no replica")?.admin;
+        for worker in &self.workers {
+            let url = format!("http://{}", worker.address("http")?);
+            let body = json!({ "id": worker.name(), "url": url, "models": [MODEL] }).to_string();
+            admin
+                .text(Method::POST, "/workers", body, CONTROL_TIMEOUT)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn agreed(&self, workers: usize) -> anyhow::Result<()> {
+        let start = Instant::now();
+        loop {
+            let rings = self.rings().await?;
+            let first = &rings[0];
+            if first.workers == workers && rings.iter().all(|ring| ring == first) {
+                return Ok(());
+            }
+            anyhow::ensure!(
+                start.elapsed() < AGREE_TIMEOUT,
+                "the replicas do not agree: {rings:?}"
+            );
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+fn worker_arguments(plan: &DemoPlan) -> Vec<String> {
+    let speed = plan.speed.to_string();
+    [
+        "fake-worker",
+        "--port",
+        "0",
+        "--exit-on-sigterm",
+        "--served-model-name",
+        MODEL,
+        "--speed",
+        &speed,
+    ]
+    .into_iter()
+    .chain(plan.worker_flags.iter().map(String::as_str))
+    .map(Into::into)
+    .collect()
+}
+
+fn replica_arguments(name: &str, policy: &str, seeds: &[String], dir: &Path) -> Vec<String> {
+    let file = |file: &str| dir.join(file).display().to_string();
+    let mut arguments: Vec<String> = [
+        "serve",
+        "--port",
+        "0",
+        "--admin-port",
+        "0",
+        "--gossip-port",
+        "0",
+        "--disable-prometheus",
+    ]
+    .map(Into::into)
+    .into();
+    for (flag, value) in [
+        ("--replica-id", name.to_owned()),
+        ("--cluster-id", CLUSTER_ID.to_owned()),
+        ("--policy", policy.to_owned()),
+        ("--gossip-ca", file("ca.pem")),
+        ("--gossip-cert", file(&format!("{name}.pem"))),
+        ("--gossip-key", file(&format!("{name}.key"))),
+    ] {
+        arguments.extend([flag.into(), value]);
+    }
+    for seed in seeds {
+        arguments.extend(["--seed".into(), seed.clone()]);
+    }
+    arguments
+}

@@ -1,0 +1,151 @@
+//! The main job on one machine: a cluster of processes, a real trace, and two murders.
+//!
+//! Starts this binary several times (`ca`, `serve`, `fake-worker`, `balancer`), replays the trace
+//! through the balancer under `prefix` and under `random`, kills a replica and a worker under
+//! load, and says what clients saw. It uses the command line and the HTTP surface alone, as any
+//! user would.
+
+mod agreement;
+mod chaos;
+mod cluster;
+mod live;
+mod process;
+mod report;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::sync::watch;
+
+use chaos::Victim;
+use cluster::{Cluster, MODEL};
+use live::Live;
+use report::{Report, Round};
+
+use crate::cli::Progress;
+use crate::client::Client;
+use crate::load::Endpoint;
+use crate::replay::{self, Plan, Shape, Trace};
+
+/// Prompts of one agreement check.
+const SAMPLES: u64 = 100;
+
+/// Size and speed of the demo.
+#[derive(Debug, Clone)]
+pub(crate) struct DemoPlan {
+    pub(crate) replicas: usize,
+    pub(crate) workers: usize,
+    /// Rows of the embedded trace.
+    pub(crate) requests: usize,
+    /// Trace seconds, and seconds of the modelled workers, per real second.
+    pub(crate) speed: f64,
+    pub(crate) tokens_scale: f64,
+    pub(crate) answers_scale: f64,
+    /// Further flags for each `fake-worker`.
+    pub(crate) worker_flags: Vec<String>,
+}
+
+/// Runs the demo in `dir`; true when everything promised held.
+pub(crate) async fn run(plan: &DemoPlan, dir: &Path, json: bool) -> anyhow::Result<bool> {
+    let mut trace = Trace::embedded()?;
+    trace.truncate(plan.requests);
+    let trace = Arc::new(trace);
+    cluster::make_certificates(plan, dir).await?;
+
+    eprintln!(
+        "starting {} replicas, {} workers, balancer",
+        plan.replicas, plan.workers
+    );
+    let cluster = Cluster::start(plan, "random", dir).await?;
+    let random = round(plan, &trace, &cluster, "random").await?;
+    cluster.stop().await?;
+
+    let mut cluster = Cluster::start(plan, "prefix", dir).await?;
+    let prefix = round(plan, &trace, &cluster, "prefix").await?;
+
+    eprintln!("killing a replica under load");
+    let samples = agreement::samples(2, SAMPLES);
+    cluster.quiet(&samples[0]).await?;
+    let before = agreement::placements(&cluster, &samples).await?;
+    let replica_killed = chaos::strike(&mut cluster, Victim::Replica, 11).await?;
+    cluster.quiet(&samples[0]).await?;
+    let after = agreement::placements(&cluster, &samples).await?;
+    let unmoved = agreement::over_time(&before, &after);
+
+    eprintln!("killing a worker under load");
+    let worker_killed = chaos::strike(&mut cluster, Victim::Worker, 12).await?;
+    cluster.stop().await?;
+
+    let report = Report {
+        speed: plan.speed,
+        prefix,
+        random,
+        replica_killed,
+        unmoved,
+        worker_killed,
+    };
+    if json {
+        println!("{}", serde_json::to_string(&report).context("report")?);
+    } else {
+        println!("{report}");
+    }
+    Ok(report.held())
+}
+
+/// Replays the trace and watches the replicas meanwhile.
+async fn round(
+    plan: &DemoPlan,
+    trace: &Arc<Trace>,
+    cluster: &Cluster,
+    policy: &str,
+) -> anyhow::Result<Round> {
+    let replay_plan = Plan {
+        trace: Arc::clone(trace),
+        speed: plan.speed,
+        shape: Shape {
+            endpoint: Endpoint::Chat,
+            tokens_scale: plan.tokens_scale,
+            answers_scale: plan.answers_scale,
+            model: Some(MODEL.to_owned()),
+            explain: true,
+        },
+        in_flight_max: 512,
+        timeout: Duration::from_secs(60),
+        worker_urls: cluster.worker_targets()?,
+    };
+    let live = watch::Sender::new(Live::default());
+    let mut bar = Progress::new(policy, trace.rows.len() as u64);
+    let client = Arc::new(Client::one(cluster.front()?));
+    let replayed = replay::run(client, replay_plan, |now| {
+        bar.set(now.tally.requests(), || {
+            let seen = live.borrow();
+            format!(
+                "hits {:.1} %, TTFT {} ms, {} failed, agreement {:.0} %, {}",
+                100.0 * seen.cache.hit_rate(),
+                now.tally.first_event_p50().as_millis(),
+                now.tally.failed(),
+                seen.agreement.percent(),
+                seen.ring
+            )
+        });
+    });
+    // The watch never ends by itself; the replay decides.
+    let report = tokio::select! {
+        report = replayed => report?,
+        Err(error) = live::watch(cluster, &live) => return Err(error),
+    };
+    bar.finish();
+    let digests = cluster.rings().await?.into_iter().map(|ring| ring.digest);
+    let samples = agreement::samples(2, SAMPLES);
+    cluster.quiet(&samples[0]).await?;
+    let quiet = agreement::placements(cluster, &samples).await?;
+    Ok(Round {
+        policy: policy.to_owned(),
+        replay: report,
+        agreement_under_load: live.borrow().agreement,
+        agreement_quiet: agreement::among_replicas(&quiet),
+        digests: digests.collect(),
+    })
+}

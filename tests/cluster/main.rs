@@ -1,0 +1,12 @@
+//! Clusters of real processes on loopback: QUIC with mutual TLS, HTTP streams, real signals.
+//!
+//! `../README.md` says which row of the test matrix each file is for.
+
+mod agreement;
+mod convergence;
+mod hot_prompt;
+mod replica_kill;
+mod seeds;
+mod shutdown;
+mod strangers;
+mod worker_kill;

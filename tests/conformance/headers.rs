@@ -1,0 +1,220 @@
+//! Which headers cross the replica, in which direction.
+
+use std::collections::BTreeSet;
+
+use grapevine_testbed::fake_worker::{Canned, Entry, Fault, Rule};
+use grapevine_tests::chat::{MODEL, chat};
+use grapevine_tests::http1::{self, Response};
+
+use crate::house::House;
+
+async fn ask(house: &House, headers: &[(&str, &str)]) -> Response {
+    let body = chat("headers", 1).to_string();
+    let path = "/v1/chat/completions";
+    http1::exchange(house.data(), "POST", path, headers, body.as_bytes()).await
+}
+
+fn last_seen(house: &House) -> Entry {
+    let log = house.workers[0].log();
+    log.last().expect("the worker was asked").clone()
+}
+
+fn values<'a>(entry: &'a Entry, name: &str) -> Vec<&'a str> {
+    let named = entry
+        .headers
+        .iter()
+        .filter(|(n, _)| n.eq_ignore_ascii_case(name));
+    named.map(|(_, value)| value.as_str()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_one_id_at_client_and_worker() {
+    let house = House::new(1).await;
+    let long = "a".repeat(128);
+    let too_long = "a".repeat(129);
+    for (name, id, kept) in [
+        ("x-request-id", "client.id_1-2", true),
+        ("x-request-id", long.as_str(), true),
+        ("x-correlation-id", "from-elsewhere", true),
+        ("x-request-id", too_long.as_str(), false),
+        ("x-request-id", "two words", false),
+        ("x-request-id", "quote\"", false),
+        ("x-request-id", "\u{1b}[31mred", false),
+        ("x-request-id", "caf\u{e9}", false),
+        ("x-request-id", "", false),
+    ] {
+        // ESC is no header value at all: refused before the id is looked at.
+        let answer = ask(&house, &[(name, id)]).await;
+        if id.contains('\u{1b}') {
+            assert_eq!(answer.head.status, 400);
+            continue;
+        }
+        let returned = answer.head.header("x-request-id").expect("always there");
+        assert_eq!(returned == id, kept, "{id:?} -> {returned:?}");
+        assert_eq!(values(&last_seen(&house), "x-request-id"), [returned]);
+        let valid = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        assert!(returned.chars().all(valid), "{returned:?}");
+    }
+    let made: BTreeSet<String> = {
+        let mut made = BTreeSet::new();
+        for _ in 0..20 {
+            let answer = ask(&house, &[]).await;
+            let id = answer.head.header("x-request-id").expect("always there");
+            made.insert(id.to_owned());
+        }
+        made
+    };
+    assert_eq!(made.len(), 20, "an id is made for each request");
+    let refused = http1::exchange(
+        house.data(),
+        "POST",
+        "/v1/chat/completions",
+        &[("x-request-id", "bad-body")],
+        b"{",
+    )
+    .await;
+    assert_eq!(refused.head.status, 400);
+    assert_eq!(refused.head.header("x-request-id"), Some("bad-body"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_end_to_end_headers_reach_the_worker() {
+    let house = House::new(1).await;
+    let answer = ask(
+        &house,
+        &[
+            ("authorization", "Bearer client-key"),
+            ("accept", "application/json"),
+            ("user-agent", "OpenAI/Python"),
+            ("x-stainless-lang", "python"),
+            ("x-session-id", "s-1"),
+            (
+                "traceparent",
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            ),
+            ("connection", "keep-alive, x-hop-secret"),
+            ("x-hop-secret", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers"),
+            ("upgrade", "websocket"),
+            ("proxy-authorization", "Basic eDp5"),
+            ("proxy-connection", "keep-alive"),
+            ("x-grapevine-explain", "1"),
+            ("x-grapevine-worker", "http://127.0.0.1:1"),
+            ("X-Grapevine-Anything", "1"),
+        ],
+    )
+    .await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    let seen = last_seen(&house);
+    for (name, value) in [
+        ("authorization", "Bearer client-key"),
+        ("accept", "application/json"),
+        ("user-agent", "OpenAI/Python"),
+        ("x-stainless-lang", "python"),
+        ("x-session-id", "s-1"),
+        (
+            "traceparent",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        ),
+        ("content-type", "application/json"),
+    ] {
+        assert_eq!(values(&seen, name), [value], "{name}");
+    }
+    for name in [
+        "x-hop-secret",
+        "keep-alive",
+        "te",
+        "upgrade",
+        "proxy-authorization",
+        "proxy-connection",
+        "x-grapevine-explain",
+        "x-grapevine-worker",
+        "x-grapevine-anything",
+    ] {
+        assert!(values(&seen, name).is_empty(), "{name} reached the worker");
+    }
+    let worker = house.workers[0].addr().to_string();
+    assert_eq!(values(&seen, "host"), [worker.as_str()]);
+    assert_eq!(values(&seen, "content-length").len(), 1);
+
+    let doubled = [("authorization", "Bearer a"), ("authorization", "Bearer b")];
+    let before = house.workers[0].log().len();
+    let answer = ask(&house, &doubled).await;
+    let passed = house.workers[0].log().len() > before;
+    assert!(
+        !passed || values(&last_seen(&house), "authorization").len() == 1,
+        "two Authorization headers reached the worker; status {}",
+        answer.head.status
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_end_to_end_headers_reach_the_client() {
+    let house = House::new(1).await;
+    let headers = [
+        ("content-type", "application/json"),
+        ("x-model-version", "7"),
+        ("set-cookie", "a=1"),
+        ("set-cookie", "b=2"),
+        ("connection", "x-hop"),
+        ("x-hop", "1"),
+        ("keep-alive", "timeout=5"),
+        ("proxy-authenticate", "Basic"),
+        ("upgrade", "h2c"),
+    ];
+    let reply = Canned {
+        status: 200,
+        headers: headers.map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec(),
+        body: Some("{\"from\":\"worker\"}".to_owned()),
+        repeat: 1,
+        gzip: false,
+    };
+    let fault = Fault {
+        reply: Some(reply),
+        ..Fault::default()
+    };
+    house.workers[0]
+        .add_rule(Rule::next(1, fault))
+        .expect("room for a rule");
+    let answer = ask(&house, &[]).await;
+    assert_eq!(answer.text(), "{\"from\":\"worker\"}");
+    assert_eq!(answer.head.header("x-model-version"), Some("7"));
+    let cookies = answer
+        .head
+        .headers
+        .iter()
+        .filter(|(name, _)| name == "set-cookie");
+    assert_eq!(cookies.count(), 2, "both arrive");
+    for name in [
+        "connection",
+        "x-hop",
+        "keep-alive",
+        "proxy-authenticate",
+        "upgrade",
+    ] {
+        assert_eq!(answer.head.header(name), None, "{name} reached the client");
+    }
+    let internal = |head: &http1::Head| {
+        let names = head.headers.iter().map(|(name, _)| name.clone());
+        names
+            .filter(|name| name.starts_with("x-grapevine-"))
+            .collect::<BTreeSet<_>>()
+    };
+    assert!(internal(&answer.head).is_empty());
+
+    let explained = ask(&house, &[("x-grapevine-explain", "1")]).await;
+    let names = ["digest", "reason", "replica", "worker"].map(|n| format!("x-grapevine-{n}"));
+    assert_eq!(internal(&explained.head), BTreeSet::from(names));
+    assert_eq!(
+        explained.head.header("x-grapevine-worker"),
+        Some(house.workers[0].url().as_str())
+    );
+    assert_eq!(explained.head.header("x-grapevine-replica"), Some("r1"));
+    let ring = house.cluster.replicas[0].admin().ring().await;
+    assert_eq!(
+        explained.head.header("x-grapevine-digest"),
+        Some(ring.digest.as_str())
+    );
+    assert_eq!(ring.pools[0].model, MODEL);
+}

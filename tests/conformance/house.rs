@@ -1,0 +1,86 @@
+//! One replica and its fake workers.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use grapevine_testbed::fake_worker::{Config, Entry, FakeWorker};
+use grapevine_tests::chat;
+use grapevine_tests::cluster::{Cluster, Plan};
+use grapevine_tests::invariants;
+use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::Value;
+
+/// A replica and its workers.
+pub(crate) struct House {
+    pub(crate) cluster: Cluster,
+    pub(crate) workers: Vec<FakeWorker>,
+}
+
+/// A worker that answers at once.
+pub(crate) fn quick() -> Config {
+    chat::paced(Duration::from_millis(1))
+}
+
+impl House {
+    /// Starts `count` quick workers and a replica that knows them.
+    pub(crate) async fn new(count: usize) -> Self {
+        Self::of(Plan::default(), vec![quick(); count]).await
+    }
+
+    /// Starts workers of these configurations and a replica with this plan.
+    pub(crate) async fn of(mut plan: Plan, configs: Vec<Config>) -> Self {
+        let mut workers = Vec::with_capacity(configs.len());
+        for config in configs {
+            let models: Vec<String> = config.models.clone();
+            let models: Vec<&str> = models.iter().map(String::as_str).collect();
+            let worker = chat::worker(config).await;
+            plan = plan.worker(&worker.url(), &models);
+            workers.push(worker);
+        }
+        let configured = plan.worker_count();
+        let mut cluster = plan.found().await;
+        let admin = cluster.join("r1", Vec::new()).await.admin();
+        // It serves before it is ready: alone it first looks for others for a while.
+        eventually(LIMIT, "the replica knows its workers", async || {
+            let known = admin.ring().await.workers;
+            (known == configured)
+                .then_some(())
+                .ok_or_else(|| format!("{known} workers"))
+        })
+        .await;
+        Self { cluster, workers }
+    }
+
+    /// The data port.
+    pub(crate) fn data(&self) -> SocketAddr {
+        self.cluster.replicas[0].data()
+    }
+
+    /// The index of the worker that this chat goes to while nothing else happens, once all are healthy.
+    pub(crate) async fn home(&self, chat: &Value) -> usize {
+        let admin = self.cluster.replicas[0].admin();
+        eventually(LIMIT, "all workers are healthy", async || {
+            let workers = admin.workers().await;
+            let healthy = workers.iter().all(|worker| worker.health == "healthy");
+            healthy.then_some(()).ok_or_else(|| format!("{workers:?}"))
+        })
+        .await;
+        let explained = admin.explain(std::slice::from_ref(chat)).await;
+        let url = explained[0].worker.as_ref().expect("somebody is healthy");
+        let home = self.workers.iter().position(|worker| worker.url() == *url);
+        home.expect("workers are named by their URL")
+    }
+
+    /// What the workers saw of requests with this text in the value of `x-request-id`.
+    pub(crate) fn seen(&self, request_id: &str) -> Vec<Entry> {
+        let entries = self.workers.iter().flat_map(FakeWorker::log);
+        entries
+            .filter(|entry| entry.request_id.as_deref() == Some(request_id))
+            .collect()
+    }
+
+    /// The end of a test: what every test of a cluster must leave behind.
+    pub(crate) async fn close(self) {
+        invariants::hold(&self.cluster, &self.workers, &[]).await;
+    }
+}

@@ -1,0 +1,111 @@
+//! HTTP/2 with prior knowledge: the same answers, many at once on one connection, and resets that count.
+
+use grapevine_tests::chat::{self, chat, paced, streamed};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1;
+use grapevine_tests::wait::{LIMIT, eventually};
+use reqwest::{Client, Version};
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::Duration;
+
+use crate::house::House;
+
+fn client() -> Client {
+    // A second installation in this process changes nothing.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::builder()
+        .http2_prior_knowledge()
+        .no_proxy()
+        .tls_certs_only([])
+        .build()
+        .expect("a client can be built")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_over_http2_are_those_over_http1() {
+    let house = House::new(2).await;
+    let url = format!("http://{}/v1/chat/completions", house.data());
+    let client = client();
+    let mut requests = JoinSet::new();
+    for number in 0..40 {
+        let (client, url, data) = (client.clone(), url.clone(), house.data());
+        requests.spawn(async move {
+            let prompt = format!("question {number}");
+            let plain = client
+                .post(&url)
+                .json(&chat(&prompt, 3))
+                .send()
+                .await
+                .expect("answered");
+            assert_eq!(
+                (plain.status().as_u16(), plain.version()),
+                (200, Version::HTTP_2)
+            );
+            assert!(plain.headers().contains_key("x-request-id"));
+            let plain: Value = plain.json().await.expect("JSON");
+            let over_http1 = http1::post(data, "/v1/chat/completions", &chat(&prompt, 3)).await;
+            let text = |answer: &Value| answer["choices"][0]["message"]["content"].clone();
+            assert_eq!(text(&plain), text(&over_http1.json()));
+
+            let stream = client
+                .post(&url)
+                .json(&streamed(&prompt, 5))
+                .send()
+                .await
+                .expect("answered");
+            let stream = stream.text().await.expect("a whole stream");
+            assert!(stream.ends_with("data: [DONE]\n\n"), "{stream}");
+            assert_eq!(
+                stream.matches("data: ").count(),
+                7,
+                "role, 5 tokens, [DONE]"
+            );
+        });
+    }
+    requests.join_all().await;
+    let wrong = client.post(&url).body("{").send().await.expect("answered");
+    assert_eq!(wrong.status().as_u16(), 400);
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    assert!(
+        metrics.sum("grapevine_connections", "") <= 2.0,
+        "one connection carries all"
+    );
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_stream_is_closed_at_the_worker() {
+    let worker = chat::worker(paced(Duration::from_millis(10))).await;
+    let cluster = Plan::default().workers([&worker]).start(1).await;
+    let url = format!("http://{}/v1/chat/completions", cluster.replicas[0].data());
+    let client = client();
+    let stays = client
+        .post(&url)
+        .json(&streamed("stays", 100))
+        .send()
+        .await
+        .expect("answered");
+    let mut leaves = client
+        .post(&url)
+        .json(&streamed("leaves", 10_000))
+        .send()
+        .await
+        .expect("answered");
+    leaves
+        .chunk()
+        .await
+        .expect("it has begun")
+        .expect("a chunk");
+    drop(leaves);
+    let (_, took) = eventually(LIMIT, "the worker sees the close", async || {
+        let gone = worker.stats().clients_gone;
+        (gone == 1)
+            .then_some(())
+            .ok_or_else(|| format!("{gone} gone"))
+    })
+    .await;
+    println!("stream reset by its client: closed at the worker after {took:?}");
+    let whole = stays.text().await.expect("its neighbour goes on");
+    assert!(whole.ends_with("data: [DONE]\n\n"));
+}

@@ -1,0 +1,17 @@
+//! The OpenAI surface of one replica in front of fake workers: byte for byte, error for error.
+//!
+//! `../README.md` says which row of the test matrix each file is for.
+
+mod bytes;
+mod errors;
+mod framing;
+mod headers;
+mod house;
+mod http2;
+mod leaving;
+mod models;
+mod openai;
+mod passthrough;
+mod slow_reader;
+mod streams;
+mod unreachable;

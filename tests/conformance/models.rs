@@ -1,0 +1,95 @@
+//! `/v1/models` is the union over all workers; one model is found by its id, also one with a slash.
+
+use std::collections::BTreeSet;
+
+use grapevine_testbed::fake_worker::Config;
+use grapevine_tests::chat::{self, chat};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1;
+use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::Value;
+
+use crate::house::{House, quick};
+
+fn serving(models: &[&str]) -> Config {
+    let models = models.iter().map(|&model| model.to_owned()).collect();
+    Config { models, ..quick() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn models_are_the_union_over_all_workers() {
+    let configs = vec![
+        serving(&["org/a", "adapter"]),
+        serving(&["b"]),
+        serving(&["b", "adapter"]),
+    ];
+    let house = House::of(Plan::default(), configs).await;
+    let list: Value = http1::get(house.data(), "/v1/models").await.json();
+    assert_eq!(list["object"], "list");
+    let models = list["data"].as_array().expect("a list");
+    let ids: Vec<_> = models.iter().map(|model| model["id"].as_str()).collect();
+    assert_eq!(ids, [Some("adapter"), Some("b"), Some("org/a")]);
+    for model in models {
+        assert_eq!(model["object"], "model");
+        assert!(
+            model["created"].is_u64() && model["owned_by"].is_string(),
+            "{model}"
+        );
+    }
+
+    for (path, id) in [
+        ("/v1/models/b", "b"),
+        ("/v1/models/org/a", "org/a"),
+        ("/v1/models/org%2Fa", "org/a"),
+    ] {
+        let answer = http1::get(house.data(), path).await;
+        assert_eq!(answer.head.status, 200, "{path}: {}", answer.text());
+        assert_eq!(answer.json::<Value>()["id"], id, "{path}");
+    }
+    let missing = http1::get(house.data(), "/v1/models/c").await;
+    assert_eq!(missing.head.status, 404);
+    assert_eq!(missing.json::<Value>()["error"]["code"], "model_not_found");
+
+    for (model, serving) in [
+        ("org/a", [0].as_slice()),
+        ("b", &[1, 2]),
+        ("adapter", &[0, 2]),
+    ] {
+        let mut used = BTreeSet::new();
+        for number in 0..40 {
+            let mut body = chat(&format!("question {number}"), 1);
+            body["model"] = model.into();
+            let answer = http1::post(house.data(), "/v1/chat/completions", &body).await;
+            assert_eq!(answer.json::<Value>()["model"], model);
+        }
+        for (index, worker) in house.workers.iter().enumerate() {
+            if worker.stats().requests > 0 {
+                used.insert(index);
+            }
+            worker.reset();
+        }
+        assert_eq!(
+            used,
+            serving.iter().copied().collect(),
+            "workers of {model}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_without_models_is_asked_for_them() {
+    let house = House::new(0).await;
+    house.cluster.settled().await;
+    let worker = chat::worker(serving(&["found"])).await;
+    house.cluster.replicas[0]
+        .admin()
+        .add("w", &worker.url(), &[])
+        .await;
+    eventually(LIMIT, "models are learned", async || {
+        let list: Value = http1::get(house.data(), "/v1/models").await.json();
+        (list["data"][0]["id"] == "found")
+            .then_some(())
+            .ok_or_else(|| list.to_string())
+    })
+    .await;
+}

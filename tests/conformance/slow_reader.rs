@@ -1,0 +1,85 @@
+//! Clients that do not read: the replica holds a bounded part of the answer and the worker waits.
+
+use std::time::Duration;
+
+use grapevine_testbed::fake_worker::{Canned, Fault, Rule};
+use grapevine_tests::chat::chat;
+use grapevine_tests::http1::{self, Connection, request};
+use grapevine_tests::wait::{LIMIT, eventually};
+use tokio::time::{Instant, sleep};
+
+use crate::house::House;
+
+const CLIENTS: usize = 8;
+const LINE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\n";
+const REPEAT: u32 = 256 << 10;
+const ANSWER_BYTES: usize = LINE.len() * REPEAT as usize;
+/// A client's share of the replica's memory; the answer is 16 times as much.
+const KIB_EACH_MAX: u64 = 1 << 10;
+/// How long memory is watched while nobody reads.
+const WATCHED: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_clients_hold_back_their_workers() {
+    let house = House::new(1).await;
+    let reply = Canned {
+        status: 200,
+        headers: Vec::new(),
+        body: Some(LINE.to_owned()),
+        repeat: REPEAT,
+        gzip: false,
+    };
+    let fault = Fault {
+        reply: Some(reply),
+        ..Fault::default()
+    };
+    let body = chat("a very long answer", 1).to_string();
+    let bytes = request("POST", "/v1/chat/completions", &[], body.as_bytes());
+    http1::post(house.data(), "/v1/chat/completions", &chat("warm", 1)).await;
+    let process = house.cluster.replicas[0].process();
+    let before = process.resident_kib();
+    house.workers[0]
+        .add_rule(Rule::always(fault))
+        .expect("room for a rule");
+
+    let mut stalled = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut connection = Connection::open(house.data()).await;
+        connection.send(&bytes).await.expect("taken");
+        connection.head().await.expect("the answer has begun");
+        stalled.push(connection);
+    }
+    let watched = Instant::now();
+    let mut peak = 0;
+    while watched.elapsed() < WATCHED {
+        peak = peak.max(process.resident_kib().saturating_sub(before));
+        assert!(
+            peak <= KIB_EACH_MAX * CLIENTS as u64,
+            "{peak} KiB for {CLIENTS} stalled clients"
+        );
+        let open = house.workers[0].stats().in_flight;
+        assert_eq!(open, CLIENTS as u64, "a worker must wait for its client");
+        sleep(Duration::from_millis(20)).await;
+    }
+    println!(
+        "{CLIENTS} stalled clients of {ANSWER_BYTES} bytes each: {peak} KiB more in the replica"
+    );
+
+    let mut readers = tokio::task::JoinSet::new();
+    for mut connection in stalled {
+        readers.spawn(async move { connection.rest().await.expect("the rest comes").len() });
+    }
+    for length in readers.join_all().await {
+        // The worker's own framing says how long it is; every byte arrived.
+        assert_eq!(length, ANSWER_BYTES);
+    }
+    house.workers[0].clear_rules();
+    eventually(LIMIT, "all are complete", async || {
+        let complete = house.workers[0].stats().complete;
+        (complete == CLIENTS as u64 + 1)
+            .then_some(())
+            .ok_or_else(|| format!("{complete}"))
+    })
+    .await;
+    house.close().await;
+}

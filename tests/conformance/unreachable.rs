@@ -1,0 +1,157 @@
+//! Workers that are not there, and connections that a worker closed a moment ago.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use grapevine_testbed::fake_worker::Config;
+use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1;
+use grapevine_tests::wait::{LIMIT, eventually};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::errors::assert_error;
+use crate::house::{House, quick};
+
+const CHATS: &str = "/v1/chat/completions";
+
+/// A URL at which nobody listens. The socket stays bound without listening, so nobody else gets the port.
+fn closed_port() -> (tokio::net::TcpSocket, String) {
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket
+        .bind("127.0.0.1:0".parse().expect("an address"))
+        .expect("a free port");
+    let url = format!("http://{}", socket.local_addr().expect("bound"));
+    (socket, url)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_connection_is_invisible_to_clients() {
+    let (_bound, dead) = closed_port();
+    let plan = Plan::default().worker(&dead, &[MODEL]);
+    let house = House::of(plan, vec![quick(); 2]).await;
+    let mut slowest = Duration::ZERO;
+    for number in 0..60 {
+        let asked = Instant::now();
+        let answer =
+            http1::post(house.data(), CHATS, &chat(&format!("question {number}"), 1)).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        slowest = slowest.max(asked.elapsed());
+    }
+    println!("1 of 3 workers refuses connections: 60 of 60 answered, slowest {slowest:?}");
+    let admin = house.cluster.replicas[0].admin();
+    eventually(LIMIT, "it is known to be unhealthy", async || {
+        let workers = admin.workers().await;
+        let dead = workers.iter().find(|worker| worker.id == dead);
+        match dead.map(|worker| worker.health.as_str()) {
+            Some("unhealthy") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_workers_down_is_503_and_the_first_one_back_serves() {
+    let mut house = House::new(2).await;
+    let answer = http1::post(house.data(), CHATS, &chat("before", 1)).await;
+    assert_eq!(answer.head.status, 200);
+    let address = house.workers[0].addr();
+    for worker in house.workers.drain(..) {
+        worker.kill().await;
+    }
+    for body in [chat("none is left", 1), streamed("none is left", 1)] {
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_error(&answer, 503, "no_worker_available");
+    }
+    let admin = house.cluster.replicas[0].admin();
+    eventually(LIMIT, "all are unhealthy", async || {
+        let workers = admin.workers().await;
+        let all = workers.iter().all(|worker| worker.health == "unhealthy");
+        all.then_some(()).ok_or_else(|| format!("{workers:?}"))
+    })
+    .await;
+    let answer = http1::post(house.data(), CHATS, &chat("known to be down", 1)).await;
+    assert_error(&answer, 503, "no_worker_available");
+    eventually(LIMIT, "the replica itself is ready", async || {
+        let ready = admin.is_ready().await;
+        ready.then_some(()).ok_or_else(|| "not ready".to_owned())
+    })
+    .await;
+
+    house.workers.push(
+        chat::worker(Config {
+            listen: address,
+            ..quick()
+        })
+        .await,
+    );
+    let (_, took) = eventually(LIMIT, "served again", async || {
+        let outcome = chat::stream(house.data(), &streamed("after", 1)).await;
+        (outcome.ending == Ending::Done)
+            .then_some(())
+            .ok_or_else(|| format!("{outcome:?}"))
+    })
+    .await;
+    println!("served again {took:?} after a worker came back");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_accepts_and_closes_is_passed_over() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let closing = format!("http://{}", listener.local_addr().expect("bound"));
+    let closer = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
+    let plan = Plan::default().worker(&closing, &[MODEL]);
+    let house = House::of(plan, vec![quick(); 2]).await;
+    for number in 0..60 {
+        let outcome = chat::stream(house.data(), &streamed(&format!("question {number}"), 1)).await;
+        assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
+    }
+    closer.abort();
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_the_worker_closes_when_idle_cost_no_request() {
+    const IDLE: Duration = Duration::from_millis(50);
+    const AT_ONCE: u64 = 40;
+    const ROUNDS: u64 = 50;
+    let config = Config {
+        keep_alive: IDLE,
+        ..quick()
+    };
+    let house = House::of(Plan::default(), vec![config]).await;
+    for round in 0..ROUNDS {
+        let mut requests = JoinSet::new();
+        for number in 0..AT_ONCE {
+            let data = house.data();
+            requests.spawn(async move {
+                let body = chat(&format!("round {round} request {number}"), 1);
+                let answer = http1::post(data, CHATS, &body).await;
+                assert_eq!(answer.head.status, 200, "{}", answer.text());
+            });
+        }
+        requests.join_all().await;
+        // From well before to just after the moment at which the worker closes them all.
+        let early = Duration::from_micros(round * 600);
+        sleep(IDLE + Duration::from_millis(1) - early).await;
+    }
+    let log = house.workers[0].log();
+    let ids: HashSet<_> = log.iter().map(|entry| entry.request_id.clone()).collect();
+    assert_eq!(
+        log.len() as u64,
+        AT_ONCE * ROUNDS,
+        "each reached the worker once"
+    );
+    assert_eq!(ids.len(), log.len(), "none twice");
+    println!(
+        "{} requests over {} connections, 0 failures",
+        log.len(),
+        house.workers[0].stats().connections
+    );
+    house.close().await;
+}

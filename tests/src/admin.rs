@@ -1,0 +1,189 @@
+//! A replica's admin port, as far as tests read it.
+
+use std::net::SocketAddr;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::http1::{self, Connection};
+
+/// The admin port of one replica.
+#[derive(Debug, Clone, Copy)]
+pub struct Admin(pub SocketAddr);
+
+/// `GET /ring`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Ring {
+    /// Digest over all pools.
+    pub digest: String,
+    /// Registered workers.
+    pub workers: usize,
+    /// One ring a model.
+    pub pools: Vec<Pool>,
+}
+
+/// One model's ring.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Pool {
+    /// The model.
+    pub model: String,
+    /// Digest of its ring.
+    pub digest: String,
+    /// Ids of its workers.
+    pub workers: Vec<String>,
+}
+
+/// `GET /cluster`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct View {
+    /// Takes traffic.
+    pub ready: bool,
+    /// Live replicas with the same digest and settings.
+    pub agreeing: usize,
+    /// Live replicas, the asked one included.
+    pub live: usize,
+    /// Every replica that is known.
+    pub replicas: Vec<Peer>,
+}
+
+/// One replica in another's view.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Peer {
+    /// Its name.
+    pub id: String,
+    /// Heard from lately.
+    pub live: bool,
+    /// Says that it takes traffic.
+    pub ready: bool,
+}
+
+/// One worker in `GET /workers`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Worker {
+    /// Its id.
+    pub id: String,
+    /// Its models; empty while nobody knows them.
+    pub models: Vec<String>,
+    /// `healthy`, `unhealthy` or `unknown`.
+    pub health: String,
+    /// Requests in flight over the cluster, as placement counts them.
+    pub in_flight: f64,
+}
+
+/// Answer of `POST /explain`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Explained {
+    /// Where the request would go.
+    pub worker: Option<String>,
+    /// Why.
+    pub reason: String,
+    /// Ring digest of the replica.
+    pub digest: String,
+}
+
+/// Answer to a change of the worker set.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Changed {
+    /// The worker's id.
+    pub id: String,
+    /// Live peers that have the change.
+    pub confirmed_by: usize,
+    /// A peer has it.
+    pub replicated: bool,
+}
+
+impl Admin {
+    /// `GET /ring`.
+    pub async fn ring(self) -> Ring {
+        self.get("/ring").await
+    }
+
+    /// `GET /cluster`.
+    pub async fn view(self) -> View {
+        self.get("/cluster").await
+    }
+
+    /// `GET /workers`.
+    pub async fn workers(self) -> Vec<Worker> {
+        #[derive(Deserialize)]
+        struct Workers {
+            workers: Vec<Worker>,
+        }
+        self.get::<Workers>("/workers").await.workers
+    }
+
+    /// Whether `GET /readyz` says that it takes traffic.
+    pub async fn is_ready(self) -> bool {
+        http1::get(self.0, "/readyz").await.head.status == 200
+    }
+
+    /// Adds a worker; panics unless it was accepted.
+    pub async fn add(self, id: &str, url: &str, models: &[&str]) -> Changed {
+        let body = json!({ "id": id, "url": url, "models": models });
+        let response = http1::post(self.0, "/workers", &body).await;
+        assert_eq!(response.head.status, 201, "{}", response.text());
+        response.json()
+    }
+
+    /// Removes a worker; panics unless it was there.
+    pub async fn remove(self, id: &str) -> Changed {
+        let path = format!("/workers/{}", id.replace(':', "%3A").replace('/', "%2F"));
+        let response = http1::exchange(self.0, "DELETE", &path, &[], b"").await;
+        assert_eq!(response.head.status, 200, "{}", response.text());
+        response.json()
+    }
+
+    /// Where chats would go in a quiet cluster, asked one after the other on one connection.
+    pub async fn explain(self, chats: &[Value]) -> Vec<Explained> {
+        let mut connection = Connection::open(self.0).await;
+        let mut answers = Vec::with_capacity(chats.len());
+        for chat in chats {
+            let target = "/explain?path=/v1/chat/completions&load=ignore";
+            let bytes = http1::request("POST", target, &[], chat.to_string().as_bytes());
+            connection.send(&bytes).await.expect("the replica is there");
+            let response = connection.response().await.expect("the replica is there");
+            assert_eq!(response.head.status, 200, "{}", response.text());
+            answers.push(response.json());
+        }
+        answers
+    }
+
+    /// `GET /metrics`.
+    pub async fn metrics(self) -> Metrics {
+        Metrics(http1::get(self.0, "/metrics").await.text())
+    }
+
+    async fn get<T: DeserializeOwned>(self, path: &str) -> T {
+        http1::get(self.0, path).await.json()
+    }
+}
+
+/// Metrics as text.
+#[derive(Debug, Clone)]
+pub struct Metrics(String);
+
+impl Metrics {
+    /// Every series of a metric: its labels as written, and its value. Panics if there is none.
+    pub fn series(&self, name: &str) -> Vec<(&str, f64)> {
+        let known = self.0.lines().any(|line| {
+            line.starts_with("# TYPE") && line.contains(name.trim_end_matches("_total"))
+        });
+        assert!(known, "no metric {name} in:\n{}", self.0);
+        let lines = self.0.lines().filter_map(|line| line.strip_prefix(name));
+        lines
+            .filter_map(|rest| {
+                let (labels, value) = rest.rsplit_once(' ')?;
+                let whole_name = labels.is_empty() || labels.starts_with('{');
+                whole_name.then(|| (labels, value.parse().expect("a value is a number")))
+            })
+            .collect()
+    }
+
+    /// Sum over the series whose labels contain `label`.
+    pub fn sum(&self, name: &str, label: &str) -> f64 {
+        let series = self.series(name);
+        let chosen = series.iter().filter(|(labels, _)| labels.contains(label));
+        chosen.map(|(_, value)| value).sum()
+    }
+}

@@ -1,0 +1,334 @@
+//! Replicas that form a cluster: real processes, real certificates, ports of the kernel's choice.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use grapevine_testbed::fake_worker::FakeWorker;
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use crate::admin::Admin;
+use crate::process::{self, Process, Signal};
+use crate::wait::{LIMIT, eventually};
+
+/// What a cluster is started with.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Dotted key of the configuration file and its value, as TOML.
+    settings: BTreeMap<&'static str, String>,
+    /// URL and models.
+    workers: Vec<(String, Vec<String>)>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        let quick = [
+            ("timeouts.settle", "\"100ms\""),
+            ("timeouts.drain", "\"20s\""),
+            ("health.interval", "\"100ms\""),
+        ];
+        Self {
+            settings: quick.map(|(key, value)| (key, value.to_owned())).into(),
+            workers: Vec::new(),
+        }
+    }
+}
+
+impl Plan {
+    /// Sets one key, such as `limits.body_bytes`, to a TOML value.
+    #[must_use]
+    pub fn set(mut self, key: &'static str, value: &str) -> Self {
+        self.settings.insert(key, value.to_owned());
+        self
+    }
+
+    /// Puts a worker with these models into every replica's configuration.
+    #[must_use]
+    pub fn worker(mut self, url: &str, models: &[&str]) -> Self {
+        let models = models.iter().map(|&model| model.to_owned()).collect();
+        self.workers.push((url.to_owned(), models));
+        self
+    }
+
+    /// Puts fake workers with their default model into every replica's configuration.
+    #[must_use]
+    pub fn workers<'a>(self, workers: impl IntoIterator<Item = &'a FakeWorker>) -> Self {
+        workers.into_iter().fold(self, |plan, worker| {
+            plan.worker(&worker.url(), &[crate::chat::MODEL])
+        })
+    }
+
+    /// Workers in the configuration.
+    pub fn worker_count(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Starts a cluster and waits until every replica is ready and sees all the others.
+    pub async fn start(self, replicas: usize) -> Cluster {
+        let mut cluster = self.found().await;
+        for number in 1..=replicas {
+            let seeds = cluster
+                .replicas
+                .iter()
+                .map(Replica::gossip_address)
+                .collect();
+            cluster.join(&format!("r{number}"), seeds).await;
+        }
+        cluster.settled().await;
+        cluster
+    }
+
+    /// Makes the authority and the configuration, and starts nothing yet.
+    pub async fn found(self) -> Cluster {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let config = dir.path().join("grapevine.toml");
+        std::fs::write(&config, self.toml()).expect("a file can be written");
+        let cluster = Cluster {
+            replicas: Vec::new(),
+            authority: dir.path().join("ca"),
+            dir,
+        };
+        ca(&["init"], &cluster.authority).await;
+        cluster
+    }
+
+    fn toml(&self) -> String {
+        let settings = self.settings.iter();
+        let settings = settings.map(|(key, value)| format!("{key} = {value}\n"));
+        let workers = self
+            .workers
+            .iter()
+            .map(|(url, models)| format!("[[worker]]\nurl = {url:?}\nmodels = {models:?}\n"));
+        settings.chain(workers).collect()
+    }
+}
+
+/// Runs `grapevine ca`, which must succeed.
+pub async fn ca(args: &[&str], dir: &Path) {
+    let dir = dir.to_str().expect("temporary paths are UTF-8");
+    let done = process::run(&[&["ca"], args, &["--dir", dir]].concat()).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+}
+
+/// Replicas of one authority. Dropping it ends them; a failing test shows their logs.
+pub struct Cluster {
+    /// In order of joining; killed ones keep their place.
+    pub replicas: Vec<Replica>,
+    authority: PathBuf,
+    dir: TempDir,
+}
+
+impl Cluster {
+    /// Starts one more replica with certificates of this cluster's authority; it need not be ready yet.
+    pub async fn join(&mut self, name: &str, seeds: Vec<String>) -> &mut Replica {
+        ca(&["issue", name], &self.authority).await;
+        let identity = Identity {
+            ca: self.authority.join("ca.pem"),
+            cert: self.authority.join(format!("{name}.pem")),
+            key: self.authority.join(format!("{name}.key")),
+            cluster: "grapevine".to_owned(),
+        };
+        self.join_as(name, identity, seeds).await
+    }
+
+    /// The same with any certificates.
+    pub async fn join_as(
+        &mut self,
+        name: &str,
+        identity: Identity,
+        seeds: Vec<String>,
+    ) -> &mut Replica {
+        let mut replica = Replica {
+            name: name.to_owned(),
+            seeds,
+            identity,
+            dir: self.dir.path().to_owned(),
+            process: None,
+            addresses: None,
+            logs: Vec::new(),
+        };
+        replica.start().await;
+        self.replicas.push(replica);
+        self.replicas.last_mut().expect("one was added just now")
+    }
+
+    /// Where files of this cluster may be put.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Replicas that run.
+    pub fn running(&self) -> impl Iterator<Item = &Replica> + Clone {
+        let running = |replica: &&Replica| replica.process.is_some();
+        self.replicas.iter().filter(running)
+    }
+
+    /// Waits until every running replica is ready and all of them agree on everything.
+    pub async fn settled(&self) {
+        let count = self.running().count();
+        eventually(LIMIT, "replicas are ready and agree", async || {
+            for replica in self.running() {
+                let view = replica.admin().view().await;
+                if !view.ready || view.live != count || view.agreeing != count {
+                    return Err(format!("{} sees {view:?}", replica.name));
+                }
+            }
+            Ok(())
+        })
+        .await;
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for replica in &self.replicas {
+            eprintln!("---- log of {}\n{}", replica.name, tail(&replica.log()));
+        }
+    }
+}
+
+/// The last lines of a log: enough to see what happened, little enough to be read.
+fn tail(log: &str) -> String {
+    const LINES: usize = 60;
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
+
+/// Certificate files and the cluster that they are for.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Certificate of the authority.
+    pub ca: PathBuf,
+    /// Certificate of the replica.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The cluster's id.
+    pub cluster: String,
+}
+
+/// Where a replica listens.
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct Addresses {
+    data: SocketAddr,
+    admin: SocketAddr,
+    gossip: SocketAddr,
+}
+
+/// One replica, running or not.
+pub struct Replica {
+    /// Its name.
+    pub name: String,
+    /// Gossip addresses that it asks when it is started next.
+    pub seeds: Vec<String>,
+    identity: Identity,
+    dir: PathBuf,
+    process: Option<Process>,
+    /// Those of its first start; later ones use them again.
+    addresses: Option<Addresses>,
+    /// One file a start.
+    logs: Vec<PathBuf>,
+}
+
+impl Replica {
+    /// Starts the process; after the first time on the same ports.
+    pub async fn start(&mut self) {
+        assert!(self.process.is_none(), "{} runs already", self.name);
+        let log = self
+            .dir
+            .join(format!("{}.{}.log", self.name, self.logs.len()));
+        self.logs.push(log.clone());
+        let (process, addresses) = Process::start(&self.args(), &log).await;
+        self.process = Some(process);
+        self.addresses = Some(addresses);
+    }
+
+    fn args(&self) -> Vec<String> {
+        let port = |of: fn(&Addresses) -> SocketAddr| {
+            let known = self.addresses.as_ref();
+            known
+                .map_or(0, |addresses| of(addresses).port())
+                .to_string()
+        };
+        let path = |path: &Path| path.display().to_string();
+        let mut args = vec!["serve".to_owned(), "--disable-prometheus".to_owned()];
+        let mut flag = |name: &str, value: String| args.extend([format!("--{name}"), value]);
+        flag("config", path(&self.dir.join("grapevine.toml")));
+        flag("replica-id", self.name.clone());
+        flag("cluster-id", self.identity.cluster.clone());
+        flag("port", port(|addresses| addresses.data));
+        flag("admin-port", port(|addresses| addresses.admin));
+        flag("gossip-port", port(|addresses| addresses.gossip));
+        flag("gossip-ca", path(&self.identity.ca));
+        flag("gossip-cert", path(&self.identity.cert));
+        flag("gossip-key", path(&self.identity.key));
+        for seed in &self.seeds {
+            flag("seed", seed.clone());
+        }
+        args
+    }
+
+    /// The data port.
+    pub fn data(&self) -> SocketAddr {
+        self.addresses().data
+    }
+
+    /// The admin port.
+    pub fn admin(&self) -> Admin {
+        Admin(self.addresses().admin)
+    }
+
+    /// The gossip port, as a seed.
+    pub fn gossip_address(&self) -> String {
+        self.addresses().gossip.to_string()
+    }
+
+    fn addresses(&self) -> Addresses {
+        self.addresses.expect("a replica listens once it is made")
+    }
+
+    /// The running process.
+    pub fn process(&self) -> &Process {
+        let process = self.process.as_ref();
+        process.unwrap_or_else(|| panic!("{} does not run", self.name))
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    pub async fn kill(&mut self) {
+        self.end(Signal::KILL).await;
+    }
+
+    /// SIGTERM, and waits until it has ended by itself.
+    pub async fn terminate(&mut self) -> ExitStatus {
+        self.end(Signal::TERM).await
+    }
+
+    async fn end(&mut self, signal: Signal) -> ExitStatus {
+        self.process().signal(signal);
+        self.ended().await
+    }
+
+    /// Waits for the end of a replica that was told to end.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let mut process = self.process.take().expect("it runs");
+        process.ended().await
+    }
+
+    /// What this start has logged.
+    pub fn last_log(&self) -> String {
+        self.logs
+            .last()
+            .map(|log| process::read(log))
+            .unwrap_or_default()
+    }
+
+    /// What all starts have logged.
+    pub fn log(&self) -> String {
+        self.logs.iter().map(|log| process::read(log)).collect()
+    }
+}

@@ -1,0 +1,25 @@
+//! A request that a worker has answered to the end is never sent to another one.
+
+use std::collections::HashMap;
+
+use grapevine_testbed::fake_worker::{Entry, FakeWorker};
+
+pub(super) fn for_every_request(workers: &[FakeWorker]) {
+    let mut by_id: HashMap<String, Vec<Entry>> = HashMap::new();
+    for entry in workers.iter().flat_map(FakeWorker::log) {
+        let id = entry.request_id.clone();
+        let id = id.expect("the router names every request");
+        by_id.entry(id).or_default().push(entry);
+    }
+    for (id, mut entries) in by_id {
+        entries.sort_by_key(|entry| entry.start_us);
+        let (_last, earlier) = entries.split_last().expect("a group is not empty");
+        let answered = earlier
+            .iter()
+            .find(|e| e.complete && e.status == Some(200) && e.tokens > 0);
+        assert!(
+            answered.is_none(),
+            "{id} was answered and sent again: {entries:#?}"
+        );
+    }
+}

@@ -1,0 +1,16 @@
+//! Ring digests are equal on all live replicas.
+
+use crate::cluster::Cluster;
+use crate::wait::{LIMIT, eventually};
+
+pub(super) async fn are_equal(cluster: &Cluster) {
+    eventually(LIMIT, "equal ring digests", async || {
+        let mut rings = Vec::new();
+        for replica in cluster.running() {
+            rings.push(replica.admin().ring().await);
+        }
+        let equal = rings.windows(2).all(|pair| pair[0] == pair[1]);
+        equal.then_some(()).ok_or_else(|| format!("{rings:?}"))
+    })
+    .await;
+}

@@ -1,0 +1,51 @@
+//! The same prefix goes to the same worker from every replica.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use crate::admin::Explained;
+use crate::chat::distinct;
+use crate::cluster::Cluster;
+
+/// What all replicas said about the same chats in a quiet cluster.
+pub struct Agreement {
+    /// The worker of each chat, as the first replica named it.
+    pub workers: Vec<String>,
+    /// Chats for which every replica named this worker.
+    pub agreed: usize,
+    /// The ring digests that were answered with.
+    pub digests: BTreeSet<String>,
+}
+
+/// Asks every running replica about every chat.
+pub async fn agreement(cluster: &Cluster, chats: &[Value]) -> Agreement {
+    let mut asked = JoinSet::new();
+    for (index, replica) in cluster.running().enumerate() {
+        let (admin, chats) = (replica.admin(), chats.to_vec());
+        asked.spawn(async move { (index, admin.explain(&chats).await) });
+    }
+    let mut answers = asked.join_all().await;
+    answers.sort_by_key(|(index, _)| *index);
+    let answers: Vec<Vec<Explained>> = answers.into_iter().map(|(_, answers)| answers).collect();
+    let first = answers.first().expect("a cluster has a running replica");
+    let agrees = |chat: &usize| {
+        let mut others = answers.iter().map(|replica| &replica[*chat].worker);
+        others.all(|worker| worker.is_some() && *worker == first[*chat].worker)
+    };
+    Agreement {
+        workers: first
+            .iter()
+            .map(|answer| answer.worker.clone().unwrap_or_default())
+            .collect(),
+        agreed: (0..chats.len()).filter(agrees).count(),
+        digests: answers.concat().into_iter().map(|a| a.digest).collect(),
+    }
+}
+
+pub(super) async fn for_the_same_prefix(cluster: &Cluster, sample: usize) {
+    let found = agreement(cluster, &distinct(sample)).await;
+    assert_eq!(found.agreed, sample, "chats on which all replicas agree");
+    assert_eq!(found.digests.len(), 1, "{:?}", found.digests);
+}

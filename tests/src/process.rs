@@ -1,0 +1,131 @@
+//! One running `grapevine`, whatever its command: its log in a file, killed when dropped.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, kill_process};
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+pub use rustix::process::Signal;
+
+use crate::binary::grapevine;
+
+/// From the start of a process to its line about where it listens.
+const LISTENS_WITHIN: Duration = Duration::from_secs(20);
+/// From the last signal to the end of a process.
+const ENDS_WITHIN: Duration = Duration::from_secs(40);
+
+/// A server that said where it listens.
+pub struct Process {
+    child: Child,
+    pid: Pid,
+    log: PathBuf,
+    /// Open as long as the process, which could not write to it otherwise.
+    _stdout: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    /// Starts `grapevine` with these arguments and reads the line that it prints once it is bound.
+    ///
+    /// `log`: file for its standard error.
+    pub async fn start<T: DeserializeOwned>(args: &[String], log: &Path) -> (Self, T) {
+        let stderr = File::create(log).expect("a log file can be made");
+        let mut child = Command::new(grapevine())
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("grapevine can be started");
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let stdout = child.stdout.take().expect("standard output is a pipe");
+        let mut stdout = BufReader::new(stdout).lines();
+        let line = timeout(LISTENS_WITHIN, stdout.next_line()).await;
+        let Ok(Ok(Some(line))) = line else {
+            panic!(
+                "`grapevine {}` did not say where it listens ({line:?}); its log:\n{}",
+                args.join(" "),
+                read(log)
+            );
+        };
+        let listening = serde_json::from_str(&line)
+            .unwrap_or_else(|error| panic!("`{line}` is no listening line: {error}"));
+        let process = Self {
+            child,
+            pid: pid.expect("a running child has an id"),
+            log: log.to_owned(),
+            _stdout: stdout,
+        };
+        (process, listening)
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).expect("the process is there");
+    }
+
+    /// Waits for the process's end.
+    pub async fn ended(&mut self) -> ExitStatus {
+        match timeout(ENDS_WITHIN, self.child.wait()).await {
+            Ok(status) => status.expect("a child can be waited for"),
+            Err(_) => panic!(
+                "did not end within {ENDS_WITHIN:?}; its log:\n{}",
+                self.log()
+            ),
+        }
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        read(&self.log)
+    }
+
+    /// Resident memory in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.pid.as_raw_nonzero());
+        let status = fs::read_to_string(path).expect("the process is there");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        number
+            .and_then(|number| number.parse().ok())
+            .expect("Linux tells the resident size")
+    }
+}
+
+/// Text of a log file, as far as it is UTF-8.
+pub fn read(log: &Path) -> String {
+    let bytes = fs::read(log).unwrap_or_else(|error| error.to_string().into_bytes());
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A command that ended by itself.
+pub struct Finished {
+    /// Its exit code; none if a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output and standard error, in this order.
+    pub text: String,
+}
+
+/// Runs `grapevine` with these arguments to its end.
+pub async fn run(args: &[&str]) -> Finished {
+    let output = Command::new(grapevine())
+        .args(args)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = timeout(ENDS_WITHIN, output)
+        .await
+        .unwrap_or_else(|_| panic!("`grapevine {}` did not end", args.join(" ")))
+        .expect("grapevine can be started");
+    let text = [output.stdout, output.stderr].concat();
+    Finished {
+        code: output.status.code(),
+        text: String::from_utf8_lossy(&text).into_owned(),
+    }
+}
