@@ -347,8 +347,20 @@ macro_rules! words {
     )*};
 }
 
+/// Policies that a replica serves. `cache_aware` needs evidence of where prefixes are; gossip carries it and
+/// placement reads it, but a replica does not join the two yet.
+const POLICIES: [Policy; 7] = [
+    Policy::Prefix,
+    Policy::ConsistentHash,
+    Policy::Sticky,
+    Policy::LeastRequest,
+    Policy::PowerOfTwo,
+    Policy::Random,
+    Policy::RoundRobin,
+];
+
 words! {
-    Policy, Policy::ALL, Policy::as_str, [
+    Policy, POLICIES, Policy::as_str, [
         "cache_aware" => "prefix", "kv_aware" => "prefix",
         "sticky_least_loaded" => "sticky", "rendezvous_hash" => "consistent_hash"
     ];
