@@ -305,8 +305,17 @@ impl Cluster {
             } else {
                 Standing::Usable
             };
-            let load = if with_load { load } else { Load::default() };
-            Candidate { load, standing }
+            if !with_load {
+                return Candidate {
+                    standing,
+                    ..Candidate::default()
+                };
+            }
+            Candidate {
+                load,
+                own_requests: slot.worker.load.own().requests.into(),
+                standing,
+            }
         }));
     }
 

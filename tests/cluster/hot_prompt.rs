@@ -42,8 +42,9 @@ async fn one_prompt_from_all_clients_stays_within_the_cluster_wide_bound() {
         .sum();
     assert_eq!(served, (REPLICAS * CLIENTS * REQUESTS) as u64);
     let peak = *peaks.last().expect("there are workers");
-    // A local bound alone would let one worker have REPLICAS times its share of each replica's own.
-    let allowed = (BOUND + BOUND / 4) as u64;
+    // Each replica's own part is bounded too, so that the sum does not depend on how old the news are. One
+    // more: a worker may see the next request before it has counted the last one out.
+    let allowed = (BOUND + 1) as u64;
     assert!(peak <= allowed, "peak {peak}, allowed {allowed}");
     invariants::hold(&cluster, &workers, &[]).await;
 }

@@ -114,6 +114,7 @@ fn decision(bencher: &mut Criterion) {
         };
         candidates[home] = Candidate {
             load,
+            own_requests: 0.0,
             standing: Standing::Usable,
         };
         // The worst case: everybody else ties, so all are scored.

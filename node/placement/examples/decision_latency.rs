@@ -116,6 +116,7 @@ fn candidate(bits: u64) -> Candidate {
     };
     Candidate {
         load,
+        own_requests: 0.0,
         standing: Standing::Usable,
     }
 }

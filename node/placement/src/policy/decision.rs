@@ -36,6 +36,8 @@ impl Standing {
 pub struct Candidate {
     /// Cluster-wide load, already damped by age ([`crate::load::damp`]).
     pub load: Load,
+    /// Of its requests in flight, those of this replica: known exactly.
+    pub own_requests: f64,
     /// Whether it may be used.
     pub standing: Standing,
 }

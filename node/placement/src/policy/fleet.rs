@@ -21,6 +21,8 @@ pub(super) struct Fleet<'a> {
     holder: Option<usize>,
     /// Requests in flight per worker, the one being placed included.
     mean_requests: f64,
+    /// The same of this replica's own requests.
+    mean_own: f64,
     /// In thousandths.
     mean_weight: f64,
 }
@@ -57,18 +59,21 @@ impl<'a> Fleet<'a> {
             bounded: settings.policy == Policy::Prefix,
             holder: None,
             mean_requests: 1.0,
+            mean_own: 1.0,
             mean_weight: 1.0,
         };
 
         // The mean is over those that share the load: a dead worker's zero would tighten everybody's bound.
-        let (mut count, mut requests, mut weight) = (0.0, 1.0, 0.0);
+        let (mut count, mut requests, mut own, mut weight) = (0.0, 1.0, 1.0, 0.0);
         for index in (0..ring.len()).filter(|&index| fleet.in_service(index)) {
             count += 1.0;
             requests += candidates[index].load.requests;
+            own += candidates[index].own_requests;
             weight += f64::from(fleet.weight(index));
         }
         if count > 0.0 {
             fleet.mean_requests = requests / count;
+            fleet.mean_own = own / count;
             fleet.mean_weight = weight / count;
         }
 
@@ -145,14 +150,21 @@ impl<'a> Fleet<'a> {
 
     /// Most requests in flight that this worker may have.
     pub(super) fn limit(&self, index: usize) -> f64 {
-        let share = self.relative_weight(index) * self.mean_requests;
-        (self.settings.bound.factor.get() * share)
-            .max(self.mean_requests + self.settings.bound.slack.get())
+        self.limit_above(index, self.mean_requests)
     }
 
-    /// Whether the request, once placed here, stays within the bound.
+    fn limit_above(&self, index: usize, mean: f64) -> f64 {
+        let share = self.relative_weight(index) * mean;
+        (self.settings.bound.factor.get() * share).max(mean + self.settings.bound.slack.get())
+    }
+
+    /// Whether the request, once placed here, stays within the bound: of the cluster, as far as its news is
+    /// fresh, and of this replica's own requests, which are exact. Requests that end together make room that
+    /// every replica sees before it sees who takes it; own bounds add up to the cluster's, however old the news.
     fn within_bound(&self, index: usize) -> bool {
-        self.candidates[index].load.requests + 1.0 <= self.limit(index)
+        let candidate = &self.candidates[index];
+        candidate.load.requests + 1.0 <= self.limit(index)
+            && candidate.own_requests + 1.0 <= self.limit_above(index, self.mean_own)
     }
 
     /// Tokens of the prompt expected in this worker's cache: a part of the stable ones at the first eligible

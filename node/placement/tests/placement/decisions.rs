@@ -64,6 +64,7 @@ fn queued(prefill_tokens: f64) -> Candidate {
             prefill_tokens,
             context_tokens: 0.0,
         },
+        own_requests: 0.0,
         standing: Standing::Usable,
     }
 }
@@ -76,6 +77,7 @@ fn holding(context_tokens: f64) -> Candidate {
             prefill_tokens: 0.0,
             context_tokens,
         },
+        own_requests: 0.0,
         standing: Standing::Usable,
     }
 }
@@ -86,6 +88,7 @@ const IDLE: Candidate = Candidate {
         prefill_tokens: 0.0,
         context_tokens: 0.0,
     },
+    own_requests: 0.0,
     standing: Standing::Usable,
 };
 
@@ -685,6 +688,7 @@ fn some_candidate() -> impl Strategy<Value = Candidate> {
                 prefill_tokens,
                 context_tokens,
             },
+            own_requests: requests,
             standing,
         },
     )
@@ -792,4 +796,22 @@ proptest! {
             prop_assert_eq!(usable, view.usable(row.index));
         }
     }
+}
+
+#[test]
+fn own_requests_stay_within_their_own_bound_whatever_the_news() {
+    // 40 own requests on 4 workers: mean (40 + 1) / 4, so 15 fit on one. The others seem to have none.
+    let ring = equal_ring(4);
+    let key = chat(&[("user", "the same long question")]);
+    let home = ring.order(key.home()).expect("members").home();
+    let mut candidates = [IDLE; 4];
+    for (index, candidate) in candidates.iter_mut().enumerate() {
+        candidate.own_requests = if index == home { 15.0 } else { 25.0 / 3.0 };
+    }
+    let settings = PolicySettings::default();
+    let full = decide(&settings, &ring, &key, &candidates, &[], 0).expect("workers");
+    assert_eq!(full.reason, Reason::SpillBound);
+    candidates[home].own_requests = 14.0;
+    let room = decide(&settings, &ring, &key, &candidates, &[], 0).expect("workers");
+    assert_eq!(room.worker, home);
 }
