@@ -4,6 +4,7 @@
 //! cluster whose replicas disagree about them declares healthy members dead.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::error::StartError;
@@ -28,8 +29,99 @@ pub struct GossipConfig {
     /// 20 to 50 ms; default 20 ms. Higher: fewer datagrams, older counts, and with older counts the
     /// replicas agree less often on the worker for a prefix under load.
     pub load_batch: Duration,
+    /// Limits of the evidence plane.
+    pub evidence: EvidenceConfig,
     /// What the others are told about this replica.
     pub facts: Facts,
+}
+
+/// What the evidence plane may cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EvidenceConfig {
+    /// How long evidence is gathered before it is sent.
+    ///
+    /// 10 to 500 ms; default 20 ms. Higher: fewer frames; other replicas learn later where a prefix
+    /// went, and send its next turn elsewhere.
+    pub batch: Duration,
+    /// Bytes a second of evidence to one peer, repairs included, with bursts of one second.
+    ///
+    /// 64 KiB to 16 MiB; default 256 KiB, some 1,500 records of 16 links. Equal on all replicas: one
+    /// that sends more than four times its peers' value is struck for a flood. Lower: what is told
+    /// faster waits, and at last leaves the log unsent.
+    pub peer_bytes_per_s: u32,
+    /// Bytes of batches that are kept for peers that are slow or missed some.
+    ///
+    /// 64 KiB to 64 MiB; default 1 MiB, and 2,048 batches at most. Higher: longer interruptions are
+    /// repaired without a loss, for as much memory once, not for each peer.
+    pub log_bytes: usize,
+    /// Silence after which a replica is `Gone` and its heat counts no more.
+    ///
+    /// 2 to 30 s; default 5 s, as long as a connection without a packet lives. Lower: a lost second of
+    /// marks drops heat for nothing. Higher: the heat of a dead replica counts for longer.
+    pub silent_after: Duration,
+}
+
+impl Default for EvidenceConfig {
+    fn default() -> Self {
+        Self {
+            batch: Duration::from_millis(20),
+            peer_bytes_per_s: 256 << 10,
+            log_bytes: 1 << 20,
+            silent_after: Duration::from_secs(5),
+        }
+    }
+}
+
+impl EvidenceConfig {
+    /// Bytes a second from one peer, its questions included: four times what an honest one sends.
+    pub(crate) fn allowed_per_s(&self) -> u32 {
+        4 * self.peer_bytes_per_s
+    }
+
+    /// What may come late and all at once.
+    pub(crate) fn allowed_burst(&self) -> u32 {
+        8 * self.allowed_per_s()
+    }
+
+    /// What a pull costs the asking replica of its allowance: an honest one pulls four times a second.
+    pub(crate) fn pull_cost(&self) -> usize {
+        self.peer_bytes_per_s as usize / 4
+    }
+
+    /// What a snapshot costs it: it takes one.
+    pub(crate) fn snapshot_cost(&self) -> usize {
+        4 * self.peer_bytes_per_s as usize
+    }
+
+    fn check(&self) -> Result<(), StartError> {
+        let wrong = |field, problem: String| Err(StartError::Config { field, problem });
+        if !EVIDENCE_BATCH.contains(&self.batch) {
+            let problem = format!("must be within {EVIDENCE_BATCH:?}, not {:?}", self.batch);
+            return wrong("evidence-batch", problem);
+        }
+        if !EVIDENCE_BYTES_PER_S.contains(&self.peer_bytes_per_s) {
+            let problem = format!(
+                "must be within {EVIDENCE_BYTES_PER_S:?}, not {}",
+                self.peer_bytes_per_s
+            );
+            return wrong("evidence-bytes-per-s", problem);
+        }
+        if !EVIDENCE_LOG_BYTES.contains(&self.log_bytes) {
+            let problem = format!(
+                "must be within {EVIDENCE_LOG_BYTES:?}, not {}",
+                self.log_bytes
+            );
+            return wrong("evidence-log-bytes", problem);
+        }
+        if !EVIDENCE_SILENT_AFTER.contains(&self.silent_after) {
+            let problem = format!(
+                "must be within {EVIDENCE_SILENT_AFTER:?}, not {:?}",
+                self.silent_after
+            );
+            return wrong("evidence-silent-after", problem);
+        }
+        Ok(())
+    }
 }
 
 /// What one replica tells the others about itself: printable ASCII, at most [`FACT_BYTES_MAX`] each.
@@ -53,6 +145,7 @@ impl GossipConfig {
             advertise: None,
             seeds: Vec::new(),
             load_batch: LOAD_BATCH,
+            evidence: EvidenceConfig::default(),
             facts,
         }
     }
@@ -81,6 +174,7 @@ impl GossipConfig {
                 ),
             );
         }
+        self.evidence.check()?;
         if self.seeds.len() > SEEDS_MAX {
             return wrong(
                 "seed",
@@ -148,6 +242,13 @@ pub const LOAD_BATCH: Duration = Duration::from_millis(20);
 const LOAD_BATCH_MIN: Duration = Duration::from_millis(20);
 const LOAD_BATCH_MAX: Duration = Duration::from_millis(50);
 
+const EVIDENCE_BATCH: RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_millis(500);
+const EVIDENCE_BYTES_PER_S: RangeInclusive<u32> = (64 << 10)..=(16 << 20);
+const EVIDENCE_LOG_BYTES: RangeInclusive<usize> = (64 << 10)..=(64 << 20);
+const EVIDENCE_SILENT_AFTER: RangeInclusive<Duration> =
+    Duration::from_secs(2)..=Duration::from_secs(30);
+
 /// One gossip round; also how often registry digests are compared with the live peers'.
 pub(crate) const ROUND: Duration = Duration::from_millis(200);
 /// A registry exchange with a random live peer, whatever the digests say.
@@ -184,6 +285,14 @@ mod tests {
         refused(|c| c.bind = ([0, 0, 0, 0], 0).into(), "gossip-advertise");
         refused(|c| c.load_batch = Duration::from_millis(5), "load-batch");
         refused(|c| c.load_batch = Duration::from_millis(500), "load-batch");
+        refused(|c| c.evidence.batch = Duration::ZERO, "evidence-batch");
+        refused(|c| c.evidence.peer_bytes_per_s = 1, "evidence-bytes-per-s");
+        refused(|c| c.evidence.log_bytes = usize::MAX, "evidence-log-bytes");
+        let minute = Duration::from_secs(60);
+        refused(
+            |c| c.evidence.silent_after = minute,
+            "evidence-silent-after",
+        );
         refused(|c| c.seeds = vec!["router-1".into()], "seed");
         refused(|c| c.seeds = vec![":30002".into()], "seed");
         refused(|c| c.seeds = vec!["a:1".into(); SEEDS_MAX + 1], "seed");

@@ -40,8 +40,12 @@ pub enum StartError {
 pub struct ChangeError(#[from] RegistryError);
 
 impl ChangeError {
-    /// True if the same change may succeed later; false if it names a worker that does not exist.
+    /// True if the same change may succeed later; false if it names a worker that does not exist, or a time in
+    /// the future.
     pub fn is_temporary(&self) -> bool {
-        !matches!(self.0, RegistryError::UnknownWorker(_))
+        !matches!(
+            self.0,
+            RegistryError::UnknownWorker(_) | RegistryError::Epoch(_)
+        )
     }
 }

@@ -69,6 +69,11 @@ impl Clock {
         self.last
     }
 
+    /// The latest stamp given or observed.
+    pub fn latest(&self) -> Stamp {
+        self.last
+    }
+
     /// Takes note of a stamp from elsewhere: the next [`tick`](Self::tick) exceeds it.
     pub fn observe(&mut self, remote: Stamp) {
         self.last = self.last.max(remote);

@@ -10,6 +10,8 @@
 //! | [`identity`] | certificate authority, certificates, names | |
 //! | [`registry`], [`worker`], [`hlc`] | the worker set: a map that merges without a leader | yes |
 //! | [`load`] | load per worker across the cluster | yes |
+//! | [`evidence`] | which worker took which prefix, and how hot it is | yes |
+//! | [`dry_run`] | what another replica would decide | yes |
 //! | [`view`] | what a replica knows at one moment | yes |
 //! | [`frame`], [`wire`] | what travels on our own planes | yes |
 
@@ -17,7 +19,9 @@
 
 mod agent;
 pub mod config;
+pub mod dry_run;
 mod error;
+pub mod evidence;
 mod firewall;
 pub mod frame;
 pub mod hlc;
@@ -32,7 +36,7 @@ pub mod view;
 pub mod wire;
 pub mod worker;
 
-pub use agent::{Ack, Agent};
+pub use agent::{Ack, Agent, DryRunHandler, EvidenceSource};
 pub use error::{ChangeError, StartError};
 pub use identity::{Identity, IdentityError};
 pub use metrics::Metrics;

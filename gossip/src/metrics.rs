@@ -25,6 +25,10 @@ pub struct Metrics {
     pub(crate) registry_digest: Gauge,
     pub(crate) syncs: Family<Why, Counter>,
     pub(crate) load_frames: Family<Why, Counter>,
+    pub(crate) evidence_records: Family<Fate, Counter>,
+    pub(crate) evidence_batches: Family<Fate, Counter>,
+    pub(crate) evidence_throttled: Counter,
+    pub(crate) dry_runs: Family<DryRuns, Counter>,
     pub(crate) rounds: Counter,
     pub(crate) restarts: Counter,
     pub(crate) clock_drift: Gauge,
@@ -42,6 +46,19 @@ pub(crate) struct Traffic {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Why {
     pub(crate) reason: &'static str,
+}
+
+/// What became of evidence, from a fixed set.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Fate {
+    pub(crate) fate: &'static str,
+}
+
+/// What became of dry runs: asked by this replica, or answered by it. Both labels from fixed sets.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct DryRuns {
+    pub(crate) side: &'static str,
+    pub(crate) outcome: &'static str,
 }
 
 impl Metrics {
@@ -117,6 +134,26 @@ impl Metrics {
             all.load_frames,
         );
         registry.register(
+            "evidence_records",
+            "Records of evidence, by what became of them",
+            all.evidence_records,
+        );
+        registry.register(
+            "evidence_batches",
+            "Batches of evidence, by what became of them",
+            all.evidence_batches,
+        );
+        registry.register(
+            "evidence_throttled",
+            "Times that evidence waited because a peer's bytes a second were spent",
+            all.evidence_throttled,
+        );
+        registry.register(
+            "dry_runs",
+            "Questions what another replica would decide, by side and outcome",
+            all.dry_runs,
+        );
+        registry.register(
             "turns",
             "Turns of the gossip task; stands still when the task does",
             all.rounds,
@@ -149,6 +186,18 @@ impl Metrics {
 
     pub(crate) fn dropped(&self, reason: &'static str) {
         self.drops.get_or_create(&Why { reason }).inc();
+    }
+
+    pub(crate) fn evidence(&self, fate: &'static str, records: usize) {
+        self.evidence_records
+            .get_or_create(&Fate { fate })
+            .inc_by(records as u64);
+    }
+
+    pub(crate) fn evidence_batches(&self, fate: &'static str, batches: u64) {
+        self.evidence_batches
+            .get_or_create(&Fate { fate })
+            .inc_by(batches);
     }
 
     pub(crate) fn expires(&self, at: SystemTime) {

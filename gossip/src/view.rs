@@ -46,13 +46,21 @@ pub struct View {
 }
 
 impl View {
-    /// The view of a registry and of the known replicas, in any order.
-    pub fn new(registry: &Registry, mut replicas: Vec<ReplicaInfo>) -> Self {
+    /// The view of a registry and of the known replicas, in any order; warm-ups as they were said.
+    pub fn new(registry: &Registry, replicas: Vec<ReplicaInfo>) -> Self {
+        Self::of(registry.workers(), registry.digest(), replicas)
+    }
+
+    /// The view of workers, sorted by id, that a registry with this digest holds.
+    pub(crate) fn of(
+        workers: Vec<Worker>,
+        registry: Digest,
+        mut replicas: Vec<ReplicaInfo>,
+    ) -> Self {
         replicas.sort_by(|a, b| a.id.cmp(&b.id));
-        let workers = registry.workers();
         Self {
             roster: roster_digest(&workers),
-            registry: registry.digest(),
+            registry,
             workers,
             replicas,
         }

@@ -3,14 +3,13 @@
 //! The only constructor of long-lived parts, and the only place that knows them all. No decisions here.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
 use grapevine_gossip::config::Facts;
-use grapevine_gossip::view::View;
 use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 use grapevine_gossip::{Agent, Identity};
 use grapevine_placement::load::damp;
@@ -19,14 +18,17 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::admin::{self, Admin, Port};
-use crate::agreement::Agreement;
+use crate::agreement::{Samples, Survey, SurveyParts, Views};
 use crate::cluster::{Cluster, WorkerDefaults};
 use crate::config::Config;
+use crate::follow::Follower;
 use crate::listener::{self, Front};
 use crate::metrics::Metrics;
 use crate::proxy::{Proxy, ProxyParts};
 use crate::shutdown::{Phase, Shutdown, ShutdownLimits};
-use crate::upstream::probe::{Learned, ProbeParts, Prober};
+use crate::upstream::Worker;
+use crate::upstream::probe::{Fact, Learned, ProbeParts, Prober};
+use crate::warmup::{WarmUpParts, WarmUps};
 
 /// Answers of workers to "what do you serve?" that wait for the registry.
 const LEARNED_WAITING_MAX: usize = 256;
@@ -50,6 +52,8 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
     let mut metrics = Metrics::new();
     let replica = config.replica_id().to_string();
     let agent = Arc::new(start_agent(&config, &replica, &listeners, &mut metrics).await?);
+    // At once: a peer's snapshot may come before anything else.
+    let heard = agent.evidence();
     let metrics = Arc::new(metrics);
     let shutdown = Shutdown::new();
     let signals = shutdown.signals().context("cannot listen for signals")?;
@@ -60,12 +64,34 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         breaker: config.breaker.clone(),
         health: config.health.clone(),
     };
+    let (samples, asked) = Samples::new();
     let cluster = Arc::new(Cluster::new(
         config.cluster_settings(),
         defaults,
-        Arc::clone(agent.load()),
+        &agent,
+        Arc::clone(&samples),
         Arc::clone(&metrics),
     ));
+    if let Some(per_s) = NonZeroU32::new(config.gossip.agreement_samples) {
+        let parts = SurveyParts {
+            agent: Arc::clone(&agent),
+            samples,
+            metrics: Arc::clone(&metrics),
+            settings: config.cluster_settings().fingerprint(),
+            per_s,
+            phase: phase.clone(),
+        };
+        let survey = Survey::new(parts, asked);
+        shutdown.background().spawn(survey.run());
+    }
+    let asked = Arc::downgrade(&cluster);
+    agent.answer_dry_runs(Arc::new(move |question| {
+        asked.upgrade().and_then(|c| c.dry_run(question))
+    }));
+    let known = Arc::downgrade(&cluster);
+    agent.serve_evidence(Arc::new(move || {
+        known.upgrade().map_or_else(Vec::new, |c| c.evidence())
+    }));
     for worker in &config.worker {
         let (id, spec) = worker.registered()?;
         agent.configure(id, spec)?;
@@ -83,19 +109,31 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         shutdown.background().clone(),
     );
     let tasks = shutdown.background();
-    tasks.spawn(follow(
-        Arc::clone(&agent),
-        Arc::clone(&cluster),
+    let follower = Follower {
+        agent: Arc::clone(&agent),
+        cluster: Arc::clone(&cluster),
         prober,
-        Agreement::new(
+        views: Views::new(
             config.cluster_settings().fingerprint().to_string(),
             Arc::clone(&metrics),
         ),
-        shutdown.caught_up(),
-        phase.clone(),
-    ));
+        caught_up: shutdown.caught_up(),
+        phase: phase.clone(),
+    };
+    tasks.spawn(follower.run(heard));
     tasks.spawn(learn(Arc::clone(&agent), to_learn, phase.clone()));
     tasks.spawn(announce_leaving(Arc::clone(&agent), phase.clone()));
+
+    let warm_ups = Arc::new(WarmUps::new(WarmUpParts {
+        agent: Arc::clone(&agent),
+        cluster: Arc::clone(&cluster),
+        metrics: Arc::clone(&metrics),
+        config: config.warmup.clone(),
+        timeouts: config.timeouts.clone(),
+        authorization: authorization.clone(),
+        phase: phase.clone(),
+    }));
+    tasks.spawn(Arc::clone(&warm_ups).run());
 
     announce(&replica, &listeners, agent.local_addr())?;
     let front = Front {
@@ -109,6 +147,7 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
             timeouts: config.timeouts.clone(),
             retry: config.retry.clone(),
             limits: config.limits.clone(),
+            warm_ups: Arc::clone(&warm_ups),
         })),
         timeouts: config.timeouts.clone(),
         limits: config.limits.clone(),
@@ -124,6 +163,7 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         agent: Arc::clone(&agent),
         metrics,
         phase,
+        warm_ups,
         token: config.admin.token.clone(),
     });
     let serve = |socket, port| admin::run(socket, port, Arc::clone(&admin), tasks.clone());
@@ -241,40 +281,6 @@ fn worker_authorization(config: &Config) -> anyhow::Result<Option<HeaderValue>> 
     Ok(Some(value))
 }
 
-/// Turns every new view into a fleet, and tells the other replicas what ring came of it.
-async fn follow(
-    agent: Arc<Agent>,
-    cluster: Arc<Cluster>,
-    mut prober: Prober,
-    mut agreement: Agreement,
-    caught_up: Arc<AtomicBool>,
-    phase: Phase,
-) {
-    let mut views = agent.watch();
-    let mut ready = agent.ready();
-    let mut followed: Option<Arc<View>> = None;
-    loop {
-        let view = Arc::clone(&views.borrow_and_update());
-        // Most views differ in what replicas say of themselves; rings are built when workers change.
-        if followed.is_none_or(|old| old.workers() != view.workers()) {
-            cluster.update(&view);
-            prober.follow(&cluster.fleet());
-        }
-        let digest = cluster.fleet().digest().to_string();
-        agent.set_ring(&digest);
-        agreement.update(&view, &digest);
-        let holds_view = *ready.borrow_and_update();
-        caught_up.store(holds_view, Ordering::Relaxed);
-        agent.set_ready(phase.is_ready());
-        followed = Some(view);
-        tokio::select! {
-            () = phase.closed() => return,
-            changed = views.changed() => if changed.is_err() { return },
-            changed = ready.changed() => if changed.is_err() { return },
-        }
-    }
-}
-
 /// Tells the other replicas at once that this one is leaving.
 async fn announce_leaving(agent: Arc<Agent>, phase: Phase) {
     phase.leaving().await;
@@ -284,27 +290,35 @@ async fn announce_leaving(agent: Arc<Agent>, phase: Phase) {
 /// Writes what workers said about themselves into the registry.
 async fn learn(agent: Arc<Agent>, mut learned: mpsc::Receiver<Learned>, phase: Phase) {
     loop {
-        let Learned { worker, models } = tokio::select! {
+        let Learned { worker, fact } = tokio::select! {
             () = phase.closed() => return,
             next = learned.recv() => match next {
                 Some(next) => next,
                 None => return,
             },
         };
-        let facts = WorkerSpec::new(RawWorker {
-            models,
-            ..RawWorker::at(worker.address.url(""))
-        });
-        let outcome = match facts {
-            Ok(facts) => agent
-                .learn(worker.id.clone(), facts)
-                .await
-                .map(drop)
-                .map_err(anyhow::Error::from),
-            Err(error) => Err(error.into()),
-        };
-        if let Err(error) = outcome {
-            tracing::warn!(worker = &*worker.label, %error, "cannot register the worker's models");
+        let outcome = register(&agent, &worker, fact).await;
+        // It may have been removed while it was asked.
+        if let Err(error) = outcome
+            && agent.view().worker(&worker.id).is_some()
+        {
+            tracing::warn!(worker = &*worker.label, %error, "cannot register what the worker said of itself");
         }
     }
+}
+
+async fn register(agent: &Agent, worker: &Worker, fact: Fact) -> anyhow::Result<()> {
+    match fact {
+        Fact::Models(models) => {
+            let facts = WorkerSpec::new(RawWorker {
+                models,
+                ..RawWorker::at(worker.address.url(""))
+            })?;
+            agent.learn(worker.id.clone(), facts).await?;
+        }
+        Fact::Started(epoch) => {
+            agent.restarted(&worker.id, epoch).await?;
+        }
+    }
+    Ok(())
 }

@@ -14,6 +14,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::warmup::WarmupMetrics;
+
 /// Content type of the exposition format that [`Metrics::encode`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -49,6 +51,14 @@ labels! {
 labels! {
     /// Why a worker was chosen.
     ReasonLabels { reason: &'static str }
+}
+labels! {
+    /// Something that happened.
+    EventLabels { event: &'static str }
+}
+labels! {
+    /// How something turned out.
+    ResultLabels { result: &'static str }
 }
 labels! {
     /// A limit that was reached.
@@ -88,6 +98,8 @@ pub struct Metrics {
     pub prompt_tokens: Family<WorkerLabels, Counter>,
     /// Of these, tokens that came from the worker's prefix cache.
     pub cached_tokens: Family<WorkerLabels, Counter>,
+    /// Prompt tokens that were expected in the worker's cache, of requests whose worker told what was there.
+    pub expected_tokens: Family<WorkerLabels, Counter>,
     /// Tokens generated, as workers reported them.
     pub completion_tokens: Family<WorkerLabels, Counter>,
     /// Events relayed in streams.
@@ -112,21 +124,37 @@ pub struct Metrics {
     pub workers: Gauge,
     /// Digest of all rings, as a number; equal on replicas that agree.
     pub ring_digest: Gauge,
+    /// What this replica remembers of caches: entries.
+    pub sketch_entries: Gauge,
+    /// What happened to entries.
+    pub sketch_events: Family<EventLabels, Counter>,
+    /// Prefixes that are counted as warm over the whole cluster.
+    pub hot_prefixes: Gauge,
+    /// Digest of the counts of warm prefixes, as a number.
+    pub heat_digest: Gauge,
     /// Live replicas, this one included.
     pub replicas_live: Gauge,
     /// Of these, replicas with this one's ring digest and settings, itself included.
     pub replicas_agreeing: Gauge,
     /// Live replicas whose cluster settings differ from this one's.
     pub settings_differing: Gauge,
+    /// Requests of this replica that were compared with what a peer would decide.
+    pub agreement_samples: Family<ResultLabels, Counter>,
+    /// Share of the latest comparisons that named the same worker; not a number before the first.
+    pub agreement_ratio: FloatGauge,
     /// 1 once this replica takes traffic.
     pub ready: Gauge,
+    /// Warm-ups of joining workers.
+    pub warmup: WarmupMetrics,
 }
 
 impl Metrics {
     /// Registers everything.
     pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("grapevine");
         let mut metrics = Self {
-            registry: Registry::with_prefix("grapevine"),
+            warmup: WarmupMetrics::register(&mut registry),
+            registry,
             requests: Family::default(),
             request_seconds: Family::new_with_constructor(|| seconds(0.001)),
             first_token_seconds: Family::new_with_constructor(|| seconds(0.001)),
@@ -136,6 +164,7 @@ impl Metrics {
             retries: Counter::default(),
             prompt_tokens: Family::default(),
             cached_tokens: Family::default(),
+            expected_tokens: Family::default(),
             completion_tokens: Family::default(),
             stream_events: Counter::default(),
             errors: Family::default(),
@@ -148,11 +177,18 @@ impl Metrics {
             worker_breaker: Family::default(),
             workers: Gauge::default(),
             ring_digest: Gauge::default(),
+            sketch_entries: Gauge::default(),
+            sketch_events: Family::default(),
+            hot_prefixes: Gauge::default(),
+            heat_digest: Gauge::default(),
             replicas_live: Gauge::default(),
             replicas_agreeing: Gauge::default(),
             settings_differing: Gauge::default(),
+            agreement_samples: Family::default(),
+            agreement_ratio: FloatGauge::default(),
             ready: Gauge::default(),
         };
+        metrics.agreement_ratio.set(f64::NAN);
         metrics.register();
         metrics
     }
@@ -202,6 +238,11 @@ impl Metrics {
             "cached_tokens",
             "Prompt tokens that came from a worker's prefix cache",
             self.cached_tokens.clone(),
+        );
+        r.register(
+            "expected_tokens",
+            "Prompt tokens that were expected in a worker's prefix cache",
+            self.expected_tokens.clone(),
         );
         r.register(
             "completion_tokens",
@@ -260,6 +301,26 @@ impl Metrics {
             self.ring_digest.clone(),
         );
         r.register(
+            "sketch_entries",
+            "Prefixes that workers are expected to hold",
+            self.sketch_entries.clone(),
+        );
+        r.register(
+            "sketch_events",
+            "Entries that were forgotten or refused, and answers that corrected",
+            self.sketch_events.clone(),
+        );
+        r.register(
+            "hot_prefixes",
+            "Prefixes that are counted as warm over the whole cluster",
+            self.hot_prefixes.clone(),
+        );
+        r.register(
+            "heat_digest",
+            "Digest of the counts of warm prefixes",
+            self.heat_digest.clone(),
+        );
+        r.register(
             "replicas_live",
             "Live replicas, this one included",
             self.replicas_live.clone(),
@@ -273,6 +334,16 @@ impl Metrics {
             "settings_differing",
             "Live replicas whose [cluster] settings differ from this one's",
             self.settings_differing.clone(),
+        );
+        r.register(
+            "agreement_samples",
+            "Requests compared with what a peer would decide, by result",
+            self.agreement_samples.clone(),
+        );
+        r.register(
+            "agreement_ratio",
+            "Share of the latest comparisons that named the same worker",
+            self.agreement_ratio.clone(),
         );
         r.register(
             "ready",
@@ -315,6 +386,7 @@ impl Metrics {
         };
         self.prompt_tokens.remove(&labels);
         self.cached_tokens.remove(&labels);
+        self.expected_tokens.remove(&labels);
         self.completion_tokens.remove(&labels);
         self.worker_in_flight.remove(&labels);
         self.worker_in_flight_cluster.remove(&labels);
@@ -372,6 +444,7 @@ mod tests {
         for family in [
             &metrics.prompt_tokens,
             &metrics.cached_tokens,
+            &metrics.expected_tokens,
             &metrics.completion_tokens,
         ] {
             drop(family.get_or_create(&of_worker));
@@ -386,6 +459,21 @@ mod tests {
         drop(metrics.worker_in_flight_cluster.get_or_create(&of_worker));
         drop(metrics.errors.get_or_create(&ErrorLabels { code: "c" }));
         metrics.limit_reached("l");
+        drop(
+            metrics
+                .agreement_samples
+                .get_or_create(&ResultLabels { result: "r" }),
+        );
+        drop(
+            metrics
+                .sketch_events
+                .get_or_create(&EventLabels { event: "e" }),
+        );
+        for family in [&metrics.warmup.ended, &metrics.warmup.prompts] {
+            drop(family.get_or_create(&ResultLabels { result: "r" }));
+        }
+        let events = &metrics.warmup.prompt_events;
+        drop(events.get_or_create(&EventLabels { event: "e" }));
         let encoded = metrics.encode();
         let mut names: Vec<String> = encoded
             .lines()

@@ -17,24 +17,21 @@ import sys
 import tempfile
 from pathlib import Path
 
-from processes import Child, Failed, cluster, ending_on_sigterm
+from processes import Failed, cluster, ending_on_sigterm, fake_workers
 
 REPLICAS = ("r1", "r2", "r3")
 WORKERS = 8
 ROWS = [(policy, REPLICAS) for policy in
-        ("prefix", "random", "round_robin", "power_of_two", "least_request")] + [("prefix", REPLICAS[:1])]
+        ("prefix", "cache_aware", "consistent_hash", "least_request", "power_of_two", "round_robin", "random")]
+ROWS += [("prefix", REPLICAS[:1])]
 REPLAY_S = 1800
 
 
 def replay(binary, folder, policy, names, speed, cache_blocks, requests):
     """One row: the report of `grapevine replay`."""
     with contextlib.ExitStack() as stack:
-        workers = []
-        for number in range(WORKERS):
-            command = [binary, "fake-worker", "--port", 0, "--speed", speed, "--num-gpu-blocks", cache_blocks,
-                       "--exit-on-sigterm"]
-            child = stack.enter_context(Child(command, folder / f"worker-{number}.log", announces=True))
-            workers.append("http://" + child.listening()["http"])
+        engine = ["--speed", speed, "--num-gpu-blocks", cache_blocks]
+        workers = stack.enter_context(fake_workers(binary, folder, WORKERS, engine))
         arguments = ["--policy", policy, "--log-level", "warn"]
         replicas = stack.enter_context(cluster(binary, folder, names, workers, arguments))
         command = [binary, "replay", "--url", *(f"http://{r.data}" for r in replicas), "--worker-urls", *workers,
@@ -52,13 +49,15 @@ def main():
     ap.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --release")
     ap.add_argument("--speed", type=float, default=8, help="trace seconds a real second")
     ap.add_argument("--cache-blocks", type=int, default=65_536, help="cache of a worker, in blocks of 16 tokens")
+    ap.add_argument("--policies", nargs="+", help="only these")
     ap.add_argument("--requests", type=int, help="only the first of the trace")
     ap.add_argument("--json", type=Path, help="write the full reports to this file")
     a = ap.parse_args()
     binary = a.grapevine.resolve()
     reports = {}
     with ending_on_sigterm(), tempfile.TemporaryDirectory(prefix="grapevine-hit-rate-") as folder:
-        for number, (policy, names) in enumerate(ROWS):
+        rows = [row for row in ROWS if not a.policies or row[0] in a.policies]
+        for number, (policy, names) in enumerate(rows):
             place = Path(folder, str(number))
             place.mkdir()
             name = f"{policy}, {len(names)} replica{'s' if len(names) > 1 else ''}"

@@ -114,10 +114,12 @@ class Child:
 class Replica(Child):
     """One `grapevine serve` on free ports; `data`, `admin`, `gossip` are its addresses."""
 
+    stopping = ("--settle-secs", 0, "--drain-secs", 1)
+
     def __init__(self, binary, name, folder, arguments, prefix=()):
         super().__init__(
             [binary, "serve", "--replica-id", name, "--port", 0, "--admin-port", 0, "--gossip-port", 0,
-             "--disable-prometheus", "--settle-secs", 0, "--drain-secs", 1, *arguments],
+             "--disable-prometheus", *self.stopping, *arguments],
             Path(folder, f"{name}.log"), announces=True, prefix=prefix)
         try:
             self.name, line = name, self.listening()
@@ -134,8 +136,8 @@ class Replica(Child):
 
 
 @contextlib.contextmanager
-def cluster(binary, folder, names, worker_urls, arguments=()):
-    """Replicas with mutual TLS that agree on the workers and know their models."""
+def cluster(binary, folder, names, worker_urls, arguments=(), kind=Replica):
+    """Replicas, of class `kind`, with mutual TLS that agree on the workers and know their models."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     ca = folder / "ca"
@@ -149,7 +151,7 @@ def cluster(binary, folder, names, worker_urls, arguments=()):
             seeds = [word for r in replicas for word in ("--seed", r.gossip)]
             workers = ["--worker-urls", *worker_urls] if not replicas else []
             replicas.append(stack.enter_context(
-                Replica(binary, name, folder, [*files, *seeds, *workers, *arguments])))
+                kind(binary, name, folder, [*files, *seeds, *workers, *arguments])))
 
         def agreed():
             views = [r.admin_get("/cluster") for r in replicas]
@@ -159,6 +161,19 @@ def cluster(binary, folder, names, worker_urls, arguments=()):
 
         until(agreed, JOIN_S, f"{len(names)} replicas that agree on {len(worker_urls)} workers")
         yield replicas
+
+
+@contextlib.contextmanager
+def fake_workers(binary, folder, count, arguments=(), ports=None):
+    """URLs of so many fake workers, each a process of its own; on these ports, else on free ones."""
+    with contextlib.ExitStack() as stack:
+        urls = []
+        for number in range(count):
+            port = ports[number] if ports else 0
+            command = [binary, "fake-worker", "--port", port, "--exit-on-sigterm", *arguments]
+            child = stack.enter_context(Child(command, Path(folder, f"worker-{number}.log"), announces=True))
+            urls.append("http://" + child.listening()["http"])
+        yield urls
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 //! Fake vLLM worker, load generator, trace replay, L4 balancer and demo.
 //!
-//! Shares no code with the router: a fake that shares code shares bugs.
+//! Shares no code with the router, because a fake that shares code shares bugs; [`virtual_replay`] alone runs
+//! the real placement code.
 
 pub mod balancer;
 pub mod cli;
@@ -10,3 +11,4 @@ pub mod fake_worker;
 pub mod load;
 pub mod replay;
 pub mod tally;
+pub mod virtual_replay;

@@ -5,8 +5,12 @@
 mod agreement;
 mod convergence;
 mod hot_prompt;
+mod hot_share;
 mod replica_kill;
+mod restart_knowledge;
+mod sampled_agreement;
 mod seeds;
 mod shutdown;
 mod strangers;
+mod warmup;
 mod worker_kill;

@@ -204,7 +204,8 @@ async fn only_end_to_end_headers_reach_the_client() {
     assert!(internal(&answer.head).is_empty());
 
     let explained = ask(&house, &[("x-grapevine-explain", "1")]).await;
-    let names = ["digest", "reason", "replica", "worker"].map(|n| format!("x-grapevine-{n}"));
+    let names = ["digest", "expected-tokens", "reason", "replica", "worker"]
+        .map(|n| format!("x-grapevine-{n}"));
     assert_eq!(internal(&explained.head), BTreeSet::from(names));
     assert_eq!(
         explained.head.header("x-grapevine-worker"),

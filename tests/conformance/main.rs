@@ -2,6 +2,7 @@
 //!
 //! `../README.md` says which row of the test matrix each file is for.
 
+mod aliases;
 mod bytes;
 mod errors;
 mod framing;

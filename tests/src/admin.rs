@@ -65,6 +65,10 @@ pub struct Worker {
     pub id: String,
     /// Its models; empty while nobody knows them.
     pub models: Vec<String>,
+    /// `active`, `warming` or `draining`.
+    pub state: String,
+    /// Seconds since 1970 at which its process started; 0 while nobody knows.
+    pub epoch: u64,
     /// `healthy`, `unhealthy` or `unknown`.
     pub health: String,
     /// Requests in flight over the cluster, as placement counts them.
@@ -76,8 +80,12 @@ pub struct Worker {
 pub struct Explained {
     /// Where the request would go.
     pub worker: Option<String>,
+    /// Where it would go if nothing were in the way.
+    pub home: Option<String>,
     /// Why.
     pub reason: String,
+    /// Tokens of the prompt that are expected in that worker's cache.
+    pub expected_tokens: u32,
     /// Ring digest of the replica.
     pub digest: String,
 }
@@ -91,6 +99,8 @@ pub struct Changed {
     pub confirmed_by: usize,
     /// A peer has it.
     pub replicated: bool,
+    /// `active`, `warming` or `draining`; none for a removed worker.
+    pub state: Option<String>,
 }
 
 impl Admin {
@@ -120,8 +130,17 @@ impl Admin {
 
     /// Adds a worker; panics unless it was accepted.
     pub async fn add(self, id: &str, url: &str, models: &[&str]) -> Changed {
+        self.add_by("/workers", id, url, models).await
+    }
+
+    /// Adds a worker that takes requests at once; panics unless it was accepted.
+    pub async fn add_cold(self, id: &str, url: &str, models: &[&str]) -> Changed {
+        self.add_by("/workers?warmup=false", id, url, models).await
+    }
+
+    async fn add_by(self, path: &str, id: &str, url: &str, models: &[&str]) -> Changed {
         let body = json!({ "id": id, "url": url, "models": models });
-        let response = http1::post(self.0, "/workers", &body).await;
+        let response = http1::post(self.0, path, &body).await;
         assert_eq!(response.head.status, 201, "{}", response.text());
         response.json()
     }

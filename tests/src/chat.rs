@@ -60,9 +60,10 @@ pub fn streamed(prompt: &str, tokens: u32) -> Value {
     body
 }
 
-/// Distinct chats as a service sees them: a few system prompts, each with many first user messages.
+/// Distinct chats as a service sees them: system prompts, each with many first user messages. In a quiet cluster
+/// the prompts of one system prompt share a home, so there are many more of these than workers.
 pub fn distinct(count: usize) -> Vec<Value> {
-    const SYSTEMS: usize = 7;
+    const SYSTEMS: usize = 251;
     let chat = |number: usize| {
         let system = format!("You are assistant {}. ", number % SYSTEMS).repeat(40);
         let user = format!("Question {number}: what is {number} squared?");

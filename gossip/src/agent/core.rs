@@ -5,21 +5,24 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::dry_run::DryRunDesk;
+use super::evidence::EvidenceDesk;
 use super::exchange;
-use crate::config::is_fact;
+use crate::config::{EvidenceConfig, is_fact};
 use crate::error::ChangeError;
 use crate::firewall::Member;
 use crate::frame::Header;
 use crate::load::{Applied, LoadBoard, LoadFrame, LoadPlane};
 use crate::membership::{FactMap, Membership, Sighting, fact, unix_ms};
 use crate::metrics::{Metrics, Why};
-use crate::registry::{Contact, Entry, Registry, RegistryError};
+use crate::registry::{Contact, Entry, Registry, RegistryError, Warmups};
 use crate::replica::ReplicaId;
 use crate::transport::{Planes, Transport};
 use crate::view::{ReplicaInfo, View};
@@ -30,6 +33,8 @@ use crate::worker::{WorkerId, WorkerSpec};
 pub(super) struct Core {
     pub(super) replica: ReplicaId,
     pub(super) board: Arc<LoadBoard>,
+    pub(super) evidence: EvidenceDesk,
+    pub(super) dry_runs: DryRunDesk,
     pub(super) metrics: Metrics,
     /// `None` in a cluster of one.
     pub(super) net: Option<Net>,
@@ -37,6 +42,8 @@ pub(super) struct Core {
     pub(super) ready: watch::Sender<bool>,
     /// Whether a peer's registry was taken, or there is none to take.
     pub(super) synced: watch::Sender<bool>,
+    /// Whether a task watches the ends of warm-ups: a cluster of one starts it late.
+    pub(super) keeps_time: AtomicBool,
     pub(super) started: Instant,
     state: Mutex<State>,
 }
@@ -54,6 +61,8 @@ pub(super) struct State {
     pub(super) contact: Contact,
     /// Replicas other than this one, each in the generation that it proved.
     pub(super) others: Vec<Sighting>,
+    /// When warm-ups end.
+    pub(super) warmups: Warmups,
     /// Peers with an exchange under way.
     pub(super) exchanging: HashSet<ReplicaId>,
     pub(super) generation: u64,
@@ -62,23 +71,26 @@ pub(super) struct State {
 }
 
 impl Core {
+    #[allow(clippy::too_many_arguments, reason = "one constructor, two callers")]
     pub(super) fn new(
         replica: ReplicaId,
         address: SocketAddr,
         generation: u64,
         facts: FactMap,
         damping: fn(Duration) -> f64,
+        evidence: &EvidenceConfig,
         metrics: Metrics,
         net: Option<Net>,
     ) -> Self {
         let board = Arc::<LoadBoard>::default();
         let is_solo = net.is_none();
         let now = Instant::now();
-        let state = State {
+        let mut state = State {
             registry: Registry::new(replica.clone()),
             plane: LoadPlane::new(board.clone(), damping),
             contact: Contact::default(),
             others: Vec::new(),
+            warmups: Warmups::default(),
             exchanging: HashSet::new(),
             generation,
             address,
@@ -88,11 +100,14 @@ impl Core {
         Self {
             replica,
             board,
+            evidence: EvidenceDesk::new(evidence),
+            dry_runs: DryRunDesk::default(),
             metrics,
             net,
             view: watch::Sender::new(Arc::new(view)),
             ready: watch::Sender::new(is_solo),
             synced: watch::Sender::new(is_solo),
+            keeps_time: AtomicBool::new(false),
             started: now,
             state: Mutex::new(state),
         }
@@ -137,6 +152,8 @@ impl Core {
         }
         let view = state.view(&self.replica);
         state.plane.follow(&view);
+        let outdated = self.evidence.follow(&view);
+        self.metrics.evidence("stale", outdated);
         self.view.send_replace(Arc::new(view));
 
         let removed = state
@@ -179,7 +196,7 @@ impl Core {
 }
 
 impl State {
-    fn view(&self, replica: &ReplicaId) -> View {
+    fn view(&mut self, replica: &ReplicaId) -> View {
         let own_fact = |name| self.facts.get(name).cloned().unwrap_or_default();
         let own = ReplicaInfo {
             id: replica.clone(),
@@ -210,7 +227,12 @@ impl State {
                 ring: told(fact::RING),
             }
         });
-        View::new(&self.registry, std::iter::once(own).chain(others).collect())
+        let replicas = std::iter::once(own).chain(others).collect();
+        let mut workers = self.registry.workers();
+        let hybrid_ms = self.registry.hybrid_ms(unix_ms());
+        let now = Instant::now().into_std();
+        self.warmups.settle(&mut workers, hybrid_ms, now);
+        View::of(workers, self.registry.digest(), replicas)
     }
 }
 
@@ -240,8 +262,18 @@ impl Planes for Core {
             .inc();
     }
 
+    fn evidence(&self, from: &ReplicaId, header: Header, message: Message, bytes: usize) {
+        self.hear(from, header, message, bytes);
+    }
+
     fn request(&self, from: &ReplicaId, header: Header, message: Message) -> Vec<Message> {
-        exchange::answer(self, from, header, message)
+        match &message {
+            Message::EvidencePull(_)
+            | Message::EvidenceSnapshotRequest
+            | Message::EvidenceSizeRequest => self.evidence_answer(from, header, &message),
+            Message::DryRunRequest(question) => self.dry_run(from, question),
+            _ => exchange::answer(self, from, header, message),
+        }
     }
 
     fn linked(&self, member: &Member) {
@@ -254,6 +286,8 @@ impl Planes for Core {
         let mut state = self.state();
         state.others.retain(|seen| seen.id != *id);
         self.refresh(&mut state);
+        drop(state);
+        self.unheard(id);
     }
 
     fn outrun(&self, seen: u64) {

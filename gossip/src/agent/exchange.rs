@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::Ack;
 use super::core::{Core, Net, State};
+use super::newcomer;
 use crate::config::{CONFIRM_WITHIN, WRITES_AFTER};
 use crate::error::ChangeError;
 use crate::frame::Header;
@@ -162,7 +163,7 @@ pub(super) fn begin(core: &Arc<Core>, peer: &ReplicaId) {
     });
 }
 
-async fn take_snapshot(core: &Core, peer: &ReplicaId) -> Result<(), RequestError> {
+async fn take_snapshot(core: &Arc<Core>, peer: &ReplicaId) -> Result<(), RequestError> {
     let mut entries = Vec::new();
     let mut load = None;
     let mut is_whole = false;
@@ -182,18 +183,21 @@ async fn take_snapshot(core: &Core, peer: &ReplicaId) -> Result<(), RequestError
     if !is_whole {
         return Err(RequestError::Broken);
     }
-    let mut state = core.state();
-    if !core.merge(&mut state, peer, entries) {
-        return Err(RequestError::Broken);
+    {
+        let mut state = core.state();
+        if !core.merge(&mut state, peer, entries) {
+            return Err(RequestError::Broken);
+        }
+        if let Some((header, frame)) = load {
+            let now = tokio::time::Instant::now().into_std();
+            state
+                .plane
+                .apply(peer, header.generation, header.seq, &frame, now);
+        }
+        state.contact.synced();
     }
-    if let Some((header, frame)) = load {
-        let now = tokio::time::Instant::now().into_std();
-        state
-            .plane
-            .apply(peer, header.generation, header.seq, &frame, now);
-    }
-    state.contact.synced();
-    drop(state);
+    // After the registry: evidence about workers that are not known is of no use.
+    newcomer::take_evidence(core, peer).await?;
     core.synced.send_replace(true);
     Ok(())
 }
@@ -251,7 +255,7 @@ fn join(answer: Vec<Received>) -> Result<(Summary, std::time::Duration, Vec<Entr
     Ok((summary, alone, entries))
 }
 
-async fn request(
+pub(super) async fn request(
     core: &Core,
     peer: &ReplicaId,
     message: &Message,

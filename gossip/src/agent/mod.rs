@@ -4,27 +4,40 @@
 //!
 //! - `mod.rs`: the public handle.
 //! - `core.rs`: the shared state, and what arrives from peers.
-//! - `rounds.rs`: what happens by the clock: rounds of membership, load frames.
+//! - `rounds.rs`: what happens by the clock: rounds of membership, load frames, ends of warm-ups.
 //! - `exchange.rs`: registry pushes, anti-entropy, the first snapshot.
+//! - `evidence.rs`: evidence and heat, told and heard.
+//! - `newcomer.rs`: the evidence that a starting replica takes.
+//! - `dry_run.rs`: what a peer would decide, and what we would.
 
+#[cfg(test)]
+mod ask_tests;
 mod core;
+mod dry_run;
+mod evidence;
 mod exchange;
+mod newcomer;
 mod rounds;
 #[cfg(test)]
 mod tests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::config::{Facts, GossipConfig, LEAVE_WITHIN};
+use crate::config::{EvidenceConfig, Facts, GossipConfig, LEAVE_WITHIN};
+use crate::dry_run::{AskError, DryRun, DryRunAnswer};
 use crate::error::{ChangeError, StartError};
+use crate::evidence::{Evidence, Heard, HeatReport, Record, Retraction};
+use crate::hlc::Stamp;
 use crate::identity::{self, Identity};
 use crate::load::LoadBoard;
-use crate::membership::{FactMap, Membership, fact, next_generation};
+use crate::membership::{FactMap, Membership, fact, next_generation, unix_ms};
 use crate::metrics::Metrics;
 use crate::replica::ReplicaId;
 use crate::transport::{Network, Planes, SystemNetwork, Transport};
@@ -32,6 +45,8 @@ use crate::view::View;
 use crate::worker::{Source, WorkerId, WorkerSpec};
 
 use self::core::{Core, Net};
+pub use self::dry_run::DryRunHandler;
+pub use self::evidence::EvidenceSource;
 
 /// What became of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +122,7 @@ impl Agent {
             generation,
             facts,
             damping,
+            &config.evidence,
             metrics,
             Some(net),
         ));
@@ -114,6 +130,9 @@ impl Agent {
         transport.start(&config.seeds, &planes);
         transport.spawn(rounds::membership(core.clone()));
         transport.spawn(rounds::load(core.clone(), config.load_batch));
+        transport.spawn(evidence::rounds(core.clone(), config.evidence.batch));
+        core.keeps_time.store(true, Ordering::Relaxed);
+        transport.spawn(rounds::warm_ups(core.clone()));
         Ok(Self { core, stop })
     }
 
@@ -137,6 +156,7 @@ impl Agent {
             next_generation(0),
             fact_map(facts),
             damping,
+            &EvidenceConfig::default(),
             metrics,
             None,
         );
@@ -187,6 +207,10 @@ impl Agent {
 
     /// Adds or changes a worker in the name of `source`.
     ///
+    /// In state `Warming` this replica is the one that warms it: until [`Agent::finish_warming`], or
+    /// the given time ([`Agent::hybrid_ms`] plus at most 10 minutes) at which every replica takes it
+    /// for active by itself. An epoch that is known stays if the given one is lower.
+    ///
     /// Waits for the first exchange with a peer (at most until 3 s after the start), then for the
     /// first peer's confirmation (at most 1 s).
     ///
@@ -201,7 +225,54 @@ impl Agent {
         let write = |registry: &mut crate::registry::Registry, now| {
             Ok(registry.put(id, source, spec, now)?.into_iter().collect())
         };
+        if self.core.net.is_none() && !self.core.keeps_time.swap(true, Ordering::Relaxed) {
+            let (core, stop) = (self.core.clone(), self.stop.clone());
+            let ends = async move { stop.run_until_cancelled(rounds::warm_ups(core)).await };
+            TaskTracker::new().spawn(ends);
+        }
         exchange::change(&self.core, write).await
+    }
+
+    /// Declares a warm-up over: `stamp` is that of the view's [`Warming`](crate::registry::Warming).
+    ///
+    /// `None`, and nothing is changed, if the worker was removed, drained, described anew or taken for
+    /// active since; if that is only not heard of yet, it wins when it is.
+    ///
+    /// # Errors
+    /// None of its own. Waits as [`Agent::put_worker`].
+    pub async fn finish_warming(
+        &self,
+        id: &WorkerId,
+        stamp: Stamp,
+    ) -> Result<Option<Ack>, ChangeError> {
+        let mut is_ended = false;
+        let ack = exchange::change(&self.core, |registry, _| {
+            let ended = registry.finish_warming(id, stamp);
+            is_ended = ended.is_some();
+            Ok(ended.into_iter().collect())
+        });
+        let ack = ack.await?;
+        Ok(is_ended.then_some(ack))
+    }
+
+    /// Says that the worker's process started at `epoch`, in seconds since 1970. Any replica that
+    /// notices may say so: the highest counts, the same or a lower one changes nothing. Rings do not
+    /// change; evidence of former epochs is dropped everywhere.
+    ///
+    /// # Errors
+    /// [`ChangeError`] if there is no such worker, if `epoch` is more than a day ahead of this
+    /// replica's clock, or if the registry is full. Waits as [`Agent::put_worker`].
+    pub async fn restarted(&self, id: &WorkerId, epoch: u64) -> Result<Ack, ChangeError> {
+        exchange::change(&self.core, |registry, now| {
+            Ok(registry.restarted(id, epoch, now)?.into_iter().collect())
+        })
+        .await
+    }
+
+    /// The time by which warm-ups end, Unix milliseconds: this replica's clock, or the latest stamp
+    /// that it heard if that is ahead.
+    pub fn hybrid_ms(&self) -> u64 {
+        self.core.state().registry.hybrid_ms(unix_ms())
     }
 
     /// Takes back what `source` said of a worker; a removal by the administrator masks every source.
@@ -231,6 +302,61 @@ impl Agent {
     /// Tells the others the digest of this replica's ring: printable ASCII, at most 256 bytes.
     pub fn set_ring(&self, digest: &str) {
         self.core.tell(fact::RING, digest);
+    }
+
+    /// Tells every other replica that a worker holds, or soon will hold, some prefixes.
+    ///
+    /// Never waits: it is queued for the next batch ([`EvidenceConfig::batch`]). If the queue is full the oldest
+    /// record gives way; if the worker left or restarted meanwhile it is not sent. Both are counted.
+    pub fn tell_evidence(&self, evidence: Evidence) {
+        self.core.tell_record(Record::Evidence(evidence));
+    }
+
+    /// Tells every other replica that a worker does not hold some prefixes. As
+    /// [`Agent::tell_evidence`].
+    pub fn tell_retraction(&self, retraction: Retraction) {
+        self.core.tell_record(Record::Retraction(retraction));
+    }
+
+    /// Tells every other replica how often this one saw which prefix; it replaces the report before.
+    /// Never waits; repeated every few seconds, so that a lost report is healed.
+    pub fn tell_heat(&self, report: HeatReport) {
+        self.core.tell_heat(report);
+    }
+
+    /// What the other replicas tell: at most 4,096 records wait; what comes then is dropped, counted,
+    /// and made known as [`Heard::Lost`].
+    ///
+    /// One listener: it gets what was heard since the start, and a later call ends its channel.
+    pub fn evidence(&self) -> mpsc::Receiver<Heard> {
+        self.core.evidence.listen()
+    }
+
+    /// Says where evidence for starting replicas comes from: called once for each of them, from a
+    /// task that must not be blocked for long. The most valuable first: what exceeds some 3.7 MiB is left out.
+    pub fn serve_evidence(&self, source: EvidenceSource) {
+        self.core.evidence.serve(source);
+    }
+
+    /// Asks one peer what it would decide about a request. Waits at most a second; dropping the call
+    /// gives the question up. At most 50 questions a second and 4 at once to one peer.
+    ///
+    /// # Errors
+    /// [`AskError`]; each outcome is counted in `gossip_dry_runs_total`.
+    pub async fn ask(&self, peer: &ReplicaId, question: DryRun) -> Result<DryRunAnswer, AskError> {
+        self.core.ask(peer, question).await
+    }
+
+    /// Says what answers the questions of peers. Called from a task that must not be blocked for
+    /// long, at most 100 times a second for each peer. A later call replaces the handler.
+    pub fn answer_dry_runs(&self, handler: DryRunHandler) {
+        self.core.dry_runs.serve(handler);
+    }
+
+    /// Whom to ask: other replicas that are connected from here, alive to this one, and ready as they
+    /// say. Sorted by id.
+    pub fn ready_peers(&self) -> Vec<ReplicaId> {
+        self.core.ready_peers()
     }
 
     /// Announces that this replica leaves, closes all connections and ends all tasks. Bounded by

@@ -1,10 +1,11 @@
-//! What the agent does by the clock: rounds of membership and anti-entropy, and frames of load.
+//! What the agent does by the clock: rounds of membership and anti-entropy, frames of load, the ends of
+//! warm-ups.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::seq::IndexedRandom;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::core::{Core, Net};
 use super::exchange;
@@ -151,6 +152,28 @@ pub(super) async fn load(core: Arc<Core>, batch: Duration) {
         };
         if let Some(frame) = frame {
             net.transport.send_load(frame);
+        }
+    }
+}
+
+/// Publishes a new view when a warm-up ends, although nobody said anything. Never ends.
+pub(super) async fn warm_ups(core: Arc<Core>) {
+    let mut views = core.view.subscribe();
+    loop {
+        let next = core.state().warmups.next_end().map(Instant::from_std);
+        let end = async {
+            match next {
+                Some(end) => sleep_until(end).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            // The agent holds the sender, and this task the agent: it cannot be gone.
+            _ = views.changed() => {}
+            () = end => {
+                let mut state = core.state();
+                core.refresh(&mut state);
+            }
         }
     }
 }

@@ -6,10 +6,14 @@ use tokio::time::timeout;
 
 use super::*;
 
-const LIMIT: Duration = Duration::from_secs(20);
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
 async fn agent() -> Agent {
     let authority = identity::create("demo").expect("authority");
+    start(&authority, &[]).await
+}
+
+pub(super) async fn start(authority: &identity::Authority, seeds: &[String]) -> Agent {
     let leaf = identity::issue(&authority.cert_pem, &authority.key_pem, "demo", "a").expect("leaf");
     let identity = Identity::from_pem(
         "demo",
@@ -18,7 +22,10 @@ async fn agent() -> Agent {
         &leaf.cert_pem,
         &leaf.key_pem,
     );
-    let config = GossipConfig::new(([127, 0, 0, 1], 0).into(), Facts::default());
+    let config = GossipConfig {
+        seeds: seeds.to_vec(),
+        ..GossipConfig::new(([127, 0, 0, 1], 0).into(), Facts::default())
+    };
     Agent::start(
         config,
         identity.expect("identity"),
@@ -102,5 +109,51 @@ async fn a_generation_seen_by_others_is_exceeded_unless_it_is_absurd() {
         "{} did not follow {seen}",
         generation(&agent.view())
     );
+    agent.shutdown().await;
+}
+
+/// Nobody says anything, and no network is there: the view changes when the warm-up ends.
+#[tokio::test(start_paused = true)]
+async fn a_view_changes_by_itself_when_a_warm_up_ends() {
+    use crate::worker::{RawWorker, State};
+    let agent = Agent::solo("demo", "a", &Facts::default(), Metrics::default()).expect("valid");
+    let warming = |seconds: u64| {
+        let mut raw = RawWorker::at("http://127.0.0.1:8000");
+        let until_ms = agent.hybrid_ms() + seconds * 1000;
+        raw.state = State::Warming { until_ms };
+        WorkerSpec::new(raw).expect("spec")
+    };
+    let id = warming(1).default_id();
+    let put = async |seconds| {
+        let put = agent.put_worker(id.clone(), Source::Admin, warming(seconds));
+        put.await.expect("room");
+        let view = agent.view();
+        let worker = view.worker(&id).expect("there").clone();
+        assert!(worker.is_warming(agent.hybrid_ms()));
+        worker.warming.expect("warming")
+    };
+    let is_active = async |within: Duration| {
+        let mut views = agent.watch();
+        let active = views.wait_for(|view| {
+            let worker = view.worker(&id).expect("there");
+            worker.spec.state() == State::Active && worker.warming.is_none()
+        });
+        timeout(within, active).await.is_ok()
+    };
+    let first = put(60).await;
+    assert!(!is_active(Duration::from_secs(50)).await);
+    assert!(is_active(Duration::from_secs(11)).await);
+
+    let second = put(600).await;
+    assert!(!is_active(Duration::from_secs(500)).await);
+    let ended = agent.finish_warming(&id, first.stamp).await;
+    assert_eq!(
+        ended.expect("no error"),
+        None,
+        "that one was described anew"
+    );
+    let ended = agent.finish_warming(&id, second.stamp).await;
+    assert!(ended.expect("no error").is_some());
+    assert!(is_active(Duration::from_secs(1)).await);
     agent.shutdown().await;
 }

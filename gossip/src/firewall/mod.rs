@@ -57,8 +57,10 @@ pub(crate) enum Reason {
     OwnState,
     /// It comes from, or answers, another cluster.
     OtherCluster,
-    /// The sender was cut off before, or never shook hands.
+    /// The sender was cut off before.
     Banned,
+    /// The sender never shook hands, or has left: messages on other streams may come after its goodbye.
+    Unknown,
 }
 
 impl Reason {
@@ -74,6 +76,7 @@ impl Reason {
             Self::OwnState => "own_state",
             Self::OtherCluster => "other_cluster",
             Self::Banned => "banned",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -186,14 +189,11 @@ impl Firewall {
         bytes: &[u8],
         now: Instant,
     ) -> Result<Passed, Refused> {
+        let refused = |reason, cut| Err(Refused { reason, cut });
         match self.admitted.get(from.as_str()) {
-            Some(known) if !known.is_banned(now) => {}
-            _ => {
-                return Err(Refused {
-                    reason: Reason::Banned,
-                    cut: true,
-                });
-            }
+            Some(known) if known.is_banned(now) => return refused(Reason::Banned, true),
+            Some(_) => {}
+            None => return refused(Reason::Unknown, false),
         }
         self.judge(from, bytes, now)
             .map_err(|reason| self.strike(from, reason, now))

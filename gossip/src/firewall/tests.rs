@@ -406,8 +406,8 @@ fn strangers_cannot_speak_and_the_table_is_bounded() {
     assert_eq!(
         refused,
         Err(Refused {
-            reason: Reason::Banned,
-            cut: true
+            reason: Reason::Unknown,
+            cut: false
         })
     );
     for n in 0..REPLICAS_MAX - 2 {
@@ -421,6 +421,9 @@ fn strangers_cannot_speak_and_the_table_is_bounded() {
         Err(Reason::TooMany)
     );
     bench.firewall.forget(&bench.b.id);
+    let late = bench.firewall.inspect(&bench.b.id, b"junk", bench.now);
+    let late = late.map_err(|refused| (refused.reason, refused.cut));
+    assert_eq!(late, Err((Reason::Unknown, false)), "it has left");
     assert_eq!(bench.firewall.admit(&stranger, bench.now), Ok(()));
 }
 

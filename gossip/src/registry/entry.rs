@@ -14,7 +14,8 @@ pub struct Entry {
     pub id: WorkerId,
     /// Who says it.
     pub source: Source,
-    /// When it was said; [`Stamp::ZERO`] for configuration read at start.
+    /// When it was said; [`Stamp::ZERO`] for configuration read at start, the epoch as a number for a
+    /// restart.
     pub stamp: Stamp,
     /// The replica that wrote it; `None` for configuration read at start, where every replica with
     /// the same file must write the same entry.
@@ -61,6 +62,7 @@ impl Entry {
             Source::Config => 1,
             Source::Provider(_) => 2,
             Source::Learned => 3,
+            Source::Restart => 4,
         });
         if let Source::Provider(name) = &self.source {
             write_text(out, name.as_str());

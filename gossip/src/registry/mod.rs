@@ -20,16 +20,22 @@
 //! | 12 | stamps from the future are merged; beyond 24 h nothing of the batch is | `far_future_is_quarantined_whole` |
 //! | 13 | tables are bounded: own writes at 4,096 entries, merges at twice that | `the_map_is_bounded` |
 //! | 14 | after too long alone only configuration survives | `starting_over_keeps_configuration` |
+//! | 15 | a warm-up ends at its time, within 10 min, without a message | `a_warm_up_ends_by_itself`, `it_takes_ten_minutes_at_most` |
+//! | 16 | ending it earlier changes that word only: any later word beats it | `the_end_of_a_warm_up_overrides_nothing` |
+//! | 17 | a source that repeats itself neither renews nor ends it | `a_source_that_repeats_itself_neither_renews_nor_ends_it` |
+//! | 18 | an epoch only rises, whoever writes it | `an_epoch_only_rises`, `concurrent_writers_agree` |
 //!
 //! Not here: who is alive, who is healthy, who is loaded. None of it changes the set.
 
 mod contact;
 mod digest;
 mod entry;
+mod restart;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;
+mod warming;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Cell;
@@ -39,6 +45,9 @@ use std::time::Duration;
 pub use contact::{Contact, ISOLATION_MAX, Reunion};
 pub use digest::{BUCKETS, Digest, DigestError, Summary};
 pub use entry::Entry;
+pub use restart::EPOCH_MAX;
+pub(crate) use warming::Warmups;
+pub use warming::{WARMING_MAX, Warming};
 
 use crate::hlc::{Clock, Drift, Stamp};
 use crate::replica::ReplicaId;
@@ -65,8 +74,10 @@ type Key = (WorkerId, Source);
 pub struct Worker {
     /// Its id on the ring.
     pub id: WorkerId,
-    /// Its description.
+    /// Its description. In a view, a warm-up that is over reads as active.
     pub spec: Arc<WorkerSpec>,
+    /// Its warm-up, unless that was ended; in a view, or is over.
+    pub warming: Option<Warming>,
 }
 
 /// One replica's copy of the map, and the clock that stamps its own writes.
@@ -97,6 +108,9 @@ pub enum RegistryError {
     /// The map is full; remove workers, or wait until tombstones are dropped.
     #[error("the registry is full with {ENTRIES_MAX} entries")]
     Full,
+    /// The worker claims to have started in the future; check its clock.
+    #[error("epoch {0} is more than a day ahead of this replica's clock")]
+    Epoch(u64),
     /// A batch holds a stamp too far in the future; its sender is not to be listened to until the
     /// clocks come nearer.
     #[error("a stamp of worker {id} is {lead:?} ahead of this replica's clock")]
@@ -155,7 +169,11 @@ impl Registry {
         now_ms: u64,
     ) -> Result<Option<Entry>, RegistryError> {
         self.room_for(&id, &source)?;
-        let is_repetition = source != Source::Admin && self.present(&id, &source) == Some(&spec);
+        let known = self.present(&id, &source);
+        let is_repetition = source != Source::Admin
+            && known.is_some_and(|known| {
+                *known == spec || warming::differ_in_warmth_only(known, &spec)
+            });
         Ok((!is_repetition).then(|| self.write(id, source, Some(Arc::new(spec)), now_ms)))
     }
 
@@ -246,9 +264,11 @@ impl Registry {
             .chunk_by(|a, b| a.id == b.id)
             .filter_map(|of_one| {
                 let spec = effective(of_one)?;
+                let said = of_one.iter().find(|entry| claims(entry))?;
                 Some(Worker {
                     id: of_one[0].id.clone(),
                     spec,
+                    warming: Warming::of(said),
                 })
             })
             .collect()
@@ -340,6 +360,8 @@ impl Registry {
         now_ms: u64,
     ) -> Entry {
         let stamp = self.clock.tick(now_ms);
+        let limited = |spec: Arc<WorkerSpec>| Arc::new(warming::limited((*spec).clone(), stamp));
+        let spec = spec.map(limited);
         let writer = Some(self.replica.clone());
         let entry = Entry {
             id,
@@ -381,8 +403,8 @@ impl Registry {
     }
 
     fn of_worker(&self, id: &WorkerId) -> Vec<&Entry> {
-        // `Admin` and `Learned` are the first and the last source.
-        let range = (id.clone(), Source::Admin)..=(id.clone(), Source::Learned);
+        // `Admin` and `Restart` are the first and the last source.
+        let range = (id.clone(), Source::Admin)..=(id.clone(), Source::Restart);
         self.entries.range(range).map(|(_, entry)| entry).collect()
     }
 
@@ -391,7 +413,7 @@ impl Registry {
     }
 
     /// Keys of entries without which the set would be the same, sorted: tombstones, except an
-    /// admin's that masks something, and facts about workers that are not in the set.
+    /// admin's that masks something, and facts about, and starts of, workers that are not in the set.
     fn unused_keys(&self) -> Vec<Key> {
         let entries: Vec<&Entry> = self.entries.values().collect();
         let mut unused = Vec::new();
@@ -402,7 +424,7 @@ impl Registry {
             };
             let is_unused = |entry: &Entry| match entry.is_removed() {
                 true => !masks(entry),
-                false => entry.source == Source::Learned && !in_set,
+                false => matches!(entry.source, Source::Learned | Source::Restart) && !in_set,
             };
             let keys = of_one.iter().filter(|entry| is_unused(entry));
             unused.extend(keys.map(|entry| (entry.id.clone(), entry.source.clone())));
@@ -413,7 +435,7 @@ impl Registry {
 
 /// Whether an entry says that its worker exists.
 fn claims(entry: &Entry) -> bool {
-    !entry.is_removed() && entry.source != Source::Learned
+    !entry.is_removed() && !matches!(entry.source, Source::Learned | Source::Restart)
 }
 
 /// The description that all entries of one worker, in order of their sources, amount to; `None`
@@ -426,11 +448,18 @@ fn effective(of_one: &[&Entry]) -> Option<Arc<WorkerSpec>> {
         return None;
     }
     let said = of_one.iter().find(|entry| claims(entry))?.spec.as_ref()?;
-    let learned = of_one.iter().find(|entry| entry.source == Source::Learned);
-    match learned.and_then(|entry| entry.spec.as_ref()) {
-        Some(facts) => Some(Arc::new(said.completed_by(facts))),
-        None => Some(Arc::clone(said)),
+    let of = |source| {
+        let found = of_one.iter().find(|entry| entry.source == source);
+        found.and_then(|entry| entry.spec.as_ref())
+    };
+    let mut whole = Arc::clone(said);
+    if let Some(facts) = of(Source::Learned) {
+        whole = Arc::new(whole.completed_by(facts));
     }
+    if let Some(start) = of(Source::Restart) {
+        whole = Arc::new(whole.not_before(start));
+    }
+    Some(whole)
 }
 
 /// Whether an entry was of no use to anybody for so long that it counts no more.

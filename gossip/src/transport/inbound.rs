@@ -137,6 +137,10 @@ impl Link {
                 }
                 self.planes.gossip(self.member.address, passed.bytes);
             }
+            // Streams overtake each other: this one was sent before the goodbye.
+            Err(refused) if refused.reason == Reason::Unknown => {
+                self.shared.metrics.dropped("after_leave");
+            }
             Err(refused) => self.shared.offence(&self.member.id, self.from(), refused),
         }
     }
@@ -153,6 +157,13 @@ impl Link {
             Some(Message::Load(frame)) => {
                 self.shared.metrics.received("load", bytes.len());
                 self.planes.load(&self.member.id, header, frame);
+            }
+            Some(
+                message @ (Message::Evidence(_) | Message::EvidenceMark(_) | Message::Heat(_)),
+            ) => {
+                self.shared.metrics.received(message.plane(), bytes.len());
+                self.planes
+                    .evidence(&self.member.id, header, message, bytes.len());
             }
             Some(Message::Leave) => {
                 tracing::info!(replica = %self.member.id, "a replica leaves");
@@ -172,7 +183,6 @@ impl Link {
             Ok(Err(StreamError::Frame(_))) => return self.strike(Reason::Malformed),
             _ => return self.shared.metrics.dropped("stream_broken"),
         };
-        self.shared.metrics.received("registry", bytes.len());
         let Some(Received {
             header, message, ..
         }) = self.decode(&bytes)
@@ -182,11 +192,13 @@ impl Link {
         let Some(message) = message else {
             return self.shared.metrics.dropped("unknown_kind");
         };
+        let plane = message.plane();
+        self.shared.metrics.received(plane, bytes.len());
         let mut answer = Vec::new();
         for message in self.planes.request(&self.member.id, header, message) {
             answer.extend(self.shared.encode(&message).unwrap_or_default());
         }
-        self.shared.metrics.sent("registry", answer.len());
+        self.shared.metrics.sent(plane, answer.len());
         let _ = timeout(limits::REQUEST, write_all(&mut send, &answer)).await;
     }
 
@@ -205,7 +217,7 @@ impl Link {
             }
         };
         for _ in 0..received.refused {
-            self.shared.metrics.dropped("registry_entry");
+            self.shared.metrics.dropped("entry");
         }
         if received.header.generation != self.member.generation {
             self.shared.metrics.dropped("former_generation");

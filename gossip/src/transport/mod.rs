@@ -9,7 +9,8 @@
 //! | chitchat messages | one uni stream each, raw bytes (they do not begin with our magic) |
 //! | load frames | datagram up to 1,150 bytes, else uni stream |
 //! | leaving | uni stream |
-//! | registry pushes, exchanges, snapshots | bi stream: one request, its answer |
+//! | evidence, heat | one uni stream for each batch or report, in a queue of its own |
+//! | registry pushes, exchanges, snapshots, pulls of evidence | bi stream: one request, its answer |
 //!
 //! Sending never waits: [`Transport::send_gossip`] and [`Transport::send_load`] only enqueue. The
 //! task of each peer (`peer.rs`) owns its connection; one unreachable peer slows nobody else.
@@ -57,6 +58,8 @@ pub(crate) trait Planes: Send + Sync + 'static {
     fn gossip(&self, from: SocketAddr, bytes: Vec<u8>);
     /// A load frame of an authenticated peer.
     fn load(&self, from: &ReplicaId, header: Header, frame: LoadFrame);
+    /// Evidence, a mark or heat of an authenticated peer, in a frame of so many bytes.
+    fn evidence(&self, from: &ReplicaId, header: Header, message: Message, bytes: usize);
     /// A request of an authenticated peer; the answer goes back on the same stream.
     fn request(&self, from: &ReplicaId, header: Header, message: Message) -> Vec<Message>;
     /// The connection to a peer is up.
@@ -204,6 +207,29 @@ impl Transport {
         }
     }
 
+    /// Queues a message of the evidence or heat plane for one peer; false if it cannot take it now.
+    pub(crate) fn send_evidence(&self, to: &ReplicaId, message: &Message) -> bool {
+        let peer = self.shared.peers().linked_peer(to).cloned();
+        let Some(peer) = peer.filter(peer::Peer::takes_evidence) else {
+            return false;
+        };
+        // What does not fit a frame is never going to: it is counted, and gone.
+        self.shared
+            .encode(message)
+            .is_none_or(|bytes| peer.enqueue_evidence(message.plane(), bytes))
+    }
+
+    /// Scores an offence that only the receiver of a message can see.
+    pub(crate) fn strike(&self, from: &ReplicaId, reason: Reason) {
+        let address = self.address_of(from).unwrap_or(self.shared.address);
+        self.shared.strike(from, address, reason);
+    }
+
+    /// Peers with an open connection from here, each with the generation in which it answered.
+    pub(crate) fn linked_generations(&self) -> Vec<(ReplicaId, u64)> {
+        self.shared.peers().linked_generations()
+    }
+
     /// Sends a request to one peer and waits for its whole answer.
     pub(crate) async fn request(
         &self,
@@ -221,6 +247,11 @@ impl Transport {
     /// Peers with an open connection from here.
     pub(crate) fn linked(&self) -> Vec<ReplicaId> {
         self.shared.peers().linked_ids()
+    }
+
+    /// Number of peers that are dialled, connected or not.
+    pub(crate) fn dialled(&self) -> usize {
+        self.shared.peers().len()
     }
 
     /// Where a peer is dialled.

@@ -33,7 +33,14 @@ pub(crate) enum RequestError {
 }
 
 /// Messages for one peer, each with the name of its plane.
-type Waiting = mpsc::Receiver<(&'static str, Bytes)>;
+type Lane = mpsc::Receiver<(&'static str, Bytes)>;
+
+/// What waits for one peer. Evidence is the bulk of the bytes, so it has a lane of its own: a full
+/// one delays nothing else.
+struct Waiting {
+    urgent: Lane,
+    evidence: Lane,
+}
 
 /// All peers by id. Whoever is in it is dialled, and dialled again, until removed.
 #[derive(Default)]
@@ -54,7 +61,8 @@ pub(super) struct Peer {
     address: SocketAddr,
     /// Whether it ever proved its certificate, or somebody only said that it is there.
     proven: bool,
-    queue: mpsc::Sender<(&'static str, Bytes)>,
+    urgent: mpsc::Sender<(&'static str, Bytes)>,
+    evidence: mpsc::Sender<(&'static str, Bytes)>,
     link: Option<(u64, Connection)>,
     wake: Arc<Notify>,
     stop: CancellationToken,
@@ -77,10 +85,29 @@ impl Peers {
             .collect()
     }
 
+    /// A connected peer.
+    pub(super) fn linked_peer(&self, id: &ReplicaId) -> Option<&Peer> {
+        self.by_id.get(id).filter(|peer| peer.link.is_some())
+    }
+
+    /// All connected peers with the generation in which they answered.
+    pub(super) fn linked_generations(&self) -> Vec<(ReplicaId, u64)> {
+        let link = |(id, peer): (&ReplicaId, &Peer)| {
+            let (generation, _) = peer.link.as_ref()?;
+            Some((id.clone(), *generation))
+        };
+        self.by_id.iter().filter_map(link).collect()
+    }
+
     /// Ids of all connected peers.
     pub(super) fn linked_ids(&self) -> Vec<ReplicaId> {
         let linked = self.by_id.iter().filter(|(_, peer)| peer.link.is_some());
         linked.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Number of peers that are dialled.
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
     }
 
     /// Where a peer is dialled.
@@ -188,18 +215,24 @@ impl Peers {
     /// Adds a peer; the caller runs its task. The table is bounded by its callers: the firewall
     /// admits so many proven replicas, and [`Peers::is_news`] lets in so many hints.
     fn add(&mut self, id: &ReplicaId, address: SocketAddr, proven: bool) -> (Peer, Waiting) {
-        let (queue, waiting) = mpsc::channel(limits::QUEUE);
+        let (urgent, urgent_waiting) = mpsc::channel(limits::QUEUE);
+        let (evidence, evidence_waiting) = mpsc::channel(limits::EVIDENCE_QUEUE);
         self.tasks += 1;
         let peer = Peer {
             task: self.tasks,
             address,
             proven,
-            queue,
+            urgent,
+            evidence,
             link: None,
             wake: Arc::default(),
             stop: CancellationToken::new(),
         };
         self.by_id.insert(id.clone(), peer.clone());
+        let waiting = Waiting {
+            urgent: urgent_waiting,
+            evidence: evidence_waiting,
+        };
         (peer, waiting)
     }
 }
@@ -207,7 +240,17 @@ impl Peers {
 impl Peer {
     /// Queues a message; false if the queue is full.
     pub(super) fn enqueue(&self, plane: &'static str, bytes: impl Into<Bytes>) -> bool {
-        self.queue.try_send((plane, bytes.into())).is_ok()
+        self.urgent.try_send((plane, bytes.into())).is_ok()
+    }
+
+    /// Queues a message of the evidence or heat plane; false if there is no room now.
+    pub(super) fn enqueue_evidence(&self, plane: &'static str, bytes: Vec<u8>) -> bool {
+        self.evidence.try_send((plane, bytes.into())).is_ok()
+    }
+
+    /// True if there is room for evidence.
+    pub(super) fn takes_evidence(&self) -> bool {
+        self.evidence.capacity() > 0
     }
 
     /// Sends a load frame now, or queues it if it is too long for a datagram.
@@ -360,8 +403,10 @@ impl Task {
             hints,
         } = dialled;
         // What was queued for the last connection is old by now.
-        while waiting.try_recv().is_ok() {
-            self.shared.metrics.dropped("link_lost");
+        for lane in [&mut waiting.urgent, &mut waiting.evidence] {
+            while lane.try_recv().is_ok() {
+                self.shared.metrics.dropped("link_lost");
+            }
         }
         let link = (member.generation, connection.clone());
         self.shared
@@ -370,17 +415,29 @@ impl Task {
         hello::learn(&self.shared, &self.planes, &member, &hints);
         tracing::info!(replica = %self.id, address = %self.peer.address, "connected");
         self.planes.linked(&member);
-        let closed = loop {
-            tokio::select! {
-                closed = connection.closed() => break closed,
-                Some((plane, bytes)) = waiting.recv() => match send_uni(&connection, &bytes).await {
-                    Ok(()) => self.shared.metrics.sent(plane, bytes.len()),
-                    Err(_) => self.shared.metrics.dropped("stream_broken"),
-                },
-            }
+        let lanes = async {
+            tokio::join!(
+                self.drain(&connection, &mut waiting.urgent),
+                self.drain(&connection, &mut waiting.evidence)
+            );
+        };
+        let closed = tokio::select! {
+            closed = connection.closed() => closed,
+            // Not before this task ends: it holds the other ends itself.
+            () = lanes => return,
         };
         self.shared.peers().set_link(&self.id, self.peer.task, None);
         tracing::info!(replica = %self.id, address = %self.peer.address, reason = %closed, "connection ended");
+    }
+
+    /// Sends one lane, one message after the other.
+    async fn drain(&self, connection: &Connection, lane: &mut Lane) {
+        while let Some((plane, bytes)) = lane.recv().await {
+            match send_uni(connection, &bytes).await {
+                Ok(()) => self.shared.metrics.sent(plane, bytes.len()),
+                Err(_) => self.shared.metrics.dropped("stream_broken"),
+            }
+        }
     }
 }
 
@@ -399,7 +456,7 @@ pub(super) async fn request(
         write_all(&mut send, &bytes)
             .await
             .map_err(|_| RequestError::Broken)?;
-        shared.metrics.sent("registry", bytes.len());
+        shared.metrics.sent(message.plane(), bytes.len());
         let mut answer = Vec::new();
         while let Some(frame) = read_frame(&mut receive)
             .await
@@ -408,7 +465,7 @@ pub(super) async fn request(
             if answer.len() == limits::ANSWER_FRAMES {
                 return Err(RequestError::Broken);
             }
-            shared.metrics.received("registry", frame.len());
+            shared.metrics.received(message.plane(), frame.len());
             answer.push(wire::decode(&frame).map_err(|_| RequestError::Broken)?);
         }
         Ok(answer)

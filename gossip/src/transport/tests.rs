@@ -24,6 +24,7 @@ impl Planes for Recorder {
         let _ = self.gossip.try_send(bytes);
     }
     fn load(&self, _: &ReplicaId, _: Header, _: LoadFrame) {}
+    fn evidence(&self, _: &ReplicaId, _: Header, _: Message, _: usize) {}
     fn request(&self, _: &ReplicaId, _: Header, _: Message) -> Vec<Message> {
         Vec::new()
     }
@@ -248,6 +249,26 @@ async fn former_generations_and_later_releases_are_no_offence() {
         .await
         .expect("still listened to");
     assert_eq!(bench.count(refusals("malformed")), 0);
+}
+
+/// What a later release asks: an empty answer, no offence. It takes that for "does not know".
+#[tokio::test]
+async fn an_unknown_question_is_answered_with_nothing() {
+    let bench = Bench::new().await;
+    let (_endpoint, connection, _) = bench.hello("a", "demo", 5).await;
+    for _ in 0..10 {
+        let mut bytes = Vec::new();
+        crate::frame::seal(&mut bytes, 200, 5, 1, &"from a later release").expect("fits");
+        let (mut send, mut receive) = connection.open_bi().await.expect("opens");
+        send.write_all(&bytes).await.expect("writes");
+        send.finish().expect("finishes");
+        let answer = timeout(LIMIT, receive.read_to_end(1))
+            .await
+            .expect("in time");
+        assert_eq!(answer.expect("ends"), b"");
+    }
+    assert_eq!(bench.count(refusals("malformed")), 0);
+    assert!(connection.close_reason().is_none());
 }
 
 #[tokio::test]

@@ -1,9 +1,14 @@
 //! One body per kind of message, and its conversion to and from core types.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::dry_run::{WireQuestion, WireReply};
 use super::entry::{WireEntry, core_entries, wire_entries};
+use super::evidence::{
+    WireBatch, WireHeat, WireMark, WirePull, WireSnapshot as WireEvidenceSnapshot,
+};
 use super::load::{WireDense, WireSparse};
 use super::{
     HELLO_TEXT_BYTES_MAX, HINTS_MAX, Hello, HelloAck, Message, PeerHint, Snapshot, SyncRequest,
@@ -15,7 +20,7 @@ use crate::load::Coverage;
 use crate::registry::{BUCKETS, Digest, Summary};
 use crate::replica::ReplicaId;
 
-/// Kind codes. Never reuse one. 16 and up are for planes to come.
+/// Kind codes. Never reuse one. Replicas that know only those below 16 skip the others.
 mod kind {
     pub(super) const HELLO: u8 = 1;
     pub(super) const HELLO_ACK: u8 = 2;
@@ -29,6 +34,16 @@ mod kind {
     pub(super) const SNAPSHOT_REQUEST: u8 = 10;
     pub(super) const SNAPSHOT: u8 = 11;
     pub(super) const LEAVE: u8 = 12;
+    pub(super) const EVIDENCE: u8 = 16;
+    pub(super) const EVIDENCE_MARK: u8 = 17;
+    pub(super) const EVIDENCE_PULL: u8 = 18;
+    pub(super) const EVIDENCE_SNAPSHOT_REQUEST: u8 = 19;
+    pub(super) const EVIDENCE_SNAPSHOT: u8 = 20;
+    pub(super) const HEAT: u8 = 21;
+    pub(super) const DRY_RUN_REQUEST: u8 = 22;
+    pub(super) const DRY_RUN_ANSWER: u8 = 23;
+    pub(super) const EVIDENCE_SIZE_REQUEST: u8 = 24;
+    pub(super) const EVIDENCE_SIZE: u8 = 25;
 }
 
 #[derive(Encode, Decode)]
@@ -147,6 +162,23 @@ pub(super) fn seal(
             },
         ),
         Message::Leave => seal.put(kind::LEAVE, &()),
+        Message::Evidence(batch) => seal.put(kind::EVIDENCE, &WireBatch::from(batch)),
+        Message::EvidenceMark(mark) => seal.put(kind::EVIDENCE_MARK, &WireMark::from(mark)),
+        Message::EvidencePull(gaps) => {
+            seal.put(kind::EVIDENCE_PULL, &WirePull::from(gaps.as_slice()))
+        }
+        Message::EvidenceSnapshotRequest => seal.put(kind::EVIDENCE_SNAPSHOT_REQUEST, &()),
+        Message::EvidenceSnapshot(snapshot) => seal.put(
+            kind::EVIDENCE_SNAPSHOT,
+            &WireEvidenceSnapshot::from(snapshot),
+        ),
+        Message::EvidenceSizeRequest => seal.put(kind::EVIDENCE_SIZE_REQUEST, &()),
+        Message::EvidenceSize(links) => seal.put(kind::EVIDENCE_SIZE, links),
+        Message::Heat(report) => seal.put(kind::HEAT, &WireHeat::from(&**report)),
+        Message::DryRunRequest(question) => {
+            seal.put(kind::DRY_RUN_REQUEST, &WireQuestion::from(&**question))
+        }
+        Message::DryRunAnswer(reply) => seal.put(kind::DRY_RUN_ANSWER, &WireReply::from(&**reply)),
     }
 }
 
@@ -216,6 +248,30 @@ pub(super) fn read(kind: u8, body: &[u8]) -> Result<(Option<Message>, usize), Fr
             frame::decode::<()>(body)?;
             Message::Leave
         }
+        kind::EVIDENCE => {
+            Message::Evidence(frame::decode::<WireBatch>(body)?.checked(&mut refused)?)
+        }
+        kind::EVIDENCE_MARK => Message::EvidenceMark(frame::decode::<WireMark>(body)?.checked()?),
+        kind::EVIDENCE_PULL => Message::EvidencePull(frame::decode::<WirePull>(body)?.checked()?),
+        kind::EVIDENCE_SNAPSHOT_REQUEST => {
+            frame::decode::<()>(body)?;
+            Message::EvidenceSnapshotRequest
+        }
+        kind::EVIDENCE_SNAPSHOT => Message::EvidenceSnapshot(
+            frame::decode::<WireEvidenceSnapshot>(body)?.checked(&mut refused)?,
+        ),
+        kind::HEAT => Message::Heat(Arc::new(frame::decode::<WireHeat>(body)?.checked()?)),
+        kind::DRY_RUN_REQUEST => {
+            Message::DryRunRequest(Arc::new(frame::decode::<WireQuestion>(body)?.checked()?))
+        }
+        kind::DRY_RUN_ANSWER => {
+            Message::DryRunAnswer(Box::new(frame::decode::<WireReply>(body)?.checked()?))
+        }
+        kind::EVIDENCE_SIZE_REQUEST => {
+            frame::decode::<()>(body)?;
+            Message::EvidenceSizeRequest
+        }
+        kind::EVIDENCE_SIZE => Message::EvidenceSize(frame::decode(body)?),
         _ => return Ok((None, 0)),
     };
     Ok((Some(message), refused))
@@ -255,7 +311,7 @@ impl WireHelloAck {
     }
 }
 
-fn replica(text: &str) -> Result<ReplicaId, FrameError> {
+pub(super) fn replica(text: &str) -> Result<ReplicaId, FrameError> {
     text.parse().map_err(|_| FrameError::Value("replica id"))
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::frame::{Decode, Encode};
 use crate::hlc::Stamp;
-use crate::registry::Entry;
+use crate::registry::{EPOCH_MAX, Entry};
 use crate::replica::ReplicaId;
 use crate::worker::{RawWorker, Role, Source, State, WorkerSpec};
 
@@ -55,6 +55,7 @@ impl From<&Entry> for WireEntry {
             Source::Config => (1, ""),
             Source::Provider(name) => (2, name.as_str()),
             Source::Learned => (3, ""),
+            Source::Restart => (4, ""),
         };
         Self {
             id: entry.id.to_string(),
@@ -75,6 +76,7 @@ impl WireEntry {
             1 => Source::Config,
             2 => Source::provider(&self.provider).ok()?,
             3 => Source::Learned,
+            4 => Source::Restart,
             _ => return None,
         };
         let writer = self.writer.map(|writer| writer.parse()).transpose().ok()?;
@@ -88,6 +90,11 @@ impl WireEntry {
         let stamp = Stamp::from_bits(self.stamp);
         let is_initial = stamp == Stamp::ZERO;
         if is_initial != writer.is_none() || (is_initial && source != Source::Config) {
+            return None;
+        }
+        let is_epoch =
+            |spec: &Arc<WorkerSpec>| spec.epoch() == stamp.bits() && spec.epoch() <= EPOCH_MAX;
+        if source == Source::Restart && !spec.as_ref().is_some_and(is_epoch) {
             return None;
         }
         let id = self.id.parse().ok()?;

@@ -1,21 +1,26 @@
 //! What replicas say to each other on our own planes, in core types.
 //!
 //! Pure. [`encode`] and [`decode`] turn a [`Message`] into a frame and back; the types that travel
-//! are in `body`, `entry` and `load` and stay there, so that core types can change without changing the wire.
+//! are in `body`, `dry_run`, `entry`, `evidence` and `load` and stay there, so that core types can change without changing the wire.
 //!
 //! A receiver refuses what is damaged or cannot be understood as a whole ([`FrameError`]), skips a
 //! kind that it does not know (`message` is `None`), and leaves out single registry entries that
 //! break a limit (`refused`): a poisonous entry must neither be merged nor stop the others.
 
 mod body;
+mod dry_run;
 mod entry;
+mod evidence;
 mod load;
 #[cfg(test)]
 mod tests;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::dry_run::{DryRun, Reply};
+use crate::evidence::{Batch, EvidenceSnapshot, Gap, HeatReport, Mark};
 use crate::frame::{self, FrameError, Header};
 use crate::load::LoadFrame;
 use crate::registry::{Entry, Summary};
@@ -53,6 +58,51 @@ pub enum Message {
     Snapshot(Snapshot),
     /// The sender leaves on purpose: its load counts no more, its worker entries stay.
     Leave,
+    /// Evidence of the sender.
+    Evidence(Batch),
+    /// Where the sender's batches stand; also the first frame of the answer to a pull.
+    EvidenceMark(Mark),
+    /// Asks for batches again that did not arrive.
+    EvidencePull(Vec<Gap>),
+    /// A starting replica asks for what the other believes.
+    EvidenceSnapshotRequest,
+    /// What it believes, in one or more frames.
+    EvidenceSnapshot(EvidenceSnapshot),
+    /// A starting replica asks how much the other believes.
+    EvidenceSizeRequest,
+    /// So many links.
+    EvidenceSize(u64),
+    /// How hot prefixes are at the sender.
+    Heat(Arc<HeatReport>),
+    /// Asks what the receiver would decide.
+    DryRunRequest(Arc<DryRun>),
+    /// What it would decide, or why it does not say.
+    DryRunAnswer(Box<Reply>),
+}
+
+impl Message {
+    /// Name of the plane that it belongs to, for counters.
+    pub(crate) fn plane(&self) -> &'static str {
+        match self {
+            Self::Hello(_) | Self::HelloAck(_) | Self::Leave => "handshake",
+            Self::RegistryPush(_)
+            | Self::PushAck { .. }
+            | Self::SyncRequest(_)
+            | Self::SyncResponse(_)
+            | Self::SnapshotRequest
+            | Self::Snapshot(_) => "registry",
+            Self::Load(_) => "load",
+            Self::Evidence(_)
+            | Self::EvidenceMark(_)
+            | Self::EvidencePull(_)
+            | Self::EvidenceSnapshotRequest
+            | Self::EvidenceSnapshot(_)
+            | Self::EvidenceSizeRequest
+            | Self::EvidenceSize(_) => "evidence",
+            Self::Heat(_) => "heat",
+            Self::DryRunRequest(_) | Self::DryRunAnswer(_) => "dry_run",
+        }
+    }
 }
 
 /// Who dials.

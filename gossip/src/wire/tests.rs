@@ -5,6 +5,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::dry_run::{self, DryRunAnswer, KeyParts, Refusal};
+use crate::evidence::{
+    BATCH_RECORDS_MAX, Evidence, HEAT_COUNTS_MAX, Head, LINKS_MAX, PULL_BATCHES_MAX, Record,
+    Retraction,
+};
 use crate::frame::{BODY_BYTES_MAX, FRAME_BYTES_MAX};
 use crate::hlc::Stamp;
 use crate::load::{Coverage, Load, SlotLoad};
@@ -51,6 +56,7 @@ fn entries() -> Vec<Entry> {
             spec: None,
             ..entry("removed", Source::Config, |_| {})
         },
+        entry("restarted", Source::Restart, |raw| raw.epoch = 77),
         Entry {
             stamp: Stamp::ZERO,
             writer: None,
@@ -121,7 +127,102 @@ fn messages() -> Vec<Message> {
             last: false,
         }),
         Message::Leave,
+        Message::Evidence(Batch {
+            number: 1 << 48,
+            records: records(),
+        }),
+        Message::Evidence(Batch {
+            number: 0,
+            records: Vec::new(),
+        }),
+        Message::EvidenceMark(Mark { first: 3, next: 9 }),
+        Message::EvidencePull(vec![Gap { start: 3, end: 5 }, Gap { start: 9, end: 10 }]),
+        Message::EvidenceSnapshotRequest,
+        Message::EvidenceSnapshot(EvidenceSnapshot {
+            evidence: vec![evidence("w1", 16)],
+            heads: vec![Head {
+                replica: replica("r3"),
+                generation: u64::MAX,
+                next: 5,
+            }],
+            last: true,
+        }),
+        Message::EvidenceSizeRequest,
+        Message::EvidenceSize(u64::MAX),
+        Message::Heat(Arc::new(heat(2))),
+        Message::DryRunRequest(Arc::new(DryRun::default())),
+        Message::DryRunRequest(Arc::new(question(dry_run::MARKS_MAX as u32))),
+        Message::DryRunAnswer(Box::new(Reply::Decided(DryRunAnswer::default()))),
+        Message::DryRunAnswer(Box::new(Reply::Decided(decision()))),
+        Message::DryRunAnswer(Box::new(Reply::Refused(Refusal::Declined))),
+        Message::DryRunAnswer(Box::new(Reply::Refused(Refusal::NotServed))),
+        Message::DryRunAnswer(Box::new(Reply::Refused(Refusal::TooMany))),
     ]
+}
+
+fn evidence(worker: &str, links: u64) -> Evidence {
+    Evidence {
+        worker: worker.parse().expect("valid"),
+        epoch: 3,
+        links: (0..links).map(|link| u64::MAX - link).collect(),
+    }
+}
+
+/// About two workers, of both kinds.
+fn records() -> Vec<Record> {
+    let Evidence {
+        worker,
+        epoch,
+        links,
+    } = evidence("w2", 2);
+    vec![
+        Record::Evidence(evidence("w1", LINKS_MAX as u64)),
+        Record::Retraction(Retraction {
+            worker,
+            epoch,
+            links,
+        }),
+        Record::Evidence(evidence("w1", 1)),
+    ]
+}
+
+fn heat(counts: u64) -> HeatReport {
+    HeatReport {
+        version: 7,
+        counts: (0..counts).map(|n| (n << 54, 200)).collect(),
+        total: 100_000,
+    }
+}
+
+/// A question that uses every field.
+fn question(marks: u32) -> DryRun {
+    DryRun {
+        pool: "llama".into(),
+        key: KeyParts {
+            model: u64::MAX,
+            group: Some((1, 2)),
+            home: 3,
+            session: Some(u64::MAX - 1),
+            user: Some(0),
+            stable_tokens: 7,
+            prompt_tokens: u32::MAX,
+            marks: (0..marks)
+                .map(|n| (u64::MAX - u64::from(n), n * 128))
+                .collect(),
+        },
+    }
+}
+
+fn decision() -> DryRunAnswer {
+    DryRunAnswer {
+        worker: Some("w1".parse().expect("valid")),
+        reason: "spill_bound".into(),
+        ring: 1,
+        settings: u32::MAX,
+        heat: 3,
+        home: Some("w2".parse().expect("valid")),
+        expected_tokens: 4_096,
+    }
 }
 
 fn sealed(message: &Message) -> Vec<u8> {
@@ -171,8 +272,14 @@ fn entries_that_break_a_rule_are_left_out() {
         ..batch[0].clone()
     };
     batch.push(initial);
+    // The stamp of a restart is its epoch, and it is never taken back.
+    batch.push(entry("early", Source::Restart, |raw| raw.epoch = 78));
+    batch.push(Entry {
+        spec: None,
+        ..entry("unsaid", Source::Restart, |_| {})
+    });
     let received = decode(&sealed(&Message::RegistryPush(batch))).expect("whole");
-    assert_eq!(received.refused, 3);
+    assert_eq!(received.refused, 5);
     let Some(Message::RegistryPush(kept)) = received.message else {
         panic!("a push")
     };
@@ -252,10 +359,138 @@ fn slots_beyond_any_roster_are_refused() {
     assert!(matches!(decode(&bytes), Err(FrameError::Value("slot"))));
 }
 
+#[test]
+fn evidence_that_breaks_a_limit_is_refused() {
+    let refused = |message: &Message, what: &str| match decode(&sealed(message)) {
+        Err(FrameError::Value(found)) => assert_eq!(found, what),
+        other => panic!("{what}: {other:?}"),
+    };
+    let batch = |number, records| Message::Evidence(Batch { number, records });
+    let said = |links| vec![Record::Evidence(evidence("w", links))];
+    refused(&batch((1 << 48) + 1, said(1)), "batch number");
+    refused(&batch(0, said(0)), "number of links");
+    refused(&batch(0, said(LINKS_MAX as u64 + 1)), "number of links");
+    let many = vec![said(1); BATCH_RECORDS_MAX + 1].concat();
+    refused(&batch(0, many), "number of evidence records");
+    refused(&Message::EvidenceMark(Mark { first: 2, next: 1 }), "mark");
+    let end = PULL_BATCHES_MAX as u64 + 1;
+    let pull = Message::EvidencePull(vec![Gap { start: 0, end }]);
+    refused(&pull, "number of batches asked for");
+    let over = HEAT_COUNTS_MAX as u64 + 1;
+    refused(&Message::Heat(Arc::new(heat(over))), "heat report");
+    let mut twice = heat(2);
+    twice.counts[1].0 = 0;
+    refused(&Message::Heat(Arc::new(twice)), "heat report");
+    // A record that names a worker beyond the table of its frame.
+    let mut bytes = Vec::new();
+    let body = (0u64, vec![("w", 1u64)], vec![(1u32, 0u8, vec![[0u8; 8]])]);
+    frame::seal(&mut bytes, 16, 3, 4, &body).expect("fits");
+    assert!(matches!(
+        decode(&bytes),
+        Err(FrameError::Value("position of a worker"))
+    ));
+}
+
+#[test]
+fn dry_runs_that_break_a_limit_are_refused() {
+    let refused = |message: Message, what: &str| match decode(&sealed(&message)) {
+        Err(FrameError::Value(found)) => assert_eq!(found, what),
+        other => panic!("{what}: {other:?}"),
+    };
+    let ask = |change: fn(&mut DryRun)| {
+        let mut question = question(3);
+        change(&mut question);
+        Message::DryRunRequest(Arc::new(question))
+    };
+    refused(
+        ask(|q| q.pool = "m".repeat(dry_run::POOL_BYTES_MAX + 1)),
+        "dry run",
+    );
+    refused(ask(|q| q.pool = "\u{1b}[31m".into()), "dry run");
+    refused(ask(|q| q.key.marks.reverse()), "dry run");
+    refused(
+        ask(|q| q.key = question(dry_run::MARKS_MAX as u32 + 1).key),
+        "dry run",
+    );
+    let answer = |reason: &str| {
+        let reason = reason.to_owned();
+        Message::DryRunAnswer(Box::new(Reply::Decided(DryRunAnswer {
+            reason,
+            ..decision()
+        })))
+    };
+    refused(
+        answer(&"r".repeat(dry_run::REASON_BYTES_MAX + 1)),
+        "dry run answer",
+    );
+    refused(answer("a\nb"), "dry run answer");
+    // A decision without one, and a name that no worker can have.
+    let raw = |body: &[u8]| {
+        let mut bytes = Vec::new();
+        frame::seal(&mut bytes, 23, 3, 4, &()).expect("fits");
+        let (header, _) = frame::open(&bytes).expect("whole");
+        body::read(header.kind, body).map(|(message, _)| message)
+    };
+    assert!(matches!(
+        raw(&[0, 0]),
+        Err(FrameError::Value("dry run answer"))
+    ));
+    assert!(matches!(
+        raw(&[0, 1, 1, 1, b' ', 0, 0, 0, 0, 0, 0]),
+        Err(FrameError::Value("worker id"))
+    ));
+    // An outcome of a later release is a refusal.
+    let later = raw(&[77, 0]).expect("reads");
+    assert!(matches!(
+        later,
+        Some(Message::DryRunAnswer(reply)) if *reply == Reply::Refused(Refusal::Other)
+    ));
+}
+
+#[test]
+fn dry_runs_are_small() {
+    let len = |marks| sealed(&Message::DryRunRequest(Arc::new(question(marks)))).len();
+    assert_eq!(len(0), 28 + 6 + 8 + 10 + 8 + 9 + 9 + 1 + 5 + 1);
+    assert!(len(dry_run::MARKS_MAX as u32) < 3_500);
+}
+
+#[test]
+fn a_claim_of_a_later_release_costs_its_record_only() {
+    let mut bytes = Vec::new();
+    let record = |claim: u8| (0u32, claim, vec![[7u8; 8]]);
+    let body = (0u64, vec![("w", 1u64)], vec![record(0), record(9)]);
+    frame::seal(&mut bytes, 16, 3, 4, &body).expect("fits");
+    let received = decode(&bytes).expect("whole");
+    assert_eq!(received.refused, 1);
+    let Some(Message::Evidence(batch)) = received.message else {
+        panic!("a batch")
+    };
+    assert_eq!(batch.records.len(), 1);
+}
+
+#[test]
+fn evidence_is_small() {
+    let len = |records: Vec<Record>| {
+        sealed(&Message::Evidence(Batch {
+            number: 70_000,
+            records,
+        }))
+        .len()
+    };
+    let one = |links| Record::Evidence(evidence("http://10.0.0.1:8000", links));
+    // A frame alone, its worker named once, then 8 bytes for each link and 3 for each record.
+    assert_eq!(len(vec![]), 35);
+    assert_eq!(len(vec![one(16)]), 35 + 22 + 131);
+    assert_eq!(len(vec![one(16); 10]), 35 + 22 + 1310);
+    assert_eq!(sealed(&Message::Heat(Arc::new(heat(512)))).len(), 4645);
+    let full = vec![one(LINKS_MAX as u64); 31];
+    assert!(len(full) < BODY_BYTES_MAX);
+}
+
 proptest! {
     /// A valid envelope around random bytes, as a broken or hostile peer could send it.
     #[test]
-    fn random_bodies_do_not_panic(kind in 0..20u8, body in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn random_bodies_do_not_panic(kind in 0..28u8, body in prop::collection::vec(any::<u8>(), 0..400)) {
         let _ = body::read(kind, &body);
     }
 
@@ -275,7 +510,7 @@ proptest! {
             body[at] = byte;
         }
         if let Ok((Some(Message::RegistryPush(entries)), _)) = body::read(header.kind, &body) {
-            prop_assert!(entries.len() <= 5);
+            prop_assert!(entries.len() <= 6);
         }
     }
 

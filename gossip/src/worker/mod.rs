@@ -43,13 +43,20 @@ pub enum State {
     /// Takes requests.
     #[default]
     Active,
-    /// Joins with a cold cache; takes less until this Unix time in milliseconds.
+    /// Joins with a cold cache; the replica that said so fills it until this time.
     Warming {
-        /// End of the warm-up, Unix milliseconds.
+        /// End of the warm-up, Unix milliseconds; at most ten minutes after it was said. In a view a
+        /// warm-up that is over reads as `Active`.
         until_ms: u64,
     },
     /// Takes no new prefixes; sessions it holds may stay until it is removed.
     Draining,
+}
+
+impl State {
+    /// The end of a warm-up that somebody declared over. The greatest number, so that of two words
+    /// with one stamp this one is kept.
+    pub(crate) const WARMED_MS: u64 = u64::MAX;
 }
 
 /// A worker as somebody described it, before any check.
@@ -203,6 +210,30 @@ impl WorkerSpec {
             url: self.url.clone(),
             raw,
         }
+    }
+
+    /// This worker in another state.
+    pub(crate) fn in_state(&self, state: State) -> Self {
+        let mut other = self.clone();
+        other.raw.state = state;
+        other
+    }
+
+    /// This worker in another epoch, and nothing else that a later word could contradict.
+    pub(crate) fn started_at(&self, epoch: u64) -> Self {
+        let mut raw = RawWorker::at(self.raw.url.clone());
+        raw.epoch = epoch;
+        Self {
+            url: self.url.clone(),
+            raw,
+        }
+    }
+
+    /// This worker in the latest epoch of both.
+    pub(crate) fn not_before(&self, other: &Self) -> Self {
+        let mut later = self.clone();
+        later.raw.epoch = later.raw.epoch.max(other.raw.epoch);
+        later
     }
 
     /// Appends the bytes that digests and the merge order are made of: every field, fixed order,

@@ -22,6 +22,9 @@ pub enum Source {
     Provider(ProviderName),
     /// Facts that a replica learned by asking the worker. Never makes a worker present.
     Learned,
+    /// That the worker's process started at a time, its epoch, which is the entry's stamp. Never makes
+    /// a worker present.
+    Restart,
 }
 
 /// Name of a discovery provider: 1 to 64 visible ASCII characters.
@@ -60,6 +63,7 @@ impl fmt::Display for Source {
             Self::Config => f.write_str("config"),
             Self::Provider(name) => f.write_str(name.as_str()),
             Self::Learned => f.write_str("learned"),
+            Self::Restart => f.write_str("restart"),
         }
     }
 }

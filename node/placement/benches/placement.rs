@@ -7,7 +7,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use grapevine_placement::{
     Candidate, HashAlgorithm, KeyBuilder, KeySettings, Load, Member, PolicySettings, Ring,
-    RingSettings, Standing, Weight, decide,
+    RingSettings, Weight, decide,
 };
 
 const SIZES: [usize; 4] = [16, 240, 1_000, 5_000];
@@ -106,7 +106,7 @@ fn decision(bencher: &mut Criterion) {
         group.bench_function(BenchmarkId::new("home", workers), |bencher| {
             bencher.iter(|| decide(&settings, &ring, black_box(&key), &candidates, &[], 0));
         });
-        let home = ring.successor(key.home()).expect("a worker");
+        let home = ring.successor(key.marks()[0].hash).expect("a worker");
         let load = Load {
             requests: 40.0,
             prefill_tokens: 1e6,
@@ -114,8 +114,7 @@ fn decision(bencher: &mut Criterion) {
         };
         candidates[home] = Candidate {
             load,
-            own_requests: 0.0,
-            standing: Standing::Usable,
+            ..Candidate::default()
         };
         // The worst case: everybody else ties, so all are scored.
         group.bench_function(BenchmarkId::new("spill", workers), |bencher| {

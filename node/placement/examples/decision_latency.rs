@@ -1,4 +1,5 @@
-//! Percentiles of one decision, key hashing included: 8k-token prompts, 240 workers.
+//! Percentiles of one decision, key hashing included: 8k-token prompts, 240 workers, 100,000 entries of evidence,
+//! and system messages so hot that all workers share them.
 //!
 //! `cargo run --release -p grapevine-placement --example decision_latency [decisions]`
 //! Candidates are filled anew for each decision, as the caller has to.
@@ -8,11 +9,15 @@
     reason = "it measures time, placement itself has no clock"
 )]
 
-use std::{hint::black_box, time::Instant};
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
 
 use grapevine_placement::{
-    Candidate, KeyBuilder, KeySettings, Load, Member, Policy, PolicySettings, Price, Ring,
-    RingSettings, Standing, Weight, decide,
+    Candidate, HeatCounter, HotSet, Key, KeyBuilder, KeySettings, Load, Member, Policy,
+    PolicySettings, Price, Ring, RingSettings, Sketch, SketchSettings, Slot, Standing, View,
+    Weight, decide,
 };
 use hdrhistogram::Histogram;
 
@@ -21,6 +26,9 @@ const PROMPT_BYTES: usize = 8_192 * 4;
 const SECOND: u64 = 1_000_000_000;
 /// Texts to go round, so that one prompt does not stay in the first-level cache.
 const PROMPTS: usize = 64;
+/// Entries of evidence.
+const EVIDENCE: usize = 100_000;
+const NOW: Duration = Duration::from_secs(60);
 
 fn main() {
     let decisions = std::env::args().nth(1).map_or(200_000, |count| {
@@ -33,6 +41,12 @@ fn main() {
     let ring =
         Ring::build(&RingSettings::default(), (0..WORKERS).map(member)).expect("distinct ids");
     let prompts: Vec<String> = (0..PROMPTS).map(prompt).collect();
+    let (sketch, slots) = evidence(&ring, &prompts);
+    let hot = heat(&prompts);
+    let view = View {
+        ring: &ring,
+        hot: &hot,
+    };
     let mut numbers = 1_u64;
     let mut next = move || {
         numbers = numbers
@@ -41,7 +55,8 @@ fn main() {
         numbers >> 16
     };
     println!(
-        "{WORKERS} workers, {PROMPT_BYTES} bytes of prompt, {decisions} decisions, key included; nanoseconds"
+        "{WORKERS} workers, {PROMPT_BYTES} bytes of prompt, {decisions} decisions, key included, {} entries of evidence; nanoseconds",
+        sketch.len()
     );
     println!(
         "{:<22} {:>8} {:>8} {:>8} {:>8} {:>8}",
@@ -72,7 +87,8 @@ fn main() {
             candidates.clear();
             candidates
                 .extend((0..WORKERS).map(|index| candidate(loads[index % 4] >> (index % 16))));
-            let decision = decide(&settings, &ring, &key, &candidates, &[], loads[0]);
+            sketch.fill(&key, &slots, NOW, &mut candidates);
+            let decision = decide(&settings, view, &key, &candidates, &[], loads[0]);
             let elapsed = start.elapsed();
             assert!(black_box(decision).is_ok());
             links = key.into_links();
@@ -91,9 +107,61 @@ fn main() {
     }
 }
 
+/// The first quarter, the system message, is the same for all.
 fn prompt(number: usize) -> String {
-    let line = format!("prompt {number}: the quick brown fox jumps over the lazy dog\n");
-    line.repeat(PROMPT_BYTES / line.len() + 1)[..PROMPT_BYTES].to_owned()
+    let fill = |line: String, bytes: usize| line.repeat(bytes / line.len() + 1)[..bytes].to_owned();
+    let system = fill(
+        "the quick brown fox jumps over the lazy dog\n".to_owned(),
+        PROMPT_BYTES / 4,
+    );
+    system
+        + &fill(
+            format!("prompt {number}: the lazy dog sleeps\n"),
+            PROMPT_BYTES / 4 * 3,
+        )
+}
+
+fn key(prompt: &str) -> Key {
+    let mut builder = KeyBuilder::new(&KeySettings::default(), "llama-3-8b", b"tenant");
+    for (role, text) in split(prompt) {
+        builder.begin_message(role);
+        builder.text(text);
+    }
+    builder.finish()
+}
+
+/// The prompts on three workers each, and other prompts until the sketch is as full as asked for.
+fn evidence(ring: &Ring, prompts: &[String]) -> (Sketch, Vec<Slot>) {
+    let mut sketch = Sketch::new(SketchSettings::default());
+    let slots: Vec<_> = ring
+        .members()
+        .iter()
+        .map(|member| sketch.slot(&member.id, 1))
+        .collect();
+    for (turn, prompt) in prompts.iter().enumerate() {
+        for worker in 0..3 {
+            sketch.record(
+                slots[(turn * 3 + worker) % WORKERS],
+                key(prompt).marks(),
+                NOW,
+            );
+        }
+    }
+    for number in PROMPTS.. {
+        if sketch.len() >= EVIDENCE {
+            break;
+        }
+        sketch.record(slots[number % WORKERS], key(&prompt(number)).marks(), NOW);
+    }
+    (sketch, slots)
+}
+
+fn heat(prompts: &[String]) -> HotSet {
+    let mut counter = HeatCounter::new(&PolicySettings::default().heat);
+    for prompt in prompts.iter().cycle().take(PROMPTS * 10) {
+        counter.count(&key(prompt));
+    }
+    HotSet::sum([counter.report(NOW)])
 }
 
 fn split(prompt: &str) -> [(&'static str, &str); 4] {
@@ -118,5 +186,6 @@ fn candidate(bits: u64) -> Candidate {
         load,
         own_requests: 0.0,
         standing: Standing::Usable,
+        ..Candidate::default()
     }
 }

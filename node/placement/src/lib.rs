@@ -5,19 +5,25 @@
 //!
 //! - [`key`]: request text → chain of links → [`Key`] (where its prefix lives, how long it is);
 //! - [`ring`]: workers → [`Ring`]; key → home, and an [`Order`] of all other workers behind it;
+//! - [`heat`]: which prefixes carry so much traffic that several workers share them;
+//! - [`evidence`]: which worker is known to hold which prefix;
 //! - [`load`]: what is in flight on a worker, over the whole cluster, damped by its age;
 //! - [`policy`]: [`decide`] joins them, [`explain`] shows its work;
 //! - [`health`]: breaker and probe state of one worker; they say whom to skip, never who is where;
+//! - [`models`]: aliases, weighted splits, and policies of single models;
 //! - [`settings`]: what all replicas must agree on, and its fingerprint.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod canonical;
+pub mod evidence;
 pub mod hash;
 pub mod health;
+pub mod heat;
 pub mod key;
 pub mod load;
 mod logarithm;
+pub mod models;
 pub mod order;
 pub mod policy;
 pub mod ring;
@@ -25,16 +31,19 @@ pub mod settings;
 pub mod weight;
 
 pub use canonical::Digest;
+pub use evidence::{Recorded, Sketch, SketchCounters, SketchSettings, Slot};
 pub use hash::HashAlgorithm;
 pub use health::{
     Breaker, BreakerSettings, BreakerState, Health, Outcome, Permit, ProbeSettings, ProbeState,
 };
-pub use key::{Key, KeyBuilder, KeySettings, Link};
+pub use heat::{HeatCounter, HeatReport, HeatSettings, HotSet};
+pub use key::{Key, KeyBuilder, KeyParts, KeyPartsError, KeySettings, Link};
 pub use load::Load;
+pub use models::{ModelFault, ModelSettings, Models, ModelsError, Target};
 pub use order::Order;
 pub use policy::{
-    Bound, Candidate, Decision, Explanation, NoWorker, Policy, PolicySettings, Price, Reason, Row,
-    Standing, Verdict, decide, explain,
+    Bound, CacheAware, Candidate, Decision, Explanation, HashBound, NoWorker, Policy,
+    PolicySettings, Price, Reason, Row, Standing, Verdict, View, decide, explain,
 };
 pub use ring::{Member, Ring, RingError, RingSettings, total_digest};
 pub use settings::{ClusterSettings, Ratio, RatioError};

@@ -91,7 +91,7 @@ impl<'a> Order<'a> {
     }
 
     /// -ln(hash) / weight, smaller is earlier: an exponential race, won in proportion to the weights.
-    fn score(&self, index: usize) -> f64 {
+    pub(crate) fn score(&self, index: usize) -> f64 {
         let unit = negative_ln_unit(pair(&self.ring.settings, self.ring.marks[index], self.hash));
         unit / f64::from(self.ring.members()[index].weight.thousandths())
     }

@@ -1,11 +1,13 @@
 //! What all replicas of a cluster must agree on, and its fingerprint.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use crate::{
     canonical::{Canonical, Digest},
+    evidence::SketchSettings,
     key::KeySettings,
-    policy::{PolicySettings, Price},
+    models::{self, Models},
+    policy::{CacheAware, PolicySettings, Price},
     ring::RingSettings,
 };
 
@@ -18,6 +20,13 @@ pub struct ClusterSettings {
     pub key: KeySettings,
     /// How a worker is chosen for a key.
     pub policy: PolicySettings,
+    /// How much is remembered of workers' caches. Its limits on memory decide too: what one replica forgot, and
+    /// another still knows, sends the same prompt to two workers.
+    pub sketch: SketchSettings,
+    /// Header, in lower case, whose value is salted into keys: its tenants share no prefix.
+    pub tenant_header: Option<String>,
+    /// Policies of single models, and aliases.
+    pub models: Models,
 }
 
 impl ClusterSettings {
@@ -25,7 +34,14 @@ impl ClusterSettings {
     #[must_use]
     pub fn canonical_bytes(&self) -> Vec<u8> {
         // Without `..`: a new setting that is not written here does not compile.
-        let Self { ring, key, policy } = self;
+        let Self {
+            ring,
+            key,
+            policy,
+            sketch,
+            tenant_header,
+            models,
+        } = self;
         let KeySettings {
             hash,
             seed,
@@ -37,8 +53,24 @@ impl ClusterSettings {
             price,
             home_credit,
             bound,
+            crowd_price,
+            outer_bound,
+            choices,
+            heat,
+            hash_bound,
+            cache_aware,
             panic,
         } = policy;
+        let CacheAware {
+            match_share,
+            imbalance_requests,
+            imbalance_factor,
+        } = cache_aware;
+        let SketchSettings {
+            entries_max,
+            cache_tokens,
+            age_max,
+        } = sketch;
         let bytes = Canonical::new("grapevine cluster 1")
             .bytes(&ring.canonical_bytes())
             .bytes(hash.as_str().as_bytes())
@@ -50,11 +82,31 @@ impl ClusterSettings {
             .number(home_credit.bits())
             .number(bound.factor.bits())
             .number(bound.slack.bits())
-            .number(u64::from(*panic));
+            .number(crowd_price.bits())
+            .number(outer_bound.bits())
+            .number((*choices).into())
+            .number(heat.share.bits())
+            .number(nanoseconds(heat.half_life))
+            .bytes(hash_bound.as_str().as_bytes())
+            .number(hash_bound.factor().bits())
+            .number(match_share.bits())
+            .number(imbalance_requests.bits())
+            .number(imbalance_factor.bits())
+            .number(u64::from(*panic))
+            .number(u64::from(*entries_max))
+            .number(*cache_tokens)
+            .number(nanoseconds(*age_max))
+            // No header has an empty name.
+            .bytes(tenant_header.as_deref().unwrap_or_default().as_bytes());
+        let bytes = models.canonical(bytes);
         match *price {
-            Price::Additive { prefill, context } => {
-                bytes.number(prefill.bits()).number(context.bits())
-            }
+            Price::Additive {
+                prefill,
+                context,
+                tolerance,
+            } => [prefill, context, tolerance]
+                .iter()
+                .fold(bytes, |bytes, ratio| bytes.number(ratio.bits())),
             Price::Multiplicative {
                 prefill,
                 overhead,
@@ -67,11 +119,41 @@ impl ClusterSettings {
         .into_bytes()
     }
 
+    /// How workers of a model are chosen: its own policy where it has one, else the cluster's.
+    #[must_use]
+    pub fn policy_of(&self, model: &str) -> PolicySettings {
+        PolicySettings {
+            policy: self.models.policy_of(model).unwrap_or(self.policy.policy),
+            ..self.policy
+        }
+    }
+
+    /// The model that a request by this name goes to: the name itself, or one target of an alias.
+    ///
+    /// `split_key` is the conversation's ([`crate::Key::home`]); `served`: whether any worker serves a model. Targets
+    /// that nobody serves are passed over. `None`: an alias of which no target is served.
+    #[must_use]
+    pub fn target_of<'a>(
+        &'a self,
+        name: &'a str,
+        split_key: u64,
+        served: impl Fn(&str) -> bool,
+    ) -> Option<&'a str> {
+        match self.models.targets_of(name) {
+            None => Some(name),
+            Some(targets) => models::race(self.key.hash, name, targets, split_key, served),
+        }
+    }
+
     /// CRC-32 of the canonical bytes: gossiped, so that a replica configured differently is noticed.
     #[must_use]
     pub fn fingerprint(&self) -> Digest {
         Digest(crc32fast::hash(&self.canonical_bytes()))
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A finite number from 0 to a million: factors, prices, slacks.
@@ -144,12 +226,17 @@ mod tests {
     use std::num::{NonZeroU8, NonZeroU16, NonZeroU32};
 
     use super::*;
-    use crate::{hash::HashAlgorithm, policy::Policy};
+    use crate::{
+        hash::HashAlgorithm,
+        models::{ModelSettings, Target},
+        policy::{HashBound, Policy},
+        weight::Weight,
+    };
 
     #[test]
     fn every_setting_changes_the_fingerprint() {
         type Change = (&'static str, fn(&mut ClusterSettings));
-        let changes: [Change; 15] = [
+        let changes: [Change; 33] = [
             ("nothing", |_| ()),
             ("virtual nodes", |all| {
                 all.ring.virtual_nodes = NonZeroU16::MIN
@@ -168,12 +255,55 @@ mod tests {
                 all.policy.price = Price::Additive {
                     prefill: Ratio(4.0),
                     context: Ratio(0.06),
+                    tolerance: Ratio(0.5),
                 };
             }),
             ("home credit", |all| all.policy.home_credit = Ratio(0.5)),
             ("bound factor", |all| all.policy.bound.factor = Ratio(2.0)),
             ("bound slack", |all| all.policy.bound.slack = Ratio(2.0)),
+            ("crowd price", |all| all.policy.crowd_price = Ratio(1.0)),
+            ("outer bound", |all| all.policy.outer_bound = Ratio(3.0)),
+            ("choices", |all| all.policy.choices = 2),
+            ("heat share", |all| all.policy.heat.share = Ratio(0.7)),
+            ("heat half life", |all| {
+                all.policy.heat.half_life = Duration::from_secs(7);
+            }),
+            ("hash bound", |all| {
+                all.policy.hash_bound = HashBound::Requests(Ratio(1.25));
+            }),
+            ("hash bound kind", |all| {
+                all.policy.hash_bound = HashBound::PrefillTokens(Ratio(1.25));
+            }),
+            ("match share", |all| {
+                all.policy.cache_aware.match_share = Ratio(0.5);
+            }),
+            ("imbalance requests", |all| {
+                all.policy.cache_aware.imbalance_requests = Ratio(32.0);
+            }),
+            ("imbalance factor", |all| {
+                all.policy.cache_aware.imbalance_factor = Ratio(1.1);
+            }),
             ("panic", |all| all.policy.panic = false),
+            ("tenant header", |all| {
+                all.tenant_header = Some("x-tenant".to_owned());
+            }),
+            ("policy of a model", |all| {
+                all.models = models("m", Some(Policy::Random), &[]);
+            }),
+            ("an alias", |all| {
+                all.models = models("m", None, &[("a", 1)])
+            }),
+            ("a target", |all| {
+                all.models = models("m", None, &[("b", 1)])
+            }),
+            ("a weight", |all| {
+                all.models = models("m", None, &[("b", 2)])
+            }),
+            ("sketch entries", |all| all.sketch.entries_max = 7),
+            ("cache tokens", |all| all.sketch.cache_tokens = 7),
+            ("age of evidence", |all| {
+                all.sketch.age_max = Duration::from_secs(7);
+            }),
         ];
         let mut seen = Vec::new();
         for (name, change) in changes {
@@ -183,6 +313,27 @@ mod tests {
             assert!(!seen.contains(&fingerprint), "{name}");
             seen.push(fingerprint);
         }
+    }
+
+    fn models(name: &str, policy: Option<Policy>, targets: &[(&str, u32)]) -> Models {
+        let targets = targets.iter().map(|&(model, weight)| Target {
+            model: model.to_owned(),
+            weight: Weight::from_thousandths(weight).expect("in range"),
+        });
+        let targets = targets.collect();
+        let settings = ModelSettings { policy, targets };
+        Models::new(vec![(name.to_owned(), settings)]).expect("well-formed")
+    }
+
+    #[test]
+    fn a_model_may_have_its_own_policy() {
+        let settings = ClusterSettings {
+            models: models("m", Some(Policy::Random), &[]),
+            ..ClusterSettings::default()
+        };
+        assert_eq!(settings.policy_of("m").policy, Policy::Random);
+        assert_eq!(settings.policy_of("n"), settings.policy);
+        assert_eq!(settings.target_of("m", 1, |_| false), Some("m"));
     }
 
     #[test]

@@ -6,7 +6,9 @@ use grapevine_placement::BreakerState;
 use serde::Serialize;
 
 use super::Admin;
-use crate::cluster::{Fleet, Slot};
+use crate::cluster::Fleet;
+use crate::upstream::Worker;
+use crate::warmup::Progress;
 
 /// `GET /cluster`.
 #[derive(Debug, Serialize)]
@@ -18,6 +20,9 @@ pub(super) struct ClusterView {
     /// Live replicas with the same ring digest and settings as this one, itself included.
     agreeing: usize,
     live: usize,
+    /// Share of the latest sampled requests on which a peer would have chosen the same worker.
+    agreement: Option<f64>,
+    agreement_samples: usize,
     registry: RegistryView,
     replicas: Vec<ReplicaView>,
 }
@@ -74,6 +79,8 @@ pub(super) struct WorkerView {
     models: Vec<String>,
     weight: f64,
     state: &'static str,
+    /// Seconds since 1970 at which its process started, as it says; 0 while nobody knows.
+    epoch: u64,
     max_in_flight: Option<u32>,
     zone: Option<String>,
     health: &'static str,
@@ -83,6 +90,28 @@ pub(super) struct WorkerView {
     pending_prefill_tokens: f64,
     context_tokens: f64,
     idle_connections: usize,
+    /// While it is warming.
+    warm_up: Option<WarmUpView>,
+}
+
+/// A warm-up that is under way.
+#[derive(Debug, Serialize)]
+pub(super) struct WarmUpView {
+    /// The replica that warms it.
+    by: String,
+    /// Milliseconds until it becomes active at the latest.
+    left_ms: u64,
+    /// How far it is; the warming replica alone knows.
+    #[serde(flatten)]
+    progress: Option<Progress>,
+}
+
+pub(super) fn state_name(state: State) -> &'static str {
+    match state {
+        State::Active => "active",
+        State::Warming { .. } => "warming",
+        State::Draining => "draining",
+    }
 }
 
 pub(super) fn breaker_number(state: BreakerState) -> i64 {
@@ -130,6 +159,7 @@ impl Admin {
             .iter()
             .filter(|r| r.ring == digest && r.settings == settings)
             .count();
+        let compared = self.cluster.samples().agreement();
         ClusterView {
             replica: self.replica.clone(),
             ready: self.phase.is_ready(),
@@ -137,6 +167,8 @@ impl Admin {
             settings,
             agreeing,
             live: live.len(),
+            agreement: compared.map(|(ratio, _)| ratio),
+            agreement_samples: compared.map_or(0, |(_, count)| count),
             registry: self.registry(),
             replicas: view.replicas().iter().map(ReplicaView::from).collect(),
         }
@@ -163,31 +195,27 @@ impl Admin {
 
     pub(super) fn describe_workers(&self) -> WorkersView {
         let fleet: &Fleet = &self.cluster.fleet();
-        let whole = fleet.whole();
-        let workers = whole
-            .slots()
-            .iter()
-            .filter_map(|slot| self.describe_worker(slot));
+        let workers = fleet
+            .workers()
+            .filter_map(|worker| self.describe_worker(worker));
         WorkersView {
             workers: workers.collect(),
         }
     }
 
-    pub(super) fn describe_worker(&self, slot: &Slot) -> Option<WorkerView> {
+    pub(super) fn describe_worker(&self, worker: &Worker) -> Option<WorkerView> {
         let view = self.agent.view();
-        let worker = &slot.worker;
-        let spec = &view.worker(&worker.id)?.spec;
+        let registered = view.worker(&worker.id)?;
+        let spec = &registered.spec;
+        let warming = registered.warming.as_ref();
         let load = self.cluster.load_of(worker);
         Some(WorkerView {
             id: worker.id.to_string(),
             url: spec.url().to_string(),
             models: spec.models().to_vec(),
             weight: f64::from(spec.weight_milli()) / 1000.0,
-            state: match spec.state() {
-                State::Active => "active",
-                State::Warming { .. } => "warming",
-                State::Draining => "draining",
-            },
+            state: state_name(spec.state()),
+            epoch: spec.epoch(),
             max_in_flight: spec.max_in_flight(),
             zone: spec.zone().map(str::to_owned),
             health: worker.health.probes().as_str(),
@@ -197,6 +225,11 @@ impl Admin {
             pending_prefill_tokens: load.prefill_tokens,
             context_tokens: load.context_tokens,
             idle_connections: worker.idle.resting(),
+            warm_up: warming.map(|warming| WarmUpView {
+                by: warming.by.to_string(),
+                left_ms: warming.until_ms.saturating_sub(self.agent.hybrid_ms()),
+                progress: self.warm_ups.progress(&worker.id),
+            }),
         })
     }
 }

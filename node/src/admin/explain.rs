@@ -82,7 +82,7 @@ impl Admin {
         Explained {
             replica: &self.replica,
             model: pool.model(),
-            policy: self.cluster.settings().policy.policy.as_str(),
+            policy: pool.policy().policy.as_str(),
             worker: decision.ok().map(|d| name(pool, d.worker)),
             reason: decision.map_or_else(|e| e.as_str(), |d| d.reason.as_str()),
             home: decision.ok().map(|d| name(pool, d.home)),

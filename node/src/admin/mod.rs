@@ -7,10 +7,10 @@
 //! | `GET /metrics` | OpenMetrics |
 //! | `GET /cluster` | replicas as this one sees them, registry, ring digest |
 //! | `GET /ring` | digest of every ring |
-//! | `GET /workers`, `POST /workers` | list, add |
+//! | `GET /workers`, `POST /workers?warmup=` | list, add; `warmup=false`: active at once |
 //! | `GET`, `PATCH`, `DELETE /workers/{id}` | one worker; the id percent-encoded |
 //! | `POST /workers/{id}/drain` | no new prefixes for it |
-//! | `POST /add_worker?url=`, `POST /remove_worker?url=`, `GET /list_workers` | as in vllm-router |
+//! | `POST /add_worker?url=&warmup=`, `POST /remove_worker?url=`, `GET /list_workers` | as in vllm-router |
 //! | `POST /explain?path=` | where the request in the body would go, and why |
 //!
 //! Never on the data port. Beyond loopback it needs a token.
@@ -44,6 +44,7 @@ use crate::cluster::Cluster;
 use crate::config::Secret;
 use crate::metrics::{self, Metrics, WorkerLabels};
 use crate::shutdown::Phase;
+use crate::warmup::WarmUps;
 
 /// Connections at once; more wait in the backlog.
 const CONNECTIONS_MAX: usize = 256;
@@ -68,6 +69,8 @@ pub struct Admin {
     pub metrics: Arc<Metrics>,
     /// Where this replica is between start and end.
     pub phase: Phase,
+    /// Warm-ups of workers that join.
+    pub warm_ups: Arc<WarmUps>,
     /// Clients must send it.
     pub token: Option<Secret>,
 }
@@ -163,14 +166,19 @@ impl Admin {
             (&Method::GET, ["cluster"]) => Ok(json(StatusCode::OK, &self.describe_cluster())),
             (&Method::GET, ["ring"]) => Ok(json(StatusCode::OK, &self.describe_rings())),
             (&Method::GET, ["workers"]) => Ok(json(StatusCode::OK, &self.describe_workers())),
-            (&Method::POST, ["workers"]) => self.add_worker(&read(body).await?).await,
+            (&Method::POST, ["workers"]) => {
+                self.add_worker(query.warms_up()?, &read(body).await?).await
+            }
             (&Method::GET, ["workers", id]) => self.show_worker(&decoded(id)?),
             (&Method::PATCH, ["workers", id]) => {
                 self.change_worker(&decoded(id)?, &read(body).await?).await
             }
             (&Method::DELETE, ["workers", id]) => self.remove_worker(&decoded(id)?).await,
             (&Method::POST, ["workers", id, "drain"]) => self.drain_worker(&decoded(id)?).await,
-            (&Method::POST, ["add_worker"]) => self.add_worker_at(query.require("url")?).await,
+            (&Method::POST, ["add_worker"]) => {
+                let url = query.require("url")?;
+                self.add_worker_at(query.warms_up()?, url).await
+            }
             (&Method::POST, ["remove_worker"]) => {
                 self.remove_worker_at(query.require("url")?).await
             }
@@ -251,6 +259,15 @@ impl Query<'_> {
         self.value(name)
             .filter(|value| !value.is_empty())
             .ok_or_else(|| ApiError::invalid(name, format!("add ?{name}=... to the URL")))
+    }
+
+    /// Whether a new worker may be warmed up before it takes requests; absent: yes.
+    fn warms_up(&self) -> Result<bool, ApiError> {
+        match self.value("warmup").as_deref() {
+            None | Some("true") => Ok(true),
+            Some("false") => Ok(false),
+            Some(_) => Err(ApiError::invalid("warmup", "warmup is true or false")),
+        }
     }
 }
 

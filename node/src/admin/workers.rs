@@ -38,6 +38,9 @@ struct Changed {
     confirmed_by: usize,
     /// False: this replica alone knows it, because it is alone.
     replicated: bool,
+    /// `active`, `draining`, or `warming` until its warm-up has ended; absent for a removed one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
 }
 
 impl Wanted {
@@ -96,17 +99,18 @@ fn wrong_change(error: &ChangeError) -> ApiError {
     ApiError::new(kind, error.to_string())
 }
 
-fn changed(status: StatusCode, id: &WorkerId, ack: &Ack) -> Answer {
+fn changed(status: StatusCode, id: &WorkerId, ack: &Ack, state: Option<State>) -> Answer {
     let body = Changed {
         id: id.to_string(),
         confirmed_by: ack.confirmed_by,
         replicated: ack.replicated,
+        state: state.map(super::describe::state_name),
     };
     json(status, &body)
 }
 
 impl Admin {
-    pub(super) async fn add_worker(&self, body: &[u8]) -> Result<Answer, ApiError> {
+    pub(super) async fn add_worker(&self, warm_up: bool, body: &[u8]) -> Result<Answer, ApiError> {
         let mut wanted = Wanted::parse(body)?;
         let url = wanted
             .url
@@ -115,12 +119,17 @@ impl Admin {
         let id = wanted.id.take();
         let mut raw = RawWorker::at(url);
         wanted.apply(&mut raw)?;
-        self.put(StatusCode::CREATED, id, raw).await
+        self.put(StatusCode::CREATED, id, raw, warm_up).await
     }
 
     /// vllm-router's way: a URL and nothing else.
-    pub(super) async fn add_worker_at(&self, url: String) -> Result<Answer, ApiError> {
-        self.put(StatusCode::OK, None, RawWorker::at(url)).await
+    pub(super) async fn add_worker_at(
+        &self,
+        warm_up: bool,
+        url: String,
+    ) -> Result<Answer, ApiError> {
+        let raw = RawWorker::at(url);
+        self.put(StatusCode::OK, None, raw, warm_up).await
     }
 
     async fn put(
@@ -128,30 +137,36 @@ impl Admin {
         status: StatusCode,
         id: Option<String>,
         raw: RawWorker,
+        warm_up: bool,
     ) -> Result<Answer, ApiError> {
-        let spec = WorkerSpec::new(raw).map_err(|error| wrong_worker(&error))?;
+        let mut spec = WorkerSpec::new(raw).map_err(|error| wrong_worker(&error))?;
         Address::of(&spec).map_err(|error| ApiError::invalid("url", error.to_string()))?;
         let id = match id {
             Some(id) => id.parse().map_err(|error| wrong_worker(&error))?,
             None => spec.default_id(),
         };
+        if warm_up {
+            let mut raw = spec.to_raw();
+            raw.state = self.warm_ups.joining_state(&id, &spec);
+            spec = WorkerSpec::new(raw).map_err(|error| wrong_worker(&error))?;
+        }
+        let state = spec.state();
         let put = self.agent.put_worker(id.clone(), Source::Admin, spec).await;
         let ack = put.map_err(|error| wrong_change(&error))?;
         tracing::info!(
             worker = id.as_str(),
             confirmed_by = ack.confirmed_by,
+            state = super::describe::state_name(state),
             "worker added or changed"
         );
-        Ok(changed(status, &id, &ack))
+        Ok(changed(status, &id, &ack, Some(state)))
     }
 
     pub(super) fn show_worker(&self, id: &str) -> Result<Answer, ApiError> {
-        let whole = self.cluster.fleet().whole();
-        let slot = whole
-            .slots()
-            .iter()
-            .find(|slot| slot.worker.id.as_str() == id);
-        slot.and_then(|slot| self.describe_worker(slot))
+        let fleet = self.cluster.fleet();
+        let worker = fleet.workers().find(|worker| worker.id.as_str() == id);
+        worker
+            .and_then(|worker| self.describe_worker(worker))
             .map(|worker| json(StatusCode::OK, &worker))
             .ok_or_else(|| not_found("no worker with this id; GET /workers lists them"))
     }
@@ -166,13 +181,15 @@ impl Admin {
             ));
         }
         wanted.apply(&mut raw)?;
-        self.put(StatusCode::OK, Some(id.to_owned()), raw).await
+        self.put(StatusCode::OK, Some(id.to_owned()), raw, false)
+            .await
     }
 
     pub(super) async fn drain_worker(&self, id: &str) -> Result<Answer, ApiError> {
         let mut raw = self.registered(id)?;
         raw.state = State::Draining;
-        self.put(StatusCode::OK, Some(id.to_owned()), raw).await
+        self.put(StatusCode::OK, Some(id.to_owned()), raw, false)
+            .await
     }
 
     fn registered(&self, id: &str) -> Result<RawWorker, ApiError> {
@@ -192,7 +209,7 @@ impl Admin {
             confirmed_by = ack.confirmed_by,
             "worker removed"
         );
-        Ok(changed(StatusCode::OK, &id, &ack))
+        Ok(changed(StatusCode::OK, &id, &ack, None))
     }
 
     pub(super) async fn remove_worker_at(&self, url: String) -> Result<Answer, ApiError> {

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -171,6 +172,8 @@ impl<'a> Prompt<'a> {
 pub struct BodyView<'a> {
     /// `model`.
     pub model: Option<Text<'a>>,
+    /// `model` as it stands in the body.
+    pub model_json: Option<&'a RawValue>,
     /// `messages`.
     pub messages: Option<Vec<Message<'a>>>,
     /// `prompt`, or for embeddings and the like `input`.
@@ -187,6 +190,8 @@ pub struct BodyView<'a> {
     pub session_id: Option<Text<'a>>,
     /// `user_id`.
     pub user_id: Option<Text<'a>>,
+    /// `cache_salt`: vLLM gives requests with different ones different cache blocks.
+    pub cache_salt: Option<Text<'a>>,
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for BodyView<'a> {
@@ -206,7 +211,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for BodyView<'a> {
                 let mut view = BodyView::default();
                 while let Some(name) = map.next_key::<Text<'de>>()? {
                     match &*name.0 {
-                        "model" => once(&mut view.model, map.next_value()?, "model")?,
+                        "model" => {
+                            let raw: &'de RawValue = map.next_value()?;
+                            let model = serde_json::from_str(raw.get())
+                                .map_err(|_| de::Error::custom("`model` is no string"))?;
+                            once(&mut view.model, model, "model")?;
+                            view.model_json = Some(raw);
+                        }
                         "messages" => once(&mut view.messages, map.next_value()?, "messages")?,
                         "prompt" => once(&mut view.prompt, map.next_value()?, "prompt")?,
                         // A body has `prompt` or `input`, never both in any API that we know.
@@ -215,6 +226,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for BodyView<'a> {
                         "stream" => view.stream = map.next_value::<Option<bool>>()? == Some(true),
                         "user" => view.user = text_or_none(&mut map)?,
                         "session_id" => view.session_id = text_or_none(&mut map)?,
+                        "cache_salt" => view.cache_salt = text_or_none(&mut map)?,
                         "user_id" => view.user_id = text_or_none(&mut map)?,
                         "session_params" => {
                             let raw: &RawValue = map.next_value()?;
@@ -256,6 +268,15 @@ fn text_or_none<'de, M: MapAccess<'de>>(map: &mut M) -> Result<Option<Text<'de>>
 }
 
 impl<'a> BodyView<'a> {
+    /// Where the value of `model` stands in `body`, the bytes that this view was parsed from; quotes included.
+    pub fn model_at(&self, body: &[u8]) -> Option<Range<usize>> {
+        let json = self.model_json?.get();
+        // The value borrows from the body, so the distance of their beginnings is its place.
+        let start = (json.as_ptr() as usize).checked_sub(body.as_ptr() as usize)?;
+        let at = start..start + json.len();
+        (body.get(at.clone())? == json.as_bytes()).then_some(at)
+    }
+
     /// Reads a body for an endpoint.
     ///
     /// # Errors
@@ -334,6 +355,30 @@ mod tests {
         };
         assert_eq!(parts[0].text.as_ref().map(|t| &*t.0), Some("look"));
         assert!(parts[1].text.is_none() && parts[1].raw.contains("image_url"));
+    }
+
+    #[test]
+    fn the_model_is_found_where_it_stands() {
+        for (body, model, json) in [
+            (r#" {"messages":[],"model" : "m" ,"x":1} "#, "m", r#""m""#),
+            (
+                r#"{"model":"org\/m","messages":[]}"#,
+                "org/m",
+                r#""org\/m""#,
+            ),
+            (
+                r#"{"x":{"model":"other"},"mod\u0065l":"m","messages":[]}"#,
+                "m",
+                r#""m""#,
+            ),
+        ] {
+            let view = chat(body);
+            let at = view.model_at(body.as_bytes()).expect("there is a model");
+            assert_eq!(&body[at.clone()], json);
+            assert_eq!(view.model.expect("there is a model").0, model);
+            assert!(body[..at.start].ends_with([':', ' ']));
+        }
+        assert_eq!(BodyView::default().model_at(b"{}"), None);
     }
 
     #[test]

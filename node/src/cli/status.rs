@@ -44,6 +44,13 @@ pub async fn status(args: StatusArgs) -> Result<(), Failure> {
         field(&cluster, "agreeing"),
         field(&cluster, "live"),
     ))?;
+    if let Some(agreement) = cluster["agreement"].as_f64() {
+        print_line(&format!(
+            "of the last {} requests compared, a peer chose the same worker for {:.1} %",
+            field(&cluster, "agreement_samples"),
+            agreement * 100.0,
+        ))?;
+    }
     print_line("")?;
     print_table(REPLICAS, rows(&cluster, "replicas"))?;
     print_line("")?;

@@ -51,7 +51,8 @@ fn a_command_line_of_vllm_router_is_understood() {
          --cb-failure-threshold 5 --cb-success-threshold 2 --cb-timeout-duration-secs 30 \
          --cb-window-duration-secs 90 --health-failure-threshold 4 --health-success-threshold 1 \
          --health-check-timeout-secs 3 --health-check-interval-secs 7 \
-         --health-check-endpoint /ping",
+         --health-check-endpoint /ping \
+         --cache-threshold 0.5 --balance-abs-threshold 32 --balance-rel-threshold 1.1",
     );
     let urls: Vec<&str> = config
         .worker
@@ -65,6 +66,15 @@ fn a_command_line_of_vllm_router_is_understood() {
         ["x-request-id", "x-my-id"]
     );
     assert_eq!(config.cluster.policy.as_str(), "consistent_hash");
+    let rule = config.cluster_settings().policy.cache_aware;
+    assert_eq!(
+        [
+            rule.match_share.get(),
+            rule.imbalance_requests.get(),
+            rule.imbalance_factor.get()
+        ],
+        [0.5, 32.0, 1.1]
+    );
     assert_eq!(config.workers.api_key.expect("set").reveal(), "k");
     assert_eq!(config.log.level, tracing::Level::WARN);
     assert_eq!(config.metrics.port, 9100);

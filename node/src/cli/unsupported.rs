@@ -2,8 +2,8 @@
 
 const PD: &str = "Grapevine does not split prefill and decode; give whole workers by --worker-urls";
 const KV_EVENTS: &str = "the policy `prefix` needs no events from workers; leave it out";
-const TREE: &str = "the policy `prefix` keeps no tree; its parameters are in [cluster], see \
-     `grapevine serve --print-config`";
+const TREE: &str = "what is known of caches is bounded by cluster.sketch_entries_max and \
+     sketch_age_max, see `grapevine serve --print-config`";
 const DISCOVERY: &str = "give workers by --worker-urls, in the file, or while running by \
      `grapevine workers add`";
 const STARTUP: &str = "the router does not wait for workers: each is checked every \
@@ -57,9 +57,6 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ("epd-config", PD),
     ("worker-startup-timeout-secs", STARTUP),
     ("worker-startup-check-interval", STARTUP),
-    ("cache-threshold", TREE),
-    ("balance-abs-threshold", TREE),
-    ("balance-rel-threshold", TREE),
     ("eviction-interval-secs", TREE),
     ("max-tree-size", TREE),
     ("wasm-middleware", WASM),

@@ -14,6 +14,7 @@ use super::show::{Column, field, print_json, print_line, print_table, rows};
 Examples:
   grapevine workers list
   grapevine workers add http://10.0.0.7:8000 --weight 2
+  grapevine workers add http://10.0.0.7:8000 --no-warm-up   # requests at once, cold cache
   grapevine workers drain http://10.0.0.7:8000      # no new prefixes; sessions stay
   grapevine workers remove http://10.0.0.7:8000     # gone everywhere, also after restarts")]
 pub struct WorkersArgs {
@@ -29,6 +30,9 @@ enum Action {
         admin: AdminArgs,
     },
     /// Adds a worker, or brings back a removed one.
+    ///
+    /// In a cluster with traffic it is warmed up first: the hottest prompts that will move to it are computed there.
+    /// It takes requests when that is done, at the latest after `warmup.limit` (30 s).
     Add {
         /// Address, as http://host:port.
         url: String,
@@ -47,6 +51,9 @@ enum Action {
         /// Where it stands, for display.
         #[arg(long)]
         zone: Option<String>,
+        /// Let it take requests at once, with a cold cache.
+        #[arg(long)]
+        no_warm_up: bool,
         #[command(flatten)]
         admin: AdminArgs,
     },
@@ -99,6 +106,7 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
             weight,
             max_in_flight,
             zone,
+            no_warm_up,
             admin,
         } => {
             let optional = [
@@ -116,7 +124,12 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
                 .collect();
             let body = Value::Object(worker).to_string().into_bytes();
             let client = AdminClient::new(&admin)?;
-            let answer = client.call(Method::POST, &["workers"], &[], body).await?;
+            let query: &[_] = if no_warm_up {
+                &[("warmup", "false")]
+            } else {
+                &[]
+            };
+            let answer = client.call(Method::POST, &["workers"], query, body).await?;
             report("added", &answer, &admin)
         }
         Action::Drain { worker, admin } => {
@@ -147,5 +160,9 @@ fn report(done: &str, answer: &Value, admin: &AdminArgs) -> Result<(), Failure> 
         Some(false) => ", not confirmed by another replica yet".to_owned(),
         None => String::new(),
     };
-    print_line(&format!("{done} {}{reach}", field(answer, "id")))
+    let warming = match answer.get("state").and_then(Value::as_str) {
+        Some("warming") => "; it is being warmed up and takes requests soon, see `workers list`",
+        _ => "",
+    };
+    print_line(&format!("{done} {}{reach}{warming}", field(answer, "id")))
 }

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use grapevine_placement::ModelFault;
+
 use super::Config;
 use super::error::{Origin, Problem};
-use super::raw::Raw;
+use super::raw::{Raw, Table};
 
 /// Everything that does not fit together, each at the place of the setting to change.
 pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
@@ -17,6 +19,7 @@ pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
     gossip(config, &mut checks);
     sizes(config, &mut checks);
     workers(config, &mut checks);
+    models(config, &mut checks);
     checks.problems
 }
 
@@ -153,6 +156,32 @@ fn workers(config: &Config, checks: &mut Checks<'_>) {
         let origin = section.map_or_else(urls, |section| section.origin.clone());
         checks.refuse(origin, "worker", what);
     }
+}
+
+fn models(config: &Config, checks: &mut Checks<'_>) {
+    for (table, model) in checks.raw.models.iter().zip(&config.model) {
+        if model.targets.as_ref().is_some_and(Vec::is_empty) {
+            let what = "an alias has at least one target; without `targets` the name is a model's";
+            checks.refuse(origin_in(table, "targets"), "model.targets", what);
+        }
+    }
+    let Err(error) = config.models() else { return };
+    let key = match error.fault {
+        ModelFault::TooManyModels | ModelFault::BadName | ModelFault::NamedTwice => "name",
+        ModelFault::PolicyOfAlias => "policy",
+        ModelFault::TooManyTargets(_)
+        | ModelFault::BadTarget
+        | ModelFault::TargetTwice(_)
+        | ModelFault::TargetIsAlias(_) => "targets",
+    };
+    let table = &checks.raw.models[error.index];
+    let what = error.fault.to_string();
+    checks.refuse(origin_in(table, key), &format!("model.{key}"), what);
+}
+
+/// Where a key of one section among several of its name was written, else where the section begins.
+fn origin_in(table: &Table, key: &str) -> Origin {
+    table.origin_of(key).unwrap_or(&table.origin).clone()
 }
 
 /// What a person should know who starts with these settings; nothing here is wrong.

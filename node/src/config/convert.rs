@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 
-use grapevine_gossip::config::{Facts, GossipConfig};
+use grapevine_gossip::config::{EvidenceConfig, Facts, GossipConfig};
 use grapevine_gossip::identity::PemFiles;
 use grapevine_gossip::worker::{RawWorker, WorkerError, WorkerId, WorkerSpec};
 use grapevine_placement::{
-    Bound, ClusterSettings, KeySettings, PolicySettings, Price, RingSettings,
+    Bound, CacheAware, ClusterSettings, HeatSettings, KeySettings, ModelSettings, Models,
+    ModelsError, PolicySettings, Price, RingSettings, SketchSettings,
 };
 
-use super::{ClusterConfig, Config, GossipSettings, PriceRule, WorkerConfig};
+use super::{ClusterConfig, Config, GossipSettings, ModelConfig, PriceRule, WorkerConfig};
 
 impl Config {
     /// Name of this replica: the configured one, or `r1` where it is alone and needs none.
@@ -22,7 +23,23 @@ impl Config {
     /// The settings of placement, whose fingerprint all replicas compare.
     #[must_use]
     pub fn cluster_settings(&self) -> ClusterSettings {
-        self.cluster.placement()
+        ClusterSettings {
+            models: self.models().expect("a checked configuration breaks none"),
+            ..self.cluster.placement()
+        }
+    }
+
+    /// The models with settings of their own.
+    ///
+    /// # Errors
+    /// The first of placement's rules that they break. Those of a checked configuration break none.
+    pub(super) fn models(&self) -> Result<Models, ModelsError> {
+        let settings = |model: &ModelConfig| ModelSettings {
+            policy: model.policy,
+            targets: model.targets.clone().unwrap_or_default(),
+        };
+        let models = self.model.iter();
+        Models::new(models.map(|m| (m.name.clone(), settings(m))).collect())
     }
 
     /// What gossip needs to start, telling the other replicas these facts.
@@ -33,6 +50,7 @@ impl Config {
             advertise: gossip.advertise.as_ref().map(ToString::to_string),
             seeds: gossip.seeds.iter().map(ToString::to_string).collect(),
             load_batch: self.cluster.load_batch,
+            evidence: gossip.evidence(),
             ..GossipConfig::new(SocketAddr::new(gossip.host, gossip.port), facts)
         }
     }
@@ -63,8 +81,28 @@ impl ClusterConfig {
                     factor: self.bound,
                     slack: self.bound_slack,
                 },
+                crowd_price: self.crowd_price,
+                outer_bound: self.outer_bound,
+                choices: self.choices,
+                heat: HeatSettings {
+                    share: self.heat_share,
+                    half_life: self.heat_half_life,
+                },
+                hash_bound: self.hash_bound,
+                cache_aware: CacheAware {
+                    match_share: self.cache_aware_match,
+                    imbalance_requests: self.cache_aware_imbalance,
+                    imbalance_factor: self.cache_aware_imbalance_factor,
+                },
                 panic: self.panic,
             },
+            sketch: SketchSettings {
+                entries_max: self.sketch_entries_max,
+                cache_tokens: self.sketch_cache_tokens,
+                age_max: self.sketch_age_max,
+            },
+            tenant_header: self.tenant_header.as_ref().map(ToString::to_string),
+            models: Models::default(),
         }
     }
 
@@ -74,9 +112,14 @@ impl ClusterConfig {
             PriceRule::Multiplicative => Price::MULTIPLICATIVE,
         };
         match &mut price {
-            Price::Additive { prefill, context } => {
+            Price::Additive {
+                prefill,
+                context,
+                tolerance,
+            } => {
                 *prefill = self.price_prefill.unwrap_or(*prefill);
                 *context = self.price_context;
+                *tolerance = self.price_tolerance.unwrap_or(*tolerance);
             }
             Price::Multiplicative {
                 prefill,
@@ -87,7 +130,7 @@ impl ClusterConfig {
                 *prefill = self.price_prefill.unwrap_or(*prefill);
                 *overhead = self.price_overhead;
                 *patience = self.price_patience;
-                *tolerance = self.price_tolerance;
+                *tolerance = self.price_tolerance.unwrap_or(*tolerance);
             }
         }
         price
@@ -95,6 +138,16 @@ impl ClusterConfig {
 }
 
 impl GossipSettings {
+    fn evidence(&self) -> EvidenceConfig {
+        EvidenceConfig {
+            batch: self.evidence_batch,
+            peer_bytes_per_s: u32::try_from(self.evidence_bytes_per_s.0)
+                .expect("its range ends at 16MiB"),
+            log_bytes: self.evidence_log_bytes.as_usize(),
+            silent_after: self.evidence_silent_after,
+        }
+    }
+
     /// The replica's certificate files; none for a cluster of one without an identity.
     #[must_use]
     pub fn identity(&self) -> Option<PemFiles> {
@@ -144,6 +197,12 @@ mod tests {
     }
 
     #[test]
+    fn defaults_of_evidence_are_those_of_gossip() {
+        let ours = GossipSettings::default().evidence();
+        assert_eq!(ours, EvidenceConfig::default());
+    }
+
+    #[test]
     fn defaults_of_the_breaker_are_those_of_placement() {
         let ours = super::super::BreakerConfig::default();
         let theirs = grapevine_placement::BreakerSettings::default();
@@ -156,17 +215,29 @@ mod tests {
     }
 
     #[test]
-    fn each_price_has_its_own_default_for_prefill() {
+    fn each_price_has_its_own_defaults() {
         let mut config = ClusterConfig {
             price: PriceRule::Multiplicative,
             ..ClusterConfig::default()
         };
         assert_eq!(config.placement().policy.price, Price::MULTIPLICATIVE);
         config.price_prefill = Some(Ratio::MAX);
-        let Price::Multiplicative { prefill, .. } = config.placement().policy.price else {
+        config.price_tolerance = Some(Ratio::MAX);
+        let Price::Multiplicative {
+            prefill, tolerance, ..
+        } = config.placement().policy.price
+        else {
             panic!("another price");
         };
-        assert_eq!(prefill, Ratio::MAX);
+        assert_eq!((prefill, tolerance), (Ratio::MAX, Ratio::MAX));
+        config.price = PriceRule::Additive;
+        let Price::Additive {
+            prefill, tolerance, ..
+        } = config.placement().policy.price
+        else {
+            panic!("another price");
+        };
+        assert_eq!((prefill, tolerance), (Ratio::MAX, Ratio::MAX));
     }
 
     #[test]

@@ -131,7 +131,9 @@ section! {
         ///
         /// With `body_bytes` the bound on memory: raise it for many long prompts at a time.
         body_bytes_total: ByteSize = ByteSize::mib(1024), in ByteSize(1)..=ByteSize::mib(65_536);
-        /// Bytes of one line of an event stream from a worker; above it the stream is ended.
+        /// Bytes of a worker's stream that are held until its first event tells an answer from a refusal.
+        ///
+        /// Above it the answer goes on unjudged.
         event_line_bytes: ByteSize = ByteSize::kib(256), in ByteSize::kib(1)..=ByteSize::mib(64);
     }
 }

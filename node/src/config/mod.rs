@@ -14,6 +14,8 @@ mod cluster;
 mod convert;
 mod error;
 mod front;
+#[cfg(test)]
+mod model_tests;
 mod print;
 mod raw;
 mod table;
@@ -22,8 +24,9 @@ mod tests;
 mod types;
 mod upstream;
 mod value;
+mod warmup;
 
-pub use cluster::{ClusterConfig, GossipSettings};
+pub use cluster::{ClusterConfig, GossipSettings, ModelConfig};
 pub use error::{ConfigError, Origin, Problem};
 pub use front::{
     AdminConfig, LimitConfig, ListenConfig, LogConfig, MetricsConfig, ReplicaConfig, TimeoutConfig,
@@ -31,6 +34,7 @@ pub use front::{
 pub use print::documented_defaults;
 pub use types::{ByteSize, HostPort, Name, PriceRule, Secret};
 pub use upstream::{BreakerConfig, HealthConfig, RetryConfig, WorkerConfig, WorkersConfig};
+pub use warmup::WarmupConfig;
 
 pub(crate) use raw::{rows, variable};
 pub(crate) use table::{Flag, FlagKind};
@@ -53,6 +57,8 @@ pub struct Config {
     pub gossip: GossipSettings,
     /// What all replicas must agree on.
     pub cluster: ClusterConfig,
+    /// Models with settings of their own, and aliases: the `[[model]]` sections, in their order.
+    pub model: Vec<ModelConfig>,
     /// What holds for all workers.
     pub workers: WorkersConfig,
     /// The workers of `[[worker]]` and of `workers.urls` together; no address twice.
@@ -63,6 +69,8 @@ pub struct Config {
     pub breaker: BreakerConfig,
     /// Active health checks.
     pub health: HealthConfig,
+    /// Warm-up of joining workers.
+    pub warmup: WarmupConfig,
     /// How long each step may take.
     pub timeouts: TimeoutConfig,
     /// Sizes and counts.
@@ -151,11 +159,13 @@ impl Config {
             metrics: raw.read(),
             gossip: raw.read(),
             cluster: raw.read(),
+            model: raw.read_models(),
             workers,
             worker,
             retry: raw.read(),
             breaker: raw.read(),
             health: raw.read(),
+            warmup: raw.read(),
             timeouts: raw.read(),
             limits: raw.read(),
             log: raw.read(),
@@ -179,6 +189,7 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'
         of::<RetryConfig>(),
         of::<BreakerConfig>(),
         of::<HealthConfig>(),
+        of::<WarmupConfig>(),
         of::<TimeoutConfig>(),
         of::<LimitConfig>(),
         of::<LogConfig>(),

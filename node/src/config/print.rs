@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::table::{Row, Section};
-use super::{WorkerConfig, sections, variable};
+use super::{ClusterConfig, ModelConfig, WorkerConfig, WorkersConfig, sections, variable};
 
 /// Every section and setting with its documentation and default, as a file that may be used as is.
 #[must_use]
@@ -18,27 +18,34 @@ pub fn documented_defaults() -> String {
                 write_row(file, Some(name), row);
             }
         });
-        if name == "workers" {
-            write_section(&mut file, "# [[worker]]", WorkerConfig::ABOUT, |file| {
-                for row in WorkerConfig::ROWS {
-                    write_row(file, None, row);
-                }
-            });
+        match name {
+            ClusterConfig::NAME => write_example::<ModelConfig>(&mut file),
+            WorkersConfig::NAME => write_example::<WorkerConfig>(&mut file),
+            _ => {}
         }
     }
     file
 }
 
+/// Writes a section that may be repeated, and has no default, as an example.
+fn write_example<S: Section>(file: &mut String) {
+    write_section(file, &format!("# [[{}]]", S::NAME), S::ABOUT, |file| {
+        for row in S::ROWS {
+            write_row(file, None, row);
+        }
+    });
+}
+
 fn write_section(file: &mut String, head: &str, about: &[&str], rows: impl Fn(&mut String)) {
     file.push('\n');
-    for line in about {
+    for line in about.iter().filter(|line| !line.is_empty()) {
         let _ = writeln!(file, "#{line}");
     }
     let _ = writeln!(file, "{head}");
     rows(file);
 }
 
-/// Writes one setting; without a section it belongs to `[[worker]]`, whose lines are an example.
+/// Writes one setting; without a section its lines are an example.
 fn write_row(file: &mut String, section: Option<&str>, row: &Row) {
     file.push('\n');
     for line in row.about.iter().filter(|line| !line.is_empty()) {

@@ -14,7 +14,10 @@ use toml::de::{DeTable, DeValue};
 use super::error::{Origin, Problem, nearest};
 use super::table::{Flag, FlagKind, Row, Section};
 use super::value::{Setting, Value};
-use super::{WorkerConfig, sections};
+use super::{ModelConfig, WorkerConfig, sections};
+
+/// Sections that may be repeated: they have no variables and no flags.
+const REPEATED: [&str; 2] = [WorkerConfig::NAME, ModelConfig::NAME];
 
 /// Prefix of our variables in the environment.
 const PREFIX: &str = "GRAPEVINE_";
@@ -85,6 +88,7 @@ impl Table {
 pub(crate) struct Raw {
     sections: BTreeMap<&'static str, Table>,
     pub(crate) workers: Vec<Table>,
+    pub(crate) models: Vec<Table>,
     pub(crate) problems: Vec<Problem>,
 }
 
@@ -96,6 +100,7 @@ impl Raw {
         Self {
             sections,
             workers: Vec::new(),
+            models: Vec::new(),
             problems: Vec::new(),
         }
     }
@@ -107,18 +112,13 @@ impl Raw {
     }
 
     pub(crate) fn read_workers(&mut self) -> Vec<WorkerConfig> {
-        let problems = &mut self.problems;
-        let read = |table: &Table| {
-            if table.origin_of("url").is_none() {
-                problems.push(Problem {
-                    origin: table.origin.clone(),
-                    key: "[[worker]]".into(),
-                    what: "`url` is missing: write url = \"http://address:port\"".into(),
-                });
-            }
-            WorkerConfig::read(table, problems)
-        };
-        self.workers.iter().map(read).collect()
+        let remedy = "`url` is missing: write url = \"http://address:port\"";
+        read_all(&self.workers, "url", remedy, &mut self.problems)
+    }
+
+    pub(crate) fn read_models(&mut self) -> Vec<ModelConfig> {
+        let remedy = "`name` is missing: write name = \"what-clients-ask-for\"";
+        read_all(&self.models, "name", remedy, &mut self.problems)
     }
 
     /// Where a setting was written, for a check that looks at several settings together.
@@ -165,53 +165,35 @@ impl Raw {
                 fill(table, rows, place, keys, &mut self.problems);
             }
             (None, DeValue::Array(items)) if written == WorkerConfig::NAME => {
-                for item in items {
-                    self.add_worker(place, item);
-                }
+                let example = "{ url = \"http://10.0.0.5:8000\" }";
+                let (tables, problems) = (&mut self.workers, &mut self.problems);
+                add_repeated::<WorkerConfig>(tables, example, place, items, problems);
+            }
+            (None, DeValue::Array(items)) if written == ModelConfig::NAME => {
+                let example = "{ name = \"llama\", targets = [\"llama-70b\"] }";
+                let (tables, problems) = (&mut self.models, &mut self.problems);
+                add_repeated::<ModelConfig>(tables, example, place, items, problems);
             }
             (Some((section, ..)), _) => self.problems.push(Problem {
                 origin,
                 key: format!("[{section}]"),
                 what: format!("expected a section: write [{section}] on a line of its own"),
             }),
-            (None, _) if written == WorkerConfig::NAME => self.problems.push(Problem {
+            (None, _) if REPEATED.contains(&written) => self.problems.push(Problem {
                 origin,
-                key: "[[worker]]".into(),
-                what: "expected a list: write [[worker]] with two brackets, once a worker".into(),
+                key: format!("[[{written}]]"),
+                what: format!(
+                    "expected a list: write [[{written}]] with two brackets, once a {written}"
+                ),
             }),
             (None, _) => {
                 let names = sections().map(|(section, ..)| section);
                 self.problems.push(Problem {
                     origin,
                     key: format!("[{written}]"),
-                    what: unknown(
-                        "section",
-                        written,
-                        names.chain([WorkerConfig::NAME]).collect(),
-                    ),
+                    what: unknown("section", written, names.chain(REPEATED).collect()),
                 });
             }
-        }
-    }
-
-    fn add_worker(&mut self, place: &Place<'_>, item: &Spanned<DeValue<'_>>) {
-        let mut table = Table::new(WorkerConfig::NAME, place.at(item.span()));
-        match item.get_ref() {
-            DeValue::Table(keys) => {
-                fill(
-                    &mut table,
-                    WorkerConfig::ROWS,
-                    place,
-                    keys,
-                    &mut self.problems,
-                );
-                self.workers.push(table);
-            }
-            _ => self.problems.push(Problem {
-                origin: table.origin,
-                key: "[[worker]]".into(),
-                what: "expected a table such as { url = \"http://10.0.0.5:8000\" }".into(),
-            }),
         }
     }
 
@@ -271,9 +253,52 @@ impl Raw {
     }
 }
 
-/// Every setting that has a variable and may have a flag: all but those of `[[worker]]`.
+/// Every setting that has a variable and may have a flag: all but those of sections that may be repeated.
 pub(crate) fn rows() -> impl Iterator<Item = (&'static str, &'static Row)> {
     sections().flat_map(|(section, _, rows)| rows.iter().map(move |row| (section, row)))
+}
+
+/// Reads the tables of a section that may be repeated; each must have the key `required`.
+fn read_all<S: Section>(
+    tables: &[Table],
+    required: &str,
+    remedy: &str,
+    problems: &mut Vec<Problem>,
+) -> Vec<S> {
+    let read = |table: &Table| {
+        if table.origin_of(required).is_none() {
+            problems.push(Problem {
+                origin: table.origin.clone(),
+                key: format!("[[{}]]", S::NAME),
+                what: remedy.into(),
+            });
+        }
+        S::read(table, problems)
+    };
+    tables.iter().map(read).collect()
+}
+
+fn add_repeated<S: Section>(
+    tables: &mut Vec<Table>,
+    example: &str,
+    place: &Place<'_>,
+    items: &[Spanned<DeValue<'_>>],
+    problems: &mut Vec<Problem>,
+) {
+    for item in items {
+        let mut table = Table::new(S::NAME, place.at(item.span()));
+        match item.get_ref() {
+            DeValue::Table(keys) => {
+                fill(&mut table, S::ROWS, place, keys, problems);
+                tables.push(table);
+            }
+            _ => problems.push(Problem {
+                origin: table.origin,
+                key: format!("[[{}]]", S::NAME),
+                what: format!("expected a table such as {example}"),
+            }),
+        }
+    }
 }
 
 fn fill(

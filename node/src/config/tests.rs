@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 
-fn file(text: &str) -> Layers {
+pub(super) fn file(text: &str) -> Layers {
     Layers {
         file: Some((PathBuf::from("g.toml"), text.to_owned())),
         ..Layers::default()
@@ -20,7 +20,7 @@ fn environment(variables: &[(&str, &str)]) -> Layers {
     }
 }
 
-fn messages(layers: Layers) -> Vec<String> {
+pub(super) fn messages(layers: Layers) -> Vec<String> {
     match Config::from_layers(layers) {
         Ok(_) => Vec::new(),
         Err(error) => error.to_string().lines().map(str::to_owned).collect(),
@@ -53,6 +53,24 @@ fn mistakes_are_named_with_place_and_remedy() {
         &[
             "g.toml:1:2: [[worker]]: expected a list: write [[worker]] with two brackets, once a worker",
         ],
+    );
+    check(
+        "[model]\nname = 'a'",
+        &[
+            "g.toml:1:2: [[model]]: expected a list: write [[model]] with two brackets, once a model",
+        ],
+    );
+    check(
+        "[[model]]\ntargets = [\"a\"]",
+        &["g.toml:1:1: [[model]]: `name` is missing: write name = \"what-clients-ask-for\""],
+    );
+    check(
+        "[[model]]\nname = \"a\"\ntarget = [\"b\"]",
+        &["g.toml:3:1: model.target: unknown key; did you mean `targets`?"],
+    );
+    check(
+        "[[model]]\nname = \"a\"\ntargets = [\"b\", \"c:0\"]",
+        &["g.toml:3:11: model.targets: the weight in \"c:0\" is not from 0.001 to 100"],
     );
     check(
         "[[worker]]\nweight = 2",
@@ -89,8 +107,16 @@ fn mistakes_are_named_with_place_and_remedy() {
         &["g.toml:2:9: cluster.bound: must be 1.0 to 100.0, found 0.5"],
     );
     check(
-        "[cluster]\npolicy = \"cache_aware\"",
-        &["g.toml:2:10: cluster.policy: \"cache_aware\" is called prefix here"],
+        "[cluster]\npolicy = \"kv_aware\"",
+        &["g.toml:2:10: cluster.policy: \"kv_aware\" is called prefix here"],
+    );
+    check(
+        "[cluster]\nhash_bound = \"requests:0.9\"",
+        &[
+            "g.toml:2:14: cluster.hash_bound: expected \"off\", \"requests:FACTOR\" or \
+           \"prefill:FACTOR\" with a factor from 1 to 100, such as \"requests:1.25\", found \
+           \"requests:0.9\"",
+        ],
     );
     check(
         "[gossip]\nseeds = [\"router-1\"]",
@@ -223,6 +249,22 @@ fn later_layers_win() {
 }
 
 #[test]
+fn bounds_of_consistent_hash_are_read_and_shown() {
+    use super::value::Setting as _;
+    use grapevine_placement::HashBound;
+    for text in ["off", "requests:1.25", "prefill:2"] {
+        let config = Config::from_layers(file(&format!("[cluster]\nhash_bound = \"{text}\"")));
+        let bound = config.expect("valid").cluster_settings().policy.hash_bound;
+        assert_eq!(bound.show(), Some(format!("\"{text}\"")));
+        assert_eq!(bound == HashBound::Off, text == "off");
+    }
+    for text in ["requests", "requests:", "requests:inf", "tokens:2", "off:1"] {
+        let found = messages(file(&format!("[cluster]\nhash_bound = \"{text}\"")));
+        assert_eq!(found.len(), 1, "{text}");
+    }
+}
+
+#[test]
 fn the_environment_is_read_and_checked() {
     let config = Config::from_layers(environment(&[
         ("GRAPEVINE_WORKERS__URLS", "http://a:1, http://b:2"),
@@ -278,22 +320,22 @@ fn the_printed_file_is_the_defaults() {
 }
 
 #[test]
-fn the_example_worker_of_the_printed_file_is_valid() {
+fn examples_in_the_printed_file_are_valid() {
     let printed = documented_defaults();
-    let begin = printed.find("# [[worker]]").expect("there is an example");
-    let end = begin
-        + printed[begin..]
-            .find("\n\n# Retries")
-            .expect("another section follows");
-    let lines = printed[begin..end]
-        .lines()
-        .map(|line| line.trim_start_matches("# "));
-    let is_toml = |line: &&str| {
-        line.starts_with("[[") || (line.contains(" = ") && !line.ends_with("(unset)"))
+    let example = |name: &str| {
+        let begin = printed.find(&format!("# [[{name}]]")).expect("an example");
+        let lines = printed[begin..].lines();
+        // The next section begins with a line that is no comment; its own lines have no `=` before it.
+        let own = lines.take_while(|line| line.is_empty() || line.starts_with('#'));
+        let own = own.map(|line| line.trim_start_matches("# "));
+        let is_toml = |line: &&str| {
+            line.starts_with("[[") || (line.contains(" = ") && !line.ends_with("(unset)"))
+        };
+        let example: Vec<&str> = own.filter(is_toml).collect();
+        Config::from_layers(file(&example.join("\n"))).expect("valid")
     };
-    let example: Vec<&str> = lines.filter(is_toml).collect();
-    let config = Config::from_layers(file(&example.join("\n"))).expect("valid");
-    assert_eq!(config.worker, [WorkerConfig::default()]);
+    assert_eq!(example("worker").worker, [WorkerConfig::default()]);
+    assert_eq!(example("model").model, [ModelConfig::default()]);
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr as _;
 
+use grapevine_placement::{Target, Weight};
+
 use super::value::{Setting, Value, mismatch};
 
 /// A name that may stand in a certificate: one DNS label.
@@ -167,6 +169,41 @@ impl Setting for ByteSize {
 
     fn show(&self) -> Option<String> {
         Some(format!("\"{self}\""))
+    }
+}
+
+/// A target of an alias: the name of a model, then its weight behind a colon; 1 without one.
+///
+/// What follows the last colon is a weight if it is a number; a model called `name:7` is written `name:7:1`.
+impl Setting for Target {
+    fn parse(value: &Value) -> Result<Self, String> {
+        let expected = "a model and its weight, such as \"llama-70b\" or \"llama-70b:9\"";
+        let text = value.text().ok_or_else(|| mismatch(expected, value))?;
+        let is_number = |text: &str| {
+            let digits = text.strip_prefix('-').unwrap_or(text);
+            digits.starts_with(|first: char| first.is_ascii_digit())
+                && digits.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+        };
+        let (model, weight) = match text.rsplit_once(':') {
+            Some((model, weight)) if is_number(weight) => {
+                let weight = weight.parse::<f64>().ok();
+                let weight = weight.and_then(|weight| Weight::try_from(weight).ok());
+                let what = || format!("the weight in {value} is not from 0.001 to 100");
+                (model, weight.ok_or_else(what)?)
+            }
+            _ => (text, Weight::ONE),
+        };
+        Ok(Self {
+            model: model.to_owned(),
+            weight,
+        })
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(format!(
+            "{:?}",
+            format!("{}:{}", self.model, self.weight.as_f64())
+        ))
     }
 }
 

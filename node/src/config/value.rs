@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use grapevine_gossip::worker::WorkerUrl;
-use grapevine_placement::{HashAlgorithm, Policy, Ratio};
+use grapevine_placement::{HashAlgorithm, HashBound, Policy, Ratio, Target};
 use http::HeaderName;
 use toml::de::DeValue;
 use tracing::Level;
@@ -132,6 +132,8 @@ texts! {
         |text| text.parse().ok(), HeaderName::to_string;
     PathBuf, "a path",
         |text| (!text.is_empty()).then(|| text.into()), |path| path.display().to_string();
+    HashBound, "\"off\", \"requests:FACTOR\" or \"prefill:FACTOR\" with a factor from 1 to 100, such as \"requests:1.25\"",
+        parse_hash_bound, show_hash_bound;
     Level, "one of trace, debug, info, warn, error", parse_level, show_level;
     String, "a text", |text| Some(text.to_owned()), String::clone;
 }
@@ -141,6 +143,29 @@ fn parse_worker_url(text: &str) -> Option<WorkerUrl> {
     text.parse()
         .ok()
         .filter(|url: &WorkerUrl| url.base().starts_with("http://"))
+}
+
+fn parse_hash_bound(text: &str) -> Option<HashBound> {
+    let (what, factor) = match text.split_once(':') {
+        None => return (text == "off").then_some(HashBound::Off),
+        Some((what, factor)) => (what, factor.trim().parse::<f64>().ok()?),
+    };
+    // Below 1 no worker could hold its own share.
+    let factor = Some(factor).filter(|factor| (1.0..=100.0).contains(factor));
+    let factor = Ratio::new(factor?).ok()?;
+    match what.trim() {
+        "requests" => Some(HashBound::Requests(factor)),
+        "prefill" => Some(HashBound::PrefillTokens(factor)),
+        _ => None,
+    }
+}
+
+fn show_hash_bound(bound: &HashBound) -> String {
+    match bound {
+        HashBound::Off => "off".to_owned(),
+        HashBound::Requests(factor) => format!("requests:{factor}"),
+        HashBound::PrefillTokens(factor) => format!("prefill:{factor}"),
+    }
 }
 
 /// Also vllm-router's names for the two highest.
@@ -292,7 +317,18 @@ macro_rules! optional {
         }
     )*};
 }
-optional!(Name, HostPort, Secret, PathBuf, Ratio, String, u32);
+optional!(
+    Name,
+    HostPort,
+    Secret,
+    PathBuf,
+    Ratio,
+    String,
+    u32,
+    HeaderName,
+    Policy,
+    Vec<Target>
+);
 
 /// In a word (environment), commas part the items.
 impl<T: Setting> Setting for Vec<T> {
@@ -349,7 +385,7 @@ macro_rules! words {
 
 words! {
     Policy, Policy::ALL, Policy::as_str, [
-        "cache_aware" => "prefix", "kv_aware" => "prefix",
+        "kv_aware" => "prefix",
         "sticky_least_loaded" => "sticky", "rendezvous_hash" => "consistent_hash"
     ];
     HashAlgorithm, HashAlgorithm::ALL, HashAlgorithm::as_str, [];

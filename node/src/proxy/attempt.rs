@@ -15,11 +15,11 @@ use grapevine_placement::Outcome;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body::Body;
-use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
 use super::sse::{self, FirstEvent};
+use super::worker_body::WorkerBody;
 use crate::upstream::{Connection, Worker};
 
 /// Longest plain answer, in bytes, that is read to its end before the head goes out. Longer ones are relayed.
@@ -36,8 +36,8 @@ pub struct Outgoing {
     pub target: Uri,
     /// Headers for a worker; `Host` is added per worker.
     pub headers: HeaderMap,
-    /// The client's body, unchanged.
-    pub body: Bytes,
+    /// The client's body, unchanged but for an alias.
+    pub body: WorkerBody,
     /// The client asked for a stream.
     pub stream: bool,
 }
@@ -60,6 +60,16 @@ pub enum Answer {
     Whole(Parts, Bytes),
     /// Its beginning; the rest is still to come.
     Begun(Box<Begun>),
+}
+
+impl Answer {
+    /// What the client will see.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Whole(parts, _) => parts.status,
+            Self::Begun(begun) => begun.parts.status,
+        }
+    }
 }
 
 /// An answer whose beginning is known to be good.
@@ -216,8 +226,8 @@ async fn exchange(
     }
 }
 
-fn request_for(worker: &Worker, outgoing: &Outgoing) -> Request<Full<Bytes>> {
-    let mut request = Request::new(Full::new(outgoing.body.clone()));
+fn request_for(worker: &Worker, outgoing: &Outgoing) -> Request<WorkerBody> {
+    let mut request = Request::new(outgoing.body.clone());
     *request.method_mut() = outgoing.method.clone();
     *request.uri_mut() = worker.address.target(&outgoing.target);
     let mut headers = outgoing.headers.clone();

@@ -15,6 +15,8 @@ pub const WORKER: HeaderName = HeaderName::from_static("x-grapevine-worker");
 pub const REPLICA: HeaderName = HeaderName::from_static("x-grapevine-replica");
 /// Why that worker.
 pub const REASON: HeaderName = HeaderName::from_static("x-grapevine-reason");
+/// Estimated tokens of the prompt that were expected in the worker's cache.
+pub const EXPECTED_TOKENS: HeaderName = HeaderName::from_static("x-grapevine-expected-tokens");
 /// Ring digest of the replica.
 pub const DIGEST: HeaderName = HeaderName::from_static("x-grapevine-digest");
 /// The request's id, in and out.

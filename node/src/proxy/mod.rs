@@ -13,6 +13,7 @@ pub mod relay;
 pub mod request_id;
 pub mod retry;
 pub mod sse;
+pub mod worker_body;
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -34,14 +35,17 @@ use self::question::Question;
 use self::record::{Outcome, Record};
 use self::relay::{Relay, ResponseBody};
 use self::retry::{Budget, Next};
+use self::worker_body::WorkerBody;
 use crate::api::error::{ErrorKind, retry_after};
-use crate::api::{ApiError, Endpoint, models};
-use crate::cluster::Cluster;
+use crate::api::models::Catalog;
+use crate::api::{ApiError, Endpoint};
+use crate::cluster::{Cluster, Fleet};
 use crate::config::{LimitConfig, RetryConfig, TimeoutConfig};
 use crate::listener::client_io::Gone;
 use crate::metrics::{AttemptLabels, Metrics, ReasonLabels};
 use crate::shutdown::Phase;
 use crate::upstream::{InFlight, Worker};
+use crate::warmup::WarmUps;
 
 /// Results of attempts, as metric labels.
 pub const ATTEMPT_RESULTS: [&str; 8] = [
@@ -76,6 +80,8 @@ pub struct ProxyParts {
     pub retry: RetryConfig,
     /// Sizes and counts.
     pub limits: LimitConfig,
+    /// Keeps hot prompts for workers that join.
+    pub warm_ups: Arc<WarmUps>,
 }
 
 /// The data port's request handler.
@@ -170,10 +176,18 @@ impl Proxy {
             Ok(Endpoint::Live) => plain(StatusCode::OK, "ok\n"),
             Ok(Endpoint::Ready) if self.parts.phase.is_ready() => plain(StatusCode::OK, "ready\n"),
             Ok(Endpoint::Ready) => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-            Ok(Endpoint::Models) => json(models::list(self.parts.cluster.fleet().models())),
+            Ok(Endpoint::Models) => {
+                let fleet = self.parts.cluster.fleet();
+                json(self.catalog(&fleet).list())
+            }
             Ok(Endpoint::Model) => self.model(head.uri.path()),
             Ok(endpoint) => {
-                let record = Record::new(Arc::clone(&self.parts.metrics), endpoint, id.clone());
+                let record = Record::new(
+                    Arc::clone(&self.parts.metrics),
+                    Arc::clone(&self.parts.cluster),
+                    endpoint,
+                    id.clone(),
+                );
                 self.forward(head, body, endpoint, record).await
             }
             Err(error) => {
@@ -189,12 +203,17 @@ impl Proxy {
         let id = path.strip_prefix("/v1/models/").unwrap_or_default();
         // The official client writes the slash of `org/model` as `%2F`.
         let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
-        match self.parts.cluster.fleet().pool(&id) {
-            Some(pool) => json(models::one(pool.model())),
+        let fleet = self.parts.cluster.fleet();
+        match self.catalog(&fleet).one(&id) {
+            Some(body) => json(body),
             None => ApiError::new(ErrorKind::ModelNotFound, "this model is not served")
                 .response()
                 .map(ResponseBody::from),
         }
+    }
+
+    fn catalog<'a>(&'a self, fleet: &'a Fleet) -> Catalog<'a> {
+        Catalog::new(fleet.models(), &self.parts.cluster.settings().models)
     }
 
     /// Everything else goes to a worker.
@@ -218,11 +237,11 @@ impl Proxy {
         let explained = head.headers.contains_key(&headers::EXPLAIN);
         match won {
             Ok(won) => {
-                let reason = won.decision.reason.as_str();
+                let decision = won.decision;
                 let label = Arc::clone(&won.in_flight.worker().label);
                 let mut response = self.commit(won, deadline, record);
                 if explained {
-                    self.explain(response.headers_mut(), &label, reason);
+                    self.explain(response.headers_mut(), &label, &decision);
                 }
                 response
             }
@@ -271,7 +290,8 @@ impl Proxy {
         let cluster = &self.parts.cluster;
         let question = Question::of(cluster, endpoint, &head.headers, &held.bytes)?;
         record.model = Some(question.pool.label());
-        let outgoing = self.outgoing(head, held.bytes, question.stream, record.request_id());
+        let sent = question.body_of(held.bytes.clone());
+        let outgoing = self.outgoing(head, sent, question.stream, record.request_id());
         let repeatable = endpoint.needs_model() || head.method == Method::GET;
 
         let _counted = self.retries.request();
@@ -294,9 +314,12 @@ impl Proxy {
                 .inc();
             let Some(mut in_flight) = InFlight::begin(&placed.worker, &placed.decision) else {
                 tried.push(placed.decision.worker);
+                if let Some(taken) = placed.taken {
+                    cluster.knowledge().failed(taken);
+                }
                 continue;
             };
-            record.placed(&placed.worker, reason);
+            record.placed(&placed.worker, reason, placed.taken);
             let limits = AttemptLimits {
                 connect: self.parts.timeouts.connect,
                 first_token: self.first_token_by(&placed.decision, deadline),
@@ -307,6 +330,11 @@ impl Proxy {
             drop(retry.take());
             let failure = match result {
                 Ok(answer) => {
+                    if answer.status().is_success() {
+                        let (pool, key) = (&question.pool, &question.key);
+                        let warm_ups = &self.parts.warm_ups;
+                        warm_ups.offer(endpoint, pool, key, &held.bytes);
+                    }
                     return Ok(Won {
                         answer,
                         in_flight,
@@ -360,7 +388,7 @@ impl Proxy {
         }
     }
 
-    fn outgoing(&self, head: &Parts, body: Bytes, stream: bool, id: &HeaderValue) -> Outgoing {
+    fn outgoing(&self, head: &Parts, body: WorkerBody, stream: bool, id: &HeaderValue) -> Outgoing {
         let mut headers = head.headers.clone();
         headers::clean_request(&mut headers);
         headers.insert(headers::REQUEST_ID, id.clone());
@@ -431,10 +459,13 @@ impl Proxy {
         }
     }
 
-    fn explain(&self, out: &mut http::HeaderMap, worker: &str, reason: &'static str) {
+    fn explain(&self, out: &mut http::HeaderMap, worker: &str, decision: &Decision) {
+        let reason = decision.reason.as_str();
+        let expected = decision.expected_tokens.into();
         out.insert(headers::WORKER, headers::value_of(worker));
         out.insert(headers::REPLICA, headers::value_of(&self.parts.replica));
         out.insert(headers::REASON, HeaderValue::from_static(reason));
+        out.insert(headers::EXPECTED_TOKENS, expected);
         let digest = self.parts.cluster.fleet().digest().to_string();
         out.insert(headers::DIGEST, headers::value_of(&digest));
     }

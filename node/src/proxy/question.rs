@@ -2,14 +2,17 @@
 //!
 //! The same code serves requests and `POST /explain`, so an explanation cannot differ from the deed.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use grapevine_placement::{Key, KeyBuilder};
+use bytes::Bytes;
+use grapevine_placement::{ClusterSettings, Key, KeyBuilder, KeySettings};
 use http::HeaderMap;
 
+use super::worker_body::WorkerBody;
 use crate::api::Endpoint;
 use crate::api::error::{ApiError, ErrorKind};
-use crate::api::request::{BodyView, Content, Message, Prompt};
+use crate::api::request::{BodyView, Content, Message, Prompt, Text};
 use crate::cluster::{Cluster, Fleet, Pool};
 
 /// Names the session whose turns belong together; replaces the anchor that the text gives.
@@ -17,6 +20,9 @@ const SESSION_HEADERS: [&str; 1] = ["x-session-id"];
 /// Name a user, a tenant or a flow: wider than a session, so only `consistent_hash` looks at them.
 /// Not `x-request-id` or `x-trace-id`, which differ per request.
 const USER_HEADERS: [&str; 3] = ["x-user-id", "x-tenant-id", "x-correlation-id"];
+
+/// Most bytes of `cache_salt`, and of the tenant header's value.
+pub const SALT_BYTES_MAX: usize = 1_024;
 
 /// What placement has to answer.
 #[derive(Debug)]
@@ -27,14 +33,16 @@ pub struct Question {
     pub key: Key,
     /// The client asked for a stream.
     pub stream: bool,
+    /// Where the body names an alias in place of the pool's model.
+    alias_at: Option<Range<usize>>,
 }
 
 impl Question {
     /// Reads the request.
     ///
     /// # Errors
-    /// 400 for a body that cannot be read, 404 for a model that nobody serves, 503 for a cluster without
-    /// workers.
+    /// 400 for a body that cannot be read or a salt that is too long, 404 for a model that nobody serves, 503 for
+    /// a cluster without workers.
     pub fn of(
         cluster: &Cluster,
         endpoint: Endpoint,
@@ -42,30 +50,69 @@ impl Question {
         body: &[u8],
     ) -> Result<Self, ApiError> {
         let view = BodyView::parse(endpoint, body)?;
+        let settings = cluster.settings();
+        let salt = salt_of(settings.tenant_header.as_deref(), headers, &view)?;
+        let key_of = |model: &str| {
+            let mut builder = KeyBuilder::new(&settings.key, model, &salt);
+            name_sessions(&mut builder, headers, &view);
+            add_text(&mut builder, &view, body);
+            builder.finish()
+        };
         let fleet = cluster.fleet();
-        let pool = pool_of(&fleet, &view, endpoint)?;
-        let mut builder = KeyBuilder::new(&cluster.settings().key, pool.model(), b"");
-        name_sessions(&mut builder, headers, &view);
-        add_text(&mut builder, &view, body);
+        let pool = pool_of(&fleet, settings, &view, endpoint, |name| {
+            key_of(name).home()
+        })?;
+        // The pool of all workers has no model: its requests keep the name that they came with.
+        let is_alias = |asked: &Text<'_>| {
+            asked.0 != pool.model() && settings.models.targets_of(&asked.0).is_some()
+        };
+        let alias_at = match &view.model {
+            Some(asked) if is_alias(asked) => view.model_at(body),
+            _ => None,
+        };
         Ok(Self {
+            key: key_of(pool.model()),
             pool,
-            key: builder.finish(),
             stream: view.stream,
+            alias_at,
         })
+    }
+
+    /// The body as workers get it: an alias gives way to the pool's model, all other bytes stay as they came.
+    pub fn body_of(&self, bytes: Bytes) -> WorkerBody {
+        match &self.alias_at {
+            Some(at) => WorkerBody::with_text(&bytes, at.clone(), self.pool.model()),
+            None => WorkerBody::unchanged(bytes),
+        }
     }
 }
 
-fn pool_of(fleet: &Fleet, view: &BodyView<'_>, endpoint: Endpoint) -> Result<Arc<Pool>, ApiError> {
+/// The workers that may answer. `split_key` gives the key of the conversation under a name.
+fn pool_of(
+    fleet: &Fleet,
+    settings: &ClusterSettings,
+    view: &BodyView<'_>,
+    endpoint: Endpoint,
+    split_key: impl Fn(&str) -> u64,
+) -> Result<Arc<Pool>, ApiError> {
     if fleet.is_empty() {
         return Err(ApiError::new(
             ErrorKind::NoWorker,
             "the cluster has no workers; add one with `grapevine workers add URL`",
         ));
     }
-    let Some(model) = &view.model else {
+    let Some(asked) = &view.model else {
         return Ok(fleet.whole());
     };
-    match fleet.pool(&model.0) {
+    let targets = settings.models.targets_of(&asked.0);
+    // Only a choice needs the key: it costs a second pass over the prompt.
+    let split_key = match targets {
+        Some([_, _, ..]) => split_key(&asked.0),
+        _ => 0,
+    };
+    let served = |model: &str| fleet.pool(model).is_some();
+    let model = settings.target_of(&asked.0, split_key, served);
+    match model.and_then(|model| fleet.pool(model)) {
         Some(pool) => Ok(pool),
         None if fleet.models_unknown() > 0 && fleet.models().next().is_none() => {
             Err(ApiError::new(
@@ -73,20 +120,58 @@ fn pool_of(fleet: &Fleet, view: &BodyView<'_>, endpoint: Endpoint) -> Result<Arc
                 "no worker has said yet which models it serves; try again",
             ))
         }
-        // An unknown path may use `model` for anything; the worker knows.
-        None if !endpoint.needs_model() => Ok(fleet.whole()),
+        // An unknown path may use `model` for anything; the worker knows. An alias no worker knows.
+        None if !endpoint.needs_model() && targets.is_none() => Ok(fleet.whole()),
         None => {
             let mut error = ApiError::new(
                 ErrorKind::ModelNotFound,
                 format!(
                     "the model `{}` does not exist; GET /v1/models lists what is served",
-                    shortened(&model.0)
+                    shortened(&asked.0)
                 ),
             );
             error.param = Some("model");
             Err(error)
         }
     }
+}
+
+/// What must not share prefixes: the body's `cache_salt` and the tenant, each with its length in front, so that
+/// neither reads as a part of the other. Empty without both.
+fn salt_of(
+    tenant_header: Option<&str>,
+    headers: &HeaderMap,
+    view: &BodyView<'_>,
+) -> Result<Vec<u8>, ApiError> {
+    let body = view.cache_salt.as_ref().map_or("", |salt| &*salt.0);
+    let tenant = tenant_header.and_then(|name| headers.get(name));
+    let tenant = tenant.map_or(&b""[..], |value| value.as_bytes());
+    if body.len() > SALT_BYTES_MAX {
+        return Err(ApiError::invalid(
+            "cache_salt",
+            format!(
+                "cache_salt has {} bytes; at most {SALT_BYTES_MAX} are taken",
+                body.len()
+            ),
+        ));
+    }
+    if tenant.len() > SALT_BYTES_MAX {
+        let message = format!(
+            "the header {} has {} bytes; at most {SALT_BYTES_MAX} are taken",
+            tenant_header.unwrap_or_default(),
+            tenant.len()
+        );
+        return Err(ApiError::new(ErrorKind::InvalidRequest, message));
+    }
+    if body.is_empty() && tenant.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut salt = Vec::with_capacity(body.len() + tenant.len() + 16);
+    for field in [body.as_bytes(), tenant] {
+        salt.extend_from_slice(&(field.len() as u64).to_le_bytes());
+        salt.extend_from_slice(field);
+    }
+    Ok(salt)
 }
 
 /// A client's text in a message back to it: bounded.
@@ -105,9 +190,7 @@ fn name_sessions(builder: &mut KeyBuilder, headers: &HeaderMap, view: &BodyView<
             .find_map(|name| headers.get(*name))
             .map(|value| value.as_bytes().to_vec())
     };
-    let body = |text: &Option<crate::api::request::Text<'_>>| {
-        text.as_ref().map(|text| text.0.as_bytes().to_vec())
-    };
+    let body = |text: &Option<Text<'_>>| text.as_ref().map(|text| text.0.as_bytes().to_vec());
     let session = header(&SESSION_HEADERS)
         .or_else(|| body(&view.session_params_id))
         .or_else(|| body(&view.session_id));
@@ -132,6 +215,28 @@ fn add_text(builder: &mut KeyBuilder, view: &BodyView<'_>, body: &[u8]) {
         // Nothing that we know: equal bodies still go to one worker.
         (None, None) => builder.text(body),
     }
+}
+
+/// Estimated tokens of a chat's tools and first messages, counted as its key counts them.
+pub(crate) fn tokens_of(settings: &KeySettings, view: &BodyView<'_>, messages: usize) -> u32 {
+    let mut builder = KeyBuilder::new(settings, "", b"");
+    if let Some(tools) = view.tools {
+        builder.tools(tools.get().as_bytes());
+    }
+    let all = view.messages.as_deref().unwrap_or_default();
+    let first = &all[..messages.min(all.len())];
+    first.iter().for_each(|m| add_message(&mut builder, m));
+    builder.finish().prompt_tokens()
+}
+
+/// The key of a body, without a cluster that serves it.
+#[cfg(test)]
+pub(crate) fn key_for_tests(endpoint: Endpoint, headers: &HeaderMap, body: &[u8]) -> Key {
+    let view = BodyView::parse(endpoint, body).expect("a body for the endpoint");
+    let mut builder = KeyBuilder::new(&KeySettings::default(), "m", b"");
+    name_sessions(&mut builder, headers, &view);
+    add_text(&mut builder, &view, body);
+    builder.finish()
 }
 
 fn add_message(builder: &mut KeyBuilder, message: &Message<'_>) {
@@ -160,5 +265,75 @@ fn add_prompt(builder: &mut KeyBuilder, prompt: &Prompt<'_>) {
         Prompt::Tokens(ids) => builder.token_ids(ids),
         Prompt::Batch(prompts) => prompts.iter().for_each(|p| add_prompt(builder, p)),
         Prompt::Raw(json) => builder.text(json),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use grapevine_placement::{KeySettings, Link};
+
+    use super::*;
+
+    fn salt(cache_salt: Option<&str>, tenant: Option<&str>) -> Result<Vec<u8>, ApiError> {
+        let mut headers = HeaderMap::new();
+        if let Some(tenant) = tenant {
+            headers.insert("x-tenant", tenant.parse().expect("a value"));
+        }
+        let body = cache_salt.map_or_else(
+            || "{}".to_owned(),
+            |salt| serde_json::json!({ "cache_salt": salt }).to_string(),
+        );
+        let view = BodyView::parse(Endpoint::Passthrough, body.as_bytes()).expect("any body");
+        salt_of(Some("x-tenant"), &headers, &view)
+    }
+
+    fn links(salt: &[u8]) -> Vec<Link> {
+        let mut builder = KeyBuilder::new(&KeySettings::default(), "m", salt);
+        builder.begin_message("user");
+        builder.text("a common prompt ".repeat(100));
+        builder.finish().into_links()
+    }
+
+    #[test]
+    fn equal_prompts_with_another_salt_have_no_common_link() {
+        let salts = [
+            (None, None),
+            (Some("a"), None),
+            (None, Some("a")),
+            (Some("ab"), Some("c")),
+            (Some("a"), Some("bc")),
+            (Some("abc"), None),
+            (None, Some("abc")),
+        ];
+        let salts = salts.map(|(body, tenant)| salt(body, tenant).expect("short"));
+        let keys: Vec<Vec<Link>> = salts.iter().map(|salt| links(salt)).collect();
+        for (index, key) in keys.iter().enumerate() {
+            for other in &keys[..index] {
+                assert!(key.iter().all(|link| !other.contains(link)));
+            }
+        }
+        assert_eq!(links(&salt(Some(""), Some("")).expect("short")), keys[0]);
+        assert_eq!(links(&salt(Some("a"), None).expect("short")), keys[1]);
+    }
+
+    #[test]
+    fn long_salts_are_refused() {
+        let long = "s".repeat(SALT_BYTES_MAX);
+        let longer = format!("{long}s");
+        assert!(salt(Some(&long), Some(&long)).is_ok());
+        let error = salt(Some(&longer), None).expect_err("too long");
+        assert_eq!(error.kind.status(), 400);
+        assert_eq!(error.param, Some("cache_salt"));
+        let error = salt(None, Some(&longer)).expect_err("too long");
+        assert_eq!(error.kind.status(), 400);
+        assert!(error.message.contains("x-tenant"), "{}", error.message);
+    }
+
+    #[test]
+    fn without_a_tenant_header_no_header_is_salted() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-tenant", "a".parse().expect("a value"));
+        let salt = salt_of(None, &headers, &BodyView::default());
+        assert_eq!(salt.expect("none"), b"");
     }
 }

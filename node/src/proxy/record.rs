@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::sse::Usage;
 use crate::api::{ApiError, Endpoint};
+use crate::cluster::{Cluster, Taken};
 use crate::metrics::{
     EndpointLabels, ErrorLabels, Metrics, ModelLabels, RequestLabels, WorkerLabels,
 };
@@ -65,6 +66,7 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Record {
     metrics: Arc<Metrics>,
+    cluster: Arc<Cluster>,
     started: Instant,
     endpoint: Endpoint,
     request_id: HeaderValue,
@@ -86,16 +88,24 @@ pub struct Record {
     pub bytes_out: u64,
     /// The request's place among those admitted; held to the end of the stream.
     pub admission: Option<OwnedSemaphorePermit>,
+    /// What placement recorded for the last attempt.
+    taken: Option<Taken>,
     first_token: Option<Duration>,
     finished: bool,
 }
 
 impl Record {
     /// Begins with the request's head.
-    pub fn new(metrics: Arc<Metrics>, endpoint: Endpoint, request_id: HeaderValue) -> Self {
+    pub fn new(
+        metrics: Arc<Metrics>,
+        cluster: Arc<Cluster>,
+        endpoint: Endpoint,
+        request_id: HeaderValue,
+    ) -> Self {
         metrics.requests_active.inc();
         Self {
             metrics,
+            cluster,
             started: Instant::now(),
             endpoint,
             request_id,
@@ -108,6 +118,7 @@ impl Record {
             events: 0,
             bytes_out: 0,
             admission: None,
+            taken: None,
             first_token: None,
             finished: false,
         }
@@ -127,6 +138,9 @@ impl Record {
     pub fn first_token(&mut self) {
         let elapsed = self.started.elapsed();
         self.first_token = Some(elapsed);
+        if let Some(taken) = &mut self.taken {
+            taken.settle();
+        }
         if let Some(model) = &self.model {
             let labels = ModelLabels {
                 model: Arc::clone(model),
@@ -139,15 +153,19 @@ impl Record {
     }
 
     /// A worker was chosen for the next attempt.
-    pub fn placed(&mut self, worker: &Arc<Worker>, reason: &'static str) {
+    pub fn placed(&mut self, worker: &Arc<Worker>, reason: &'static str, taken: Option<Taken>) {
         self.attempts += 1;
         self.reason = reason;
         self.worker = Some(Arc::clone(worker));
+        self.taken = taken;
     }
 
     /// The attempt gave nothing; the worker has had its verdict.
     pub fn attempt_failed(&mut self) {
         self.worker = None;
+        if let Some(taken) = self.taken.take() {
+            self.cluster.knowledge().failed(taken);
+        }
     }
 
     /// The router's own error is what the client gets.
@@ -207,6 +225,15 @@ impl Record {
             usage.cached_tokens.unwrap_or(0),
         );
         count(&self.metrics.completion_tokens, usage.completion_tokens);
+        if let Some(taken) = &self.taken
+            && usage.cached_tokens.is_some()
+        {
+            count(
+                &self.metrics.expected_tokens,
+                taken.expected_tokens().into(),
+            );
+            self.cluster.knowledge().answered(taken, &usage);
+        }
     }
 
     fn log(&self, outcome: Outcome, elapsed: Duration) {

@@ -26,6 +26,12 @@ fn is_valid(id: &[u8]) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
+/// The id of a request that warms a worker up: told apart in workers' logs.
+pub fn of_warm_up() -> HeaderValue {
+    let id = [b"warm-up-", new().as_bytes()].concat();
+    HeaderValue::from_bytes(&id).expect("letters and digits are a valid header value")
+}
+
 fn new() -> HeaderValue {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let bits: u128 = rand::rng().random();

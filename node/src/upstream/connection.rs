@@ -13,24 +13,25 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
-use http_body_util::Full;
 use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
+use crate::proxy::worker_body::WorkerBody;
+
 /// Largest response head, in bytes, and most that is read ahead of a slow client.
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// Most header lines that a worker may answer with.
 const HEADERS_MAX: usize = 100;
 
-type Driver = http1::Connection<TokioIo<TcpStream>, Full<Bytes>>;
+type Driver = http1::Connection<TokioIo<TcpStream>, WorkerBody>;
 
 /// A connection to one worker.
 #[derive(Debug)]
 pub struct Connection {
-    sender: http1::SendRequest<Full<Bytes>>,
+    sender: http1::SendRequest<WorkerBody>,
     /// None once it has ended: a request still in its queue fails only when it is dropped.
     driver: Option<Driver>,
     /// When it last became idle.
@@ -70,7 +71,7 @@ impl Connection {
     /// hyper's error; nothing of a response had been read then, unless `is_parse`.
     pub async fn send(
         &mut self,
-        request: Request<Full<Bytes>>,
+        request: Request<WorkerBody>,
     ) -> Result<Response<Incoming>, hyper::Error> {
         let mut answer = std::pin::pin!(self.sender.send_request(request));
         let driver = &mut self.driver;

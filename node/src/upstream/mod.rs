@@ -1,6 +1,7 @@
 //! Workers as this replica sees them: connections, in-flight counts, health.
 
 pub mod connection;
+pub mod engine;
 pub mod health;
 pub mod in_flight;
 pub mod pool;

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use serde::Deserialize;
 use tokio::sync::mpsc;
@@ -13,21 +14,33 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::Worker;
+use super::engine::EngineFacts;
 use crate::cluster::Fleet;
 use crate::config::HealthConfig;
 
 /// Largest answer to `/v1/models` that is read, in bytes.
 const MODELS_BYTES_MAX: u64 = 256 * 1024;
-/// Every so many probes a worker is asked again what it serves.
-const MODELS_RECHECK_PROBES: u64 = 60;
+/// Largest answer to `/metrics` that is read, in bytes.
+const METRICS_BYTES_MAX: usize = 1 << 20;
+/// Every so many probes a worker is asked again what it serves, and how large its cache is.
+const RECHECK_PROBES: u64 = 60;
 
-/// What a worker says it serves.
+/// What a worker says of itself that the registry does not know yet.
 #[derive(Debug)]
 pub struct Learned {
     /// Who was asked.
     pub worker: Arc<Worker>,
-    /// Its models.
-    pub models: Vec<String>,
+    /// What it said.
+    pub fact: Fact,
+}
+
+/// Something that a worker says of itself.
+#[derive(Debug)]
+pub enum Fact {
+    /// The models that it serves.
+    Models(Vec<String>),
+    /// Seconds since 1970 at which it started: later than the registry knows, so its cache is empty.
+    Started(u64),
 }
 
 /// How to ask.
@@ -39,7 +52,7 @@ pub struct ProbeParts {
     pub config: HealthConfig,
     /// Key for workers that want one.
     pub authorization: Option<http::HeaderValue>,
-    /// Where models go that the registry does not know.
+    /// Where facts go that the registry does not know.
     pub learned: mpsc::Sender<Learned>,
 }
 
@@ -84,13 +97,17 @@ async fn probe_for_ever(worker: Arc<Worker>, parts: Arc<ProbeParts>) {
     for probe in 0_u64.. {
         ticks.tick().await;
         let good = is_healthy(&worker, &parts).await;
-        if worker.health.probed(good) {
+        let changed = worker.health.probed(good);
+        if changed {
             let health = worker.health.probes().as_str();
             tracing::info!(worker = &*worker.label, health, "worker health changed");
         }
         let known = worker.models.load();
-        if good && (known.is_empty() || probe % MODELS_RECHECK_PROBES == MODELS_RECHECK_PROBES - 1)
-        {
+        let recheck = probe % RECHECK_PROBES == RECHECK_PROBES - 1;
+        if good && (probe == 0 || changed || recheck) {
+            ask_engine(&worker, &parts).await;
+        }
+        if good && (known.is_empty() || recheck) {
             ask_models(&worker, &known, &parts).await;
         }
         worker.idle.sweep(Instant::now());
@@ -116,18 +133,53 @@ async fn is_healthy(worker: &Worker, parts: &ProbeParts) -> bool {
     }
 }
 
+fn learn(worker: &Arc<Worker>, fact: Fact, parts: &ProbeParts) {
+    let worker = Arc::clone(worker);
+    // A full queue means that many are being learned; a later probe asks again.
+    let _ = parts.learned.try_send(Learned { worker, fact });
+}
+
+/// Learns the size of the worker's cache, and whether it restarted; a worker without such metrics keeps the configured size.
+async fn ask_engine(worker: &Arc<Worker>, parts: &ProbeParts) {
+    match engine_of(worker, parts).await {
+        Ok(facts) => {
+            let tokens = facts.cache_tokens.unwrap_or(0);
+            worker.cache_tokens.store(tokens, Ordering::Relaxed);
+            let known = worker.epoch.load(Ordering::Relaxed);
+            if let Some(started) = facts.started.filter(|started| *started > known) {
+                learn(worker, Fact::Started(started), parts);
+            }
+        }
+        Err(error) => {
+            tracing::debug!(worker = &*worker.label, %error, "worker did not give its metrics");
+        }
+    }
+}
+
+async fn engine_of(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<EngineFacts> {
+    let mut response = get(worker.address.url("/metrics"), parts)
+        .send()
+        .await?
+        .error_for_status()?;
+    let mut text = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        anyhow::ensure!(
+            text.len() + chunk.len() <= METRICS_BYTES_MAX,
+            "more than {METRICS_BYTES_MAX} bytes"
+        );
+        text.extend_from_slice(&chunk);
+    }
+    let text = String::from_utf8_lossy(&text);
+    Ok(EngineFacts::parse(&text, worker.address.rank))
+}
+
 async fn ask_models(worker: &Arc<Worker>, known: &[String], parts: &ProbeParts) {
     match models_of(worker, parts).await {
         Ok(models) if models.is_empty() => {
             tracing::warn!(worker = &*worker.label, "worker lists no models");
         }
         Ok(models) if known.is_empty() => {
-            let learned = Learned {
-                worker: Arc::clone(worker),
-                models,
-            };
-            // A full queue means that many are being learned; the next probe asks again.
-            let _ = parts.learned.try_send(learned);
+            learn(worker, Fact::Models(models), parts);
         }
         Ok(models) => {
             let missing: Vec<_> = known.iter().filter(|m| !models.contains(m)).collect();

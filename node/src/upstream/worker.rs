@@ -3,6 +3,7 @@
 //! A changed weight or state makes a new fleet around the same `Worker`; a changed address makes a new one.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -99,6 +100,10 @@ pub struct Worker {
     pub health: Health,
     /// Models it serves, by the registry; empty until somebody has asked it.
     pub models: ArcSwap<Vec<String>>,
+    /// Restart counter in the registry: the second at which it started, as far as it tells.
+    pub epoch: AtomicU64,
+    /// Tokens that its cache holds, as it says; 0 until it has said.
+    pub cache_tokens: AtomicU64,
 }
 
 impl Worker {
@@ -120,6 +125,8 @@ impl Worker {
             idle: IdlePool::new(idle_max, IDLE_CONNECTIONS_MAX),
             health,
             models: ArcSwap::default(),
+            epoch: AtomicU64::new(0),
+            cache_tokens: AtomicU64::new(0),
         }
     }
 

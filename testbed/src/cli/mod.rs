@@ -9,6 +9,7 @@ mod fake_worker;
 mod load;
 mod progress;
 mod replay;
+mod replay_virtual;
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -30,13 +31,13 @@ pub use replay::ReplayArgs;
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a worker that behaves as vLLM does at the HTTP surface, and fails on demand
-    FakeWorker(FakeWorkerArgs),
+    FakeWorker(Box<FakeWorkerArgs>),
     /// Spread TCP connections over replicas
     Balancer(BalancerArgs),
     /// Send generated requests and measure the answers
     Load(LoadArgs),
     /// Send the requests of a recorded trace in scaled time and measure the answers
-    Replay(ReplayArgs),
+    Replay(Box<ReplayArgs>),
     /// Start a cluster of processes here, replay a trace, kill a replica and a worker, and judge
     Demo(DemoArgs),
 }

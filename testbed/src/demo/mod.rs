@@ -27,7 +27,7 @@ use report::{Report, Round};
 use crate::cli::Progress;
 use crate::client::Client;
 use crate::load::Endpoint;
-use crate::replay::{self, Plan, Shape, Trace};
+use crate::replay::{self, Messages, Plan, Shape, Trace};
 
 /// Prompts of one agreement check.
 const SAMPLES: u64 = 100;
@@ -104,8 +104,11 @@ async fn round(
     let replay_plan = Plan {
         trace: Arc::clone(trace),
         speed: plan.speed,
+        rate: 1.0,
+        warm_up: 0.0,
         shape: Shape {
             endpoint: Endpoint::Chat,
+            messages: Messages::Equal,
             tokens_scale: plan.tokens_scale,
             answers_scale: plan.answers_scale,
             model: Some(MODEL.to_owned()),
@@ -114,6 +117,7 @@ async fn round(
         in_flight_max: 512,
         timeout: Duration::from_secs(60),
         worker_urls: cluster.worker_targets()?,
+        asking: None,
     };
     let live = watch::Sender::new(Live::default());
     let mut bar = Progress::new(policy, trace.rows.len() as u64);

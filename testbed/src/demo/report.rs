@@ -177,6 +177,8 @@ mod tests {
         Round {
             policy: policy.to_owned(),
             replay: replay::Report {
+                asked: 0,
+                agreed: 0,
                 summary: Summary::default(),
                 worker_cache: Some(worker_cache),
             },

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Blocks that one sequence holds. Give it back to [`BlockCache::release`]; a lease that is merely
 /// dropped keeps its blocks occupied.
 #[derive(Debug, Default)]
-pub(super) struct Lease {
+pub(crate) struct Lease {
     /// Cached blocks that this sequence pins, in chain order.
     pinned: Vec<u64>,
     /// Blocks without a known content: not computed yet, partial, or a second copy.
@@ -29,7 +29,7 @@ struct Cached {
 
 /// The pool. All counts are blocks.
 #[derive(Debug)]
-pub(super) struct BlockCache {
+pub(crate) struct BlockCache {
     capacity: usize,
     cached: HashMap<u64, Cached>,
     /// Unpinned cached blocks, oldest stamp first.
@@ -40,7 +40,7 @@ pub(super) struct BlockCache {
 
 impl BlockCache {
     /// An empty pool of `capacity` blocks.
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize) -> Self {
         Self {
             capacity,
             cached: HashMap::new(),
@@ -51,7 +51,7 @@ impl BlockCache {
     }
 
     /// Length of the longest prefix of `chain` that is cached.
-    pub(super) fn matched(&self, chain: &[u64]) -> usize {
+    pub(crate) fn matched(&self, chain: &[u64]) -> usize {
         chain
             .iter()
             .take_while(|hash| self.cached.contains_key(hash))
@@ -59,7 +59,7 @@ impl BlockCache {
     }
 
     /// Blocks that running sequences occupy.
-    pub(super) fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         self.cached.len() - self.evictable.len() + self.private
     }
 
@@ -67,7 +67,7 @@ impl BlockCache {
     ///
     /// Returns the lease and the number of blocks hit, or `None`, with nothing changed, when the
     /// running sequences leave too little room.
-    pub(super) fn admit(&mut self, reusable: &[u64], blocks: usize) -> Option<(Lease, usize)> {
+    pub(crate) fn admit(&mut self, reusable: &[u64], blocks: usize) -> Option<(Lease, usize)> {
         let hits = self.matched(reusable);
         let newly_pinned = reusable[..hits]
             .iter()
@@ -89,7 +89,7 @@ impl BlockCache {
     /// The next private block of `lease` now has the content `hash` and can be hit by others.
     ///
     /// When another sequence stored the same content first, this copy stays private, as in vLLM.
-    pub(super) fn store(&mut self, lease: &mut Lease, hash: u64) {
+    pub(crate) fn store(&mut self, lease: &mut Lease, hash: u64) {
         if lease.private == 0 || self.cached.contains_key(&hash) {
             return;
         }
@@ -100,7 +100,7 @@ impl BlockCache {
     }
 
     /// Ends a lease: private blocks are free, cached ones become evictable, tail first.
-    pub(super) fn release(&mut self, lease: Lease) {
+    pub(crate) fn release(&mut self, lease: Lease) {
         self.private -= lease.private;
         for hash in lease.pinned.into_iter().rev() {
             let block = self
@@ -113,6 +113,13 @@ impl BlockCache {
                 block.stamp = self.stamp;
                 self.evictable.insert(block.stamp, hash);
             }
+        }
+    }
+
+    /// Evicts every block that no sequence uses.
+    pub(crate) fn clear(&mut self) {
+        for hash in std::mem::take(&mut self.evictable).into_values() {
+            self.cached.remove(&hash);
         }
     }
 

@@ -30,6 +30,8 @@ pub struct Config {
     pub api_key: Option<String>,
     /// Echo `x-request-id`, or a new id, in replies (vLLM: `--enable-request-id-headers`). Default off.
     pub request_id_headers: bool,
+    /// Start of the modelled process in microseconds since 1970; `None`, the default: now.
+    pub process_start_us: Option<u64>,
     /// Requests that the log keeps; older ones are forgotten. Default 10,000.
     pub log_entries_max: usize,
 }
@@ -47,6 +49,7 @@ impl Default for Config {
             sse_keep_alive: None,
             api_key: None,
             request_id_headers: false,
+            process_start_us: None,
             log_entries_max: 10_000,
         }
     }
@@ -64,6 +67,10 @@ impl Config {
             Err("at least one model name is needed")
         } else if !(self.speed.is_finite() && self.speed > 0.0) {
             Err("speed must be above 0")
+        } else if !(self.engine.step_per_context_token_ns >= 0.0
+            && self.engine.attention_pair_ns >= 0.0)
+        {
+            Err("times of context and attention must be at least 0")
         } else if self.engine.prefill_tokens_per_s.is_nan()
             || self.engine.prefill_tokens_per_s < 1.0
         {

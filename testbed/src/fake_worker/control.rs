@@ -5,6 +5,7 @@
 //! | `POST /_control/faults` | adds a rule, or `{"rules":[...]}`; first match wins |
 //! | `GET`, `DELETE /_control/faults` | lists, removes all rules |
 //! | `POST /_control/freeze`, `/_control/unfreeze` | stops, resumes the engine behind a healthy HTTP server |
+//! | `POST /_control/restart` | empties the cache and moves `process_start_time_seconds`, as a restart does |
 //! | `GET`, `DELETE /_control/log` | what was seen (`Entry`), oldest first; forgets it |
 //! | `GET`, `DELETE /_control/stats` | totals (`Stats`); zeroes them (engine totals go on) |
 
@@ -50,6 +51,7 @@ fn answer(worker: &Worker, request: &Request) -> (u16, Value) {
             worker.pacer.freeze(topic == "freeze");
             (200, json!({ "frozen": worker.pacer.is_frozen() }))
         }
+        ("POST", "restart") => (200, json!({ "process_start_us": worker.restart() })),
         ("GET", "log") => (200, json!({ "entries": worker.ledger.entries() })),
         ("DELETE", "log") => {
             worker.ledger.clear_entries();

@@ -6,8 +6,9 @@
 //! sequences first, then the waiting queue in order of arrival with head-of-line blocking.
 //!
 //! Differences from vLLM, on purpose: a sequence reserves the blocks of its whole answer on
-//! admission (its length is known here), so nothing is ever preempted; the time of a step does not
-//! depend on context length.
+//! admission (its length is known here), so nothing is ever preempted; by default the time of a step
+//! does not depend on context length. [`EngineConfig::llama_8b_h100`] is the model that `replay
+//! --virtual` uses, term by term.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -38,6 +39,32 @@ pub struct EngineConfig {
     pub step_base: Duration,
     /// Time that each decoding sequence adds to a step. Default 0.2 ms.
     pub step_per_sequence: Duration,
+    /// Nanoseconds that each token of context of a decoding sequence adds to a step: its keys and
+    /// values are read. At least 0, default 0.
+    pub step_per_context_token_ns: f64,
+    /// Nanoseconds that each pair of a computed prompt token and a token before it adds to a step:
+    /// attention. At least 0, default 0.
+    pub attention_pair_ns: f64,
+}
+
+impl EngineConfig {
+    /// Llama-3.1-8B in bfloat16 on an H100: the constants of the engine in `replay --virtual`, which
+    /// says where they come from. **A model, not a measurement.**
+    pub fn llama_8b_h100() -> Self {
+        Self {
+            block_tokens: 16,
+            blocks: 25_000,
+            running_max: 256,
+            step_tokens_max: 8_192,
+            queued_requests_max: None,
+            queued_tokens_max: None,
+            prefill_tokens_per_s: 1e6 / 24.0,
+            step_base: Duration::from_micros(6_500),
+            step_per_sequence: Duration::from_micros(20),
+            step_per_context_token_ns: 48.0,
+            attention_pair_ns: 0.8,
+        }
+    }
 }
 
 impl Default for EngineConfig {
@@ -52,26 +79,28 @@ impl Default for EngineConfig {
             prefill_tokens_per_s: 10_000.0,
             step_base: Duration::from_millis(10),
             step_per_sequence: Duration::from_micros(200),
+            step_per_context_token_ns: 0.0,
+            attention_pair_ns: 0.0,
         }
     }
 }
 
 /// One sequence to generate. A request with `n` choices or several prompts is several sequences.
 #[derive(Debug, Clone)]
-pub(super) struct Sequence {
+pub(crate) struct Sequence {
     /// Chosen by the caller, unique among those in the engine.
-    pub(super) id: u64,
+    pub(crate) id: u64,
     /// Chain hashes of the whole blocks of prompt and answer.
-    pub(super) chain: Vec<u64>,
+    pub(crate) chain: Vec<u64>,
     /// At least 1.
-    pub(super) prompt_tokens: u32,
+    pub(crate) prompt_tokens: u32,
     /// Answer length; 0 for an embedding, which ends with its prefill.
-    pub(super) answer_tokens: u32,
+    pub(crate) answer_tokens: u32,
 }
 
 /// Why a sequence was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     /// `queued_requests_max` reached.
     Requests,
     /// `queued_tokens_max` would be passed.
@@ -80,41 +109,49 @@ pub(super) enum Refusal {
 
 /// How far a sequence is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// Prompt tokens that the prefix cache supplied.
-    pub(super) cached_tokens: u32,
+    pub(crate) cached_tokens: u32,
     /// Answer tokens produced so far.
-    pub(super) produced: u32,
-    pub(super) done: bool,
+    pub(crate) produced: u32,
+    pub(crate) done: bool,
 }
 
 /// The outcome of one forward pass.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(crate) struct Step {
     /// How long it takes on the modelled GPU.
-    pub(super) cost: Duration,
+    pub(crate) cost: Duration,
     /// Sequences that got a token or ended, to be published when the time is over.
-    pub(super) progress: Vec<(u64, Progress)>,
+    pub(crate) progress: Vec<(u64, Progress)>,
 }
 
 /// Totals since start, in vLLM's terms (`/metrics`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counters {
-    pub(super) queried_tokens: u64,
-    pub(super) hit_tokens: u64,
-    pub(super) prompt_tokens: u64,
-    pub(super) generated_tokens: u64,
-    pub(super) refused_requests: u64,
-    pub(super) refused_tokens: u64,
+pub(crate) struct Counters {
+    pub(crate) queried_tokens: u64,
+    pub(crate) hit_tokens: u64,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) generated_tokens: u64,
+    pub(crate) refused_requests: u64,
+    pub(crate) refused_tokens: u64,
 }
 
 /// Gauges of this moment, in vLLM's terms.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Gauges {
-    pub(super) running: usize,
-    pub(super) waiting: usize,
+pub(crate) struct Gauges {
+    pub(crate) running: usize,
+    pub(crate) waiting: usize,
     /// Share of blocks that running sequences hold, 0 to 1. Cached but idle blocks do not count.
-    pub(super) cache_usage: f64,
+    pub(crate) cache_usage: f64,
+}
+
+/// Prompt tokens that a step computes.
+#[derive(Debug, Default)]
+struct Prefilled {
+    tokens: u32,
+    /// Pairs of such a token and one before it.
+    pairs: f64,
 }
 
 #[derive(Debug)]
@@ -131,7 +168,7 @@ struct Running {
 
 /// The engine.
 #[derive(Debug)]
-pub(super) struct Engine {
+pub(crate) struct Engine {
     config: EngineConfig,
     cache: BlockCache,
     waiting: VecDeque<Sequence>,
@@ -141,7 +178,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(config: EngineConfig) -> Self {
+    pub(crate) fn new(config: EngineConfig) -> Self {
         Self {
             cache: BlockCache::new(config.blocks as usize),
             config,
@@ -152,11 +189,11 @@ impl Engine {
         }
     }
 
-    pub(super) fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         self.counters
     }
 
-    pub(super) fn gauges(&self) -> Gauges {
+    pub(crate) fn gauges(&self) -> Gauges {
         Gauges {
             running: self.running.len(),
             waiting: self.waiting.len(),
@@ -169,7 +206,7 @@ impl Engine {
     ///
     /// As in vLLM, limits look at the queue alone: a burst between two steps is refused even while
     /// slots are free.
-    pub(super) fn submit(&mut self, sequence: Sequence) -> Result<(), Refusal> {
+    pub(crate) fn submit(&mut self, sequence: Sequence) -> Result<(), Refusal> {
         let tokens = u64::from(sequence.prompt_tokens);
         let over = |limit: Option<u64>, value: u64| limit.is_some_and(|limit| value > limit);
         if over(
@@ -188,8 +225,13 @@ impl Engine {
         Ok(())
     }
 
+    /// Forgets what is cached, as a restart does; blocks of running sequences stay until they end.
+    pub(crate) fn forget_cache(&mut self) {
+        self.cache.clear();
+    }
+
     /// Forgets a sequence and frees its blocks; unknown and ended ids are ignored.
-    pub(super) fn abort(&mut self, id: u64) {
+    pub(crate) fn abort(&mut self, id: u64) {
         if let Some(at) = self.running.iter().position(|seq| seq.sequence.id == id) {
             let gone = self.running.remove(at);
             self.cache.release(gone.lease);
@@ -200,32 +242,37 @@ impl Engine {
     }
 
     /// Runs one forward pass; `None` when there is nothing to do.
-    pub(super) fn step(&mut self) -> Option<Step> {
+    pub(crate) fn step(&mut self) -> Option<Step> {
         let mut budget = self.config.step_tokens_max.max(1);
-        let mut prefilled = 0;
-        let mut decoding = 0;
-        for seq in &mut self.running {
+        let mut prefilled = Prefilled::default();
+        let (mut decoding, mut context) = (0, 0);
+        for seq in &self.running {
             if seq.computed >= seq.sequence.prompt_tokens {
                 decoding += 1;
+                context += u64::from(seq.computed);
                 budget = budget.saturating_sub(1);
-            } else {
-                prefilled += seq.prefill(&mut budget);
             }
+        }
+        for seq in &mut self.running {
+            seq.prefill(&mut budget, &mut prefilled);
         }
         while budget > 0 && self.running.len() < self.config.running_max as usize {
             let Some(mut seq) = self.admit_next() else {
                 break;
             };
-            prefilled += seq.prefill(&mut budget);
+            seq.prefill(&mut budget, &mut prefilled);
             self.running.push(seq);
         }
         if self.running.is_empty() {
             return None;
         }
-        let prefill_s = f64::from(prefilled) / self.config.prefill_tokens_per_s;
-        let cost = self.config.step_base
-            + self.config.step_per_sequence * decoding
-            + Duration::from_secs_f64(prefill_s);
+        let config = &self.config;
+        let ns = context as f64 * config.step_per_context_token_ns
+            + prefilled.pairs * config.attention_pair_ns;
+        let prefill_s = f64::from(prefilled.tokens) / config.prefill_tokens_per_s;
+        let cost = config.step_base
+            + config.step_per_sequence * decoding
+            + Duration::from_secs_f64(prefill_s + ns / 1e9);
         Some(Step {
             cost,
             progress: self.collect(),
@@ -302,12 +349,14 @@ impl Engine {
 }
 
 impl Running {
-    /// Computes as much of the prompt as `budget` allows; returns the tokens computed.
-    fn prefill(&mut self, budget: &mut u32) -> u32 {
-        let tokens = (self.sequence.prompt_tokens - self.computed).min(*budget);
+    /// Computes as much of the prompt as `budget` allows, and adds it to `sum`.
+    fn prefill(&mut self, budget: &mut u32, sum: &mut Prefilled) {
+        let left = self.sequence.prompt_tokens.saturating_sub(self.computed);
+        let tokens = left.min(*budget);
+        sum.tokens += tokens;
+        sum.pairs += f64::from(tokens) * (f64::from(self.computed) + f64::from(tokens) / 2.0);
         self.computed += tokens;
         *budget -= tokens;
-        tokens
     }
 }
 

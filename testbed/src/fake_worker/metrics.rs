@@ -30,6 +30,19 @@ impl Page {
         written.expect("writing to a string does not fail");
     }
 
+    /// Of the client library, not of vLLM: no prefix, no labels, and a number as Python writes it.
+    fn process_start(&mut self, us: u64) {
+        let name = "process_start_time_seconds";
+        let seconds = format!("{:e}", (us as f64 / 1e6 * 100.0).round() / 100.0);
+        let seconds = seconds.replace('e', "e+0");
+        let help = "Start time of the process since unix epoch in seconds.";
+        writeln!(
+            self.text,
+            "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {seconds}"
+        )
+        .expect("writing to a string does not fail");
+    }
+
     fn gauge(&mut self, name: &str, help: &str, value: f64) {
         self.metric("gauge", name, help, &[("", value)]);
     }
@@ -49,6 +62,7 @@ pub(super) fn render(worker: &Worker) -> String {
         text: String::with_capacity(6_000),
         model: model.replace('\\', "\\\\").replace('"', "\\\""),
     };
+    page.process_start(worker.process_start_us());
     page.gauge(
         "num_requests_running",
         "Number of requests in model execution batches.",

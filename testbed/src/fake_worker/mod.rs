@@ -9,11 +9,11 @@
 //! `connection` and `reply` (bytes), `server`, `generate`, `control`, `metrics`, `ledger`.
 
 mod body;
-mod cache;
+pub(crate) mod cache;
 mod config;
 mod connection;
 mod control;
-mod engine;
+pub(crate) mod engine;
 mod fault;
 mod generate;
 mod ledger;
@@ -87,6 +87,12 @@ impl FakeWorker {
     /// Stops (`true`) or resumes the engine while HTTP, `/health` and keep-alive comments go on.
     pub fn freeze(&self, frozen: bool) {
         self.worker.pacer.freeze(frozen);
+    }
+
+    /// As after a restart: an empty cache, and another `process_start_time_seconds`, at least a second
+    /// later than before. Connections stay, so that a test can tell the two causes apart.
+    pub fn restart(&self) {
+        self.worker.restart();
     }
 
     /// What it saw, oldest first; bounded by [`Config::log_entries_max`]. `GET`s of known paths

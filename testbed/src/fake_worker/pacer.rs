@@ -113,6 +113,11 @@ impl Pacer {
         self.frozen.send_replace(frozen);
     }
 
+    /// Empties the prefix cache.
+    pub(super) fn forget_cache(&self) {
+        self.state().engine.forget_cache();
+    }
+
     pub(super) fn is_frozen(&self) -> bool {
         *self.frozen.borrow()
     }

@@ -1,7 +1,7 @@
 //! The HTTP side: accept, connections, routes, and the ways a worker stops.
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -58,11 +58,17 @@ pub(super) struct Worker {
     pub(super) finished_by_length: AtomicU64,
     rules: Mutex<Rules>,
     started_unix: u64,
+    /// Microseconds since 1970, as `/metrics` says it: another one is another life of the process.
+    process_start_us: AtomicU64,
 }
 
 impl Worker {
     pub(super) fn new(config: Config) -> Arc<Self> {
+        let process_start_us = config
+            .process_start_us
+            .unwrap_or_else(super::ledger::unix_us);
         Arc::new(Self {
+            process_start_us: AtomicU64::new(process_start_us),
             pacer: Pacer::new(config.engine.clone(), config.speed),
             ledger: Ledger::new(config.log_entries_max.max(1)),
             phase: watch::Sender::new(Phase::Running),
@@ -76,6 +82,23 @@ impl Worker {
 
     pub(super) fn rules(&self) -> MutexGuard<'_, Rules> {
         self.rules.lock().expect("no holder of this lock panics")
+    }
+
+    /// Microseconds since 1970 at which the modelled process started.
+    pub(super) fn process_start_us(&self) -> u64 {
+        self.process_start_us.load(Ordering::Relaxed)
+    }
+
+    /// What is left of a restart once the worker answers again: an empty cache and a later start.
+    pub(super) fn restart(&self) -> u64 {
+        self.pacer.forget_cache();
+        // At least a second later: readers may keep whole seconds only.
+        let now = super::ledger::unix_us();
+        let later = |start: u64| Some(now.max(start + 1_000_000));
+        let before =
+            self.process_start_us
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
+        later(before.unwrap_or_else(|same| same)).unwrap_or(now)
     }
 
     pub(super) fn is_stopping(&self) -> bool {

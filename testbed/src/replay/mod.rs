@@ -4,6 +4,7 @@
 //! session's previous answer. More than `in_flight_max` at once are held back, and the time they
 //! were held counts into their latency: a system that is too slow shows as slow.
 
+mod asking;
 mod counters;
 mod prompt;
 mod trace;
@@ -17,10 +18,12 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
+pub use asking::Asking;
 pub use counters::CacheCounters;
-pub use prompt::Shape;
+pub use prompt::{Messages, Shape};
 pub use trace::{Row, Trace};
 
+use self::asking::Asker;
 use crate::client::{Client, Outcome, Target};
 use crate::tally::{Summary, Tally};
 
@@ -34,6 +37,10 @@ pub struct Plan {
     pub trace: Arc<Trace>,
     /// Trace seconds per real second, above 0.
     pub speed: f64,
+    /// Factor on the rate at which rows and sessions start, above 0; gaps within sessions stay.
+    pub rate: f64,
+    /// Share of the rows, from the first on, that are sent but not counted, 0 to 1.
+    pub warm_up: f64,
     /// How rows become requests.
     pub shape: Shape,
     /// Requests at once.
@@ -42,6 +49,8 @@ pub struct Plan {
     pub timeout: Duration,
     /// Workers whose own counters are read before and after.
     pub worker_urls: Vec<Target>,
+    /// Replicas that are asked whether they agree; `None`: nobody.
+    pub asking: Option<Asking>,
 }
 
 /// What came of it.
@@ -52,6 +61,10 @@ pub struct Report {
     pub summary: Summary,
     /// What the workers themselves counted meanwhile; `None` without worker URLs.
     pub worker_cache: Option<CacheCounters>,
+    /// Requests about which two replicas were asked.
+    pub asked: u64,
+    /// Those on which they agreed.
+    pub agreed: u64,
 }
 
 /// A look at a running replay.
@@ -77,11 +90,19 @@ pub async fn run(
 ) -> anyhow::Result<Report> {
     let before = CacheCounters::of_all(&plan.worker_urls).await?;
     let plan = Arc::new(plan);
-    let total = plan.trace.rows.len();
+    let asker = Arc::new(Asker::new(plan.asking.as_ref()));
+    let uncounted = uncounted(&plan);
+    let total = plan.trace.rows.len() - uncounted;
     let start = Instant::now();
     let (send, mut outcomes) = mpsc::channel(1_024);
     let mut sender = JoinSet::new();
-    sender.spawn(send_all(client, Arc::clone(&plan), start, send));
+    sender.spawn(send_all(
+        client,
+        Arc::clone(&plan),
+        Arc::clone(&asker),
+        start,
+        send,
+    ));
     let mut tally = Tally::default();
     let mut told = start;
     while let Some((outcome, waited)) = outcomes.recv().await {
@@ -99,9 +120,12 @@ pub async fn run(
         tally: &tally,
     });
     let elapsed = start.elapsed();
+    let (asked, agreed) = asker.counted();
     let after = CacheCounters::of_all(&plan.worker_urls).await?;
     Ok(Report {
         summary: tally.summary(elapsed),
+        asked,
+        agreed,
         worker_cache: (!plan.worker_urls.is_empty()).then(|| after.since(&before)),
     })
 }
@@ -109,16 +133,21 @@ pub async fn run(
 async fn send_all(
     client: Arc<Client>,
     plan: Arc<Plan>,
+    asker: Arc<Asker>,
     start: Instant,
     outcomes: mpsc::Sender<(Outcome, Duration)>,
 ) {
+    let ends = (plan.shape.messages == Messages::Sessions).then(|| plan.trace.message_ends());
+    let ends = Arc::new(ends);
+    let uncounted = uncounted(&plan);
     let permits = Arc::new(Semaphore::new(plan.in_flight_max.max(1)));
     let mut tasks = JoinSet::new();
     for chain in chains(&plan.trace) {
-        sleep_until(start + chain.start.div_f64(plan.speed)).await;
+        sleep_until(start + chain.start.div_f64(plan.speed * plan.rate)).await;
         while tasks.try_join_next().is_some() {}
         let (client, plan) = (Arc::clone(&client), Arc::clone(&plan));
         let (permits, outcomes) = (Arc::clone(&permits), outcomes.clone());
+        let (asker, ends) = (Arc::clone(&asker), Arc::clone(&ends));
         tasks.spawn(async move {
             for index in chain.rows {
                 let row = &plan.trace.rows[index];
@@ -130,16 +159,23 @@ async fn send_all(
                     .expect("the semaphore is never closed");
                 let waited = due.elapsed();
                 // The text is made only now: a prompt may be half a megabyte.
-                let ask = plan.shape.ask(&plan.trace, row);
+                let ends = ends.as_ref().as_ref().map(|ends| ends[index].as_slice());
+                let ask = plan.shape.ask(&plan.trace, row, ends);
+                asker.ask(&ask).await;
                 let outcome = client.exchange(&ask, plan.timeout).await;
                 drop(permit);
-                if outcomes.send((outcome, waited)).await.is_err() {
+                if index >= uncounted && outcomes.send((outcome, waited)).await.is_err() {
                     return;
                 }
             }
         });
     }
     while tasks.join_next().await.is_some() {}
+}
+
+/// Rows that only warm the caches.
+fn uncounted(plan: &Plan) -> usize {
+    (plan.trace.rows.len() as f64 * plan.warm_up) as usize
 }
 
 /// Chains in order of their start.

@@ -1,9 +1,8 @@
 //! From block ids to text, so that equal prefixes of ids are equal prefixes of bytes.
 //!
 //! Pure. Every id has its own fixed text, 4 characters a token. As chat, the system prompt (the
-//! blocks that most rows share) is the system message and each further stretch of 512 tokens is a
-//! message, user and assistant in turn: boundaries depend on the position alone, so the messages
-//! of an earlier turn are a prefix of a later one's.
+//! blocks that most rows share) is the system message; where further messages end, user and
+//! assistant in turn, [`Messages`] says.
 
 use bytes::Bytes;
 use rand::SeedableRng;
@@ -19,11 +18,23 @@ const TOKEN_CHARS: f64 = 4.0;
 /// Tokens of a chat message, before scaling.
 const MESSAGE_TOKENS: u32 = 512;
 
+/// Where the messages of a chat end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Messages {
+    /// Each 512 tokens: the messages of an earlier turn are a prefix of a later one's.
+    #[default]
+    Equal,
+    /// Where the rows of a session part, as `replay --virtual` has it.
+    Sessions,
+}
+
 /// How rows become requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shape {
     /// Chat or completions.
     pub endpoint: Endpoint,
+    /// Where messages end, for a chat.
+    pub messages: Messages,
     /// Factor on prompt lengths, above 0.
     pub tokens_scale: f64,
     /// Factor on answer lengths, above 0; every answer has at least one token.
@@ -35,12 +46,13 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The request of a row.
-    pub fn ask(&self, trace: &Trace, row: &Row) -> Ask {
+    /// The request of a row. `ends`: blocks at which its messages end ([`Trace::message_ends`]), if that
+    /// does not depend on the position alone.
+    pub fn ask(&self, trace: &Trace, row: &Row, ends: Option<&[usize]>) -> Ask {
         let (path, mut body) = match self.endpoint {
             Endpoint::Chat => (
                 "/v1/chat/completions",
-                json!({ "messages": self.messages(trace, row) }),
+                json!({ "messages": self.chat(trace, row, ends) }),
             ),
             Endpoint::Completions => (
                 "/v1/completions",
@@ -65,18 +77,26 @@ impl Shape {
         }
     }
 
-    fn messages(&self, trace: &Trace, row: &Row) -> Vec<Value> {
+    fn chat(&self, trace: &Trace, row: &Row, ends: Option<&[usize]>) -> Vec<Value> {
         let count = row.blocks.len();
         let system = trace.system_blocks.min(count);
         let step = (MESSAGE_TOKENS / trace.block_tokens).max(1) as usize;
-        let mut messages = Vec::new();
-        if system > 0 {
-            messages.push(json!({"role": "system", "content": self.text(trace, row, 0..system)}));
-        }
-        let starts = (system..count).step_by(step);
-        for (start, role) in starts.zip(["user", "assistant"].into_iter().cycle()) {
-            let end = (start + step).min(count);
-            messages.push(json!({"role": role, "content": self.text(trace, row, start..end)}));
+        let ends: Vec<usize> = match ends {
+            Some(ends) => ends.iter().copied().chain([count]).collect(),
+            None => [system]
+                .into_iter()
+                .chain((system + step..count).step_by(step))
+                .chain((count > system).then_some(count))
+                .collect(),
+        };
+        let turns = ["user", "assistant"].into_iter().cycle();
+        let mut messages = Vec::with_capacity(ends.len());
+        let mut start = 0;
+        for (end, role) in ends.into_iter().zip(["system"].into_iter().chain(turns)) {
+            if end > start || role != "system" {
+                messages.push(json!({"role": role, "content": self.text(trace, row, start..end)}));
+                start = end;
+            }
         }
         messages
     }
@@ -114,6 +134,7 @@ mod tests {
     fn shape(endpoint: Endpoint, tokens_scale: f64) -> Shape {
         Shape {
             endpoint,
+            messages: Messages::Equal,
             tokens_scale,
             answers_scale: 0.1,
             model: None,
@@ -147,16 +168,16 @@ mod tests {
     #[test]
     fn an_answer_has_at_least_one_token_and_a_prompt_its_length() {
         let row = row(&[0, 1, 2], 1_100);
-        let ask = shape(Endpoint::Completions, 1.0).ask(&trace(vec![]), &row);
+        let ask = shape(Endpoint::Completions, 1.0).ask(&trace(vec![]), &row, None);
         assert_eq!(body(&ask)["prompt"].as_str().map(str::len), Some(4_400));
         assert_eq!(body(&ask)["max_tokens"], 1);
-        let ask = shape(Endpoint::Completions, 0.25).ask(&trace(vec![]), &row);
+        let ask = shape(Endpoint::Completions, 0.25).ask(&trace(vec![]), &row, None);
         assert_eq!(body(&ask)["prompt"].as_str().map(str::len), Some(1_100));
     }
 
     #[test]
     fn chat_has_one_system_message_and_then_takes_turns() {
-        let ask = shape(Endpoint::Chat, 1.0).ask(&trace(vec![]), &row(&[0, 1, 2, 3], 2_000));
+        let ask = shape(Endpoint::Chat, 1.0).ask(&trace(vec![]), &row(&[0, 1, 2, 3], 2_000), None);
         let body = body(&ask);
         let roles: Vec<&str> = body["messages"]
             .as_array()
@@ -165,6 +186,26 @@ mod tests {
             .filter_map(|m| m["role"].as_str())
             .collect();
         assert_eq!(roles, ["system", "user", "assistant", "user"]);
+    }
+
+    #[test]
+    fn messages_can_end_where_sessions_part() {
+        let mut first = row(&[0, 1, 2], 1_536);
+        first.session = Some(1);
+        let mut second = row(&[0, 1, 2, 3, 4], 2_560);
+        second.session = Some(1);
+        let trace = trace(vec![first, second]);
+        let ends = trace.message_ends();
+        assert_eq!(ends, [vec![1], vec![1, 3]]);
+        let contents = |at: usize| -> Vec<String> {
+            let ask = shape(Endpoint::Chat, 1.0).ask(&trace, &trace.rows[at], Some(&ends[at]));
+            let messages = body(&ask)["messages"].as_array().cloned().expect("array");
+            let content = |m: &Value| m["content"].as_str().expect("text").to_owned();
+            messages.iter().map(content).collect()
+        };
+        let (first, second) = (contents(0), contents(1));
+        assert_eq!((first.len(), second.len()), (2, 3));
+        assert_eq!(first, second[..2]);
     }
 
     proptest! {
@@ -178,7 +219,7 @@ mod tests {
             let tokens = 512 * (shared + own) as u32;
             let shape = shape(Endpoint::Completions, scale);
             let text = |tag| {
-                let ask = shape.ask(&trace(vec![]), &row(&ids(tag), tokens));
+                let ask = shape.ask(&trace(vec![]), &row(&ids(tag), tokens), None);
                 body(&ask)["prompt"].as_str().expect("text").to_owned()
             };
             let (a, b) = (text(1), text(2));

@@ -25,8 +25,11 @@ fn plan(rows: Vec<Row>, speed: f64) -> Plan {
             rows,
         }),
         speed,
+        rate: 1.0,
+        warm_up: 0.0,
         shape: Shape {
             endpoint: Endpoint::Completions,
+            messages: Messages::Equal,
             tokens_scale: 1.0,
             answers_scale: 1.0,
             model: None,
@@ -35,6 +38,7 @@ fn plan(rows: Vec<Row>, speed: f64) -> Plan {
         in_flight_max: 8,
         timeout: Duration::from_secs(20),
         worker_urls: Vec::new(),
+        asking: None,
     }
 }
 
@@ -92,6 +96,31 @@ async fn time_is_scaled_and_progress_ends_complete() {
     assert!(
         start.elapsed() >= Duration::from_millis(190),
         "19 s of trace at 100 times the speed"
+    );
+}
+
+#[tokio::test]
+async fn the_rate_moves_starts_alone_and_a_warm_up_is_not_counted() {
+    let (worker, client, _) = worker().await;
+    let turn = |t_ms, session| Row {
+        session: Some(session),
+        gap_ms: Some(300),
+        ..row(t_ms, &[0, session])
+    };
+    let rows = vec![turn(0, 1), turn(0, 1), turn(20_000, 2), turn(20_000, 2)];
+    let start = Instant::now();
+    let plan = Plan {
+        rate: 100.0,
+        warm_up: 0.5,
+        ..plan(rows, 1.0)
+    };
+    let report = run(client, plan, |_| ()).await.expect("nobody to read");
+    let taken = start.elapsed();
+    assert_eq!((report.summary.succeeded, worker.stats().complete), (2, 4));
+    let (least, most) = (Duration::from_millis(800), Duration::from_secs(15));
+    assert!(
+        taken >= least && taken < most,
+        "200 ms and two gaps: {taken:?}"
     );
 }
 

@@ -1,6 +1,6 @@
 //! The one pass from text to [`Key`].
 
-use super::{Key, KeySettings, Link};
+use super::{Key, KeySettings, Link, marks::Marks};
 
 /// Bytes of text under one link.
 const CHUNK: usize = 256;
@@ -54,8 +54,10 @@ pub struct KeyBuilder {
     settings: KeySettings,
     /// Chain after model and tenant: the root of session and user keys, too.
     root: u64,
+    model: u64,
     chain: u64,
     links: Vec<Link>,
+    marks: Marks,
     open: Option<Section>,
     buffer: [u8; CHUNK],
     buffered: usize,
@@ -115,6 +117,8 @@ impl KeyBuilder {
         let mut builder = Self {
             settings: *settings,
             root: 0,
+            model: 0,
+            marks: Marks::default(),
             chain: settings.hash.hash(settings.seed, b"grapevine chain 1"),
             links,
             open: None,
@@ -127,6 +131,7 @@ impl KeyBuilder {
             user: None,
         };
         builder.chain = builder.field(builder.chain, Kind::Model, model.as_bytes());
+        builder.model = builder.chain;
         builder.chain = builder.field(builder.chain, Kind::Tenant, tenant_salt);
         builder.root = builder.chain;
         builder
@@ -218,10 +223,10 @@ impl KeyBuilder {
         } = self.anchors;
         let named = first_user.or(first_other).or(text).or(group);
         let prompt_tokens = self.tokens();
-        // What an earlier request of this conversation left: at least its first user message, later on all but
-        // the newest message. A text shows no history; a session that is named vouches for all of it.
+        // What an earlier request of this conversation left: all but the newest message. A text shows no history;
+        // a session that is named vouches for all of it.
         let stable_tokens = match (named, last) {
-            (Some(anchor), Some(_)) => anchor.tokens.max(before_last.map_or(0, |link| link.tokens)),
+            (Some(_), Some(_)) => before_last.or(group).map_or(0, |link| link.tokens),
             (Some(_), None) if self.session.is_some() => prompt_tokens,
             (Some(anchor), None) => anchor.tokens,
             (None, _) => 0,
@@ -232,6 +237,8 @@ impl KeyBuilder {
                 .or(named.map(|link| link.hash))
                 .unwrap_or(self.root),
             links: self.links,
+            marks: self.marks.into_vec(),
+            model: self.model,
             group,
             session: self.session,
             user: self.user,
@@ -311,6 +318,7 @@ impl KeyBuilder {
         if self.links.len() < LINKS_MAX {
             self.links.push(link);
         }
+        self.marks.pass(link, kind != Kind::Chunk);
         link
     }
 

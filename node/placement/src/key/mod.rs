@@ -14,8 +14,12 @@
 use std::num::{NonZeroU8, NonZeroU32};
 
 mod builder;
+mod marks;
+mod parts;
 
 pub use builder::KeyBuilder;
+pub use marks::{MARKS_MAX, added_tokens};
+pub use parts::{KeyParts, KeyPartsError};
 
 use crate::hash::HashAlgorithm;
 
@@ -59,6 +63,8 @@ pub struct Link {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     links: Vec<Link>,
+    marks: Vec<Link>,
+    model: u64,
     group: Option<Link>,
     home: u64,
     session: Option<u64>,
@@ -97,6 +103,22 @@ impl Key {
     #[must_use]
     pub fn links(&self) -> &[Link] {
         &self.links
+    }
+
+    /// Links at which contents and heat are tracked: about one every 512 tokens (128 in the first 2,048), and the
+    /// ends of messages. At most [`MARKS_MAX`].
+    ///
+    /// Which links are marks depends on the prefix alone, so prompts share marks as far as they share text. The low
+    /// byte of a mark's hash says how many tokens it adds to the mark before it ([`added_tokens`]).
+    #[must_use]
+    pub fn marks(&self) -> &[Link] {
+        &self.marks
+    }
+
+    /// Stands for all requests to the model, whatever the tenant: what shares of traffic are measured against.
+    #[must_use]
+    pub fn model(&self) -> u64 {
+        self.model
     }
 
     /// Estimated tokens of the whole prompt.

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use crate::load::Load;
+use crate::{
+    key::{Key, Link},
+    load::Load,
+};
 
 /// Whether a worker may take a request, before load is looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +43,12 @@ pub struct Candidate {
     pub own_requests: f64,
     /// Whether it may be used.
     pub standing: Standing,
+    /// Tokens of this prompt that it is known to hold ([`crate::Sketch::fill`]).
+    pub held_tokens: u32,
+    /// Part of what homes were credited with that their answers did not confirm, 0 to 1 ([`crate::Sketch::fill`]).
+    pub distrust: f64,
+    /// Tokens of all prompts that it is known to hold; only policy `cache_aware` looks at them.
+    pub known_tokens: u64,
 }
 
 /// Why a worker was chosen. Labels of a metric: stable.
@@ -59,6 +68,12 @@ pub enum Reason {
     Failover,
     /// The home is draining.
     Drain,
+    /// Another worker holds more of the prompt, policy `prefix`.
+    Evidence,
+    /// Longest known match, policy `cache_aware`.
+    LongestMatch,
+    /// No match is long enough, and least is known of this worker, policy `cache_aware`.
+    SmallestTree,
     /// Policy `least_request`.
     LeastRequest,
     /// Policy `power_of_two`.
@@ -81,6 +96,9 @@ impl Reason {
             Self::SpillFull => "spill_full",
             Self::Failover => "failover",
             Self::Drain => "drain",
+            Self::Evidence => "evidence",
+            Self::LongestMatch => "longest_match",
+            Self::SmallestTree => "smallest_tree",
             Self::LeastRequest => "least_request",
             Self::PowerOfTwo => "power_of_two",
             Self::Random => "random",
@@ -100,6 +118,11 @@ pub struct Decision {
     pub reason: Reason,
     /// Tokens of the prompt expected in this worker's cache.
     pub expected_tokens: u32,
+    /// Tokens of the prompt that the chosen worker shares because they are hot: every replica knows that.
+    pub shared_tokens: u32,
+    /// Nobody was known to hold more than what is hot, and this worker stands in for the home: what it is expected to
+    /// hold beyond that is a guess ([`crate::PolicySettings::home_credit`]).
+    pub credited: bool,
     /// Estimated tokens of the prompt.
     pub prompt_tokens: u32,
 }
@@ -109,6 +132,16 @@ impl Decision {
     #[must_use]
     pub fn prefill_tokens(&self) -> u32 {
         self.prompt_tokens - self.expected_tokens
+    }
+
+    /// Marks of the prompt that the worker will hold and heat alone does not tell: what [`crate::Sketch::record`]
+    /// gets, and others hear as evidence.
+    #[must_use]
+    pub fn marks<'a>(&self, key: &'a Key) -> &'a [Link] {
+        let shared = key
+            .marks()
+            .partition_point(|mark| mark.tokens <= self.shared_tokens);
+        &key.marks()[shared..]
     }
 }
 

@@ -1,10 +1,10 @@
 //! Explain: the decision with its work shown, for the admin API.
 
 use super::{
-    Candidate, Decision, NoWorker, Policy, PolicySettings, Standing, fleet::Fleet, least_request,
-    prefix,
+    Candidate, Decision, NoWorker, Policy, PolicySettings, Standing, View, fleet::Fleet,
+    least_request, prefix,
 };
-use crate::{key::Key, load::Load, ring::Ring};
+use crate::{key::Key, load::Load};
 
 /// A decision, and how every worker fared in it.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,15 +75,15 @@ impl Verdict {
 /// # Panics
 /// As [`super::decide`].
 #[must_use]
-pub fn explain(
-    settings: &PolicySettings,
-    ring: &Ring,
-    key: &Key,
-    candidates: &[Candidate],
-    tried: &[usize],
+pub fn explain<'a>(
+    settings: &'a PolicySettings,
+    view: impl Into<View<'a>>,
+    key: &'a Key,
+    candidates: &'a [Candidate],
+    tried: &'a [usize],
     draw: u64,
 ) -> Explanation {
-    let fleet = match Fleet::new(settings, ring, key, candidates, tried) {
+    let fleet = match Fleet::new(settings, view.into(), key, candidates, tried) {
         Ok(fleet) => fleet,
         Err(none) => {
             return Explanation {
@@ -96,8 +96,7 @@ pub fn explain(
     let decision = fleet.decide(draw);
     let chosen = decision.ok().map(|decision| decision.worker);
     let rows = fleet
-        .order
-        .to_vec()
+        .ranked()
         .into_iter()
         .map(|index| row(&fleet, index, chosen))
         .collect();
@@ -114,7 +113,11 @@ fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
         cost: match fleet.settings.policy {
             Policy::Prefix => Some(prefix::cost(fleet, index)),
             Policy::LeastRequest | Policy::PowerOfTwo => Some(least_request::crowd(fleet, index)),
-            Policy::ConsistentHash | Policy::Sticky | Policy::Random | Policy::RoundRobin => None,
+            Policy::ConsistentHash
+            | Policy::CacheAware
+            | Policy::Sticky
+            | Policy::Random
+            | Policy::RoundRobin => None,
         },
         load: fleet.candidate(index).load,
         limit: (fleet.settings.policy == Policy::Prefix).then(|| fleet.limit(index)),

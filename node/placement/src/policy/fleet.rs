@@ -1,7 +1,9 @@
 //! Fleet: the one view that all policies decide on.
 
-use super::{Candidate, Decision, NoWorker, Policy, PolicySettings, Reason, Standing};
-use super::{consistent_hash, least_request, power_of_two, prefix, random, round_robin, sticky};
+use super::{Candidate, Decision, Home, NoWorker, Policy, PolicySettings, Reason, Standing, View};
+use super::{
+    cache_aware, consistent_hash, least_request, power_of_two, prefix, random, round_robin, sticky,
+};
 use crate::{key::Key, order::Order, ring::Ring};
 
 /// Candidates of one request, and what is true of all of them together.
@@ -10,6 +12,12 @@ pub(super) struct Fleet<'a> {
     pub(super) key: &'a Key,
     /// Order of the hash that the policy looks up.
     pub(super) order: Order<'a>,
+    /// Where the prompt belongs: which members of the order come first.
+    place: Home,
+    /// First member in order, whatever its standing.
+    home: usize,
+    /// Evidence knows of the prompt beyond what is hot: the hash alone is not believed.
+    pub(super) known: bool,
     ring: &'a Ring,
     candidates: &'a [Candidate],
     tried: &'a [usize],
@@ -20,9 +28,12 @@ pub(super) struct Fleet<'a> {
     /// First eligible worker in order: the home, or who stands in for it. None if nobody is usable.
     holder: Option<usize>,
     /// Requests in flight per worker, the one being placed included.
-    mean_requests: f64,
+    pub(super) mean_requests: f64,
     /// The same of this replica's own requests.
     mean_own: f64,
+    /// No turn of a conversation: most of the prompt is hot, or all of it was placed before.
+    /// Many requests like it may come and end together.
+    alike: bool,
     /// In thousandths.
     mean_weight: f64,
 }
@@ -30,28 +41,38 @@ pub(super) struct Fleet<'a> {
 impl<'a> Fleet<'a> {
     pub(super) fn new(
         settings: &'a PolicySettings,
-        ring: &'a Ring,
+        view: View<'a>,
         key: &'a Key,
         candidates: &'a [Candidate],
         tried: &'a [usize],
     ) -> Result<Self, NoWorker> {
+        let ring = view.ring;
         assert_eq!(
             ring.len(),
             candidates.len(),
             "one candidate per member of the ring"
         );
-        let order = ring
-            .order(settings.policy.hash(key))
-            .ok_or(NoWorker::Empty)?;
+        let place = Policy::home(settings, view, key);
+        let order = ring.order(place.hash).ok_or(NoWorker::Empty)?;
+        let home = place.first(&order, |_| true).ok_or(NoWorker::Empty)?;
+        let held = candidates
+            .iter()
+            .map(|candidate| candidate.held_tokens)
+            .max();
         let unhealthy = candidates
             .iter()
             .filter(|candidate| candidate.standing == Standing::Unhealthy)
             .count();
         let panic = settings.panic && unhealthy * 2 > candidates.len();
+        let is_whole = |held: u32| key.marks().last().is_some_and(|last| held >= last.tokens);
+        let alike = place.inner_tokens > key.prompt_tokens() / 2 || held.is_some_and(is_whole);
         let mut fleet = Self {
             settings,
             key,
             order,
+            home,
+            known: held.is_some_and(|tokens| tokens > place.inner_tokens),
+            place,
             ring,
             candidates,
             tried,
@@ -60,6 +81,7 @@ impl<'a> Fleet<'a> {
             holder: None,
             mean_requests: 1.0,
             mean_own: 1.0,
+            alike,
             mean_weight: 1.0,
         };
 
@@ -77,11 +99,11 @@ impl<'a> Fleet<'a> {
             fleet.mean_weight = weight / count;
         }
 
-        fleet.holder = fleet.order.first(|index| fleet.eligible(index));
+        fleet.holder = fleet.first(|index| fleet.eligible(index));
         if fleet.holder.is_none() {
             // Those below the bound are all tried or full. The bound alone never refuses a request.
             fleet.bounded = false;
-            fleet.holder = fleet.order.first(|index| fleet.usable(index));
+            fleet.holder = fleet.first(|index| fleet.usable(index));
         }
         Ok(fleet)
     }
@@ -91,6 +113,7 @@ impl<'a> Fleet<'a> {
         let (worker, reason) = match self.settings.policy {
             Policy::Prefix => prefix::choose(self, holder),
             Policy::ConsistentHash => consistent_hash::choose(self, holder),
+            Policy::CacheAware => cache_aware::choose(self),
             Policy::Sticky => sticky::choose(self, holder, draw),
             Policy::LeastRequest => least_request::choose(self),
             Policy::PowerOfTwo => power_of_two::choose(self, draw),
@@ -99,11 +122,39 @@ impl<'a> Fleet<'a> {
         };
         Ok(Decision {
             worker,
-            home: self.order.home(),
+            home: self.home,
             reason,
+            shared_tokens: self.place.shared_tokens(worker),
             expected_tokens: self.expected_tokens(worker),
+            credited: self.is_credited(worker),
             prompt_tokens: self.key.prompt_tokens(),
         })
+    }
+
+    /// First accepted member: by heat, then in order.
+    pub(super) fn first(&self, accepts: impl Fn(usize) -> bool) -> Option<usize> {
+        self.place.first(&self.order, accepts)
+    }
+
+    /// The first eligible members, at most `count` and the room there is; none for a count of 0.
+    pub(super) fn first_few<'b>(&self, room: &'b mut [usize], count: usize) -> &'b [usize] {
+        let count = count.min(room.len());
+        for at in 0..count {
+            let before = &room[..at];
+            let next = self.first(|index| self.eligible(index) && !before.contains(&index));
+            let Some(next) = next else {
+                return &room[..at];
+            };
+            room[at] = next;
+        }
+        &room[..count]
+    }
+
+    /// All members as [`Fleet::first`] would accept them one after the other.
+    pub(super) fn ranked(&self) -> Vec<usize> {
+        let mut ranked = self.order.to_vec();
+        ranked.sort_by_key(|&index| !self.place.contains(index));
+        ranked
     }
 
     pub(super) fn len(&self) -> usize {
@@ -158,32 +209,62 @@ impl<'a> Fleet<'a> {
         (self.settings.bound.factor.get() * share).max(mean + self.settings.bound.slack.get())
     }
 
-    /// Whether the request, once placed here, stays within the bound: of the cluster, as far as its news is
-    /// fresh, and of this replica's own requests, which are exact. Requests that end together make room that
-    /// every replica sees before it sees who takes it; own bounds add up to the cluster's, however old the news.
-    fn within_bound(&self, index: usize) -> bool {
-        let candidate = &self.candidates[index];
-        candidate.load.requests + 1.0 <= self.limit(index)
-            && candidate.own_requests + 1.0 <= self.limit_above(index, self.mean_own)
+    /// Requests above the bound once this one is placed here; 0 or less within it.
+    ///
+    /// The bound is the cluster's, as far as its news is fresh, and for requests that come in crowds this replica's
+    /// own, too, which is exact: what ends together makes room that every replica sees before it sees who takes it,
+    /// and own bounds add up to the cluster's however old the news. Turns of conversations differ, and own counts of
+    /// a few requests are chance: asking them would part the replicas' decisions for nothing.
+    pub(super) fn excess(&self, index: usize) -> f64 {
+        let Candidate {
+            load, own_requests, ..
+        } = self.candidates[index];
+        let of_cluster = load.requests + 1.0 - self.limit(index);
+        let bound = self.settings.bound;
+        // A replica's handful of requests says nothing about the cluster.
+        let is_crowd = (bound.factor.get() - 1.0) * self.mean_own >= bound.slack.get();
+        if !(self.alike && is_crowd) {
+            return of_cluster;
+        }
+        of_cluster.max(own_requests + 1.0 - self.limit_above(index, self.mean_own))
     }
 
-    /// Tokens of the prompt expected in this worker's cache: a part of the stable ones at the first eligible
-    /// worker in order, none elsewhere.
+    fn within_bound(&self, index: usize) -> bool {
+        self.excess(index) <= 0.0
+    }
+
+    /// Whether the request may be placed here above the bound, at a price.
+    pub(super) fn crowdable(&self, index: usize) -> bool {
+        let times = self.settings.outer_bound.get().max(1.0);
+        self.usable(index)
+            && self.candidates[index].load.requests + 1.0 <= times * self.limit(index)
+    }
+
+    /// Tokens of the prompt expected in this worker's cache: what it is known to hold, what is hot there, and, where
+    /// nobody is known to hold more than that, a part of the stable ones at the first eligible worker in order.
     ///
     /// Not only at the home: a dead or crowded home's conversations would wander, each turn to whoever is idle.
     /// Every replica that skips the home expects them at the same heir.
     pub(super) fn expected_tokens(&self, index: usize) -> u32 {
-        if Some(index) != self.holder {
-            return 0;
+        let told = self.candidates[index].held_tokens;
+        let tokens = told.max(self.place.shared_tokens(index));
+        if !self.is_credited(index) {
+            return tokens.min(self.key.prompt_tokens());
         }
-        let credit = self.settings.home_credit.get().min(1.0);
+        let confirmed = 1.0 - self.candidates[index].distrust.clamp(0.0, 1.0);
+        let credit = self.settings.home_credit.get().min(confirmed);
         // Rounded down; at most the stable tokens, so it fits.
-        (credit * f64::from(self.key.stable_tokens())) as u32
+        let credit = (credit * f64::from(self.key.stable_tokens())) as u32;
+        tokens.max(credit).min(self.key.prompt_tokens())
+    }
+
+    fn is_credited(&self, index: usize) -> bool {
+        !self.known && Some(index) == self.holder
     }
 
     /// Reason of a choice by order: what kept the request from its home.
     pub(super) fn why_not_home(&self, worker: usize) -> Reason {
-        let home = self.order.home();
+        let home = self.home;
         if worker == home {
             return Reason::Home;
         }
@@ -194,7 +275,13 @@ impl<'a> Fleet<'a> {
             Standing::Unhealthy if !self.panic => Reason::Failover,
             Standing::Draining => Reason::Drain,
             Standing::Full => Reason::SpillFull,
-            Standing::Unhealthy | Standing::Usable if self.within_bound(home) => Reason::SpillPrice,
+            Standing::Unhealthy | Standing::Usable if self.within_bound(home) => {
+                if self.expected_tokens(worker) > self.expected_tokens(home) {
+                    Reason::Evidence
+                } else {
+                    Reason::SpillPrice
+                }
+            }
             Standing::Unhealthy | Standing::Usable => Reason::SpillBound,
         }
     }

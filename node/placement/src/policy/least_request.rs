@@ -9,7 +9,6 @@ pub(super) fn choose(fleet: &Fleet<'_>) -> (usize, Reason) {
         .reduce(f64::min)
         .expect("somebody is usable");
     let worker = fleet
-        .order
         .first(|index| fleet.usable(index) && crowd(fleet, index) <= least)
         .expect("the least loaded is as loaded as itself");
     (worker, Reason::LeastRequest)

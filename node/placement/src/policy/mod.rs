@@ -7,10 +7,12 @@
 //! Invariants, each a test of that name: `equal_views_choose_equally`, `only_usable_workers_are_chosen`,
 //! `bound_holds_while_requests_are_placed`, `idle_homes_keep_their_keys_at_any_weight`.
 
+mod cache_aware;
 mod consistent_hash;
 mod decision;
 mod explain;
 mod fleet;
+mod home;
 mod least_request;
 mod power_of_two;
 mod prefix;
@@ -18,15 +20,18 @@ mod random;
 mod round_robin;
 mod settings;
 mod sticky;
+mod view;
 
 use std::{fmt, str::FromStr};
 
 pub use decision::{Candidate, Decision, NoWorker, Reason, Standing};
 pub use explain::{Explanation, Row, Verdict, explain};
 use fleet::Fleet;
-pub use settings::{Bound, PolicySettings, Price};
+use home::Home;
+pub use settings::{Bound, CacheAware, HashBound, PolicySettings, Price};
+pub use view::View;
 
-use crate::{key::Key, ring::Ring};
+use crate::key::Key;
 
 /// How a worker is chosen. Cluster-wide. Names are vllm-router's where it has the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +41,8 @@ pub enum Policy {
     Prefix,
     /// Home by session, user or prefix; left only when it cannot be used.
     ConsistentHash,
+    /// Longest known prefix, least known worker when none is long enough; vllm-router's rule.
+    CacheAware,
     /// Home by session; without a session, round robin.
     Sticky,
     /// Fewest requests in flight for its weight.
@@ -50,9 +57,10 @@ pub enum Policy {
 
 impl Policy {
     /// All policies, in the order of the documentation.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Prefix,
         Self::ConsistentHash,
+        Self::CacheAware,
         Self::Sticky,
         Self::LeastRequest,
         Self::PowerOfTwo,
@@ -66,6 +74,7 @@ impl Policy {
         match self {
             Self::Prefix => "prefix",
             Self::ConsistentHash => "consistent_hash",
+            Self::CacheAware => "cache_aware",
             Self::Sticky => "sticky",
             Self::LeastRequest => "least_request",
             Self::PowerOfTwo => "power_of_two",
@@ -74,11 +83,11 @@ impl Policy {
         }
     }
 
-    /// The hash on the ring that this policy looks a key up by.
-    fn hash(self, key: &Key) -> u64 {
-        match self {
-            Self::ConsistentHash => key.consistent(),
-            _ => key.home(),
+    /// Where a key belongs for this policy.
+    fn home(settings: &PolicySettings, view: View<'_>, key: &Key) -> Home {
+        match settings.policy {
+            Self::ConsistentHash => Home::plain(key.consistent()),
+            _ => Home::of(settings, view, key),
         }
     }
 }
@@ -116,9 +125,9 @@ impl fmt::Display for UnknownPolicy {
 
 impl std::error::Error for UnknownPolicy {}
 
-/// Chooses the worker for one attempt of a request. Does not allocate.
+/// Chooses the worker for one attempt of a request. O(marks of the key + workers).
 ///
-/// `candidates` follow [`Ring::members`]; `tried` are the indices of earlier attempts of this request. `draw` serves
+/// `view` is the ring and the hot set, or a ring alone. `candidates` follow [`crate::Ring::members`]; `tried` are the indices of earlier attempts of this request. `draw` serves
 /// the policies that draw: 64 random bits, or for `round_robin` and `sticky` a counter of requests.
 ///
 /// # Errors
@@ -126,13 +135,13 @@ impl std::error::Error for UnknownPolicy {}
 ///
 /// # Panics
 /// If there is not one candidate per member: both come from one snapshot.
-pub fn decide(
-    settings: &PolicySettings,
-    ring: &Ring,
-    key: &Key,
-    candidates: &[Candidate],
-    tried: &[usize],
+pub fn decide<'a>(
+    settings: &'a PolicySettings,
+    view: impl Into<View<'a>>,
+    key: &'a Key,
+    candidates: &'a [Candidate],
+    tried: &'a [usize],
     draw: u64,
 ) -> Result<Decision, NoWorker> {
-    Fleet::new(settings, ring, key, candidates, tried)?.decide(draw)
+    Fleet::new(settings, view.into(), key, candidates, tried)?.decide(draw)
 }

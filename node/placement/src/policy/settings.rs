@@ -1,7 +1,10 @@
 //! What a decision weighs: price, credit, bound.
 
 use super::Policy;
-use crate::settings::Ratio;
+use crate::{heat::HeatSettings, settings::Ratio};
+
+/// Tokens of a prompt that count for tolerance: what replicas do not know of each other does not grow with this prompt.
+const TOLERANCE_TOKENS: u32 = 4_096;
 
 /// What a request costs on a worker, in policy `prefix`. Cluster-wide.
 ///
@@ -10,12 +13,16 @@ use crate::settings::Ratio;
 /// is in flight only: an idle cluster leaves every key at home, whatever the weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Price {
-    /// q + prefill * (L - m) + context * c; the smallest wins.
+    /// q + prefill * (L - m) + context * c; first in order among those within
+    /// tolerance * min(L, 4,096) of the smallest.
     Additive {
-        /// Price of a token to be computed here, against one that waits. Default 4. With 1, conversations wander.
+        /// Price of a token to be computed here, against one that waits. Default 6. With 1, conversations wander.
         prefill: Ratio,
-        /// Price of a token held by running requests. Default 0.05.
+        /// Price of a token held by running requests. Default 0.1. Lower: long sessions crowd workers and caches.
         context: Ratio,
+        /// Part of the prompt, of its first 4,096 tokens, that a worker may cost more than the cheapest and still be taken for its place in the
+        /// order. Default 1.5. Higher: replicas with slightly different counts agree more often, queues are less even.
+        tolerance: Ratio,
     },
     /// (q + prefill * (L - m) + overhead) * (n + patience); first in order among those near the smallest.
     Multiplicative {
@@ -33,8 +40,9 @@ pub enum Price {
 impl Price {
     /// The additive price with its defaults.
     pub const ADDITIVE: Self = Self::Additive {
-        prefill: Ratio::constant(4.0),
-        context: Ratio::constant(0.05),
+        prefill: Ratio::constant(6.0),
+        context: Ratio::constant(0.1),
+        tolerance: Ratio::constant(1.5),
     };
     /// The multiplicative price with its defaults.
     pub const MULTIPLICATIVE: Self = Self::Multiplicative {
@@ -43,6 +51,16 @@ impl Price {
         patience: Ratio::constant(4.0),
         tolerance: Ratio::constant(1.25),
     };
+
+    /// How much more than the smallest cost is still near it.
+    pub(super) fn tolerance(&self, least: f64, prompt_tokens: u32) -> f64 {
+        match self {
+            Self::Additive { tolerance, .. } => {
+                tolerance.get() * f64::from(prompt_tokens.min(TOLERANCE_TOKENS))
+            }
+            Self::Multiplicative { tolerance, .. } => least * (tolerance.get() - 1.0).max(0.0),
+        }
+    }
 
     /// Name in configuration: `additive` or `multiplicative`.
     #[must_use]
@@ -60,7 +78,8 @@ impl Default for Price {
     }
 }
 
-/// Most requests in flight on a worker before new ones go elsewhere, in policy `prefix`. Cluster-wide.
+/// Most requests in flight on a worker before those that lose little by it go elsewhere, in policy `prefix`.
+/// Cluster-wide.
 ///
 /// Counted over the whole cluster and with the request that is being placed:
 /// max(factor * weight / mean weight * mean, mean + slack). Never a reason to refuse a request.
@@ -81,6 +100,61 @@ impl Default for Bound {
     }
 }
 
+/// Bound of policy `consistent_hash`: how far above the mean a home may be before the next in order is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum HashBound {
+    /// Load is not looked at: the default, as in vllm-router.
+    #[default]
+    Off,
+    /// This multiple of the mean of requests in flight, 1 or more. Usual: 1.25.
+    Requests(Ratio),
+    /// This multiple of the mean of tokens that wait for prefill.
+    PrefillTokens(Ratio),
+}
+
+impl HashBound {
+    /// Name in configuration: `off`, `requests` or `prefill_tokens`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Requests(_) => "requests",
+            Self::PrefillTokens(_) => "prefill_tokens",
+        }
+    }
+
+    /// The multiple; 0 without a bound.
+    #[must_use]
+    pub const fn factor(self) -> Ratio {
+        match self {
+            Self::Off => Ratio::constant(0.0),
+            Self::Requests(factor) | Self::PrefillTokens(factor) => factor,
+        }
+    }
+}
+
+/// Thresholds of policy `cache_aware`, with vllm-router's defaults.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CacheAware {
+    /// Part of the prompt that must match. Default 0.3. Higher: more even, fewer hits.
+    pub match_share: Ratio,
+    /// Requests between the most and the least loaded worker that, together with the factor, mean imbalance.
+    /// Default 64. Lower: load decides earlier.
+    pub imbalance_requests: Ratio,
+    /// The most loaded worker over the least loaded one. Default 1.5.
+    pub imbalance_factor: Ratio,
+}
+
+impl Default for CacheAware {
+    fn default() -> Self {
+        Self {
+            match_share: Ratio::constant(0.3),
+            imbalance_requests: Ratio::constant(64.0),
+            imbalance_factor: Ratio::constant(1.5),
+        }
+    }
+}
+
 /// How a worker is chosen for a key. Cluster-wide.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PolicySettings {
@@ -88,13 +162,32 @@ pub struct PolicySettings {
     pub policy: Policy,
     /// Default [`Price::ADDITIVE`].
     pub price: Price,
-    /// Part of a key's stable tokens that its home, or who stands in for it, is expected to hold.
+    /// Part of a key's stable tokens that its home, or who stands in for it, is at most expected to hold where nobody
+    /// is known to hold them; answers teach how much less it is ([`Candidate::distrust`](super::Candidate::distrust)).
     /// Default 0.75; above 1 counts as 1.
     ///
     /// Higher: homes are left later. Lower: load counts more.
     pub home_credit: Ratio,
     /// Default 1.5 times the fair share, 4 above the mean.
     pub bound: Bound,
+    /// Tokens that each request above the bound costs. Default 8,192.
+    ///
+    /// Higher: crowds are left earlier. Lower: whoever would compute much elsewhere stays longer.
+    pub crowd_price: Ratio,
+    /// Times the bound that no worker may pass, whatever is lost. Default 2; below 1 counts as 1.
+    pub outer_bound: Ratio,
+    /// Workers that are compared for a prompt of which nothing is known: the first so many in its order. Default 4;
+    /// 0: all; above 8 counts as 8.
+    ///
+    /// Higher: queues are more even while counts are fresh. Lower: replicas agree more often, and fewer of them run
+    /// to the same idle worker.
+    pub choices: u8,
+    /// Which prefixes are shared by several workers, policy `prefix`.
+    pub heat: HeatSettings,
+    /// Bound of policy `consistent_hash`. Default off.
+    pub hash_bound: HashBound,
+    /// Thresholds of policy `cache_aware`.
+    pub cache_aware: CacheAware,
     /// Whether more than half of the workers unhealthy means that health is wrong, and all are used. Default yes.
     pub panic: bool,
 }
@@ -106,6 +199,12 @@ impl Default for PolicySettings {
             price: Price::default(),
             home_credit: Ratio::constant(0.75),
             bound: Bound::default(),
+            crowd_price: Ratio::constant(8_192.0),
+            outer_bound: Ratio::constant(2.0),
+            choices: 4,
+            heat: HeatSettings::default(),
+            hash_bound: HashBound::default(),
+            cache_aware: CacheAware::default(),
             panic: true,
         }
     }

@@ -68,7 +68,6 @@ pub(crate) fn busy(requests: f64) -> Candidate {
             requests,
             ..Load::default()
         },
-        own_requests: 0.0,
-        standing: Standing::Usable,
+        ..Candidate::default()
     }
 }

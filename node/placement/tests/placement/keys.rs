@@ -187,7 +187,7 @@ fn home_is_named_by_the_stable_part() {
     };
     // Links of the system message: one chunk, one end.
     let system = (system.0, system.1.as_str());
-    check("first turn", &[system, ("user", "12345678")], 2, 408);
+    check("first turn", &[system, ("user", "12345678")], 2, 400);
     check(
         "second turn",
         &[
@@ -203,13 +203,13 @@ fn home_is_named_by_the_stable_part() {
         "greeting first",
         &[("assistant", "abcd"), ("user", "12345678")],
         1,
-        12,
+        4,
     );
     check(
         "developer is system",
         &[("developer", "abcd"), ("user", "1234")],
         1,
-        8,
+        4,
     );
     check(
         "no user message",

@@ -2,8 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod bounds;
 mod common;
+mod decision_laws;
 mod decisions;
+mod evidence;
 mod golden;
+mod heat;
 mod keys;
+mod parts;
 mod rings;

@@ -336,3 +336,32 @@ async fn a_connection_is_used_again_and_pipelined_requests_wait() {
     client.until("0.32.0\"}").await;
     assert_eq!(worker.stats().connections, 1);
 }
+
+#[tokio::test]
+async fn a_restart_is_a_later_start_and_an_empty_cache() {
+    let worker = start(Config {
+        speed: 1_000.0,
+        process_start_us: Some(1_795_235_079_150_000),
+        ..Config::default()
+    })
+    .await;
+    let (_, page) = get(&worker, "/metrics").await;
+    let line = "\nprocess_start_time_seconds 1.79523507915e+09\n";
+    assert!(page.contains(line), "as in the capture: {page}");
+    let long = "one two three ".repeat(100);
+    let body =
+        json!({"model":"fake-model","max_tokens":1,"messages":[{"role":"user","content":long}]});
+    for (restarted, hits) in [(false, false), (false, true), (true, false)] {
+        if restarted {
+            let (_, answer) = ask(&worker, "/_control/restart", "", &json!({})).await;
+            let answer: Value = serde_json::from_str(&answer).expect("JSON");
+            let start = answer["process_start_us"].as_u64();
+            assert!(start >= Some(1_795_235_080_150_000), "{answer}");
+        }
+        let before = worker.stats().hit_tokens;
+        ask(&worker, "/v1/chat/completions", "", &body).await;
+        assert_eq!(worker.stats().hit_tokens > before, hits);
+    }
+    let (_, page) = get(&worker, "/metrics").await;
+    assert!(!page.contains(line), "{page}");
+}

@@ -12,14 +12,14 @@ use crate::metrics::Metrics;
 
 /// Compares what live replicas say with what this one holds.
 #[derive(Debug)]
-pub struct Agreement {
+pub struct Views {
     settings: String,
     metrics: Arc<Metrics>,
     /// Replicas that have been warned of, with what they said.
     warned: BTreeSet<(String, String)>,
 }
 
-impl Agreement {
+impl Views {
     /// Compares with a replica whose cluster settings have this fingerprint.
     pub fn new(settings: String, metrics: Arc<Metrics>) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Agreement {
                 replica,
                 theirs,
                 ours = self.settings,
-                "settings of [cluster] differ: the same prefix goes to different workers; make them equal"
+                "settings of [cluster] or [[model]] differ: the same prefix goes to different workers; make them equal"
             );
         }
         self.warned = differing;

@@ -1,0 +1,368 @@
+//! What the other replicas said: every batch once, gaps found and asked for, heat by version.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::budget::Budget;
+use super::sequence::{Arrival, Sequence};
+use super::{
+    Batch, Gap, HEADS_MAX, Head, Heard, HeatReport, LOG_BATCHES_MAX, Mark, Record, Roster,
+};
+use crate::config::EvidenceConfig;
+use crate::replica::ReplicaId;
+
+pub(crate) struct Inbox {
+    config: EvidenceConfig,
+    senders: BTreeMap<ReplicaId, Sender>,
+    /// From snapshots, about replicas that were not heard yet: generation and head.
+    hints: BTreeMap<ReplicaId, (u64, u64)>,
+}
+
+/// One other replica, in one generation.
+struct Sender {
+    generation: u64,
+    /// `None` until the first word about batches.
+    sequence: Option<Sequence>,
+    heat: Option<u64>,
+    heard_at: Instant,
+    /// The listener was not told that it is gone.
+    is_present: bool,
+    allowance: Budget,
+    /// No pull before this; far away while one is under way.
+    pull_at: Instant,
+}
+
+/// A question to a sender: send these again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pull {
+    pub(crate) from: ReplicaId,
+    pub(crate) gaps: Vec<Gap>,
+}
+
+/// What a message brought.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) heard: Vec<Heard>,
+    /// Records about workers that left or restarted.
+    pub(crate) stale: usize,
+    /// Batches that came in order, closed a gap, or had come before; and batches given up.
+    pub(crate) fresh: u64,
+    pub(crate) late: u64,
+    pub(crate) duplicate: u64,
+    pub(crate) lost: u64,
+}
+
+impl Inbox {
+    /// Nothing heard yet.
+    pub(crate) fn new(config: &EvidenceConfig) -> Self {
+        Self {
+            config: config.clone(),
+            senders: BTreeMap::new(),
+            hints: BTreeMap::new(),
+        }
+    }
+
+    /// Charges a sender for what it costs us. False if it sends more than any honest replica does.
+    /// The first word of a sender is free.
+    pub(crate) fn charge(&mut self, from: &ReplicaId, bytes: usize, now: Instant) -> bool {
+        let Some(sender) = self.senders.get_mut(from) else {
+            return true;
+        };
+        let is_open = sender.allowance.is_open(now);
+        if is_open {
+            sender.allowance.spend(bytes);
+        }
+        is_open
+    }
+
+    /// Takes a batch that a sender pushed.
+    pub(crate) fn batch(
+        &mut self,
+        from: &ReplicaId,
+        generation: u64,
+        batch: Batch,
+        roster: &Roster,
+        now: Instant,
+    ) -> Outcome {
+        let hint = self.hint(from, generation, batch.number);
+        let Some((sender, mut outcome)) = self.sender(from, generation, now) else {
+            return Outcome::default();
+        };
+        sender.take(from, hint, batch, roster, now, &mut outcome);
+        outcome
+    }
+
+    /// Takes a sender's word about where it stands.
+    pub(crate) fn mark(
+        &mut self,
+        from: &ReplicaId,
+        generation: u64,
+        mark: Mark,
+        now: Instant,
+    ) -> Outcome {
+        let hint = self.hint(from, generation, mark.next);
+        let Some((sender, mut outcome)) = self.sender(from, generation, now) else {
+            return Outcome::default();
+        };
+        let sequence = sender
+            .sequence
+            .get_or_insert_with(|| Sequence::starting_at(hint));
+        outcome.lose(from, sequence.mark(mark.first, mark.next, now));
+        outcome
+    }
+
+    /// Takes a heat report, if it is newer than the last one.
+    pub(crate) fn heat(
+        &mut self,
+        from: &ReplicaId,
+        generation: u64,
+        report: HeatReport,
+        now: Instant,
+    ) -> Outcome {
+        let Some((sender, mut outcome)) = self.sender(from, generation, now) else {
+            return Outcome::default();
+        };
+        if sender.heat.is_none_or(|version| version < report.version) {
+            sender.heat = Some(report.version);
+            outcome.heard.push(Heard::Heat {
+                from: from.clone(),
+                report,
+            });
+        }
+        outcome
+    }
+
+    /// Takes the heads of a snapshot: what its sender had heard need not be heard again, and what
+    /// came after it must be.
+    pub(crate) fn take_heads(&mut self, heads: Vec<Head>, now: Instant) {
+        for head in heads {
+            match self.senders.get_mut(&head.replica) {
+                Some(sender) if sender.sequence.is_some() => {
+                    if sender.generation == head.generation
+                        && let Some(sequence) = &mut sender.sequence
+                    {
+                        sequence.reach_back(head.next, now);
+                    }
+                }
+                _ if self.hints.len() < HEADS_MAX => {
+                    self.hints
+                        .insert(head.replica, (head.generation, head.next));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// How much of every sender's batches has been heard.
+    pub(crate) fn heads(&self) -> Vec<Head> {
+        let head = |(id, sender): (&ReplicaId, &Sender)| {
+            Some(Head {
+                replica: id.clone(),
+                generation: sender.generation,
+                next: sender.sequence.as_ref()?.complete_below(),
+            })
+        };
+        self.senders
+            .iter()
+            .filter_map(head)
+            .take(HEADS_MAX)
+            .collect()
+    }
+
+    /// The pulls that are due; each must be answered by [`Inbox::pulled`].
+    pub(crate) fn pulls(&mut self, now: Instant) -> Vec<Pull> {
+        let pull = |(id, sender): (&ReplicaId, &mut Sender)| {
+            let gaps = sender.sequence.as_ref()?.overdue(now);
+            if gaps.is_empty() || now < sender.pull_at {
+                return None;
+            }
+            sender.pull_at = now + GIVEN_UP_AFTER;
+            Some(Pull {
+                from: id.clone(),
+                gaps,
+            })
+        };
+        self.senders.iter_mut().filter_map(pull).collect()
+    }
+
+    /// Takes the answer to a pull; without one it is asked again later.
+    pub(crate) fn pulled(
+        &mut self,
+        from: &ReplicaId,
+        answer: Option<(u64, Mark, Vec<Batch>)>,
+        roster: &Roster,
+        now: Instant,
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        let Some(sender) = self.senders.get_mut(from) else {
+            return outcome;
+        };
+        sender.pull_at = now + PULL_PAUSE;
+        let Some((generation, mark, batches)) = answer else {
+            return outcome;
+        };
+        if sender.generation != generation {
+            return outcome;
+        }
+        for batch in batches {
+            // Answers hold what was asked for; whatever else is in them stays out.
+            let is_known = |sequence: &Sequence| sequence.knows_of(batch.number);
+            if sender.sequence.as_ref().is_some_and(is_known) {
+                sender.take(from, 0, batch, roster, now, &mut outcome);
+            }
+        }
+        if let Some(sequence) = &mut sender.sequence {
+            outcome.lose(from, sequence.mark(mark.first, mark.next, now));
+        }
+        outcome
+    }
+
+    /// Gives up old gaps and notices who fell silent. Call it about once a second.
+    pub(crate) fn tick(&mut self, now: Instant) -> Outcome {
+        let mut outcome = Outcome::default();
+        for (id, sender) in &mut self.senders {
+            if let Some(sequence) = &mut sender.sequence {
+                outcome.lose(id, sequence.give_up(now));
+            }
+            if sender.silent_for(now) >= self.config.silent_after && sender.is_present {
+                sender.is_present = false;
+                sender.heat = None;
+                outcome.heard.push(Heard::Gone { from: id.clone() });
+            }
+        }
+        self.senders
+            .retain(|_, sender| sender.silent_for(now) < FORGOTTEN_AFTER);
+        outcome
+    }
+
+    /// A replica said that it leaves.
+    pub(crate) fn left(&mut self, id: &ReplicaId) -> Option<Heard> {
+        self.hints.remove(id);
+        let sender = self.senders.remove(id)?;
+        sender.is_present.then(|| Heard::Gone { from: id.clone() })
+    }
+
+    /// The sender in this generation, and the end of its former life; `None` for a former life.
+    fn sender(
+        &mut self,
+        from: &ReplicaId,
+        generation: u64,
+        now: Instant,
+    ) -> Option<(&mut Sender, Outcome)> {
+        let mut outcome = Outcome::default();
+        match self.senders.get(from) {
+            Some(known) if known.generation > generation => return None,
+            Some(known) if known.generation < generation => {
+                let allowance = known.allowance.clone();
+                if known.is_present {
+                    outcome.heard.push(Heard::Gone { from: from.clone() });
+                }
+                let mut sender = Sender::new(generation, &self.config, now);
+                // A restart does not fill the allowance.
+                sender.allowance = allowance;
+                self.senders.insert(from.clone(), sender);
+            }
+            Some(_) => {}
+            None => {
+                if self.senders.len() == HEADS_MAX {
+                    return None;
+                }
+                self.senders
+                    .insert(from.clone(), Sender::new(generation, &self.config, now));
+            }
+        }
+        let sender = self.senders.get_mut(from)?;
+        sender.heard_at = now;
+        sender.is_present = true;
+        Some((sender, outcome))
+    }
+
+    /// Where to begin with a sender of whom `number` is the first word: there, or where the snapshot
+    /// ended, if the rest can be had.
+    fn hint(&mut self, from: &ReplicaId, generation: u64, number: u64) -> u64 {
+        match self.hints.remove(from) {
+            Some((told, head))
+                if told == generation
+                    && head <= number
+                    && number - head <= LOG_BATCHES_MAX as u64 =>
+            {
+                head
+            }
+            _ => number,
+        }
+    }
+}
+
+impl Sender {
+    fn new(generation: u64, config: &EvidenceConfig, now: Instant) -> Self {
+        Self {
+            generation,
+            sequence: None,
+            heat: None,
+            heard_at: now,
+            is_present: true,
+            allowance: Budget::new(config.allowed_per_s(), config.allowed_burst(), now),
+            pull_at: now,
+        }
+    }
+
+    fn silent_for(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.heard_at)
+    }
+
+    fn take(
+        &mut self,
+        from: &ReplicaId,
+        hint: u64,
+        batch: Batch,
+        roster: &Roster,
+        now: Instant,
+        outcome: &mut Outcome,
+    ) {
+        let sequence = self
+            .sequence
+            .get_or_insert_with(|| Sequence::starting_at(hint));
+        let (arrival, lost) = sequence.arrive(batch.number, now);
+        outcome.lose(from, lost);
+        match arrival {
+            Arrival::New => outcome.fresh += 1,
+            Arrival::Late => outcome.late += 1,
+            Arrival::Duplicate => {
+                outcome.duplicate += 1;
+                return;
+            }
+        }
+        let (current, stale): (Vec<Record>, Vec<Record>) = batch
+            .records
+            .into_iter()
+            .partition(|record| roster.allows(record));
+        outcome.stale += stale.len();
+        let heard = current
+            .into_iter()
+            .map(|record| record.heard_from(from.clone()));
+        outcome.heard.extend(heard);
+    }
+}
+
+impl Outcome {
+    /// Records among what was heard.
+    pub(crate) fn records(&self) -> usize {
+        let is_record =
+            |heard: &&Heard| matches!(heard, Heard::Evidence { .. } | Heard::Retraction { .. });
+        self.heard.iter().filter(is_record).count()
+    }
+
+    fn lose(&mut self, from: &ReplicaId, batches: u64) {
+        self.lost += batches;
+        if batches > 0 {
+            self.heard.push(Heard::Lost { from: from.clone() });
+        }
+    }
+}
+
+/// No gap of a sender can be repaired any more.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+/// Between two pulls from one sender.
+const PULL_PAUSE: Duration = Duration::from_millis(250);
+/// A pull that was not even reported as failed.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);

@@ -1,0 +1,160 @@
+//! Restarts of workers: the epoch, which any replica raises and nobody lowers.
+//!
+//! An entry of its own for each worker, whose stamp *is* the epoch, as a number: the greater one is
+//! kept, so writers of one value agree, a lower one changes nothing, and no word of another source can
+//! lose it. Such stamps lie in 1970 for every clock: a worker's clock moves ours nowhere.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Entry, Registry, RegistryError, effective};
+use crate::hlc::Stamp;
+use crate::worker::{Source, WorkerId};
+
+/// Greatest epoch that travels; as seconds since 1970, nine million years.
+pub const EPOCH_MAX: u64 = 1 << 48;
+
+/// How far a worker's clock may be ahead: an epoch is never taken back, so a mistaken one is costly.
+const EPOCH_LEAD_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl Registry {
+    /// The worker's process started at `epoch`, in seconds since 1970. Returns the entry to push, or
+    /// `None` if that or a later start is known.
+    ///
+    /// # Errors
+    /// [`RegistryError::UnknownWorker`]; [`RegistryError::Epoch`] if it lies more than a day ahead of
+    /// our clock; [`RegistryError::Full`].
+    pub fn restarted(
+        &mut self,
+        id: &WorkerId,
+        epoch: u64,
+        now_ms: u64,
+    ) -> Result<Option<Entry>, RegistryError> {
+        let known = effective(&self.of_worker(id));
+        let known = known.ok_or_else(|| RegistryError::UnknownWorker(id.clone()))?;
+        if epoch > now_ms / 1000 + EPOCH_LEAD_MAX.as_secs() || epoch > EPOCH_MAX {
+            return Err(RegistryError::Epoch(epoch));
+        }
+        if epoch <= known.epoch() {
+            return Ok(None);
+        }
+        self.room_for(id, &Source::Restart)?;
+        let entry = Entry {
+            id: id.clone(),
+            source: Source::Restart,
+            stamp: Stamp::from_bits(epoch),
+            writer: Some(self.replica.clone()),
+            spec: Some(Arc::new(known.started_at(epoch))),
+            unused_ms: 0,
+        };
+        Ok(self.keep_greater(entry.clone()).then_some(entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::{RawWorker, WorkerSpec};
+
+    const NOW: u64 = 1_700_000_000_000;
+    const STARTED: u64 = NOW / 1000 - 60;
+
+    fn id() -> WorkerId {
+        "w".parse().expect("valid")
+    }
+
+    fn spec(epoch: u64) -> WorkerSpec {
+        let mut raw = RawWorker::at("http://w:8000");
+        raw.epoch = epoch;
+        WorkerSpec::new(raw).expect("valid")
+    }
+
+    fn registry(name: &str) -> Registry {
+        let mut registry = Registry::new(name.parse().expect("valid"));
+        registry.configure(id(), spec(0)).expect("room");
+        registry
+    }
+
+    fn epoch(registry: &Registry) -> u64 {
+        registry.workers()[0].spec.epoch()
+    }
+
+    fn sync(a: &mut Registry, b: &mut Registry) {
+        let both = [&*a, &*b].map(|one| one.entries().cloned().collect::<Vec<_>>());
+        let [of_a, of_b] = both;
+        a.merge(of_b, NOW).expect("no drift");
+        b.merge(of_a, NOW).expect("no drift");
+    }
+
+    #[test]
+    fn an_epoch_only_rises() {
+        let mut a = registry("a");
+        assert!(a.restarted(&id(), STARTED, NOW).expect("known").is_some());
+        assert!(a.restarted(&id(), STARTED, NOW).expect("known").is_none());
+        assert!(
+            a.restarted(&id(), STARTED - 1, NOW)
+                .expect("known")
+                .is_none()
+        );
+        assert_eq!(epoch(&a), STARTED);
+        // Neither an admin, nor what is learned, nor another source lowers it.
+        a.put(id(), Source::Admin, spec(3), NOW).expect("room");
+        a.learn(id(), spec(0), NOW).expect("known");
+        assert_eq!(epoch(&a), STARTED);
+        a.put(id(), Source::Admin, spec(STARTED + 9), NOW)
+            .expect("room");
+        assert_eq!(epoch(&a), STARTED + 9);
+        assert!(
+            a.restarted(&id(), STARTED + 8, NOW)
+                .expect("known")
+                .is_none()
+        );
+        // Removed and added again: the process may be the same one.
+        a.put(id(), Source::Admin, spec(0), NOW).expect("room");
+        a.remove(&id(), Source::Admin, NOW).expect("known");
+        assert_eq!(a.workers(), []);
+        a.put(id(), Source::Admin, spec(0), NOW).expect("room");
+        assert_eq!(epoch(&a), STARTED);
+    }
+
+    #[test]
+    fn concurrent_writers_agree() {
+        let (mut a, mut b) = (registry("a"), registry("b"));
+        a.restarted(&id(), STARTED, NOW).expect("known");
+        b.restarted(&id(), STARTED, NOW).expect("known");
+        sync(&mut a, &mut b);
+        assert_eq!((epoch(&a), a.digest()), (STARTED, b.digest()));
+        // The later start wins whoever says it first, and the clocks have not moved.
+        a.restarted(&id(), STARTED + 2, NOW).expect("known");
+        b.restarted(&id(), STARTED + 1, NOW + 50).expect("known");
+        sync(&mut a, &mut b);
+        assert_eq!((epoch(&a), a.digest()), (STARTED + 2, b.digest()));
+        assert_eq!(a.hybrid_ms(NOW), NOW);
+    }
+
+    #[test]
+    fn mistaken_epochs_are_refused() {
+        let mut a = registry("a");
+        let day = 24 * 60 * 60;
+        let far = NOW / 1000 + day + 1;
+        assert_eq!(
+            a.restarted(&id(), far, NOW).map(|_| ()),
+            Err(RegistryError::Epoch(far))
+        );
+        assert!(a.restarted(&id(), far - 1, NOW).is_ok());
+        let nobody: WorkerId = "v".parse().expect("valid");
+        let unknown = a.restarted(&nobody, 1, NOW).map(|_| ());
+        assert_eq!(unknown, Err(RegistryError::UnknownWorker(nobody)));
+    }
+
+    /// What is known of a worker that left is given up as learned facts are.
+    #[test]
+    fn it_makes_no_worker_and_is_given_up_in_time() {
+        let mut a = registry("a");
+        a.restarted(&id(), STARTED, NOW).expect("known");
+        a.remove(&id(), Source::Config, NOW).expect("allowed");
+        assert_eq!(a.workers(), []);
+        assert_eq!(a.advance(super::super::RETENTION), 2);
+        assert_eq!(a.digest().count, 0);
+    }
+}

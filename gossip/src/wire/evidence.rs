@@ -1,0 +1,272 @@
+//! Evidence and heat as they travel.
+//!
+//! Workers are named once a frame. Hashes fill all their bits, so they take eight bytes, not the nine
+//! of a long variable-length integer.
+
+use crate::evidence::{
+    BATCH_RECORDS_MAX, Batch, Evidence, EvidenceSnapshot, Gap, HEADS_MAX, Head, HeatReport,
+    LINKS_MAX, Mark, PULL_BATCHES_MAX, Record, Retraction,
+};
+use crate::frame::{Decode, Encode, FrameError};
+use crate::worker::WorkerId;
+
+type WireLink = [u8; 8];
+
+#[derive(Encode, Decode)]
+pub(super) struct WireBatch {
+    number: u64,
+    said: WireSaid,
+}
+
+/// Records of a batch, or of a piece of a snapshot.
+#[derive(Encode, Decode)]
+struct WireSaid {
+    /// Id and epoch.
+    workers: Vec<(String, u64)>,
+    /// Position in `workers`, what is said, and of which prefixes.
+    records: Vec<(u32, u8, Vec<WireLink>)>,
+}
+
+/// What is said, as a number: one that a later release adds costs a record, not the frame.
+mod claim {
+    pub(super) const HOLDS: u8 = 0;
+    pub(super) const LACKS: u8 = 1;
+}
+
+#[derive(Encode, Decode)]
+pub(super) struct WireMark {
+    first: u64,
+    next: u64,
+}
+
+/// Start and length of each gap.
+#[derive(Encode, Decode)]
+pub(super) struct WirePull(Vec<(u64, u32)>);
+
+#[derive(Encode, Decode)]
+pub(super) struct WireSnapshot {
+    said: WireSaid,
+    /// Replica, generation, number of the next batch.
+    heads: Vec<(String, u64, u64)>,
+    last: bool,
+}
+
+#[derive(Encode, Decode)]
+pub(super) struct WireHeat {
+    version: u64,
+    total: u32,
+    counts: Vec<(WireLink, u32)>,
+}
+
+impl From<&Batch> for WireBatch {
+    fn from(batch: &Batch) -> Self {
+        let records = batch.records.iter().map(|record| {
+            let (worker, epoch) = record.about();
+            let claim = match record {
+                Record::Evidence(_) => claim::HOLDS,
+                Record::Retraction(_) => claim::LACKS,
+            };
+            (worker, epoch, claim, record.links())
+        });
+        Self {
+            number: batch.number,
+            said: WireSaid::collect(records),
+        }
+    }
+}
+
+impl WireBatch {
+    pub(super) fn checked(self, refused: &mut usize) -> Result<Batch, FrameError> {
+        Ok(Batch {
+            number: number(self.number)?,
+            records: self.said.checked(refused)?,
+        })
+    }
+}
+
+impl WireSaid {
+    fn collect<'a>(records: impl Iterator<Item = (&'a WorkerId, u64, u8, &'a [u64])>) -> Self {
+        let mut names: Vec<(&WorkerId, u64)> = Vec::new();
+        let mut wire = Vec::new();
+        for (worker, epoch, claim, links) in records {
+            // A frame is about a few workers, mostly the one of the record before.
+            let at = names.iter().rposition(|known| *known == (worker, epoch));
+            let at = at.unwrap_or_else(|| {
+                names.push((worker, epoch));
+                names.len() - 1
+            });
+            let links = links.iter().map(|link| link.to_le_bytes()).collect();
+            wire.push((at as u32, claim, links));
+        }
+        let name = |(worker, epoch): (&WorkerId, u64)| (worker.to_string(), epoch);
+        Self {
+            workers: names.into_iter().map(name).collect(),
+            records: wire,
+        }
+    }
+
+    fn checked(self, refused: &mut usize) -> Result<Vec<Record>, FrameError> {
+        if self.records.len() > BATCH_RECORDS_MAX || self.workers.len() > self.records.len() {
+            return Err(FrameError::Value("number of evidence records"));
+        }
+        let workers = self.workers.into_iter().map(|(worker, epoch)| {
+            let worker = worker.parse::<WorkerId>();
+            Ok((worker.map_err(|_| FrameError::Value("worker id"))?, epoch))
+        });
+        let workers = workers.collect::<Result<Vec<_>, FrameError>>()?;
+        let mut records = Vec::with_capacity(self.records.len());
+        for (at, claim, links) in self.records {
+            let named = workers.get(at as usize);
+            let (worker, epoch) = named.ok_or(FrameError::Value("position of a worker"))?;
+            if !(1..=LINKS_MAX).contains(&links.len()) {
+                return Err(FrameError::Value("number of links"));
+            }
+            let (worker, epoch) = (worker.clone(), *epoch);
+            let links = links.into_iter().map(u64::from_le_bytes).collect();
+            match claim {
+                claim::HOLDS => records.push(Record::Evidence(Evidence {
+                    worker,
+                    epoch,
+                    links,
+                })),
+                claim::LACKS => records.push(Record::Retraction(Retraction {
+                    worker,
+                    epoch,
+                    links,
+                })),
+                _ => *refused += 1,
+            }
+        }
+        Ok(records)
+    }
+}
+
+impl From<&Mark> for WireMark {
+    fn from(mark: &Mark) -> Self {
+        Self {
+            first: mark.first,
+            next: mark.next,
+        }
+    }
+}
+
+impl WireMark {
+    pub(super) fn checked(self) -> Result<Mark, FrameError> {
+        if self.first > self.next {
+            return Err(FrameError::Value("mark"));
+        }
+        Ok(Mark {
+            first: self.first,
+            next: number(self.next)?,
+        })
+    }
+}
+
+impl From<&[Gap]> for WirePull {
+    fn from(gaps: &[Gap]) -> Self {
+        let wire = |gap: &Gap| (gap.start, (gap.end - gap.start) as u32);
+        Self(gaps.iter().map(wire).collect())
+    }
+}
+
+impl WirePull {
+    pub(super) fn checked(self) -> Result<Vec<Gap>, FrameError> {
+        let wanted: u64 = self.0.iter().map(|(_, len)| u64::from(*len)).sum();
+        if self.0.len() > PULL_BATCHES_MAX || wanted > PULL_BATCHES_MAX as u64 {
+            return Err(FrameError::Value("number of batches asked for"));
+        }
+        let gap = |(start, len): (u64, u32)| {
+            let start = number(start)?;
+            Ok(Gap {
+                start,
+                end: start + u64::from(len),
+            })
+        };
+        self.0.into_iter().map(gap).collect()
+    }
+}
+
+impl From<&EvidenceSnapshot> for WireSnapshot {
+    fn from(snapshot: &EvidenceSnapshot) -> Self {
+        let records = snapshot.evidence.iter().map(|said| {
+            (
+                &said.worker,
+                said.epoch,
+                claim::HOLDS,
+                said.links.as_slice(),
+            )
+        });
+        let head = |head: &Head| (head.replica.to_string(), head.generation, head.next);
+        Self {
+            said: WireSaid::collect(records),
+            heads: snapshot.heads.iter().map(head).collect(),
+            last: snapshot.last,
+        }
+    }
+}
+
+impl WireSnapshot {
+    pub(super) fn checked(self, refused: &mut usize) -> Result<EvidenceSnapshot, FrameError> {
+        if self.heads.len() > HEADS_MAX {
+            return Err(FrameError::Value("number of heads"));
+        }
+        let head = |(replica, generation, next): (String, u64, u64)| {
+            Ok(Head {
+                replica: super::body::replica(&replica)?,
+                generation,
+                next: number(next)?,
+            })
+        };
+        let heads = self.heads.into_iter().map(head);
+        let mut evidence = Vec::new();
+        for record in self.said.checked(refused)? {
+            match record {
+                Record::Evidence(said) => evidence.push(said),
+                // A snapshot says what is, not what is not.
+                Record::Retraction(_) => *refused += 1,
+            }
+        }
+        Ok(EvidenceSnapshot {
+            evidence,
+            heads: heads.collect::<Result<_, FrameError>>()?,
+            last: self.last,
+        })
+    }
+}
+
+impl From<&HeatReport> for WireHeat {
+    fn from(report: &HeatReport) -> Self {
+        let count = |(link, count): &(u64, u32)| (link.to_le_bytes(), *count);
+        Self {
+            version: report.version,
+            total: report.total,
+            counts: report.counts.iter().map(count).collect(),
+        }
+    }
+}
+
+impl WireHeat {
+    pub(super) fn checked(self) -> Result<HeatReport, FrameError> {
+        let count = |(link, count)| (u64::from_le_bytes(link), count);
+        let report = HeatReport {
+            version: self.version,
+            counts: self.counts.into_iter().map(count).collect(),
+            total: self.total,
+        };
+        if report.is_valid() {
+            Ok(report)
+        } else {
+            Err(FrameError::Value("heat report"))
+        }
+    }
+}
+
+/// Batches are counted from 0: no honest replica gets beyond this, and sums stay in range.
+fn number(number: u64) -> Result<u64, FrameError> {
+    const NUMBER_MAX: u64 = 1 << 48;
+    if number <= NUMBER_MAX {
+        Ok(number)
+    } else {
+        Err(FrameError::Value("batch number"))
+    }
+}

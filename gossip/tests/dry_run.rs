@@ -1,0 +1,165 @@
+//! Dry runs between agents with real sockets and certificates on loopback.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use grapevine_gossip::config::{Facts, GossipConfig};
+use grapevine_gossip::dry_run::{
+    AskError, DryRun, DryRunAnswer, KeyParts, MARKS_MAX, REASON_BYTES_MAX, Refusal,
+};
+use grapevine_gossip::identity::{self, Authority, Identity};
+use grapevine_gossip::{Agent, Metrics, ReplicaId};
+use prometheus_client::registry::Registry;
+use tokio::time::timeout;
+
+/// Generous: states are asserted, not speeds.
+const LIMIT: Duration = Duration::from_secs(20);
+
+struct Running {
+    agent: Agent,
+    metrics: Registry,
+}
+
+impl Running {
+    fn outcome(&self, side: &str, outcome: &str) -> i64 {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.metrics).expect("encodes");
+        let name = format!("gossip_dry_runs_total{{side=\"{side}\",outcome=\"{outcome}\"}} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&name));
+        value.map_or(0, |value| value.parse().expect("a number"))
+    }
+}
+
+async fn start(authority: &Authority, replica: &str, seeds: &[String]) -> Running {
+    let leaf =
+        identity::issue(&authority.cert_pem, &authority.key_pem, "demo", replica).expect("leaf");
+    let identity = Identity::from_pem(
+        "demo",
+        replica,
+        &authority.cert_pem,
+        &leaf.cert_pem,
+        &leaf.key_pem,
+    );
+    let config = GossipConfig {
+        seeds: seeds.to_vec(),
+        ..GossipConfig::new(([127, 0, 0, 1], 0).into(), Facts::default())
+    };
+    let mut metrics = Registry::default();
+    let handles = Metrics::register(&mut metrics);
+    let agent = Agent::start(config, identity.expect("identity"), |_| 1.0, handles)
+        .await
+        .expect("starts");
+    Running { agent, metrics }
+}
+
+fn id(name: &str) -> ReplicaId {
+    name.parse().expect("valid")
+}
+
+fn question(pool: &str) -> DryRun {
+    DryRun {
+        pool: pool.into(),
+        key: KeyParts {
+            model: 1,
+            group: Some((2, 64)),
+            home: 3,
+            session: Some(4),
+            user: None,
+            stable_tokens: 5,
+            prompt_tokens: 200_000,
+            marks: (0..MARKS_MAX as u64)
+                .map(|n| (n << 40, n as u32 * 700))
+                .collect(),
+        },
+    }
+}
+
+/// Tells back what it was asked, so that the test sees what arrived.
+fn decide(asked: DryRun) -> Option<DryRunAnswer> {
+    (asked == question("known")).then(|| DryRunAnswer {
+        worker: Some("http://10.0.0.1:8000".parse().expect("valid")),
+        reason: "spill_bound".into(),
+        ring: 1,
+        settings: 2,
+        heat: 3,
+        home: None,
+        expected_tokens: 4,
+    })
+}
+
+#[tokio::test]
+async fn peers_say_what_they_would_decide() {
+    let authority = identity::create("demo").expect("authority");
+    let a = start(&authority, "a", &[]).await;
+    let address = a.agent.local_addr().expect("bound").to_string();
+    let b = start(&authority, "b", &[address]).await;
+    assert!(b.agent.ready_peers().is_empty(), "nobody said so yet");
+    a.agent.set_ready(true);
+    let listed = async {
+        while b.agent.ready_peers() != [id("a")] {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LIMIT, listed).await.expect("a becomes ready");
+
+    let ask = async |pool: &str| b.agent.ask(&id("a"), question(pool)).await;
+    let refused = |refusal| Err(AskError::Refused(refusal));
+    assert_eq!(ask("known").await, refused(Refusal::NotServed));
+    a.agent.answer_dry_runs(Arc::new(decide));
+    assert_eq!(ask("known").await.ok(), decide(question("known")));
+    assert_eq!(ask("unknown").await, refused(Refusal::Declined));
+    // A handler that breaks a limit is refused where it is, not held against its replica.
+    a.agent.answer_dry_runs(Arc::new(|_| {
+        Some(DryRunAnswer {
+            reason: "r".repeat(REASON_BYTES_MAX + 1),
+            ..DryRunAnswer::default()
+        })
+    }));
+    assert_eq!(ask("known").await, refused(Refusal::Declined));
+
+    assert_eq!(ask(&"m".repeat(257)).await, Err(AskError::Malformed));
+    let nobody = b.agent.ask(&id("c"), question("known")).await;
+    assert_eq!(nobody, Err(AskError::NotLinked));
+    let itself = b.agent.ask(&id("b"), question("known")).await;
+    assert_eq!(itself, Err(AskError::NotLinked));
+
+    // An honest replica stops itself before it is struck.
+    a.agent.answer_dry_runs(Arc::new(decide));
+    let mut stopped = 0;
+    for _ in 0..300 {
+        match ask("known").await {
+            Ok(_) => {}
+            Err(AskError::TooMany) => stopped += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(stopped > 0);
+    assert_eq!(a.outcome("answered", "too_many"), 0);
+    assert_eq!(b.outcome("asked", "too_many"), stopped);
+    assert_eq!(
+        a.outcome("answered", "decided"),
+        b.outcome("asked", "answered")
+    );
+    assert_eq!(a.outcome("answered", "not_served"), 1);
+    assert_eq!(a.outcome("answered", "declined"), 2);
+    assert_eq!(b.outcome("asked", "refused"), 3);
+    assert_eq!(b.outcome("asked", "malformed"), 1);
+    assert_eq!(b.outcome("asked", "not_linked"), 2);
+
+    a.agent.shutdown().await;
+    let gone = async {
+        while !b.agent.ready_peers().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LIMIT, gone).await.expect("a is not asked any more");
+    b.agent.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_cluster_of_one_has_nobody_to_ask() {
+    let agent = Agent::solo("demo", "a", &Facts::default(), Metrics::default()).expect("valid");
+    assert!(agent.ready_peers().is_empty());
+    let asked = agent.ask(&id("b"), DryRun::default()).await;
+    assert_eq!(asked, Err(AskError::NotLinked));
+}

@@ -1,0 +1,214 @@
+//! Evidence between real agents on a simulated network that loses packets and cuts replicas off.
+//!
+//! Simulated seconds: the test asks what holds, not how fast. A failure names its seed.
+
+#[path = "../../tests/sim/network.rs"]
+mod network;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use grapevine_gossip::config::{Facts, GossipConfig};
+use grapevine_gossip::evidence::{Evidence, Heard, HeatReport};
+use grapevine_gossip::identity::{self, Identity};
+use grapevine_gossip::worker::{RawWorker, WorkerId, WorkerSpec};
+use grapevine_gossip::{Agent, Metrics};
+use turmoil::Sim;
+
+use network::SimNetwork;
+
+const PORT: u16 = 30_002;
+const REPLICAS: usize = 4;
+const TICK: Duration = Duration::from_millis(5);
+
+/// What one replica told and heard.
+#[derive(Default)]
+struct Notes {
+    is_ready: bool,
+    told: u64,
+    /// How often each link of each sender was heard.
+    heard: BTreeMap<String, BTreeMap<u64, u32>>,
+    heat: BTreeMap<String, u64>,
+    lost: usize,
+}
+
+/// What the replicas do now.
+#[derive(Default)]
+struct Stage {
+    is_talking: bool,
+    notes: [Notes; REPLICAS],
+}
+
+type Shared = Arc<Mutex<Stage>>;
+
+fn with<T>(shared: &Shared, look: impl FnOnce(&mut Stage) -> T) -> T {
+    look(&mut shared.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn name(at: usize) -> String {
+    format!("r{at}")
+}
+
+fn worker() -> WorkerId {
+    "http://10.0.0.1:8000".parse().expect("valid")
+}
+
+async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> turmoil::Result {
+    let config = GossipConfig {
+        advertise: Some(format!("{}:{PORT}", name(at))),
+        seeds: vec![format!("{}:{PORT}", name(0))],
+        ..GossipConfig::new(([0, 0, 0, 0], PORT).into(), Facts::default())
+    };
+    let network = Arc::new(SimNetwork {
+        seed: seed + at as u64,
+    });
+    let agent = Agent::start_on(network, config, identity, |_| 1.0, Metrics::default()).await?;
+    let spec = WorkerSpec::new(RawWorker::at(worker().as_str()))?;
+    agent.configure(worker(), spec)?;
+    let mut ear = agent.evidence();
+    let ready = agent.ready();
+    let mut tick = tokio::time::interval(Duration::from_millis(20));
+    loop {
+        tokio::select! {
+            Some(heard) = ear.recv() => with(&shared, |stage| note(&mut stage.notes[at], heard)),
+            _ = tick.tick() => {
+                let link = with(&shared, |stage| {
+                    let is_talking = stage.is_talking;
+                    let notes = &mut stage.notes[at];
+                    notes.is_ready = *ready.borrow();
+                    notes.told += u64::from(is_talking);
+                    is_talking.then(|| notes.told - 1)
+                });
+                if let Some(link) = link {
+                    agent.tell_evidence(Evidence { worker: worker(), epoch: 0, links: vec![link] });
+                    agent.tell_heat(HeatReport { version: link, ..HeatReport::default() });
+                }
+            }
+        }
+    }
+}
+
+fn note(notes: &mut Notes, heard: Heard) {
+    let from = heard.from().to_string();
+    match heard {
+        Heard::Evidence { evidence, .. } => {
+            let counts = notes.heard.entry(from).or_default();
+            *counts.entry(evidence.links[0]).or_default() += 1;
+        }
+        Heard::Heat { report, .. } => {
+            notes.heat.insert(from, report.version);
+        }
+        Heard::Gone { .. } => {
+            notes.heat.remove(&from);
+        }
+        Heard::Lost { .. } => notes.lost += 1,
+        Heard::Retraction { .. } => {}
+    }
+}
+
+fn run(sim: &mut Sim<'_>, seed: u64, time: Duration, until: impl Fn() -> bool, what: &str) {
+    let end = sim.elapsed() + time;
+    while !until() {
+        assert!(sim.elapsed() < end, "seed {seed}: {what}");
+        sim.step().expect("no host fails");
+    }
+}
+
+fn pass(sim: &mut Sim<'_>, time: Duration) {
+    let end = sim.elapsed() + time;
+    while sim.elapsed() < end {
+        sim.step().expect("no host fails");
+    }
+}
+
+fn lose(sim: &mut Sim<'_>, share: f64) {
+    for a in 0..REPLICAS {
+        for b in (0..REPLICAS).filter(|&b| b != a) {
+            sim.set_link_fail_rate(name(a), name(b), share);
+        }
+    }
+}
+
+/// Everybody heard everything of everybody else, and the latest heat.
+fn is_complete(stage: &Stage) -> bool {
+    (0..REPLICAS).all(|at| {
+        let notes = &stage.notes[at];
+        let others = (0..REPLICAS).filter(|&other| other != at);
+        others.into_iter().all(|other| {
+            let (from, told) = (name(other), stage.notes[other].told);
+            let heard = notes.heard.get(&from).map_or(0, BTreeMap::len);
+            heard as u64 == told && notes.heat.get(&from) == Some(&(told - 1))
+        })
+    })
+}
+
+#[test]
+fn evidence_survives_loss_and_a_cut() {
+    for seed in 1..=2 {
+        let mut sim = turmoil::Builder::new()
+            .tick_duration(TICK)
+            .min_message_latency(Duration::from_millis(1))
+            .max_message_latency(Duration::from_millis(20))
+            .simulation_duration(Duration::from_secs(600))
+            .udp_capacity(4096)
+            .rng_seed(seed)
+            .build();
+        let shared = Shared::default();
+        let authority = identity::create("sim").expect("authority");
+        for at in 0..REPLICAS {
+            let leaf = identity::issue(&authority.cert_pem, &authority.key_pem, "sim", &name(at));
+            let leaf = leaf.expect("leaf");
+            let identity = Identity::from_pem(
+                "sim",
+                &name(at),
+                &authority.cert_pem,
+                &leaf.cert_pem,
+                &leaf.key_pem,
+            )
+            .expect("identity");
+            let shared = shared.clone();
+            sim.host(name(at), move || {
+                replica(at, identity.clone(), seed, shared.clone())
+            });
+        }
+        let all_ready = || {
+            with(&shared, |stage| {
+                stage.notes.iter().all(|notes| notes.is_ready)
+            })
+        };
+        run(&mut sim, seed, Duration::from_secs(60), all_ready, "ready");
+        pass(&mut sim, Duration::from_secs(5)); // every pair is connected
+        with(&shared, |stage| stage.is_talking = true);
+        pass(&mut sim, Duration::from_secs(2));
+        lose(&mut sim, 0.2);
+        pass(&mut sim, Duration::from_secs(10));
+        // Longer than a connection lives, shorter than gaps are asked for.
+        for other in 1..REPLICAS {
+            sim.partition(name(0), name(other));
+        }
+        pass(&mut sim, Duration::from_secs(7));
+        for other in 1..REPLICAS {
+            sim.repair(name(0), name(other));
+        }
+        lose(&mut sim, 0.0);
+        pass(&mut sim, Duration::from_secs(2));
+        with(&shared, |stage| stage.is_talking = false);
+        let complete = || with(&shared, |stage| is_complete(stage));
+        run(
+            &mut sim,
+            seed,
+            Duration::from_secs(60),
+            complete,
+            "complete",
+        );
+        with(&shared, |stage| {
+            for notes in &stage.notes {
+                assert_eq!(notes.lost, 0, "seed {seed}: lost something");
+                let mut counts = notes.heard.values().flat_map(BTreeMap::values);
+                assert!(counts.all(|count| *count == 1), "seed {seed}: heard twice");
+                assert!(notes.told > 900, "seed {seed}: {} told", notes.told);
+            }
+        });
+    }
+}

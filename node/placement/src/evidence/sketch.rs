@@ -1,0 +1,392 @@
+//! Sketch: what each worker's cache is expected to hold, by own decisions and others' records.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::table::Table;
+use crate::{
+    key::{Key, Link},
+    policy::{Candidate, Decision},
+};
+
+/// Limits of a sketch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SketchSettings {
+    /// Entries in all, over all workers. Default 200,000, about 13 MB.
+    ///
+    /// Higher: more memory. Lower: long conversations are forgotten while workers still hold them.
+    pub entries_max: u32,
+    /// Tokens that a worker's cache holds, host tier included, unless the worker says otherwise. Default 1,000,000.
+    ///
+    /// Too high: placements on what was evicted, until answers correct it. Too low: repeated prefill.
+    pub cache_tokens: u64,
+    /// Evidence not renewed for so long is not believed. Default 20 minutes.
+    pub age_max: Duration,
+}
+
+impl Default for SketchSettings {
+    fn default() -> Self {
+        Self {
+            entries_max: 200_000,
+            cache_tokens: 1_000_000,
+            age_max: Duration::from_secs(1_200),
+        }
+    }
+}
+
+/// A worker's place in a [`Sketch`]; valid until [`Sketch::forget`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(u32);
+
+/// Times that something happened. Monotone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SketchCounters {
+    /// Entries forgotten because a worker's cache is taken to be full.
+    pub evicted: u64,
+    /// Entries forgotten because the sketch was full.
+    pub crowded_out: u64,
+    /// Entries removed because they were older than the age limit.
+    pub expired: u64,
+    /// Records refused: about an earlier epoch of the worker, or longer than a record may be.
+    pub refused: u64,
+    /// Answers that reported far fewer cached tokens than expected.
+    pub corrected: u64,
+}
+
+/// What recording a placement told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Marks that were not known there, or not lately: what other replicas need to hear.
+    pub news: Vec<u64>,
+    /// The deepest mark that was known there, when it was not used within the second: others renew it, too, so that
+    /// what is in use leaves nobody's sketch sooner than the worker's cache.
+    pub renewed: Option<u64>,
+    /// Use of the deepest mark that was known there; for [`Sketch::correct`].
+    last_used: Option<u64>,
+    /// From and to which token of the prompt the worker was only guessed to hold it.
+    guessed: Option<(u32, u32)>,
+}
+
+impl Recorded {
+    /// Remembers what the decision only guessed, so that the answer can tell what the guess was worth.
+    #[must_use]
+    pub fn about(mut self, decision: &Decision, key: &Key) -> Self {
+        let (from, to) = (decision.shared_tokens, key.stable_tokens());
+        let teaches = decision.credited && to.saturating_sub(from) >= LEARN_TOKENS;
+        self.guessed = teaches.then_some((from, to));
+        self
+    }
+
+    /// What other replicas are told, in the order of the chain; nothing when they know it all.
+    #[must_use]
+    pub fn told(&self) -> Vec<u64> {
+        self.renewed.iter().chain(&self.news).copied().collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Worker {
+    epoch: u64,
+    capacity: u64,
+}
+
+/// Known marks are told again after this part of the age limit, so that others do not forget what is in use.
+const RENEW_SHARE: u32 = 4;
+/// Cached tokens below this part of what was expected correct the sketch.
+const CORRECT_SHARE: f64 = 0.75;
+/// Differences below so many tokens do not: blocks are whole, and token counts are estimates.
+const CORRECT_TOKENS: u32 = 512;
+
+/// Weight of an answer among those that tell what a guess about a home is worth.
+const LEARN_SHARE: f64 = 1.0 / 16.0;
+/// Guesses about fewer tokens teach nothing: blocks are whole.
+const LEARN_TOKENS: u32 = 512;
+
+/// Expected contents of all workers' caches. Bounded in entries.
+///
+/// Times are durations since any fixed start, the same for all calls.
+#[derive(Clone, Debug)]
+pub struct Sketch {
+    settings: SketchSettings,
+    table: Table,
+    slots: BTreeMap<String, Slot>,
+    workers: Vec<Worker>,
+    vacant: Vec<Slot>,
+    records: u64,
+    /// Part of the guessed tokens that answers did not confirm, the newest count most; 0 to 1.
+    distrust: f64,
+    counters: SketchCounters,
+}
+
+impl Sketch {
+    /// Knows nothing yet.
+    #[must_use]
+    pub fn new(settings: SketchSettings) -> Self {
+        Self {
+            settings,
+            table: Table::default(),
+            slots: BTreeMap::new(),
+            workers: Vec::new(),
+            vacant: Vec::new(),
+            records: 0,
+            distrust: 0.0,
+            counters: SketchCounters::default(),
+        }
+    }
+
+    /// The worker's place, made when it has none. Another epoch empties it: a restarted worker has an empty cache.
+    pub fn slot(&mut self, worker: &str, epoch: u64) -> Slot {
+        let Some(&slot) = self.slots.get(worker) else {
+            let fresh = Worker {
+                epoch,
+                capacity: self.settings.cache_tokens,
+            };
+            let slot = self.vacant.pop().unwrap_or_else(|| {
+                self.table.add_shelf();
+                self.workers.push(fresh);
+                Slot(u32::try_from(self.workers.len() - 1).expect("fewer workers than that"))
+            });
+            // Somebody who still held the former worker's place may have recorded here.
+            self.clear(slot);
+            self.workers[slot.0 as usize] = fresh;
+            self.slots.insert(worker.to_owned(), slot);
+            return slot;
+        };
+        if epoch > self.workers[slot.0 as usize].epoch {
+            self.workers[slot.0 as usize].epoch = epoch;
+            self.clear(slot);
+        }
+        slot
+    }
+
+    /// The worker left: its place is free for another.
+    pub fn forget(&mut self, worker: &str) {
+        if let Some(slot) = self.slots.remove(worker) {
+            self.clear(slot);
+            self.vacant.push(slot);
+        }
+    }
+
+    /// Tokens that this worker's cache holds, as it says itself.
+    pub fn set_capacity(&mut self, slot: Slot, tokens: u64) {
+        self.workers[slot.0 as usize].capacity = tokens;
+    }
+
+    /// Part of what homes were credited with that answers did not confirm, 0 to 1. Near 1 where evidence is complete:
+    /// what nobody is known to hold was evicted. Near 0 where replicas hear nothing of each other and homes agree.
+    #[must_use]
+    pub fn distrust(&self) -> f64 {
+        self.distrust
+    }
+
+    /// Entries held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How often limits were reached.
+    #[must_use]
+    pub fn counters(&self) -> SketchCounters {
+        self.counters
+    }
+
+    /// Fills in what the candidates, whose places are `slots`, are known to hold of a prompt.
+    ///
+    /// O(marks + their holders).
+    ///
+    /// # Panics
+    /// If there are fewer slots than candidates.
+    pub fn fill(&self, key: &Key, slots: &[Slot], now: Duration, candidates: &mut [Candidate]) {
+        let oldest = seconds(now.saturating_sub(self.settings.age_max));
+        let mut held = vec![0_u32; self.workers.len()];
+        let mut unknown = held.len();
+        // From the deep end: the first mark found on a worker is all that matters there.
+        for mark in key.marks().iter().rev() {
+            for entry in self.table.holders(mark.hash) {
+                let held = &mut held[entry.slot as usize];
+                if *held == 0 && entry.second >= oldest {
+                    *held = mark.tokens;
+                    unknown -= 1;
+                }
+            }
+            if unknown == 0 {
+                break;
+            }
+        }
+        for (index, candidate) in candidates.iter_mut().enumerate() {
+            let slot = slots[index].0;
+            candidate.held_tokens = held[slot as usize];
+            candidate.known_tokens = self.table.tokens(slot);
+            candidate.distrust = self.distrust;
+        }
+    }
+
+    /// This replica placed a prompt on a worker: records the marks that heat alone does not tell, and learns from the
+    /// answer what guesses about homes are worth ([`Sketch::correct`]).
+    pub fn place(&mut self, slot: Slot, decision: &Decision, key: &Key, now: Duration) -> Recorded {
+        self.record(slot, decision.marks(key), now)
+            .about(decision, key)
+    }
+
+    /// These marks of a prompt went to a worker.
+    pub fn record(&mut self, slot: Slot, marks: &[Link], now: Duration) -> Recorded {
+        let mut recorded = Recorded::default();
+        self.records += 1;
+        let renew = seconds(now.saturating_sub(self.settings.age_max / RENEW_SHARE));
+        // The tail first, so that it is also forgotten first.
+        for mark in marks.iter().rev() {
+            match self.touch(slot, mark.hash, now) {
+                Some((second, used)) => {
+                    let deepest = recorded.last_used.is_none();
+                    recorded.last_used.get_or_insert(used);
+                    if second < renew {
+                        recorded.news.push(mark.hash);
+                    } else if deepest && second < seconds(now) {
+                        recorded.renewed = Some(mark.hash);
+                    }
+                }
+                None => recorded.news.push(mark.hash),
+            }
+        }
+        recorded.news.reverse();
+        self.fit(slot);
+        recorded
+    }
+
+    /// Another replica told that a worker holds these marks, in the order of their chain.
+    pub fn learn(&mut self, worker: &str, epoch: u64, marks: &[u64], now: Duration) {
+        let slot = self.slots.get(worker).copied();
+        // A worker that this replica does not know yet is in nobody's ring here.
+        let Some(slot) = slot.filter(|_| marks.len() <= crate::key::MARKS_MAX) else {
+            self.counters.refused += 1;
+            return;
+        };
+        if epoch < self.workers[slot.0 as usize].epoch {
+            self.counters.refused += 1;
+            return;
+        }
+        if epoch > self.workers[slot.0 as usize].epoch {
+            self.workers[slot.0 as usize].epoch = epoch;
+            self.clear(slot);
+        }
+        self.records += 1;
+        for &mark in marks.iter().rev() {
+            self.touch(slot, mark, now);
+        }
+        self.fit(slot);
+    }
+
+    /// Another replica told that a worker does not hold these any more.
+    pub fn unlearn(&mut self, worker: &str, epoch: u64, marks: &[u64]) {
+        let Some(&slot) = self.slots.get(worker) else {
+            return;
+        };
+        if epoch == self.workers[slot.0 as usize].epoch {
+            for &mark in marks.iter().take(crate::key::MARKS_MAX) {
+                self.table.remove(slot.0, mark);
+            }
+        }
+    }
+
+    /// An answer reported its cached tokens. Far fewer than expected: what this worker used before that chain is gone,
+    /// too, and is forgotten here. Answers the marks that others should forget, at most one record of them.
+    ///
+    /// `recorded` is what [`Sketch::record`] answered for that request.
+    pub fn correct(
+        &mut self,
+        slot: Slot,
+        recorded: &Recorded,
+        expected_tokens: u32,
+        cached_tokens: u32,
+    ) -> Vec<u64> {
+        if let Some((from, to)) = recorded.guessed {
+            let found = f64::from(cached_tokens.saturating_sub(from)) / f64::from(to - from);
+            self.distrust += (1.0 - found.min(1.0) - self.distrust) * LEARN_SHARE;
+        }
+        let Some(last_used) = recorded.last_used else {
+            return Vec::new();
+        };
+        if cached_tokens + CORRECT_TOKENS > expected_tokens
+            || f64::from(cached_tokens) > f64::from(expected_tokens) * CORRECT_SHARE
+        {
+            return Vec::new();
+        }
+        self.counters.corrected += 1;
+        let mut gone = Vec::new();
+        while self
+            .table
+            .oldest(slot.0)
+            .is_some_and(|entry| entry.used <= last_used)
+        {
+            gone.extend(self.table.pop_oldest(slot.0));
+        }
+        gone.truncate(crate::key::MARKS_MAX);
+        gone
+    }
+
+    /// All that is known of a worker, in records for a replica that starts.
+    #[must_use]
+    pub fn snapshot(&self, worker: &str) -> Option<(u64, Vec<Vec<u64>>)> {
+        let slot = self.slots.get(worker)?;
+        let marks: Vec<u64> = self.table.shelf(slot.0).map(|entry| entry.mark).collect();
+        // Oldest first, and within a record the newest first: learning them restores the order of use.
+        let records = marks
+            .rchunks(crate::key::MARKS_MAX)
+            .map(<[u64]>::to_vec)
+            .collect();
+        Some((self.workers[slot.0 as usize].epoch, records))
+    }
+
+    fn touch(&mut self, slot: Slot, mark: u64, now: Duration) -> Option<(u32, u64)> {
+        if self.table.len() >= self.settings.entries_max as usize
+            && !self.table.holders(mark).any(|entry| entry.slot == slot.0)
+        {
+            // The fullest shelf pays: a busy worker must not push out all that is known of quiet ones.
+            if let Some(fullest) = self.table.fullest() {
+                self.table.pop_oldest(fullest);
+                self.counters.crowded_out += 1;
+            }
+        }
+        let before = self.table.touch(slot.0, mark, seconds(now), self.records);
+        before.map(|entry| (entry.second, entry.used))
+    }
+
+    /// Forgets what the worker's cache has no room for, and what is too old.
+    fn fit(&mut self, slot: Slot) {
+        let Worker { capacity, .. } = self.workers[slot.0 as usize];
+        while self.table.tokens(slot.0) > capacity {
+            self.table.pop_oldest(slot.0);
+            self.counters.evicted += 1;
+        }
+    }
+
+    /// Removes evidence past the age limit; call now and then, it only returns memory.
+    pub fn expire(&mut self, now: Duration) {
+        let oldest = seconds(now.saturating_sub(self.settings.age_max));
+        for slot in 0..self.workers.len() {
+            let slot = u32::try_from(slot).expect("made from u32");
+            while self
+                .table
+                .oldest(slot)
+                .is_some_and(|entry| entry.second < oldest)
+            {
+                self.table.pop_oldest(slot);
+                self.counters.expired += 1;
+            }
+        }
+    }
+
+    fn clear(&mut self, slot: Slot) {
+        while self.table.pop_oldest(slot.0).is_some() {}
+    }
+}
+
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
+}

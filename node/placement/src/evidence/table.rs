@@ -1,0 +1,253 @@
+//! Entries of a sketch: (mark, worker) pairs, found by mark, ordered by use for each worker.
+//!
+//! One slab with two intrusive lists through it: the holders of a mark, and each worker's entries from the most to
+//! the least recently used. Every operation but the walk over a mark's holders takes constant time.
+
+#![allow(
+    clippy::disallowed_types,
+    reason = "the map is looked up by key and never iterated, so its order shows nowhere"
+)]
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+};
+
+use crate::key::added_tokens;
+
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) mark: u64,
+    pub(super) slot: u32,
+    /// Second of the last use.
+    pub(super) second: u32,
+    /// Number of the record that used it last.
+    pub(super) used: u64,
+    next_holder: u32,
+    newer: u32,
+    older: u32,
+}
+
+/// A worker's entries.
+#[derive(Clone, Copy, Debug)]
+struct Shelf {
+    newest: u32,
+    oldest: u32,
+    tokens: u64,
+    len: u32,
+}
+
+impl Default for Shelf {
+    fn default() -> Self {
+        Self {
+            newest: NONE,
+            oldest: NONE,
+            tokens: 0,
+            len: 0,
+        }
+    }
+}
+
+/// Marks are hashes: their own bits spread them well enough.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are u64");
+    }
+
+    fn write_u64(&mut self, mark: u64) {
+        // The low byte is a size; the table takes its position from the low bits.
+        self.0 = mark.rotate_left(32);
+    }
+}
+
+/// All entries.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Table {
+    heads: HashMap<u64, u32, BuildHasherDefault<Identity>>,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    shelves: Vec<Shelf>,
+}
+
+impl Table {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Makes room for a worker's entries.
+    pub(super) fn add_shelf(&mut self) {
+        self.shelves.push(Shelf::default());
+    }
+
+    /// Tokens under a worker's entries.
+    pub(super) fn tokens(&self, slot: u32) -> u64 {
+        self.shelves[slot as usize].tokens
+    }
+
+    /// The worker with the most entries.
+    pub(super) fn fullest(&self) -> Option<u32> {
+        (0..)
+            .zip(&self.shelves)
+            .max_by_key(|(_, shelf)| shelf.len)
+            .map(|(slot, _)| slot)
+    }
+
+    /// A worker's least recently used entry.
+    pub(super) fn oldest(&self, slot: u32) -> Option<&Entry> {
+        self.entries
+            .get(self.shelves[slot as usize].oldest as usize)
+    }
+
+    /// A worker's entries, the most recently used first.
+    pub(super) fn shelf(&self, slot: u32) -> impl Iterator<Item = &Entry> {
+        let mut at = self.shelves[slot as usize].newest;
+        std::iter::from_fn(move || {
+            let entry = self.entries.get(at as usize)?;
+            at = entry.older;
+            Some(entry)
+        })
+    }
+
+    /// Entries of a mark, one per holder.
+    #[inline]
+    pub(super) fn holders(&self, mark: u64) -> impl Iterator<Item = &Entry> {
+        let mut at = self.heads.get(&mark).copied().unwrap_or(NONE);
+        std::iter::from_fn(move || {
+            let entry = self.entries.get(at as usize)?;
+            at = entry.next_holder;
+            Some(entry)
+        })
+    }
+
+    /// The worker's entry of a mark is its newest now; answers what it was before, if it was there.
+    pub(super) fn touch(&mut self, slot: u32, mark: u64, second: u32, used: u64) -> Option<Entry> {
+        if let Some(index) = self.find(slot, mark) {
+            let before = self.entries[index as usize];
+            self.unshelve(index);
+            let entry = &mut self.entries[index as usize];
+            (entry.second, entry.used) = (second, used);
+            self.shelve(index);
+            return Some(before);
+        }
+        let head = self.heads.entry(mark).or_insert(NONE);
+        let entry = Entry {
+            mark,
+            slot,
+            second,
+            used,
+            next_holder: *head,
+            newer: NONE,
+            older: NONE,
+        };
+        let index = if let Some(index) = self.free.pop() {
+            self.entries[index as usize] = entry;
+            index
+        } else {
+            self.entries.push(entry);
+            u32::try_from(self.entries.len() - 1).expect("the sketch's limit fits")
+        };
+        *head = index;
+        self.shelve(index);
+        None
+    }
+
+    pub(super) fn remove(&mut self, slot: u32, mark: u64) -> bool {
+        let found = self.find(slot, mark);
+        if let Some(index) = found {
+            self.drop_entry(index);
+        }
+        found.is_some()
+    }
+
+    /// Removes a worker's least recently used entry and answers its mark.
+    pub(super) fn pop_oldest(&mut self, slot: u32) -> Option<u64> {
+        let mark = self.oldest(slot)?.mark;
+        self.drop_entry(self.shelves[slot as usize].oldest);
+        Some(mark)
+    }
+
+    fn find(&self, slot: u32, mark: u64) -> Option<u32> {
+        let mut at = *self.heads.get(&mark)?;
+        while let Some(entry) = self.entries.get(at as usize) {
+            if entry.slot == slot {
+                return Some(at);
+            }
+            at = entry.next_holder;
+        }
+        None
+    }
+
+    fn drop_entry(&mut self, index: u32) {
+        self.unshelve(index);
+        let Entry {
+            mark, next_holder, ..
+        } = self.entries[index as usize];
+        let head = self
+            .heads
+            .get_mut(&mark)
+            .expect("an entry's mark has holders");
+        if *head == index {
+            *head = next_holder;
+        } else {
+            let mut at = *head as usize;
+            while self.entries[at].next_holder != index {
+                at = self.entries[at].next_holder as usize;
+            }
+            self.entries[at].next_holder = next_holder;
+        }
+        if *head == NONE {
+            self.heads.remove(&mark);
+        }
+        self.free.push(index);
+    }
+
+    /// Puts an entry on top of its worker's shelf.
+    fn shelve(&mut self, index: u32) {
+        let Entry { mark, slot, .. } = self.entries[index as usize];
+        let shelf = &mut self.shelves[slot as usize];
+        let below = std::mem::replace(&mut shelf.newest, index);
+        shelf.tokens += u64::from(added_tokens(mark));
+        shelf.len += 1;
+        if below == NONE {
+            shelf.oldest = index;
+        } else {
+            self.entries[below as usize].newer = index;
+        }
+        let entry = &mut self.entries[index as usize];
+        (entry.newer, entry.older) = (NONE, below);
+    }
+
+    fn unshelve(&mut self, index: u32) {
+        let Entry {
+            mark,
+            slot,
+            newer,
+            older,
+            ..
+        } = self.entries[index as usize];
+        let shelf = &mut self.shelves[slot as usize];
+        shelf.tokens -= u64::from(added_tokens(mark));
+        shelf.len -= 1;
+        if newer == NONE {
+            shelf.newest = older;
+        } else {
+            self.entries[newer as usize].older = older;
+        }
+        let shelf = &mut self.shelves[slot as usize];
+        if older == NONE {
+            shelf.oldest = newer;
+        } else {
+            self.entries[older as usize].newer = newer;
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Counter: the marks of this replica's requests, with decay, in bounded memory.
+//!
+//! A request counts along its chain for as long as the marks are warm, and once at the first that is not. So memory
+//! goes to prefixes that many requests share, not to the tails of each, and heat creeps down a chain one mark in a
+//! few requests.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{HeatReport, REPORT_LINKS_MAX};
+use crate::{key::Key, settings::Ratio};
+
+/// How heat is counted and told. Cluster-wide.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeatSettings {
+    /// A prefix is hot when it carries more than this part of a worker's fair share of its model's requests.
+    ///
+    /// Higher: fewer copies of shared prefixes, more load on their homes. Lower: the reverse. 0 switches heat off.
+    pub share: Ratio,
+    /// Time in which a count loses half of its value. Longer: steadier sets, slower to follow a change of traffic.
+    pub half_life: Duration,
+}
+
+impl Default for HeatSettings {
+    fn default() -> Self {
+        Self {
+            share: Ratio::constant(0.5),
+            half_life: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Marks counted at once.
+const LINKS_MAX: usize = 4_096;
+/// Requests that make a mark warm: its children are counted from then on.
+const WARM: f64 = 3.0;
+/// Part of all requests that a mark needs to be told: far below any pool's hot share, so that sums are complete.
+const TOLD_SHARE: f64 = 1.0 / 2_048.0;
+/// A told count stays as it is until the count has moved away from it by this part.
+const HYSTERESIS: f64 = 0.125;
+/// Units of a told count per request.
+const UNITS: f64 = 16.0;
+
+/// Counts of one replica.
+#[derive(Clone, Debug)]
+pub struct HeatCounter {
+    half_life: Duration,
+    counts: BTreeMap<u64, f64>,
+    total: f64,
+    decayed_at: Duration,
+    told: HeatReport,
+}
+
+impl HeatCounter {
+    /// Counts nothing yet.
+    #[must_use]
+    pub fn new(settings: &HeatSettings) -> Self {
+        Self {
+            half_life: settings.half_life.max(Duration::from_secs(1)),
+            counts: BTreeMap::new(),
+            total: 0.0,
+            decayed_at: Duration::ZERO,
+            told: HeatReport::default(),
+        }
+    }
+
+    /// Counts a request that this replica placed. Retries of a request are not counted again.
+    pub fn count(&mut self, key: &Key) {
+        self.total += 1.0;
+        let chain = std::iter::once(key.model()).chain(key.marks().iter().map(|mark| mark.hash));
+        for link in chain {
+            if let Some(count) = self.counts.get_mut(&link) {
+                *count += 1.0;
+                if *count < WARM {
+                    return;
+                }
+            } else {
+                // Full of colder marks until the next decay: a new one waits.
+                if self.counts.len() < LINKS_MAX {
+                    self.counts.insert(link, 1.0);
+                }
+                if link != key.model() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Decays to `now` (time since any fixed start) and answers what to tell; the same report while little changed.
+    ///
+    /// Call about once a second. The replica's own hot set must use this report, too, never the counts behind it.
+    pub fn report(&mut self, now: Duration) -> &HeatReport {
+        let elapsed = now.saturating_sub(self.decayed_at);
+        let keep = (-elapsed.as_secs_f64() / self.half_life.as_secs_f64()).exp2();
+        self.decayed_at = now;
+        self.total *= keep;
+        self.counts.retain(|_, count| {
+            *count *= keep;
+            *count >= 0.5
+        });
+        if self.counts.len() == LINKS_MAX {
+            // A flood of prompts that are seen once: make room, the warm ones stay.
+            self.counts.retain(|_, count| *count >= WARM / 2.0);
+        }
+        let next = self.next_report();
+        if next.counts != self.told.counts || next.total != self.told.total {
+            self.told = HeatReport {
+                version: self.told.version + 1,
+                ..next
+            };
+        }
+        &self.told
+    }
+
+    /// The last report.
+    #[must_use]
+    pub fn told(&self) -> &HeatReport {
+        &self.told
+    }
+
+    fn next_report(&self) -> HeatReport {
+        let least = (self.total * TOLD_SHARE).max(WARM);
+        let mut warm: Vec<_> = self
+            .counts
+            .iter()
+            .filter(|&(_, &count)| count >= least)
+            .map(|(&link, &count)| (link, count))
+            .collect();
+        warm.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        warm.truncate(REPORT_LINKS_MAX);
+        warm.sort_unstable_by_key(|&(link, _)| link);
+        let told = |link: u64| {
+            let at = self
+                .told
+                .counts
+                .binary_search_by_key(&link, |&(link, _)| link);
+            at.map_or(0, |at| self.told.counts[at].1)
+        };
+        HeatReport {
+            version: 0,
+            counts: warm
+                .into_iter()
+                .map(|(link, count)| (link, steady(told(link), count)))
+                .collect(),
+            total: steady(self.told.total, self.total),
+        }
+    }
+}
+
+/// The told count, or the true one where they have moved apart.
+fn steady(told: u32, count: f64) -> u32 {
+    let (before, units) = (f64::from(told), count * UNITS);
+    if (units - before).abs() <= before * HYSTERESIS {
+        return told;
+    }
+    units.min(f64::from(u32::MAX)).round() as u32
+}

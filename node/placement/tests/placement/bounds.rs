@@ -1,0 +1,102 @@
+//! The bound and guesses about homes: when a worker is passed over, and when it is kept at a price.
+
+use grapevine_placement::*;
+
+use crate::common::*;
+use crate::decisions::{IDLE, queued, turns};
+
+#[test]
+fn own_requests_stay_within_their_own_bound_whatever_the_news() {
+    // 40 own requests on 4 workers: mean (40 + 1) / 4, so 15 fit on one. The others seem to have none.
+    let ring = equal_ring(4);
+    let key = chat(&[("user", &"the same long question ".repeat(40))]);
+    let home = ring
+        .order(key.marks().first().expect("long enough").hash)
+        .expect("members")
+        .home();
+    let decide = |at_home: f64, elsewhere: f64, is_repeated: bool| {
+        let mut candidates = [IDLE; 4];
+        for (index, candidate) in candidates.iter_mut().enumerate() {
+            candidate.own_requests = if index == home { at_home } else { elsewhere };
+        }
+        if is_repeated {
+            candidates[home].held_tokens = key.marks().last().expect("long enough").tokens;
+        }
+        decide(&PolicySettings::default(), &ring, &key, &candidates, &[], 0).expect("workers")
+    };
+    assert_eq!(decide(15.0, 25.0 / 3.0, true).reason, Reason::SpillBound);
+    assert_eq!(decide(14.0, 26.0 / 3.0, true).worker, home);
+    // A prompt that was not seen before is no crowd, and neither are a replica's few requests.
+    assert_eq!(decide(15.0, 25.0 / 3.0, false).worker, home);
+    assert_eq!(decide(9.0, 0.0, true).worker, home);
+}
+
+#[test]
+fn the_bound_is_passed_for_more_than_the_crowd_costs() {
+    // 12,000 tokens of history at 6 each, less what tolerance forgives (1.5 * 4,096): 65,856 pay for 8 requests above
+    // the bound at 8,192 each, and for no ninth. 400 tokens pay for none.
+    let ring = equal_ring(4);
+    let key = |tokens: usize| chat(&[("user", &"t".repeat(tokens * 4)), ("assistant", "")]);
+    let settings = PolicySettings::default();
+    // Three with so many requests, the holder with more: the bound is 1.5 times the mean.
+    for (tokens, above, stays) in [(12_000, 8, true), (12_000, 9, false), (400, 1, false)] {
+        let key = key(tokens);
+        let home = ring.order(key.home()).expect("members").home();
+        let mut candidates = [busy(40.0); 4];
+        let held_tokens = u32::try_from(tokens).expect("small");
+        let place = |requests: f64, candidates: &mut [Candidate; 4]| {
+            candidates[home] = Candidate {
+                held_tokens,
+                ..busy(requests)
+            };
+            decide(&settings, &ring, &key, &*candidates, &[], 0).expect("workers")
+        };
+        // n + 1 - 1.5 * (120 + n + 1) / 4 requests above.
+        let requests = (f64::from(above) + 0.375 * 121.0 - 1.0) / 0.625;
+        let chosen = place(requests - 0.1, &mut candidates);
+        assert_eq!(
+            chosen.worker == home,
+            stays,
+            "{tokens} tokens, {above} above"
+        );
+        let outer = place(400.0, &mut candidates);
+        assert_ne!(outer.worker, home, "no price passes the outer bound");
+    }
+}
+
+#[test]
+fn unknown_prompts_compare_the_first_in_their_order_only() {
+    let ring = equal_ring(8);
+    let key = chat(&[("user", "nobody knows this")]);
+    let order = ring.order(key.home()).expect("members").to_vec();
+    let mut candidates = vec![queued(50_000.0); 8];
+    candidates[order[7]] = IDLE;
+    let at = |choices| {
+        let settings = PolicySettings {
+            choices,
+            ..PolicySettings::default()
+        };
+        decide(&settings, &ring, &key, &candidates, &[], 0)
+            .expect("workers")
+            .worker
+    };
+    assert_eq!((at(4), at(8), at(0)), (order[0], order[7], order[7]));
+}
+
+#[test]
+fn a_guess_about_the_home_is_worth_what_answers_confirmed() {
+    let ring = equal_ring(4);
+    let key = turns(&"t".repeat(4_000));
+    let expected = |distrust| {
+        let candidates = [Candidate { distrust, ..IDLE }; 4];
+        let decision =
+            decide(&PolicySettings::default(), &ring, &key, &candidates, &[], 0).expect("workers");
+        assert!(decision.credited);
+        decision.expected_tokens
+    };
+    assert_eq!(
+        [0.0, 0.2, 0.5, 1.0].map(expected),
+        [750, 750, 500, 0],
+        "at most 3/4 of 1,000 tokens"
+    );
+}

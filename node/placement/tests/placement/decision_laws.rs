@@ -1,0 +1,132 @@
+//! Laws of every decision, on random rings, loads, standings and settings.
+
+use grapevine_placement::*;
+use proptest::prelude::*;
+
+use crate::common::{members, prompt, ring_of};
+
+fn some_candidate() -> impl Strategy<Value = Candidate> {
+    let standing = prop::sample::select(vec![
+        Standing::Usable,
+        Standing::Usable,
+        Standing::Full,
+        Standing::Unhealthy,
+        Standing::Draining,
+    ]);
+    (0.0..50.0, 0.0..1e5, 0.0..1e6, standing).prop_map(
+        |(requests, prefill_tokens, context_tokens, standing)| Candidate {
+            load: Load {
+                requests,
+                prefill_tokens,
+                context_tokens,
+            },
+            own_requests: requests,
+            standing,
+            ..Candidate::default()
+        },
+    )
+}
+
+fn some_settings() -> impl Strategy<Value = PolicySettings> {
+    let price = prop::sample::select(vec![Price::ADDITIVE, Price::MULTIPLICATIVE]);
+    (
+        prop::sample::select(Policy::ALL.to_vec()),
+        price,
+        any::<bool>(),
+    )
+        .prop_map(|(policy, price, panic)| PolicySettings {
+            policy,
+            price,
+            panic,
+            ..PolicySettings::default()
+        })
+}
+
+/// Everything that a decision looks at.
+#[derive(Debug)]
+struct View {
+    settings: PolicySettings,
+    weights: Vec<u32>,
+    candidates: Vec<Candidate>,
+    tried: Vec<usize>,
+    text: String,
+    draw: u64,
+}
+
+fn some_view() -> impl Strategy<Value = View> {
+    let pool = (1_usize..12).prop_flat_map(|workers| {
+        let weights = prop::collection::vec(1_u32..5_000, workers);
+        (weights, prop::collection::vec(some_candidate(), workers))
+    });
+    let tried = prop::collection::vec(0_usize..12, 0..4);
+    (some_settings(), pool, tried, "[a-z]{0,2000}", any::<u64>()).prop_map(
+        |(settings, (weights, candidates), tried, text, draw)| View {
+            settings,
+            weights,
+            candidates,
+            tried,
+            text,
+            draw,
+        },
+    )
+}
+
+impl View {
+    fn decide(&self) -> Result<Decision, NoWorker> {
+        let (ring, key) = (
+            ring_of(&members(&self.weights)),
+            prompt(self.text.as_bytes()),
+        );
+        decide(
+            &self.settings,
+            &ring,
+            &key,
+            &self.candidates,
+            &self.tried,
+            self.draw,
+        )
+    }
+
+    /// Said again in the words of the design, apart from the code under test.
+    fn usable(&self, index: usize) -> bool {
+        let unhealthy = |candidate: &&Candidate| candidate.standing == Standing::Unhealthy;
+        let panic = self.settings.panic
+            && self.candidates.iter().filter(unhealthy).count() * 2 > self.candidates.len();
+        let standing = self.candidates[index].standing;
+        !self.tried.contains(&index)
+            && (standing == Standing::Usable || panic && standing == Standing::Unhealthy)
+    }
+}
+
+proptest! {
+    #[test]
+    fn equal_views_choose_equally(view in some_view()) {
+        prop_assert_eq!(view.decide(), view.decide());
+    }
+
+    #[test]
+    fn only_usable_workers_are_chosen(view in some_view()) {
+        match view.decide() {
+            Ok(decision) => prop_assert!(view.usable(decision.worker)),
+            Err(_) => prop_assert!((0..view.candidates.len()).all(|index| !view.usable(index))),
+        }
+    }
+
+    #[test]
+    fn explanations_agree_with_decisions(view in some_view()) {
+        let (ring, key) = (ring_of(&members(&view.weights)), prompt(view.text.as_bytes()));
+        let explanation = explain(&view.settings, &ring, &key, &view.candidates, &view.tried, view.draw);
+        let decision = view.decide();
+        prop_assert_eq!(explanation.decision, decision);
+        for row in explanation.rows {
+            let chosen = decision.ok().filter(|decision| decision.worker == row.index);
+            prop_assert_eq!(row.verdict == Verdict::Chosen, chosen.is_some());
+            if let Some(chosen) = chosen {
+                prop_assert_eq!(row.expected_tokens, chosen.expected_tokens);
+                prop_assert!(chosen.expected_tokens <= chosen.prompt_tokens);
+            }
+            let usable = matches!(row.verdict, Verdict::Chosen | Verdict::Eligible | Verdict::OverBound);
+            prop_assert_eq!(usable, view.usable(row.index));
+        }
+    }
+}

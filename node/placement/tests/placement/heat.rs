@@ -1,0 +1,146 @@
+//! Laws of heat and of homes by heat.
+
+use std::time::Duration;
+
+use grapevine_placement::heat::REPORT_LINKS_MAX;
+use grapevine_placement::{
+    HeatCounter, HeatReport, HeatSettings, HotSet, Key, PolicySettings, Ring, View, decide,
+};
+use proptest::prelude::*;
+
+use crate::common::{chat, equal_ring, idle, numbers, prompt};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A counter that has seen these keys, and what it tells.
+fn report(keys: impl IntoIterator<Item = Key>) -> HeatReport {
+    let mut counter = HeatCounter::new(&HeatSettings::default());
+    for key in keys {
+        counter.count(&key);
+    }
+    counter.report(SECOND).clone()
+}
+
+/// Prompts that share a system message of 2,000 tokens and differ behind it.
+fn shared(count: u64) -> impl Iterator<Item = Key> {
+    (0..count).map(|number| {
+        let own = format!("{number:08} {}", "q".repeat(2_000));
+        chat(&[("system", &"s".repeat(8_000)), ("user", &own)])
+    })
+}
+
+fn homes(ring: &Ring, hot: &HotSet) -> Vec<usize> {
+    let settings = PolicySettings::default();
+    let candidates = idle(ring.len());
+    let view = View { ring, hot };
+    let mut homes: Vec<_> = shared(400)
+        .map(|key| {
+            decide(&settings, view, &key, &candidates, &[], 0)
+                .unwrap()
+                .home
+        })
+        .collect();
+    homes.sort_unstable();
+    homes.dedup();
+    homes
+}
+
+#[test]
+fn what_everybody_sends_spreads_over_everybody() {
+    let ring = equal_ring(8);
+    assert_eq!(
+        homes(&ring, &HotSet::EMPTY).len(),
+        1,
+        "nothing is known to be hot"
+    );
+    let told = report(shared(400));
+    assert_eq!(homes(&ring, &HotSet::sum([&told])).len(), 8);
+}
+
+/// A prefix that carries little more than a worker's share stays on a few workers, and every replica that it is
+/// split over counts only a part of it.
+#[test]
+fn heat_is_the_sum_of_all_replicas() {
+    let ring = equal_ring(8);
+    let others = |from: u64| {
+        numbers(from)
+            .take(600)
+            .map(|number| prompt(format!("{number:04000}").as_bytes()))
+    };
+    let parts: Vec<_> = (0..4)
+        .map(|part| report(shared(100).chain(others(part))))
+        .collect();
+    let whole = HotSet::sum(&parts);
+    let width = homes(&ring, &whole).len();
+    assert!((2..8).contains(&width), "{width} homes");
+}
+
+#[test]
+fn hot_sets_nest() {
+    let ring = equal_ring(16);
+    let wide = homes(&ring, &HotSet::sum([&report(shared(400))]));
+    let others = numbers(9)
+        .take(1_600)
+        .map(|number| prompt(format!("{number:04000}").as_bytes()));
+    let narrow = homes(&ring, &HotSet::sum([&report(shared(400).chain(others))]));
+    assert!(narrow.len() < wide.len(), "{narrow:?} in {wide:?}");
+    assert!(
+        narrow.iter().all(|home| wide.contains(home)),
+        "{narrow:?} in {wide:?}"
+    );
+}
+
+#[test]
+fn counter_memory_is_bounded() {
+    let mut counter = HeatCounter::new(&HeatSettings::default());
+    for number in numbers(1).take(50_000) {
+        counter.count(&prompt(format!("{number:0900}").as_bytes()));
+        counter.count(&prompt(format!("{:0900}", number % 2_000).as_bytes()));
+    }
+    assert!(counter.report(SECOND).counts.len() <= REPORT_LINKS_MAX);
+    // Four thousand counted prompts at most: the flood does not even show in the size of the debug form.
+    assert!(format!("{counter:?}").len() < 1_000_000);
+}
+
+#[test]
+fn small_changes_are_not_told() {
+    let mut counter = HeatCounter::new(&HeatSettings::default());
+    shared(400).for_each(|key| counter.count(&key));
+    let first = counter.report(SECOND).clone();
+    // Decay of a second and two requests more: below an eighth.
+    shared(2).for_each(|key| counter.count(&key));
+    assert_eq!(*counter.report(2 * SECOND), first);
+    shared(400).for_each(|key| counter.count(&key));
+    let later = counter.report(3 * SECOND).clone();
+    assert!(
+        later.version > first.version && later.total > first.total,
+        "{later:?}"
+    );
+}
+
+#[test]
+fn heat_cools() {
+    let mut counter = HeatCounter::new(&HeatSettings::default());
+    shared(400).for_each(|key| counter.count(&key));
+    assert!(!counter.report(SECOND).counts.is_empty());
+    assert!(counter.report(1_200 * SECOND).counts.is_empty());
+}
+
+fn some_report() -> impl Strategy<Value = HeatReport> {
+    prop::collection::btree_map(0_u64..50, 0_u32..1_000, 0..30).prop_map(|counts| HeatReport {
+        version: 1,
+        total: counts.values().sum(),
+        counts: counts.into_iter().collect(),
+    })
+}
+
+proptest! {
+    #[test]
+    fn order_of_reports_is_irrelevant(mut reports in prop::collection::vec(some_report(), 0..6)) {
+        let forward = HotSet::sum(&reports);
+        reports.reverse();
+        let backward = HotSet::sum(&reports);
+        prop_assert_eq!(forward.digest(), backward.digest());
+        prop_assert_eq!(forward, backward);
+    }
+}

@@ -1,0 +1,298 @@
+//! Laws of what decisions leave behind and what other replicas add.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use grapevine_gossip::Agent;
+use grapevine_gossip::config::Facts;
+use grapevine_gossip::dry_run::DryRun;
+use grapevine_gossip::evidence::{Evidence, Heard, HeatReport, Retraction};
+use grapevine_gossip::worker::{RawWorker, Source, State, WorkerId, WorkerSpec};
+use grapevine_placement::{ClusterSettings, Key, KeyBuilder, Reason};
+
+use super::{Cluster, Placed, WorkerDefaults};
+use crate::agreement::{Samples, told};
+use crate::config::{BreakerConfig, HealthConfig};
+use crate::metrics::Metrics;
+use crate::proxy::sse::Usage;
+
+const MODEL: &str = "m";
+const WORKERS: usize = 4;
+
+struct House {
+    cluster: Cluster,
+    agent: Arc<Agent>,
+}
+
+fn house() -> House {
+    let mut metrics = Metrics::new();
+    let gossip = grapevine_gossip::Metrics::register(metrics.registry_mut());
+    let facts = Facts {
+        http: String::new(),
+        admin: String::new(),
+        version: "1".to_owned(),
+        settings: String::new(),
+    };
+    let agent = Arc::new(Agent::solo("c", "r1", &facts, gossip).expect("valid names"));
+    for number in 0..WORKERS {
+        let spec = WorkerSpec::new(RawWorker {
+            models: vec![MODEL.to_owned()],
+            ..RawWorker::at(format!("http://w{number}:8000"))
+        });
+        let id = format!("w{number}").parse().expect("an id");
+        agent
+            .configure(id, spec.expect("a worker"))
+            .expect("there is room");
+    }
+    let defaults = WorkerDefaults {
+        idle_max: Duration::from_secs(1),
+        breaker: BreakerConfig::default(),
+        health: HealthConfig::default(),
+    };
+    let (samples, _) = Samples::new();
+    let cluster = Cluster::new(
+        ClusterSettings::default(),
+        defaults,
+        &agent,
+        samples,
+        Arc::new(metrics),
+    );
+    cluster.update(&agent.view());
+    House { cluster, agent }
+}
+
+fn key(text: &str, turns: usize) -> Key {
+    let mut builder = KeyBuilder::new(&ClusterSettings::default().key, MODEL, b"");
+    for turn in 0..turns {
+        builder.begin_message("user");
+        builder.text(format!("{text} {turn} {}", "word ".repeat(800)));
+        builder.end_message();
+    }
+    builder.finish()
+}
+
+impl House {
+    fn place(&self, key: &Key) -> Placed {
+        let pool = self.cluster.fleet().pool(MODEL).expect("it is served");
+        self.cluster.place(&pool, key, &[]).expect("all are usable")
+    }
+
+    /// Tokens expected at each worker, in order of the workers, by evidence and credit.
+    fn expected(&self, key: &Key) -> Vec<u32> {
+        let pool = self.cluster.fleet().pool(MODEL).expect("it is served");
+        let mut rows = self.cluster.explain(&pool, key, false).rows;
+        rows.sort_by_key(|row| row.index);
+        rows.iter().map(|row| row.expected_tokens).collect()
+    }
+
+    fn hear_of(&self, worker: usize, epoch: u64, key: &Key) -> Evidence {
+        let evidence = Evidence {
+            worker: format!("w{worker}").parse().expect("an id"),
+            epoch,
+            links: key.marks().iter().map(|mark| mark.hash).collect(),
+        };
+        self.cluster.knowledge().hear([Heard::Evidence {
+            from: "r2".parse().expect("an id"),
+            evidence: evidence.clone(),
+        }]);
+        evidence
+    }
+}
+
+#[test]
+fn what_was_placed_is_expected_there() {
+    let house = house();
+    let first = house.place(&key("a", 2));
+    let next = key("a", 3);
+    let marks = key("a", 2).marks().last().expect("it has marks").tokens;
+    assert_eq!(house.expected(&next)[first.decision.worker], marks);
+    assert_eq!(
+        house.expected(&next).iter().filter(|t| **t > 0).count(),
+        1,
+        "nobody else is expected to hold it"
+    );
+    let again = house.place(&next);
+    assert_eq!(again.worker.id, first.worker.id);
+    assert_eq!(again.decision.expected_tokens, marks);
+}
+
+#[test]
+fn a_failed_attempt_is_forgotten() {
+    let house = house();
+    let before = house.expected(&key("a", 2));
+    let placed = house.place(&key("a", 2));
+    assert_ne!(house.expected(&key("a", 2)), before);
+    house
+        .cluster
+        .knowledge()
+        .failed(placed.taken.expect("recorded"));
+    assert_eq!(house.expected(&key("a", 2)), before);
+}
+
+#[test]
+fn a_settled_placement_is_not_taken_back() {
+    let house = house();
+    let mut placed = house.place(&key("a", 2));
+    let after = house.expected(&key("a", 2));
+    let mut taken = placed.taken.take().expect("recorded");
+    taken.settle();
+    house.cluster.knowledge().failed(taken);
+    assert_eq!(house.expected(&key("a", 2)), after);
+}
+
+#[test]
+fn answers_correct_what_is_expected() {
+    let house = house();
+    house.place(&key("a", 2));
+    let placed = house.place(&key("a", 3));
+    let taken = placed.taken.expect("recorded");
+    let prompt = u64::from(placed.decision.prompt_tokens);
+    // The worker's tokenizer makes half as many tokens of the text: all that was expected is there.
+    let cached = u64::from(taken.expected_tokens()) / 2;
+    let usage = |prompt_tokens, cached_tokens| Usage {
+        prompt_tokens,
+        completion_tokens: 1,
+        cached_tokens,
+    };
+    let before = house.expected(&key("a", 2));
+    let knowledge = house.cluster.knowledge();
+    knowledge.answered(&taken, &usage(prompt / 2, Some(cached)));
+    knowledge.answered(&taken, &usage(prompt, None));
+    assert_eq!(house.expected(&key("a", 2)), before);
+    let other = house.place(&key("b", 2));
+    knowledge.answered(&taken, &usage(prompt, Some(0)));
+    let tokens = house.expected(&key("b", 2))[other.decision.worker];
+    assert!(tokens > 0, "what was used later is still believed");
+}
+
+#[test]
+fn evidence_of_others_decides_and_is_passed_to_those_who_start() {
+    let house = house();
+    let conversation = key("a", 3);
+    let home = house.place(&key("other", 1)).decision.home;
+    let pool = house.cluster.fleet().pool(MODEL).expect("it is served");
+    let by_hash = house.cluster.explain(&pool, &conversation, false);
+    let by_hash = by_hash.decision.expect("all are usable").worker;
+    let elsewhere = (by_hash + 1) % WORKERS;
+    let said = house.hear_of(elsewhere, 0, &conversation);
+    let placed = house.place(&conversation);
+    assert_eq!(placed.decision.worker, elsewhere, "home {home}");
+    assert_eq!(placed.decision.reason, Reason::Evidence);
+    let told = house.cluster.evidence();
+    let links: Vec<u64> = told
+        .iter()
+        .filter(|evidence| evidence.worker == said.worker)
+        .flat_map(|evidence| evidence.links.clone())
+        .collect();
+    assert!(said.links.iter().all(|link| links.contains(link)));
+
+    let from = "r2".parse().expect("an id");
+    let retraction = Retraction {
+        worker: said.worker,
+        epoch: 0,
+        links: said.links,
+    };
+    house
+        .cluster
+        .knowledge()
+        .hear([Heard::Retraction { from, retraction }]);
+    assert_eq!(house.place(&conversation).decision.worker, by_hash);
+}
+
+#[test]
+fn heat_of_others_counts_until_they_are_gone() {
+    let house = house();
+    let from: grapevine_gossip::ReplicaId = "r2".parse().expect("an id");
+    let cool = house.cluster.knowledge().heat_digest();
+    let prompt = key("a", 1);
+    let mut counts: Vec<(u64, u32)> = prompt.marks().iter().map(|m| (m.hash, 1_000)).collect();
+    counts.push((prompt.model(), 1_000));
+    counts.sort_unstable();
+    let report = HeatReport {
+        version: 1,
+        counts,
+        total: 1_000,
+    };
+    let heat = Heard::Heat {
+        from: from.clone(),
+        report,
+    };
+    house.cluster.knowledge().hear([heat]);
+    assert_ne!(house.cluster.knowledge().heat_digest(), cool);
+    house.cluster.tick();
+    assert_ne!(house.cluster.knowledge().heat_digest(), cool);
+    house.cluster.knowledge().hear([Heard::Gone { from }]);
+    assert_eq!(house.cluster.knowledge().heat_digest(), cool);
+}
+
+#[test]
+fn a_dry_run_decides_alike_and_leaves_nothing() {
+    let house = house();
+    let conversation = key("a", 3);
+    house.hear_of(2, 0, &key("a", 2));
+    let question = || DryRun {
+        pool: MODEL.to_owned(),
+        key: told(&conversation),
+    };
+    let answer = house.cluster.dry_run(question()).expect("it is served");
+    assert_eq!(house.cluster.dry_run(question()).expect("the same"), answer);
+    let placed = house.place(&conversation);
+    assert_eq!(answer.worker, Some(placed.worker.id.clone()));
+    assert_eq!(answer.reason, placed.decision.reason.as_str());
+    assert_eq!(answer.expected_tokens, placed.decision.expected_tokens);
+
+    let unknown = DryRun {
+        pool: "unknown".to_owned(),
+        ..question()
+    };
+    assert_eq!(house.cluster.dry_run(unknown), None);
+    let mut broken = question();
+    broken.key.prompt_tokens = 0;
+    assert_eq!(house.cluster.dry_run(broken), None, "marks beyond its end");
+}
+
+#[tokio::test]
+async fn a_joining_worker_changes_no_ring_until_it_is_active() {
+    let House { cluster, agent } = house();
+    let before = cluster.fleet().digest();
+    let until_ms = agent.hybrid_ms() + 60_000;
+    let spec = WorkerSpec::new(RawWorker {
+        models: vec![MODEL.to_owned()],
+        state: State::Warming { until_ms },
+        ..RawWorker::at("http://new:8000")
+    });
+    let id: WorkerId = "new".parse().expect("an id");
+    let put = agent.put_worker(id.clone(), Source::Admin, spec.expect("a worker"));
+    put.await.expect("there is room");
+    cluster.update(&agent.view());
+    let fleet = cluster.fleet();
+    assert_eq!(fleet.digest(), before);
+    assert_eq!(fleet.whole().slots().len(), WORKERS);
+    assert_eq!(fleet.pool(MODEL).expect("served").slots().len(), WORKERS);
+    assert_eq!(
+        fleet.workers().count(),
+        WORKERS + 1,
+        "it is known, and probed"
+    );
+    assert_eq!(fleet.joining()[0].worker.id, id);
+    assert_eq!(fleet.prospective()[0].slots().len(), WORKERS + 1);
+    let probed = Arc::clone(&fleet.joining()[0].worker);
+
+    let stamp = agent
+        .view()
+        .worker(&id)
+        .and_then(|w| Some(w.warming.as_ref()?.stamp));
+    let finished = agent.finish_warming(&id, stamp.expect("it is warming"));
+    finished
+        .await
+        .expect("there is room")
+        .expect("it was warming");
+    cluster.update(&agent.view());
+    let fleet = cluster.fleet();
+    assert_ne!(fleet.digest(), before);
+    assert!(fleet.joining().is_empty() && fleet.prospective().is_empty());
+    let slots = fleet.whole();
+    let active = slots.slots().iter().find(|slot| slot.worker.id == id);
+    // The same connections, health and load.
+    assert!(active.is_some_and(|slot| Arc::ptr_eq(&slot.worker, &probed)));
+}

@@ -1,0 +1,225 @@
+//! Warm-up of a joining worker: the hottest prefixes that will move to it are computed there before it gets requests.
+//!
+//! A worker that is added while running is registered as `warming`, with an end, by the replica that was asked. It is
+//! known everywhere but in no ring, so rings change once, when it becomes active: when its warmer says so, or by
+//! itself at the end that was said. Whose word it is decides who warms it; nothing else is agreed upon.
+//!
+//! - `prompt.rs`: what is kept of a request, cut where its own part begins; pure.
+//! - `store.rs`: the hot prompts that are kept, in memory only; pure, bounded.
+//! - `plan.rs`: which of them will be looked for on the new worker; pure.
+//! - `run.rs`: the warm-ups that are under way.
+//!
+//! Prompts are never logged and never leave the process, except to workers. Rules, each a test of that name:
+//! `ordinary_requests_are_not_kept`, `memory_is_bounded`, `what_cooled_is_forgotten`.
+
+mod metrics;
+mod plan;
+mod prompt;
+mod run;
+mod store;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use grapevine_gossip::Agent;
+use grapevine_gossip::worker::{State, WorkerId, WorkerSpec};
+use grapevine_placement::{HotSet, Key, Link};
+use http::HeaderValue;
+
+pub use self::metrics::WarmupMetrics;
+use self::prompt::{Asked, NotKept};
+use self::store::Store;
+use crate::api::Endpoint;
+use crate::cluster::{Cluster, Pool};
+use crate::config::{TimeoutConfig, WarmupConfig};
+use crate::metrics::{EventLabels, Metrics};
+use crate::shutdown::Phase;
+
+/// Requests of the last minute, by half-life, that make a prefix worth keeping; in the units of a
+/// [`HotSet`]. A conversation alone hardly gets there.
+const WORTH_KEEPING: u64 = 8 * 16;
+/// Largest body that is looked at, in bytes: reading one costs about a millisecond for each of these.
+const BODY_BYTES_MAX: usize = 4 << 20;
+
+/// What warm-ups are made of.
+pub struct WarmUpParts {
+    /// Who warms what, and when it is over.
+    pub agent: Arc<Agent>,
+    /// Fleet, heat, and what is known of caches.
+    pub cluster: Arc<Cluster>,
+    /// Where to count.
+    pub metrics: Arc<Metrics>,
+    /// Limits.
+    pub config: WarmupConfig,
+    /// For connections to workers.
+    pub timeouts: TimeoutConfig,
+    /// Sent to workers.
+    pub authorization: Option<HeaderValue>,
+    /// Where this replica is between start and end.
+    pub phase: Phase,
+}
+
+/// How far a warm-up of this replica is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Progress {
+    /// Prompts that were computed on it.
+    pub warmed: usize,
+    /// Prompts that it refused, or that failed.
+    pub failed: usize,
+    /// Prompts in all; 0 until that is known.
+    pub of: usize,
+}
+
+/// Hot prompts, and the warm-ups of this replica.
+pub struct WarmUps {
+    parts: WarmUpParts,
+    store: Mutex<Store>,
+    progress: Mutex<BTreeMap<WorkerId, Progress>>,
+}
+
+impl std::fmt::Debug for WarmUps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WarmUps").finish_non_exhaustive()
+    }
+}
+
+impl WarmUps {
+    /// Nothing kept, nothing under way. [`WarmUps::run`] does the rest.
+    pub fn new(parts: WarmUpParts) -> Self {
+        let store = Store::new(parts.config.entries as usize, parts.config.bytes.as_usize());
+        Self {
+            parts,
+            store: Mutex::new(store),
+            progress: Mutex::default(),
+        }
+    }
+
+    /// Looks at a request that a worker took. Nearly free: a copy is made only of a prompt whose prefix is warm and
+    /// not kept yet.
+    pub fn offer(&self, endpoint: Endpoint, pool: &Pool, key: &Key, body: &Bytes) {
+        if !self.parts.config.enabled || !matches!(endpoint, Endpoint::Chat | Endpoint::Completions)
+        {
+            return;
+        }
+        let hot = self.parts.cluster.knowledge().hot();
+        let Some(depth) = deepest_worth_keeping(&hot, key) else {
+            return;
+        };
+        if body.len() > BODY_BYTES_MAX || !self.store().wants(depth.hash, hot.count(depth.hash)) {
+            return;
+        }
+        let asked = Asked {
+            endpoint,
+            model: pool.label(),
+            body,
+            key,
+            settings: &self.parts.cluster.settings().key,
+        };
+        let event = match prompt::cut(&asked, depth, self.parts.config.entry_bytes.as_usize()) {
+            Ok(prompt) => self.store().keep(prompt, &hot),
+            Err(why) => {
+                self.store().refuse(depth.hash);
+                match why {
+                    NotKept::TooLarge => "too_large",
+                    NotKept::Unreadable => "unreadable",
+                }
+            }
+        };
+        let labels = EventLabels { event };
+        let events = &self.parts.metrics.warmup.prompt_events;
+        events.get_or_create(&labels).inc();
+    }
+
+    /// The state in which a new worker joins: warming if this replica has prompts for it, else active at once.
+    /// A worker that is in use already stays in its state.
+    pub fn joining_state(&self, id: &WorkerId, spec: &WorkerSpec) -> State {
+        let is_new = self.parts.agent.view().worker(id).is_none();
+        let is_needed = !self.parts.cluster.fleet().is_empty();
+        if spec.state() != State::Active || !is_new || !is_needed {
+            return spec.state();
+        }
+        if !self.parts.config.enabled || !self.store().has_any_of(spec.models()) {
+            return State::Active;
+        }
+        let limit = u64::try_from(self.parts.config.limit.as_millis()).unwrap_or(u64::MAX);
+        State::Warming {
+            until_ms: self.parts.agent.hybrid_ms().saturating_add(limit),
+        }
+    }
+
+    /// How far this replica is with warming a worker; `None` if it does not.
+    pub fn progress(&self, id: &WorkerId) -> Option<Progress> {
+        self.running().get(id).copied()
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Progress>> {
+        // Counters of a display: whole whatever panicked.
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        // Every change under the lock is one call into a pure part.
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what cooled, and says what is kept.
+    fn tick(&self) {
+        let hot = self.parts.cluster.knowledge().hot();
+        let mut store = self.store();
+        let cooled = store.forget_cooled(&hot);
+        let (entries, bytes) = (store.len(), store.bytes());
+        drop(store);
+        let metrics = &self.parts.metrics.warmup;
+        let event = "cooled";
+        let events = metrics.prompt_events.get_or_create(&EventLabels { event });
+        events.inc_by(cooled as u64);
+        metrics.prompts_kept.set(entries as i64);
+        metrics.prompts_kept_bytes.set(bytes as i64);
+    }
+}
+
+/// The last mark of a prompt down to which all marks are worth keeping.
+fn deepest_worth_keeping(hot: &HotSet, key: &Key) -> Option<Link> {
+    let is_worth = |mark: &&Link| hot.count(mark.hash) >= WORTH_KEEPING;
+    key.marks().iter().take_while(is_worth).last().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use grapevine_placement::{HeatReport, KeyBuilder, KeySettings};
+
+    use super::*;
+
+    fn key(texts: &[&str]) -> Key {
+        let mut builder = KeyBuilder::new(&KeySettings::default(), "m", b"");
+        for text in texts {
+            builder.begin_message("user");
+            builder.text(text);
+            builder.end_message();
+        }
+        builder.finish()
+    }
+
+    #[test]
+    fn ordinary_requests_are_not_kept() {
+        let shared = "system ".repeat(400);
+        let key = key(&[&shared, &"own ".repeat(1_000)]);
+        let told = |count: u32, marks: usize| {
+            let mut counts: Vec<(u64, u32)> = key.marks()[..marks]
+                .iter()
+                .map(|mark| (mark.hash, count))
+                .collect();
+            counts.sort_unstable();
+            HotSet::sum([&HeatReport {
+                version: 1,
+                counts,
+                total: 16 * 1_000,
+            }])
+        };
+        assert_eq!(deepest_worth_keeping(&HotSet::EMPTY, &key), None);
+        assert_eq!(deepest_worth_keeping(&told(16 * 7, 4), &key), None);
+        let found = deepest_worth_keeping(&told(16 * 8, 4), &key);
+        assert_eq!(found, Some(key.marks()[3]));
+    }
+}

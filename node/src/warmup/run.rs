@@ -1,0 +1,279 @@
+//! Run: the warm-ups that are under way, one task each.
+//!
+//! The view of the registry says which there are: whoever wrote the word `warming` does the warming, and a word that
+//! is replaced (the worker was removed, drained, changed, or its time is over) ends its task.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use grapevine_gossip::hlc::Stamp;
+use grapevine_gossip::registry::Warming;
+use grapevine_gossip::worker::WorkerId;
+use grapevine_placement::Health;
+use http::{HeaderMap, HeaderValue, Method, Uri, header};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::plan::{Planned, plan};
+use super::{Progress, WarmUps};
+use crate::metrics::ResultLabels;
+use crate::proxy::attempt::{self, AttemptLimits, Failure, Outgoing};
+use crate::proxy::headers::REQUEST_ID;
+use crate::proxy::request_id;
+use crate::proxy::worker_body::WorkerBody;
+use crate::upstream::Worker;
+
+/// How often cooled prompts are forgotten.
+const TICK: Duration = Duration::from_secs(1);
+/// How often it is looked whether a new worker answers.
+const LOOK: Duration = Duration::from_millis(50);
+/// A healthy worker that has not said by now when it started does not say it.
+const STARTED_WITHIN: Duration = Duration::from_secs(1);
+/// Bytes of an answer's first event that are held; one token is asked for.
+const HELD_BYTES: usize = 64 * 1024;
+
+/// How a warm-up ended, as metric label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Everything that was planned was sent; the worker is active.
+    Complete,
+    /// Nothing will move to it that is kept here; the worker is active.
+    Nothing,
+    /// Its time is over; the worker is active.
+    OutOfTime,
+    /// It stopped answering; it becomes active when the time is over, if nobody says otherwise.
+    Unhealthy,
+    /// Somebody said something else of the worker, or this replica leaves.
+    Cancelled,
+}
+
+impl End {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Nothing => "nothing",
+            Self::OutOfTime => "out_of_time",
+            Self::Unhealthy => "unhealthy",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl WarmUps {
+    /// Warms what this replica is to warm, until it ends.
+    pub async fn run(self: Arc<Self>) {
+        let mut views = self.parts.agent.watch();
+        let mut under_way: BTreeMap<(WorkerId, Stamp), CancellationToken> = BTreeMap::new();
+        let mut tasks = JoinSet::new();
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let view = Arc::clone(&views.borrow_and_update());
+            let ours: BTreeMap<(WorkerId, Stamp), &Warming> = view
+                .workers()
+                .iter()
+                .filter_map(|worker| Some((worker, worker.warming.as_ref()?)))
+                .filter(|(_, warming)| warming.by == *self.parts.agent.replica())
+                .map(|(worker, warming)| ((worker.id.clone(), warming.stamp), warming))
+                .collect();
+            under_way.retain(|which, stop| {
+                let goes_on = ours.contains_key(which);
+                if !goes_on {
+                    stop.cancel();
+                }
+                goes_on
+            });
+            for (which, warming) in ours {
+                under_way.entry(which).or_insert_with_key(|(id, _)| {
+                    let stop = CancellationToken::new();
+                    let task = Arc::clone(&self).warm(id.clone(), warming.clone(), stop.clone());
+                    tasks.spawn(task);
+                    stop
+                });
+            }
+            tokio::select! {
+                () = self.parts.phase.leaving() => break,
+                changed = views.changed() => if changed.is_err() { break },
+                _ = tick.tick() => self.tick(),
+                _ = tasks.join_next(), if !tasks.is_empty() => {}
+            }
+        }
+        under_way.values().for_each(CancellationToken::cancel);
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// One warm-up from its word to its end.
+    async fn warm(self: Arc<Self>, id: WorkerId, warming: Warming, stop: CancellationToken) {
+        let begun = Instant::now();
+        let left = warming
+            .until_ms
+            .saturating_sub(self.parts.agent.hybrid_ms());
+        let by = begun + Duration::from_millis(left);
+        self.running().insert(id.clone(), Progress::default());
+        let end = tokio::select! {
+            biased;
+            end = self.fill(&id, by) => end,
+            () = sleep_until(by) => End::OutOfTime,
+            // The view changes at the end of the time, too.
+            () = stop.cancelled() => if Instant::now() >= by { End::OutOfTime } else { End::Cancelled },
+        };
+        if matches!(end, End::Complete | End::Nothing) {
+            let finished = self.parts.agent.finish_warming(&id, warming.stamp).await;
+            if let Err(error) = finished {
+                tracing::warn!(worker = id.as_str(), %error, "the end of the warm-up was not registered");
+            }
+        }
+        let progress = self.running().remove(&id).unwrap_or_default();
+        let elapsed = begun.elapsed();
+        let metrics = &self.parts.metrics.warmup;
+        let result = end.as_str();
+        metrics.ended.get_or_create(&ResultLabels { result }).inc();
+        metrics.seconds.observe(elapsed.as_secs_f64());
+        tracing::info!(
+            worker = id.as_str(),
+            result,
+            warmed = progress.warmed,
+            failed = progress.failed,
+            of = progress.of,
+            ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            "warm-up of a joining worker ended"
+        );
+    }
+
+    /// Sends what will be looked for on the worker, hottest first.
+    async fn fill(&self, id: &WorkerId, by: Instant) -> End {
+        if self.store().len() == 0 {
+            // A replica that restarted meanwhile has nothing for it.
+            return End::Nothing;
+        }
+        let worker = self.answering(id).await;
+        let planned = {
+            let fleet = self.parts.cluster.fleet();
+            let hot = self.parts.cluster.knowledge().hot();
+            let prompts = self.store().hottest(&hot);
+            let most = self.parts.config.prompts as usize;
+            plan(fleet.prospective(), id, &hot, prompts, most)
+        };
+        if planned.is_empty() {
+            return End::Nothing;
+        }
+        self.note(id, |progress| progress.of = planned.len());
+        tracing::info!(
+            worker = id.as_str(),
+            prompts = planned.len(),
+            within_ms = u64::try_from((by - Instant::now()).as_millis()).unwrap_or(u64::MAX),
+            "warm-up of a joining worker begins"
+        );
+        let mut queue = planned.into_iter();
+        let mut sent = JoinSet::new();
+        loop {
+            while sent.len() < self.parts.config.concurrency as usize
+                && let Some(next) = queue.next()
+            {
+                sent.spawn(self.send(&worker, next, by));
+            }
+            let Some(result) = sent.join_next().await else {
+                return End::Complete;
+            };
+            // A task that panicked has said so; its prompt counts as failed.
+            let result = match result {
+                Ok((Ok(()), done)) => {
+                    let knowledge = self.parts.cluster.knowledge();
+                    knowledge.warmed(&done.pool, done.worker, &done.prompt.key);
+                    self.note(id, |progress| progress.warmed += 1);
+                    "warmed"
+                }
+                Ok((Err(why), _)) => {
+                    self.note(id, |progress| progress.failed += 1);
+                    why
+                }
+                Err(_) => "panicked",
+            };
+            let sent = &self.parts.metrics.warmup.prompts;
+            sent.get_or_create(&ResultLabels { result }).inc();
+            if result == "unreachable" || !worker.health.is_usable() {
+                return End::Unhealthy;
+            }
+        }
+    }
+
+    /// Waits until the worker passes its probes, its models are known, and it said when it started: knowledge about
+    /// a worker is dropped when that changes.
+    async fn answering(&self, id: &WorkerId) -> Arc<Worker> {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut healthy_since = None;
+        loop {
+            looks.tick().await;
+            let fleet = self.parts.cluster.fleet();
+            let Some(slot) = fleet.joining().iter().find(|slot| slot.worker.id == *id) else {
+                continue;
+            };
+            let worker = &slot.worker;
+            if worker.health.probes() != Health::Healthy {
+                healthy_since = None;
+                continue;
+            }
+            let since: &mut Instant = healthy_since.get_or_insert_with(Instant::now);
+            let has_said = worker.epoch.load(Ordering::Relaxed) > 0;
+            let is_known = has_said || since.elapsed() >= STARTED_WITHIN;
+            if is_known && !worker.models.load().is_empty() {
+                return Arc::clone(worker);
+            }
+        }
+    }
+
+    /// One prompt, on one of our own connections. A prompt gets half of the whole time at most.
+    fn send(
+        &self,
+        worker: &Arc<Worker>,
+        planned: Planned,
+        by: Instant,
+    ) -> impl Future<Output = (Result<(), &'static str>, Planned)> + Send + use<> {
+        let worker = Arc::clone(worker);
+        let connect = self.parts.timeouts.connect;
+        let limits = AttemptLimits {
+            connect,
+            first_token: by.min(Instant::now() + self.parts.config.limit / 2),
+            held_bytes: HELD_BYTES,
+        };
+        let outgoing = self.outgoing(&planned);
+        async move {
+            let result = match attempt::attempt(&worker, &outgoing, limits).await {
+                Ok(answer) if answer.status().is_success() => Ok(()),
+                Ok(_) => Err("refused"),
+                Err(Failure::Connect(_) | Failure::Closed(_)) => Err("unreachable"),
+                Err(Failure::Late) => Err("late"),
+                Err(failure) if failure.is_back_pressure() => Err("back_pressure"),
+                Err(_) => Err("refused"),
+            };
+            (result, planned)
+        }
+    }
+
+    fn outgoing(&self, planned: &Planned) -> Outgoing {
+        let mut headers = HeaderMap::new();
+        let json = HeaderValue::from_static("application/json");
+        headers.insert(header::CONTENT_TYPE, json);
+        headers.insert(REQUEST_ID, request_id::of_warm_up());
+        if let Some(authorization) = &self.parts.authorization {
+            headers.insert(header::AUTHORIZATION, authorization.clone());
+        }
+        Outgoing {
+            method: Method::POST,
+            target: Uri::from_static(planned.prompt.path()),
+            headers,
+            body: WorkerBody::unchanged(planned.prompt.body.clone()),
+            stream: false,
+        }
+    }
+
+    fn note(&self, id: &WorkerId, change: impl FnOnce(&mut Progress)) {
+        if let Some(progress) = self.running().get_mut(id) {
+            change(progress);
+        }
+    }
+}

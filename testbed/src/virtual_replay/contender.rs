@@ -1,0 +1,255 @@
+//! Contenders: the rules that are compared. All but the references go through the real placement code.
+
+use std::time::Duration;
+
+use grapevine_placement::{
+    Bound, HashBound, HeatSettings, Policy, PolicySettings, Price, Ratio, SketchSettings,
+};
+
+/// How a replica chooses.
+#[derive(Debug, Clone)]
+pub enum Rule {
+    /// The router's code with these settings.
+    Placement {
+        /// Passed to every decision.
+        settings: Box<PolicySettings>,
+        /// What replicas tell each other.
+        shared: Shared,
+    },
+    /// Fewest tokens that wait for prefill; ties drawn.
+    LeastPending,
+    /// One router with complete knowledge: true queues and contents, pending + 4 new + 0.05 context.
+    Oracle,
+}
+
+/// What replicas tell each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shared {
+    /// In-flight counts.
+    pub load: bool,
+    /// Placements.
+    pub evidence: Evidence,
+    /// Heat.
+    pub heat: bool,
+    /// Damp load by age.
+    pub damped: bool,
+    /// Bound a replica's own requests, too; this is not told, but belongs to what counts as load.
+    pub own_bound: bool,
+}
+
+/// Which placements are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// Nothing is remembered at all.
+    Off,
+    /// Each replica remembers its own.
+    Own,
+    /// Those that did not go to the home.
+    Deviating,
+    /// All.
+    All,
+}
+
+/// A rule with its name.
+#[derive(Debug, Clone)]
+pub struct Contender {
+    /// Name in tables.
+    pub name: String,
+    /// How it chooses.
+    pub rule: Rule,
+    /// Limits of its sketch.
+    pub sketch: SketchSettings,
+}
+
+const ALL: Shared = Shared {
+    load: true,
+    evidence: Evidence::All,
+    heat: true,
+    damped: true,
+    own_bound: true,
+};
+
+fn ratio(value: f64) -> Ratio {
+    Ratio::new(value).expect("a constant in range")
+}
+
+impl Contender {
+    fn placement(name: &str, settings: PolicySettings, shared: Shared) -> Self {
+        Self {
+            name: name.to_owned(),
+            rule: Rule::Placement {
+                settings: Box::new(settings),
+                shared,
+            },
+            sketch: SketchSettings {
+                age_max: Duration::from_secs(1_200),
+                ..SketchSettings::default()
+            },
+        }
+    }
+
+    /// The default policy.
+    pub fn prefix() -> Self {
+        Self::placement("prefix", PolicySettings::default(), ALL)
+    }
+
+    /// One router that knows everything.
+    pub fn oracle() -> Self {
+        Self {
+            name: "oracle".to_owned(),
+            rule: Rule::Oracle,
+            ..Self::prefix()
+        }
+    }
+
+    /// All policies, the default one first.
+    pub fn policies() -> Vec<Self> {
+        let of = |policy| PolicySettings {
+            policy,
+            ..PolicySettings::default()
+        };
+        let own = Shared {
+            load: false,
+            evidence: Evidence::Own,
+            heat: false,
+            damped: true,
+            own_bound: true,
+        };
+        let bounded = |hash_bound| PolicySettings {
+            hash_bound,
+            ..of(Policy::ConsistentHash)
+        };
+        vec![
+            Self::prefix(),
+            Self {
+                name: "least_pending".to_owned(),
+                rule: Rule::LeastPending,
+                ..Self::prefix()
+            },
+            Self::placement("least_request", of(Policy::LeastRequest), ALL),
+            Self::placement("cache_aware shared", of(Policy::CacheAware), ALL),
+            Self::placement("cache_aware own", of(Policy::CacheAware), own),
+            Self::placement("consistent_hash", of(Policy::ConsistentHash), ALL),
+            Self::placement(
+                "chwbl requests",
+                bounded(HashBound::Requests(ratio(1.25))),
+                ALL,
+            ),
+            Self::placement(
+                "chwbl pending",
+                bounded(HashBound::PrefillTokens(ratio(1.25))),
+                ALL,
+            ),
+            Self::placement("power_of_two", of(Policy::PowerOfTwo), ALL),
+            Self::placement("round_robin", of(Policy::RoundRobin), ALL),
+            Self::placement("random", of(Policy::Random), ALL),
+        ]
+    }
+
+    /// The default policy with one part changed or left out.
+    pub fn ablations() -> Vec<Self> {
+        let base = PolicySettings::default();
+        let Price::Additive {
+            prefill: p,
+            context: c,
+            tolerance: t,
+        } = Price::ADDITIVE
+        else {
+            return Vec::new();
+        };
+        let price = |prefill: f64, context: f64, tolerance: f64| PolicySettings {
+            price: Price::Additive {
+                prefill: ratio(prefill),
+                context: ratio(context),
+                tolerance: ratio(tolerance),
+            },
+            ..base
+        };
+        let heat = |share: f64| PolicySettings {
+            heat: HeatSettings {
+                share: ratio(share),
+                ..base.heat
+            },
+            ..base
+        };
+        let told = |name, evidence| Self::placement(name, base, Shared { evidence, ..ALL });
+        vec![
+            Self::prefix(),
+            Self::placement("price 1", price(1.0, c.get(), t.get()), ALL),
+            Self::placement("price 2", price(2.0, c.get(), t.get()), ALL),
+            Self::placement("price 4", price(4.0, c.get(), t.get()), ALL),
+            Self::placement("no context price", price(p.get(), 0.0, t.get()), ALL),
+            Self::placement("no tolerance", price(p.get(), c.get(), 0.0), ALL),
+            Self::placement("tolerance 0.25", price(p.get(), c.get(), 0.25), ALL),
+            Self::placement("tolerance 1", price(p.get(), c.get(), 1.0), ALL),
+            Self::placement("tolerance 2", price(p.get(), c.get(), 2.0), ALL),
+            Self::placement(
+                "multiplicative",
+                PolicySettings {
+                    price: Price::MULTIPLICATIVE,
+                    ..base
+                },
+                ALL,
+            ),
+            Self::placement(
+                "no bound",
+                PolicySettings {
+                    bound: Bound {
+                        factor: ratio(1e6),
+                        slack: ratio(1e6),
+                    },
+                    ..base
+                },
+                ALL,
+            ),
+            Self::placement(
+                "hard bound",
+                PolicySettings {
+                    outer_bound: ratio(1.0),
+                    ..base
+                },
+                ALL,
+            ),
+            Self::placement(
+                "no own bound",
+                base,
+                Shared {
+                    own_bound: false,
+                    ..ALL
+                },
+            ),
+            Self::placement("all choices", PolicySettings { choices: 0, ..base }, ALL),
+            Self::placement("no heat", heat(0.0), ALL),
+            Self::placement("heat 0.25", heat(0.25), ALL),
+            Self::placement("heat 1", heat(1.0), ALL),
+            Self::placement(
+                "no credit",
+                PolicySettings {
+                    home_credit: ratio(0.0),
+                    ..base
+                },
+                ALL,
+            ),
+            told("evidence deviating", Evidence::Deviating),
+            told("evidence own", Evidence::Own),
+            told("no evidence", Evidence::Off),
+            Self::placement(
+                "no damping",
+                base,
+                Shared {
+                    damped: false,
+                    ..ALL
+                },
+            ),
+            Self::placement("no load", base, Shared { load: false, ..ALL }),
+        ]
+    }
+
+    /// The contender of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        let mut all = Self::policies();
+        all.extend(Self::ablations());
+        all.push(Self::oracle());
+        all.into_iter().find(|contender| contender.name == name)
+    }
+}

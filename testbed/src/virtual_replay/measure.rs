@@ -1,0 +1,134 @@
+//! What a run measured.
+
+use serde::Serialize;
+
+/// Results of one run, over the requests after the warm-up.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Outcome {
+    /// Requests that count.
+    pub requests: usize,
+    /// Cached prompt tokens over prompt tokens.
+    pub hit_rate: f64,
+    /// Prompt tokens that another worker held at the placement and the chosen one did not, of all.
+    pub elsewhere: f64,
+    /// Prompt tokens that were computed before and that no worker held any more, of all.
+    pub gone: f64,
+    /// Time to the first token in ms.
+    pub ttft_mean_ms: f64,
+    /// Median.
+    pub ttft_p50_ms: f64,
+    /// 90th percentile.
+    pub ttft_p90_ms: f64,
+    /// 99th percentile.
+    pub ttft_p99_ms: f64,
+    /// Part of the requests whose first token came within the limit.
+    pub good_share: f64,
+    /// Good requests a second.
+    pub goodput: f64,
+    /// Mean over samples of 500 ms of the most requests on a worker over the mean.
+    pub imbalance: f64,
+    /// Samples in which a worker had more than max(1.5 x mean, mean + 4) requests, of all samples.
+    pub over_bound: f64,
+    /// Largest excess over that bound in a sample, in requests.
+    pub worst_excess: f64,
+    /// Part of sampled requests that another replica would have placed alike; NaN with one replica
+    /// and for the references.
+    pub agreement: f64,
+    /// Evidence told, in bytes of marks a request.
+    pub evidence_bytes: f64,
+    /// Entries of the fullest sketch.
+    pub sketch_entries: usize,
+    /// Answers that corrected a sketch, per request.
+    pub corrections: f64,
+}
+
+/// Collects samples of a run.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    ttft_us: Vec<u64>,
+    prompt_tokens: u64,
+    elsewhere: u64,
+    gone: u64,
+    cached_tokens: u64,
+    good: usize,
+    pub(super) bad: usize,
+    agreed: usize,
+    asked: usize,
+    samples: usize,
+    imbalance: f64,
+    over: usize,
+    worst: f64,
+    pub(super) marks_told: u64,
+    pub(super) placed: u64,
+}
+
+impl Meter {
+    pub(super) fn first_token(&mut self, us: u64, in_tokens: u32, cached: u32, limit_us: u64) {
+        self.ttft_us.push(us);
+        self.prompt_tokens += u64::from(in_tokens);
+        self.cached_tokens += u64::from(cached);
+        if us <= limit_us {
+            self.good += 1;
+        } else {
+            self.bad += 1;
+        }
+    }
+
+    /// Prompt tokens that another worker holds and the chosen one does not, and those that were evicted everywhere.
+    pub(super) fn lost(&mut self, elsewhere: u32, gone: u32) {
+        self.elsewhere += u64::from(elsewhere);
+        self.gone += u64::from(gone);
+    }
+
+    pub(super) fn asked(&mut self, agreed: bool) {
+        self.asked += 1;
+        self.agreed += usize::from(agreed);
+    }
+
+    pub(super) fn sample(&mut self, requests: impl Iterator<Item = usize> + Clone) {
+        let count = requests.clone().count() as f64;
+        let most = requests.clone().max().unwrap_or(0) as f64;
+        let mean = requests.sum::<usize>() as f64 / count;
+        if mean <= 0.0 {
+            return;
+        }
+        self.samples += 1;
+        self.imbalance += most / mean;
+        let excess = most - (1.5 * mean).max(mean + 4.0);
+        self.over += usize::from(excess > 0.0);
+        self.worst = self.worst.max(excess);
+    }
+
+    pub(super) fn outcome(mut self, seconds: f64) -> Outcome {
+        self.ttft_us.sort_unstable();
+        let count = self.ttft_us.len();
+        let at = |share: f64| {
+            let index = (share * count as f64) as usize;
+            self.ttft_us
+                .get(index.min(count.saturating_sub(1)))
+                .map_or(0.0, |&us| us as f64 / 1e3)
+        };
+        let of = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        let sum: u64 = self.ttft_us.iter().sum();
+        Outcome {
+            requests: count,
+            hit_rate: of(self.cached_tokens as f64, self.prompt_tokens as f64),
+            elsewhere: of(self.elsewhere as f64, self.prompt_tokens as f64),
+            gone: of(self.gone as f64, self.prompt_tokens as f64),
+            ttft_mean_ms: of(sum as f64 / 1e3, count as f64),
+            ttft_p50_ms: at(0.5),
+            ttft_p90_ms: at(0.9),
+            ttft_p99_ms: at(0.99),
+            good_share: of(self.good as f64, count as f64),
+            goodput: of(self.good as f64, seconds),
+            imbalance: of(self.imbalance, self.samples as f64),
+            over_bound: of(self.over as f64, self.samples as f64),
+            worst_excess: self.worst,
+            // Not a number when nobody was asked.
+            agreement: self.agreed as f64 / self.asked as f64,
+            evidence_bytes: of(8.0 * self.marks_told as f64, self.placed as f64),
+            sketch_entries: 0,
+            corrections: 0.0,
+        }
+    }
+}

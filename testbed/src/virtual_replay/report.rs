@@ -1,0 +1,211 @@
+//! The comparison as a table, as CSV and as a plot.
+
+use std::fmt::Write as _;
+
+use super::grid::Line;
+
+/// A table for people, one block a load.
+pub fn table(lines: &[Line]) -> String {
+    let mut text = String::new();
+    let mut load = None;
+    for line in lines {
+        if load != Some(&line.load) {
+            load = Some(&line.load);
+            let _ = writeln!(
+                text,
+                "\n{} at {:.1} requests/s\n{:<22} {:>2} {:>3} {:>4} {:>5} {:>6} {:>6} {:>8} {:>7} {:>7} {:>8} {:>7} {:>6} {:>6} {:>6}",
+                line.load,
+                line.rate,
+                "policy",
+                "R",
+                "W",
+                "ms",
+                "loss",
+                "cap %",
+                "hit %",
+                "TTFT ms",
+                "p50",
+                "p90",
+                "p99",
+                "good/s",
+                "imbal",
+                "over %",
+                "agree",
+            );
+        }
+        let or_dash = |number: f64, text: String| {
+            if number.is_nan() {
+                "-".to_owned()
+            } else {
+                text
+            }
+        };
+        let capacity = or_dash(line.capacity, format!("{:.1}", line.capacity * 100.0));
+        let o = &line.outcome;
+        let _ = writeln!(
+            text,
+            "{:<22} {:>2} {:>3} {:>4} {:>5} {:>6} {:>6.1} {:>8.0} {:>7.0} {:>7.0} {:>8.0} {:>7.1} {:>6.2} {:>6.2} {:>6}",
+            line.policy,
+            line.replicas,
+            line.workers,
+            line.load_age_ms,
+            line.loss,
+            capacity,
+            o.hit_rate * 100.0,
+            o.ttft_mean_ms,
+            o.ttft_p50_ms,
+            o.ttft_p90_ms,
+            o.ttft_p99_ms,
+            o.goodput,
+            o.imbalance,
+            o.over_bound * 100.0,
+            or_dash(o.agreement, format!("{:.3}", o.agreement)),
+        );
+    }
+    text
+}
+
+/// All numbers, one line a run.
+pub fn csv(lines: &[Line]) -> String {
+    let mut text = String::from(
+        "load,policy,replicas,workers,load_age_ms,loss,rate,capacity,requests,hit_rate,elsewhere,gone,ttft_mean_ms,ttft_p50_ms,\
+         ttft_p90_ms,ttft_p99_ms,good_share,goodput,imbalance,over_bound,worst_excess,agreement,evidence_bytes,\
+         sketch_entries,corrections\n",
+    );
+    for line in lines {
+        let o = &line.outcome;
+        let numbers = [
+            line.loss,
+            line.rate,
+            line.capacity,
+            o.requests as f64,
+            o.hit_rate,
+            o.elsewhere,
+            o.gone,
+            o.ttft_mean_ms,
+            o.ttft_p50_ms,
+            o.ttft_p90_ms,
+            o.ttft_p99_ms,
+            o.good_share,
+            o.goodput,
+            o.imbalance,
+            o.over_bound,
+            o.worst_excess,
+            o.agreement,
+            o.evidence_bytes,
+            o.sketch_entries as f64,
+            o.corrections,
+        ];
+        let _ = write!(
+            text,
+            "{},{},{},{},{}",
+            line.load, line.policy, line.replicas, line.workers, line.load_age_ms
+        );
+        for number in numbers {
+            // Empty where nothing was measured.
+            let _ = if number.is_nan() {
+                write!(text, ",")
+            } else {
+                write!(text, ",{}", (number * 1e6).round() / 1e6)
+            };
+        }
+        text.push('\n');
+    }
+    text
+}
+
+const PANEL: (f64, f64) = (330.0, 26.0);
+const BAR: f64 = 17.0;
+const LABEL: f64 = 130.0;
+const COLUMNS: usize = 2;
+
+/// Bars of the good share at 90 % load, or of the capacity where it was searched: a panel for each load.
+pub fn svg(lines: &[Line]) -> String {
+    let mut panels: Vec<(String, Vec<&Line>)> = Vec::new();
+    for line in lines {
+        let lost = if line.loss > 0.0 {
+            format!(", {:.0} % of gossip lost", line.loss * 100.0)
+        } else {
+            String::new()
+        };
+        let name = format!(
+            "{}, R = {}, {} workers, {} ms{lost}",
+            line.load, line.replicas, line.workers, line.load_age_ms
+        );
+        match panels.iter_mut().find(|(known, _)| *known == name) {
+            // A rule that several parts of a grid ask for has one bar: numbers of one rule and cluster are equal.
+            Some((_, panel)) if panel.iter().any(|known| known.policy == line.policy) => {}
+            Some((_, panel)) => panel.push(line),
+            None => panels.push((name, vec![line])),
+        }
+    }
+    // A panel with one bar compares nothing.
+    panels.retain(|(_, panel)| panel.len() > 1);
+    let most = panels
+        .iter()
+        .map(|(_, panel)| panel.len())
+        .max()
+        .unwrap_or(0) as f64;
+    let (width, height) = (LABEL + PANEL.0, PANEL.1 + most * BAR + 24.0);
+    let rows = panels.len().div_ceil(COLUMNS) as f64;
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+        width * COLUMNS as f64,
+        height * rows,
+    );
+    for (at, (name, panel)) in panels.iter().enumerate() {
+        let left = (at % COLUMNS) as f64 * width;
+        let top = (at / COLUMNS) as f64 * height;
+        let searched = panel.iter().all(|line| !line.capacity.is_nan());
+        let what = if searched {
+            "capacity"
+        } else {
+            "in time at 90 % load"
+        };
+        let _ = writeln!(
+            text,
+            "<text x=\"{}\" y=\"{}\" font-weight=\"bold\">{}: {what}, %</text>",
+            left + 8.0,
+            top + 16.0,
+            escaped(name),
+        );
+        for (row, line) in panel.iter().enumerate() {
+            let share = if searched {
+                line.capacity
+            } else {
+                line.outcome.good_share
+            };
+            let y = top + PANEL.1 + row as f64 * BAR;
+            let long = share.clamp(0.0, 1.25) / 1.25 * (PANEL.0 - 60.0);
+            let colour = if line.policy == "prefix" {
+                "#2a7f3f"
+            } else {
+                "#8aa4bd"
+            };
+            let _ = writeln!(
+                text,
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
+                 <rect x=\"{:.1}\" y=\"{:.1}\" width=\"{long:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\">{:.0}</text>",
+                left + LABEL - 6.0,
+                y + 11.0,
+                escaped(&line.policy),
+                left + LABEL,
+                y,
+                BAR - 4.0,
+                left + LABEL + long + 4.0,
+                y + 11.0,
+                share * 100.0,
+            );
+        }
+    }
+    text.push_str("</svg>\n");
+    text
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}

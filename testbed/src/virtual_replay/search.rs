@@ -1,0 +1,48 @@
+//! Capacity: the highest rate at which enough requests get their first token in time.
+
+use super::contender::Contender;
+use super::sim::{GOOD_SHARE, Scenario, run};
+use super::workload::Workload;
+
+/// Relative width of the bracket at which the search ends.
+const PRECISION: f64 = 1.01;
+/// Factor by which the first bracket grows.
+const STRIDE: f64 = 1.3;
+/// Steps at most: a rate beyond all reason is reported as found.
+const STEPS_MAX: usize = 40;
+
+/// Factor on the workload's own rate, from a guess on. Bisects in proportion; `tick` is called for each run.
+pub fn capacity(
+    workload: &Workload,
+    contender: &Contender,
+    scenario: &Scenario,
+    guess: f64,
+    mut tick: impl FnMut(),
+) -> f64 {
+    let mut holds = |speed: f64| {
+        tick();
+        let scenario = Scenario {
+            speed,
+            ..scenario.clone()
+        };
+        run(workload, contender, &scenario, true)
+            .is_some_and(|outcome| outcome.good_share >= GOOD_SHARE)
+    };
+    let (mut low, mut high) = (None, None);
+    let mut speed = guess;
+    for _ in 0..STEPS_MAX {
+        if holds(speed) {
+            low = Some(speed);
+        } else {
+            high = Some(speed);
+        }
+        speed = match (low, high) {
+            (Some(low), Some(high)) if high / low <= PRECISION => break,
+            (Some(low), Some(high)) => f64::sqrt(low * high),
+            (Some(low), None) => low * STRIDE,
+            (None, Some(high)) => high / STRIDE,
+            (None, None) => guess,
+        };
+    }
+    low.unwrap_or(speed)
+}

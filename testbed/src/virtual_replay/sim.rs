@@ -1,0 +1,565 @@
+//! The run: events in virtual time, from arrivals to last tokens.
+//!
+//! Requests go to replicas at random. A replica decides on its own counts, the newest frames of the others (sent
+//! every `load_age` while something changes, 2 ms on the way) and its sketch (own placements at once, others' after
+//! 10 ms, or repaired after 500 ms where a record was lost). Equal scenario and seed, equal result.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
+use std::rc::Rc;
+
+use grapevine_placement::{
+    Candidate, HotSet, Load, Member, PolicySettings, Recorded, Ring, RingSettings, Weight,
+};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::contender::{Contender, Evidence, Rule, Shared};
+use super::engine::{CacheSize, Done, Engine, Job};
+use super::measure::{Meter, Outcome};
+use super::replica::{Replica, cluster_load, micros};
+use super::workload::{Request, Workload};
+
+/// Time of a frame on its way.
+pub(super) const TRANSIT_US: u64 = 2_000;
+/// Time of an evidence record on its way, batching included.
+const EVIDENCE_US: u64 = 10_000;
+/// Time until a lost record is repaired.
+const REPAIR_US: u64 = 500_000;
+const HEAT_US: u64 = 1_000_000;
+const SAMPLE_US: u64 = 500_000;
+/// Part of the requests that only warm the caches.
+const WARM_UP: f64 = 0.1;
+/// Part of the requests that must meet the limit of the first token.
+pub(super) const GOOD_SHARE: f64 = 0.9;
+
+/// The cluster and the traffic of a run.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// Router replicas.
+    pub replicas: usize,
+    /// Workers.
+    pub workers: usize,
+    /// Cache of each worker.
+    pub cache: CacheSize,
+    /// Time between load frames of a replica, in µs.
+    pub load_age_us: u64,
+    /// Part of all gossip that is lost; 1: nothing arrives, nothing is repaired.
+    pub loss: f64,
+    /// Factor on the workload's own rate.
+    pub speed: f64,
+    /// Limit of the first token: this, in µs, ...
+    pub limit_us: u64,
+    /// ... and so many µs for each token of the prompt.
+    pub limit_token_us: u64,
+    /// Which of many rings: part of the workers' names.
+    pub ring: u8,
+    /// Of draws and of who gets a request.
+    pub seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Arrive(usize),
+    Step(usize),
+    Frame(usize),
+    Told(usize),
+    Heat,
+    Sample,
+}
+
+/// A request that was placed and has not ended.
+struct Placed {
+    replica: usize,
+    worker: usize,
+    load: Load,
+    expected: u32,
+    cached: u32,
+    recorded: Recorded,
+    arrived_us: u64,
+}
+
+struct Record {
+    from: usize,
+    worker: usize,
+    marks: Vec<u64>,
+    retract: bool,
+    repaired: bool,
+}
+
+struct Run<'a> {
+    workload: &'a Workload,
+    scenario: &'a Scenario,
+    settings: PolicySettings,
+    shared: Shared,
+    rule: &'a Rule,
+    ring: Ring,
+    replicas: Vec<Replica>,
+    engines: Vec<Engine>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    order: u64,
+    placed: Vec<Option<Placed>>,
+    records: Vec<Option<Record>>,
+    /// Next place in its chain, for each request.
+    followers: Vec<Option<usize>>,
+    first_arrivals: usize,
+    random: StdRng,
+    meter: Meter,
+    loads: Vec<Load>,
+    candidates: Vec<Candidate>,
+    left: usize,
+    /// Requests that only warm the caches.
+    warm: usize,
+    /// Blocks of all requests so far.
+    computed: HashSet<u64>,
+}
+
+/// Replays a workload. `hopeless` ends it early, without a result, once too few requests can still be good.
+pub fn run(
+    workload: &Workload,
+    contender: &Contender,
+    scenario: &Scenario,
+    hopeless: bool,
+) -> Option<Outcome> {
+    let mut run = Run::new(workload, contender, scenario);
+    let warm = run.warm;
+    let bad_max = ((workload.requests.len() - warm) as f64 * (1.0 - GOOD_SHARE)) as usize;
+    let (mut now_us, mut done) = (0, Vec::new());
+    let mut started_us = None;
+    while let Some(Reverse((at_us, _, event))) = run.events.pop() {
+        if run.left == 0 {
+            break;
+        }
+        now_us = at_us;
+        if started_us.is_none() && run.first_arrivals > warm {
+            started_us = Some(now_us);
+        }
+        run.handle(now_us, event, warm, &mut done);
+        if hopeless && run.meter.bad > bad_max {
+            return None;
+        }
+    }
+    let seconds = (now_us - started_us.unwrap_or(0)) as f64 / 1e6;
+    let entries = run
+        .replicas
+        .iter()
+        .map(|replica| replica.sketch.len())
+        .max();
+    let corrected: u64 = run
+        .replicas
+        .iter()
+        .map(|r| r.sketch.counters().corrected)
+        .sum();
+    let mut outcome = run.meter.outcome(seconds);
+    outcome.sketch_entries = entries.unwrap_or(0);
+    outcome.corrections = corrected as f64 / workload.requests.len() as f64;
+    Some(outcome)
+}
+
+impl<'a> Run<'a> {
+    fn new(workload: &'a Workload, contender: &'a Contender, scenario: &'a Scenario) -> Self {
+        let (settings, shared) = match &contender.rule {
+            Rule::Placement { settings, shared } => (**settings, *shared),
+            Rule::LeastPending | Rule::Oracle => (
+                PolicySettings::default(),
+                Shared {
+                    load: true,
+                    evidence: Evidence::Off,
+                    heat: false,
+                    damped: true,
+                    own_bound: true,
+                },
+            ),
+        };
+        let members = (0..scenario.workers).map(|index| Member {
+            id: format!("http://10.0.{}.{index}:8000", scenario.ring),
+            weight: Weight::ONE,
+        });
+        let ring = Ring::build(&RingSettings::default(), members).expect("distinct ids");
+        let engine = |_| Engine::new(workload.block_tokens, scenario.cache);
+        let count = workload.requests.len();
+        let cache = scenario.cache;
+        let cache_tokens = u64::from(cache.device_tokens) + u64::from(cache.host_tokens);
+        let mut run = Self {
+            replicas: (0..scenario.replicas)
+                .map(|_| Replica::new(&ring, &settings, contender.sketch, cache_tokens))
+                .collect(),
+            engines: (0..scenario.workers).map(engine).collect(),
+            ring,
+            workload,
+            scenario,
+            settings,
+            shared,
+            rule: &contender.rule,
+            events: BinaryHeap::new(),
+            order: 0,
+            placed: (0..count).map(|_| None).collect(),
+            records: Vec::new(),
+            followers: vec![None; count],
+            first_arrivals: 0,
+            random: StdRng::seed_from_u64(scenario.seed),
+            meter: Meter::default(),
+            loads: Vec::new(),
+            candidates: Vec::new(),
+            left: count,
+            warm: (count as f64 * WARM_UP) as usize,
+            computed: HashSet::new(),
+        };
+        for chain in &workload.chains {
+            let start = chain.start_us as f64 / scenario.speed;
+            let gap = workload.requests[chain.requests[0]].gap_us;
+            run.push(start as u64 + gap, Event::Arrive(chain.requests[0]));
+            for pair in chain.requests.windows(2) {
+                run.followers[pair[0]] = Some(pair[1]);
+            }
+        }
+        run.push(HEAT_US, Event::Heat);
+        run.push(SAMPLE_US, Event::Sample);
+        run
+    }
+
+    fn push(&mut self, at_us: u64, event: Event) {
+        self.order += 1;
+        self.events.push(Reverse((at_us, self.order, event)));
+    }
+
+    fn handle(&mut self, now_us: u64, event: Event, warm: usize, done: &mut Vec<Done>) {
+        match event {
+            Event::Arrive(request) => self.arrive(now_us, request),
+            Event::Step(worker) => {
+                if let Some(next) = self.engines[worker].advance(now_us, done) {
+                    self.push(next, Event::Step(worker));
+                }
+                for done in done.drain(..) {
+                    match done {
+                        Done::First { request, cached } => {
+                            self.first(now_us, request, cached, warm)
+                        }
+                        Done::Last { request } => self.last(now_us, request),
+                    }
+                }
+            }
+            Event::Frame(replica) => self.replicas[replica].send_frame(now_us),
+            Event::Told(record) => self.hear(now_us, record),
+            Event::Heat => self.heat(now_us),
+            Event::Sample => {
+                // Before the caches are warm and when no more chains begin, traffic is not what was asked for.
+                let last = self.workload.requests.len() * 19 / 20;
+                if (self.warm..last).contains(&self.first_arrivals) {
+                    self.meter.sample(self.engines.iter().map(Engine::requests));
+                }
+                self.push(now_us + SAMPLE_US, Event::Sample);
+            }
+        }
+    }
+
+    fn arrive(&mut self, now_us: u64, index: usize) {
+        self.first_arrivals += 1;
+        let workload = self.workload;
+        let request = &workload.requests[index];
+        let replica = self.random.random_range(0..self.scenario.replicas);
+        let draw = match self.rule {
+            Rule::Placement { settings, .. }
+                if settings.policy == grapevine_placement::Policy::RoundRobin =>
+            {
+                self.replicas[replica].turns += 1;
+                self.replicas[replica].turns
+            }
+            _ => self.random.random(),
+        };
+        let (worker, prefill, expected, recorded) = match self.rule {
+            Rule::Oracle => (
+                self.all_knowing(request),
+                request.in_tokens,
+                0,
+                Recorded::default(),
+            ),
+            Rule::LeastPending => {
+                let worker = self.least_pending(now_us, replica, draw);
+                (worker, request.in_tokens, 0, Recorded::default())
+            }
+            Rule::Placement { .. } => {
+                let decision = self.ask(now_us, replica, request, draw);
+                if self.scenario.replicas > 1 {
+                    let other = self.random.random_range(0..self.scenario.replicas - 1);
+                    let other = if other >= replica { other + 1 } else { other };
+                    let draw = self.random.random();
+                    let agreed = self.ask(now_us, other, request, draw).worker == decision.worker;
+                    self.meter.asked(agreed);
+                }
+                let recorded = self.remember(now_us, replica, request, &decision);
+                let prefill = decision.prefill_tokens();
+                (decision.worker, prefill, decision.expected_tokens, recorded)
+            }
+        };
+        self.lose(request, worker, index);
+        let load = Load {
+            requests: 1.0,
+            prefill_tokens: prefill.into(),
+            context_tokens: request.in_tokens.into(),
+        };
+        self.replicas[replica].own[worker] += load;
+        self.changed(now_us, replica);
+        self.meter.placed += 1;
+        self.placed[index] = Some(Placed {
+            replica,
+            worker,
+            load,
+            expected,
+            cached: 0,
+            recorded,
+            arrived_us: now_us,
+        });
+        let job = Job {
+            request: index,
+            blocks: request.blocks.clone(),
+            in_tokens: request.in_tokens,
+            out_tokens: request.out_tokens,
+        };
+        if let Some(next) = self.engines[worker].submit(now_us, job) {
+            self.push(next, Event::Step(worker));
+        }
+    }
+
+    /// Counts what the chosen worker does not hold: tokens that another holds, and those that nobody holds any more.
+    fn lose(&mut self, request: &Request, worker: usize, index: usize) {
+        let at = |worker: usize| {
+            let engine: &Engine = &self.engines[worker];
+            engine.matched_tokens(&request.blocks, request.in_tokens)
+        };
+        let here = at(worker);
+        let most = (0..self.engines.len()).map(at).max().unwrap_or(0);
+        let whole = (request.in_tokens.saturating_sub(1) / self.workload.block_tokens) as usize;
+        let reusable = &request.blocks[..whole.min(request.blocks.len())];
+        let ever = reusable
+            .iter()
+            .take_while(|block| self.computed.contains(block));
+        let ever = ever.count() as u32 * self.workload.block_tokens;
+        self.computed.extend(&request.blocks);
+        if index >= self.warm {
+            self.meter.lost(most - here, ever.saturating_sub(most));
+        }
+    }
+
+    /// What a replica would do now.
+    fn ask(
+        &mut self,
+        now_us: u64,
+        replica: usize,
+        request: &Request,
+        draw: u64,
+    ) -> grapevine_placement::Decision {
+        self.see_load(now_us, replica);
+        self.candidates.clear();
+        let own = &self.replicas[replica].own;
+        let seen = self.loads.iter().zip(own).map(|(&load, own)| Candidate {
+            load,
+            own_requests: if self.shared.own_bound {
+                own.requests
+            } else {
+                0.0
+            },
+            ..Candidate::default()
+        });
+        self.candidates.extend(seen);
+        self.replicas[replica].decide(
+            &self.settings,
+            &self.ring,
+            &request.key,
+            now_us,
+            &mut self.candidates,
+            draw,
+        )
+    }
+
+    fn see_load(&mut self, now_us: u64, viewer: usize) {
+        let (loss, seed) = (self.scenario.loss, self.scenario.seed);
+        let lost = |sender: usize, number: u64| chance(seed, sender, viewer, number) < loss;
+        cluster_load(
+            &self.replicas,
+            viewer,
+            now_us,
+            self.shared,
+            self.scenario,
+            lost,
+            &mut self.loads,
+        );
+    }
+
+    fn remember(
+        &mut self,
+        now_us: u64,
+        replica: usize,
+        request: &Request,
+        decision: &grapevine_placement::Decision,
+    ) -> Recorded {
+        if self.shared.heat {
+            self.replicas[replica].heat.count(&request.key);
+        }
+        if self.shared.evidence == Evidence::Off {
+            return Recorded::default();
+        }
+        let recorded = self.replicas[replica].record(decision, &request.key, now_us);
+        let tell = match self.shared.evidence {
+            Evidence::All => true,
+            Evidence::Deviating => decision.worker != decision.home,
+            Evidence::Off | Evidence::Own => false,
+        };
+        if tell {
+            self.tell(now_us, replica, decision.worker, recorded.told(), false);
+        }
+        recorded
+    }
+
+    fn tell(&mut self, now_us: u64, from: usize, worker: usize, marks: Vec<u64>, retract: bool) {
+        if marks.is_empty() || self.scenario.replicas == 1 || self.scenario.loss >= 1.0 {
+            return;
+        }
+        self.meter.marks_told += marks.len() as u64;
+        self.records.push(Some(Record {
+            from,
+            worker,
+            marks,
+            retract,
+            repaired: false,
+        }));
+        self.push(now_us + EVIDENCE_US, Event::Told(self.records.len() - 1));
+    }
+
+    fn hear(&mut self, now_us: u64, index: usize) {
+        let Some(mut record) = self.records[index].take() else {
+            return;
+        };
+        let mut missed = false;
+        for to in (0..self.replicas.len()).filter(|&to| to != record.from) {
+            let lost =
+                chance(self.scenario.seed ^ 1, record.from, to, index as u64) < self.scenario.loss;
+            // Whoever heard it at once does not hear the repair.
+            if lost != record.repaired {
+                missed = true;
+                continue;
+            }
+            let id = &self.ring.members()[record.worker].id;
+            let sketch = &mut self.replicas[to].sketch;
+            if record.retract {
+                sketch.unlearn(id, 1, &record.marks);
+            } else {
+                sketch.learn(id, 1, &record.marks, micros(now_us));
+            }
+        }
+        if missed && !record.repaired {
+            record.repaired = true;
+            self.records[index] = Some(record);
+            self.push(now_us + REPAIR_US, Event::Told(index));
+        }
+    }
+
+    fn heat(&mut self, now_us: u64) {
+        if self.shared.heat {
+            let reports: Vec<_> = self
+                .replicas
+                .iter_mut()
+                .map(|replica| replica.heat.report(micros(now_us)).clone())
+                .collect();
+            let all = Rc::new(HotSet::sum(&reports));
+            for (replica, report) in self.replicas.iter_mut().zip(&reports) {
+                replica.hot = if self.scenario.loss >= 1.0 {
+                    Rc::new(HotSet::sum([report]))
+                } else {
+                    Rc::clone(&all)
+                };
+            }
+        }
+        self.push(now_us + HEAT_US, Event::Heat);
+    }
+
+    /// A frame follows at the next of the replica's instants, which lie apart for each.
+    fn changed(&mut self, now_us: u64, replica: usize) {
+        if !std::mem::replace(&mut self.replicas[replica].changed, true) {
+            let period = self.scenario.load_age_us.max(1);
+            let phase = period * replica as u64 / self.scenario.replicas as u64;
+            let next = (now_us + period - phase) / period * period + phase;
+            self.push(next.max(now_us), Event::Frame(replica));
+        }
+    }
+
+    fn first(&mut self, now_us: u64, index: usize, cached: u32, warm: usize) {
+        let placed = self.placed[index].as_mut().expect("it was placed");
+        let waited = std::mem::take(&mut placed.load.prefill_tokens);
+        placed.cached = cached;
+        let (replica, worker) = (placed.replica, placed.worker);
+        let us = now_us - placed.arrived_us;
+        self.replicas[replica].own[worker].prefill_tokens -= waited;
+        self.changed(now_us, replica);
+        let request = &self.workload.requests[index];
+        if index >= warm {
+            let limit_us = self.scenario.limit_us
+                + self.scenario.limit_token_us * u64::from(request.in_tokens);
+            self.meter
+                .first_token(us, request.in_tokens, cached, limit_us);
+        }
+    }
+
+    fn last(&mut self, now_us: u64, index: usize) {
+        let placed = self.placed[index].take().expect("it was placed");
+        let own = &mut self.replicas[placed.replica].own[placed.worker];
+        own.requests -= placed.load.requests;
+        own.context_tokens -= placed.load.context_tokens;
+        self.changed(now_us, placed.replica);
+        if !matches!(self.shared.evidence, Evidence::Off) {
+            let gone = self.replicas[placed.replica].correct(
+                placed.worker,
+                &placed.recorded,
+                placed.expected,
+                placed.cached,
+            );
+            if matches!(self.shared.evidence, Evidence::All | Evidence::Deviating) {
+                self.tell(now_us, placed.replica, placed.worker, gone, true);
+            }
+        }
+        if let Some(next) = self.followers[index] {
+            self.push(
+                now_us + self.workload.requests[next].gap_us,
+                Event::Arrive(next),
+            );
+        }
+        self.left -= 1;
+    }
+
+    fn all_knowing(&mut self, request: &Request) -> usize {
+        let cost = |engine: &Engine| {
+            let new = request.in_tokens - engine.matched_tokens(&request.blocks, request.in_tokens);
+            engine.pending_tokens() as f64 + 4.0 * f64::from(new) + 0.05 * engine.context_tokens()
+        };
+        self.least(|run, worker| cost(&run.engines[worker]), 0)
+    }
+
+    fn least_pending(&mut self, now_us: u64, replica: usize, draw: u64) -> usize {
+        self.see_load(now_us, replica);
+        self.least(|run, worker| run.loads[worker].prefill_tokens, draw)
+    }
+
+    /// The worker of least cost; of several, the one that the draw falls on.
+    fn least(&self, cost: impl Fn(&Self, usize) -> f64, draw: u64) -> usize {
+        let costs: Vec<f64> = (0..self.scenario.workers)
+            .map(|worker| cost(self, worker))
+            .collect();
+        let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
+        let ties: Vec<usize> = (0..costs.len())
+            .filter(|&worker| costs[worker] <= least)
+            .collect();
+        ties[(draw % ties.len() as u64) as usize]
+    }
+}
+
+/// A number from 0 to 1 that is always the same for one message and receiver.
+fn chance(seed: u64, from: usize, to: usize, number: u64) -> f64 {
+    let mut bytes = [0; 32];
+    for (place, part) in bytes
+        .chunks_exact_mut(8)
+        .zip([seed, from as u64, to as u64, number])
+    {
+        place.copy_from_slice(&part.to_le_bytes());
+    }
+    (xxhash_rust::xxh3::xxh3_64(&bytes) >> 11) as f64 / (1_u64 << 53) as f64
+}

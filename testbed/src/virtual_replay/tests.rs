@@ -1,0 +1,278 @@
+//! Laws of the virtual replay: repeatable, conserving, and of the right order.
+
+use super::engine::{Done, Engine, Job};
+use super::*;
+use crate::replay::{Row, Trace};
+
+const SMALL: CacheSize = CacheSize {
+    device_tokens: 100_000,
+    host_tokens: 0,
+};
+
+fn scenario() -> Scenario {
+    Scenario {
+        replicas: 3,
+        workers: 4,
+        cache: SMALL,
+        load_age_us: 50_000,
+        loss: 0.0,
+        speed: 1.0,
+        limit_us: 500_000,
+        limit_token_us: 100,
+        ring: 0,
+        seed: 7,
+    }
+}
+
+/// Sessions that share a system prompt and grow, a row each 50 ms.
+fn workload() -> Workload {
+    let row = |number: u64| {
+        let (session, turn) = (number % 40, number / 40);
+        let own = (0..=turn).map(|turn| 1_000 + session * 100 + turn);
+        let blocks: Vec<u64> = [1, 2, 3].into_iter().chain(own).collect();
+        Row {
+            t_ms: number * 50,
+            in_tokens: blocks.len() as u32 * 512 - 10,
+            out_tokens: 20,
+            blocks,
+            session: Some(session),
+            gap_ms: None,
+        }
+    };
+    let trace = Trace {
+        block_tokens: 512,
+        system_blocks: 3,
+        rows: (0..400).map(row).collect(),
+    };
+    Workload::of_trace("test", &trace, Form::Chat)
+}
+
+/// Runs a worker until nothing is left to do; what was done, and when.
+fn drain(engine: &mut Engine, mut next: Option<u64>) -> Vec<(u64, Done)> {
+    let mut all = Vec::new();
+    while let Some(at_us) = next {
+        let mut done = Vec::new();
+        next = engine.advance(at_us, &mut done);
+        all.extend(done.into_iter().map(|done| (at_us, done)));
+    }
+    all
+}
+
+fn job(request: usize, blocks: std::ops::Range<u64>, out_tokens: u32) -> Job {
+    Job {
+        request,
+        in_tokens: (blocks.end - blocks.start) as u32 * 512,
+        blocks: blocks.collect(),
+        out_tokens,
+    }
+}
+
+#[test]
+fn a_prompt_is_cached_but_for_its_last_block() {
+    let mut engine = Engine::new(512, SMALL);
+    let next = engine.submit(0, job(0, 0..8, 5));
+    let cold = drain(&mut engine, next);
+    assert_eq!(
+        cold[0].1,
+        Done::First {
+            request: 0,
+            cached: 0
+        }
+    );
+    assert_eq!(cold[1].1, Done::Last { request: 0 });
+    assert_eq!((engine.requests(), engine.pending_tokens()), (0, 0));
+    // The last token is always computed, so the last whole block is not reused.
+    let next = engine.submit(10_000_000, job(1, 0..8, 5));
+    let warm = drain(&mut engine, next);
+    assert_eq!(
+        warm[0].1,
+        Done::First {
+            request: 1,
+            cached: 7 * 512
+        }
+    );
+    assert!(
+        warm[0].0 - 10_000_000 < cold[0].0 / 2,
+        "{warm:?} after {cold:?}"
+    );
+}
+
+#[test]
+fn the_host_tier_keeps_what_the_device_lost() {
+    for (host_tokens, cached) in [(0, 0), (1_000_000, 7 * 512)] {
+        let size = CacheSize {
+            device_tokens: 40 * 512,
+            host_tokens,
+        };
+        let mut engine = Engine::new(512, size);
+        for (number, start) in (0..10).map(|start| start * 100).enumerate() {
+            let next = engine.submit(number as u64 * 10_000_000, job(number, start..start + 8, 1));
+            drain(&mut engine, next);
+        }
+        let next = engine.submit(200_000_000, job(99, 0..8, 1));
+        let again = drain(&mut engine, next);
+        assert_eq!(
+            again[0].1,
+            Done::First {
+                request: 99,
+                cached
+            },
+            "host {host_tokens}"
+        );
+    }
+}
+
+/// Many decode steps in one, cut by an arrival, take as long as if nobody had looked.
+#[test]
+fn decoding_takes_as_long_however_it_is_cut() {
+    let alone = {
+        let mut engine = Engine::new(512, SMALL);
+        let next = engine.submit(0, job(0, 0..4, 200));
+        drain(&mut engine, next).last().expect("an end").0
+    };
+    let mut engine = Engine::new(512, SMALL);
+    let first = engine.submit(0, job(0, 0..4, 200)).expect("a step");
+    let next = engine.advance(first, &mut Vec::new()).expect("decoding");
+    assert_eq!(next, alone, "nothing between the first and the last token");
+    let cut = engine
+        .submit(alone / 2, job(1, 100..104, 1))
+        .expect("the step is cut");
+    assert!(
+        cut >= alone / 2 && cut < alone / 2 + 10_000,
+        "{cut} after {}",
+        alone / 2
+    );
+    assert!(
+        engine.advance(alone, &mut Vec::new()).is_none(),
+        "the longer step is void"
+    );
+    let done = drain(&mut engine, Some(cut));
+    let end = done
+        .iter()
+        .find(|(_, done)| *done == Done::Last { request: 0 })
+        .expect("it ends")
+        .0;
+    // One step of prefill in between: 2,048 tokens.
+    assert!(
+        end > alone + 40_000 && end < alone + 70_000,
+        "{end} instead of {alone}"
+    );
+}
+
+#[test]
+fn equal_seeds_make_equal_results() {
+    let workload = workload();
+    let text = |seed| {
+        let scenario = Scenario { seed, ..scenario() };
+        format!(
+            "{:?}",
+            run(&workload, &Contender::prefix(), &scenario, false)
+        )
+    };
+    assert_eq!(text(7), text(7));
+    assert_ne!(text(7), text(8));
+}
+
+#[test]
+fn every_rule_serves_every_request() {
+    let workload = workload();
+    let mut contenders = Contender::policies();
+    contenders.extend(Contender::ablations());
+    contenders.push(Contender::oracle());
+    for contender in contenders {
+        for loss in [0.0, 0.3, 1.0] {
+            let scenario = Scenario { loss, ..scenario() };
+            let outcome = run(&workload, &contender, &scenario, false).expect("to its end");
+            assert_eq!(outcome.requests, 360, "{}, loss {loss}", contender.name);
+            assert!(
+                outcome.hit_rate < 1.0 && outcome.ttft_p99_ms > 0.0,
+                "{outcome:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn affinity_beats_chance_and_agrees() {
+    let workload = workload();
+    let of = |name| {
+        let contender = Contender::named(name).expect("known");
+        run(&workload, &contender, &scenario(), false).expect("to its end")
+    };
+    let (prefix, random) = (of("prefix"), of("random"));
+    assert!(
+        prefix.hit_rate > random.hit_rate + 0.05,
+        "{prefix:?} {random:?}"
+    );
+    assert!(
+        prefix.agreement > 0.9 && random.agreement < 0.5,
+        "{prefix:?} {random:?}"
+    );
+}
+
+#[test]
+fn capacity_lies_where_requests_begin_to_miss_the_limit() {
+    let workload = workload();
+    let scenario = scenario();
+    let found = capacity(&workload, &Contender::prefix(), &scenario, 1.0, || ());
+    let good = |factor: f64| {
+        let scenario = Scenario {
+            speed: found * factor,
+            ..scenario.clone()
+        };
+        run(&workload, &Contender::prefix(), &scenario, false)
+            .expect("to its end")
+            .good_share
+    };
+    assert!(good(1.0) >= 0.9 && good(1.5) < 0.9, "capacity {found}");
+}
+
+#[test]
+fn copies_share_what_sessions_share() {
+    let row = |session, blocks: &[u64]| Row {
+        t_ms: session * 10,
+        in_tokens: 1,
+        out_tokens: 1,
+        blocks: blocks.to_vec(),
+        session: Some(session),
+        gap_ms: Some(0),
+    };
+    let trace = Trace {
+        block_tokens: 16,
+        system_blocks: 1,
+        rows: vec![row(0, &[1, 2]), row(1, &[1, 3])],
+    };
+    let twice = copies(&trace, 2);
+    let firsts: Vec<u64> = twice.rows.iter().map(|row| row.blocks[0]).collect();
+    let mut lasts: Vec<u64> = twice.rows.iter().map(|row| row.blocks[1]).collect();
+    lasts.sort_unstable();
+    lasts.dedup();
+    assert_eq!((firsts, lasts.len()), (vec![1; 4], 4));
+}
+
+#[test]
+fn reports_hold_every_line() {
+    let setting = Setting {
+        scenario: scenario(),
+        capacity: false,
+        contenders: Contender::policies(),
+    };
+    let lines = compare(&[workload()], &[setting], |_, _, _| ());
+    let count = Contender::policies().len();
+    assert_eq!(
+        (lines.len(), csv(&lines).lines().count()),
+        (count, count + 1)
+    );
+    let header = csv(&lines)
+        .lines()
+        .next()
+        .map(|line| line.split(',').count());
+    assert!(
+        csv(&lines)
+            .lines()
+            .all(|line| Some(line.split(',').count()) == header)
+    );
+    for contender in Contender::policies() {
+        assert!(table(&lines).contains(&contender.name) && svg(&lines).contains(&contender.name));
+    }
+}

@@ -1,0 +1,168 @@
+//! Workloads: requests with their keys, made once and replayed many times.
+//!
+//! Keys are made by the router's own code from text that stands for the block ids: four bytes a token, fixed for
+//! each id, so equal prefixes of ids are equal prefixes of text.
+
+use std::collections::HashMap;
+
+use grapevine_placement::{Key, KeyBuilder, KeySettings};
+
+use crate::replay::{Row, Trace};
+
+/// Bytes of text for a token, as [`KeySettings`] takes them.
+const TOKEN_BYTES: usize = 4;
+
+/// How rows become text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A system message, then user and assistant in turn.
+    Chat,
+    /// One text without structure, as `/v1/completions` sends it.
+    Plain,
+}
+
+/// One request.
+#[derive(Debug)]
+pub struct Request {
+    /// Prompt length in tokens.
+    pub in_tokens: u32,
+    /// Answer length in tokens, at least 1.
+    pub out_tokens: u32,
+    /// Ids of the prompt's blocks; equal ids, equal prefixes.
+    pub blocks: Vec<u64>,
+    /// What the router makes of the text.
+    pub key: Key,
+    /// Sent this long after the answer before it in its chain, in µs.
+    pub gap_us: u64,
+}
+
+/// Requests that follow one another: one of an open loop, or a session's.
+#[derive(Debug)]
+pub struct Chain {
+    /// Start at rate 1, in µs.
+    pub start_us: u64,
+    /// Indices of its requests.
+    pub requests: Vec<usize>,
+}
+
+/// A load.
+#[derive(Debug)]
+pub struct Workload {
+    /// Name in tables.
+    pub name: String,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// All requests.
+    pub requests: Vec<Request>,
+    /// In order of their starts.
+    pub chains: Vec<Chain>,
+}
+
+/// A row and where its messages end.
+#[derive(Debug, Clone)]
+pub(super) struct Draft {
+    pub(super) row: Row,
+    /// Blocks at which a message ends, ascending; the first is the system message's end.
+    pub(super) cuts: Vec<usize>,
+}
+
+impl Workload {
+    /// The load that a trace recorded.
+    pub fn of_trace(name: &str, trace: &Trace, form: Form) -> Self {
+        let ends = trace.message_ends();
+        let drafts = trace.rows.iter().zip(ends).map(|(row, cuts)| Draft {
+            row: row.clone(),
+            cuts,
+        });
+        Self::build(name, trace.block_tokens, drafts.collect(), form)
+    }
+
+    pub(super) fn build(name: &str, block_tokens: u32, drafts: Vec<Draft>, form: Form) -> Self {
+        let mut chains: Vec<Chain> = Vec::new();
+        let mut sessions: HashMap<u64, usize> = HashMap::new();
+        let mut requests = Vec::with_capacity(drafts.len());
+        for (index, Draft { row, cuts }) in drafts.into_iter().enumerate() {
+            let session = row.session.filter(|_| row.gap_ms.is_some());
+            match session.and_then(|session| sessions.get(&session)) {
+                Some(&at) => chains[at].requests.push(index),
+                None => {
+                    if let Some(session) = session {
+                        sessions.insert(session, chains.len());
+                    }
+                    chains.push(Chain {
+                        start_us: row.t_ms * 1_000,
+                        requests: vec![index],
+                    });
+                }
+            }
+            requests.push(Request {
+                key: key(&row, &cuts, block_tokens, form),
+                in_tokens: row.in_tokens.max(1),
+                out_tokens: row.out_tokens.max(1),
+                gap_us: row.gap_ms.unwrap_or(0) * 1_000,
+                blocks: row.blocks,
+            });
+        }
+        chains.sort_by_key(|chain| chain.start_us);
+        Self {
+            name: name.to_owned(),
+            block_tokens,
+            requests,
+            chains,
+        }
+    }
+
+    /// Requests a second at rate 1.
+    pub fn rate(&self) -> f64 {
+        let last = self.chains.last().map_or(0, |chain| chain.start_us);
+        self.requests.len() as f64 / (last as f64 / 1e6).max(1.0)
+    }
+}
+
+fn key(row: &Row, cuts: &[usize], block_tokens: u32, form: Form) -> Key {
+    let mut builder = KeyBuilder::new(&KeySettings::default(), "model", b"");
+    let mut text = Vec::new();
+    let mut fill = |blocks: std::ops::Range<usize>| {
+        text.clear();
+        for at in blocks {
+            let left = row.in_tokens.saturating_sub(at as u32 * block_tokens);
+            push_text(
+                &mut text,
+                row.blocks[at],
+                left.min(block_tokens) as usize * TOKEN_BYTES,
+            );
+        }
+        std::mem::take(&mut text)
+    };
+    match form {
+        Form::Plain => builder.text(fill(0..row.blocks.len())),
+        Form::Chat => {
+            let ends = cuts.iter().copied().chain([row.blocks.len()]);
+            let roles = ["system"]
+                .into_iter()
+                .chain(["user", "assistant"].into_iter().cycle());
+            let mut from = 0;
+            for (role, end) in roles.zip(ends) {
+                if end > from || role != "system" {
+                    builder.begin_message(role);
+                    builder.text(fill(from..end));
+                    builder.end_message();
+                    from = end;
+                }
+            }
+        }
+    }
+    builder.finish()
+}
+
+/// Appends the text of an id (SplitMix64), cut to a length.
+fn push_text(text: &mut Vec<u8>, id: u64, bytes: usize) {
+    let end = text.len() + bytes;
+    let mut state = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5bf0_3635;
+    while text.len() < end {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        text.extend_from_slice(&(mixed ^ (mixed >> 27)).to_le_bytes());
+    }
+    text.truncate(end);
+}
