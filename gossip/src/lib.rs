@@ -11,6 +11,7 @@
 //! | [`registry`], [`worker`], [`hlc`] | the worker set: a map that merges without a leader | yes |
 //! | [`load`] | load per worker across the cluster | yes |
 //! | [`evidence`] | which worker took which prefix, and how hot it is | yes |
+//! | [`bulletin`] | what replicas found out about workers, and have in hand for tenants | yes |
 //! | [`dry_run`] | what another replica would decide | yes |
 //! | [`view`] | what a replica knows at one moment | yes |
 //! | [`frame`], [`wire`] | what travels on our own planes | yes |
@@ -18,6 +19,7 @@
 #![warn(missing_docs)]
 
 mod agent;
+pub mod bulletin;
 pub mod config;
 pub mod dry_run;
 mod error;

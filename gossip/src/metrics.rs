@@ -28,6 +28,9 @@ pub struct Metrics {
     pub(crate) evidence_records: Family<Fate, Counter>,
     pub(crate) evidence_batches: Family<Fate, Counter>,
     pub(crate) evidence_throttled: Counter,
+    pub(crate) bulletin_parts: Family<Fate, Counter>,
+    pub(crate) bulletin_cut: Family<Part, Counter>,
+    pub(crate) bulletins: Gauge,
     pub(crate) dry_runs: Family<DryRuns, Counter>,
     pub(crate) rounds: Counter,
     pub(crate) restarts: Counter,
@@ -52,6 +55,12 @@ pub(crate) struct Why {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Fate {
     pub(crate) fate: &'static str,
+}
+
+/// A part of a bulletin, from a fixed set.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Part {
+    pub(crate) part: &'static str,
 }
 
 /// What became of dry runs: asked by this replica, or answered by it. Both labels from fixed sets.
@@ -149,6 +158,21 @@ impl Metrics {
             all.evidence_throttled,
         );
         registry.register(
+            "bulletin_parts",
+            "Parts of bulletins received, by what became of them",
+            all.bulletin_parts,
+        );
+        registry.register(
+            "bulletin_cut",
+            "Entries of this replica's bulletins that were left out because they do not fit, by part",
+            all.bulletin_cut,
+        );
+        registry.register(
+            "bulletins",
+            "Other replicas whose bulletin counts now",
+            all.bulletins,
+        );
+        registry.register(
             "dry_runs",
             "Questions what another replica would decide, by side and outcome",
             all.dry_runs,
@@ -198,6 +222,12 @@ impl Metrics {
         self.evidence_batches
             .get_or_create(&Fate { fate })
             .inc_by(batches);
+    }
+
+    pub(crate) fn bulletin_cut(&self, part: &'static str, entries: usize) {
+        self.bulletin_cut
+            .get_or_create(&Part { part })
+            .inc_by(entries as u64);
     }
 
     pub(crate) fn expires(&self, at: SystemTime) {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::bulletin::BulletinDesk;
 use super::dry_run::DryRunDesk;
 use super::evidence::EvidenceDesk;
 use super::exchange;
@@ -34,6 +35,7 @@ pub(super) struct Core {
     pub(super) replica: ReplicaId,
     pub(super) board: Arc<LoadBoard>,
     pub(super) evidence: EvidenceDesk,
+    pub(super) bulletins: BulletinDesk,
     pub(super) dry_runs: DryRunDesk,
     pub(super) metrics: Metrics,
     /// `None` in a cluster of one.
@@ -101,6 +103,7 @@ impl Core {
             replica,
             board,
             evidence: EvidenceDesk::new(evidence),
+            bulletins: BulletinDesk::default(),
             dry_runs: DryRunDesk::default(),
             metrics,
             net,
@@ -154,6 +157,7 @@ impl Core {
         state.plane.follow(&view);
         let outdated = self.evidence.follow(&view);
         self.metrics.evidence("stale", outdated);
+        self.bulletins.follow(&view);
         self.view.send_replace(Arc::new(view));
 
         let removed = state
@@ -266,6 +270,10 @@ impl Planes for Core {
         self.hear(from, header, message, bytes);
     }
 
+    fn bulletin(&self, from: &ReplicaId, header: Header, message: Message) {
+        self.take_bulletin(from, header, message);
+    }
+
     fn request(&self, from: &ReplicaId, header: Header, message: Message) -> Vec<Message> {
         match &message {
             Message::EvidencePull(_)
@@ -280,6 +288,7 @@ impl Planes for Core {
         if let Some(net) = &self.net {
             net.membership.greet(member.address);
         }
+        self.bulletins.say_again();
     }
 
     fn left(&self, id: &ReplicaId) {
@@ -288,6 +297,7 @@ impl Planes for Core {
         self.refresh(&mut state);
         drop(state);
         self.unheard(id);
+        self.bulletins.left(id);
     }
 
     fn outrun(&self, seen: u64) {

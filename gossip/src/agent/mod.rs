@@ -7,11 +7,13 @@
 //! - `rounds.rs`: what happens by the clock: rounds of membership, load frames, ends of warm-ups.
 //! - `exchange.rs`: registry pushes, anti-entropy, the first snapshot.
 //! - `evidence.rs`: evidence and heat, told and heard.
+//! - `bulletin.rs`: this replica's bulletin posted, those of the others kept.
 //! - `newcomer.rs`: the evidence that a starting replica takes.
 //! - `dry_run.rs`: what a peer would decide, and what we would.
 
 #[cfg(test)]
 mod ask_tests;
+mod bulletin;
 mod core;
 mod dry_run;
 mod evidence;
@@ -30,6 +32,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::bulletin::{Bulletin, Posted};
 use crate::config::{EvidenceConfig, Facts, GossipConfig, LEAVE_WITHIN};
 use crate::dry_run::{AskError, DryRun, DryRunAnswer};
 use crate::error::{ChangeError, StartError};
@@ -131,6 +134,7 @@ impl Agent {
         transport.spawn(rounds::membership(core.clone()));
         transport.spawn(rounds::load(core.clone(), config.load_batch));
         transport.spawn(evidence::rounds(core.clone(), config.evidence.batch));
+        transport.spawn(bulletin::rounds(core.clone()));
         core.keeps_time.store(true, Ordering::Relaxed);
         transport.spawn(rounds::warm_ups(core.clone()));
         Ok(Self { core, stop })
@@ -336,6 +340,27 @@ impl Agent {
     /// task that must not be blocked for long. The most valuable first: what exceeds some 3.7 MiB is left out.
     pub fn serve_evidence(&self, source: EvidenceSource) {
         self.core.evidence.serve(source);
+    }
+
+    /// Posts what this replica found out about workers and has in hand for tenants; it replaces the
+    /// bulletin before.
+    ///
+    /// Never waits: what changed is sent to every connected peer at once, but not more often than
+    /// every 50 ms, and all of it is renewed each second. What does not fit is left out, and counted
+    /// in `gossip_bulletin_cut_total`. A cluster of one posts to nobody.
+    pub fn post(&self, bulletin: Bulletin) {
+        self.core.post(bulletin);
+    }
+
+    /// The newest bulletin of each other replica; of one that leaves it is gone at once, of one that
+    /// is silent after some 3 s. Takes no lock.
+    pub fn posted(&self) -> Arc<Posted> {
+        self.core.bulletins.posted()
+    }
+
+    /// Wakes whenever [`Agent::posted`] has changed.
+    pub fn watch_posted(&self) -> watch::Receiver<()> {
+        self.core.bulletins.watch()
     }
 
     /// Asks one peer what it would decide about a request. Waits at most a second; dropping the call

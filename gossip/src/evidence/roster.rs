@@ -24,6 +24,11 @@ impl Roster {
     /// nothing of what it held. A later epoch than ours passes: its registry entry is on its way.
     pub(crate) fn allows(&self, record: &Record) -> bool {
         let (worker, epoch) = record.about();
+        self.is_current(worker, epoch)
+    }
+
+    /// The same about anything else that is said of a worker in an epoch.
+    pub(crate) fn is_current(&self, worker: &WorkerId, epoch: u64) -> bool {
         self.0.get(worker).is_some_and(|current| *current <= epoch)
     }
 }

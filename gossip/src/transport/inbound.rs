@@ -165,6 +165,10 @@ impl Link {
                 self.planes
                     .evidence(&self.member.id, header, message, bytes.len());
             }
+            Some(message @ (Message::Health(_) | Message::Usage(_))) => {
+                self.shared.metrics.received(message.plane(), bytes.len());
+                self.planes.bulletin(&self.member.id, header, message);
+            }
             Some(Message::Leave) => {
                 tracing::info!(replica = %self.member.id, "a replica leaves");
                 self.shared.peers().leave(&self.member.id);

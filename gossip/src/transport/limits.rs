@@ -65,6 +65,8 @@ pub(super) const CONNECTIONS: usize = 600;
 pub(super) const QUEUE: usize = 32;
 /// Frames of evidence waiting for one peer; the rest waits in the log, which is shared by all peers.
 pub(super) const EVIDENCE_QUEUE: usize = 16;
+/// Parts of bulletins waiting for one peer: the two of one sending.
+pub(super) const BULLETIN_QUEUE: usize = 2;
 /// A datagram that fits every path (1,162 B at the guaranteed 1,200), with a margin.
 pub(crate) const DATAGRAM_FRAME_MAX: usize = 1150;
 /// Frames in the answer to one request; times the frame's limit, 16 MiB.

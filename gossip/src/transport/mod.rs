@@ -10,6 +10,7 @@
 //! | load frames | datagram up to 1,150 bytes, else uni stream |
 //! | leaving | uni stream |
 //! | evidence, heat | one uni stream for each batch or report, in a queue of its own |
+//! | bulletins | one uni stream for each, at most two waiting |
 //! | registry pushes, exchanges, snapshots, pulls of evidence | bi stream: one request, its answer |
 //!
 //! Sending never waits: [`Transport::send_gossip`] and [`Transport::send_load`] only enqueue. The
@@ -60,6 +61,8 @@ pub(crate) trait Planes: Send + Sync + 'static {
     fn load(&self, from: &ReplicaId, header: Header, frame: LoadFrame);
     /// Evidence, a mark or heat of an authenticated peer, in a frame of so many bytes.
     fn evidence(&self, from: &ReplicaId, header: Header, message: Message, bytes: usize);
+    /// A part of the bulletin of an authenticated peer.
+    fn bulletin(&self, from: &ReplicaId, header: Header, message: Message);
     /// A request of an authenticated peer; the answer goes back on the same stream.
     fn request(&self, from: &ReplicaId, header: Header, message: Message) -> Vec<Message>;
     /// The connection to a peer is up.
@@ -203,6 +206,20 @@ impl Transport {
         for peer in self.shared.peers().linked() {
             if !peer.send_load(&bytes, &self.shared.metrics) {
                 self.shared.metrics.dropped("load_not_sent");
+            }
+        }
+    }
+
+    /// Queues a part of our bulletin for every connected peer. One that is so slow that the last
+    /// ones still wait goes without it, until they are renewed.
+    pub(crate) fn send_bulletin(&self, message: &Message) {
+        let Some(bytes) = self.shared.encode(message) else {
+            return;
+        };
+        let bytes = bytes::Bytes::from(bytes);
+        for peer in self.shared.peers().linked() {
+            if !peer.enqueue_bulletin(message.plane(), bytes.clone()) {
+                self.shared.metrics.dropped("bulletin_not_queued");
             }
         }
     }

@@ -36,10 +36,11 @@ pub(crate) enum RequestError {
 type Lane = mpsc::Receiver<(&'static str, Bytes)>;
 
 /// What waits for one peer. Evidence is the bulk of the bytes, so it has a lane of its own: a full
-/// one delays nothing else.
+/// one delays nothing else. Bulletins have a short one: an old one is of no use.
 struct Waiting {
     urgent: Lane,
     evidence: Lane,
+    bulletin: Lane,
 }
 
 /// All peers by id. Whoever is in it is dialled, and dialled again, until removed.
@@ -63,6 +64,7 @@ pub(super) struct Peer {
     proven: bool,
     urgent: mpsc::Sender<(&'static str, Bytes)>,
     evidence: mpsc::Sender<(&'static str, Bytes)>,
+    bulletin: mpsc::Sender<(&'static str, Bytes)>,
     link: Option<(u64, Connection)>,
     wake: Arc<Notify>,
     stop: CancellationToken,
@@ -217,6 +219,7 @@ impl Peers {
     fn add(&mut self, id: &ReplicaId, address: SocketAddr, proven: bool) -> (Peer, Waiting) {
         let (urgent, urgent_waiting) = mpsc::channel(limits::QUEUE);
         let (evidence, evidence_waiting) = mpsc::channel(limits::EVIDENCE_QUEUE);
+        let (bulletin, bulletin_waiting) = mpsc::channel(limits::BULLETIN_QUEUE);
         self.tasks += 1;
         let peer = Peer {
             task: self.tasks,
@@ -224,6 +227,7 @@ impl Peers {
             proven,
             urgent,
             evidence,
+            bulletin,
             link: None,
             wake: Arc::default(),
             stop: CancellationToken::new(),
@@ -232,6 +236,7 @@ impl Peers {
         let waiting = Waiting {
             urgent: urgent_waiting,
             evidence: evidence_waiting,
+            bulletin: bulletin_waiting,
         };
         (peer, waiting)
     }
@@ -246,6 +251,11 @@ impl Peer {
     /// Queues a message of the evidence or heat plane; false if there is no room now.
     pub(super) fn enqueue_evidence(&self, plane: &'static str, bytes: Vec<u8>) -> bool {
         self.evidence.try_send((plane, bytes.into())).is_ok()
+    }
+
+    /// Queues a part of a bulletin; false if the last ones still wait.
+    pub(super) fn enqueue_bulletin(&self, plane: &'static str, bytes: Bytes) -> bool {
+        self.bulletin.try_send((plane, bytes)).is_ok()
     }
 
     /// True if there is room for evidence.
@@ -403,7 +413,11 @@ impl Task {
             hints,
         } = dialled;
         // What was queued for the last connection is old by now.
-        for lane in [&mut waiting.urgent, &mut waiting.evidence] {
+        for lane in [
+            &mut waiting.urgent,
+            &mut waiting.evidence,
+            &mut waiting.bulletin,
+        ] {
             while lane.try_recv().is_ok() {
                 self.shared.metrics.dropped("link_lost");
             }
@@ -418,7 +432,8 @@ impl Task {
         let lanes = async {
             tokio::join!(
                 self.drain(&connection, &mut waiting.urgent),
-                self.drain(&connection, &mut waiting.evidence)
+                self.drain(&connection, &mut waiting.evidence),
+                self.drain(&connection, &mut waiting.bulletin)
             );
         };
         let closed = tokio::select! {

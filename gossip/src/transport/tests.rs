@@ -25,6 +25,7 @@ impl Planes for Recorder {
     }
     fn load(&self, _: &ReplicaId, _: Header, _: LoadFrame) {}
     fn evidence(&self, _: &ReplicaId, _: Header, _: Message, _: usize) {}
+    fn bulletin(&self, _: &ReplicaId, _: Header, _: Message) {}
     fn request(&self, _: &ReplicaId, _: Header, _: Message) -> Vec<Message> {
         Vec::new()
     }

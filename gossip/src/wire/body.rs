@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::bulletin::{WireHealth, WireUsage, bounded};
 use super::dry_run::{WireQuestion, WireReply};
 use super::entry::{WireEntry, core_entries, wire_entries};
 use super::evidence::{
@@ -44,6 +45,8 @@ mod kind {
     pub(super) const DRY_RUN_ANSWER: u8 = 23;
     pub(super) const EVIDENCE_SIZE_REQUEST: u8 = 24;
     pub(super) const EVIDENCE_SIZE: u8 = 25;
+    pub(super) const HEALTH: u8 = 26;
+    pub(super) const USAGE: u8 = 27;
 }
 
 #[derive(Encode, Decode)]
@@ -179,6 +182,8 @@ pub(super) fn seal(
             seal.put(kind::DRY_RUN_REQUEST, &WireQuestion::from(&**question))
         }
         Message::DryRunAnswer(reply) => seal.put(kind::DRY_RUN_ANSWER, &WireReply::from(&**reply)),
+        Message::Health(claims) => seal.put(kind::HEALTH, &WireHealth::from(claims.as_slice())),
+        Message::Usage(usage) => seal.put(kind::USAGE, &WireUsage::from(usage.as_slice())),
     }
 }
 
@@ -272,6 +277,14 @@ pub(super) fn read(kind: u8, body: &[u8]) -> Result<(Option<Message>, usize), Fr
             Message::EvidenceSizeRequest
         }
         kind::EVIDENCE_SIZE => Message::EvidenceSize(frame::decode(body)?),
+        kind::HEALTH => {
+            let claims: WireHealth = frame::decode(bounded(body)?)?;
+            Message::Health(Arc::new(claims.checked(&mut refused)?))
+        }
+        kind::USAGE => {
+            let usage: WireUsage = frame::decode(bounded(body)?)?;
+            Message::Usage(Arc::new(usage.checked()?))
+        }
         _ => return Ok((None, 0)),
     };
     Ok((Some(message), refused))
@@ -324,7 +337,7 @@ fn hello_text(text: String, what: &'static str) -> Result<String, FrameError> {
     }
 }
 
-fn wire_ms(duration: Duration) -> u64 {
+pub(super) fn wire_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -1,13 +1,14 @@
 //! What replicas say to each other on our own planes, in core types.
 //!
 //! Pure. [`encode`] and [`decode`] turn a [`Message`] into a frame and back; the types that travel
-//! are in `body`, `dry_run`, `entry`, `evidence` and `load` and stay there, so that core types can change without changing the wire.
+//! are in `body`, `bulletin`, `dry_run`, `entry`, `evidence` and `load` and stay there, so that core types can change without changing the wire.
 //!
 //! A receiver refuses what is damaged or cannot be understood as a whole ([`FrameError`]), skips a
 //! kind that it does not know (`message` is `None`), and leaves out single registry entries that
 //! break a limit (`refused`): a poisonous entry must neither be merged nor stop the others.
 
 mod body;
+mod bulletin;
 mod dry_run;
 mod entry;
 mod evidence;
@@ -19,6 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::bulletin::{HealthClaim, TenantUse};
 use crate::dry_run::{DryRun, Reply};
 use crate::evidence::{Batch, EvidenceSnapshot, Gap, HeatReport, Mark};
 use crate::frame::{self, FrameError, Header};
@@ -78,6 +80,10 @@ pub enum Message {
     DryRunRequest(Arc<DryRun>),
     /// What it would decide, or why it does not say.
     DryRunAnswer(Box<Reply>),
+    /// What the sender found out about workers: the one part of its bulletin.
+    Health(Arc<Vec<HealthClaim>>),
+    /// What the sender has in hand for tenants: the other part.
+    Usage(Arc<Vec<TenantUse>>),
 }
 
 impl Message {
@@ -101,6 +107,7 @@ impl Message {
             | Self::EvidenceSize(_) => "evidence",
             Self::Heat(_) => "heat",
             Self::DryRunRequest(_) | Self::DryRunAnswer(_) => "dry_run",
+            Self::Health(_) | Self::Usage(_) => "bulletin",
         }
     }
 }

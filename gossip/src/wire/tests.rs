@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::bulletin::{AGE_MAX, Claim, TENANTS_MAX};
 use crate::dry_run::{self, DryRunAnswer, KeyParts, Refusal};
 use crate::evidence::{
     BATCH_RECORDS_MAX, Evidence, HEAT_COUNTS_MAX, Head, LINKS_MAX, PULL_BATCHES_MAX, Record,
@@ -157,7 +158,31 @@ fn messages() -> Vec<Message> {
         Message::DryRunAnswer(Box::new(Reply::Refused(Refusal::Declined))),
         Message::DryRunAnswer(Box::new(Reply::Refused(Refusal::NotServed))),
         Message::DryRunAnswer(Box::new(Reply::Refused(Refusal::TooMany))),
+        Message::Health(Arc::new(claims())),
+        Message::Health(Arc::default()),
+        Message::Usage(Arc::new(usage())),
+        Message::Usage(Arc::default()),
     ]
+}
+
+/// One claim of each kind.
+fn claims() -> Vec<HealthClaim> {
+    let claim = |(n, claim): (usize, Claim)| HealthClaim {
+        worker: format!("w{n}").parse().expect("valid"),
+        epoch: u64::MAX - n as u64,
+        claim,
+        age: AGE_MAX / (1 + n as u32),
+    };
+    Claim::ALL.into_iter().enumerate().map(claim).collect()
+}
+
+fn usage() -> Vec<TenantUse> {
+    let used = |tenant| TenantUse {
+        tenant,
+        in_flight: 3,
+        queued: u32::MAX,
+    };
+    [0, 7, u64::MAX].map(used).to_vec()
 }
 
 fn evidence(worker: &str, links: u64) -> Evidence {
@@ -445,6 +470,78 @@ fn dry_runs_that_break_a_limit_are_refused() {
         later,
         Some(Message::DryRunAnswer(reply)) if *reply == Reply::Refused(Refusal::Other)
     ));
+}
+
+#[test]
+fn bulletins_that_break_a_limit_are_refused() {
+    let refused = |message: Message, what: &str| match decode(&sealed(&message)) {
+        Err(FrameError::Value(found)) => assert_eq!(found, what),
+        other => panic!("{what}: {other:?}"),
+    };
+    let health = |change: fn(&mut Vec<HealthClaim>)| {
+        let mut claims = claims();
+        change(&mut claims);
+        Message::Health(Arc::new(claims))
+    };
+    refused(health(|claims| claims.reverse()), "list of claims");
+    refused(
+        health(|claims| claims.push(claims[4].clone())),
+        "list of claims",
+    );
+    let long = |claims: &mut Vec<HealthClaim>| {
+        for n in 0..200 {
+            let mut claim = claims[0].clone();
+            claim.worker = format!("x{n:0>400}").parse().expect("valid");
+            claims.push(claim);
+        }
+    };
+    refused(health(long), "length of a bulletin");
+    let mut twice = usage();
+    twice.push(twice[2]);
+    refused(Message::Usage(Arc::new(twice)), "list of tenants");
+    let many = (0..=TENANTS_MAX as u64).map(|tenant| TenantUse {
+        tenant,
+        ..TenantUse::default()
+    });
+    refused(Message::Usage(Arc::new(many.collect())), "list of tenants");
+    // A name that no worker can have, an age beyond any, and a claim of a later release.
+    let raw = |claims: Vec<(&str, u64, u8, u64)>| {
+        let mut bytes = Vec::new();
+        frame::seal(&mut bytes, 26, 3, 4, &claims).expect("fits");
+        decode(&bytes)
+    };
+    assert!(matches!(
+        raw(vec![("a b", 0, 0, 0)]),
+        Err(FrameError::Value("worker id"))
+    ));
+    let received = raw(vec![("a", 1, 3, u64::MAX), ("b", 1, 77, 0)]).expect("whole");
+    assert_eq!(received.refused, 1);
+    let Some(Message::Health(kept)) = received.message else {
+        panic!("claims")
+    };
+    let [kept] = kept.as_slice() else {
+        panic!("{kept:?}")
+    };
+    assert_eq!((kept.claim, kept.age), (Claim::Stalled, AGE_MAX));
+}
+
+#[test]
+fn bulletins_are_small() {
+    let claim = |n: u32| HealthClaim {
+        worker: format!("http://10.0.0.{n:03}:8000").parse().expect("valid"),
+        epoch: 1_790_000_000,
+        claim: Claim::Good,
+        age: Duration::from_millis(900),
+    };
+    let len = |n| sealed(&Message::Health(Arc::new((0..n).map(claim).collect()))).len();
+    // A frame alone; then a name of 22 bytes, its length, five for the epoch, one for the claim and
+    // three for the age.
+    assert_eq!(len(0), 29);
+    assert_eq!(len(100), 29 + 100 * (22 + 1 + 5 + 1 + 3));
+    assert_eq!(
+        sealed(&Message::Usage(Arc::new(usage()))).len(),
+        29 + 3 * 14
+    );
 }
 
 #[test]

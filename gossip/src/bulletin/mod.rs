@@ -1,0 +1,132 @@
+//! The bulletin plane: what each replica found out about workers, and how much of each tenant it has
+//! in hand.
+//!
+//! Pure; instants are arguments. Each replica has one bulletin. Its two parts, claims about workers
+//! and use by tenants, travel apart, so that a count that changes with each request does not carry
+//! hundreds of claims along. Each part is said whole, in absolute values, and the latest one counts:
+//! a lost frame is healed by the next, and nothing is added up.
+//!
+//! - `poster.rs`: this replica's bulletin, and which parts of it are due.
+//! - `rack.rs`: the latest of every other replica, as long as it is renewed.
+//! - `posted.rs`: what is read of it.
+//!
+//! What a claim means for routing is not decided here.
+
+mod posted;
+mod poster;
+mod rack;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use crate::worker::WorkerId;
+
+pub use posted::{PeerBulletin, Posted};
+pub(crate) use poster::Poster;
+pub(crate) use rack::{Rack, Taken};
+
+/// Greatest number of tenants in a bulletin.
+pub const TENANTS_MAX: usize = 1024;
+/// Greatest number of claims in a bulletin: one for each worker that a registry may hold.
+pub const CLAIMS_MAX: usize = crate::registry::ENTRIES_MAX;
+/// Greatest length of one part in a frame, in bytes.
+pub const PART_BYTES_MAX: usize = 64 * 1024;
+/// Greatest age of a claim; older ones count as just so old.
+pub const AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Greatest count of requests believed of one tenant on one replica.
+pub const REQUESTS_MAX: u32 = 1_000_000;
+/// Least time between two sendings: what changes meanwhile is gathered.
+pub const PAUSE: Duration = Duration::from_millis(50);
+/// A part that has not changed is said again after this time.
+pub const RENEW_AFTER: Duration = Duration::from_secs(1);
+/// A part that was not renewed for this long counts no more.
+pub const SILENT_AFTER: Duration = Duration::from_secs(3);
+
+/// What one replica says to all others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bulletin {
+    /// What it found out about workers, at most one claim for each, [`CLAIMS_MAX`] in all. Of those
+    /// that do not fit a frame good ones are left out first, then the oldest.
+    pub health: Vec<HealthClaim>,
+    /// What it has in hand for tenants, at most [`TENANTS_MAX`]; those with the least are left out.
+    pub usage: Vec<TenantUse>,
+}
+
+/// What a replica found out itself about one worker; never hearsay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthClaim {
+    /// About whom.
+    pub worker: WorkerId,
+    /// Restart counter of the worker at that time: a restarted worker is another one.
+    pub epoch: u64,
+    /// What it found.
+    pub claim: Claim,
+    /// How long before the sending it found out, to the millisecond and up to [`AGE_MAX`].
+    pub age: Duration,
+}
+
+/// What a replica may find out about a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Claim {
+    /// A probe passed, and nothing speaks against it.
+    Good,
+    /// It refused or dropped a connection.
+    Unreachable,
+    /// Probes failed.
+    Unhealthy,
+    /// Requests are with it, and no token comes.
+    Stalled,
+    /// Its answers were errors too often.
+    Ejected,
+}
+
+impl Claim {
+    /// Every claim.
+    pub const ALL: [Self; 5] = [
+        Self::Good,
+        Self::Unreachable,
+        Self::Unhealthy,
+        Self::Stalled,
+        Self::Ejected,
+    ];
+
+    /// Its name, as in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Unreachable => "unreachable",
+            Self::Unhealthy => "unhealthy",
+            Self::Stalled => "stalled",
+            Self::Ejected => "ejected",
+        }
+    }
+}
+
+/// What a replica has in hand for one tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TenantUse {
+    /// Stable hash of the tenant's name.
+    pub tenant: u64,
+    /// Requests in flight, up to [`REQUESTS_MAX`] for one replica.
+    pub in_flight: u32,
+    /// Requests that wait to be admitted, up to [`REQUESTS_MAX`] for one replica.
+    pub queued: u32,
+}
+
+impl TenantUse {
+    /// The same within what is believable.
+    fn clamped(self) -> Self {
+        Self {
+            tenant: self.tenant,
+            in_flight: self.in_flight.min(REQUESTS_MAX),
+            queued: self.queued.min(REQUESTS_MAX),
+        }
+    }
+
+    /// Adds the counts of another replica, or of a tenant whose name has the same hash.
+    fn add(&mut self, other: Self) {
+        self.in_flight = self.in_flight.saturating_add(other.in_flight);
+        self.queued = self.queued.saturating_add(other.queued);
+    }
+}

@@ -1,0 +1,256 @@
+//! The other replicas' bulletins: the latest of each, as long as it is renewed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{HealthClaim, PeerBulletin, Posted, SILENT_AFTER, TenantUse};
+use crate::evidence::{Budget, Roster};
+use crate::replica::ReplicaId;
+
+/// Everything heard, by sender.
+#[derive(Debug, Default)]
+pub(crate) struct Rack {
+    roster: Roster,
+    senders: BTreeMap<ReplicaId, Sender>,
+}
+
+/// One other replica, in one generation.
+#[derive(Debug)]
+struct Sender {
+    generation: u64,
+    heard: Instant,
+    /// It said goodbye: what was under way then does not count.
+    has_left: bool,
+    allowance: Budget,
+    health: Part<HealthClaim>,
+    usage: Part<TenantUse>,
+    /// What is shown of it; `None` while it has nothing to show.
+    shown: Option<Arc<PeerBulletin>>,
+}
+
+/// The latest frame of one part.
+#[derive(Debug)]
+struct Part<T> {
+    seq: Option<u64>,
+    /// `None` once it was not renewed in time.
+    said: Option<(Instant, Vec<T>)>,
+}
+
+/// What became of a received part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// It is the latest one.
+    Fresh,
+    /// Older than, or the same as, one that came before; changed nothing.
+    Stale,
+    /// From a replica that left.
+    Gone,
+    /// More than an honest replica sends; changed nothing.
+    Flood,
+    /// There are [`SENDERS_MAX`] senders already; changed nothing.
+    TooManySenders,
+}
+
+impl Rack {
+    /// Takes claims about workers, rising by worker.
+    pub(crate) fn health(
+        &mut self,
+        from: &ReplicaId,
+        (generation, seq): (u64, u64),
+        claims: Vec<HealthClaim>,
+        now: Instant,
+    ) -> Taken {
+        self.take(from, generation, now, |sender| {
+            sender.health.take(seq, claims, now)
+        })
+    }
+
+    /// Takes use by tenants, rising by tenant.
+    pub(crate) fn usage(
+        &mut self,
+        from: &ReplicaId,
+        (generation, seq): (u64, u64),
+        usage: Vec<TenantUse>,
+        now: Instant,
+    ) -> Taken {
+        let usage = usage.into_iter().map(TenantUse::clamped).collect();
+        self.take(from, generation, now, |sender| {
+            sender.usage.take(seq, usage, now)
+        })
+    }
+
+    fn take(
+        &mut self,
+        from: &ReplicaId,
+        generation: u64,
+        now: Instant,
+        part: impl FnOnce(&mut Sender) -> bool,
+    ) -> Taken {
+        if !self.senders.contains_key(from) && self.senders.len() >= SENDERS_MAX {
+            return Taken::TooManySenders;
+        }
+        let sender = self
+            .senders
+            .entry(from.clone())
+            .or_insert_with(|| Sender::new(generation, now));
+        if !sender.allowance.is_open(now) {
+            return Taken::Flood;
+        }
+        sender.allowance.spend(1);
+        if generation > sender.generation {
+            // A restarted replica has nothing of what it had, and may count from anywhere.
+            let allowance = sender.allowance.clone();
+            *sender = Sender {
+                allowance,
+                ..Sender::new(generation, now)
+            };
+        }
+        if generation < sender.generation {
+            return Taken::Stale;
+        }
+        if sender.has_left {
+            return Taken::Gone;
+        }
+        if !part(sender) {
+            return Taken::Stale;
+        }
+        sender.heard = now;
+        sender.show(from, &self.roster);
+        Taken::Fresh
+    }
+
+    /// A replica said that it leaves. True if something of it was shown.
+    pub(crate) fn left(&mut self, id: &ReplicaId) -> bool {
+        let Some(sender) = self.senders.get_mut(id) else {
+            return false;
+        };
+        sender.has_left = true;
+        sender.health.said = None;
+        sender.usage.said = None;
+        sender.shown.take().is_some()
+    }
+
+    /// Lets go of what was not renewed. True if something of it was shown.
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
+        let mut has_changed = false;
+        self.senders.retain(|id, sender| {
+            let health = sender.health.expire(now);
+            let usage = sender.usage.expire(now);
+            if health || usage {
+                sender.show(id, &self.roster);
+                has_changed = true;
+            }
+            now.saturating_duration_since(sender.heard) < FORGET_AFTER
+        });
+        has_changed
+    }
+
+    /// Takes over the workers of a new view: what is claimed of others is not shown. False if they
+    /// are the same.
+    pub(crate) fn follow(&mut self, roster: Roster) -> bool {
+        if self.roster == roster {
+            return false;
+        }
+        self.roster = roster;
+        for (id, sender) in &mut self.senders {
+            sender.show(id, &self.roster);
+        }
+        true
+    }
+
+    /// All of it, to read.
+    pub(crate) fn posted(&self) -> Posted {
+        let shown = self
+            .senders
+            .values()
+            .filter_map(|sender| sender.shown.clone());
+        Posted {
+            peers: shown.collect(),
+        }
+    }
+}
+
+impl Sender {
+    fn new(generation: u64, now: Instant) -> Self {
+        Self {
+            generation,
+            heard: now,
+            has_left: false,
+            allowance: Budget::new(FRAMES_PER_S, FRAMES_BURST, now),
+            health: Part::default(),
+            usage: Part::default(),
+            shown: None,
+        }
+    }
+
+    fn show(&mut self, id: &ReplicaId, roster: &Roster) {
+        let Self { health, usage, .. } = &*self;
+        // Ages are those of claims; without claims any time will do.
+        let received = health.received().or(usage.received());
+        self.shown = received.map(|received| {
+            let is_current = |claim: &&HealthClaim| roster.is_current(&claim.worker, claim.epoch);
+            Arc::new(PeerBulletin {
+                replica: id.clone(),
+                received,
+                health: health
+                    .entries()
+                    .iter()
+                    .filter(is_current)
+                    .cloned()
+                    .collect(),
+                usage: usage.entries().to_vec(),
+            })
+        });
+    }
+}
+
+impl<T> Default for Part<T> {
+    fn default() -> Self {
+        Self {
+            seq: None,
+            said: None,
+        }
+    }
+}
+
+impl<T> Part<T> {
+    fn received(&self) -> Option<Instant> {
+        self.said.as_ref().map(|(at, _)| *at)
+    }
+
+    fn entries(&self) -> &[T] {
+        self.said.as_ref().map_or(&[], |(_, entries)| entries)
+    }
+
+    /// False if one that is as late came before.
+    fn take(&mut self, seq: u64, entries: Vec<T>, now: Instant) -> bool {
+        let is_later = self.seq.is_none_or(|latest| latest < seq);
+        if is_later {
+            self.seq = Some(seq);
+            self.said = Some((now, entries));
+        }
+        is_later
+    }
+
+    /// True if it was there and is too old now.
+    fn expire(&mut self, now: Instant) -> bool {
+        let is_over =
+            |(at, _): &(Instant, Vec<T>)| now.saturating_duration_since(*at) >= SILENT_AFTER;
+        let is_over = self.said.as_ref().is_some_and(is_over);
+        if is_over {
+            self.said = None;
+        }
+        is_over
+    }
+}
+
+/// Greatest number of senders remembered.
+pub(crate) const SENDERS_MAX: usize = 256;
+/// A silent sender is forgotten after this long; no frame of it is under way any more.
+pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(60);
+/// Frames a second taken from one sender: an honest one sends its two parts 20 times at most.
+const FRAMES_PER_S: u32 = 80;
+/// What may come late and all at once: as much as an honest sender says while its path is dead and
+/// the connection lives, 5 s.
+const FRAMES_BURST: u32 = 400;

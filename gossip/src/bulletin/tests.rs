@@ -1,0 +1,456 @@
+//! The bulletin plane from posting to reading.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::poster::Cut;
+use super::rack::{FORGET_AFTER, SENDERS_MAX};
+use super::*;
+use crate::evidence::Roster;
+use crate::registry::Registry;
+use crate::replica::ReplicaId;
+use crate::view::View;
+use crate::wire::{self, Message};
+use crate::worker::{RawWorker, Source, WorkerSpec};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn start() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+fn replica(name: &str) -> ReplicaId {
+    name.parse().expect("valid")
+}
+
+fn worker(name: &str) -> WorkerId {
+    name.parse().expect("valid")
+}
+
+fn roster(workers: &[(&str, u64)]) -> Roster {
+    let mut registry = Registry::new(replica("r"));
+    for (name, epoch) in workers {
+        let mut raw = RawWorker::at("http://w:8000");
+        raw.epoch = *epoch;
+        let spec = WorkerSpec::new(raw).expect("valid");
+        let put = registry.put(worker(name), Source::Admin, spec, 1);
+        put.expect("room");
+    }
+    Roster::new(&View::new(&registry, Vec::new()))
+}
+
+fn claim(name: &str, claim: Claim, age: Duration) -> HealthClaim {
+    HealthClaim {
+        worker: worker(name),
+        epoch: 1,
+        claim,
+        age,
+    }
+}
+
+fn used(tenant: u64, in_flight: u32, queued: u32) -> TenantUse {
+    TenantUse {
+        tenant,
+        in_flight,
+        queued,
+    }
+}
+
+fn health_of(messages: &[Message]) -> Option<&[HealthClaim]> {
+    messages.iter().find_map(|message| match message {
+        Message::Health(claims) => Some(claims.as_slice()),
+        _ => None,
+    })
+}
+
+fn usage_of(messages: &[Message]) -> Option<&[TenantUse]> {
+    messages.iter().find_map(|message| match message {
+        Message::Usage(usage) => Some(usage.as_slice()),
+        _ => None,
+    })
+}
+
+/// A rack that knows workers `a` and `b`, both in epoch 1.
+fn rack() -> Rack {
+    let mut rack = Rack::default();
+    assert!(rack.follow(roster(&[("a", 1), ("b", 1)])));
+    rack
+}
+
+/// The claims on a worker, and the age of each at `now`.
+fn claims(posted: &Posted, name: &str, now: Instant) -> Vec<(String, Claim, Duration)> {
+    let id = worker(name);
+    let of = |peer: &PeerBulletin| {
+        let said = peer.health.iter().find(|said| said.worker == id)?;
+        Some((peer.replica.to_string(), said.claim, peer.age(said, now)))
+    };
+    posted.peers().filter_map(of).collect()
+}
+
+#[test]
+fn only_parts_that_changed_are_sent_and_all_are_renewed() {
+    let (mut poster, mut now) = (Poster::default(), start());
+    assert!(poster.due(now).is_empty(), "nothing posted yet");
+    let post = |poster: &mut Poster, age, in_flight, now| {
+        let bulletin = Bulletin {
+            health: vec![claim("a", Claim::Stalled, age)],
+            usage: vec![used(7, in_flight, 0)],
+        };
+        assert_eq!(poster.post(bulletin, now), Cut::default());
+    };
+    post(&mut poster, 5 * MS, 1, now);
+    assert!(poster.has_news());
+    assert_eq!(poster.due(now).len(), 2);
+    assert!(!poster.has_news());
+
+    now += PAUSE;
+    post(&mut poster, 55 * MS, 2, now);
+    let due = poster.due(now);
+    assert_eq!(usage_of(&due), Some(&[used(7, 2, 0)][..]));
+    assert!(health_of(&due).is_none(), "it only grew older");
+
+    // Unsaid news stays news, whatever is posted after it.
+    let other = Bulletin {
+        health: vec![claim("b", Claim::Good, MS)],
+        usage: vec![],
+    };
+    poster.post(other, now);
+    post(&mut poster, 60 * MS, 2, now);
+    assert_eq!(poster.due(now).len(), 2);
+
+    now += RENEW_AFTER - MS;
+    assert!(poster.due(now).is_empty());
+    now += MS;
+    let due = poster.due(now);
+    let claims = health_of(&due).expect("renewed");
+    assert_eq!(claims[0].age, 60 * MS + RENEW_AFTER, "it grew older here");
+    assert_eq!(usage_of(&due), Some(&[used(7, 2, 0)][..]));
+
+    poster.say_again();
+    assert_eq!(poster.due(now).len(), 2, "somebody new is there");
+}
+
+#[test]
+fn what_is_posted_is_brought_into_form() {
+    let (mut poster, now) = (Poster::default(), start());
+    let bulletin = Bulletin {
+        health: vec![
+            claim("b", Claim::Good, Duration::MAX),
+            claim("a", Claim::Good, MS),
+            claim("a", Claim::Ejected, MS),
+        ],
+        usage: vec![
+            used(9, 1, 1),
+            used(3, u32::MAX, 0),
+            used(9, 1, 0),
+            used(4, 0, 0),
+        ],
+    };
+    assert_eq!(poster.post(bulletin, now), Cut::default());
+    let due = poster.due(now);
+    assert_eq!(
+        health_of(&due).expect("due"),
+        [
+            claim("a", Claim::Ejected, MS),
+            claim("b", Claim::Good, AGE_MAX)
+        ]
+    );
+    assert_eq!(
+        usage_of(&due).expect("due"),
+        [used(3, REQUESTS_MAX, 0), used(9, 2, 1)]
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_left_out_and_counted() {
+    let (mut poster, now) = (Poster::default(), start());
+    let long = |n: usize, kind, age| claim(&format!("{n:0>500}"), kind, age);
+    let good = (0..100).map(|n| long(n, Claim::Good, MS));
+    let bad = (100..200).map(|n| long(n, Claim::Stalled, n as u32 * MS));
+    let tenants = (0..TENANTS_MAX as u64 + 10).map(|n| used(n, 1 + u32::from(n >= 10), 0));
+    let bulletin = Bulletin {
+        health: good.chain(bad).collect(),
+        usage: tenants.collect(),
+    };
+    let cut = poster.post(bulletin, now);
+    let due = poster.due(now);
+    let (claims, usage) = (health_of(&due).expect("due"), usage_of(&due).expect("due"));
+    assert_eq!((cut.claims, cut.tenants), (200 - claims.len(), 10));
+    assert!(claims.len() > 100 && claims.len() < 150, "{}", claims.len());
+    let bad = claims.iter().filter(|said| said.claim == Claim::Stalled);
+    assert_eq!(bad.count(), 100, "good ones are left out first");
+    assert!(usage.iter().all(|used| used.in_flight == 2));
+    for message in &due {
+        let mut bytes = Vec::new();
+        wire::encode(&mut bytes, 1, 1, message).expect("fits");
+        assert!(wire::decode(&bytes).expect("decodes").message.is_some());
+    }
+    // Of the bad ones the oldest.
+    let bulletin = Bulletin {
+        health: (0..200)
+            .map(|n| long(n, Claim::Stalled, n as u32 * MS))
+            .collect(),
+        usage: vec![],
+    };
+    let cut = poster.post(bulletin, now);
+    let due = poster.due(now);
+    let claims = health_of(&due).expect("due");
+    assert_eq!(cut.claims, 200 - claims.len());
+    let oldest = claims.iter().map(|said| said.age).max();
+    assert_eq!(oldest, Some((claims.len() as u32 - 1) * MS));
+}
+
+#[test]
+fn what_one_replica_posts_the_others_read() {
+    let (mut rack, mut now) = (rack(), start());
+    let said = vec![
+        claim("a", Claim::Stalled, 10 * MS),
+        claim("b", Claim::Good, MS),
+    ];
+    assert_eq!(rack.health(&replica("x"), (1, 5), said, now), Taken::Fresh);
+    let good = vec![claim("a", Claim::Good, MS)];
+    assert_eq!(rack.health(&replica("y"), (1, 9), good, now), Taken::Fresh);
+    for (from, in_flight) in [("x", 3), ("y", 4)] {
+        let usage = vec![used(7, in_flight, 1), used(8, u32::MAX, u32::MAX)];
+        assert_eq!(
+            rack.usage(&replica(from), (1, 10), usage, now),
+            Taken::Fresh
+        );
+    }
+    now += 40 * MS;
+    let posted = rack.posted();
+    assert_eq!(
+        claims(&posted, "a", now),
+        [
+            ("x".to_owned(), Claim::Stalled, 50 * MS),
+            ("y".to_owned(), Claim::Good, 41 * MS)
+        ]
+    );
+    assert_eq!(claims(&posted, "b", now).len(), 1);
+    assert_eq!(posted.others_usage(7), used(7, 7, 2));
+    assert_eq!(posted.others_usage(6), used(6, 0, 0));
+    let most = 2 * REQUESTS_MAX;
+    assert_eq!(posted.others_usage(8), used(8, most, most), "clamped");
+    let named: Vec<_> = posted.claims_on(&worker("a")).collect();
+    assert_eq!(named.len(), 2);
+    assert!(named.iter().all(|(_, said, age)| *age >= said.age));
+}
+
+#[test]
+fn claims_about_unknown_workers_and_former_lives_are_not_shown() {
+    let (mut rack, now) = (rack(), start());
+    let mut former = claim("b", Claim::Stalled, MS);
+    former.epoch = 0;
+    let said = vec![
+        claim("a", Claim::Ejected, MS),
+        former,
+        claim("c", Claim::Stalled, MS),
+    ];
+    rack.health(&replica("x"), (1, 1), said, now);
+    let shown = |rack: &Rack| {
+        let posted = rack.posted();
+        ["a", "b", "c"].map(|name| claims(&posted, name, now).len())
+    };
+    assert_eq!(shown(&rack), [1, 0, 0]);
+    // The registry may be later than the word about it.
+    assert!(rack.follow(roster(&[("a", 2), ("c", 1)])));
+    assert_eq!(shown(&rack), [0, 0, 1]);
+    assert!(!rack.follow(roster(&[("a", 2), ("c", 1)])));
+}
+
+#[test]
+fn what_is_not_renewed_counts_no_more() {
+    let (mut rack, start) = (rack(), start());
+    let (x, said) = (replica("x"), vec![claim("a", Claim::Stalled, MS)]);
+    rack.health(&x, (1, 1), said.clone(), start);
+    rack.usage(&x, (1, 2), vec![used(7, 1, 0)], start + MS);
+    assert!(!rack.expire(start + SILENT_AFTER - MS));
+    // One part may be older than the other.
+    assert!(rack.expire(start + SILENT_AFTER));
+    assert!(claims(&rack.posted(), "a", start).is_empty());
+    assert_eq!(rack.posted().others_usage(7), used(7, 1, 0));
+    assert!(rack.expire(start + SILENT_AFTER + MS));
+    assert_eq!(rack.posted().peers().len(), 0);
+    assert!(!rack.expire(start + SILENT_AFTER + MS), "once");
+    // A late copy is refused as long as one may be under way.
+    let later = start + FORGET_AFTER - MS;
+    rack.expire(later);
+    assert_eq!(rack.health(&x, (1, 1), said.clone(), later), Taken::Stale);
+    rack.expire(later + 2 * MS);
+    assert_eq!(rack.health(&x, (1, 1), said, later + 2 * MS), Taken::Fresh);
+}
+
+#[test]
+fn a_leaving_replica_is_gone_at_once_and_stays_so_until_it_restarts() {
+    let (mut rack, now) = (rack(), start());
+    let (x, said) = (replica("x"), vec![claim("a", Claim::Stalled, MS)]);
+    assert!(!rack.left(&x), "never heard");
+    rack.health(&x, (1, 8), said.clone(), now);
+    assert!(rack.left(&x));
+    assert!(claims(&rack.posted(), "a", now).is_empty());
+    // Streams overtake each other.
+    assert_eq!(rack.health(&x, (1, 9), said.clone(), now), Taken::Gone);
+    assert_eq!(rack.usage(&x, (1, 10), vec![], now), Taken::Gone);
+    // Restarted: a higher generation, and a sequence that begins anew.
+    assert_eq!(rack.health(&x, (2, 0), said.clone(), now), Taken::Fresh);
+    assert_eq!(claims(&rack.posted(), "a", now).len(), 1);
+    assert_eq!(rack.health(&x, (1, 99), said, now), Taken::Stale);
+}
+
+#[test]
+fn a_restarted_replica_has_nothing_of_what_it_had() {
+    let (mut rack, now) = (rack(), start());
+    let x = replica("x");
+    rack.usage(&x, (1, 900), vec![used(7, 5, 0)], now);
+    rack.health(&x, (2, 3), vec![claim("a", Claim::Good, MS)], now);
+    assert_eq!(rack.posted().others_usage(7), used(7, 0, 0));
+}
+
+#[test]
+fn senders_and_their_frames_are_bounded() {
+    let (mut rack, now) = (rack(), start());
+    let mut flooded = 0;
+    for seq in 0..1000 {
+        let taken = rack.usage(&replica("x"), (1, seq), vec![used(7, 1, 0)], now);
+        flooded += u32::from(taken == Taken::Flood);
+    }
+    assert!((500..700).contains(&flooded), "{flooded}");
+    // It may go on later, and nobody else is held back.
+    let second = now + Duration::from_secs(1);
+    let taken = rack.usage(&replica("x"), (1, 2000), vec![], second);
+    assert_eq!(taken, Taken::Fresh);
+    for n in 1..SENDERS_MAX {
+        let taken = rack.usage(&replica(&format!("s{n}")), (1, 0), vec![], now);
+        assert_eq!(taken, Taken::Fresh);
+    }
+    let more = rack.usage(&replica("more"), (1, 0), vec![], now);
+    assert_eq!(more, Taken::TooManySenders);
+}
+
+/// One frame under way: generation and sequence of its sender, and what it says.
+#[derive(Clone, Debug)]
+struct UnderWay {
+    generation: u64,
+    seq: u64,
+    message: Message,
+}
+
+fn any_claim() -> impl Strategy<Value = Claim> {
+    prop::sample::select(&Claim::ALL[..])
+}
+
+proptest! {
+    /// Frames are lost, repeated and reordered, and the sender restarts with a lower sequence: what
+    /// is read is always the latest of what arrived of the latest generation that was heard, and
+    /// after the next renewal it is what was posted last.
+    #[test]
+    fn the_latest_word_counts(
+        posts in prop::collection::vec((any_claim(), 0..9u32, any::<bool>()), 1..12),
+        arrivals in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
+    ) {
+        let (mut now, x) = (start(), replica("x"));
+        let mut poster = Poster::default();
+        let (mut generation, mut seq) = (1, 50);
+        let mut under_way = Vec::new();
+        let mut last = (Claim::Good, 0);
+        for (kind, in_flight, restarts) in posts {
+            if restarts {
+                (poster, generation, seq) = (Poster::default(), generation + 1, 0);
+            }
+            let usage = vec![used(7, in_flight, 0)];
+            poster.post(Bulletin { health: vec![claim("a", kind, MS)], usage }, now);
+            last = (kind, in_flight);
+            now += PAUSE;
+            for message in poster.due(now) {
+                seq += 1;
+                under_way.push(UnderWay { generation, seq, message });
+            }
+        }
+        let mut rack = rack();
+        let mut heard: BTreeMap<(u64, bool), u64> = BTreeMap::new();
+        let mut latest_generation = 0;
+        for arrival in arrivals {
+            let UnderWay { generation, seq, message } = under_way[arrival.index(under_way.len())].clone();
+            let is_health = matches!(message, Message::Health(_));
+            let latest = heard.entry((generation, is_health)).or_default();
+            let is_news = generation >= latest_generation && *latest < seq;
+            let taken = match &message {
+                Message::Health(claims) => rack.health(&x, (generation, seq), claims.to_vec(), now),
+                Message::Usage(usage) => rack.usage(&x, (generation, seq), usage.to_vec(), now),
+                _ => unreachable!("a poster says nothing else"),
+            };
+            prop_assert_eq!(taken == Taken::Fresh, is_news);
+            latest_generation = latest_generation.max(generation);
+            if is_news {
+                *latest = seq;
+            }
+            // Exactly the latest frame of each part in the latest generation is shown.
+            let of = |is_health| {
+                let seq = heard.get(&(latest_generation, is_health))?;
+                under_way.iter().find(|sent| (sent.generation, sent.seq) == (latest_generation, *seq))
+            };
+            let posted = rack.posted();
+            let shown = claims(&posted, "a", now).first().map(|(_, kind, _)| *kind);
+            let expected = of(true).map(|sent| match &sent.message {
+                Message::Health(claims) => claims[0].claim,
+                _ => unreachable!("it was noted as claims"),
+            });
+            prop_assert_eq!(shown, expected);
+            let expected = of(false).map_or(0, |sent| match &sent.message {
+                Message::Usage(usage) => usage.first().map_or(0, |used| used.in_flight),
+                _ => unreachable!("it was noted as use"),
+            });
+            prop_assert_eq!(posted.others_usage(7).in_flight, expected);
+        }
+        now += RENEW_AFTER;
+        for message in poster.due(now) {
+            seq += 1;
+            let order = (generation, seq);
+            match message {
+                Message::Health(claims) => rack.health(&x, order, Arc::unwrap_or_clone(claims), now),
+                Message::Usage(usage) => rack.usage(&x, order, Arc::unwrap_or_clone(usage), now),
+                _ => unreachable!("a poster says nothing else"),
+            };
+        }
+        let posted = rack.posted();
+        prop_assert_eq!(claims(&posted, "a", now)[0].1, last.0);
+        prop_assert_eq!(posted.others_usage(7).in_flight, last.1);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever is posted fits a frame, arrives whole, and the counts say what was left out.
+    #[test]
+    fn any_bulletin_fits_its_frames(
+        claims in prop::collection::vec((0..1000usize, any::<u64>(), any_claim(), any::<u64>()), 0..300),
+        usage in prop::collection::vec(any::<(u64, u32, u32)>(), 0..1200),
+    ) {
+        let health: Vec<_> = claims.into_iter().map(|(name, epoch, claim, age)| HealthClaim {
+            worker: worker(&format!("{name:0>width$}", width = 1 + name % 400)),
+            epoch,
+            claim,
+            age: Duration::from_millis(age),
+        }).collect();
+        let workers: std::collections::BTreeSet<_> = health.iter().map(|said| said.worker.clone()).collect();
+        let usage: Vec<_> = usage.into_iter().map(|(tenant, a, b)| used(tenant, a, b)).collect();
+        let now = start();
+        let mut poster = Poster::default();
+        let cut = poster.post(Bulletin { health, usage }, now);
+        for message in poster.due(now + AGE_MAX) {
+            let mut bytes = Vec::new();
+            wire::encode(&mut bytes, 1, 1, &message).expect("fits");
+            prop_assert!(bytes.len() <= PART_BYTES_MAX + 28);
+            let received = wire::decode(&bytes).expect("decodes");
+            prop_assert_eq!(received.refused, 0);
+            prop_assert_eq!(format!("{:?}", received.message), format!("{:?}", Some(&message)));
+            if let Message::Health(claims) = message {
+                prop_assert_eq!(claims.len() + cut.claims, workers.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Bulletins between real agents on a simulated network that loses packets and cuts replicas off.
+//!
+//! Simulated seconds: the test asks what holds, not how fast. A failure names its seed.
+
+#[path = "../../tests/sim/network.rs"]
+mod network;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use grapevine_gossip::bulletin::{Bulletin, Claim, HealthClaim, TenantUse};
+use grapevine_gossip::config::{Facts, GossipConfig};
+use grapevine_gossip::identity::{self, Identity};
+use grapevine_gossip::worker::{RawWorker, WorkerId, WorkerSpec};
+use grapevine_gossip::{Agent, Metrics};
+use turmoil::Sim;
+
+use network::SimNetwork;
+
+const PORT: u16 = 30_002;
+const REPLICAS: usize = 4;
+const TICK: Duration = Duration::from_millis(5);
+const TENANT: u64 = 7;
+
+/// What one replica posted last, and reads of the others.
+#[derive(Default)]
+struct Notes {
+    posted: u32,
+    /// Claim and count by sender.
+    read: BTreeMap<String, (Option<Claim>, u32)>,
+    sum: u32,
+    /// A count that is lower than one read of the same sender before, which only counts up.
+    went_back: bool,
+}
+
+/// What the replicas do now.
+#[derive(Default)]
+struct Stage {
+    is_counting: bool,
+    notes: [Notes; REPLICAS],
+}
+
+type Shared = Arc<Mutex<Stage>>;
+
+fn with<T>(shared: &Shared, look: impl FnOnce(&mut Stage) -> T) -> T {
+    look(&mut shared.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn name(at: usize) -> String {
+    format!("r{at}")
+}
+
+fn worker() -> WorkerId {
+    "http://10.0.0.1:8000".parse().expect("valid")
+}
+
+fn claim_of(count: u32) -> Claim {
+    Claim::ALL[count as usize % Claim::ALL.len()]
+}
+
+async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> turmoil::Result {
+    let config = GossipConfig {
+        advertise: Some(format!("{}:{PORT}", name(at))),
+        seeds: vec![format!("{}:{PORT}", name(0))],
+        ..GossipConfig::new(([0, 0, 0, 0], PORT).into(), Facts::default())
+    };
+    let network = Arc::new(SimNetwork {
+        seed: seed + at as u64,
+    });
+    let agent = Agent::start_on(network, config, identity, |_| 1.0, Metrics::default()).await?;
+    let spec = WorkerSpec::new(RawWorker::at(worker().as_str()))?;
+    agent.configure(worker(), spec)?;
+    let mut tick = tokio::time::interval(Duration::from_millis(20));
+    loop {
+        tick.tick().await;
+        let count = with(&shared, |stage| {
+            let is_counting = stage.is_counting;
+            let notes = &mut stage.notes[at];
+            notes.posted += u32::from(is_counting);
+            notes.posted
+        });
+        if count > 0 {
+            agent.post(Bulletin {
+                health: vec![HealthClaim {
+                    worker: worker(),
+                    epoch: 0,
+                    claim: claim_of(count),
+                    age: Duration::ZERO,
+                }],
+                usage: vec![TenantUse {
+                    tenant: TENANT,
+                    in_flight: count,
+                    queued: 0,
+                }],
+            });
+        }
+        let posted = agent.posted();
+        let read: BTreeMap<_, _> = posted
+            .peers()
+            .map(|peer| {
+                let claim = peer.health.first().map(|said| said.claim);
+                let count = peer.usage.first().map_or(0, |used| used.in_flight);
+                (peer.replica.to_string(), (claim, count))
+            })
+            .collect();
+        with(&shared, |stage| {
+            let notes = &mut stage.notes[at];
+            notes.went_back |= read.iter().any(|(from, (_, count))| {
+                // Nothing at all is what a silent one has; then it is there again with a higher one.
+                let before = notes.read.get(from).map_or(0, |(_, count)| *count);
+                *count > 0 && *count < before
+            });
+            notes.sum = posted.others_usage(TENANT).in_flight;
+            notes.read = read;
+        });
+    }
+}
+
+fn run(sim: &mut Sim<'_>, seed: u64, time: Duration, until: impl Fn() -> bool, what: &str) {
+    let end = sim.elapsed() + time;
+    while !until() {
+        assert!(sim.elapsed() < end, "seed {seed}: {what}");
+        sim.step().expect("no host fails");
+    }
+}
+
+fn pass(sim: &mut Sim<'_>, time: Duration) {
+    let end = sim.elapsed() + time;
+    while sim.elapsed() < end {
+        sim.step().expect("no host fails");
+    }
+}
+
+/// Everybody reads what everybody else posted last.
+fn is_agreed(stage: &Stage) -> bool {
+    (0..REPLICAS).all(|at| {
+        let notes = &stage.notes[at];
+        let others = (0..REPLICAS).filter(|&other| other != at);
+        let read = others.map(|other| {
+            let posted = stage.notes[other].posted;
+            let is_read = notes.read.get(&name(other)) == Some(&(Some(claim_of(posted)), posted));
+            is_read.then_some(posted)
+        });
+        read.sum::<Option<u32>>() == Some(notes.sum)
+    })
+}
+
+#[test]
+fn bulletins_survive_loss_and_silence_ends_them() {
+    for seed in 1..=2 {
+        let mut sim = turmoil::Builder::new()
+            .tick_duration(TICK)
+            .min_message_latency(Duration::from_millis(1))
+            .max_message_latency(Duration::from_millis(20))
+            .simulation_duration(Duration::from_secs(600))
+            .udp_capacity(4096)
+            .rng_seed(seed)
+            .build();
+        let shared = Shared::default();
+        let authority = identity::create("sim").expect("authority");
+        for at in 0..REPLICAS {
+            let leaf = identity::issue(&authority.cert_pem, &authority.key_pem, "sim", &name(at));
+            let leaf = leaf.expect("leaf");
+            let identity = Identity::from_pem(
+                "sim",
+                &name(at),
+                &authority.cert_pem,
+                &leaf.cert_pem,
+                &leaf.key_pem,
+            )
+            .expect("identity");
+            let shared = shared.clone();
+            sim.host(name(at), move || {
+                replica(at, identity.clone(), seed, shared.clone())
+            });
+        }
+        let is = |look: fn(&Stage) -> bool| {
+            let shared = shared.clone();
+            move || with(&shared, |stage| look(stage))
+        };
+        let minute = Duration::from_secs(60);
+        with(&shared, |stage| stage.is_counting = true);
+        let all = is(|stage| {
+            stage
+                .notes
+                .iter()
+                .all(|notes| notes.read.len() == REPLICAS - 1)
+        });
+        run(&mut sim, seed, minute, all, "everybody is heard");
+        for (a, b) in (0..REPLICAS).flat_map(|a| (0..REPLICAS).map(move |b| (a, b))) {
+            if a != b {
+                sim.set_link_fail_rate(name(a), name(b), 0.2);
+            }
+        }
+        pass(&mut sim, Duration::from_secs(5));
+        // Longer than a silent replica counts.
+        (1..REPLICAS).for_each(|other| sim.partition(name(0), name(other)));
+        let silent = is(|stage| {
+            let others = &stage.notes[1..];
+            stage.notes[0].read.is_empty()
+                && others.iter().all(|notes| !notes.read.contains_key("r0"))
+        });
+        run(
+            &mut sim,
+            seed,
+            minute,
+            silent,
+            "the one cut off counts no more",
+        );
+        let others_go_on = is(|stage| {
+            let others = &stage.notes[1..];
+            others.iter().all(|notes| notes.read.len() == REPLICAS - 2)
+        });
+        run(
+            &mut sim,
+            seed,
+            minute,
+            others_go_on,
+            "the others still count",
+        );
+        (1..REPLICAS).for_each(|other| sim.repair(name(0), name(other)));
+        pass(&mut sim, Duration::from_secs(2));
+        with(&shared, |stage| stage.is_counting = false);
+        run(&mut sim, seed, minute, is(is_agreed), "agreed");
+        with(&shared, |stage| {
+            for notes in &stage.notes {
+                assert!(!notes.went_back, "seed {seed}: an older word counted");
+                assert!(notes.posted > 300, "seed {seed}: {} posted", notes.posted);
+            }
+        });
+    }
+}
