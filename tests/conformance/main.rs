@@ -6,6 +6,7 @@ mod aliases;
 mod bytes;
 mod errors;
 mod framing;
+mod h2_floods;
 mod headers;
 mod house;
 mod http2;

@@ -1,0 +1,84 @@
+//! The head of a client's request, and what of it a worker gets.
+
+use grapevine::proxy::headers::{INTERNAL_PREFIX, check_head, clean_request};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+const HEADERS_MAX: usize = 100;
+
+/// Meant for one hop (RFC 9110, section 7.6.1), or written anew by each.
+const NEVER_PASSED: [&str; 12] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "http2-settings",
+    "content-length",
+    "host",
+];
+
+/// The bytes of an HTTP/1 head, as hyper's own parser takes it apart.
+///
+/// # Panics
+/// A header that is not for a worker gets through, or an ambiguous head is accepted.
+pub fn head(data: &[u8]) {
+    let mut parsed = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut parsed);
+    if !matches!(request.parse(data), Ok(httparse::Status::Complete(_))) {
+        return;
+    }
+    let version = match request.version {
+        Some(0) => http::Version::HTTP_10,
+        _ => http::Version::HTTP_11,
+    };
+    let mut headers = HeaderMap::new();
+    for line in request.headers.iter() {
+        let (Ok(name), Ok(value)) = (
+            HeaderName::from_bytes(line.name.as_bytes()),
+            HeaderValue::from_bytes(line.value),
+        ) else {
+            return;
+        };
+        headers.append(name, value);
+    }
+    if check_head(version, &headers).is_err() {
+        return;
+    }
+    let count = |name| headers.get_all(name).iter().count();
+    assert!(count(header::AUTHORIZATION) <= 1, "two Authorizations");
+    assert!(count(header::HOST) <= 1, "two Hosts");
+    assert!(
+        count(header::TRANSFER_ENCODING) <= 1,
+        "two Transfer-Encodings"
+    );
+    let framings = count(header::TRANSFER_ENCODING).min(1) + count(header::CONTENT_LENGTH).min(1);
+    assert!(framings <= 1, "two framings");
+    let named = named_by_connection(&headers);
+    clean_request(&mut headers);
+    for name in NEVER_PASSED {
+        assert!(!headers.contains_key(name), "{name} got through");
+    }
+    for name in headers.keys() {
+        assert!(
+            !name.as_str().starts_with(INTERNAL_PREFIX),
+            "{name} got through"
+        );
+        assert!(
+            !named.contains(name),
+            "{name} is named by Connection and got through"
+        );
+    }
+}
+
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let values = headers.get_all(header::CONNECTION).iter();
+    values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|token| token.trim().parse().ok())
+        .collect()
+}

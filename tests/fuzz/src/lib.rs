@@ -1,0 +1,28 @@
+//! What no input may break. Each function takes any bytes and panics when a law does not hold.
+//!
+//! `cargo fuzz` looks for bytes that break one (`README.md` has the command); `tests/corpus.rs` replays what it
+//! has kept, on every toolchain.
+
+mod body;
+mod config;
+mod frame;
+mod head;
+mod sse;
+
+pub use body::body;
+pub use config::config;
+pub use frame::frame;
+pub use head::head;
+pub use sse::sse;
+
+/// A law, by the name of its corpus.
+pub type Law = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub const LAWS: [Law; 5] = [
+    ("body", body),
+    ("config", config),
+    ("frame", frame),
+    ("head", head),
+    ("sse", sse),
+];
