@@ -6,15 +6,14 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use grapevine_gossip::config::Facts;
 use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 use grapevine_gossip::{Agent, Identity};
 use grapevine_placement::load::damp;
-use http::HeaderValue;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::admin::{self, Admin, Port};
@@ -22,12 +21,14 @@ use crate::agreement::{Samples, Survey, SurveyParts, Views};
 use crate::cluster::{Cluster, WorkerDefaults};
 use crate::config::Config;
 use crate::follow::Follower;
-use crate::listener::{self, Front};
+use crate::listener::tls::ListenerTls;
+use crate::listener::{self, Front, Quiet};
 use crate::metrics::Metrics;
 use crate::proxy::{Proxy, ProxyParts};
 use crate::shutdown::{Phase, Shutdown, ShutdownLimits};
-use crate::upstream::Worker;
+use crate::tls::Reloader;
 use crate::upstream::probe::{Fact, Learned, ProbeParts, Prober};
+use crate::upstream::{Reach, ReachParts, Worker};
 use crate::warmup::{WarmUpParts, WarmUps};
 
 /// Answers of workers to "what do you serve?" that wait for the registry.
@@ -59,10 +60,18 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
     let signals = shutdown.signals().context("cannot listen for signals")?;
     let phase = shutdown.phase();
 
+    let mut reloader = Reloader::new(Arc::clone(&metrics));
+    let tls = listener_tls(&config, &mut reloader)?;
+    let reach = reach(&config, &mut reloader)?;
+    let hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
+    let reloading = reloader.run(hangup, config.tls.refresh, phase.clone());
+    shutdown.background().spawn(reloading);
+
     let defaults = WorkerDefaults {
         idle_max: config.timeouts.upstream_idle,
         breaker: config.breaker.clone(),
         health: config.health.clone(),
+        reach: Arc::clone(&reach),
     };
     let (samples, asked) = Samples::new();
     let cluster = Arc::new(Cluster::new(
@@ -97,13 +106,10 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         agent.configure(id, spec)?;
     }
 
-    let authorization = worker_authorization(&config)?;
     let (learned, to_learn) = mpsc::channel(LEARNED_WAITING_MAX);
     let prober = Prober::new(
         ProbeParts {
-            client: control_client(config.health.timeout)?,
             config: config.health.clone(),
-            authorization: authorization.clone(),
             learned,
         },
         shutdown.background().clone(),
@@ -130,7 +136,6 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         metrics: Arc::clone(&metrics),
         config: config.warmup.clone(),
         timeouts: config.timeouts.clone(),
-        authorization: authorization.clone(),
         phase: phase.clone(),
     }));
     tasks.spawn(Arc::clone(&warm_ups).run());
@@ -142,17 +147,18 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
             cluster: Arc::clone(&cluster),
             metrics: Arc::clone(&metrics),
             phase: phase.clone(),
-            worker_authorization: authorization,
             request_id_headers: config.listen.request_id_headers.clone(),
             timeouts: config.timeouts.clone(),
             retry: config.retry.clone(),
             limits: config.limits.clone(),
             warm_ups: Arc::clone(&warm_ups),
         })),
+        tls,
         timeouts: config.timeouts.clone(),
         limits: config.limits.clone(),
         metrics: Arc::clone(&metrics),
         phase: phase.clone(),
+        misled: Quiet::default(),
     };
     let connections = shutdown.connections().clone();
     tasks.spawn(listener::run(listeners.data, Arc::new(front), connections));
@@ -164,6 +170,7 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         metrics,
         phase,
         warm_ups,
+        reach,
         token: config.admin.token.clone(),
     });
     let serve = |socket, port| admin::run(socket, port, Arc::clone(&admin), tasks.clone());
@@ -256,29 +263,36 @@ fn announce(
     Ok(())
 }
 
-/// A client for probes: no proxy from the environment, no redirects to where a worker points.
-fn control_client(within: Duration) -> anyhow::Result<reqwest::Client> {
-    reqwest::Client::builder()
-        .timeout(within)
-        .connect_timeout(within)
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        // vLLM closes idle connections after 5 s.
-        .pool_idle_timeout(Duration::from_secs(4))
-        // Workers speak plain HTTP; without this a bare image without CA roots is an error.
-        .tls_certs_only([])
-        .build()
-        .context("cannot build the client for health checks")
+fn listener_tls(
+    config: &Config,
+    reloader: &mut Reloader,
+) -> anyhow::Result<Option<Arc<ListenerTls>>> {
+    let files = ListenerTls::files(&config.tls);
+    let tls = ListenerTls::load(&config.tls).context("TLS of the data port")?;
+    let tls = tls.map(Arc::new);
+    if let Some(tls) = &tls {
+        tls.watch(files, reloader);
+    }
+    Ok(tls)
 }
 
-fn worker_authorization(config: &Config) -> anyhow::Result<Option<HeaderValue>> {
-    let Some(key) = &config.workers.api_key else {
-        return Ok(None);
-    };
-    let mut value = HeaderValue::from_str(&format!("Bearer {}", key.reveal()))
-        .context("the workers' api-key is not printable ASCII")?;
-    value.set_sensitive(true);
-    Ok(Some(value))
+/// How workers are reached, by the configuration.
+pub(crate) fn reach_parts(config: &Config) -> ReachParts {
+    ReachParts {
+        workers: config.workers.clone(),
+        each: config.worker.clone(),
+        handshake_within: config.timeouts.tls_handshake,
+        check_within: config.health.timeout,
+    }
+}
+
+fn reach(config: &Config, reloader: &mut Reloader) -> anyhow::Result<Arc<Reach>> {
+    let parts = reach_parts(config);
+    let files = Reach::files(&parts);
+    let reach = Reach::load(parts).context("TLS or keys for workers")?;
+    let reach = Arc::new(reach);
+    reach.watch(files, reloader);
+    Ok(reach)
 }
 
 /// Tells the other replicas at once that this one is leaving.

@@ -17,5 +17,6 @@ pub mod logging;
 pub mod metrics;
 pub mod proxy;
 pub mod shutdown;
+pub mod tls;
 pub mod upstream;
 pub mod warmup;

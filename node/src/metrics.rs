@@ -14,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::tls::TlsMetrics;
 use crate::warmup::WarmupMetrics;
 
 /// Content type of the exposition format that [`Metrics::encode`] writes.
@@ -146,6 +147,8 @@ pub struct Metrics {
     pub ready: Gauge,
     /// Warm-ups of joining workers.
     pub warmup: WarmupMetrics,
+    /// TLS with clients and workers.
+    pub tls: TlsMetrics,
 }
 
 impl Metrics {
@@ -154,6 +157,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("grapevine");
         let mut metrics = Self {
             warmup: WarmupMetrics::register(&mut registry),
+            tls: TlsMetrics::register(&mut registry),
             registry,
             requests: Family::default(),
             request_seconds: Family::new_with_constructor(|| seconds(0.001)),
@@ -472,6 +476,9 @@ mod tests {
         for family in [&metrics.warmup.ended, &metrics.warmup.prompts] {
             drop(family.get_or_create(&ResultLabels { result: "r" }));
         }
+        metrics.tls.handshake("r");
+        metrics.tls.reloaded("f", "r");
+        metrics.tls.expires("f", Some(std::time::SystemTime::now()));
         let events = &metrics.warmup.prompt_events;
         drop(events.get_or_create(&EventLabels { event: "e" }));
         let encoded = metrics.encode();

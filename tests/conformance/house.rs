@@ -21,6 +21,15 @@ pub(crate) fn quick() -> Config {
     chat::paced(Duration::from_millis(1))
 }
 
+/// Waits until the first replica's log has a line with this text: lines are written in the background.
+pub(crate) async fn until_log_says(cluster: &Cluster, text: &str) {
+    eventually(LIMIT, "the log says it", async || {
+        let log = cluster.replicas[0].log();
+        log.contains(text).then_some(()).ok_or(log)
+    })
+    .await;
+}
+
 impl House {
     /// Starts `count` quick workers and a replica that knows them.
     pub(crate) async fn new(count: usize) -> Self {
@@ -77,6 +86,11 @@ impl House {
         entries
             .filter(|entry| entry.request_id.as_deref() == Some(request_id))
             .collect()
+    }
+
+    /// Waits until the replica's log has a line with this text: lines are written in the background.
+    pub(crate) async fn until_log_says(&self, text: &str) {
+        until_log_says(&self.cluster, text).await;
     }
 
     /// The end of a test: what every test of a cluster must leave behind.

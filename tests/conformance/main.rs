@@ -16,4 +16,7 @@ mod openai;
 mod passthrough;
 mod slow_reader;
 mod streams;
+mod tls;
+mod tls_workers;
 mod unreachable;
+mod whereabouts;

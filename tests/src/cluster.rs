@@ -18,8 +18,8 @@ use crate::wait::{LIMIT, eventually};
 pub struct Plan {
     /// Dotted key of the configuration file and its value, as TOML.
     settings: BTreeMap<&'static str, String>,
-    /// URL and models.
-    workers: Vec<(String, Vec<String>)>,
+    /// URL, models, and further lines of the section.
+    workers: Vec<(String, Vec<String>, String)>,
 }
 
 impl Default for Plan {
@@ -46,9 +46,16 @@ impl Plan {
 
     /// Puts a worker with these models into every replica's configuration.
     #[must_use]
-    pub fn worker(mut self, url: &str, models: &[&str]) -> Self {
+    pub fn worker(self, url: &str, models: &[&str]) -> Self {
+        self.worker_with(url, models, "")
+    }
+
+    /// The same with further lines of its section, as TOML.
+    #[must_use]
+    pub fn worker_with(mut self, url: &str, models: &[&str], lines: &str) -> Self {
         let models = models.iter().map(|&model| model.to_owned()).collect();
-        self.workers.push((url.to_owned(), models));
+        self.workers
+            .push((url.to_owned(), models, lines.to_owned()));
         self
     }
 
@@ -97,10 +104,9 @@ impl Plan {
     fn toml(&self) -> String {
         let settings = self.settings.iter();
         let settings = settings.map(|(key, value)| format!("{key} = {value}\n"));
-        let workers = self
-            .workers
-            .iter()
-            .map(|(url, models)| format!("[[worker]]\nurl = {url:?}\nmodels = {models:?}\n"));
+        let workers = self.workers.iter().map(|(url, models, lines)| {
+            format!("[[worker]]\nurl = {url:?}\nmodels = {models:?}\n{lines}")
+        });
         settings.chain(workers).collect()
     }
 }

@@ -18,4 +18,5 @@ pub mod cluster;
 pub mod http1;
 pub mod invariants;
 pub mod process;
+pub mod tls;
 pub mod wait;

@@ -34,6 +34,44 @@ impl WorkerUrl {
         &self.base
     }
 
+    /// Whether the worker speaks TLS: the scheme is `https`.
+    pub fn is_tls(&self) -> bool {
+        self.base.starts_with("https:")
+    }
+
+    /// `host:port`, an IPv6 address in brackets.
+    pub fn authority(&self) -> &str {
+        let (_, rest) = self.base.split_once("://").expect("a base has a scheme");
+        rest.split_once('/')
+            .map_or(rest, |(authority, _)| authority)
+    }
+
+    /// Name or address, an IPv6 address without brackets.
+    pub fn host(&self) -> &str {
+        let (host, _) = self.host_and_port();
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        bare.unwrap_or(host)
+    }
+
+    /// The port; never 0.
+    pub fn port(&self) -> u16 {
+        let (_, port) = self.host_and_port();
+        port.parse().expect("a base has a port")
+    }
+
+    fn host_and_port(&self) -> (&str, &str) {
+        let authority = self.authority();
+        authority.rsplit_once(':').expect("a base has a port")
+    }
+
+    /// Path in front of every request's, without trailing slash; mostly empty.
+    pub fn path(&self) -> &str {
+        let (_, rest) = self.base.split_once("://").expect("a base has a scheme");
+        &rest[self.authority().len()..]
+    }
+
     /// The data-parallel rank, when the worker is one of several behind the same URL.
     pub fn rank(&self) -> Option<u32> {
         self.rank
@@ -168,11 +206,36 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_url() {
+        let check = |text: &str, expected: (bool, &str, &str, u16, &str)| {
+            let url: WorkerUrl = text.parse().expect(text);
+            let parts = (
+                url.is_tls(),
+                url.authority(),
+                url.host(),
+                url.port(),
+                url.path(),
+            );
+            assert_eq!(parts, expected, "{text}");
+        };
+        check("http://W:8000@3", (false, "w:8000", "w", 8000, ""));
+        check("https://w/a/b/", (true, "w:443", "w", 443, "/a/b"));
+        check("https://[::1]/x", (true, "[::1]:443", "::1", 443, "/x"));
+        check(
+            "http://0x7f.1:80",
+            (false, "127.0.0.1:80", "127.0.0.1", 80, ""),
+        );
+    }
+
+    #[test]
     fn bad_urls_are_refused() {
         for bad in [
             "",
             "w:8000",
             "ftp://w:8000",
+            "file:///etc/passwd",
+            "gopher://w:70",
+            "data:text/plain,x",
             "http://",
             "http://u:p@w:8000",
             "http://u@w",

@@ -44,6 +44,7 @@ use crate::cluster::Cluster;
 use crate::config::Secret;
 use crate::metrics::{self, Metrics, WorkerLabels};
 use crate::shutdown::Phase;
+use crate::upstream::Reach;
 use crate::warmup::WarmUps;
 
 /// Connections at once; more wait in the backlog.
@@ -71,6 +72,8 @@ pub struct Admin {
     pub phase: Phase,
     /// Warm-ups of workers that join.
     pub warm_ups: Arc<WarmUps>,
+    /// Where workers may be.
+    pub reach: Arc<Reach>,
     /// Clients must send it.
     pub token: Option<Secret>,
 }

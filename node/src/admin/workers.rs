@@ -1,5 +1,7 @@
 //! Adding, changing, draining and removing workers, through any replica, for all of them.
 
+use std::fmt::Display;
+
 use grapevine_gossip::worker::{RawWorker, Source, State, WorkerError, WorkerId, WorkerSpec};
 use grapevine_gossip::{Ack, ChangeError};
 use http::StatusCode;
@@ -140,7 +142,10 @@ impl Admin {
         warm_up: bool,
     ) -> Result<Answer, ApiError> {
         let mut spec = WorkerSpec::new(raw).map_err(|error| wrong_worker(&error))?;
-        Address::of(&spec).map_err(|error| ApiError::invalid("url", error.to_string()))?;
+        let wrong_url = |error: &dyn Display| ApiError::invalid("url", error.to_string());
+        let address = Address::of(&spec).map_err(|error| wrong_url(&error))?;
+        let allowed = self.reach.allow().host(address.url.host());
+        allowed.map_err(|error| wrong_url(&error))?;
         let id = match id {
             Some(id) => id.parse().map_err(|error| wrong_worker(&error))?,
             None => spec.default_id(),

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use grapevine_gossip::Identity;
 
+use crate::app;
 use crate::config::{Config, ConfigError, Layers};
+use crate::listener::tls::ListenerTls;
+use crate::upstream::Reach;
 
 use super::Failure;
 use super::settings::SettingFlags;
@@ -38,6 +41,8 @@ Examples:
     grapevine ca init && grapevine ca issue r2
     grapevine serve --replica-id r2 --host 0.0.0.0 --gossip-host 10.0.0.2 --seed 10.0.0.1:30002 \\
       --gossip-ca ca/ca.pem --gossip-cert ca/r2.pem --gossip-key ca/r2.key
+  TLS to clients; certificates are read again when they change, and on SIGHUP:
+    grapevine serve --ssl-certfile tls.crt --ssl-keyfile tls.key --worker-urls https://gpu-1:8000
   A file to edit, and its check:
     grapevine serve --print-config > grapevine.toml
     grapevine serve --config grapevine.toml --check";
@@ -93,6 +98,9 @@ pub fn check(config: &Config) -> Result<(), Failure> {
         Identity::load(config.cluster.id.as_str(), &replica, &files)
             .map_err(|error| Failure::Usage(error.to_string()))?;
     }
+    let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
+    ListenerTls::load(&config.tls).map_err(|error| usage(&error))?;
+    Reach::load(app::reach_parts(config)).map_err(|error| usage(&error))?;
     for note in config.notes() {
         print_line(&note)?;
     }

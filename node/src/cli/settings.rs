@@ -105,7 +105,7 @@ fn argument(flag: Flag) -> Arg {
 fn heading(section: &'static str) -> &'static str {
     match section {
         "replica" | "gossip" | "cluster" => "Cluster",
-        "listen" => "Data port",
+        "listen" | "tls" => "Data port",
         "admin" | "metrics" | "log" => "Admin, metrics, log",
         "workers" | "health" => "Workers",
         "retry" | "breaker" => "Retries and breakers",

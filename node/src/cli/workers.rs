@@ -34,7 +34,7 @@ enum Action {
     /// In a cluster with traffic it is warmed up first: the hottest prompts that will move to it are computed there.
     /// It takes requests when that is done, at the latest after `warmup.limit` (30 s).
     Add {
-        /// Address, as http://host:port.
+        /// Address, as http://host:port or https://host:port.
         url: String,
         /// Id in the cluster [default: the address].
         #[arg(long)]

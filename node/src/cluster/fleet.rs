@@ -235,6 +235,8 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
 
     let mut sketch = grapevine_placement::Sketch::new(Default::default());
     let board = grapevine_gossip::load::LoadBoard::default();
+    let reach = crate::upstream::Reach::load(Default::default());
+    let reach = Arc::new(reach.expect("nothing is read"));
     let entries: Vec<Entry> = ids
         .iter()
         .map(|id| {
@@ -250,7 +252,14 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
             let shelf = sketch.slot(id.as_str(), 0);
             let idle_max = std::time::Duration::from_secs(1);
             Entry {
-                worker: Arc::new(Worker::new(id, address, load, idle_max, health)),
+                worker: Arc::new(Worker::new(
+                    id,
+                    address,
+                    Arc::clone(&reach),
+                    load,
+                    idle_max,
+                    health,
+                )),
                 weight: 1_000,
                 models: Vec::new(),
                 draining: false,

@@ -38,9 +38,9 @@ pub use self::knowledge::{Knowledge, Taken};
 use crate::agreement::Samples;
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::metrics::Metrics;
-use crate::upstream::Worker;
 use crate::upstream::health::Health;
 use crate::upstream::worker::Address;
+use crate::upstream::{Reach, Worker};
 
 thread_local! {
     /// One per runtime thread, so that a decision allocates nothing.
@@ -67,6 +67,8 @@ pub struct WorkerDefaults {
     pub breaker: BreakerConfig,
     /// Health checks.
     pub health: HealthConfig,
+    /// How workers are reached.
+    pub reach: Arc<Reach>,
 }
 
 /// The current fleet, and placement on it.
@@ -197,7 +199,8 @@ impl Cluster {
     fn new_worker(&self, id: WorkerId, address: Address) -> Worker {
         let load = self.board.cell(&id);
         let health = Health::new(&self.defaults.breaker, &self.defaults.health);
-        Worker::new(id, address, load, self.defaults.idle_max, health)
+        let reach = Arc::clone(&self.defaults.reach);
+        Worker::new(id, address, reach, load, self.defaults.idle_max, health)
     }
 
     /// Chooses a worker for an attempt; `tried` are the indices of earlier ones.

@@ -15,6 +15,7 @@ use crate::agreement::{Samples, told};
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::metrics::Metrics;
 use crate::proxy::sse::Usage;
+use crate::upstream::{Reach, ReachParts};
 
 const MODEL: &str = "m";
 const WORKERS: usize = 4;
@@ -48,6 +49,7 @@ fn house() -> House {
         idle_max: Duration::from_secs(1),
         breaker: BreakerConfig::default(),
         health: HealthConfig::default(),
+        reach: Arc::new(Reach::load(ReachParts::default()).expect("nothing is read")),
     };
     let (samples, _) = Samples::new();
     let cluster = Cluster::new(

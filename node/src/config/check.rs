@@ -8,6 +8,7 @@ use grapevine_placement::ModelFault;
 use super::Config;
 use super::error::{Origin, Problem};
 use super::raw::{Raw, Table};
+use crate::upstream::allow::Allow;
 
 /// Everything that does not fit together, each at the place of the setting to change.
 pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
@@ -18,6 +19,7 @@ pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
     admin(config, &mut checks);
     gossip(config, &mut checks);
     sizes(config, &mut checks);
+    tls(config, &mut checks);
     workers(config, &mut checks);
     models(config, &mut checks);
     checks.problems
@@ -139,15 +141,59 @@ fn sizes(config: &Config, checks: &mut Checks<'_>) {
     );
 }
 
+fn tls(config: &Config, checks: &mut Checks<'_>) {
+    let (tls, workers) = (&config.tls, &config.workers);
+    let pairs = [
+        ("tls", [("cert", &tls.cert), ("key", &tls.key)]),
+        (
+            "workers",
+            [
+                ("client_cert", &workers.client_cert),
+                ("client_key", &workers.client_key),
+            ],
+        ),
+    ];
+    for (section, [cert, key]) in pairs {
+        for ((name, file), (other, other_file)) in [(cert, key), (key, cert)] {
+            let what = format!("missing; {other} and {name} go together");
+            checks.refuse_if(file.is_none() && other_file.is_some(), section, name, what);
+        }
+    }
+    checks.refuse_if(
+        tls.client_ca.is_some() && tls.cert.is_none() && tls.key.is_none(),
+        "tls",
+        "client_ca",
+        "certificates of clients need TLS: set tls.cert and tls.key",
+    );
+    checks.refuse_if(
+        workers.api_key.is_some() && workers.api_key_file.is_some(),
+        "workers",
+        "api_key_file",
+        KEY_TWICE,
+    );
+}
+
+const KEY_TWICE: &str = "the key is given twice; keep api_key or api_key_file";
+
 fn workers(config: &Config, checks: &mut Checks<'_>) {
+    for (table, worker) in checks.raw.workers.iter().zip(&config.worker) {
+        if worker.api_key.is_some() && worker.api_key_file.is_some() {
+            let origin = origin_in(table, "api_key_file");
+            checks.refuse(origin, "worker.api_key_file", KEY_TWICE);
+        }
+    }
+    let allow = Allow::new(config.workers.allow.clone());
     let mut seen = BTreeSet::new();
     // The list begins with the `[[worker]]` sections, in their order; `workers.urls` follow.
     for (index, worker) in config.worker.iter().enumerate() {
         let what = match worker.registered() {
             Ok((id, _)) if seen.contains(&id) => format!("{id} is there twice"),
-            Ok((id, _)) => {
+            Ok((id, spec)) => {
                 seen.insert(id);
-                continue;
+                match allow.host(spec.url().host()) {
+                    Ok(()) => continue,
+                    Err(refused) => refused.to_string(),
+                }
             }
             Err(error) => error.to_string(),
         };

@@ -80,6 +80,10 @@ section! {
         ///
         /// Keep it above the idle time of a balancer in front, or it meets closed connections.
         keep_alive: Duration = secs(75), in ms(1)..=HOUR;
+        /// For a TLS handshake, with a client or with a worker.
+        ///
+        /// Apart from `connect`, since a busy worker answers it, not its machine.
+        tls_handshake: Duration = secs(10), in ms(1)..=secs(600);
         /// To open a connection to a worker.
         connect: Duration = secs(1), in ms(1)..=secs(60);
         /// To the first token of an answer, whatever the prompt's length.

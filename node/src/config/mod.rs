@@ -21,6 +21,7 @@ mod raw;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod types;
 mod upstream;
 mod value;
@@ -32,7 +33,8 @@ pub use front::{
     AdminConfig, LimitConfig, ListenConfig, LogConfig, MetricsConfig, ReplicaConfig, TimeoutConfig,
 };
 pub use print::documented_defaults;
-pub use types::{ByteSize, HostPort, Name, PriceRule, Secret};
+pub use tls::TlsConfig;
+pub use types::{AllowedHost, ByteSize, HostPort, Name, PriceRule, Secret};
 pub use upstream::{BreakerConfig, HealthConfig, RetryConfig, WorkerConfig, WorkersConfig};
 pub use warmup::WarmupConfig;
 
@@ -49,6 +51,8 @@ pub struct Config {
     pub replica: ReplicaConfig,
     /// The data port.
     pub listen: ListenConfig,
+    /// TLS on the data port.
+    pub tls: TlsConfig,
     /// The admin port.
     pub admin: AdminConfig,
     /// The Prometheus port.
@@ -155,6 +159,7 @@ impl Config {
         Self {
             replica: raw.read(),
             listen: raw.read(),
+            tls: raw.read(),
             admin: raw.read(),
             metrics: raw.read(),
             gossip: raw.read(),
@@ -181,6 +186,7 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'
     [
         of::<ReplicaConfig>(),
         of::<ListenConfig>(),
+        of::<TlsConfig>(),
         of::<AdminConfig>(),
         of::<MetricsConfig>(),
         of::<GossipSettings>(),

@@ -1,10 +1,11 @@
 //! Types of single settings that have no home elsewhere: names, addresses, secrets, sizes.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr as _;
 
 use grapevine_placement::{Target, Weight};
+use ipnet::IpNet;
 
 use super::value::{Setting, Value, mismatch};
 
@@ -76,11 +77,73 @@ impl fmt::Display for HostPort {
     }
 }
 
+/// Where workers may be: one entry of `workers.allow`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AllowedHost {
+    /// Addresses of a network; a single address is a network of one.
+    Net(IpNet),
+    /// A host by its name, in lower case.
+    Host(String),
+    /// Every host below a domain, in lower case and with its leading dot.
+    Below(String),
+}
+
+impl AllowedHost {
+    /// Reads a network, an address, a name, or `*.` and a domain. None for anything else.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        if let Ok(net) = text.parse::<IpNet>() {
+            return Some(Self::Net(net.trunc()));
+        }
+        let address = text.trim_start_matches('[').trim_end_matches(']');
+        if let Ok(address) = address.parse::<IpAddr>() {
+            return Some(Self::Net(address.to_canonical().into()));
+        }
+        let (below, name) = match text.strip_prefix("*.") {
+            Some(domain) => (true, domain),
+            None => (false, text),
+        };
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        let label = |label: &str| !label.is_empty() && label.bytes().all(plain);
+        // A last label of digits is an address that was mistyped: no name ends so.
+        let is_name = name.len() <= 253
+            && name.split('.').all(label)
+            && name
+                .rsplit('.')
+                .next()?
+                .bytes()
+                .any(|b| !b.is_ascii_digit());
+        let name = is_name.then(|| name.to_ascii_lowercase())?;
+        Some(if below {
+            Self::Below(format!(".{name}"))
+        } else {
+            Self::Host(name)
+        })
+    }
+}
+
+impl fmt::Display for AllowedHost {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Net(net) => net.fmt(out),
+            Self::Host(name) => out.write_str(name),
+            Self::Below(domain) => write!(out, "*{domain}"),
+        }
+    }
+}
+
 /// A token or key. Never printed: not in logs, not in messages.
 #[derive(Clone, PartialEq, Eq, PartialOrd)]
 pub struct Secret(String);
 
 impl Secret {
+    /// None unless the text is 1 to 512 visible ASCII characters, because it travels in a header.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let good = (1..=512).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
+        good.then(|| Self(text.to_owned()))
+    }
+
     /// The secret itself, for the one place that compares or sends it.
     #[must_use]
     pub fn reveal(&self) -> &str {
@@ -96,11 +159,10 @@ impl fmt::Debug for Secret {
 
 impl Setting for Secret {
     fn parse(value: &Value) -> Result<Self, String> {
-        // Visible ASCII, because it travels in a header. The message must not repeat it.
-        let text = value.text().filter(|text| {
-            (1..=512).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
-        });
-        text.map(|text| Self(text.to_owned()))
+        // The message must not repeat it.
+        value
+            .text()
+            .and_then(Self::new)
             .ok_or_else(|| "expected a text of 1 to 512 visible ASCII characters".to_owned())
     }
 

@@ -1,12 +1,13 @@
 //! Settings of workers: who they are at start, retries, breaker, health.
 
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use grapevine_gossip::worker::WorkerUrl;
 
 use super::table::section;
-use super::types::Secret;
+use super::types::{AllowedHost, Secret};
 use super::value::{HOUR, ms, secs};
 
 const fn count(number: u32) -> NonZeroU32 {
@@ -16,19 +17,37 @@ const fn count(number: u32) -> NonZeroU32 {
 section! {
     /// Workers: the vLLM servers. More can be added while running, through any replica.
     [workers] WorkersConfig {
-        /// Workers with no settings of their own, as `http://host:port`. See also [[worker]].
+        /// Workers with no settings of their own, as `http://host:port` or `https://host:port`. See also [[worker]].
         urls: Vec<WorkerUrl> = Vec::new(), flag "worker-urls" List;
         /// Key sent to workers as `Authorization: Bearer <key>`, in place of the client's.
         ///
         /// Unset: the client's header goes through.
         api_key: Option<Secret> = None, flag "api-key" Text;
+        /// File with that key, in place of `api_key`; read again when it changes.
+        api_key_file: Option<PathBuf> = None;
+        /// Authorities (PEM) that sign the certificates of https workers.
+        ///
+        /// Unset: those of the system (package ca-certificates, or the variable SSL_CERT_FILE). A worker's
+        /// certificate must name the host of its URL; there is no way to skip that.
+        ca: Option<PathBuf> = None;
+        /// Certificate chain (PEM) that this replica shows to https workers that ask for one.
+        client_cert: Option<PathBuf> = None;
+        /// Private key of `client_cert` (PEM).
+        client_key: Option<PathBuf> = None;
+        /// Where workers may be: networks such as "10.0.0.0/8", hosts, or "*.domain". Empty: anywhere else
+        /// than link-local addresses and the metadata services of clouds.
+        ///
+        /// Who may add workers could otherwise make the router ask those for secrets. Checked when a worker
+        /// is added, and at each connection after its name was resolved. A host or domain allows what it
+        /// resolves to, but link-local and metadata addresses only as networks.
+        allow: Vec<AllowedHost> = Vec::new();
     }
 }
 
 section! {
     /// One worker with its own settings; repeat the section for each.
     [worker] WorkerConfig {
-        /// Address, as `http://host:port`. Required.
+        /// Address, as `http://host:port` or `https://host:port`. Required.
         url: WorkerUrl = "http://127.0.0.1:8000".parse().expect("a valid address");
         /// Id in the cluster. Unset: the address, normalised.
         id: Option<String> = None;
@@ -40,6 +59,10 @@ section! {
         max_in_flight: Option<u32> = None;
         /// Where it stands, for display.
         zone: Option<String> = None;
+        /// Key sent to this worker in place of [workers] api_key. Local: other replicas do not learn it.
+        api_key: Option<Secret> = None;
+        /// File with that key, in place of `api_key`; read again when it changes.
+        api_key_file: Option<PathBuf> = None;
     }
 }
 

@@ -13,7 +13,7 @@ use http::HeaderName;
 use toml::de::DeValue;
 use tracing::Level;
 
-use super::types::{HostPort, Name, PriceRule, Secret};
+use super::types::{AllowedHost, HostPort, Name, PriceRule, Secret};
 
 // What the tables of settings are written with.
 pub(super) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -127,7 +127,9 @@ texts! {
     HostPort, "an address with its port, such as \"10.0.0.5:30002\" or \"router-2:30002\"",
         HostPort::new, HostPort::to_string;
     WorkerUrl, "an address such as \"http://10.0.0.5:8000\"",
-        parse_worker_url, WorkerUrl::to_string;
+        |text| text.parse().ok(), WorkerUrl::to_string;
+    AllowedHost, "a network such as \"10.0.0.0/8\", an address, a host, or \"*.domain\"",
+        AllowedHost::new, AllowedHost::to_string;
     HeaderName, "the name of a header",
         |text| text.parse().ok(), HeaderName::to_string;
     PathBuf, "a path",
@@ -136,13 +138,6 @@ texts! {
         parse_hash_bound, show_hash_bound;
     Level, "one of trace, debug, info, warn, error", parse_level, show_level;
     String, "a text", |text| Some(text.to_owned()), String::clone;
-}
-
-/// Only `http`: this release does not speak TLS to workers.
-fn parse_worker_url(text: &str) -> Option<WorkerUrl> {
-    text.parse()
-        .ok()
-        .filter(|url: &WorkerUrl| url.base().starts_with("http://"))
 }
 
 fn parse_hash_bound(text: &str) -> Option<HashBound> {

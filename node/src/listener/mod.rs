@@ -1,10 +1,12 @@
-//! The data port: accepts connections and serves HTTP/1.1 and HTTP/2 on them.
+//! The data port: accepts connections, with TLS or without, and serves HTTP/1.1 and HTTP/2 on them.
 //!
 //! One tracked task per connection. Limits: connections (a permit before the accept, so that surplus clients
 //! wait in the backlog), first byte, head, idle time, streams.
 
 pub mod client_io;
+mod quiet;
 mod sniff;
+pub mod tls;
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,13 +17,17 @@ use std::time::Duration;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
+use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use self::client_io::{ClientIo, ClientSocket, Gone};
+pub use self::quiet::Quiet;
 use self::sniff::Protocol;
+use self::tls::ListenerTls;
 use crate::config::{LimitConfig, TimeoutConfig};
 use crate::metrics::Metrics;
 use crate::proxy::Proxy;
@@ -35,6 +41,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Front {
     /// Handles the requests.
     pub proxy: Arc<Proxy>,
+    /// TLS, where clients are to speak it.
+    pub tls: Option<Arc<ListenerTls>>,
     /// Time limits.
     pub timeouts: TimeoutConfig,
     /// Sizes and counts.
@@ -43,6 +51,8 @@ pub struct Front {
     pub metrics: Arc<Metrics>,
     /// Where this replica is between start and end.
     pub phase: Phase,
+    /// Keeps clients that speak the wrong protocol from filling the log.
+    pub misled: Quiet,
 }
 
 /// Accepts until the replica stops accepting.
@@ -101,19 +111,83 @@ async fn serve_connection(
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     stream.set_nodelay(true)?;
     let protocol = sniff::protocol(&stream, front.timeouts.first_byte).await?;
-    let (io, socket) = ClientIo::new(stream, front.timeouts.write_stall);
+    match (&front.tls, protocol) {
+        (None, Protocol::Http1 | Protocol::Http2) => {
+            let (io, socket) = ClientIo::new(stream, front.timeouts.write_stall);
+            serve_http(protocol, io, socket, front).await
+        }
+        (Some(tls), Protocol::Tls) => {
+            let (io, socket) = ClientIo::new(stream, front.timeouts.write_stall);
+            let (io, protocol) = shake_hands(tls, io, front).await?;
+            serve_http(protocol, io, socket, front).await
+        }
+        (tls, _) => {
+            drop(stream);
+            misled(tls.is_some(), front);
+            Ok(())
+        }
+    }
+}
+
+async fn shake_hands(
+    tls: &ListenerTls,
+    io: ClientIo,
+    front: &Front,
+) -> io::Result<(TlsStream<ClientIo>, Protocol)> {
+    let shaken = tls.accept(io, front.timeouts.tls_handshake).await;
+    let result = match &shaken {
+        Ok(_) => "ok",
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => "late",
+        Err(_) => "failed",
+    };
+    front.metrics.tls.handshake(result);
+    shaken
+}
+
+/// A client that spoke the wrong protocol: counted, and said in the log from time to time.
+fn misled(with_tls: bool, front: &Front) {
+    let (result, what) = if with_tls {
+        (
+            "not_tls",
+            "a client spoke plain HTTP to the data port, which has TLS: use https://",
+        )
+    } else {
+        (
+            "unexpected_tls",
+            "a client spoke TLS to the data port, which has none: use http://, or set --ssl-certfile and \
+             --ssl-keyfile",
+        )
+    };
+    front.metrics.tls.handshake(result);
+    if front.misled.is_over() {
+        tracing::warn!("{what}");
+    }
+}
+
+async fn serve_http<Io>(
+    protocol: Protocol,
+    io: Io,
+    socket: ClientSocket,
+    front: &Arc<Front>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+where
+    Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     match protocol {
-        Protocol::Http1 => serve_http1(io, socket, front).await?,
         Protocol::Http2 => serve_http2(io, front).await?,
+        Protocol::Http1 | Protocol::Tls => serve_http1(io, socket, front).await?,
     }
     Ok(())
 }
 
-async fn serve_http1(
-    io: ClientIo,
+async fn serve_http1<Io>(
+    io: Io,
     socket: ClientSocket,
     front: &Arc<Front>,
-) -> Result<(), hyper::Error> {
+) -> Result<(), hyper::Error>
+where
+    Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let service = service_fn(|request| {
         let (front, gone) = (Arc::clone(front), Gone::watch(socket.clone()));
         async move { front.proxy.serve(request, gone).await }
@@ -135,7 +209,10 @@ async fn serve_http1(
     }
 }
 
-async fn serve_http2(io: ClientIo, front: &Arc<Front>) -> Result<(), hyper::Error> {
+async fn serve_http2<Io>(io: Io, front: &Arc<Front>) -> Result<(), hyper::Error>
+where
+    Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let service = service_fn(|request| {
         let front = Arc::clone(front);
         async move { front.proxy.serve(request, Gone::never()).await }

@@ -1,4 +1,4 @@
-//! HTTP/1.1 or HTTP/2 with prior knowledge? Decided by the first bytes, within a deadline.
+//! HTTP/1.1, HTTP/2 with prior knowledge, or TLS? Decided by the first bytes, within a deadline.
 //!
 //! hyper-util's own detection has none: "connect and say nothing" stays open for ever.
 
@@ -10,6 +10,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// RFC 9113, section 3.4.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// First byte of a TLS record with a handshake message (RFC 8446, section 5.1); no HTTP begins so.
+const TLS_HANDSHAKE: u8 = 22;
 /// Between looks at a preface that has arrived in part only.
 const PARTIAL_POLL: Duration = Duration::from_millis(5);
 
@@ -20,6 +22,8 @@ pub(super) enum Protocol {
     Http1,
     /// HTTP/2 over plain TCP.
     Http2,
+    /// A TLS handshake.
+    Tls,
 }
 
 /// Looks at the first bytes without taking them.
@@ -35,6 +39,9 @@ pub(super) async fn protocol(stream: &TcpStream, within: Duration) -> io::Result
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if seen[0] == TLS_HANDSHAKE {
+            return Ok(Protocol::Tls);
         }
         if seen[..length] != PREFACE[..length] {
             return Ok(Protocol::Http1);
@@ -83,6 +90,8 @@ mod tests {
         assert_eq!(propfind.expect("decided"), Protocol::Http1);
         let h2 = sniffed(&[&PREFACE[..5], &PREFACE[5..], b"more"], false).await;
         assert_eq!(h2.expect("decided"), Protocol::Http2);
+        let hello = sniffed(&[&[22], &[3, 1]], false).await;
+        assert_eq!(hello.expect("decided"), Protocol::Tls);
     }
 
     #[tokio::test]

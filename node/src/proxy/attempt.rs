@@ -183,7 +183,7 @@ async fn attempt_untimed(
             result => return result,
         }
     }
-    let fresh = Connection::open(&worker.address.authority, limits.connect)
+    let fresh = Connection::open(worker, limits.connect)
         .await
         .map_err(Failure::Connect)?;
     exchange(worker, fresh, outgoing, limits).await
@@ -232,7 +232,10 @@ fn request_for(worker: &Worker, outgoing: &Outgoing) -> Request<WorkerBody> {
     *request.uri_mut() = worker.address.target(&outgoing.target);
     let mut headers = outgoing.headers.clone();
     headers.insert(header::HOST, worker.address.host.clone());
-    if let Some(rank) = worker.address.rank {
+    if let Some(key) = worker.reach.authorization(&worker.address.url) {
+        headers.insert(header::AUTHORIZATION, key);
+    }
+    if let Some(rank) = worker.address.rank() {
         headers.insert("x-data-parallel-rank", HeaderValue::from(rank));
     }
     if !outgoing.body.is_empty() {

@@ -71,8 +71,6 @@ pub struct ProxyParts {
     pub metrics: Arc<Metrics>,
     /// Where this replica is between start and end.
     pub phase: Phase,
-    /// Sent to workers as `Authorization`, in place of the client's.
-    pub worker_authorization: Option<HeaderValue>,
     /// Headers that may carry a request id.
     pub request_id_headers: Vec<HeaderName>,
     /// Time limits.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use grapevine_placement::{Decision, NoWorker};
 use http::request::Parts;
-use http::{HeaderValue, Method, Response, Uri, header};
+use http::{HeaderValue, Method, Response, Uri};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
@@ -149,7 +149,7 @@ impl Admitted<'_> {
         record.model = Some(question.pool.label());
         let sent = question.body_of(body.bytes.clone());
         Ok(Asked {
-            outgoing: outgoing(proxy, head, sent, question.stream, record.request_id()),
+            outgoing: outgoing(head, sent, question.stream, record.request_id()),
             question,
             body,
             endpoint,
@@ -296,19 +296,10 @@ impl Won {
 }
 
 /// The request as every worker gets it.
-fn outgoing(
-    proxy: &Proxy,
-    head: &Parts,
-    body: WorkerBody,
-    stream: bool,
-    id: &HeaderValue,
-) -> Outgoing {
+fn outgoing(head: &Parts, body: WorkerBody, stream: bool, id: &HeaderValue) -> Outgoing {
     let mut headers = head.headers.clone();
     headers::clean_request(&mut headers);
     headers.insert(headers::REQUEST_ID, id.clone());
-    if let Some(authorization) = &proxy.parts.worker_authorization {
-        headers.insert(header::AUTHORIZATION, authorization.clone());
-    }
     Outgoing {
         method: head.method.clone(),
         // A client may send an absolute URI; workers get its path.

@@ -16,9 +16,10 @@ use http_body::Body;
 use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
+use super::Worker;
+use super::tls::WorkerIo;
 use crate::proxy::worker_body::WorkerBody;
 
 /// Largest response head, in bytes, and most that is read ahead of a slow client.
@@ -26,7 +27,7 @@ const READ_BYTES_MAX: usize = 64 * 1024;
 /// Most header lines that a worker may answer with.
 const HEADERS_MAX: usize = 100;
 
-type Driver = http1::Connection<TokioIo<TcpStream>, WorkerBody>;
+type Driver = http1::Connection<TokioIo<WorkerIo>, WorkerBody>;
 
 /// A connection to one worker.
 #[derive(Debug)]
@@ -39,15 +40,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to `authority` (`host:port`).
+    /// Connects to a worker.
     ///
     /// # Errors
-    /// The socket's error, or `TimedOut` after `within`.
-    pub async fn open(authority: &str, within: Duration) -> io::Result<Self> {
-        let stream = timeout(within, TcpStream::connect(authority))
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        stream.set_nodelay(true)?;
+    /// As [`Reach::dial`](super::Reach::dial): the socket's, `TimedOut` after `within`, or one of TLS.
+    pub async fn open(worker: &Worker, within: Duration) -> io::Result<Self> {
+        let stream = worker.reach.dial(&worker.address, within).await?;
         let (sender, driver) = http1::Builder::new()
             .max_buf_size(READ_BYTES_MAX)
             .max_headers(HEADERS_MAX)

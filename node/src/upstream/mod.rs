@@ -1,13 +1,18 @@
 //! Workers as this replica sees them: connections, in-flight counts, health.
 
+pub mod allow;
 pub mod connection;
 pub mod engine;
 pub mod health;
 pub mod in_flight;
+pub mod keys;
 pub mod pool;
 pub mod probe;
+pub mod reach;
+pub mod tls;
 pub mod worker;
 
 pub use connection::Connection;
 pub use in_flight::InFlight;
+pub use reach::{Reach, ReachParts};
 pub use worker::Worker;

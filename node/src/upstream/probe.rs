@@ -46,12 +46,8 @@ pub enum Fact {
 /// How to ask.
 #[derive(Debug)]
 pub struct ProbeParts {
-    /// Client with the probe's deadline built in.
-    pub client: reqwest::Client,
     /// Interval and path.
     pub config: HealthConfig,
-    /// Key for workers that want one.
-    pub authorization: Option<http::HeaderValue>,
     /// Where facts go that the registry does not know.
     pub learned: mpsc::Sender<Learned>,
 }
@@ -96,11 +92,24 @@ async fn probe_for_ever(worker: Arc<Worker>, parts: Arc<ProbeParts>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for probe in 0_u64.. {
         ticks.tick().await;
-        let good = is_healthy(&worker, &parts).await;
+        let checked = check(&worker, &parts).await;
+        let good = checked.is_ok();
         let changed = worker.health.probed(good);
-        if changed {
-            let health = worker.health.probes().as_str();
-            tracing::info!(worker = &*worker.label, health, "worker health changed");
+        let health = worker.health.probes().as_str();
+        match checked {
+            Err(why) if changed => {
+                tracing::info!(
+                    worker = &*worker.label,
+                    health,
+                    why,
+                    "worker health changed"
+                );
+            }
+            Err(why) => tracing::debug!(worker = &*worker.label, why, "probe failed"),
+            Ok(()) if changed => {
+                tracing::info!(worker = &*worker.label, health, "worker health changed");
+            }
+            Ok(()) => {}
         }
         let known = worker.models.load();
         let recheck = probe % RECHECK_PROBES == RECHECK_PROBES - 1;
@@ -114,22 +123,18 @@ async fn probe_for_ever(worker: Arc<Worker>, parts: Arc<ProbeParts>) {
     }
 }
 
-fn get(url: String, parts: &ProbeParts) -> reqwest::RequestBuilder {
-    let request = parts.client.get(url);
-    match &parts.authorization {
-        Some(key) => request.header(http::header::AUTHORIZATION, key.clone()),
-        None => request,
-    }
+async fn get(worker: &Worker, path: &str) -> anyhow::Result<reqwest::Response> {
+    let request = worker.reach.get(&worker.address, path).await?;
+    Ok(request.send().await?)
 }
 
-async fn is_healthy(worker: &Worker, parts: &ProbeParts) -> bool {
-    let url = worker.address.url(&parts.config.path);
-    match get(url, parts).send().await {
-        Ok(response) => response.status().is_success(),
-        Err(error) => {
-            tracing::debug!(worker = &*worker.label, %error, "probe failed");
-            false
-        }
+/// Ok for a 2xx, else what a person should know.
+async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), String> {
+    match get(worker, &parts.config.path).await {
+        Ok(response) if response.status().is_success() => Ok(()),
+        Ok(response) => Err(format!("it answered {}", response.status())),
+        // With its causes: what TLS or the rule of `workers.allow` says is the last of them.
+        Err(error) => Err(format!("{error:#}")),
     }
 }
 
@@ -141,7 +146,7 @@ fn learn(worker: &Arc<Worker>, fact: Fact, parts: &ProbeParts) {
 
 /// Learns the size of the worker's cache, and whether it restarted; a worker without such metrics keeps the configured size.
 async fn ask_engine(worker: &Arc<Worker>, parts: &ProbeParts) {
-    match engine_of(worker, parts).await {
+    match engine_of(worker).await {
         Ok(facts) => {
             let tokens = facts.cache_tokens.unwrap_or(0);
             worker.cache_tokens.store(tokens, Ordering::Relaxed);
@@ -156,11 +161,8 @@ async fn ask_engine(worker: &Arc<Worker>, parts: &ProbeParts) {
     }
 }
 
-async fn engine_of(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<EngineFacts> {
-    let mut response = get(worker.address.url("/metrics"), parts)
-        .send()
-        .await?
-        .error_for_status()?;
+async fn engine_of(worker: &Worker) -> anyhow::Result<EngineFacts> {
+    let mut response = get(worker, "/metrics").await?.error_for_status()?;
     let mut text = Vec::new();
     while let Some(chunk) = response.chunk().await? {
         anyhow::ensure!(
@@ -170,11 +172,11 @@ async fn engine_of(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<Engine
         text.extend_from_slice(&chunk);
     }
     let text = String::from_utf8_lossy(&text);
-    Ok(EngineFacts::parse(&text, worker.address.rank))
+    Ok(EngineFacts::parse(&text, worker.address.rank()))
 }
 
 async fn ask_models(worker: &Arc<Worker>, known: &[String], parts: &ProbeParts) {
-    match models_of(worker, parts).await {
+    match models_of(worker).await {
         Ok(models) if models.is_empty() => {
             tracing::warn!(worker = &*worker.label, "worker lists no models");
         }
@@ -197,7 +199,7 @@ async fn ask_models(worker: &Arc<Worker>, known: &[String], parts: &ProbeParts) 
     }
 }
 
-async fn models_of(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<Vec<String>> {
+async fn models_of(worker: &Worker) -> anyhow::Result<Vec<String>> {
     #[derive(Deserialize)]
     struct List {
         data: Vec<Item>,
@@ -206,10 +208,7 @@ async fn models_of(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<Vec<St
     struct Item {
         id: String,
     }
-    let response = get(worker.address.url("/v1/models"), parts)
-        .send()
-        .await?
-        .error_for_status()?;
+    let response = get(worker, "/v1/models").await?.error_for_status()?;
     let length = response.content_length().unwrap_or(0);
     anyhow::ensure!(length <= MODELS_BYTES_MAX, "answer of {length} bytes");
     let list: List = serde_json::from_slice(&response.bytes().await?)?;

@@ -8,26 +8,26 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use grapevine_gossip::load::LoadCell;
-use grapevine_gossip::worker::{WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{WorkerId, WorkerSpec, WorkerUrl};
 use http::{HeaderValue, Uri};
+use rustls::pki_types::ServerName;
 
 use super::health::Health;
 use super::pool::IdlePool;
+use super::reach::Reach;
 
 /// Where a worker is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// `host:port` to connect to.
-    pub authority: String,
+    /// Its URL, and its rank if it shares that with others.
+    pub url: WorkerUrl,
     /// Value of `Host`.
     pub host: HeaderValue,
-    /// Path in front of every request's, without a trailing slash; mostly empty.
-    base: String,
-    /// Data-parallel rank, for workers that share an address.
-    pub rank: Option<u32>,
+    /// What an https worker's certificate must name.
+    pub server_name: Option<ServerName<'static>>,
 }
 
-/// A worker whose address this release cannot dial.
+/// A worker whose address cannot be dialled.
 #[derive(Debug, thiserror::Error)]
 #[error("worker {worker}: {problem}")]
 pub struct AddressError {
@@ -39,47 +39,48 @@ impl Address {
     /// From a checked specification.
     ///
     /// # Errors
-    /// `https` workers: TLS to workers is not served yet.
+    /// The URL's host or path cannot stand in a request, or in a certificate.
     pub fn of(spec: &WorkerSpec) -> Result<Self, AddressError> {
+        let url = spec.url().clone();
         let error = |problem| AddressError {
-            worker: spec.url().base().to_owned(),
+            worker: url.base().to_owned(),
             problem,
         };
-        let uri: Uri = spec
-            .url()
-            .base()
-            .parse()
+        url.base()
+            .parse::<Uri>()
             .map_err(|_| error("its URL is not a URI"))?;
-        if uri.scheme_str() != Some("http") {
-            return Err(error(
-                "only http:// workers are served; end TLS in front of the worker",
-            ));
-        }
-        let authority = uri
-            .authority()
-            .ok_or_else(|| error("its URL has no host"))?
-            .to_string();
+        let server_name = url
+            .is_tls()
+            .then(|| ServerName::try_from(url.host().to_owned()))
+            .transpose()
+            .map_err(|_| error("its host is neither a DNS name nor an address"))?;
         Ok(Self {
-            host: HeaderValue::from_str(&authority).map_err(|_| error("its host is not ASCII"))?,
-            authority,
-            base: uri.path().trim_end_matches('/').to_owned(),
-            rank: spec.url().rank(),
+            host: HeaderValue::from_str(url.authority())
+                .map_err(|_| error("its host is not ASCII"))?,
+            server_name,
+            url,
         })
+    }
+
+    /// Data-parallel rank, for workers that share an address.
+    pub fn rank(&self) -> Option<u32> {
+        self.url.rank()
     }
 
     /// The target of a request at this worker.
     pub fn target(&self, path_and_query: &Uri) -> Uri {
-        if self.base.is_empty() {
+        let base = self.url.path();
+        if base.is_empty() {
             return path_and_query.clone();
         }
-        format!("{}{path_and_query}", self.base)
+        format!("{base}{path_and_query}")
             .parse()
             .unwrap_or_else(|_| path_and_query.clone())
     }
 
     /// URL of a path at this worker, for the control path.
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}{}{path}", self.authority, self.base)
+        format!("{}{path}", self.url.base())
     }
 }
 
@@ -92,6 +93,8 @@ pub struct Worker {
     pub label: Arc<str>,
     /// Where it is.
     pub address: Address,
+    /// How to get there.
+    pub reach: Arc<Reach>,
     /// In flight, from this replica and from the others.
     pub load: Arc<LoadCell>,
     /// Connections at rest.
@@ -111,6 +114,7 @@ impl Worker {
     pub fn new(
         id: WorkerId,
         address: Address,
+        reach: Arc<Reach>,
         load: Arc<LoadCell>,
         idle_max: Duration,
         health: Health,
@@ -121,6 +125,7 @@ impl Worker {
             label: id.as_str().into(),
             id,
             address,
+            reach,
             load,
             idle: IdlePool::new(idle_max, IDLE_CONNECTIONS_MAX),
             health,
@@ -149,13 +154,26 @@ mod tests {
     #[test]
     fn targets() {
         let plain = address("http://Host:8000@3").expect("address");
-        assert_eq!(plain.authority, "host:8000");
-        assert_eq!(plain.rank, Some(3));
+        assert_eq!(plain.host, "host:8000");
+        assert_eq!((plain.rank(), plain.server_name.as_ref()), (Some(3), None));
         let path: Uri = "/v1/models?x=1".parse().expect("uri");
         assert_eq!(plain.target(&path), path);
         assert_eq!(plain.url("/health"), "http://host:8000/health");
         let below = address("http://host:8000/engine").expect("address");
         assert_eq!(below.target(&path), "/engine/v1/models?x=1");
-        assert!(address("https://host:8000").is_err());
+        assert_eq!(below.url("/health"), "http://host:8000/engine/health");
+    }
+
+    #[test]
+    fn https_workers_have_a_name_to_prove() {
+        for (url, name) in [
+            ("https://Host", "host"),
+            ("https://10.0.0.5:8443", "10.0.0.5"),
+            ("https://[::1]:8443/base@2", "::1"),
+        ] {
+            let address = address(url).expect("address");
+            let proven = address.server_name.expect("a name");
+            assert_eq!(proven.to_str(), name, "{url}");
+        }
     }
 }

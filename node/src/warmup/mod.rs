@@ -25,7 +25,6 @@ use bytes::Bytes;
 use grapevine_gossip::Agent;
 use grapevine_gossip::worker::{State, WorkerId, WorkerSpec};
 use grapevine_placement::{HotSet, Key, Link};
-use http::HeaderValue;
 
 pub use self::metrics::WarmupMetrics;
 use self::prompt::{Asked, NotKept};
@@ -54,8 +53,6 @@ pub struct WarmUpParts {
     pub config: WarmupConfig,
     /// For connections to workers.
     pub timeouts: TimeoutConfig,
-    /// Sent to workers.
-    pub authorization: Option<HeaderValue>,
     /// Where this replica is between start and end.
     pub phase: Phase,
 }

@@ -259,9 +259,6 @@ impl WarmUps {
         let json = HeaderValue::from_static("application/json");
         headers.insert(header::CONTENT_TYPE, json);
         headers.insert(REQUEST_ID, request_id::of_warm_up());
-        if let Some(authorization) = &self.parts.authorization {
-            headers.insert(header::AUTHORIZATION, authorization.clone());
-        }
         Outgoing {
             method: Method::POST,
             target: Uri::from_static(planned.prompt.path()),

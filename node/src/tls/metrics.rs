@@ -1,0 +1,87 @@
+//! What is counted of TLS.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::metrics::ResultLabels;
+
+/// Which files: `listener`, `workers` or `worker_keys`.
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct FilesLabels {
+    /// Stable metric label.
+    pub files: &'static str,
+}
+
+/// Which files, and what became of reading them again.
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ReloadLabels {
+    /// Stable metric label.
+    pub files: &'static str,
+    /// `loaded` or `failed`.
+    pub result: &'static str,
+}
+
+/// Counters of TLS.
+#[derive(Debug, Default)]
+pub struct TlsMetrics {
+    /// Handshakes with clients, and connections that spoke the wrong protocol.
+    pub handshakes: Family<ResultLabels, Counter>,
+    /// Files that were read again.
+    pub reloads: Family<ReloadLabels, Counter>,
+    /// When a certificate in use stops being accepted, in seconds since 1970.
+    pub expires: Family<FilesLabels, Gauge>,
+}
+
+impl TlsMetrics {
+    /// Registers everything.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register(
+            "tls_handshakes",
+            "TLS handshakes with clients by result",
+            metrics.handshakes.clone(),
+        );
+        registry.register(
+            "tls_reloads",
+            "Certificates and keys that were read again",
+            metrics.reloads.clone(),
+        );
+        registry.register_with_unit(
+            "tls_certificate_expires",
+            "End of the certificate in use, since 1970",
+            Unit::Seconds,
+            metrics.expires.clone(),
+        );
+        metrics
+    }
+
+    /// Counts a handshake with a client.
+    pub fn handshake(&self, result: &'static str) {
+        self.handshakes
+            .get_or_create(&ResultLabels { result })
+            .inc();
+    }
+
+    /// Counts a reload.
+    pub fn reloaded(&self, files: &'static str, result: &'static str) {
+        self.reloads
+            .get_or_create(&ReloadLabels { files, result })
+            .inc();
+    }
+
+    /// Says when the certificate in use ends; nothing where there is none.
+    pub fn expires(&self, files: &'static str, at: Option<SystemTime>) {
+        let Some(at) = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()) else {
+            return;
+        };
+        let seconds = i64::try_from(at.as_secs()).unwrap_or(i64::MAX);
+        self.expires
+            .get_or_create(&FilesLabels { files })
+            .set(seconds);
+    }
+}

@@ -1,0 +1,21 @@
+//! What TLS with clients and TLS with workers share: files, their reload, and what is counted of them.
+//!
+//! The data port's side is in `listener/tls.rs`, the workers' in `upstream/tls.rs`. TLS between replicas
+//! belongs to gossip, with certificates of its own.
+
+mod metrics;
+mod pem;
+mod reload;
+
+pub use metrics::TlsMetrics;
+pub use pem::{FileError, KeyPair, Roots, read_key_pair, read_roots, read_secret, system_roots};
+pub use reload::{Files, Reloader};
+
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, ring};
+
+/// The one provider, given explicitly: with two in one binary rustls cannot choose a default.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}

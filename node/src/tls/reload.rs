@@ -1,0 +1,196 @@
+//! Files that are read again without a restart: on SIGHUP, and when one of them changed.
+//!
+//! What cannot be used leaves the old in place and is an ERROR line and a counter. Looking at the time of
+//! change by the clock also finds what Kubernetes does to a mounted secret: a link that points elsewhere.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use std::os::unix::fs::MetadataExt;
+
+use tokio::signal::unix::Signal;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::pem::FileError;
+use crate::metrics::Metrics;
+use crate::shutdown::Phase;
+
+/// Reads everything anew and takes it into use, or changes nothing. Returns the certificate's end, if any.
+type Load = Box<dyn Fn() -> Result<Option<SystemTime>, FileError> + Send>;
+
+/// What tells one content of a file from the next: modification time, size, and which file it is.
+type Stamp = Option<(i64, i64, u64, u64)>;
+
+/// Files as they were at one moment. Taken before they are read, so that no change is missed.
+pub struct Files {
+    name: &'static str,
+    paths: Vec<PathBuf>,
+    stamps: Vec<Stamp>,
+}
+
+impl Files {
+    /// Looks at the files; `name` is their metric label.
+    pub fn seen(name: &'static str, paths: Vec<PathBuf>) -> Self {
+        let mut files = Self {
+            name,
+            paths,
+            stamps: Vec::new(),
+        };
+        files.stamps = files.stamps_now();
+        files
+    }
+
+    fn stamps_now(&self) -> Vec<Stamp> {
+        let stamp = |path: &PathBuf| {
+            let meta = std::fs::metadata(path).ok()?;
+            Some((meta.mtime(), meta.mtime_nsec(), meta.size(), meta.ino()))
+        };
+        self.paths.iter().map(stamp).collect()
+    }
+
+    /// Whether a file is another one than at the last look.
+    fn changed(&mut self) -> bool {
+        let now = self.stamps_now();
+        let changed = now != self.stamps;
+        self.stamps = now;
+        changed
+    }
+}
+
+/// Reads files again for those who use them.
+pub struct Reloader {
+    watched: Vec<(Files, Load)>,
+    metrics: Arc<Metrics>,
+}
+
+impl Reloader {
+    /// Nothing to read yet.
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self {
+            watched: Vec::new(),
+            metrics,
+        }
+    }
+
+    /// Adds files that were read for the first time by now; `expires` is their certificate's end.
+    pub fn watch(
+        &mut self,
+        files: Files,
+        expires: Option<SystemTime>,
+        load: impl Fn() -> Result<Option<SystemTime>, FileError> + Send + 'static,
+    ) {
+        self.metrics.tls.expires(files.name, expires);
+        self.watched.push((files, Box::new(load)));
+    }
+
+    /// Runs until the replica is closed. SIGHUP reads everything, also what seems unchanged.
+    pub async fn run(mut self, mut hangup: Signal, every: Duration, phase: Phase) {
+        let mut ticks = interval_at(Instant::now() + every, every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let has_files = self
+            .watched
+            .iter()
+            .any(|(files, _)| !files.paths.is_empty());
+        loop {
+            let all = tokio::select! {
+                () = phase.closed() => return,
+                Some(()) = hangup.recv() => true,
+                _ = ticks.tick(), if has_files => false,
+            };
+            if all {
+                tracing::info!("SIGHUP: reading certificates and keys again");
+            }
+            // A network file system may take its time.
+            let looked = spawn_blocking(move || {
+                self.look(all);
+                self
+            });
+            match looked.await {
+                Ok(back) => self = back,
+                Err(error) => {
+                    tracing::error!(%error, "certificates and keys are not read again any more");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn look(&mut self, all: bool) {
+        for (files, load) in &mut self.watched {
+            // In this order: a change is remembered also when everything is read.
+            if !files.changed() && !all {
+                continue;
+            }
+            let name = files.name;
+            match load() {
+                Ok(expires) => {
+                    tracing::info!(files = name, "certificates and keys were read again");
+                    self.metrics.tls.expires(name, expires);
+                    self.metrics.tls.reloaded(name, "loaded");
+                }
+                Err(error) => {
+                    tracing::error!(
+                        files = name,
+                        %error,
+                        "certificates or keys cannot be used; the old ones stay"
+                    );
+                    self.metrics.tls.reloaded(name, "failed");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn what_changed_is_read_again_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("cert.pem");
+        std::fs::write(&path, "one").expect("written");
+        let metrics = Arc::new(Metrics::new());
+        let mut reloader = Reloader::new(Arc::clone(&metrics));
+        let loads = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&loads);
+        reloader.watch(
+            Files::seen("listener", vec![path.clone()]),
+            None,
+            move || {
+                if count.fetch_add(1, Ordering::Relaxed) > 0 {
+                    return Ok(None);
+                }
+                Err(FileError::NoSystemRoots {
+                    problem: String::new(),
+                })
+            },
+        );
+        let mut look = |all, expected: usize| {
+            reloader.look(all);
+            assert_eq!(loads.load(Ordering::Relaxed), expected);
+        };
+        look(false, 0);
+        std::fs::write(&path, "another").expect("written");
+        look(false, 1);
+        look(false, 1);
+        look(true, 2);
+        std::fs::remove_file(&path).expect("removed");
+        look(false, 3);
+        // As Kubernetes does it: the same name, another file.
+        let other = dir.path().join("other.pem");
+        std::fs::write(&other, "another").expect("written");
+        std::os::unix::fs::symlink(&other, &path).expect("linked");
+        look(false, 4);
+        let encoded = metrics.encode();
+        assert!(
+            encoded.contains(r#"tls_reloads_total{files="listener",result="failed"} 1"#)
+                && encoded.contains(r#"tls_reloads_total{files="listener",result="loaded"} 3"#),
+            "{encoded}"
+        );
+    }
+}

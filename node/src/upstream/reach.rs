@@ -1,0 +1,332 @@
+//! How this replica reaches workers, on the data path and for checks: rule, keys, TLS. One for all workers.
+//!
+//! Nothing here is known to other replicas. A worker that came by gossip is reached by the same rule, with
+//! the same authorities, and with the key that this replica has for its address.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use grapevine_gossip::worker::WorkerUrl;
+use http::{HeaderValue, header};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use rustls::ClientConfig;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::allow::Allow;
+use super::keys::Keys;
+use super::tls::{WorkerIo, WorkerTlsFiles, believes_nobody};
+use super::worker::Address;
+use crate::config::{WorkerConfig, WorkersConfig};
+use crate::tls::{FileError, Files, Reloader};
+
+/// What a [`Reach`] is made of.
+#[derive(Debug, Clone, Default)]
+pub struct ReachParts {
+    /// What holds for all workers.
+    pub workers: WorkersConfig,
+    /// Workers with keys of their own among the configured ones.
+    pub each: Vec<WorkerConfig>,
+    /// Longest TLS handshake of a connection that carries requests.
+    pub handshake_within: Duration,
+    /// Longest exchange of a check.
+    pub check_within: Duration,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Reach {
+    parts: ReachParts,
+    allow: Arc<Allow>,
+    keys: ArcSwap<Keys>,
+    /// For checks of plain workers.
+    plain: reqwest::Client,
+    files: WorkerTlsFiles,
+    /// None until an https worker is met: the system's authorities take memory and may be missing.
+    secure: ArcSwapOption<Secure>,
+    /// Held while they are read for the first time.
+    reading: Mutex<()>,
+}
+
+/// TLS to workers, as read from files. Replaced as a whole, so that no session made by an authority that is
+/// not believed any more is resumed.
+#[derive(Debug)]
+struct Secure {
+    tls: Arc<ClientConfig>,
+    /// For checks of https workers.
+    client: reqwest::Client,
+    /// End of the certificate that is shown to workers.
+    expires: Option<SystemTime>,
+}
+
+impl Reach {
+    /// Reads the keys, and the files of TLS where some are configured.
+    ///
+    /// # Errors
+    /// A file cannot be used.
+    pub fn load(parts: ReachParts) -> Result<Self, FileError> {
+        let files = WorkerTlsFiles::of(&parts.workers);
+        let allow = Arc::new(Allow::new(parts.workers.allow.clone()));
+        let secure = if files.paths().is_empty() {
+            None
+        } else {
+            Some(Arc::new(Secure::load(&files, &allow, parts.check_within)?))
+        };
+        Ok(Self {
+            keys: ArcSwap::from_pointee(Keys::load(&parts.workers, &parts.each)?),
+            plain: control_client(believes_nobody(), &allow, parts.check_within),
+            parts,
+            allow,
+            files,
+            secure: ArcSwapOption::from(secure),
+            reading: Mutex::default(),
+        })
+    }
+
+    /// Has its files read again when they change. They were seen before [`Reach::load`] read them.
+    pub fn watch(self: &Arc<Self>, [tls, keys]: [Files; 2], reloader: &mut Reloader) {
+        let expires = self.secure.load().as_ref().and_then(|s| s.expires);
+        let reach = Arc::clone(self);
+        reloader.watch(tls, expires, move || reach.reload_tls());
+        let reach = Arc::clone(self);
+        reloader.watch(keys, None, move || {
+            let keys = Keys::load(&reach.parts.workers, &reach.parts.each)?;
+            reach.keys.store(Arc::new(keys));
+            Ok(None)
+        });
+    }
+
+    /// The files of TLS and of keys as they are now.
+    pub fn files(parts: &ReachParts) -> [Files; 2] {
+        let tls = WorkerTlsFiles::of(&parts.workers).paths();
+        let keys = Keys::files(&parts.workers, &parts.each);
+        [
+            Files::seen("workers", tls),
+            Files::seen("worker_keys", keys),
+        ]
+    }
+
+    fn reload_tls(&self) -> Result<Option<SystemTime>, FileError> {
+        if self.files.paths().is_empty() && self.secure.load().is_none() {
+            return Ok(None);
+        }
+        let secure = Secure::load(&self.files, &self.allow, self.parts.check_within)?;
+        let expires = secure.expires;
+        self.secure.store(Some(Arc::new(secure)));
+        Ok(expires)
+    }
+
+    /// Where workers may be.
+    pub fn allow(&self) -> &Allow {
+        &self.allow
+    }
+
+    /// What to send to a worker as `Authorization`, in place of the client's.
+    pub fn authorization(&self, url: &WorkerUrl) -> Option<HeaderValue> {
+        self.keys.load().of(url)
+    }
+
+    /// Connects to a worker.
+    ///
+    /// # Errors
+    /// `PermissionDenied` where the worker may not be, `TimedOut` when the socket took longer than `within`
+    /// or the handshake longer than its own limit, `InvalidData` for a certificate that is not believed, else
+    /// the socket's error.
+    pub async fn dial(&self, address: &Address, within: Duration) -> io::Result<WorkerIo> {
+        let stream = timeout(within, self.connect(address))
+            .await
+            .map_err(late)??;
+        stream.set_nodelay(true)?;
+        let Some(name) = &address.server_name else {
+            return Ok(WorkerIo::Plain(stream));
+        };
+        let secure = self.secure().await?;
+        let connector = TlsConnector::from(Arc::clone(&secure.tls));
+        let handshake = connector.connect(name.clone(), stream);
+        let stream = timeout(self.parts.handshake_within, handshake)
+            .await
+            .map_err(late)??;
+        Ok(WorkerIo::Tls(Box::new(stream)))
+    }
+
+    async fn connect(&self, address: &Address) -> io::Result<TcpStream> {
+        let url = &address.url;
+        let mut last = None;
+        for address in resolve(&self.allow, url.host(), url.port()).await? {
+            match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| io::Error::other("its name has no address")))
+    }
+
+    /// A request of the control path to a worker, with its key and a deadline.
+    ///
+    /// # Errors
+    /// The worker may not be where it is, or there are no authorities to verify it by.
+    pub async fn get(
+        &self,
+        address: &Address,
+        path: &str,
+    ) -> anyhow::Result<reqwest::RequestBuilder> {
+        // An address needs no resolver, so reqwest would not ask.
+        self.allow.host(address.url.host())?;
+        let client = match &address.server_name {
+            None => self.plain.clone(),
+            Some(_) => self.secure().await?.client.clone(),
+        };
+        let request = client.get(address.url(path));
+        Ok(match self.authorization(&address.url) {
+            Some(key) => request.header(header::AUTHORIZATION, key),
+            None => request,
+        })
+    }
+
+    async fn secure(&self) -> io::Result<Arc<Secure>> {
+        if let Some(secure) = self.secure.load_full() {
+            return Ok(secure);
+        }
+        let _one = self.reading.lock().await;
+        if let Some(secure) = self.secure.load_full() {
+            return Ok(secure);
+        }
+        let (files, allow) = (self.files.clone(), Arc::clone(&self.allow));
+        let within = self.parts.check_within;
+        let read = spawn_blocking(move || Secure::load(&files, &allow, within));
+        let secure = Arc::new(read.await?.map_err(io::Error::other)?);
+        self.secure.store(Some(Arc::clone(&secure)));
+        Ok(secure)
+    }
+}
+
+impl Secure {
+    fn load(
+        files: &WorkerTlsFiles,
+        allow: &Arc<Allow>,
+        check_within: Duration,
+    ) -> Result<Self, FileError> {
+        let (tls, expires) = files.load()?;
+        Ok(Self {
+            client: control_client(tls.clone(), allow, check_within),
+            tls: Arc::new(tls),
+            expires,
+        })
+    }
+}
+
+/// A client for checks: no proxy from the environment, no redirects to where a worker points.
+fn control_client(tls: ClientConfig, allow: &Arc<Allow>, within: Duration) -> reqwest::Client {
+    reqwest::Client::builder()
+        .timeout(within)
+        .connect_timeout(within)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        // vLLM closes idle connections after 5 s.
+        .pool_idle_timeout(Duration::from_secs(4))
+        .dns_resolver(Resolver(Arc::clone(allow)))
+        .tls_backend_preconfigured(tls)
+        .build()
+        .expect("its TLS is made, and it reads nothing from the system")
+}
+
+/// Addresses of a host that this replica may connect to.
+async fn resolve(allow: &Allow, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let mut refused = None;
+    let mut permitted = Vec::new();
+    for address in lookup_host((host, port)).await? {
+        match allow.address(host, address.ip()) {
+            Ok(()) => permitted.push(address),
+            Err(error) => refused = Some(error),
+        }
+    }
+    match refused {
+        Some(error) if permitted.is_empty() => {
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, error))
+        }
+        _ => Ok(permitted),
+    }
+}
+
+/// Gives reqwest only addresses that the rule permits.
+struct Resolver(Arc<Allow>);
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let allow = Arc::clone(&self.0);
+        Box::pin(async move {
+            // Port 0: reqwest puts the URL's port in its place.
+            let addresses = resolve(&allow, name.as_str(), 0).await?;
+            let addresses: Addrs = Box::new(addresses.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+fn late(_: tokio::time::error::Elapsed) -> io::Error {
+    io::ErrorKind::TimedOut.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::AllowedHost;
+    use grapevine_gossip::worker::{RawWorker, WorkerSpec};
+    use tokio::net::TcpListener;
+
+    fn reach(allow: &[&str]) -> Reach {
+        let entry = |text: &&str| AllowedHost::new(text).expect(text);
+        let mut parts = ReachParts {
+            check_within: Duration::from_secs(10),
+            ..ReachParts::default()
+        };
+        parts.workers.allow = allow.iter().map(entry).collect();
+        Reach::load(parts).expect("nothing is read")
+    }
+
+    fn address(url: String) -> Address {
+        Address::of(&WorkerSpec::new(RawWorker::at(url)).expect("a worker")).expect("an address")
+    }
+
+    /// A name that is allowed until it is resolved: what DNS rebinding comes down to.
+    #[tokio::test]
+    async fn names_are_judged_by_what_they_resolve_to_at_each_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let port = listener.local_addr().expect("address").port();
+        let worker = address(format!("http://localhost:{port}"));
+        let within = Duration::from_secs(10);
+
+        let elsewhere = reach(&["10.0.0.0/8"]);
+        assert!(
+            elsewhere.allow().host("localhost").is_ok(),
+            "not resolved yet"
+        );
+        let refused = elsewhere.dial(&worker, within).await.expect_err("refused");
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        assert!(refused.to_string().contains("workers.allow"), "{refused}");
+        let request = elsewhere.get(&worker, "/health").await.expect("a name");
+        let refused = format!(
+            "{:#}",
+            anyhow::Error::from(request.send().await.expect_err("refused"))
+        );
+        assert!(refused.contains("workers.allow"), "{refused}");
+
+        let here = reach(&["127.0.0.0/8"]);
+        here.dial(&worker, within).await.expect("permitted");
+        let (_, from) = listener
+            .accept()
+            .await
+            .expect("only the permitted one came");
+        assert!(from.ip().is_loopback());
+        // An address is judged without a resolver.
+        let literal = address(format!("http://127.0.0.1:{port}"));
+        assert!(elsewhere.get(&literal, "/health").await.is_err());
+        assert!(elsewhere.dial(&literal, within).await.is_err());
+    }
+}

@@ -1,0 +1,223 @@
+//! Workers that speak https, ask for certificates, or want keys of their own.
+
+use std::path::Path;
+
+use grapevine_testbed::fake_worker::{Config, FakeWorker};
+use grapevine_tests::admin::Admin;
+use grapevine_tests::chat::{self, MODEL, chat, streamed};
+use grapevine_tests::cluster::{Cluster, Plan};
+use grapevine_tests::http1::{self, exchange};
+use grapevine_tests::invariants;
+use grapevine_tests::tls::{Authority, Front, Pair};
+use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::{Value, json};
+
+use crate::house::{quick, until_log_says};
+
+const CHATS: &str = "/v1/chat/completions";
+const HOSTS: &[&str] = &["localhost", "127.0.0.1"];
+
+fn quoted(path: &Path) -> String {
+    format!("{:?}", path.display().to_string())
+}
+
+async fn health(admin: Admin) -> Vec<String> {
+    let mut workers = admin.workers().await;
+    workers.sort_by(|one, other| one.id.cmp(&other.id));
+    workers.into_iter().map(|worker| worker.health).collect()
+}
+
+/// Workers in the order of their ids.
+async fn until_health_is(cluster: &Cluster, expected: &[&str]) {
+    let admin = cluster.replicas[0].admin();
+    eventually(LIMIT, "health is as expected", async || {
+        let health = health(admin).await;
+        (health == expected)
+            .then_some(())
+            .ok_or_else(|| format!("{health:?}, not {expected:?}"))
+    })
+    .await;
+}
+
+/// Puts another pair in the place of one that a replica watches.
+fn replace(old: &Pair, new: &Pair) {
+    for (from, to) in [(&new.cert, &old.cert), (&new.key, &old.key)] {
+        std::fs::copy(from, to).expect("copied");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn https_workers_are_verified_and_shown_a_certificate() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let fakes = chat::workers(3, &quick()).await;
+    let pair = authority.issue(dir.path(), "worker", HOSTS);
+    let misnamed = authority.issue(dir.path(), "misnamed", &["other.example"]);
+    let fronts = [
+        Front::start(&pair, None, fakes[0].addr()).await,
+        Front::start(&pair, Some(&authority), fakes[1].addr()).await,
+        Front::start(&misnamed, None, fakes[2].addr()).await,
+    ];
+    // Both are wrong at first: whom the replica believes, and what it shows.
+    let ca = dir.path().join("ca.pem");
+    stranger.write(&ca);
+    let client = stranger.issue(dir.path(), "client", &["replica.example"]);
+    let plan = Plan::default()
+        .set("workers.ca", &quoted(&ca))
+        .set("workers.client_cert", &quoted(&client.cert))
+        .set("workers.client_key", &quoted(&client.key))
+        .set("tls.refresh", "\"200ms\"");
+    let mut cluster = plan.found().await;
+    let admin = cluster.join("r1", Vec::new()).await.admin();
+    // Names and addresses are both proven.
+    let [first, asking, wrong] = fronts;
+    admin.add("w1", &first.url("localhost"), &[MODEL]).await;
+    admin.add("w2", &asking.url("127.0.0.1"), &[MODEL]).await;
+    let data = cluster.replicas[0].data();
+
+    until_health_is(&cluster, &["unhealthy"; 2]).await;
+    let refused = http1::post(data, CHATS, &chat("hello", 1)).await;
+    assert_eq!(refused.head.status, 503, "{}", refused.text());
+    let error: Value = refused.json();
+    assert_eq!(error["error"]["code"], "no_worker_available", "{error}");
+    assert!(
+        fakes.iter().all(|fake| fake.stats().requests == 0),
+        "sent to an unknown worker"
+    );
+    until_log_says(&cluster, "UnknownIssuer").await;
+
+    authority.write(&ca);
+    until_health_is(&cluster, &["healthy", "unhealthy"]).await;
+    let answer = http1::post(data, CHATS, &chat("hello", 1)).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+
+    admin
+        .add_cold("w3", &wrong.url("localhost"), &[MODEL])
+        .await;
+    until_log_says(&cluster, "not valid for name").await;
+    let known = authority.issue(dir.path(), "known", &["replica.example"]);
+    replace(&client, &known);
+    until_health_is(&cluster, &["healthy", "healthy", "unhealthy"]).await;
+    // Many more than are sent to one worker alone.
+    for number in 0..40 {
+        let outcome = chat::stream(
+            data,
+            &streamed(&format!("{number} {}", "x".repeat(9_000)), 3),
+        )
+        .await;
+        assert_eq!(outcome.ending, chat::Ending::Done, "{outcome:?}");
+    }
+    let served: Vec<u64> = fakes.iter().map(|fake| fake.stats().requests).collect();
+    assert!(
+        served[0] > 1 && served[1] > 0 && served[2] == 0,
+        "{served:?}"
+    );
+    invariants::hold(&cluster, &fakes, &["the old ones stay"]).await;
+}
+
+/// Values of `Authorization` that a worker saw in requests.
+fn keys_seen(worker: &FakeWorker) -> Vec<String> {
+    let entries = worker.log().into_iter();
+    let headers = entries.flat_map(|entry| entry.headers);
+    let mut seen: Vec<String> = headers
+        .filter(|(name, _)| name.eq_ignore_ascii_case("authorization"))
+        .map(|(_, value)| value)
+        .collect();
+    seen.sort();
+    seen.dedup();
+    seen
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_worker_gets_its_own_key_and_nobody_else_sees_it() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let key_file = dir.path().join("w1.key");
+    std::fs::write(&key_file, "first-own-key\n").expect("written");
+    let guarded = Config {
+        api_key: Some("first-own-key".to_owned()),
+        ..quick()
+    };
+    let mut workers = vec![chat::worker(guarded).await];
+    workers.extend(chat::workers(2, &quick()).await);
+    let [own, added, moved] = workers.as_slice() else {
+        panic!("three workers");
+    };
+    let plan = Plan::default()
+        .set("workers.api_key", "\"common-key\"")
+        .set("tls.refresh", "\"200ms\"")
+        .worker_with(
+            &own.url(),
+            &[],
+            &format!("id = \"w1\"\napi_key_file = {}\n", quoted(&key_file)),
+        );
+    let cluster = plan.start(1).await;
+    let admin = cluster.replicas[0].admin();
+    let (data, control) = (cluster.replicas[0].data(), admin.0);
+    admin.add_cold("w2", &added.url(), &[MODEL]).await;
+    until_health_is(&cluster, &["healthy"; 2]).await;
+    eventually(
+        LIMIT,
+        "checks have the key that models are told for",
+        async || {
+            let workers = admin.workers().await;
+            let knows = workers.iter().all(|worker| worker.models == [MODEL]);
+            knows.then_some(()).ok_or_else(|| format!("{workers:?}"))
+        },
+    )
+    .await;
+
+    let client = [("authorization", "Bearer client-key")];
+    // Enough prompts for two workers to get some of each.
+    let spread = async || {
+        let mut statuses = Vec::new();
+        for number in 0..24 {
+            let body = chat(&format!("{number} {}", "x".repeat(9_000)), 1).to_string();
+            let answer = exchange(data, "POST", CHATS, &client, body.as_bytes()).await;
+            statuses.push(answer.head.status);
+        }
+        statuses.sort_unstable();
+        statuses.dedup();
+        statuses
+    };
+    assert_eq!(spread().await, [200]);
+    assert_eq!(keys_seen(own), ["Bearer first-own-key"]);
+    assert_eq!(keys_seen(added), ["Bearer common-key"]);
+
+    std::fs::write(&key_file, "second-own-key\n").expect("written");
+    eventually(LIMIT, "the new key is sent", async || {
+        spread().await;
+        let seen = keys_seen(own);
+        seen.contains(&"Bearer second-own-key".to_owned())
+            .then_some(())
+            .ok_or_else(|| format!("{seen:?}"))
+    })
+    .await;
+
+    // Whoever points a known id at another address does not get its key.
+    let body = json!({ "url": moved.url() }).to_string();
+    let answer = exchange(control, "PATCH", "/workers/w1", &[], body.as_bytes()).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    eventually(LIMIT, "requests go to the other address", async || {
+        let statuses = spread().await;
+        let seen = keys_seen(moved);
+        let there = !seen.is_empty() && statuses == [200];
+        there.then_some(()).ok_or_else(|| format!("{statuses:?}"))
+    })
+    .await;
+    assert_eq!(keys_seen(moved), ["Bearer common-key"]);
+    assert_eq!(keys_seen(added), ["Bearer common-key"]);
+
+    for path in ["/workers", "/workers/w1", "/cluster", "/metrics"] {
+        let shown = http1::get(control, path).await.text();
+        assert!(
+            !shown.contains("own-key") && !shown.contains("common-key"),
+            "{path}: {shown}"
+        );
+    }
+    let log = cluster.replicas[0].log();
+    assert!(
+        !log.contains("own-key") && !log.contains("common-key"),
+        "{log}"
+    );
+    invariants::hold(&cluster, &workers, &[]).await;
+}
