@@ -143,13 +143,18 @@ impl Admin {
     ) -> Result<Answer, ApiError> {
         let mut spec = WorkerSpec::new(raw).map_err(|error| wrong_worker(&error))?;
         let wrong_url = |error: &dyn Display| ApiError::invalid("url", error.to_string());
-        let address = Address::of(&spec).map_err(|error| wrong_url(&error))?;
-        let allowed = self.reach.allow().host(address.url.host());
-        allowed.map_err(|error| wrong_url(&error))?;
+        Address::of(&spec).map_err(|error| wrong_url(&error))?;
         let id = match id {
             Some(id) => id.parse().map_err(|error| wrong_worker(&error))?,
             None => spec.default_id(),
         };
+        // A worker that another replica allows can still be drained or changed here.
+        let view = self.agent.view();
+        let known = view.worker(&id).is_some_and(|w| w.spec.url() == spec.url());
+        if !known {
+            let allowed = self.reach.allow().host(spec.url().host());
+            allowed.map_err(|error| wrong_url(&error))?;
+        }
         if warm_up {
             let mut raw = spec.to_raw();
             raw.state = self.warm_ups.joining_state(&id, &spec);

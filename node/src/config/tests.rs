@@ -219,6 +219,42 @@ fn sections_must_fit_together() {
          limits.body_bytes_total, 32MiB for all",
     );
     check(
+        "[tls]\ncert = \"a.pem\"",
+        "configuration: tls.key: missing; cert and key go together",
+    );
+    check(
+        "[tls]\nclient_ca = \"a.pem\"",
+        "g.toml:2:13: tls.client_ca: certificates of clients need TLS: set tls.cert and tls.key",
+    );
+    check(
+        "[workers]\nclient_key = \"a.key\"",
+        "configuration: workers.client_cert: missing; client_key and client_cert go together",
+    );
+    let twice = "the key is given twice; keep api_key or api_key_file";
+    check(
+        "[workers]\napi_key = \"k\"\napi_key_file = \"f\"",
+        &format!("g.toml:3:16: workers.api_key_file: {twice}"),
+    );
+    check(
+        "[[worker]]\nurl = \"https://a\"\napi_key_file = \"f\"\napi_key = \"k\"",
+        &format!("g.toml:3:16: worker.api_key_file: {twice}"),
+    );
+    check(
+        "[workers]\nurls = [\"http://a:1\", \"http://169.254.1.1:8000\"]",
+        "g.toml:2:8: worker: 169.254.1.1 is a link-local address or a cloud's metadata service; \
+         if a worker is there, put its network into workers.allow",
+    );
+    check(
+        "[workers]\nurls = [\"http://10.1.2.3:1\", \"http://gpu.lab:1\", \"http://11.0.0.1:1\"]\n\
+         allow = [\"10.0.0.0/8\", \"*.lab\"]",
+        "g.toml:2:8: worker: 11.0.0.1 is not in workers.allow",
+    );
+    check(
+        "[workers]\nallow = [\"10.0.0.0/33\"]",
+        "g.toml:2:9: workers.allow: expected a network such as \"10.0.0.0/8\", an address, a host, \
+         or \"*.domain\", found \"10.0.0.0/33\"",
+    );
+    check(
         "[health]\npath = \"health\"",
         "g.toml:2:8: health.path: must begin with a slash, such as \"/health\"",
     );

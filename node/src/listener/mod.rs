@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use self::client_io::{ClientIo, ClientSocket, Gone};
 pub use self::quiet::Quiet;
-use self::sniff::Protocol;
+use self::sniff::{Opening, Protocol};
 use self::tls::ListenerTls;
 use crate::config::{LimitConfig, TimeoutConfig};
 use crate::metrics::Metrics;
@@ -110,13 +110,13 @@ async fn serve_connection(
     front: &Arc<Front>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     stream.set_nodelay(true)?;
-    let protocol = sniff::protocol(&stream, front.timeouts.first_byte).await?;
-    match (&front.tls, protocol) {
-        (None, Protocol::Http1 | Protocol::Http2) => {
+    let opening = sniff::opening(&stream, front.timeouts.first_byte).await?;
+    match (&front.tls, opening) {
+        (None, Opening::Plain(protocol)) => {
             let (io, socket) = ClientIo::new(stream, front.timeouts.write_stall);
             serve_http(protocol, io, socket, front).await
         }
-        (Some(tls), Protocol::Tls) => {
+        (Some(tls), Opening::Tls) => {
             let (io, socket) = ClientIo::new(stream, front.timeouts.write_stall);
             let (io, protocol) = shake_hands(tls, io, front).await?;
             serve_http(protocol, io, socket, front).await
@@ -175,7 +175,7 @@ where
 {
     match protocol {
         Protocol::Http2 => serve_http2(io, front).await?,
-        Protocol::Http1 | Protocol::Tls => serve_http1(io, socket, front).await?,
+        Protocol::Http1 => serve_http1(io, socket, front).await?,
     }
     Ok(())
 }

@@ -15,22 +15,29 @@ const TLS_HANDSHAKE: u8 = 22;
 /// Between looks at a preface that has arrived in part only.
 const PARTIAL_POLL: Duration = Duration::from_millis(5);
 
-/// What the client speaks.
+/// What a connection begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// HTTP without TLS.
+    Plain(Protocol),
+    /// A TLS handshake.
+    Tls,
+}
+
+/// What the client speaks, inside TLS or without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     /// HTTP/1.0 or 1.1.
     Http1,
-    /// HTTP/2 over plain TCP.
+    /// HTTP/2.
     Http2,
-    /// A TLS handshake.
-    Tls,
 }
 
 /// Looks at the first bytes without taking them.
 ///
 /// # Errors
 /// `TimedOut` when nothing decisive came until `within` had passed; `UnexpectedEof` when the client left.
-pub(super) async fn protocol(stream: &TcpStream, within: Duration) -> io::Result<Protocol> {
+pub(super) async fn opening(stream: &TcpStream, within: Duration) -> io::Result<Opening> {
     let deadline = Instant::now() + within;
     let mut seen = [0; PREFACE.len()];
     loop {
@@ -41,13 +48,13 @@ pub(super) async fn protocol(stream: &TcpStream, within: Duration) -> io::Result
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if seen[0] == TLS_HANDSHAKE {
-            return Ok(Protocol::Tls);
+            return Ok(Opening::Tls);
         }
         if seen[..length] != PREFACE[..length] {
-            return Ok(Protocol::Http1);
+            return Ok(Opening::Plain(Protocol::Http1));
         }
         if length == PREFACE.len() {
-            return Ok(Protocol::Http2);
+            return Ok(Opening::Plain(Protocol::Http2));
         }
         // `peek` is ready at once while bytes lie there, so the rest is waited for by the clock.
         if Instant::now() >= deadline {
@@ -63,7 +70,7 @@ mod tests {
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
-    async fn sniffed(sent: &[&[u8]], close: bool) -> io::Result<Protocol> {
+    async fn sniffed(sent: &[&[u8]], close: bool) -> io::Result<Opening> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
         let mut client = TcpStream::connect(address).await.expect("connect");
@@ -78,20 +85,20 @@ mod tests {
                 client.shutdown().await.expect("shutdown");
             }
         };
-        let (result, ()) = tokio::join!(protocol(&server, Duration::from_millis(300)), writes);
+        let (result, ()) = tokio::join!(opening(&server, Duration::from_millis(300)), writes);
         result
     }
 
     #[tokio::test]
     async fn tells_the_protocols_apart() {
         let get = sniffed(&[b"GET / HTTP/1.1\r\n"], false).await;
-        assert_eq!(get.expect("decided"), Protocol::Http1);
+        assert_eq!(get.expect("decided"), Opening::Plain(Protocol::Http1));
         let propfind = sniffed(&[b"PR", b"OPFIND / HTTP/1.1\r\n"], false).await;
-        assert_eq!(propfind.expect("decided"), Protocol::Http1);
+        assert_eq!(propfind.expect("decided"), Opening::Plain(Protocol::Http1));
         let h2 = sniffed(&[&PREFACE[..5], &PREFACE[5..], b"more"], false).await;
-        assert_eq!(h2.expect("decided"), Protocol::Http2);
+        assert_eq!(h2.expect("decided"), Opening::Plain(Protocol::Http2));
         let hello = sniffed(&[&[22], &[3, 1]], false).await;
-        assert_eq!(hello.expect("decided"), Protocol::Tls);
+        assert_eq!(hello.expect("decided"), Opening::Tls);
     }
 
     #[tokio::test]

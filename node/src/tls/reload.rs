@@ -74,13 +74,17 @@ impl Reloader {
         }
     }
 
-    /// Adds files that were read for the first time by now; `expires` is their certificate's end.
+    /// Adds files, if there are any, that were read for the first time by now; `expires` is their
+    /// certificate's end.
     pub fn watch(
         &mut self,
         files: Files,
         expires: Option<SystemTime>,
         load: impl Fn() -> Result<Option<SystemTime>, FileError> + Send + 'static,
     ) {
+        if files.paths.is_empty() {
+            return;
+        }
         self.metrics.tls.expires(files.name, expires);
         self.watched.push((files, Box::new(load)));
     }
@@ -89,15 +93,11 @@ impl Reloader {
     pub async fn run(mut self, mut hangup: Signal, every: Duration, phase: Phase) {
         let mut ticks = interval_at(Instant::now() + every, every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let has_files = self
-            .watched
-            .iter()
-            .any(|(files, _)| !files.paths.is_empty());
         loop {
             let all = tokio::select! {
                 () = phase.closed() => return,
                 Some(()) = hangup.recv() => true,
-                _ = ticks.tick(), if has_files => false,
+                _ = ticks.tick(), if !self.watched.is_empty() => false,
             };
             if all {
                 tracing::info!("SIGHUP: reading certificates and keys again");

@@ -113,9 +113,6 @@ impl Reach {
     }
 
     fn reload_tls(&self) -> Result<Option<SystemTime>, FileError> {
-        if self.files.paths().is_empty() && self.secure.load().is_none() {
-            return Ok(None);
-        }
         let secure = Secure::load(&self.files, &self.allow, self.parts.check_within)?;
         let expires = secure.expires;
         self.secure.store(Some(Arc::new(secure)));
@@ -278,6 +275,8 @@ mod tests {
     use super::*;
     use crate::config::AllowedHost;
     use grapevine_gossip::worker::{RawWorker, WorkerSpec};
+    use rustls::HandshakeKind;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     fn reach(allow: &[&str]) -> Reach {
@@ -292,6 +291,59 @@ mod tests {
 
     fn address(url: String) -> Address {
         Address::of(&WorkerSpec::new(RawWorker::at(url)).expect("a worker")).expect("an address")
+    }
+
+    /// A TLS server that writes one byte to whoever comes, and its certificate as a file.
+    async fn greeter(dir: &std::path::Path) -> (u16, std::path::PathBuf) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        let file = dir.join("ca.pem");
+        std::fs::write(&file, made.cert.pem()).expect("written");
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der());
+        let server = rustls::ServerConfig::builder_with_provider(crate::tls::provider())
+            .with_safe_default_protocol_versions()
+            .expect("suites")
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.expect("a key"))
+            .expect("a pair");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let port = listener.local_addr().expect("address").port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                if let Ok(mut stream) = acceptor.accept(stream).await {
+                    let _ = stream.write_all(b"x").await;
+                    let _ = stream.shutdown().await;
+                }
+            }
+        });
+        (port, file)
+    }
+
+    #[tokio::test]
+    async fn sessions_are_resumed_until_the_authorities_are_read_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (port, ca) = greeter(dir.path()).await;
+        let mut parts = ReachParts {
+            handshake_within: Duration::from_secs(10),
+            ..ReachParts::default()
+        };
+        parts.workers.ca = Some(ca);
+        let reach = Reach::load(parts).expect("good files");
+        let worker = address(format!("https://localhost:{port}"));
+        let shake = async || {
+            let io = reach.dial(&worker, Duration::from_secs(10)).await;
+            let WorkerIo::Tls(mut io) = io.expect("connected") else {
+                panic!("without TLS");
+            };
+            // Tickets come with the first bytes.
+            let mut read = Vec::new();
+            io.read_to_end(&mut read).await.expect("greeted");
+            io.get_ref().1.handshake_kind().expect("it is over")
+        };
+        assert_eq!(shake().await, HandshakeKind::Full);
+        assert_eq!(shake().await, HandshakeKind::Resumed);
+        reach.reload_tls().expect("good files");
+        assert_eq!(shake().await, HandshakeKind::Full);
     }
 
     /// A name that is allowed until it is resolved: what DNS rebinding comes down to.
