@@ -10,6 +10,7 @@ use grapevine::cluster::{Cluster, WorkerDefaults};
 use grapevine::config::{BreakerConfig, HealthConfig};
 use grapevine::metrics::Metrics;
 use grapevine::proxy::question::Question;
+use grapevine::upstream::{Reach, ReachParts};
 use grapevine_gossip::Agent;
 use grapevine_gossip::config::Facts;
 use grapevine_gossip::worker::{RawWorker, WorkerSpec};
@@ -91,6 +92,7 @@ fn replica(name: &str, backwards: bool) -> Cluster {
         idle_max: Duration::from_secs(1),
         breaker: BreakerConfig::default(),
         health: HealthConfig::default(),
+        reach: Arc::new(Reach::load(ReachParts::default()).expect("nothing is read")),
     };
     let (samples, _) = Samples::new();
     let metrics = Arc::new(metrics);
