@@ -252,6 +252,20 @@ async fn clients_prove_who_they_are_where_that_is_required() {
     house.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_that_stops_is_ended() {
+    let papers = Papers::new();
+    let plan = papers.plan().set("timeouts.tls_handshake", "\"300ms\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let mut silent = Connection::open(house.data()).await;
+    // The head of a record with a handshake message, and nothing of the message.
+    silent.send(&[22, 3, 1, 2, 0]).await.expect("taken");
+    assert!(silent.is_closed().await);
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    assert_eq!(metrics.sum("grapevine_tls_handshakes_total", "late"), 1.0);
+    house.close().await;
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Way {
     /// The socket is closed without a word.
@@ -260,6 +274,8 @@ enum Way {
     Rst,
     /// As TLS wants it: close_notify, then the end of what is sent. The socket stays open.
     CloseNotify,
+    /// close_notify alone: only who reads sees it.
+    NotifyAlone,
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -270,7 +286,11 @@ async fn a_client_that_leaves_over_tls_frees_the_worker() {
     let body = streamed("silent", 3).to_string();
     let request = request("POST", CHATS, &[], body.as_bytes());
     for extra in [b"".as_slice(), b"\r\n"] {
-        for way in [Way::Fin, Way::Rst, Way::CloseNotify] {
+        for way in [Way::Fin, Way::Rst, Way::CloseNotify, Way::NotifyAlone] {
+            if matches!(way, Way::NotifyAlone) && !extra.is_empty() {
+                // What lies before it is read by nobody while the worker is silent.
+                continue;
+            }
             worker.reset();
             let rule = Rule::next(1, Fault::never_answer());
             worker.add_rule(rule).expect("room for a rule");
@@ -298,6 +318,11 @@ async fn a_client_that_leaves_over_tls_frees_the_worker() {
                         .expect("an open socket");
                     drop(stream);
                     None
+                }
+                Way::NotifyAlone => {
+                    stream.get_mut().1.send_close_notify();
+                    stream.flush().await.expect("an open socket");
+                    Some(stream.into_inner().0)
                 }
                 Way::CloseNotify => {
                     stream.shutdown().await.expect("an open socket");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use grapevine_testbed::fake_worker::{Config, FakeWorker};
 use grapevine_tests::admin::Admin;
-use grapevine_tests::chat::{self, MODEL, chat, streamed};
+use grapevine_tests::chat::{self, MODEL, Stream, chat, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1::{self, exchange};
 use grapevine_tests::invariants;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::house::{quick, until_log_says};
 
 const CHATS: &str = "/v1/chat/completions";
+const REQUESTS: usize = 40;
 const HOSTS: &[&str] = &["localhost", "127.0.0.1"];
 
 fn quoted(path: &Path) -> String {
@@ -99,7 +100,9 @@ async fn https_workers_are_verified_and_shown_a_certificate() {
     replace(&client, &known);
     until_health_is(&cluster, &["healthy", "healthy", "unhealthy"]).await;
     // Many more than are sent to one worker alone.
-    for number in 0..40 {
+    let connections = || first.accepted() + asking.accepted();
+    let before = connections();
+    for number in 0..REQUESTS {
         let outcome = chat::stream(
             data,
             &streamed(&format!("{number} {}", "x".repeat(9_000)), 3),
@@ -107,11 +110,26 @@ async fn https_workers_are_verified_and_shown_a_certificate() {
         .await;
         assert_eq!(outcome.ending, chat::Ending::Done, "{outcome:?}");
     }
+    let opened = connections() - before;
+    println!("{REQUESTS} requests to https workers: {opened} connections, checks included");
+    assert!(opened < REQUESTS / 2, "connections are not used again");
     let served: Vec<u64> = fakes.iter().map(|fake| fake.stats().requests).collect();
     assert!(
         served[0] > 1 && served[1] > 0 && served[2] == 0,
         "{served:?}"
     );
+
+    let long = streamed("a very long answer", 100_000);
+    let mut long = Stream::open(data, &long).await.expect("accepted");
+    long.read_events(2).await.expect("it has begun");
+    long.leave(false);
+    eventually(LIMIT, "the worker sees the close", async || {
+        let gone: u64 = fakes.iter().map(|fake| fake.stats().clients_gone).sum();
+        (gone == 1)
+            .then_some(())
+            .ok_or_else(|| format!("{gone} gone"))
+    })
+    .await;
     invariants::hold(&cluster, &fakes, &["the old ones stay"]).await;
 }
 

@@ -143,6 +143,7 @@ pub async fn connect(
 /// TLS in front of a plain server; ends when dropped.
 pub struct Front {
     address: SocketAddr,
+    accepted: Arc<AtomicUsize>,
     task: AbortHandle,
 }
 
@@ -168,10 +169,13 @@ impl Front {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let acceptor = TlsAcceptor::from(Arc::new(config));
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&accepted);
         let task = tokio::spawn(async move {
             // Dropped with the task, and all connections with it.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::Relaxed);
                 let acceptor = acceptor.clone();
                 connections.spawn(async move {
                     let mut inside = acceptor.accept(stream).await?;
@@ -182,8 +186,14 @@ impl Front {
         });
         Self {
             address,
+            accepted,
             task: task.abort_handle(),
         }
+    }
+
+    /// Connections that came.
+    pub fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
     }
 
     /// Where it is, by this host.

@@ -135,11 +135,12 @@ fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
 #[cfg(test)]
 mod tests {
     use grapevine_gossip::worker::WorkerUrl;
+    use proptest::prelude::*;
 
     use super::*;
 
-    fn rule(entries: &[&str]) -> Allow {
-        let entry = |text: &&str| AllowedHost::new(text).expect(text);
+    fn rule<T: AsRef<str>>(entries: &[T]) -> Allow {
+        let entry = |text: &T| AllowedHost::new(text.as_ref()).expect("an entry");
         Allow::new(entries.iter().map(entry).collect())
     }
 
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn without_a_list_only_link_local_and_metadata_addresses_are_refused() {
-        let allow = rule(&[]);
+        let allow = rule::<&str>(&[]);
         for good in [
             "http://10.0.0.5:8000",
             "http://127.0.0.1:8000",
@@ -217,7 +218,7 @@ mod tests {
     fn what_a_name_resolves_to_is_asked_again() {
         let address = |text: &str| text.parse::<IpAddr>().expect(text);
         let metadata = address("169.254.169.254");
-        let open = rule(&[]);
+        let open = rule::<&str>(&[]);
         assert!(open.address("rebound.example", address("10.0.0.1")).is_ok());
         assert_eq!(
             open.address("rebound.example", metadata),
@@ -233,6 +234,31 @@ mod tests {
             message.contains("gpu-2.lab") && message.contains("192.168.0.1"),
             "{message}"
         );
+    }
+
+    proptest! {
+        /// The spelling of an address changes nothing, nor does another name for it.
+        #[test]
+        fn an_address_has_one_verdict(
+            bits: u32,
+            net: u32,
+            prefix in 0_u8..=32,
+            special: bool,
+            listed: bool,
+        ) {
+            let bits = if special { 0xa9fe_0000 | (bits & 0xffff) } else { bits };
+            let address = Ipv4Addr::from(bits);
+            let net = format!("{}/{prefix}", Ipv4Addr::from(net));
+            let allow = rule(if listed { std::slice::from_ref(&net) } else { &[] });
+            let plain = verdict(&allow, &format!("http://{address}:1"));
+            prop_assert_eq!(verdict(&allow, &format!("http://{bits}:1")), plain);
+            prop_assert_eq!(verdict(&allow, &format!("http://[::ffff:{address}]:1")), plain);
+            prop_assert_eq!(allow.address("w", address.into()).is_ok(), plain);
+            prop_assert_eq!(allow.address("w", address.to_ipv6_mapped().into()).is_ok(), plain);
+            let inside = net.parse::<IpNet>().expect("a network").contains(&IpAddr::from(address));
+            let expected = if listed { plain == inside } else { !special || !plain };
+            prop_assert!(expected, "{address} by {net}: {plain}");
+        }
     }
 
     #[test]
