@@ -27,7 +27,8 @@ use crate::metrics::Metrics;
 use crate::proxy::{Proxy, ProxyParts};
 use crate::shutdown::{Phase, Shutdown, ShutdownLimits};
 use crate::tls::Reloader;
-use crate::upstream::probe::{Fact, Learned, ProbeParts, Prober};
+use crate::upstream::facts::{Fact, Learned};
+use crate::upstream::probe::{ProbeParts, Prober};
 use crate::upstream::{Reach, ReachParts, Worker};
 use crate::warmup::{WarmUpParts, WarmUps};
 
@@ -111,6 +112,7 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         ProbeParts {
             config: config.health.clone(),
             learned,
+            metrics: Arc::clone(&metrics),
         },
         shutdown.background().clone(),
     );

@@ -15,6 +15,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::tls::TlsMetrics;
+use crate::upstream::metrics::HealthMetrics;
 use crate::warmup::WarmupMetrics;
 
 /// Content type of the exposition format that [`Metrics::encode`] writes.
@@ -117,10 +118,6 @@ pub struct Metrics {
     pub worker_in_flight: Family<WorkerLabels, Gauge>,
     /// Requests in flight by worker, over the whole cluster, as placement counts them.
     pub worker_in_flight_cluster: Family<WorkerLabels, FloatGauge>,
-    /// 1 healthy, 0 not, by worker.
-    pub worker_healthy: Family<WorkerLabels, Gauge>,
-    /// 0 closed, 1 half-open, 2 open, by worker.
-    pub worker_breaker: Family<WorkerLabels, Gauge>,
     /// Workers in the registry.
     pub workers: Gauge,
     /// Digest of all rings, as a number; equal on replicas that agree.
@@ -149,6 +146,8 @@ pub struct Metrics {
     pub warmup: WarmupMetrics,
     /// TLS with clients and workers.
     pub tls: TlsMetrics,
+    /// Health of workers.
+    pub health: HealthMetrics,
 }
 
 impl Metrics {
@@ -158,6 +157,7 @@ impl Metrics {
         let mut metrics = Self {
             warmup: WarmupMetrics::register(&mut registry),
             tls: TlsMetrics::register(&mut registry),
+            health: HealthMetrics::register(&mut registry),
             registry,
             requests: Family::default(),
             request_seconds: Family::new_with_constructor(|| seconds(0.001)),
@@ -177,8 +177,6 @@ impl Metrics {
             connections: Gauge::default(),
             worker_in_flight: Family::default(),
             worker_in_flight_cluster: Family::default(),
-            worker_healthy: Family::default(),
-            worker_breaker: Family::default(),
             workers: Gauge::default(),
             ring_digest: Gauge::default(),
             sketch_entries: Gauge::default(),
@@ -288,16 +286,6 @@ impl Metrics {
             "Requests in flight from all replicas, damped by age",
             self.worker_in_flight_cluster.clone(),
         );
-        r.register(
-            "worker_healthy",
-            "1 when health checks pass",
-            self.worker_healthy.clone(),
-        );
-        r.register(
-            "worker_breaker",
-            "0 closed, 1 half-open, 2 open",
-            self.worker_breaker.clone(),
-        );
         r.register("workers", "Workers in the registry", self.workers.clone());
         r.register(
             "ring_digest",
@@ -394,8 +382,7 @@ impl Metrics {
         self.completion_tokens.remove(&labels);
         self.worker_in_flight.remove(&labels);
         self.worker_in_flight_cluster.remove(&labels);
-        self.worker_healthy.remove(&labels);
-        self.worker_breaker.remove(&labels);
+        self.health.forget(worker);
         for result in crate::proxy::ATTEMPT_RESULTS {
             self.attempts.remove(&AttemptLabels {
                 worker: Arc::clone(worker),
@@ -441,6 +428,7 @@ mod tests {
                 .placements
                 .get_or_create(&ReasonLabels { reason: "r" }),
         );
+        metrics.health.fill(&worker);
         drop(metrics.attempts.get_or_create(&AttemptLabels {
             worker,
             result: "r",
@@ -453,13 +441,7 @@ mod tests {
         ] {
             drop(family.get_or_create(&of_worker));
         }
-        for family in [
-            &metrics.worker_in_flight,
-            &metrics.worker_healthy,
-            &metrics.worker_breaker,
-        ] {
-            drop(family.get_or_create(&of_worker));
-        }
+        drop(metrics.worker_in_flight.get_or_create(&of_worker));
         drop(metrics.worker_in_flight_cluster.get_or_create(&of_worker));
         drop(metrics.errors.get_or_create(&ErrorLabels { code: "c" }));
         metrics.limit_reached("l");
@@ -516,7 +498,7 @@ mod tests {
         let labels = WorkerLabels {
             worker: Arc::clone(&worker),
         };
-        metrics.worker_healthy.get_or_create(&labels).set(1);
+        metrics.health.fill(&worker);
         metrics.cached_tokens.get_or_create(&labels).inc();
         let attempts = AttemptLabels {
             worker: Arc::clone(&worker),

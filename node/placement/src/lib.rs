@@ -9,7 +9,7 @@
 //! - [`evidence`]: which worker is known to hold which prefix;
 //! - [`load`]: what is in flight on a worker, over the whole cluster, damped by its age;
 //! - [`policy`]: [`decide`] joins them, [`explain`] shows its work;
-//! - [`health`]: breaker and probe state of one worker; they say whom to skip, never who is where;
+//! - [`health`]: what is known of one worker's health; it says whom to skip, never who is where;
 //! - [`models`]: aliases, weighted splits, and policies of single models;
 //! - [`settings`]: what all replicas must agree on, and its fingerprint.
 #![forbid(unsafe_code)]
@@ -34,7 +34,8 @@ pub use canonical::Digest;
 pub use evidence::{Recorded, Sketch, SketchCounters, SketchSettings, Slot};
 pub use hash::HashAlgorithm;
 pub use health::{
-    Breaker, BreakerSettings, BreakerState, Health, Outcome, Permit, ProbeSettings, ProbeState,
+    Breaker, BreakerSettings, BreakerState, Claim, Health, Outcome, Penalty, Permit, ProbeSettings,
+    ProbeState, duty, is_believable, slow_start,
 };
 pub use heat::{HeatCounter, HeatReport, HeatSettings, HotSet};
 pub use key::{Key, KeyBuilder, KeyParts, KeyPartsError, KeySettings, Link};

@@ -2,8 +2,9 @@
 
 use grapevine_gossip::view::ReplicaInfo;
 use grapevine_gossip::worker::State;
-use grapevine_placement::BreakerState;
+use grapevine_placement::Claim;
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::Admin;
 use crate::cluster::Fleet;
@@ -62,6 +63,8 @@ pub(super) struct RingsView {
 struct PoolView {
     model: String,
     digest: String,
+    /// More than half of its workers are unhealthy, and health is not believed.
+    panic: bool,
     workers: Vec<String>,
 }
 
@@ -83,8 +86,24 @@ pub(super) struct WorkerView {
     epoch: u64,
     max_in_flight: Option<u32>,
     zone: Option<String>,
+    /// What probes and connections say.
     health: &'static str,
     breaker: &'static str,
+    /// What this replica found out by itself, all in all.
+    verdict: &'static str,
+    verdict_for_s: u64,
+    /// Takes requests and delivers no token.
+    stalled: bool,
+    /// Times that its breaker opened, as far as it remembers.
+    ejections: u32,
+    /// Milliseconds until the breaker lets a trial pass; 0 unless it is open.
+    ejected_for_ms: u64,
+    /// What another replica says against it, where nothing here speaks for it.
+    doubted: Option<&'static str>,
+    /// Share of the mean load that it may have, while it starts slowly.
+    slow_start: Option<f64>,
+    /// Seconds since it last told its metrics.
+    metrics_age_s: Option<u64>,
     in_flight: f64,
     in_flight_here: u32,
     pending_prefill_tokens: f64,
@@ -111,14 +130,6 @@ pub(super) fn state_name(state: State) -> &'static str {
         State::Active => "active",
         State::Warming { .. } => "warming",
         State::Draining => "draining",
-    }
-}
-
-pub(super) fn breaker_number(state: BreakerState) -> i64 {
-    match state {
-        BreakerState::Closed => 0,
-        BreakerState::HalfOpen => 1,
-        BreakerState::Open => 2,
     }
 }
 
@@ -179,6 +190,7 @@ impl Admin {
         let pools = fleet.pools().iter().map(|pool| PoolView {
             model: pool.model().to_owned(),
             digest: pool.digest().to_string(),
+            panic: pool.panics(),
             workers: pool
                 .slots()
                 .iter()
@@ -209,6 +221,7 @@ impl Admin {
         let spec = &registered.spec;
         let warming = registered.warming.as_ref();
         let load = self.cluster.load_of(worker);
+        let report = worker.health.report();
         Some(WorkerView {
             id: worker.id.to_string(),
             url: spec.url().to_string(),
@@ -218,8 +231,16 @@ impl Admin {
             epoch: spec.epoch(),
             max_in_flight: spec.max_in_flight(),
             zone: spec.zone().map(str::to_owned),
-            health: worker.health.probes().as_str(),
-            breaker: worker.health.breaker().as_str(),
+            health: report.probes.as_str(),
+            breaker: report.breaker.as_str(),
+            verdict: report.verdict.as_str(),
+            verdict_for_s: report.since.as_secs(),
+            stalled: report.verdict == Claim::Stalled,
+            ejections: report.ejections,
+            ejected_for_ms: u64::try_from(report.shut_for.as_millis()).unwrap_or(u64::MAX),
+            doubted: report.doubt.map(Claim::as_str),
+            slow_start: report.slow_start,
+            metrics_age_s: worker.scraped_ago(Instant::now()).map(|age| age.as_secs()),
             in_flight: load.requests,
             in_flight_here: worker.load.own().requests,
             pending_prefill_tokens: load.prefill_tokens,

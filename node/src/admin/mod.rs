@@ -232,15 +232,12 @@ impl Admin {
                 .worker_in_flight_cluster
                 .get_or_create(&labels)
                 .set(self.cluster.load_of(worker).requests);
-            metrics
-                .worker_healthy
-                .get_or_create(&labels)
-                .set((worker.health.probes() == grapevine_placement::Health::Healthy).into());
-            metrics
-                .worker_breaker
-                .get_or_create(&labels)
-                .set(describe::breaker_number(worker.health.breaker()));
+            metrics.health.show(worker);
         }
+        let fleet = self.cluster.fleet();
+        let pools = fleet.pools().iter();
+        let panics = pools.map(|pool| (pool.label(), pool.panics()));
+        self.metrics.health.show_panic(panics);
         let mut response = Response::new(Full::from(self.metrics.encode()));
         let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
         response.headers_mut().insert(header::CONTENT_TYPE, kind);

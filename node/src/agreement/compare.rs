@@ -93,14 +93,14 @@ impl Verdict {
         };
         if matches!(
             row.verdict,
-            Fared::Unhealthy | Fared::Draining | Fared::Full
+            Fared::Unhealthy | Fared::Doubted | Fared::SlowStart | Fared::Draining | Fared::Full
         ) {
             return Self::Health;
         }
         if row.expected_tokens != answer.expected_tokens {
             return Self::Evidence;
         }
-        let passed_over = ["failover", "drain", "spill_full"];
+        let passed_over = ["failover", "drain", "spill_full", "slow_start"];
         let by_health = decision.map(|decision| decision.reason.as_str());
         if passed_over.contains(&answer.reason.as_str())
             != by_health.is_some_and(|reason| passed_over.contains(&reason))
@@ -175,6 +175,7 @@ mod tests {
             expected_tokens: 0,
             shared_tokens: 0,
             credited: false,
+            panic: false,
             prompt_tokens: 100,
         };
         Sample {

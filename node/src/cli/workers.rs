@@ -78,6 +78,8 @@ pub(super) const COLUMNS: &[Column] = &[
     Column("URL", "url"),
     Column("STATE", "state"),
     Column("HEALTH", "health"),
+    Column("VERDICT", "verdict"),
+    Column("DOUBTED", "doubted"),
     Column("BREAKER", "breaker"),
     Column("IN-FLIGHT", "in_flight"),
     Column("WEIGHT", "weight"),

@@ -61,6 +61,13 @@ impl Pool {
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
+
+    /// Whether so many of its workers are unhealthy, by this replica's opinion, that health is not believed.
+    pub fn panics(&self) -> bool {
+        let is_unhealthy = |slot: &&Slot| !slot.worker.health.look().is_usable;
+        let unhealthy = self.slots.iter().filter(is_unhealthy).count();
+        self.policy.panics(unhealthy, self.slots.len())
+    }
 }
 
 /// All pools at one moment.
@@ -244,6 +251,7 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
             let spec = spec.expect("a worker");
             let id: grapevine_gossip::worker::WorkerId = id.parse().expect("an id");
             let health = crate::upstream::health::Health::new(
+                id.as_str().into(),
                 &crate::config::BreakerConfig::default(),
                 &crate::config::HealthConfig::default(),
             );

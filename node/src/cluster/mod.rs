@@ -163,6 +163,13 @@ impl Cluster {
             let known = old
                 .workers()
                 .find(|worker| worker.id == registered.id && worker.address == address);
+            if let Some(known) = known {
+                // From one known start to a later one: the first that is told is no restart.
+                let epoch = known.epoch.load(Ordering::Relaxed);
+                if epoch > 0 && spec.epoch() > epoch {
+                    known.health.restarted();
+                }
+            }
             let worker = known.map_or_else(
                 || Arc::new(self.new_worker(registered.id.clone(), address)),
                 Arc::clone,
@@ -184,8 +191,11 @@ impl Cluster {
             );
         }
         for worker in old.workers() {
-            if !slots.contains_key(worker.id.as_str()) {
-                worker.idle.clear();
+            let stays = slots.get(worker.id.as_str());
+            if stays.is_none_or(|entry| !Arc::ptr_eq(&entry.worker, worker)) {
+                worker.retire();
+            }
+            if stays.is_none() {
                 self.metrics.forget_worker(&worker.label);
                 self.knowledge.forget(&worker.id);
             }
@@ -198,7 +208,8 @@ impl Cluster {
 
     fn new_worker(&self, id: WorkerId, address: Address) -> Worker {
         let load = self.board.cell(&id);
-        let health = Health::new(&self.defaults.breaker, &self.defaults.health);
+        let label = id.as_str().into();
+        let health = Health::new(label, &self.defaults.breaker, &self.defaults.health);
         let reach = Arc::clone(&self.defaults.reach);
         Worker::new(id, address, reach, load, self.defaults.idle_max, health)
     }
@@ -257,15 +268,18 @@ impl Cluster {
         candidates.clear();
         candidates.extend(pool.slots.iter().map(|slot| {
             let load = cluster_load(&slot.worker, scale);
+            let look = slot.worker.health.look();
+            let at_cap = slot
+                .max_in_flight
+                .is_some_and(|max| load.requests >= f64::from(max));
             let standing = if slot.draining {
                 Standing::Draining
-            } else if !slot.worker.health.is_usable() {
+            } else if !look.is_usable {
                 Standing::Unhealthy
-            } else if slot
-                .max_in_flight
-                .is_some_and(|max| load.requests >= f64::from(max))
-            {
+            } else if at_cap {
                 Standing::Full
+            } else if look.is_doubted {
+                Standing::Doubted
             } else {
                 Standing::Usable
             };
@@ -276,9 +290,11 @@ impl Cluster {
                 };
             }
             Candidate {
-                load,
+                load: load + look.penalty,
                 own_requests: slot.worker.load.own().requests.into(),
                 standing,
+                at_cap,
+                slow_start: look.slow_start,
                 ..Candidate::default()
             }
         }));

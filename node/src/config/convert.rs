@@ -6,11 +6,13 @@ use grapevine_gossip::config::{EvidenceConfig, Facts, GossipConfig};
 use grapevine_gossip::identity::PemFiles;
 use grapevine_gossip::worker::{RawWorker, WorkerError, WorkerId, WorkerSpec};
 use grapevine_placement::{
-    Bound, CacheAware, ClusterSettings, HeatSettings, KeySettings, ModelSettings, Models,
-    ModelsError, PolicySettings, Price, RingSettings, SketchSettings,
+    Bound, BreakerSettings, CacheAware, ClusterSettings, HeatSettings, KeySettings, ModelSettings,
+    Models, ModelsError, PolicySettings, Price, RingSettings, SketchSettings,
 };
 
-use super::{ClusterConfig, Config, GossipSettings, ModelConfig, PriceRule, WorkerConfig};
+use super::{
+    BreakerConfig, ClusterConfig, Config, GossipSettings, ModelConfig, PriceRule, WorkerConfig,
+};
 
 impl Config {
     /// Name of this replica: the configured one, or `r1` where it is alone and needs none.
@@ -182,6 +184,23 @@ impl WorkerConfig {
     }
 }
 
+impl BreakerConfig {
+    /// As placement takes it.
+    pub(crate) fn settings(&self) -> BreakerSettings {
+        BreakerSettings {
+            failure_threshold: self.failure_threshold,
+            success_threshold: self.success_threshold,
+            success_rate: self.success_rate,
+            rate_outcomes: self.rate_outcomes,
+            rate_window: self.rate_window,
+            timeout: self.open_for,
+            timeout_max: self.open_max.max(self.open_for),
+            jitter: self.jitter,
+            window: self.window,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use grapevine_placement::Ratio;
@@ -204,14 +223,8 @@ mod tests {
 
     #[test]
     fn defaults_of_the_breaker_are_those_of_placement() {
-        let ours = super::super::BreakerConfig::default();
-        let theirs = grapevine_placement::BreakerSettings::default();
-        assert_eq!(ours.failure_threshold, theirs.failure_threshold);
-        assert_eq!(ours.success_threshold, theirs.success_threshold);
-        assert_eq!(
-            (ours.open_for, ours.window),
-            (theirs.timeout, theirs.window)
-        );
+        let ours = BreakerConfig::default().settings();
+        assert_eq!(ours, BreakerSettings::default());
     }
 
     #[test]

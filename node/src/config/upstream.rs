@@ -96,20 +96,35 @@ section! {
         /// Breakers that may open.
         enabled: bool = true, flag "disable-circuit-breaker" Off;
         /// Failures within `window`, with no success between them, that open it.
-        failure_threshold: NonZeroU32 = count(10), flag "cb-failure-threshold" Text;
+        ///
+        /// Fewer than vllm-router's 10, because each cost a client the time of an attempt.
+        failure_threshold: NonZeroU32 = count(5), in count(1)..=count(1_000), flag "cb-failure-threshold" Text;
         /// Successes, one trial request at a time, that close it again.
         success_threshold: NonZeroU32 = count(3), flag "cb-success-threshold" Text;
-        /// How long it stays open before the first trial request.
+        /// Share of good ends within `rate_window` below which it opens; 0 is off.
+        ///
+        /// Finds a worker that fails often but not always. Higher: left sooner, also for single mishaps.
+        success_rate: f64 = 0.5, in 0.0..=1.0;
+        /// Ends within `rate_window` below which their share says nothing.
+        rate_outcomes: NonZeroU32 = count(20), in count(1)..=count(1_000_000);
+        /// How far back the share of good ends looks.
+        rate_window: Duration = secs(10), in ms(100)..=HOUR;
+        /// How long it stays open before the first trial request; twice as long when it opens again, and so on.
         ///
         /// Shorter than vllm-router's 60s, because only one request at a time is risked.
         open_for: Duration = secs(10), in ms(1)..=HOUR, flag "cb-timeout-duration-secs" Secs;
-        /// Age beyond which a failure no longer counts.
+        /// Longest time that it stays open; never less than `open_for`.
+        open_max: Duration = secs(300), in ms(1)..=HOUR * 24;
+        /// Random share by which that time is lengthened or shortened.
+        jitter: f64 = 0.2, in 0.0..=1.0;
+        /// Age beyond which a failure no longer counts; of its times open, half are forgotten for each such time that
+        /// it stays closed.
         window: Duration = secs(120), in ms(1)..=HOUR, flag "cb-window-duration-secs" Secs;
     }
 }
 
 section! {
-    /// Active health checks. They decide whom to pass over, never who is on the ring.
+    /// Health of workers. It decides whom to pass over, never who is on the ring.
     [health] HealthConfig {
         /// Time between two checks of a worker.
         interval: Duration = secs(1), in ms(10)..=HOUR, flag "health-check-interval-secs" Secs;
@@ -121,5 +136,22 @@ section! {
         success_threshold: NonZeroU32 = count(2), flag "health-success-threshold" Text;
         /// Path that is asked; any 2xx is good.
         path: String = "/health".to_owned(), flag "health-check-endpoint" Text;
+        /// How long a worker may take to tell its metrics or its models. Without an answer what it told before stays
+        /// true; it is no less healthy.
+        scrape_timeout: Duration = secs(5), in ms(1)..=secs(600);
+        /// Ask a worker that takes requests and delivers no tokens for one token, until it delivers.
+        ///
+        /// Such a worker may well pass its checks: only a token proves it. Off: a client's request tries it, one
+        /// at a time, at growing intervals.
+        token_probe: bool = true, flag "disable-token-probe" Off;
+        /// How long that token may take.
+        token_timeout: Duration = secs(10), in ms(10)..=secs(600);
+        /// Over this time a worker that restarted, or whose breaker closed, gets back to its share of the load: a
+        /// quarter of it at half time. 0 is off. Equal on all replicas, or they differ in where they send meanwhile.
+        slow_start: Duration = secs(20), in Duration::ZERO..=HOUR;
+        /// A failed request counts on as load of its worker, and half as much after this time; 0 is off.
+        ///
+        /// Else a worker that fails at once looks idle. Longer: workers are avoided for longer after single failures.
+        failure_half_life: Duration = secs(2), in Duration::ZERO..=secs(600);
     }
 }

@@ -199,6 +199,9 @@ impl Relay {
         self.record.usage = self.scan.as_ref().and_then(|scan| scan.usage);
         self.record.events = self.scan.as_ref().map_or(0, |scan| scan.events);
         self.record.finish(outcome);
+        if outcome == Outcome::WorkerStalled {
+            self.in_flight.stalled(self.last_event);
+        }
         self.in_flight.end(outcome.verdict());
     }
 }

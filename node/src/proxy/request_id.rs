@@ -28,7 +28,16 @@ fn is_valid(id: &[u8]) -> bool {
 
 /// The id of a request that warms a worker up: told apart in workers' logs.
 pub fn of_warm_up() -> HeaderValue {
-    let id = [b"warm-up-", new().as_bytes()].concat();
+    marked(b"warm-up-")
+}
+
+/// The id of a request that asks a stalled worker for a token.
+pub fn of_token_probe() -> HeaderValue {
+    marked(b"token-probe-")
+}
+
+fn marked(mark: &'static [u8]) -> HeaderValue {
+    let id = [mark, new().as_bytes()].concat();
     HeaderValue::from_bytes(&id).expect("letters and digits are a valid header value")
 }
 

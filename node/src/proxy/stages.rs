@@ -235,6 +235,11 @@ impl Placed {
                 placed: self,
             }),
             Err(failure) => {
+                // The whole request's deadline may have come first; it says nothing about the worker.
+                let in_time = asked.deadline.is_none_or(|end| limits.first_token < end);
+                if matches!(failure, Failure::Late) && in_time {
+                    self.in_flight.stalled(self.in_flight.begun());
+                }
                 self.in_flight.end(failure.verdict());
                 if failure.is_broken_connection() {
                     worker.unreachable();
@@ -269,6 +274,9 @@ impl Won {
     pub(super) fn commit(self, proxy: &Proxy, mut record: Record) -> Response<ResponseBody> {
         let Placed { mut in_flight, .. } = self.sent.placed;
         in_flight.prefilled();
+        if self.asked.endpoint.needs_model() && self.sent.answer.status().is_success() {
+            in_flight.delivered();
+        }
         record.first_token();
         match self.sent.answer {
             Answer::Whole(parts, bytes) => {

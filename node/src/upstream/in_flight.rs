@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use grapevine_gossip::load::Load;
 use grapevine_placement::{Decision, Outcome, Permit};
+use tokio::time::Instant;
 
 use super::Worker;
 
@@ -11,15 +12,18 @@ use super::Worker;
 #[derive(Debug)]
 pub struct InFlight {
     worker: Arc<Worker>,
+    begun: Instant,
+    /// It got a token.
+    delivered: bool,
     held: Load,
     permit: Option<Permit>,
 }
 
 impl InFlight {
     /// Counts a request: what the decision does not expect in the worker's cache has yet to be computed.
-    /// `None`: the worker's breaker is half-open and has its trial already.
+    /// `None`: the worker became unusable meanwhile, or its half-open breaker has its trial already.
     pub fn begin(worker: &Arc<Worker>, decision: &Decision) -> Option<Self> {
-        let permit = worker.health.begin()?;
+        let permit = worker.health.begin(decision.panic)?;
         let held = Load {
             requests: 1,
             prefill_tokens: decision.prefill_tokens().into(),
@@ -28,6 +32,8 @@ impl InFlight {
         worker.load.add(held);
         Some(Self {
             worker: Arc::clone(worker),
+            begun: Instant::now(),
+            delivered: false,
             held,
             permit: Some(permit),
         })
@@ -36,6 +42,11 @@ impl InFlight {
     /// The worker it counts on.
     pub fn worker(&self) -> &Arc<Worker> {
         &self.worker
+    }
+
+    /// When it was sent there.
+    pub fn begun(&self) -> Instant {
+        self.begun
     }
 
     /// The first token is there: the prompt has been computed.
@@ -47,12 +58,33 @@ impl InFlight {
         self.worker.load.subtract(done);
     }
 
+    /// The worker's engine, not only its HTTP server, has worked on this request: the first token is there.
+    pub fn delivered(&mut self) {
+        self.delivered = true;
+        self.worker.health.delivered();
+    }
+
+    /// The request has waited as long as it may, without a sign of life since `since`.
+    pub fn stalled(&self, since: Instant) {
+        self.worker.health.stalled(since);
+    }
+
     /// The request ended; says what that tells about the worker. Later calls do nothing.
     pub fn end(&mut self, outcome: Outcome) {
-        self.worker.load.subtract(std::mem::take(&mut self.held));
-        if let Some(permit) = self.permit.take() {
-            self.worker.health.end(permit, outcome);
+        let held = std::mem::take(&mut self.held);
+        self.worker.load.subtract(held);
+        let Some(permit) = self.permit.take() else {
+            return;
+        };
+        if self.delivered && outcome == Outcome::Success {
+            self.worker.health.delivered();
         }
+        let load = grapevine_placement::Load {
+            requests: held.requests.into(),
+            prefill_tokens: held.prefill_tokens as f64,
+            context_tokens: held.context_tokens as f64,
+        };
+        self.worker.health.end(permit, outcome, load);
     }
 }
 

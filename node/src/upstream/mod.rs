@@ -3,12 +3,15 @@
 pub mod allow;
 pub mod connection;
 pub mod engine;
+pub mod facts;
 pub mod health;
 pub mod in_flight;
 pub mod keys;
+pub mod metrics;
 pub mod pool;
 pub mod probe;
 pub mod reach;
+mod revive;
 pub mod tls;
 pub mod worker;
 

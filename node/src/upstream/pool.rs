@@ -13,7 +13,8 @@ use super::Connection;
 /// Last in, first out: the youngest connection is the least likely to be closing.
 #[derive(Debug)]
 pub struct IdlePool {
-    idle: Mutex<Vec<Connection>>,
+    /// None once it is closed for good.
+    idle: Mutex<Option<Vec<Connection>>>,
     idle_max: Duration,
     connections_max: usize,
 }
@@ -22,13 +23,13 @@ impl IdlePool {
     /// Keeps up to `connections_max` connections, each for at most `idle_max`.
     pub fn new(idle_max: Duration, connections_max: usize) -> Self {
         Self {
-            idle: Mutex::default(),
+            idle: Mutex::new(Some(Vec::new())),
             idle_max,
             connections_max,
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<Connection>>> {
         // A panic cannot leave a vector of connections half-changed.
         self.idle
             .lock()
@@ -38,7 +39,7 @@ impl IdlePool {
     /// A connection that is still open, if there is one.
     pub fn take(&self, now: Instant) -> Option<Connection> {
         loop {
-            let mut connection = self.lock().pop()?;
+            let mut connection = self.lock().as_mut()?.pop()?;
             if now.duration_since(connection.idle_since) < self.idle_max
                 && connection.is_still_open()
             {
@@ -50,27 +51,37 @@ impl IdlePool {
     /// Keeps a connection for later; the oldest goes when there are too many.
     pub fn put(&self, mut connection: Connection, now: Instant) {
         connection.idle_since = now;
-        let mut idle = self.lock();
-        if idle.len() >= self.connections_max {
-            idle.remove(0);
+        if let Some(idle) = self.lock().as_mut() {
+            if idle.len() >= self.connections_max {
+                idle.remove(0);
+            }
+            idle.push(connection);
         }
-        idle.push(connection);
     }
 
     /// Closes what has rested for too long. The oldest lie in front.
     pub fn sweep(&self, now: Instant) {
-        let mut idle = self.lock();
-        let expired = idle.partition_point(|c| now.duration_since(c.idle_since) >= self.idle_max);
-        idle.drain(..expired);
+        if let Some(idle) = self.lock().as_mut() {
+            let is_expired = |c: &Connection| now.duration_since(c.idle_since) >= self.idle_max;
+            let expired = idle.partition_point(is_expired);
+            idle.drain(..expired);
+        }
     }
 
-    /// Closes all, for a worker that is gone or known to be down.
+    /// Closes all, for a worker that is known to be down.
     pub fn clear(&self) {
-        self.lock().clear();
+        if let Some(idle) = self.lock().as_mut() {
+            idle.clear();
+        }
+    }
+
+    /// Closes all, now and as they come, for a worker that is gone.
+    pub fn close(&self) {
+        *self.lock() = None;
     }
 
     /// How many rest here.
     pub fn resting(&self) -> usize {
-        self.lock().len()
+        self.lock().as_ref().map_or(0, Vec::len)
     }
 }

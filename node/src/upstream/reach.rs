@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use grapevine_gossip::worker::WorkerUrl;
 use http::{HeaderValue, header};
+use reqwest::Method;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use rustls::ClientConfig;
 use tokio::net::{TcpStream, lookup_host};
@@ -164,12 +165,25 @@ impl Reach {
         Err(last.unwrap_or_else(|| io::Error::other("its name has no address")))
     }
 
+    /// A `GET` of the control path; see [`Reach::request`].
+    ///
+    /// # Errors
+    /// As that.
+    pub async fn get(
+        &self,
+        address: &Address,
+        path: &str,
+    ) -> anyhow::Result<reqwest::RequestBuilder> {
+        self.request(Method::GET, address, path).await
+    }
+
     /// A request of the control path to a worker, with its key and a deadline.
     ///
     /// # Errors
     /// The worker may not be where it is, or there are no authorities to verify it by.
-    pub async fn get(
+    pub async fn request(
         &self,
+        method: Method,
         address: &Address,
         path: &str,
     ) -> anyhow::Result<reqwest::RequestBuilder> {
@@ -179,7 +193,7 @@ impl Reach {
             None => self.plain.clone(),
             Some(_) => self.secure().await?.client.clone(),
         };
-        let request = client.get(address.url(path));
+        let request = client.request(method, address.url(path));
         Ok(match self.authorization(&address.url) {
             Some(key) => request.header(header::AUTHORIZATION, key),
             None => request,
@@ -225,8 +239,8 @@ fn control_client(tls: ClientConfig, allow: &Arc<Allow>, within: Duration) -> re
         .connect_timeout(within)
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
-        // vLLM closes idle connections after 5 s.
-        .pool_idle_timeout(Duration::from_secs(4))
+        // vLLM closes idle connections after 5 s, and a worker that moved shall be left soon at its old address.
+        .pool_idle_timeout(Duration::from_millis(1_500))
         .dns_resolver(Resolver(Arc::clone(allow)))
         .tls_backend_preconfigured(tls)
         .build()

@@ -3,7 +3,7 @@
 //! A changed weight or state makes a new fleet around the same `Worker`; a changed address makes a new one.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -11,6 +11,7 @@ use grapevine_gossip::load::LoadCell;
 use grapevine_gossip::worker::{WorkerId, WorkerSpec, WorkerUrl};
 use http::{HeaderValue, Uri};
 use rustls::pki_types::ServerName;
+use tokio::time::Instant;
 
 use super::health::Health;
 use super::pool::IdlePool;
@@ -107,6 +108,9 @@ pub struct Worker {
     pub epoch: AtomicU64,
     /// Tokens that its cache holds, as it says; 0 until it has said.
     pub cache_tokens: AtomicU64,
+    born: Instant,
+    /// Milliseconds from `born` to its latest metrics; 0: none yet.
+    scraped_ms: AtomicU64,
 }
 
 impl Worker {
@@ -132,7 +136,28 @@ impl Worker {
             models: ArcSwap::default(),
             epoch: AtomicU64::new(0),
             cache_tokens: AtomicU64::new(0),
+            born: Instant::now(),
+            scraped_ms: AtomicU64::new(0),
         }
+    }
+
+    /// It has told its metrics.
+    pub fn scraped(&self, now: Instant) {
+        let ms = now.saturating_duration_since(self.born).as_millis();
+        let ms = u64::try_from(ms).unwrap_or(u64::MAX).max(1);
+        self.scraped_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// Age of what its metrics said; `None` before the first time.
+    pub fn scraped_ago(&self, now: Instant) -> Option<Duration> {
+        let ms = self.scraped_ms.load(Ordering::Relaxed);
+        let at = self.born + Duration::from_millis(ms);
+        (ms > 0).then(|| now.saturating_duration_since(at))
+    }
+
+    /// It is not at this address any more: what rests here is closed, and nothing more comes to rest.
+    pub fn retire(&self) {
+        self.idle.close();
     }
 
     /// It refused or dropped a connection: nothing is sent to it until a probe passes.

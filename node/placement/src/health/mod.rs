@@ -1,10 +1,20 @@
-//! Health of one worker, from requests ([`Breaker`]) and from probes ([`ProbeState`]).
+//! Health of one worker: from requests ([`Breaker`], [`Penalty`]), from probes ([`ProbeState`]), from other replicas
+//! ([`Claim`]), and its gentle return ([`slow_start`]).
 //!
-//! Whom to skip, never who is where: nothing here touches the ring. Both are pure: `now` is the time since
+//! Whom to skip, never who is where: nothing here touches the ring. All of it is pure: `now` is the time since
 //! any fixed start, and never runs backwards.
 
 mod breaker;
+mod claim;
+mod duty;
+mod penalty;
 mod probe;
+mod rate;
+mod slow_start;
 
 pub use breaker::{Breaker, BreakerSettings, BreakerState, Outcome, Permit};
+pub use claim::{Claim, is_believable};
+pub use duty::duty;
+pub use penalty::Penalty;
 pub use probe::{Health, ProbeSettings, ProbeState};
+pub use slow_start::slow_start;

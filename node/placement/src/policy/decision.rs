@@ -15,8 +15,10 @@ pub enum Standing {
     Usable,
     /// At its own limit of requests in flight.
     Full,
-    /// Failing probes, or its breaker is open.
+    /// Failing probes, its breaker is open, or it delivers no tokens.
     Unhealthy,
+    /// Another replica says so, and this one knows no better: used when nobody else can be.
+    Doubted,
     /// Leaves, or is not to be used yet: no new requests.
     Draining,
 }
@@ -29,6 +31,7 @@ impl Standing {
             Self::Usable => "usable",
             Self::Full => "full",
             Self::Unhealthy => "unhealthy",
+            Self::Doubted => "doubted",
             Self::Draining => "draining",
         }
     }
@@ -43,6 +46,12 @@ pub struct Candidate {
     pub own_requests: f64,
     /// Whether it may be used.
     pub standing: Standing,
+    /// It is unhealthy, and at its own limit of requests in flight besides: not to be used even where health is not
+    /// believed.
+    pub at_cap: bool,
+    /// While it starts slowly: the share of the mean requests in flight that it may have ([`crate::slow_start`]);
+    /// never less than one request.
+    pub slow_start: Option<f64>,
     /// Tokens of this prompt that it is known to hold ([`crate::Sketch::fill`]).
     pub held_tokens: u32,
     /// Part of what homes were credited with that their answers did not confirm, 0 to 1 ([`crate::Sketch::fill`]).
@@ -64,8 +73,10 @@ pub enum Reason {
     SpillBound,
     /// The home is at its own limit.
     SpillFull,
-    /// The home is unhealthy or was tried.
+    /// The home is unhealthy, doubted, or was tried.
     Failover,
+    /// The home starts slowly and has all that it may have for now.
+    SlowStart,
     /// The home is draining.
     Drain,
     /// Another worker holds more of the prompt, policy `prefix`.
@@ -95,6 +106,7 @@ impl Reason {
             Self::SpillBound => "spill_bound",
             Self::SpillFull => "spill_full",
             Self::Failover => "failover",
+            Self::SlowStart => "slow_start",
             Self::Drain => "drain",
             Self::Evidence => "evidence",
             Self::LongestMatch => "longest_match",
@@ -123,6 +135,8 @@ pub struct Decision {
     /// Nobody was known to hold more than what is hot, and this worker stands in for the home: what it is expected to
     /// hold beyond that is a guess ([`crate::PolicySettings::home_credit`]).
     pub credited: bool,
+    /// Health is not believed: the worker is used although it counts as unhealthy.
+    pub panic: bool,
     /// Estimated tokens of the prompt.
     pub prompt_tokens: u32,
 }

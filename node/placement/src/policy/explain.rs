@@ -48,8 +48,12 @@ pub enum Verdict {
     Tried,
     /// At its own limit.
     Full,
-    /// Failing probes, or its breaker is open.
+    /// Failing probes, its breaker is open, or it delivers no tokens.
     Unhealthy,
+    /// Another replica says so.
+    Doubted,
+    /// It starts slowly and has all that it may have for now.
+    SlowStart,
     /// Leaves.
     Draining,
 }
@@ -65,6 +69,8 @@ impl Verdict {
             Self::Tried => "tried",
             Self::Full => "full",
             Self::Unhealthy => "unhealthy",
+            Self::Doubted => "doubted",
+            Self::SlowStart => "slow_start",
             Self::Draining => "draining",
         }
     }
@@ -128,8 +134,11 @@ fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
             Standing::Full => Verdict::Full,
             Standing::Draining => Verdict::Draining,
             Standing::Unhealthy if !fleet.panic => Verdict::Unhealthy,
-            Standing::Unhealthy | Standing::Usable if fleet.eligible(index) => Verdict::Eligible,
-            Standing::Unhealthy | Standing::Usable => Verdict::OverBound,
+            Standing::Unhealthy if fleet.candidate(index).at_cap => Verdict::Full,
+            _ if fleet.is_spared(index) => Verdict::SlowStart,
+            _ if fleet.eligible(index) => Verdict::Eligible,
+            _ if fleet.usable(index) => Verdict::OverBound,
+            _ => Verdict::Doubted,
         },
     }
 }

@@ -23,6 +23,10 @@ pub(super) struct Fleet<'a> {
     tried: &'a [usize],
     /// More than half unhealthy: health is not believed.
     pub(super) panic: bool,
+    /// Workers that start slowly are spared, unless nobody else is left.
+    spares: bool,
+    /// Workers that others speak against are passed over, unless nobody else is left.
+    doubts: bool,
     /// Whether the bound keeps workers out: in policy `prefix`, unless nobody usable is below it.
     bounded: bool,
     /// First eligible worker in order: the home, or who stands in for it. None if nobody is usable.
@@ -59,11 +63,12 @@ impl<'a> Fleet<'a> {
             .iter()
             .map(|candidate| candidate.held_tokens)
             .max();
-        let unhealthy = candidates
-            .iter()
-            .filter(|candidate| candidate.standing == Standing::Unhealthy)
-            .count();
-        let panic = settings.panic && unhealthy * 2 > candidates.len();
+        let (mut unhealthy, mut doubted, mut spares) = (0, 0, false);
+        for candidate in candidates {
+            unhealthy += usize::from(candidate.standing == Standing::Unhealthy);
+            doubted += usize::from(candidate.standing == Standing::Doubted);
+            spares |= candidate.slow_start.is_some();
+        }
         let is_whole = |held: u32| key.marks().last().is_some_and(|last| held >= last.tokens);
         let alike = place.inner_tokens > key.prompt_tokens() / 2 || held.is_some_and(is_whole);
         let mut fleet = Self {
@@ -76,7 +81,10 @@ impl<'a> Fleet<'a> {
             ring,
             candidates,
             tried,
-            panic,
+            panic: settings.panics(unhealthy, candidates.len()),
+            spares,
+            // Together the others may doubt more than each of them alone is believed.
+            doubts: doubted > 0 && !settings.panics(unhealthy + doubted, candidates.len()),
             bounded: settings.policy == Policy::Prefix,
             holder: None,
             mean_requests: 1.0,
@@ -100,10 +108,14 @@ impl<'a> Fleet<'a> {
         }
 
         fleet.holder = fleet.first(|index| fleet.eligible(index));
-        if fleet.holder.is_none() {
-            // Those below the bound are all tried or full. The bound alone never refuses a request.
-            fleet.bounded = false;
-            fleet.holder = fleet.first(|index| fleet.usable(index));
+        // None of these rules alone refuses a request: the weakest gives way first.
+        while fleet.holder.is_none() {
+            let strictest = [&mut fleet.spares, &mut fleet.bounded, &mut fleet.doubts];
+            let Some(rule) = strictest.into_iter().find(|rule| **rule) else {
+                break;
+            };
+            *rule = false;
+            fleet.holder = fleet.first(|index| fleet.eligible(index));
         }
         Ok(fleet)
     }
@@ -127,6 +139,7 @@ impl<'a> Fleet<'a> {
             shared_tokens: self.place.shared_tokens(worker),
             expected_tokens: self.expected_tokens(worker),
             credited: self.is_credited(worker),
+            panic: self.candidates[worker].standing == Standing::Unhealthy,
             prompt_tokens: self.key.prompt_tokens(),
         })
     }
@@ -181,12 +194,25 @@ impl<'a> Fleet<'a> {
 
     /// Whether this worker may take this request, the bound apart.
     pub(super) fn usable(&self, index: usize) -> bool {
-        !self.tried(index)
-            && match self.candidates[index].standing {
-                Standing::Usable => true,
-                Standing::Unhealthy => self.panic,
-                Standing::Full | Standing::Draining => false,
-            }
+        let candidate = &self.candidates[index];
+        let stands = match candidate.standing {
+            Standing::Usable => true,
+            Standing::Doubted => !self.doubts,
+            Standing::Unhealthy => self.panic && !candidate.at_cap,
+            Standing::Full | Standing::Draining => false,
+        };
+        stands && !self.tried(index) && !self.is_spared(index)
+    }
+
+    /// Whether this worker starts slowly and has all that it may have for now.
+    pub(super) fn is_spared(&self, index: usize) -> bool {
+        let Candidate {
+            slow_start, load, ..
+        } = self.candidates[index];
+        // One at a time always: nothing else tells that it works.
+        self.spares
+            && slow_start
+                .is_some_and(|share| load.requests + 1.0 > (share * self.mean_requests).max(1.0))
     }
 
     /// Whether this worker may take this request.
@@ -273,16 +299,19 @@ impl<'a> Fleet<'a> {
         }
         match self.candidates[home].standing {
             Standing::Unhealthy if !self.panic => Reason::Failover,
+            Standing::Doubted if self.doubts => Reason::Failover,
             Standing::Draining => Reason::Drain,
             Standing::Full => Reason::SpillFull,
-            Standing::Unhealthy | Standing::Usable if self.within_bound(home) => {
+            Standing::Unhealthy if self.candidates[home].at_cap => Reason::SpillFull,
+            _ if self.is_spared(home) => Reason::SlowStart,
+            _ if self.within_bound(home) => {
                 if self.expected_tokens(worker) > self.expected_tokens(home) {
                     Reason::Evidence
                 } else {
                     Reason::SpillPrice
                 }
             }
-            Standing::Unhealthy | Standing::Usable => Reason::SpillBound,
+            _ => Reason::SpillBound,
         }
     }
 
@@ -290,6 +319,7 @@ impl<'a> Fleet<'a> {
     fn in_service(&self, index: usize) -> bool {
         match self.candidates[index].standing {
             Standing::Usable | Standing::Full => true,
+            Standing::Doubted => !self.doubts,
             Standing::Unhealthy => self.panic,
             Standing::Draining => false,
         }
@@ -303,7 +333,8 @@ impl<'a> Fleet<'a> {
                 .any(|candidate| candidate.standing == standing)
         };
         let tried = |index: usize| self.tried(index) && self.in_service(index);
-        if any(Standing::Full) {
+        let capped = |candidate: &Candidate| self.panic && candidate.at_cap;
+        if any(Standing::Full) || self.candidates.iter().any(capped) {
             NoWorker::Full
         } else if (0..self.len()).any(tried) {
             NoWorker::Tried

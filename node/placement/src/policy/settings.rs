@@ -192,6 +192,15 @@ pub struct PolicySettings {
     pub panic: bool,
 }
 
+impl PolicySettings {
+    /// Whether health is not believed in a pool of so many workers: with more than half of them unhealthy, the few
+    /// others would be crushed, and the view of them is likelier wrong than they are.
+    #[must_use]
+    pub const fn panics(&self, unhealthy: usize, workers: usize) -> bool {
+        self.panic && unhealthy * 2 > workers
+    }
+}
+
 impl Default for PolicySettings {
     fn default() -> Self {
         Self {

@@ -11,10 +11,12 @@ fn some_candidate() -> impl Strategy<Value = Candidate> {
         Standing::Usable,
         Standing::Full,
         Standing::Unhealthy,
+        Standing::Doubted,
         Standing::Draining,
     ]);
-    (0.0..50.0, 0.0..1e5, 0.0..1e6, standing).prop_map(
-        |(requests, prefill_tokens, context_tokens, standing)| Candidate {
+    let slow_start = prop::option::weighted(0.2, 0.0..1.0);
+    (0.0..50.0, 0.0..1e5, 0.0..1e6, standing, slow_start).prop_map(
+        |(requests, prefill_tokens, context_tokens, standing, slow_start)| Candidate {
             load: Load {
                 requests,
                 prefill_tokens,
@@ -22,6 +24,7 @@ fn some_candidate() -> impl Strategy<Value = Candidate> {
             },
             own_requests: requests,
             standing,
+            slow_start,
             ..Candidate::default()
         },
     )
@@ -87,14 +90,16 @@ impl View {
         )
     }
 
-    /// Said again in the words of the design, apart from the code under test.
+    /// Said again in the words of the design, apart from the code under test. Doubts of others and slow starts only
+    /// order those that are.
     fn usable(&self, index: usize) -> bool {
         let unhealthy = |candidate: &&Candidate| candidate.standing == Standing::Unhealthy;
         let panic = self.settings.panic
             && self.candidates.iter().filter(unhealthy).count() * 2 > self.candidates.len();
         let standing = self.candidates[index].standing;
         !self.tried.contains(&index)
-            && (standing == Standing::Usable || panic && standing == Standing::Unhealthy)
+            && (matches!(standing, Standing::Usable | Standing::Doubted)
+                || panic && standing == Standing::Unhealthy)
     }
 }
 
@@ -125,7 +130,10 @@ proptest! {
                 prop_assert_eq!(row.expected_tokens, chosen.expected_tokens);
                 prop_assert!(chosen.expected_tokens <= chosen.prompt_tokens);
             }
-            let usable = matches!(row.verdict, Verdict::Chosen | Verdict::Eligible | Verdict::OverBound);
+            let usable = matches!(
+                row.verdict,
+                Verdict::Chosen | Verdict::Eligible | Verdict::OverBound | Verdict::Doubted | Verdict::SlowStart
+            );
             prop_assert_eq!(usable, view.usable(row.index));
         }
     }

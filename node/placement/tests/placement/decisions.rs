@@ -92,6 +92,8 @@ pub(crate) const IDLE: Candidate = Candidate {
     },
     own_requests: 0.0,
     standing: Standing::Usable,
+    at_cap: false,
+    slow_start: None,
     held_tokens: 0,
     distrust: 0.0,
     known_tokens: 0,

@@ -277,6 +277,7 @@ fn answers_teach_what_guesses_are_worth() {
         expected_tokens: 0,
         shared_tokens: 0,
         credited,
+        panic: false,
         prompt_tokens: key.prompt_tokens(),
     };
     let mut answer = |number, credited, cached: Option<u32>| {

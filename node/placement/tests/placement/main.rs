@@ -8,6 +8,7 @@ mod decision_laws;
 mod decisions;
 mod evidence;
 mod golden;
+mod health;
 mod heat;
 mod keys;
 mod parts;

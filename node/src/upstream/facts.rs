@@ -1,0 +1,141 @@
+//! What a worker says of itself: the models it serves, the size of its cache, when it started.
+//!
+//! A worker whose models nobody knows is asked for them; the answer goes to the registry once, and a later
+//! difference is reported, never taken over silently: a pool that changed with what one replica happened to hear
+//! would differ between replicas. Answers that are late, too long or senseless change nothing: what was told before
+//! stays true, and the worker is no less healthy. Some answer late whenever they are busy.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+use super::Worker;
+use super::engine::EngineFacts;
+use super::probe::ProbeParts;
+
+/// Largest answer to `/v1/models` that is read, in bytes.
+const MODELS_BYTES_MAX: usize = 256 * 1024;
+/// Largest answer to `/metrics` that is read, in bytes.
+const METRICS_BYTES_MAX: usize = 1 << 20;
+/// Between two times of asking one worker.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a worker says of itself that the registry does not know yet.
+#[derive(Debug)]
+pub struct Learned {
+    /// Who was asked.
+    pub worker: Arc<Worker>,
+    /// What it said.
+    pub fact: Fact,
+}
+
+/// Something that a worker says of itself.
+#[derive(Debug)]
+pub enum Fact {
+    /// The models that it serves.
+    Models(Vec<String>),
+    /// Seconds since 1970 at which it started: later than the registry knows, so its cache is empty.
+    Started(u64),
+}
+
+/// Asks each time that it is told to, at most once in [`PAUSE`].
+pub(super) async fn ask_when_told(worker: &Arc<Worker>, parts: &ProbeParts, told: &Notify) {
+    loop {
+        told.notified().await;
+        ask_engine(worker, parts).await;
+        ask_models(worker, parts).await;
+        sleep(PAUSE).await;
+    }
+}
+
+fn learn(worker: &Arc<Worker>, fact: Fact, parts: &ProbeParts) {
+    let worker = Arc::clone(worker);
+    // A full queue means that many are being learned; a later time of asking tells again.
+    let _ = parts.learned.try_send(Learned { worker, fact });
+}
+
+/// Learns the size of the worker's cache, and whether it restarted; a worker without such metrics keeps the configured size.
+async fn ask_engine(worker: &Arc<Worker>, parts: &ProbeParts) {
+    match read(worker, "/metrics", METRICS_BYTES_MAX, parts).await {
+        Ok(text) => {
+            worker.scraped(Instant::now());
+            let facts = EngineFacts::parse(&String::from_utf8_lossy(&text), worker.address.rank());
+            let tokens = facts.cache_tokens.unwrap_or(0);
+            worker.cache_tokens.store(tokens, Ordering::Relaxed);
+            let known = worker.epoch.load(Ordering::Relaxed);
+            if let Some(started) = facts.started.filter(|started| *started > known) {
+                learn(worker, Fact::Started(started), parts);
+            }
+        }
+        Err(error) => {
+            tracing::debug!(worker = &*worker.label, %error, "worker did not give its metrics");
+        }
+    }
+}
+
+async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts) {
+    let known = worker.models.load();
+    match models_of(worker, parts).await {
+        Ok(models) if models.is_empty() => {
+            tracing::warn!(worker = &*worker.label, "worker lists no models");
+        }
+        Ok(models) if known.is_empty() => {
+            learn(worker, Fact::Models(models), parts);
+        }
+        Ok(models) => {
+            let missing: Vec<_> = known.iter().filter(|m| !models.contains(m)).collect();
+            if !missing.is_empty() {
+                tracing::warn!(
+                    worker = &*worker.label,
+                    ?missing,
+                    "worker no longer lists models that the registry says it serves; update or remove it"
+                );
+            }
+        }
+        Err(error) => {
+            tracing::debug!(worker = &*worker.label, %error, "worker did not list its models");
+        }
+    }
+}
+
+async fn models_of(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<Vec<String>> {
+    #[derive(Deserialize)]
+    struct List {
+        data: Vec<Item>,
+    }
+    #[derive(Deserialize)]
+    struct Item {
+        id: String,
+    }
+    let answer = read(worker, "/v1/models", MODELS_BYTES_MAX, parts).await?;
+    let list: List = serde_json::from_slice(&answer)?;
+    Ok(list.data.into_iter().map(|item| item.id).collect())
+}
+
+/// The answer to a `GET`, if it is a success, comes in time, and has at most so many bytes.
+async fn read(
+    worker: &Worker,
+    path: &str,
+    bytes_max: usize,
+    parts: &ProbeParts,
+) -> anyhow::Result<Vec<u8>> {
+    let request = worker.reach.get(&worker.address, path).await?;
+    let mut response = request
+        .timeout(parts.config.scrape_timeout)
+        .send()
+        .await?
+        .error_for_status()?;
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        anyhow::ensure!(
+            bytes.len() + chunk.len() <= bytes_max,
+            "more than {bytes_max} bytes"
+        );
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes)
+}

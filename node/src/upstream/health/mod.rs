@@ -1,0 +1,417 @@
+//! Whether a worker is to be passed over: probes, refused connections, the ends of requests, tokens that do not
+//! come, and what other replicas say. Only decides whom to skip; the ring never hears of it.
+//!
+//! | found out by | verdict | ends with |
+//! |---|---|---|
+//! | a connection that was refused, dropped, or not accepted in time | unreachable | a good probe |
+//! | failed probes in a row | unhealthy | good probes in a row |
+//! | a request that waited its whole limit while nobody got a token | stalled | a delivered token, nothing else |
+//! | failed requests | ejected, for longer each time | successful trials |
+//! | another replica | doubted: the last resort | its word, or a token delivered here since |
+//!
+//! Besides, failed requests count on as load for a while, and a worker that restarted, or was ejected, starts slowly.
+
+mod opinion;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use grapevine_placement::{
+    BreakerState, Claim, Health as Probed, Load, Outcome, Permit, slow_start,
+};
+use rand::Rng;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use self::opinion::{Doubt, Opinion, Stalled};
+use crate::config::{BreakerConfig, HealthConfig};
+
+/// Opinion of one worker, formed by this replica.
+#[derive(Debug)]
+pub struct Health {
+    /// The worker's name, for the log.
+    label: Arc<str>,
+    /// Start of the time that all of it counts in.
+    born: Instant,
+    /// Breakers may open.
+    breakers: bool,
+    /// Stalled workers are asked for a token.
+    token_probe: bool,
+    slow_start: Duration,
+    failure_half_life: Duration,
+    opinion: Mutex<Opinion>,
+    /// Nothing is wrong: lets a decision over hundreds of workers skip as many locks.
+    clear: AtomicBool,
+    /// Microseconds from `born` to the latest token that it delivered here; 0: none yet.
+    delivered_us: AtomicU64,
+    /// Somebody found it stalled.
+    stall: Notify,
+    /// Times that the verdict became each of [`Claim::ALL`].
+    changes: [AtomicU64; Claim::ALL.len()],
+}
+
+/// A worker's health as a decision sees it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Look {
+    /// A request may be sent to it.
+    pub is_usable: bool,
+    /// Others speak against it, and nothing here speaks for it.
+    pub is_doubted: bool,
+    /// Share of the mean requests in flight that it may have, while it starts slowly.
+    pub slow_start: Option<f64>,
+    /// Load of failed requests, to be added to its own.
+    pub penalty: Load,
+}
+
+impl Look {
+    /// Nothing is wrong.
+    const CLEAR: Self = Self {
+        is_usable: true,
+        is_doubted: false,
+        slow_start: None,
+        penalty: Load {
+            requests: 0.0,
+            prefill_tokens: 0.0,
+            context_tokens: 0.0,
+        },
+    };
+}
+
+/// A worker's health for people.
+#[derive(Debug, Clone, Copy)]
+pub struct Report {
+    /// What this replica found out by itself.
+    pub verdict: Claim,
+    /// For how long it has been so.
+    pub since: Duration,
+    /// What probes and connections say.
+    pub probes: Probed,
+    /// What the ends of requests say.
+    pub breaker: BreakerState,
+    /// Times that the breaker opened, as far as it remembers.
+    pub ejections: u32,
+    /// For how long the breaker still lets nobody pass.
+    pub shut_for: Duration,
+    /// What others say, where that counts.
+    pub doubt: Option<Claim>,
+    /// Share of the mean requests in flight that it may have, while it starts slowly.
+    pub slow_start: Option<f64>,
+}
+
+impl Health {
+    /// Nothing known yet: used like a healthy worker.
+    pub fn new(label: Arc<str>, breaker: &BreakerConfig, health: &HealthConfig) -> Self {
+        Self {
+            label,
+            born: Instant::now(),
+            breakers: breaker.enabled,
+            token_probe: health.token_probe,
+            slow_start: health.slow_start,
+            failure_half_life: health.failure_half_life,
+            opinion: Mutex::new(Opinion::new(breaker, health)),
+            clear: AtomicBool::new(true),
+            delivered_us: AtomicU64::new(0),
+            stall: Notify::new(),
+            changes: Default::default(),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.born.elapsed()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Opinion> {
+        // Each change below is complete before anything could panic.
+        self.opinion.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// After every change: the one place that notices what it means.
+    fn settle(&self, opinion: &mut Opinion, now: Duration) {
+        let verdict = opinion.verdict(now);
+        if verdict != opinion.settled {
+            let after_ms = now.saturating_sub(opinion.settled_at).as_millis();
+            let before = std::mem::replace(&mut opinion.settled, verdict).as_str();
+            opinion.settled_at = now;
+            self.changes[verdict as usize].fetch_add(1, Ordering::Relaxed);
+            let health = verdict.as_str();
+            tracing::info!(
+                worker = &*self.label,
+                health,
+                before,
+                after_ms,
+                "worker health changed"
+            );
+        }
+        let look = self.look_at(opinion, now);
+        let clear = look == Look::CLEAR
+            && opinion.doubt.is_none()
+            && opinion.breaker.state(now) == BreakerState::Closed;
+        self.clear.store(clear, Ordering::Release);
+    }
+
+    /// May a request be sent to it, and what else is there to consider?
+    pub fn look(&self) -> Look {
+        if self.clear.load(Ordering::Acquire) {
+            return Look::CLEAR;
+        }
+        let mut opinion = self.lock();
+        let now = self.now();
+        let look = self.look_at(&opinion, now);
+        if look == Look::CLEAR {
+            // Time alone ends penalties and slow starts.
+            self.settle(&mut opinion, now);
+        }
+        look
+    }
+
+    /// May a request be sent to it?
+    pub fn is_usable(&self) -> bool {
+        self.look().is_usable
+    }
+
+    fn look_at(&self, opinion: &Opinion, now: Duration) -> Look {
+        Look {
+            is_usable: opinion.is_usable(now),
+            is_doubted: self.doubt_in(opinion).is_some(),
+            slow_start: self.slow_start_in(opinion, now),
+            penalty: opinion.penalty.load(now, self.failure_half_life),
+        }
+    }
+
+    /// Asks to send one request; `None` when it may not have one, or a half-open breaker has its trial already.
+    /// `anyway`: health is not believed.
+    pub fn begin(&self, anyway: bool) -> Option<Permit> {
+        let mut opinion = self.lock();
+        let now = self.now();
+        if anyway {
+            return Some(opinion.breaker.begin_anyway(now));
+        }
+        if opinion.is_silent() {
+            return None;
+        }
+        opinion.breaker.begin(now)
+    }
+
+    /// A permitted request ended, which weighed `load` until then.
+    pub fn end(&self, permit: Permit, outcome: Outcome, load: Load) {
+        let mut opinion = self.lock();
+        let now = self.now();
+        let failed = outcome == Outcome::Failure && opinion.counts_failure();
+        if failed {
+            opinion.penalty.add(load, now, self.failure_half_life);
+        }
+        let outcome = match outcome {
+            Outcome::Failure if !failed || !self.breakers => Outcome::Neutral,
+            outcome => outcome,
+        };
+        let was = opinion.breaker.state(now);
+        let draw = if failed { draw() } else { 0.0 };
+        opinion.breaker.record(permit, outcome, now, draw);
+        if was != BreakerState::Closed && opinion.breaker.state(now) == BreakerState::Closed {
+            opinion.started = Some(now);
+        }
+        self.settle(&mut opinion, now);
+    }
+
+    /// It refused or dropped a connection: passed over until a probe passes.
+    pub fn unreachable(&self) {
+        let mut opinion = self.lock();
+        opinion.unreachable = true;
+        self.settle(&mut opinion, self.now());
+    }
+
+    /// A probe ended. True when what probes and connections say changed by it.
+    pub fn probed(&self, good: bool) -> bool {
+        let mut opinion = self.lock();
+        let now = self.now();
+        let before = (opinion.probes.health(), opinion.unreachable);
+        opinion.probes.record(good);
+        opinion.unreachable &= !good;
+        if good {
+            opinion.good_probe = Some(now);
+        }
+        self.settle(&mut opinion, now);
+        before != (opinion.probes.health(), opinion.unreachable)
+    }
+
+    /// A token came: of a client's request, or of a probe that asked for one.
+    pub fn delivered(&self) {
+        let now = self.now();
+        let us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX).max(1);
+        self.delivered_us.store(us, Ordering::Relaxed);
+        if self.clear.load(Ordering::Acquire) {
+            return;
+        }
+        let mut opinion = self.lock();
+        if opinion.stalled.take().is_some_and(|stalled| stalled.trials) {
+            opinion.breaker.close(now);
+        }
+        self.settle(&mut opinion, now);
+    }
+
+    /// A request has waited as long as it may, without a sign of life since `since`. False if it alone did: others
+    /// got tokens meanwhile. Else the worker is stalled: passed over, whatever probes say, until it delivers a token.
+    pub fn stalled(&self, since: Instant) -> bool {
+        let since = since.saturating_duration_since(self.born);
+        if self.delivered_at().is_some_and(|at| at > since) {
+            return false;
+        }
+        let mut opinion = self.lock();
+        let now = self.now();
+        match opinion.stalled {
+            None => {
+                let trials = !self.token_probe;
+                opinion.stalled = Some(Stalled {
+                    found: now,
+                    counted: false,
+                    trials,
+                });
+                if trials {
+                    opinion.breaker.open(now, draw());
+                }
+                self.stall.notify_one();
+            }
+            // A trial that found it as it was.
+            Some(stalled) if stalled.trials && since >= stalled.found => {
+                opinion.breaker.open(now, draw());
+            }
+            Some(_) => {}
+        }
+        self.settle(&mut opinion, now);
+        true
+    }
+
+    /// A probe for a token cannot tell, as of a worker that answers no completions: clients' requests try instead,
+    /// one at a time, at growing intervals.
+    pub fn try_with_clients(&self) {
+        let mut opinion = self.lock();
+        let now = self.now();
+        if let Some(stalled) = &mut opinion.stalled
+            && !std::mem::replace(&mut stalled.trials, true)
+        {
+            opinion.breaker.open(now, draw());
+        }
+        self.settle(&mut opinion, now);
+    }
+
+    /// Whether it is stalled, and a probe for a token may tell when it is not.
+    pub fn awaits_token(&self) -> bool {
+        self.lock().is_silent()
+    }
+
+    /// Waits until it is found stalled.
+    pub async fn stall_found(&self) {
+        self.stall.notified().await;
+    }
+
+    /// Its process started again: its cache is empty.
+    pub fn restarted(&self) {
+        let mut opinion = self.lock();
+        let now = self.now();
+        opinion.started = Some(now);
+        self.settle(&mut opinion, now);
+    }
+
+    /// What this replica found out by itself, and how long ago it last did: the age of a good sign, or of the change
+    /// to a bad verdict. `None` before the first sign.
+    pub fn claim(&self) -> Option<(Claim, Duration)> {
+        let opinion = self.lock();
+        let now = self.now();
+        let verdict = opinion.verdict(now);
+        if verdict.is_bad() {
+            return Some((verdict, now.saturating_sub(opinion.settled_at)));
+        }
+        let good = opinion.good_probe.max(self.delivered_at());
+        good.map(|at| (Claim::Good, now.saturating_sub(at)))
+    }
+
+    /// Takes over what the other replicas claim now, each with its age; those that are not believed left out. Replaces
+    /// what was heard before.
+    pub fn heard(&self, claims: impl IntoIterator<Item = (Claim, Duration)>) {
+        let mut opinion = self.lock();
+        let now = self.now();
+        opinion.doubt = None;
+        opinion.good_elsewhere = None;
+        for (claim, age) in claims {
+            let since = now.saturating_sub(age);
+            if !claim.is_bad() {
+                opinion.good_elsewhere = opinion.good_elsewhere.max(Some(since));
+            } else if opinion.doubt.is_none_or(|doubt| doubt.since < since) {
+                opinion.doubt = Some(Doubt { claim, since });
+            }
+        }
+        self.settle(&mut opinion, now);
+    }
+
+    /// Age of the youngest sign that it is well, seen here or heard of; for [`grapevine_placement::duty`].
+    pub fn good_sign_age(&self) -> Option<Duration> {
+        let opinion = self.lock();
+        let seen = opinion.good_probe.max(self.delivered_at());
+        let at = seen.max(opinion.good_elsewhere)?;
+        Some(self.now().saturating_sub(at))
+    }
+
+    /// What probes and connections say.
+    pub fn probes(&self) -> Probed {
+        self.lock().probes()
+    }
+
+    /// What the ends of requests say.
+    pub fn breaker(&self) -> BreakerState {
+        self.lock().breaker.state(self.now())
+    }
+
+    /// Everything, for people.
+    pub fn report(&self) -> Report {
+        let opinion = self.lock();
+        let now = self.now();
+        Report {
+            verdict: opinion.verdict(now),
+            since: now.saturating_sub(opinion.settled_at),
+            probes: opinion.probes(),
+            breaker: opinion.breaker.state(now),
+            ejections: opinion.breaker.ejections(now),
+            shut_for: opinion.breaker.shut_for(now),
+            doubt: self.doubt_in(&opinion),
+            slow_start: self.slow_start_in(&opinion, now),
+        }
+    }
+
+    /// Times that the verdict became each of [`Claim::ALL`].
+    pub fn changes(&self) -> impl Iterator<Item = (Claim, u64)> {
+        let counts = self
+            .changes
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed));
+        Claim::ALL.into_iter().zip(counts)
+    }
+
+    fn delivered_at(&self) -> Option<Duration> {
+        let us = self.delivered_us.load(Ordering::Relaxed);
+        (us > 0).then(|| Duration::from_micros(us))
+    }
+
+    /// What others say, unless this replica has seen better since.
+    fn doubt_in(&self, opinion: &Opinion) -> Option<Claim> {
+        let Doubt { claim, since } = opinion.doubt?;
+        let delivered = self.delivered_at();
+        let better = match claim {
+            Claim::Unreachable | Claim::Unhealthy => delivered.max(opinion.good_probe),
+            // A probe that passes says nothing about tokens.
+            Claim::Stalled | Claim::Ejected | Claim::Good => delivered,
+        };
+        better.is_none_or(|at| at < since).then_some(claim)
+    }
+
+    fn slow_start_in(&self, opinion: &Opinion, now: Duration) -> Option<f64> {
+        let age = now.saturating_sub(opinion.started?);
+        slow_start(age, self.slow_start)
+    }
+}
+
+fn draw() -> f64 {
+    rand::rng().random()
+}

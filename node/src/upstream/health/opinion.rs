@@ -1,0 +1,115 @@
+//! All that this replica holds of one worker, and the verdict that follows. Pure: `now` is an argument.
+
+use std::time::Duration;
+
+use grapevine_placement::{
+    Breaker, BreakerState, Claim, Health as Probed, Penalty, ProbeSettings, ProbeState,
+};
+
+use crate::config::{BreakerConfig, HealthConfig};
+
+/// All that is held of one worker.
+#[derive(Debug)]
+pub(super) struct Opinion {
+    pub(super) breaker: Breaker,
+    pub(super) probes: ProbeState,
+    /// The latest good probe.
+    pub(super) good_probe: Option<Duration>,
+    /// It refused a connection, and no probe has passed since.
+    pub(super) unreachable: bool,
+    /// It takes requests and delivers no token.
+    pub(super) stalled: Option<Stalled>,
+    /// It began anew: its process, or its share of the load.
+    pub(super) started: Option<Duration>,
+    pub(super) penalty: Penalty,
+    /// The youngest bad claim of others.
+    pub(super) doubt: Option<Doubt>,
+    /// The youngest good sign that others claim.
+    pub(super) good_elsewhere: Option<Duration>,
+    /// The verdict after the latest change.
+    pub(super) settled: Claim,
+    /// When it became that.
+    pub(super) settled_at: Duration,
+}
+
+/// A worker without tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stalled {
+    pub(super) found: Duration,
+    /// It has counted as a failure, once for all requests that die of it.
+    pub(super) counted: bool,
+    /// Clients' requests try whether it is back, as its breaker lets them.
+    pub(super) trials: bool,
+}
+
+/// Somebody else's word against it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doubt {
+    pub(super) claim: Claim,
+    pub(super) since: Duration,
+}
+
+impl Opinion {
+    pub(super) fn new(breaker: &BreakerConfig, health: &HealthConfig) -> Self {
+        Self {
+            breaker: Breaker::new(breaker.settings()),
+            probes: ProbeState::new(ProbeSettings {
+                failure_threshold: health.failure_threshold,
+                success_threshold: health.success_threshold,
+            }),
+            good_probe: None,
+            unreachable: false,
+            stalled: None,
+            started: None,
+            penalty: Penalty::default(),
+            doubt: None,
+            good_elsewhere: None,
+            settled: Claim::Good,
+            settled_at: Duration::ZERO,
+        }
+    }
+
+    /// What it comes to; the surest first.
+    pub(super) fn verdict(&self, now: Duration) -> Claim {
+        if self.unreachable {
+            Claim::Unreachable
+        } else if self.probes.health() == Probed::Unhealthy {
+            Claim::Unhealthy
+        } else if self.stalled.is_some() {
+            Claim::Stalled
+        } else if self.breaker.state(now) != BreakerState::Closed {
+            Claim::Ejected
+        } else {
+            Claim::Good
+        }
+    }
+
+    /// Whether a failure tells more than that the worker is stalled, which is known. A stall counts once, whatever
+    /// number of requests die of it: the first token ends it, and the breaker would only keep the worker longer. But
+    /// one that stalls again and again, with a token between, does get ejected.
+    pub(super) fn counts_failure(&mut self) -> bool {
+        match &mut self.stalled {
+            Some(stalled) => !std::mem::replace(&mut stalled.counted, true),
+            None => true,
+        }
+    }
+
+    /// Whether a request may be sent to it, as far as this replica knows.
+    pub(super) fn is_usable(&self, now: Duration) -> bool {
+        self.probes() != Probed::Unhealthy && !self.is_silent() && self.breaker.allows(now)
+    }
+
+    /// Stalled, and clients are not to find out when it is no more.
+    pub(super) fn is_silent(&self) -> bool {
+        self.stalled.is_some_and(|stalled| !stalled.trials)
+    }
+
+    /// What probes and connections say.
+    pub(super) fn probes(&self) -> Probed {
+        if self.unreachable {
+            Probed::Unhealthy
+        } else {
+            self.probes.health()
+        }
+    }
+}

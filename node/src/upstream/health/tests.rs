@@ -1,0 +1,280 @@
+//! Verdicts in virtual time.
+
+use super::*;
+
+fn health_with(change: impl FnOnce(&mut BreakerConfig, &mut HealthConfig)) -> Health {
+    let (mut breaker, mut health) = (BreakerConfig::default(), HealthConfig::default());
+    // Draws would make the times of these tests uncertain.
+    breaker.jitter = 0.0;
+    change(&mut breaker, &mut health);
+    Health::new("w".into(), &breaker, &health)
+}
+
+fn health() -> Health {
+    health_with(|_, _| ())
+}
+
+const REQUEST: Load = Load {
+    requests: 1.0,
+    prefill_tokens: 100.0,
+    context_tokens: 100.0,
+};
+
+impl Health {
+    fn fail(&self) {
+        let permit = self.begin(false).expect("it may have a request");
+        self.end(permit, Outcome::Failure, REQUEST);
+    }
+
+    fn succeed(&self) {
+        let permit = self.begin(false).expect("it may have a request");
+        self.end(permit, Outcome::Success, REQUEST);
+    }
+
+    fn verdict(&self) -> Claim {
+        self.report().verdict
+    }
+}
+
+async fn pass(time: Duration) {
+    tokio::time::advance(time).await;
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_connection_counts_until_a_probe_passes() {
+    let health = health();
+    assert!(health.is_usable());
+    health.unreachable();
+    assert!(!health.is_usable());
+    assert_eq!(health.verdict(), Claim::Unreachable);
+    assert!(!health.probed(false));
+    assert!(!health.is_usable());
+    assert!(health.probed(true));
+    assert!(health.is_usable());
+    let changes: Vec<u64> = health.changes().map(|(_, count)| count).collect();
+    assert_eq!(changes, [1, 1, 0, 0, 0], "each change counts once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_open_the_breaker_and_a_trial_passes_later() {
+    let config = BreakerConfig::default();
+    let health = health();
+    for _ in 0..config.failure_threshold.get() {
+        health.fail();
+    }
+    assert_eq!(health.breaker(), BreakerState::Open);
+    assert_eq!(health.verdict(), Claim::Ejected);
+    assert!(!health.is_usable() && health.begin(false).is_none());
+    pass(config.open_for).await;
+    let trial = health.begin(false).expect("one trial");
+    assert!(health.begin(false).is_none() && !health.is_usable());
+    health.end(trial, Outcome::Success, REQUEST);
+    assert!(health.is_usable());
+}
+
+#[tokio::test(start_paused = true)]
+async fn disabled_breakers_never_open() {
+    let health = health_with(|breaker, _| breaker.enabled = false);
+    for _ in 0..1000 {
+        health.fail();
+    }
+    assert!(health.is_usable());
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_token_restores_a_stalled_worker() {
+    let health = health();
+    pass(SECOND).await;
+    let asked = Instant::now();
+    pass(SECOND * 60).await;
+    assert!(health.stalled(asked));
+    assert_eq!(health.verdict(), Claim::Stalled);
+    for _ in 0..100 {
+        health.probed(true);
+    }
+    pass(SECOND * 3600).await;
+    assert!(!health.is_usable() && health.begin(false).is_none());
+    assert!(health.awaits_token());
+    health.delivered();
+    assert!(health.is_usable() && !health.awaits_token());
+    assert_eq!(health.look(), Look::CLEAR, "its cache is as warm as before");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_late_request_among_others_is_no_stall() {
+    let health = health();
+    let asked = Instant::now();
+    pass(SECOND * 30).await;
+    health.delivered();
+    pass(SECOND * 30).await;
+    assert!(!health.stalled(asked));
+    assert!(health.is_usable());
+    assert!(
+        health.stalled(asked + SECOND * 31),
+        "nobody got a token since"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stall_counts_once_and_again_when_it_comes_back() {
+    let health = health();
+    let stall = async || {
+        let permits: Vec<_> = (0..20)
+            .map(|_| health.begin(false).expect("it may have requests"))
+            .collect();
+        pass(SECOND).await;
+        let asked = Instant::now();
+        pass(SECOND * 10).await;
+        for permit in permits {
+            assert!(health.stalled(asked));
+            health.end(permit, Outcome::Failure, REQUEST);
+        }
+        assert_eq!(health.verdict(), Claim::Stalled);
+        health.delivered();
+    };
+    for _ in 1..BreakerConfig::default().failure_threshold.get() {
+        stall().await;
+        assert!(health.is_usable(), "a token is enough");
+    }
+    stall().await;
+    assert_eq!(health.verdict(), Claim::Ejected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_token_probe_clients_try_at_growing_intervals() {
+    for told_later in [false, true] {
+        let health = health_with(|_, health| health.token_probe = told_later);
+        pass(SECOND).await;
+        let asked = Instant::now();
+        pass(SECOND * 60).await;
+        assert!(health.stalled(asked));
+        if told_later {
+            health.try_with_clients();
+        }
+        assert!(!health.awaits_token());
+        for wait in [10, 20, 30] {
+            pass(SECOND * (wait - 1)).await;
+            assert!(!health.is_usable(), "{wait} s have not passed");
+            pass(SECOND).await;
+            let trial = health.begin(false).expect("one trial");
+            let asked = Instant::now();
+            assert!(health.begin(false).is_none(), "one at a time");
+            pass(SECOND * 60).await;
+            assert!(health.stalled(asked));
+            health.end(trial, Outcome::Failure, REQUEST);
+        }
+        // The end of a request from before tells nothing new.
+        let shut_for = health.report().shut_for;
+        assert!(health.stalled(asked));
+        assert_eq!(health.report().shut_for, shut_for);
+        health.delivered();
+        assert!(health.is_usable());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_weigh_for_a_while() {
+    let health = health();
+    health.fail();
+    assert_eq!(health.look().penalty, REQUEST);
+    assert!(health.is_usable());
+    pass(SECOND * 60).await;
+    assert_eq!(health.look(), Look::CLEAR);
+    assert!(
+        health.clear.load(Ordering::Relaxed),
+        "decisions need no lock any more"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_and_the_end_of_an_ejection_are_slow() {
+    let config = HealthConfig::default();
+    let health = health();
+    health.restarted();
+    assert_eq!(health.look().slow_start, Some(0.0));
+    pass(config.slow_start / 2).await;
+    assert_eq!(health.look().slow_start, Some(0.25));
+    pass(config.slow_start / 2).await;
+    assert_eq!(health.look(), Look::CLEAR);
+    let breaker = BreakerConfig::default();
+    for _ in 0..breaker.failure_threshold.get() {
+        health.fail();
+    }
+    pass(breaker.open_for).await;
+    for _ in 0..breaker.success_threshold.get() {
+        assert_eq!(health.look().slow_start, None);
+        health.succeed();
+    }
+    assert_eq!(health.look().slow_start, Some(0.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_are_believed_until_better_is_seen() {
+    type See = fn(&Health);
+    let token: See = Health::delivered;
+    let probe: See = |health| {
+        health.probed(true);
+    };
+    // Claim, what is seen here then, and whether that refutes it.
+    let table = [
+        (Claim::Unreachable, probe, true),
+        (Claim::Unhealthy, probe, true),
+        (Claim::Stalled, probe, false),
+        (Claim::Ejected, probe, false),
+        (Claim::Unreachable, token, true),
+        (Claim::Unhealthy, token, true),
+        (Claim::Stalled, token, true),
+        (Claim::Ejected, token, true),
+    ];
+    for (claim, see, refuted) in table {
+        let health = health();
+        pass(SECOND * 10).await;
+        see(&health);
+        pass(SECOND).await;
+        // The claim is older than what was seen here, or younger.
+        health.heard([(claim, SECOND * 5), (Claim::Good, SECOND)]);
+        assert_eq!(health.look().is_doubted, !refuted, "{claim:?}, seen before");
+        health.heard([(claim, Duration::ZERO)]);
+        assert!(health.look().is_doubted && health.is_usable(), "{claim:?}");
+        assert_eq!(health.report().doubt, Some(claim));
+        pass(SECOND).await;
+        see(&health);
+        assert_eq!(health.look().is_doubted, !refuted, "{claim:?}, seen later");
+        health.heard([]);
+        assert_eq!(health.look(), Look::CLEAR, "{claim:?}, withdrawn");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_are_what_was_seen_here() {
+    let health = health();
+    assert_eq!(health.claim(), None);
+    health.heard([(Claim::Stalled, Duration::ZERO)]);
+    assert_eq!(health.claim(), None, "hearsay is not passed on");
+    assert_eq!(health.good_sign_age(), None);
+    health.heard([(Claim::Good, SECOND * 3), (Claim::Good, SECOND * 2)]);
+    pass(SECOND).await;
+    assert_eq!(health.claim(), None);
+    health.probed(true);
+    pass(SECOND).await;
+    assert_eq!(health.claim(), Some((Claim::Good, SECOND)));
+    assert_eq!(health.good_sign_age(), Some(SECOND));
+    health.unreachable();
+    pass(SECOND).await;
+    assert_eq!(health.claim(), Some((Claim::Unreachable, SECOND)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_are_sent_although_health_speaks_against_it_if_it_is_not_believed() {
+    let health = health();
+    for _ in 0..BreakerConfig::default().failure_threshold.get() {
+        health.fail();
+    }
+    assert!(health.begin(false).is_none());
+    let permit = health
+        .begin(true)
+        .expect("more than half are like this one");
+    health.end(permit, Outcome::Success, REQUEST);
+}

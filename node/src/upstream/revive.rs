@@ -1,0 +1,167 @@
+//! Asks a stalled worker for one token, until it delivers one: only that proves an engine, and a client's request
+//! should not have to wait for the answer.
+//!
+//! At most one such request at a time, with growing pauses, and none to a worker that is not stalled. A worker that
+//! refuses the question as such (no completions, a key of the client's) is tried with clients' requests instead.
+
+use std::time::Duration;
+
+use http::HeaderValue;
+use reqwest::{Method, StatusCode};
+use serde::Deserialize;
+use tokio::time::sleep;
+
+use super::Worker;
+use super::probe::ProbeParts;
+use crate::metrics::ResultLabels;
+use crate::proxy::{headers, request_id};
+
+/// After a question without an answer; each pause is twice the one before.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause: a worker that is back is found within it.
+const PAUSE_MAX: Duration = Duration::from_secs(4);
+/// Largest answer that is read, in bytes. One token takes some hundred.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// What came of asking. Labels of a metric: stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Came {
+    /// A token.
+    Token,
+    /// Nothing, in time; or an error.
+    Nothing,
+    /// A refusal that says nothing about the engine.
+    Refusal,
+}
+
+impl Came {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Nothing => "nothing",
+            Self::Refusal => "refused",
+        }
+    }
+}
+
+/// Asks whenever the worker is found stalled, until it is not.
+pub(super) async fn when_stalled(worker: &Worker, parts: &ProbeParts) {
+    loop {
+        worker.health.stall_found().await;
+        let mut pause = PAUSE;
+        while worker.health.awaits_token() {
+            let came = ask(worker, parts).await;
+            let result = came.as_str();
+            let labels = ResultLabels { result };
+            parts
+                .metrics
+                .health
+                .token_probes
+                .get_or_create(&labels)
+                .inc();
+            match came {
+                Came::Token => worker.health.delivered(),
+                Came::Refusal => worker.health.try_with_clients(),
+                Came::Nothing => sleep(pause).await,
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+async fn ask(worker: &Worker, parts: &ProbeParts) -> Came {
+    let Some(model) = worker.models.load().first().cloned() else {
+        return Came::Refusal;
+    };
+    let question = serde_json::json!({ "model": model, "prompt": "1", "max_tokens": 1 });
+    let reach = &worker.reach;
+    let request = reach.request(Method::POST, &worker.address, "/v1/completions");
+    let Ok(request) = request.await else {
+        return Came::Nothing;
+    };
+    let mut request = request
+        .header(headers::REQUEST_ID, request_id::of_token_probe())
+        .timeout(parts.config.token_timeout)
+        .json(&question);
+    if let Some(rank) = worker.address.rank() {
+        request = request.header("x-data-parallel-rank", HeaderValue::from(rank));
+    }
+    match request.send().await {
+        // A plain answer is given once it is complete.
+        Ok(response) if response.status() == StatusCode::OK => read(response).await,
+        Ok(response) if is_refusal(response.status()) => Came::Refusal,
+        Ok(_) | Err(_) => Came::Nothing,
+    }
+}
+
+/// Whether the question itself was refused. A full queue, or a server that has given up, is no refusal.
+fn is_refusal(status: StatusCode) -> bool {
+    status.is_client_error()
+        && status != StatusCode::TOO_MANY_REQUESTS
+        && status != StatusCode::REQUEST_TIMEOUT
+}
+
+async fn read(mut response: reqwest::Response) -> Came {
+    let mut bytes = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        if bytes.len() + chunk.len() > ANSWER_BYTES_MAX {
+            return Came::Nothing;
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    if has_token(&bytes) {
+        Came::Token
+    } else {
+        Came::Nothing
+    }
+}
+
+/// Whether this is a completion of at least one token.
+fn has_token(answer: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Completion {
+        choices: Vec<serde::de::IgnoredAny>,
+        usage: Option<Usage>,
+    }
+    #[derive(Deserialize)]
+    struct Usage {
+        completion_tokens: u64,
+    }
+    serde_json::from_slice::<Completion>(answer).is_ok_and(|completion| {
+        let counted = completion.usage.map(|usage| usage.completion_tokens);
+        !completion.choices.is_empty() && counted != Some(0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_a_choice_that_counts() {
+        let table: &[(&str, bool)] = &[
+            (
+                r#"{"choices":[{"text":"2"}],"usage":{"completion_tokens":1,"prompt_tokens":1}}"#,
+                true,
+            ),
+            (r#"{"choices":[{"text":""}]}"#, true),
+            (
+                r#"{"choices":[{"text":""}],"usage":{"completion_tokens":0}}"#,
+                false,
+            ),
+            (r#"{"choices":[]}"#, false),
+            (r#"{"error":{"message":"engine dead"}}"#, false),
+            ("", false),
+        ];
+        for (answer, expected) in table {
+            assert_eq!(has_token(answer.as_bytes()), *expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn back_pressure_and_failures_are_no_refusals() {
+        let refused = |code| is_refusal(StatusCode::from_u16(code).expect("a status"));
+        assert!([400, 401, 404, 405, 422].into_iter().all(refused));
+        assert!(![200, 408, 429, 500, 503].into_iter().any(refused));
+    }
+}
