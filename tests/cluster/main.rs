@@ -13,4 +13,5 @@ mod seeds;
 mod shutdown;
 mod strangers;
 mod warmup;
+mod worker_freeze;
 mod worker_kill;

@@ -23,7 +23,7 @@ struct Listening {
 }
 
 /// Starts a fake worker as a process, so that it can be killed; `port` 0 for a free one.
-async fn start_worker(dir: &TempDir, name: &str, port: &str) -> (Process, String) {
+pub(crate) async fn start_worker(dir: &TempDir, name: &str, port: &str) -> (Process, String) {
     let args = [
         "fake-worker",
         "--port",
@@ -119,6 +119,21 @@ async fn only_streams_that_had_begun_on_the_killed_worker_fail() {
     );
 
     passed_over(&cluster, &victim_url, "unhealthy").await;
+    for replica in cluster.running() {
+        let before = replica.admin().attempts(&victim_url).await;
+        for number in 0..40 {
+            let outcome =
+                chat::stream(replica.data(), &streamed(&format!("later {number}"), 1)).await;
+            assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
+        }
+        let after = replica.admin().attempts(&victim_url).await;
+        assert!(
+            after == before,
+            "{} sent {} more",
+            replica.name,
+            after - before
+        );
+    }
     let port = victim_url.rsplit(':').next().expect("a URL has a port");
     let (_back, url) = start_worker(&dir, "w0-again", port).await;
     assert_eq!(url, victim_url);

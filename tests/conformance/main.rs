@@ -3,6 +3,7 @@
 //! `../README.md` says which row of the test matrix each file is for.
 
 mod aliases;
+mod breakers;
 mod bytes;
 mod errors;
 mod framing;
@@ -14,7 +15,9 @@ mod leaving;
 mod models;
 mod openai;
 mod passthrough;
+mod scrapes;
 mod slow_reader;
+mod stalls;
 mod streams;
 mod tls;
 mod tls_workers;

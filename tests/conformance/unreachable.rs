@@ -8,9 +8,9 @@ use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
 use grapevine_tests::wait::{LIMIT, eventually};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::errors::assert_error;
 use crate::house::{House, quick};
@@ -112,6 +112,49 @@ async fn a_worker_that_accepts_and_closes_is_passed_over() {
         assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
     }
     closer.abort();
+    house.close().await;
+}
+
+/// A URL at which SYNs are dropped: a listener whose queue is full. It stays so while what is returned lives.
+async fn black_hole() -> (Box<dyn Send>, String) {
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket
+        .bind("127.0.0.1:0".parse().expect("an address"))
+        .expect("a free port");
+    let listener = socket.listen(1).expect("it is bound");
+    let address = listener.local_addr().expect("bound");
+    let mut queued = Vec::new();
+    // One more than the queue holds does not get through, nor does anything after it.
+    while let Ok(Ok(stream)) =
+        timeout(Duration::from_millis(300), TcpStream::connect(address)).await
+    {
+        queued.push(stream);
+        assert!(queued.len() < 100, "the queue of 1 is not full");
+    }
+    (Box::new((listener, queued)), format!("http://{address}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_black_hole_costs_one_connect_timeout() {
+    let (_held, hole) = black_hole().await;
+    let plan = Plan::default().worker(&hole, &[MODEL]);
+    let plan = plan.set("timeouts.connect", "\"500ms\"");
+    // Its probes fail as well; here it shall be found out by requests alone.
+    let plan = plan.set("health.failure_threshold", "1000000");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    let mut slowest = Duration::ZERO;
+    for number in 0..60 {
+        let asked = Instant::now();
+        let body = chat(&format!("question {number}"), 1);
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        slowest = slowest.max(asked.elapsed());
+    }
+    println!("1 of 3 workers is a black hole, connect timeout 500 ms: slowest of 60 {slowest:?}");
+    let admin = house.cluster.replicas[0].admin();
+    let attempts = admin.attempts(&hole).await;
+    assert!(attempts == 1.0, "{attempts} connections were tried");
+    assert_eq!(admin.worker(&hole).await.verdict, "unreachable");
     house.close().await;
 }
 

@@ -1,12 +1,14 @@
 //! A replica's admin port, as far as tests read it.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::http1::{self, Connection};
+use crate::wait::{LIMIT, eventually};
 
 /// The admin port of one replica.
 #[derive(Debug, Clone, Copy)]
@@ -71,6 +73,14 @@ pub struct Worker {
     pub epoch: u64,
     /// `healthy`, `unhealthy` or `unknown`.
     pub health: String,
+    /// `closed`, `open` or `half_open`.
+    pub breaker: String,
+    /// What the replica found out by itself: `good`, `unreachable`, `unhealthy`, `stalled` or `ejected`.
+    pub verdict: String,
+    /// Share of the mean load that it may have, while it starts slowly.
+    pub slow_start: Option<f64>,
+    /// Seconds since it last told its metrics.
+    pub metrics_age_s: Option<u64>,
     /// Requests in flight over the cluster, as placement counts them.
     pub in_flight: f64,
 }
@@ -121,6 +131,30 @@ impl Admin {
             workers: Vec<Worker>,
         }
         self.get::<Workers>("/workers").await.workers
+    }
+
+    /// The worker with this id; panics if there is none.
+    pub async fn worker(self, id: &str) -> Worker {
+        let mut workers = self.workers().await.into_iter();
+        let found = workers.find(|worker| worker.id == id);
+        found.unwrap_or_else(|| panic!("no worker {id}"))
+    }
+
+    /// Waits until the replica's verdict on a worker is this one.
+    pub async fn verdict(self, id: &str, verdict: &str) -> Duration {
+        let (_, took) = eventually(LIMIT, verdict, async || {
+            let worker = self.worker(id).await;
+            let is_so = worker.verdict == verdict;
+            is_so.then_some(()).ok_or_else(|| format!("{worker:?}"))
+        })
+        .await;
+        took
+    }
+
+    /// Attempts that the replica has made at a worker, whatever came of them.
+    pub async fn attempts(self, id: &str) -> f64 {
+        let metrics = self.metrics().await;
+        metrics.sum("grapevine_attempts_total", &format!("worker=\"{id}\""))
     }
 
     /// Whether `GET /readyz` says that it takes traffic.

@@ -1,0 +1,94 @@
+//! SIGSTOP of a worker under streams: the kernel goes on accepting connections for it, and nothing answers.
+
+use grapevine_tests::chat::{self, Ending, MODEL, Stream, streamed};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::invariants;
+use grapevine_tests::process::Signal;
+use grapevine_tests::wait::{LIMIT, eventually};
+use tokio::time::Instant;
+
+use crate::worker_kill::start_worker;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_worker_is_left_and_used_again_once_it_goes_on() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut plan = Plan::default()
+        .set("timeouts.first_token", "\"1s\"")
+        .set("timeouts.first_token_per_1k", "\"0s\"")
+        .set("timeouts.inter_token", "\"1s\"")
+        .set("health.timeout", "\"500ms\"");
+    let mut workers = Vec::new();
+    for number in 0..3 {
+        let (process, url) = start_worker(&dir, &format!("w{number}"), "0").await;
+        plan = plan.worker(&url, &[MODEL]);
+        workers.push((process, url));
+    }
+    let cluster = plan.start(2).await;
+    let (data, admin) = (cluster.replicas[0].data(), cluster.replicas[0].admin());
+    let (victim, url) = &workers[0];
+    admin.verdict(url, "good").await;
+
+    // A stream that has begun on it, and a prompt whose home it is.
+    let mut number = 0;
+    let mut begun = loop {
+        number += 1;
+        let body = streamed(&format!("long answer {number}"), 2_000);
+        let mut stream = Stream::open(data, &body).await.expect("a head");
+        stream.read_events(2).await.expect("it has begun");
+        if stream.head().header("x-grapevine-worker") == Some(url) {
+            break stream;
+        }
+        stream.leave(true);
+    };
+    let at_home = loop {
+        number += 1;
+        let body = streamed(&format!("question {number}"), 3);
+        let explained = admin.explain(std::slice::from_ref(&body)).await;
+        if explained[0].worker.as_ref() == Some(url) {
+            break body;
+        }
+    };
+    begun.read_events(4).await.expect("it goes on");
+    victim.signal(Signal::STOP);
+    let stopped = Instant::now();
+    let (cut, moved) = tokio::join!(begun.finish(), chat::stream(data, &at_home));
+    assert!(matches!(cut.ending, Ending::ErrorEvent(_)), "{cut:?}");
+    assert_eq!(moved.ending, Ending::Done, "{moved:?}");
+    assert_ne!(moved.worker.as_ref(), Some(url));
+    let after = |outcome: &chat::Outcome| outcome.ended.saturating_duration_since(stopped);
+    println!(
+        "limits of 1 s: the stream was cut {:?} after SIGSTOP, the request that waited was answered after {:?}",
+        after(&cut),
+        after(&moved),
+    );
+
+    let verdict = admin.worker(url).await.verdict;
+    assert!(
+        ["stalled", "unhealthy"].contains(&verdict.as_str()),
+        "{verdict}"
+    );
+    let before = admin.attempts(url).await;
+    for number in 0..40 {
+        let outcome = chat::stream(data, &streamed(&format!("later {number}"), 1)).await;
+        assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
+    }
+    let attempts = admin.attempts(url).await - before;
+    assert!(attempts == 0.0, "{attempts} more requests were sent to it");
+    admin.verdict(url, "unhealthy").await;
+
+    victim.signal(Signal::CONT);
+    let continued = Instant::now();
+    eventually(LIMIT, "its prompts are its own again", async || {
+        let outcome = chat::stream(data, &at_home).await;
+        assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
+        (outcome.worker.as_ref() == Some(url))
+            .then_some(())
+            .ok_or_else(|| format!("{outcome:?}"))
+    })
+    .await;
+    println!("in use again {:?} after SIGCONT", continued.elapsed());
+    for replica in cluster.running() {
+        replica.admin().verdict(url, "good").await;
+    }
+    invariants::hold(&cluster, &[], &[]).await;
+}

@@ -1,0 +1,211 @@
+//! Workers that fail, and workers that only say no.
+
+use grapevine_testbed::fake_worker::{Fault, Rule, When};
+use grapevine_tests::chat::{MODEL, chat};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1::{self, Connection};
+use grapevine_tests::wait::{LIMIT, eventually};
+use tokio::task::JoinSet;
+
+use crate::house::{House, quick};
+
+const CHATS: &str = "/v1/chat/completions";
+
+/// Every chat with this text in it gets the status.
+fn when_it_says(text: &str, status: u16) -> Rule {
+    Rule {
+        when: When {
+            body_contains: Some(text.to_owned()),
+            ..When::default()
+        },
+        ..Rule::always(Fault::status(status))
+    }
+}
+
+/// Sends a chat and returns the status of its answer.
+async fn ask(house: &House, text: &str) -> u16 {
+    http1::post(house.data(), CHATS, &chat(text, 1))
+        .await
+        .head
+        .status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_fails_is_left_alone_until_trials_succeed() {
+    // Long enough that no trial falls into the first part of the test.
+    let plan = Plan::default().set("breaker.open_for", "\"2s\"");
+    let house = House::of(plan, vec![quick(); 3]).await;
+    let (failing, url) = (&house.workers[0], house.workers[0].url());
+    let admin = house.cluster.replicas[0].admin();
+    failing
+        .add_rule(Rule::always(Fault::status(500)))
+        .expect("there is room");
+    let mut number = 0;
+    eventually(LIMIT, "its breaker opens", async || {
+        number += 1;
+        assert_eq!(ask(&house, &format!("question {number}")).await, 200);
+        let open = admin.worker(&url).await.breaker == "open";
+        open.then_some(())
+            .ok_or_else(|| format!("{number} questions"))
+    })
+    .await;
+    assert_eq!(
+        failing.log().len(),
+        5,
+        "asked one at a time, five failures in a row are enough"
+    );
+    println!(
+        "1 of 3 workers fails everything: out after 5 of {number} requests, all of which were answered"
+    );
+
+    failing.clear_rules();
+    let (_, took) = eventually(LIMIT, "trials close it", async || {
+        number += 1;
+        assert_eq!(ask(&house, &format!("question {number}")).await, 200);
+        let worker = admin.worker(&url).await;
+        (worker.verdict == "good")
+            .then_some(worker.slow_start)
+            .ok_or_else(|| format!("{:?}", worker.breaker))
+    })
+    .await;
+    println!("in use again after {took:?}");
+    let metrics = admin.metrics().await;
+    let ejected = metrics.sum("grapevine_worker_health_changes_total", "to=\"ejected\"");
+    assert!(ejected >= 1.0);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_clients_did_wrong_speaks_against_no_worker() {
+    const CLIENTS: usize = 20;
+    const EACH: usize = 100;
+    let house = House::new(2).await;
+    for worker in &house.workers {
+        let rule = when_it_says("nonsense", 400);
+        worker.add_rule(rule).expect("there is room");
+    }
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS {
+        let data = house.data();
+        clients.spawn(async move {
+            let mut connection = Connection::open(data).await;
+            for number in 0..EACH {
+                let wrong = number % 10 < 3;
+                let text = if wrong { "nonsense" } else { "question" };
+                let body = chat(&format!("{text} {client} {number}"), 1).to_string();
+                let request = http1::request("POST", CHATS, &[], body.as_bytes());
+                connection
+                    .send(&request)
+                    .await
+                    .expect("the replica is there");
+                let answer = connection.response().await.expect("the replica is there");
+                assert_eq!(answer.head.status, if wrong { 400 } else { 200 });
+            }
+        });
+    }
+    clients.join_all().await;
+    let seen: usize = house.workers.iter().map(|worker| worker.log().len()).sum();
+    assert_eq!(seen, CLIENTS * EACH, "nothing was tried twice");
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    for verdict in ["ejected", "stalled", "unreachable", "unhealthy"] {
+        let label = format!("to=\"{verdict}\"");
+        let times = metrics.sum("grapevine_worker_health_changes_total", &label);
+        assert!(times == 0.0, "{times} times {verdict}");
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_400_is_no_proof_that_a_worker_is_back() {
+    let plan = Plan::default().set("breaker.open_for", "\"50ms\"");
+    let plan = plan.set("breaker.open_max", "\"50ms\"");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    let (sick, url) = (&house.workers[0], house.workers[0].url());
+    let admin = house.cluster.replicas[0].admin();
+    sick.add_rule(when_it_says("break", 500))
+        .expect("there is room");
+    for worker in &house.workers {
+        let rule = when_it_says("nonsense", 400);
+        worker.add_rule(rule).expect("there is room");
+    }
+    let mut number = 0;
+    eventually(LIMIT, "its breaker opens", async || {
+        number += 1;
+        assert_eq!(ask(&house, &format!("break {number}")).await, 200);
+        let ejected = admin.worker(&url).await.verdict == "ejected";
+        ejected
+            .then_some(())
+            .ok_or_else(|| format!("{number} questions"))
+    })
+    .await;
+    let refused = || {
+        sick.log()
+            .iter()
+            .filter(|entry| entry.status == Some(400))
+            .count()
+    };
+    eventually(LIMIT, "trials that prove nothing", async || {
+        number += 1;
+        assert_eq!(ask(&house, &format!("nonsense {number}")).await, 400);
+        let refused = refused();
+        (refused >= 6)
+            .then_some(())
+            .ok_or_else(|| format!("{refused}"))
+    })
+    .await;
+    assert_eq!(
+        admin.worker(&url).await.verdict,
+        "ejected",
+        "after {} trials",
+        refused()
+    );
+    eventually(LIMIT, "trials that do", async || {
+        number += 1;
+        assert_eq!(ask(&house, &format!("question {number}")).await, 200);
+        let verdict = admin.worker(&url).await.verdict;
+        (verdict == "good").then_some(()).ok_or(verdict)
+    })
+    .await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_most_workers_unhealthy_all_are_used_unless_told_otherwise() {
+    for (panics, used) in [("true", 4), ("false", 1)] {
+        let plan = Plan::default().set("cluster.panic", panics);
+        let house = House::of(plan, vec![quick(); 4]).await;
+        let admin = house.cluster.replicas[0].admin();
+        for worker in &house.workers[1..] {
+            let when = When {
+                path: Some("/health".to_owned()),
+                ..When::default()
+            };
+            let rule = Rule {
+                when,
+                ..Rule::always(Fault::status(500))
+            };
+            worker.add_rule(rule).expect("there is room");
+        }
+        for worker in &house.workers[1..] {
+            admin.verdict(&worker.url(), "unhealthy").await;
+        }
+        for number in 0..80 {
+            assert_eq!(ask(&house, &format!("question {number}")).await, 200);
+        }
+        let busy = house
+            .workers
+            .iter()
+            .filter(|worker| !worker.log().is_empty());
+        assert_eq!(busy.count(), used, "cluster.panic = {panics}");
+        let metrics = admin.metrics().await;
+        let told = metrics.sum("grapevine_panic", MODEL);
+        assert!(
+            told == f64::from(u8::from(used == 4)),
+            "grapevine_panic {told}"
+        );
+        for worker in &house.workers {
+            worker.clear_rules();
+        }
+        house.close().await;
+    }
+}
