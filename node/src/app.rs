@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::admin::{self, Admin, Port};
 use crate::agreement::{Samples, Survey, SurveyParts, Views};
-use crate::cluster::{Cluster, WorkerDefaults};
+use crate::cluster::{Bulletins, Cluster, WorkerDefaults};
 use crate::config::Config;
 use crate::follow::Follower;
 use crate::listener::tls::ListenerTls;
@@ -27,6 +27,7 @@ use crate::metrics::Metrics;
 use crate::proxy::{Proxy, ProxyParts};
 use crate::shutdown::{Phase, Shutdown, ShutdownLimits};
 use crate::tls::Reloader;
+use crate::upstream::duty::Duty;
 use crate::upstream::facts::{Fact, Learned};
 use crate::upstream::probe::{ProbeParts, Prober};
 use crate::upstream::{Reach, ReachParts, Worker};
@@ -113,6 +114,7 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
             config: config.health.clone(),
             learned,
             metrics: Arc::clone(&metrics),
+            duty: Duty(Arc::clone(&agent)),
         },
         shutdown.background().clone(),
     );
@@ -131,6 +133,17 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
     tasks.spawn(follower.run(heard));
     tasks.spawn(learn(Arc::clone(&agent), to_learn, phase.clone()));
     tasks.spawn(announce_leaving(Arc::clone(&agent), phase.clone()));
+
+    if agent.local_addr().is_some() {
+        let bulletins = Bulletins {
+            agent: Arc::clone(&agent),
+            cluster: Arc::clone(&cluster),
+            own_use: Arc::new(Vec::new),
+            metrics: Arc::clone(&metrics),
+            phase: phase.clone(),
+        };
+        tasks.spawn(bulletins.run());
+    }
 
     let warm_ups = Arc::new(WarmUps::new(WarmUpParts {
         agent: Arc::clone(&agent),

@@ -63,6 +63,10 @@ labels! {
     ResultLabels { result: &'static str }
 }
 labels! {
+    /// What other replicas claim of workers, and whether they are believed.
+    ClaimLabels { claim: &'static str, believed: &'static str }
+}
+labels! {
     /// A limit that was reached.
     LimitLabels { limit: &'static str }
 }
@@ -118,6 +122,10 @@ pub struct Metrics {
     pub worker_in_flight: Family<WorkerLabels, Gauge>,
     /// Requests in flight by worker, over the whole cluster, as placement counts them.
     pub worker_in_flight_cluster: Family<WorkerLabels, FloatGauge>,
+    /// Health checks that this replica made.
+    pub probes: Family<ResultLabels, Counter>,
+    /// Claims of other replicas about workers, as they were last read.
+    pub health_claims: Family<ClaimLabels, Gauge>,
     /// Workers in the registry.
     pub workers: Gauge,
     /// Digest of all rings, as a number; equal on replicas that agree.
@@ -177,6 +185,8 @@ impl Metrics {
             connections: Gauge::default(),
             worker_in_flight: Family::default(),
             worker_in_flight_cluster: Family::default(),
+            probes: Family::default(),
+            health_claims: Family::default(),
             workers: Gauge::default(),
             ring_digest: Gauge::default(),
             sketch_entries: Gauge::default(),
@@ -285,6 +295,16 @@ impl Metrics {
             "worker_in_flight_cluster",
             "Requests in flight from all replicas, damped by age",
             self.worker_in_flight_cluster.clone(),
+        );
+        r.register(
+            "probes",
+            "Health checks that this replica made, by result",
+            self.probes.clone(),
+        );
+        r.register(
+            "health_claims",
+            "What other replicas claim of workers, by whether it is believed",
+            self.health_claims.clone(),
         );
         r.register("workers", "Workers in the registry", self.workers.clone());
         r.register(
@@ -443,6 +463,11 @@ mod tests {
         }
         drop(metrics.worker_in_flight.get_or_create(&of_worker));
         drop(metrics.worker_in_flight_cluster.get_or_create(&of_worker));
+        drop(metrics.probes.get_or_create(&ResultLabels { result: "r" }));
+        drop(metrics.health_claims.get_or_create(&ClaimLabels {
+            claim: "c",
+            believed: "yes",
+        }));
         drop(metrics.errors.get_or_create(&ErrorLabels { code: "c" }));
         metrics.limit_reached("l");
         drop(

@@ -4,6 +4,7 @@
 
 mod agreement;
 mod convergence;
+mod hearsay;
 mod hot_prompt;
 mod hot_share;
 mod replica_kill;

@@ -66,6 +66,16 @@ impl Posted {
     }
 }
 
+impl FromIterator<PeerBulletin> for Posted {
+    /// Of what came from elsewhere than the network, as in tests: one for each replica, each in its
+    /// order.
+    fn from_iter<T: IntoIterator<Item = PeerBulletin>>(peers: T) -> Self {
+        let mut peers: Vec<_> = peers.into_iter().map(Arc::new).collect();
+        peers.sort_by(|a, b| a.replica.cmp(&b.replica));
+        Self { peers }
+    }
+}
+
 impl PeerBulletin {
     /// How long before `now` the replica found out what it claims.
     pub fn age(&self, claim: &HealthClaim, now: Instant) -> Duration {

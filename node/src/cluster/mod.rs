@@ -4,6 +4,7 @@
 //! digest. It changes only with the registry; load and health live in the workers and are read per request.
 //! A request never waits for gossip: without peers it is served by the last fleet.
 
+mod bulletin;
 mod dry_run;
 mod fleet;
 mod knowledge;
@@ -30,6 +31,7 @@ use grapevine_placement::{
 };
 use rand::Rng;
 
+pub use self::bulletin::{Bulletins, OwnUse};
 #[cfg(test)]
 pub(crate) use self::fleet::pool_for_tests;
 use self::fleet::{Entry, assemble};

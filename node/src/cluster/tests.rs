@@ -17,15 +17,15 @@ use crate::metrics::Metrics;
 use crate::proxy::sse::Usage;
 use crate::upstream::{Reach, ReachParts};
 
-const MODEL: &str = "m";
-const WORKERS: usize = 4;
+pub(super) const MODEL: &str = "m";
+pub(super) const WORKERS: usize = 4;
 
-struct House {
-    cluster: Cluster,
+pub(super) struct House {
+    pub(super) cluster: Cluster,
     agent: Arc<Agent>,
 }
 
-fn house() -> House {
+pub(super) fn house() -> House {
     let mut metrics = Metrics::new();
     let gossip = grapevine_gossip::Metrics::register(metrics.registry_mut());
     let facts = Facts {

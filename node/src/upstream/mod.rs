@@ -2,6 +2,7 @@
 
 pub mod allow;
 pub mod connection;
+pub mod duty;
 pub mod engine;
 pub mod facts;
 pub mod health;

@@ -1,7 +1,7 @@
 //! Active health checks: one task per worker, each probe with a deadline.
 //!
 //! Control path, so reqwest. Besides, the same task asks what the worker says of itself (`facts`), and a stalled
-//! worker for a token (`revive`): neither can delay a probe.
+//! worker for a token (`revive`): neither can delay a probe. Most replicas leave most workers to others (`duty`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use super::duty::Duty;
 use super::facts::{self, Learned};
 use super::{Worker, revive};
 use crate::cluster::Fleet;
 use crate::config::HealthConfig;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, ResultLabels};
 
 /// Every so many probes a worker is asked again what it serves, and how large its cache is.
 const RECHECK_PROBES: u64 = 60;
@@ -28,6 +29,8 @@ pub struct ProbeParts {
     pub learned: mpsc::Sender<Learned>,
     /// Where to count.
     pub metrics: Arc<Metrics>,
+    /// Which workers are this replica's to probe.
+    pub duty: Duty,
 }
 
 /// Keeps one probing task per worker of the fleet; dropping it ends them.
@@ -79,8 +82,16 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for probe in 0_u64.. {
         ticks.tick().await;
+        worker.idle.sweep(Instant::now());
+        let recheck = probe % RECHECK_PROBES == RECHECK_PROBES - 1;
+        if probe > 0 && !recheck && !parts.duty.is_ours(worker, parts.config.interval) {
+            continue;
+        }
         let checked = check(worker, parts).await;
         let good = checked.is_ok();
+        let result = if good { "good" } else { "bad" };
+        let probes = &parts.metrics.probes;
+        probes.get_or_create(&ResultLabels { result }).inc();
         let changed = worker.health.probed(good);
         match checked {
             Err(why) if changed => {
@@ -89,11 +100,9 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify) {
             Err(why) => tracing::debug!(worker = &*worker.label, why, "probe failed"),
             Ok(()) => {}
         }
-        let recheck = probe % RECHECK_PROBES == RECHECK_PROBES - 1;
         if good && (probe == 0 || changed || recheck || worker.models.load().is_empty()) {
             ask.notify_one();
         }
-        worker.idle.sweep(Instant::now());
     }
 }
 

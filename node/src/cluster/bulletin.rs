@@ -1,0 +1,231 @@
+//! What this replica tells the others of workers and tenants, and what it makes of what they tell.
+//!
+//! Only what was found out here is told, so nobody hears an own claim back. What others claim lowers a worker's
+//! rank here, it never takes a worker away; who calls more than half of a pool bad is not believed about that pool.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use grapevine_gossip::bulletin::{
+    Bulletin, Claim as ToldClaim, HealthClaim, PAUSE, Posted, TenantUse,
+};
+use grapevine_gossip::worker::WorkerId;
+use grapevine_gossip::{Agent, ReplicaId};
+use grapevine_placement::{Claim, is_believable};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{Cluster, Fleet};
+use crate::metrics::{ClaimLabels, Metrics};
+use crate::shutdown::Phase;
+use crate::upstream::Worker;
+
+/// What this replica has in hand for tenants, now.
+pub type OwnUse = Arc<dyn Fn() -> Vec<TenantUse> + Send + Sync>;
+
+/// The task that posts this replica's bulletin and reads those of the others.
+pub struct Bulletins {
+    /// Where bulletins go and come from.
+    pub agent: Arc<Agent>,
+    /// Whose workers they are about.
+    pub cluster: Arc<Cluster>,
+    /// What is told of tenants.
+    pub own_use: OwnUse,
+    /// Where claims are counted.
+    pub metrics: Arc<Metrics>,
+    /// Where this replica is between start and end.
+    pub phase: Phase,
+}
+
+impl Bulletins {
+    /// Posts and reads until the replica ends.
+    pub async fn run(self) {
+        let mut changes = self.agent.watch_posted();
+        let mut tick = interval(PAUSE);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = self.phase.closed() => return,
+                _ = tick.tick() => {}
+            }
+            self.post();
+            // Not at each change: with many replicas there are more of them than anybody has to hear.
+            match changes.has_changed() {
+                Ok(true) => {
+                    changes.mark_unchanged();
+                    self.read();
+                }
+                Ok(false) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Tells what was found out here; the agent sees what of it is new.
+    fn post(&self) {
+        let fleet = self.cluster.fleet();
+        let claim = |worker: &Arc<Worker>| {
+            let (claim, age) = worker.health.claim()?;
+            Some(HealthClaim {
+                worker: worker.id.clone(),
+                epoch: worker.epoch.load(Ordering::Relaxed),
+                claim: told(claim),
+                age,
+            })
+        };
+        self.agent.post(Bulletin {
+            health: fleet.workers().filter_map(claim).collect(),
+            usage: (self.own_use)(),
+        });
+    }
+
+    /// Lets each worker hear what the others claim of it now.
+    fn read(&self) {
+        let posted = self.agent.posted();
+        let fleet = self.cluster.fleet();
+        let unbelieved = unbelieved(&fleet, &posted);
+        let is_believed = |from, worker| {
+            let of_replica = unbelieved.get(from);
+            of_replica.is_none_or(|workers| !workers.contains(worker))
+        };
+        let mut counts = Counts::default();
+        for worker in fleet.workers() {
+            let claims = posted.claims_on(&worker.id);
+            worker.health.heard(claims.filter_map(|(from, said, age)| {
+                let claim = heard(said.claim);
+                let believed = is_believed(from, &worker.id);
+                counts.add(claim, believed);
+                believed.then_some((claim, age))
+            }));
+        }
+        counts.publish(&self.metrics);
+    }
+}
+
+/// By replica, the workers that it calls bad without being believed: those of pools of which it calls too many so.
+fn unbelieved<'a>(
+    fleet: &Fleet,
+    posted: &'a Posted,
+) -> BTreeMap<&'a ReplicaId, BTreeSet<&'a WorkerId>> {
+    let mut unbelieved = BTreeMap::new();
+    for peer in posted.peers() {
+        let bad = peer.health.iter().filter(|said| heard(said.claim).is_bad());
+        let bad: BTreeSet<&WorkerId> = bad.map(|said| &said.worker).collect();
+        if bad.is_empty() {
+            continue;
+        }
+        let mut of_peer = BTreeSet::new();
+        for pool in fleet.pools() {
+            let slots = pool.slots().iter();
+            let named: Vec<_> = slots
+                .filter_map(|slot| bad.get(&slot.worker.id).copied())
+                .collect();
+            if !is_believable(named.len(), pool.slots().len()) {
+                of_peer.extend(named);
+            }
+        }
+        if !of_peer.is_empty() {
+            unbelieved.insert(&peer.replica, of_peer);
+        }
+    }
+    unbelieved
+}
+
+/// Claims that were read, by what they say and whether they are believed.
+#[derive(Debug, Default)]
+struct Counts([[i64; 2]; Claim::ALL.len()]);
+
+impl Counts {
+    fn add(&mut self, claim: Claim, believed: bool) {
+        self.0[claim as usize][usize::from(believed)] += 1;
+    }
+
+    fn publish(&self, metrics: &Metrics) {
+        for claim in Claim::ALL {
+            for (believed, count) in ["no", "yes"].into_iter().zip(self.0[claim as usize]) {
+                let claim = claim.as_str();
+                let labels = ClaimLabels { claim, believed };
+                metrics.health_claims.get_or_create(&labels).set(count);
+            }
+        }
+    }
+}
+
+/// A claim in the words of gossip.
+fn told(claim: Claim) -> ToldClaim {
+    match claim {
+        Claim::Good => ToldClaim::Good,
+        Claim::Unreachable => ToldClaim::Unreachable,
+        Claim::Unhealthy => ToldClaim::Unhealthy,
+        Claim::Stalled => ToldClaim::Stalled,
+        Claim::Ejected => ToldClaim::Ejected,
+    }
+}
+
+/// A claim in the words of placement.
+fn heard(claim: ToldClaim) -> Claim {
+    match claim {
+        ToldClaim::Good => Claim::Good,
+        ToldClaim::Unreachable => Claim::Unreachable,
+        ToldClaim::Unhealthy => Claim::Unhealthy,
+        ToldClaim::Stalled => Claim::Stalled,
+        ToldClaim::Ejected => Claim::Ejected,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use grapevine_gossip::bulletin::PeerBulletin;
+
+    use super::super::tests::{MODEL, WORKERS, house};
+    use super::*;
+
+    /// What a replica claims of the first workers, in order.
+    fn says(replica: &str, claims: &[ToldClaim]) -> PeerBulletin {
+        let said = |(number, claim): (usize, &ToldClaim)| HealthClaim {
+            worker: format!("w{number}").parse().expect("an id"),
+            epoch: 0,
+            claim: *claim,
+            age: Duration::from_secs(1),
+        };
+        PeerBulletin {
+            replica: replica.parse().expect("an id"),
+            received: tokio::time::Instant::now().into_std(),
+            health: claims.iter().enumerate().map(said).collect(),
+            usage: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn who_calls_more_than_half_of_a_pool_bad_is_not_believed_about_it() {
+        use ToldClaim::{Ejected, Good, Stalled, Unhealthy};
+        let house = house();
+        let fleet = house.cluster.fleet();
+        assert_eq!(fleet.pool(MODEL).expect("served").slots().len(), WORKERS);
+        for (claims, expected) in [
+            (&[Good, Good, Good, Good][..], 0),
+            (&[Good, Stalled, Good, Ejected][..], 0),
+            (&[Unhealthy, Stalled, Good, Ejected][..], 3),
+            (&[Stalled, Stalled, Stalled, Stalled][..], 4),
+        ] {
+            let other = says("r3", &[Good, Stalled]);
+            let posted = Posted::from_iter([other, says("r2", claims)]);
+            let unbelieved = unbelieved(&fleet, &posted);
+            let of = |replica: &str| {
+                let replica: ReplicaId = replica.parse().expect("an id");
+                unbelieved.get(&replica).map_or(0, BTreeSet::len)
+            };
+            assert_eq!((of("r2"), of("r3")), (expected, 0), "{claims:?}");
+        }
+    }
+
+    #[test]
+    fn claims_are_the_same_in_both_words() {
+        for claim in Claim::ALL {
+            assert_eq!(heard(told(claim)), claim);
+            assert_eq!(told(claim).as_str(), claim.as_str());
+        }
+    }
+}

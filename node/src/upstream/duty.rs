@@ -1,0 +1,43 @@
+//! Which workers this replica probes: two replicas probe each, the others take their word.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use grapevine_gossip::Agent;
+use grapevine_placement::duty;
+
+use super::Worker;
+
+/// Knows who else there is.
+pub struct Duty(pub Arc<Agent>);
+
+impl fmt::Debug for Duty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Duty").field(self.0.replica()).finish()
+    }
+}
+
+impl Duty {
+    /// Whether this replica probes a worker now; `interval`: between two probes.
+    ///
+    /// Whoever knows nothing good of it looks for itself: its own verdict ends with its own probes.
+    pub fn is_ours(&self, worker: &Worker, interval: Duration) -> bool {
+        let verdict = worker.health.claim();
+        if verdict.is_none_or(|(claim, _)| claim.is_bad()) {
+            return true;
+        }
+        let view = self.0.view();
+        let ready = view
+            .replicas()
+            .iter()
+            .filter(|seen| seen.live && seen.ready);
+        duty(
+            worker.id.as_str(),
+            self.0.replica().as_str(),
+            ready.map(|seen| seen.id.as_str()),
+            interval,
+            worker.health.good_sign_age(),
+        )
+    }
+}
