@@ -316,11 +316,15 @@ impl Health {
     }
 
     /// What this replica found out by itself, and how long ago it last did: the age of a good sign, or of the change
-    /// to a bad verdict. `None` before the first sign.
+    /// to a bad verdict. `None` before the first sign, and while a client's request may try whether a bad verdict still
+    /// holds: then it may elsewhere too, or the word would outlive all traffic that could disprove it.
     pub fn claim(&self) -> Option<(Claim, Duration)> {
         let opinion = self.lock();
         let now = self.now();
         let verdict = opinion.verdict(now);
+        if verdict.is_bad() && opinion.is_on_trial(now) {
+            return None;
+        }
         if verdict.is_bad() {
             return Some((verdict, now.saturating_sub(opinion.settled_at)));
         }

@@ -99,6 +99,13 @@ impl Opinion {
         self.probes() != Probed::Unhealthy && !self.is_silent() && self.breaker.allows(now)
     }
 
+    /// Its breaker, and nothing else, stands between it and a client's request that may find out how it is.
+    pub(super) fn is_on_trial(&self, now: Duration) -> bool {
+        self.probes() != Probed::Unhealthy
+            && !self.is_silent()
+            && self.breaker.state(now) == BreakerState::HalfOpen
+    }
+
     /// Stalled, and clients are not to find out when it is no more.
     pub(super) fn is_silent(&self) -> bool {
         self.stalled.is_some_and(|stalled| !stalled.trials)

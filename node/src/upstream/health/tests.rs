@@ -267,6 +267,24 @@ async fn claims_are_what_was_seen_here() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_ejection_is_claimed_until_it_may_be_tried() {
+    let health = health();
+    let config = BreakerConfig::default();
+    for _ in 0..config.failure_threshold.get() {
+        health.fail();
+    }
+    assert_eq!(health.claim(), Some((Claim::Ejected, Duration::ZERO)));
+    pass(config.open_for - SECOND).await;
+    let age = config.open_for - SECOND;
+    assert_eq!(health.claim(), Some((Claim::Ejected, age)));
+    pass(SECOND).await;
+    assert_eq!(health.verdict(), Claim::Ejected);
+    assert_eq!(health.claim(), None, "whoever has a request tries");
+    health.fail();
+    assert_eq!(health.claim().map(|(claim, _)| claim), Some(Claim::Ejected));
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_are_sent_although_health_speaks_against_it_if_it_is_not_believed() {
     let health = health();
     for _ in 0..BreakerConfig::default().failure_threshold.get() {
