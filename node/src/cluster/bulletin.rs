@@ -40,6 +40,8 @@ pub struct Bulletins {
 impl Bulletins {
     /// Posts and reads until the replica ends.
     pub async fn run(self) {
+        // There from the start, so that nothing heard is a zero and not a gap.
+        Counts::default().publish(&self.metrics);
         let mut changes = self.agent.watch_posted();
         let mut tick = interval(PAUSE);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

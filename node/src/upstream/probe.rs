@@ -17,6 +17,9 @@ use crate::cluster::Fleet;
 use crate::config::HealthConfig;
 use crate::metrics::{Metrics, ResultLabels};
 
+/// Results of probes, as labels.
+const GOOD: &str = "good";
+const BAD: &str = "bad";
 /// Every so many probes a worker is asked again what it serves, and how large its cache is.
 const RECHECK_PROBES: u64 = 60;
 
@@ -44,6 +47,10 @@ pub struct Prober {
 impl Prober {
     /// A prober without workers.
     pub fn new(parts: ProbeParts, tracker: TaskTracker) -> Self {
+        for result in [GOOD, BAD] {
+            // There from the start, so that no probe is a zero and not a gap.
+            let _ = parts.metrics.probes.get_or_create(&ResultLabels { result });
+        }
         Self {
             parts: Arc::new(parts),
             tasks: BTreeMap::new(),
@@ -89,7 +96,7 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify) {
         }
         let checked = check(worker, parts).await;
         let good = checked.is_ok();
-        let result = if good { "good" } else { "bad" };
+        let result = if good { GOOD } else { BAD };
         let probes = &parts.metrics.probes;
         probes.get_or_create(&ResultLabels { result }).inc();
         let changed = worker.health.probed(good);
