@@ -65,13 +65,17 @@ impl House {
         self.cluster.replicas[0].data()
     }
 
-    /// The index of the worker that this chat goes to while nothing else happens, once all are healthy.
+    /// The index of the worker that this chat goes to while nothing else happens, once all of these are healthy.
     pub(crate) async fn home(&self, chat: &Value) -> usize {
         let admin = self.cluster.replicas[0].admin();
-        eventually(LIMIT, "all workers are healthy", async || {
-            let workers = admin.workers().await;
-            let healthy = workers.iter().all(|worker| worker.health == "healthy");
-            healthy.then_some(()).ok_or_else(|| format!("{workers:?}"))
+        eventually(LIMIT, "all workers of the house are healthy", async || {
+            let known = admin.workers().await;
+            let mut ours = self.workers.iter().map(FakeWorker::url);
+            let healthy = ours.all(|url| {
+                let mut known = known.iter();
+                known.any(|worker| worker.id == url && worker.health == "healthy")
+            });
+            healthy.then_some(()).ok_or_else(|| format!("{known:?}"))
         })
         .await;
         let explained = admin.explain(std::slice::from_ref(chat)).await;

@@ -18,7 +18,7 @@ use crate::house::{House, quick};
 const CHATS: &str = "/v1/chat/completions";
 
 /// A URL at which nobody listens. The socket stays bound without listening, so nobody else gets the port.
-fn closed_port() -> (tokio::net::TcpSocket, String) {
+pub(crate) fn closed_port() -> (tokio::net::TcpSocket, String) {
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket
         .bind("127.0.0.1:0".parse().expect("an address"))

@@ -277,16 +277,40 @@ impl<'a> BodyView<'a> {
         (body.get(at.clone())? == json.as_bytes()).then_some(at)
     }
 
+    /// The view of a JSON object of which only the model can be read.
+    fn outline(body: &'a [u8]) -> Option<Self> {
+        // An array would be read as the fields in their order.
+        if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+            return None;
+        }
+        let outline: Outline<'a> = serde_json::from_slice(body).ok()?;
+        let model: Text<'a> = serde_json::from_str(outline.model.get()).ok()?;
+        (!model.0.is_empty()).then(|| Self {
+            model: Some(model),
+            model_json: Some(outline.model),
+            stream: outline.stream.is_some_and(|json| json.get() == "true"),
+            ..Self::default()
+        })
+    }
+
     /// Reads a body for an endpoint.
     ///
     /// # Errors
     /// 400 in OpenAI's shape when the endpoint needs a JSON object with a model and the body is not one.
+    /// An object with a model whose other fields have forms that are not known here gives a view of the model
+    /// alone: a worker's own words about it are better than ours.
     /// Other endpoints take any body: what is no JSON object gives an empty view.
     pub fn parse(endpoint: Endpoint, body: &'a [u8]) -> Result<Self, ApiError> {
         if !endpoint.needs_model() {
             return Ok(serde_json::from_slice(body).unwrap_or_default());
         }
-        let view: Self = serde_json::from_slice(body).map_err(|error| json_error(body, &error))?;
+        let view: Self = match serde_json::from_slice(body) {
+            Ok(view) => view,
+            Err(error) if error.is_data() => {
+                return Self::outline(body).ok_or_else(|| json_error(body, &error));
+            }
+            Err(error) => return Err(json_error(body, &error)),
+        };
         match &view.model {
             Some(model) if !model.0.is_empty() => {}
             _ => {
@@ -304,6 +328,21 @@ impl<'a> BodyView<'a> {
             _ => Ok(view),
         }
     }
+}
+
+/// What is read of an object whose other fields have unknown forms. No field twice, for the reason above.
+#[derive(serde::Deserialize)]
+struct Outline<'a> {
+    #[serde(borrow)]
+    model: &'a RawValue,
+    #[serde(borrow)]
+    stream: Option<&'a RawValue>,
+    #[serde(rename = "messages")]
+    _messages: Option<de::IgnoredAny>,
+    #[serde(rename = "prompt")]
+    _prompt: Option<de::IgnoredAny>,
+    #[serde(rename = "tools")]
+    _tools: Option<de::IgnoredAny>,
 }
 
 fn json_error(body: &[u8], error: &serde_json::Error) -> ApiError {
@@ -426,8 +465,13 @@ mod tests {
                 "duplicate",
             ),
             (
-                "{\"model\":\"m\",\"messages\":[{\"content\":\"x\"}]}",
-                "role",
+                "{\"model\":\"m\",\"messages\":7,\"messages\":[]}",
+                "expected form",
+            ),
+            ("[\"m\", true]", "expected form"),
+            (
+                "{\"model\":\"m\",\"messages\":[{\"content\":7}]",
+                "expected form",
             ),
         ] {
             let error = BodyView::parse(Endpoint::Chat, body.as_bytes()).expect_err(body);
@@ -438,6 +482,25 @@ mod tests {
             );
             assert_eq!(error.kind.status(), 400);
         }
+    }
+
+    #[test]
+    fn unknown_forms_are_left_to_the_worker() {
+        for messages in [
+            r#"[{"role":"user","content":7}]"#,
+            r#"[{"content":"x"}]"#,
+            r#"{"role":"user"}"#,
+            "7",
+        ] {
+            let body = format!(r#"{{"stream":true,"messages":{messages},"model":"a"}}"#);
+            let view = chat(&body);
+            assert_eq!(view.model.as_ref().map(|model| &*model.0), Some("a"));
+            assert!(view.stream && view.messages.is_none());
+            let at = view.model_at(body.as_bytes()).expect("it is in the body");
+            assert_eq!(&body[at], r#""a""#);
+        }
+        let view = chat(r#"{"model":"a","messages":[],"stream":"yes"}"#);
+        assert!(!view.stream);
     }
 
     #[test]

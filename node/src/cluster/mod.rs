@@ -273,7 +273,8 @@ impl Cluster {
             let look = slot.worker.health.look();
             let at_cap = slot
                 .max_in_flight
-                .is_some_and(|max| load.requests >= f64::from(max));
+                .is_some_and(|max| load.requests >= f64::from(max))
+                || slot.worker.pause().is_some();
             let standing = if slot.draining {
                 Standing::Draining
             } else if !look.is_usable {

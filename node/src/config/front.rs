@@ -97,6 +97,10 @@ section! {
         ///
         /// A frozen engine keeps sending comments, so bytes prove nothing.
         inter_token: Duration = secs(60), in ms(1)..=HOUR;
+        /// Longest silence of an answer whose worker refuses new connections, in place of the two limits above.
+        ///
+        /// vLLM told to stop closes its port and leaves open answers without a byte or an end.
+        worker_gone: Duration = secs(5), in ms(1)..=HOUR;
         /// Longest time that a client may leave its answer unread.
         write_stall: Duration = secs(60), in ms(1)..=HOUR;
         /// Longest time of a whole request, all attempts and the stream included; 0 is off.

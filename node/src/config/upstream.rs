@@ -83,10 +83,14 @@ section! {
         backoff_multiplier: f64 = 1.5, in 1.0..=10.0, flag "retry-backoff-multiplier" Text;
         /// Random share by which a pause is lengthened or shortened.
         jitter: f64 = 0.2, in 0.0..=1.0, flag "retry-jitter-factor" Text;
-        /// Retries at once, as a share of requests at once. Keeps an overload from multiplying.
+        /// Retries, as a share of requests: of those at once, and over time of those that did not help.
+        ///
+        /// Keeps an overload from multiplying; a refused connection is retried outside of it.
         budget: f64 = 0.2, in 0.0..=1.0;
-        /// Retries at once that are always allowed.
+        /// Retries that are allowed beyond `budget`.
         budget_floor: u32 = 3, in 0..=10_000;
+        /// Longest `Retry-After` of a worker (with 429 or 503) during which nothing is sent to it; 0s: none.
+        worker_pause_max: Duration = secs(300), in Duration::ZERO..=secs(300);
     }
 }
 

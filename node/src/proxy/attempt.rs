@@ -3,24 +3,24 @@
 //! A 200 head from vLLM proves nothing: a stream's head leaves before admission, and an overloaded worker
 //! refuses a stream as 200 + an error event. So a stream is held until its first `data:` event and a short
 //! plain answer until its end; up to there everything can still be tried on another worker.
-//! Nothing here decides about retries: `retry` does.
+//! Nothing here decides about retries: `retry` does. What can go wrong is in `failure`.
 
 use std::future::poll_fn;
-use std::io;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use grapevine_placement::Outcome;
 use http::response::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body::Body;
 use hyper::body::Incoming;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
+pub use super::failure::{Failure, is_retryable};
 use super::sse::{self, FirstEvent};
 use super::worker_body::WorkerBody;
-use crate::upstream::{Connection, Worker};
+use crate::upstream::{Connection, SendError, Worker};
 
 /// Longest plain answer, in bytes, that is read to its end before the head goes out. Longer ones are relayed.
 const HELD_ANSWER_BYTES_MAX: u64 = 64 * 1024;
@@ -40,6 +40,8 @@ pub struct Outgoing {
     pub body: WorkerBody,
     /// The client asked for a stream.
     pub stream: bool,
+    /// May a worker see it twice? A completion costs compute and no more; an unknown path may store something.
+    pub repeatable: bool,
 }
 
 /// Limits of one attempt.
@@ -49,6 +51,10 @@ pub struct AttemptLimits {
     pub connect: Duration,
     /// When the first token (or the whole short answer) must be there.
     pub first_token: Instant,
+    /// End of the whole request.
+    pub deadline: Option<Instant>,
+    /// Longest wait for a worker that refuses new connections.
+    pub worker_gone: Duration,
     /// Most bytes of a stream that are held while its first event is incomplete.
     pub held_bytes: usize,
 }
@@ -87,73 +93,6 @@ pub struct Begun {
     pub events: bool,
 }
 
-/// Why an attempt gave nothing that may be shown, as long as another worker might.
-#[derive(Debug)]
-pub enum Failure {
-    /// No connection. The request was not sent.
-    Connect(io::Error),
-    /// The connection ended before a response.
-    Closed(hyper::Error),
-    /// No first token in time.
-    Late,
-    /// A status that calls for another worker, with its whole answer.
-    Status(Box<Parts>, Bytes),
-    /// A 200 whose first event is an error; the status that it names, and its JSON.
-    Refused(StatusCode, Bytes),
-}
-
-impl Failure {
-    /// The worker is full, not sick (its queue limit, or a rate limit).
-    pub fn is_back_pressure(&self) -> bool {
-        matches!(
-            self.status(),
-            Some(StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS)
-        )
-    }
-
-    /// The worker answered with this.
-    pub fn status(&self) -> Option<StatusCode> {
-        match self {
-            Self::Status(parts, _) => Some(parts.status),
-            Self::Refused(status, _) => Some(*status),
-            _ => None,
-        }
-    }
-
-    /// The connection failed without any byte of a response.
-    pub fn is_broken_connection(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::Closed(_))
-    }
-
-    /// What the failure says about the worker.
-    pub fn verdict(&self) -> Outcome {
-        if self.is_back_pressure() {
-            Outcome::Neutral
-        } else {
-            Outcome::Failure
-        }
-    }
-
-    /// Stable metric label.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Connect(error) if error.kind() == io::ErrorKind::TimedOut => "connect_timeout",
-            Self::Connect(_) => "connect",
-            Self::Closed(_) => "closed",
-            Self::Late => "first_token_timeout",
-            Self::Status(..) if self.is_back_pressure() => "back_pressure",
-            Self::Status(..) => "status",
-            Self::Refused(..) if self.is_back_pressure() => "back_pressure",
-            Self::Refused(..) => "error_event",
-        }
-    }
-}
-
-/// Statuses that another worker may answer better. vllm-router retries on the same.
-pub fn is_retryable(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
-}
-
 /// Tries one worker.
 ///
 /// # Errors
@@ -163,12 +102,42 @@ pub async fn attempt(
     outgoing: &Outgoing,
     limits: AttemptLimits,
 ) -> Result<Answer, Failure> {
-    timeout_at(
-        limits.first_token,
-        attempt_untimed(worker, outgoing, limits),
-    )
+    let begun = Instant::now();
+    let mut answer = std::pin::pin!(attempt_untimed(worker, outgoing, limits));
+    let mut timer = std::pin::pin!(sleep_until(limits.next_look(worker, begun)?));
+    poll_fn(|cx| {
+        if let Poll::Ready(result) = answer.as_mut().poll(cx) {
+            return Poll::Ready(result);
+        }
+        while timer.as_mut().poll(cx).is_ready() {
+            match limits.next_look(worker, begun) {
+                Ok(at) => timer.as_mut().reset(at),
+                Err(failure) => return Poll::Ready(Err(failure)),
+            }
+        }
+        Poll::Pending
+    })
     .await
-    .unwrap_or(Err(Failure::Late))
+}
+
+impl AttemptLimits {
+    /// When to look at these limits again, if none is reached.
+    fn next_look(&self, worker: &Worker, begun: Instant) -> Result<Instant, Failure> {
+        let now = Instant::now();
+        let given_up = worker.given_up_at(begun, self.worker_gone);
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            return Err(Failure::OutOfTime);
+        }
+        if self.first_token <= now {
+            return Err(Failure::Late);
+        }
+        if given_up.is_some_and(|at| at <= now) {
+            return Err(Failure::Closed("it refuses connections".into()));
+        }
+        let limits = [Some(now + self.worker_gone), self.deadline, given_up];
+        let first = limits.into_iter().flatten().min();
+        Ok(first.map_or(self.first_token, |at| at.min(self.first_token)))
+    }
 }
 
 async fn attempt_untimed(
@@ -176,32 +145,47 @@ async fn attempt_untimed(
     outgoing: &Outgoing,
     limits: AttemptLimits,
 ) -> Result<Answer, Failure> {
-    if let Some(idle) = worker.idle.take(Instant::now()) {
-        match exchange(worker, idle, outgoing, limits).await {
-            // The worker closed it while the request was on its way: the one race that an idle limit leaves.
-            Err(Failure::Closed(_)) => {}
-            result => return result,
-        }
-    }
-    let fresh = Connection::open(worker, limits.connect)
-        .await
-        .map_err(Failure::Connect)?;
-    exchange(worker, fresh, outgoing, limits).await
+    let (connection, response) = send(worker, outgoing, limits.connect).await?;
+    judge(worker, connection, response, outgoing, limits).await
 }
 
-async fn exchange(
+/// Connects, sends the request, and waits for a response's head.
+async fn send(
+    worker: &Worker,
+    outgoing: &Outgoing,
+    connect: Duration,
+) -> Result<(Connection, Response<Incoming>), Failure> {
+    if let Some(mut idle) = worker.idle.take(Instant::now()) {
+        match idle.send(request_for(worker, outgoing)).await {
+            Ok(response) => return Ok((idle, response)),
+            // The worker closed it while the request was on its way: the one race that an idle limit leaves.
+            Err(SendError::Unsent(_)) => {}
+            Err(SendError::Unanswered(_)) if outgoing.repeatable => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let opened = Connection::open(worker, connect).await;
+    worker.connected(&opened);
+    let mut fresh = opened.map_err(Failure::Connect)?;
+    let response = fresh.send(request_for(worker, outgoing)).await?;
+    Ok((fresh, response))
+}
+
+/// Holds a response back until it is known whether it may be shown.
+async fn judge(
     worker: &Arc<Worker>,
     mut connection: Connection,
+    response: Response<Incoming>,
     outgoing: &Outgoing,
     limits: AttemptLimits,
 ) -> Result<Answer, Failure> {
-    let response = connection
-        .send(request_for(worker, outgoing))
-        .await
-        .map_err(Failure::Closed)?;
     let (mut parts, mut body) = response.into_parts();
     super::headers::clean_response(&mut parts.headers);
 
+    if parts.status.is_informational() {
+        // 101: hyper passes over all others. Nobody asked for another protocol, and nobody gets a tunnel.
+        return Err(Failure::Malformed("it switched protocols unasked".into()));
+    }
     if is_retryable(parts.status) {
         let bytes = read_error_body(&mut connection, &mut body).await;
         rest(worker, connection, &body).await;
@@ -287,7 +271,7 @@ async fn hold_stream(
                     held.extend_from_slice(&data);
                 }
             }
-            Some(Err(error)) => return Err(Failure::Closed(error)),
+            Some(Err(error)) => return Err(Failure::of_broken(error)),
             None => {
                 rest(worker, connection, &body).await;
                 return Ok(Answer::Whole(parts, held.freeze()));
@@ -318,7 +302,7 @@ async fn read_whole(connection: &mut Connection, body: &mut Incoming) -> Result<
     let mut first = Bytes::new();
     let mut more = BytesMut::new();
     while let Some(frame) = poll_fn(|cx| connection.poll_frame(body, cx)).await {
-        let Ok(data) = frame.map_err(Failure::Closed)?.into_data() else {
+        let Ok(data) = frame.map_err(Failure::of_broken)?.into_data() else {
             continue;
         };
         if first.is_empty() {
@@ -356,9 +340,7 @@ async fn read_error_body(connection: &mut Connection, body: &mut Incoming) -> By
 
 /// Puts a connection back if its response has been read to the end.
 async fn rest(worker: &Worker, mut connection: Connection, body: &Incoming) {
-    if body.is_end_stream()
-        && poll_fn(|cx| std::task::Poll::Ready(connection.is_reusable(cx))).await
-    {
+    if body.is_end_stream() && poll_fn(|cx| Poll::Ready(connection.is_reusable(cx))).await {
         worker.idle.put(connection, Instant::now());
     }
 }
@@ -366,16 +348,6 @@ async fn rest(worker: &Worker, mut connection: Connection, body: &Incoming) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn statuses_for_another_worker() {
-        for code in [408_u16, 429, 500, 502, 503, 504] {
-            assert!(is_retryable(StatusCode::from_u16(code).expect("status")));
-        }
-        for code in [200_u16, 400, 401, 404, 422, 501] {
-            assert!(!is_retryable(StatusCode::from_u16(code).expect("status")));
-        }
-    }
 
     #[test]
     fn error_events_name_their_status() {

@@ -8,6 +8,8 @@
 
 pub mod attempt;
 pub mod body;
+mod budget;
+mod failure;
 pub mod headers;
 mod local;
 pub mod question;
@@ -15,7 +17,7 @@ pub mod record;
 mod refusal;
 pub mod relay;
 pub mod request_id;
-pub mod retry;
+mod retry;
 pub mod sse;
 mod stages;
 pub mod worker_body;
@@ -27,16 +29,16 @@ use std::task::Poll;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
-use rand::Rng;
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::timeout_at;
 
 use self::attempt::{Answer, Failure};
 use self::body::ByteBudget;
+use self::budget::Budget;
+pub use self::failure::ATTEMPT_RESULTS;
 use self::record::Record;
 use self::refusal::Refusal;
 use self::relay::ResponseBody;
-use self::retry::{Budget, Next};
 use self::stages::{Accepted, Won};
 use crate::api::error::ErrorKind;
 use crate::api::{ApiError, Endpoint};
@@ -47,18 +49,6 @@ use crate::metrics::{AttemptLabels, Metrics};
 use crate::shutdown::Phase;
 use crate::upstream::Worker;
 use crate::warmup::WarmUps;
-
-/// Results of attempts, as metric labels.
-pub const ATTEMPT_RESULTS: [&str; 8] = [
-    "answered",
-    "connect",
-    "connect_timeout",
-    "closed",
-    "first_token_timeout",
-    "back_pressure",
-    "status",
-    "error_event",
-];
 
 /// What a [`Proxy`] is made of.
 #[derive(Debug)]
@@ -102,7 +92,7 @@ impl Proxy {
         Self {
             byte_budget: Arc::new(ByteBudget::new(parts.limits.body_bytes_total.0)),
             requests: Arc::new(Semaphore::new(parts.limits.requests as usize)),
-            retries: Arc::default(),
+            retries: Arc::new(Budget::new(&parts.retry)),
             parts,
         }
     }
@@ -117,9 +107,10 @@ impl Proxy {
         mut gone: Gone,
     ) -> Result<Response<ResponseBody>, ClientLeft> {
         let (head, body) = request.into_parts();
+        let version = head.version;
         let id = request_id::of(&head.headers, &self.parts.request_id_headers);
         let mut response = {
-            let mut answer = std::pin::pin!(self.answer(&head, body, &id));
+            let mut answer = std::pin::pin!(self.answer(head, body, &id));
             poll_fn(|cx| match answer.as_mut().poll(cx) {
                 Poll::Ready(response) => Poll::Ready(Ok(response)),
                 Poll::Pending if gone.poll(cx).is_ready() => Poll::Ready(Err(ClientLeft)),
@@ -131,7 +122,7 @@ impl Proxy {
             relay.watch(gone);
         }
         response.headers_mut().insert(headers::REQUEST_ID, id);
-        if head.version < http::Version::HTTP_2 && self.parts.phase.is_leaving() {
+        if version < http::Version::HTTP_2 && self.parts.phase.is_leaving() {
             local::close_after(&mut response);
         }
         Ok(response)
@@ -139,7 +130,7 @@ impl Proxy {
     /// Everything that needs no worker is answered here.
     async fn answer(
         &self,
-        head: &Parts,
+        head: Parts,
         body: Incoming,
         id: &HeaderValue,
     ) -> Response<ResponseBody> {
@@ -171,7 +162,7 @@ impl Proxy {
     /// Everything else goes to a worker, inside the limit for whole requests.
     async fn forward(
         &self,
-        head: &Parts,
+        head: Parts,
         body: Incoming,
         endpoint: Endpoint,
         mut record: Record,
@@ -183,15 +174,12 @@ impl Proxy {
             None => won.await,
             Some(deadline) => match timeout_at(deadline, won).await {
                 Ok(won) => won,
-                Err(_) => Err(refusal::too_late().into()),
+                Err(_) => Err(refusal::out_of_time().into()),
             },
         };
         match won {
             Ok(won) => {
-                let explanation = head
-                    .headers
-                    .contains_key(&headers::EXPLAIN)
-                    .then(|| won.explanation());
+                let explanation = won.explanation();
                 let mut response = won.commit(self, record);
                 if let Some((worker, decision)) = explanation {
                     self.explain(response.headers_mut(), &worker, &decision);
@@ -203,45 +191,12 @@ impl Proxy {
     }
 
     /// Admits, asks, places and tries until a worker gives an answer that may be shown.
-    async fn win(&self, accepted: Accepted<'_>, record: &mut Record) -> Result<Won, Refusal> {
+    async fn win(&self, accepted: Accepted, record: &mut Record) -> Result<Won, Refusal> {
         let asked = accepted.admit(self, record)?.ask(self, record).await?;
-        let mut tried = Vec::new();
-        let mut last: Option<Failure> = None;
-        let mut retry = None;
-        loop {
-            let placed = match asked.place(self, &mut tried, record) {
-                Ok(placed) => placed,
-                Err(no_worker) => return Err(Refusal::exhausted(last, no_worker)),
-            };
-            let result = placed.send(self, &asked).await;
-            drop(retry.take());
-            let failure = match result {
-                Ok(sent) => return Ok(asked.won(sent, self)),
-                Err(failure) => failure,
-            };
-            record.attempt_failed();
-            let draw = rand::rng().random();
-            match retry::after(
-                &failure,
-                record.attempts,
-                asked.is_repeatable(),
-                &self.parts.retry,
-                &self.retries,
-                draw,
-            ) {
-                Next::Stop(why) => {
-                    tracing::debug!(why, failure = failure.as_str(), "no further attempt");
-                    return Err(Refusal::of(failure));
-                }
-                Next::Retry { pause, counted } => {
-                    self.parts.metrics.retries.inc();
-                    retry = counted;
-                    last = Some(failure);
-                    if !pause.is_zero() {
-                        sleep(pause).await;
-                    }
-                }
-            }
+        let terms = asked.terms(self);
+        match retry::run(&mut asked.course(self, record), &terms).await {
+            Ok(sent) => Ok(asked.won(sent, self)),
+            Err(lost) => Err(Refusal::of(lost, asked.pool())),
         }
     }
 

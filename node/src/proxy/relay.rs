@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -58,6 +58,7 @@ pub struct Relay {
     record: Record,
     scan: Option<Scan>,
     idle_max: Duration,
+    worker_gone: Duration,
     deadline: Option<Instant>,
     last_event: Instant,
     timer: Pin<Box<Sleep>>,
@@ -66,12 +67,14 @@ pub struct Relay {
 
 impl Relay {
     /// Goes on with an answer that has begun. `idle_max`: longest time without a `data:` event (without a
-    /// byte, when the answer is no event stream). `deadline`: the end of the whole request.
+    /// byte, when the answer is no event stream). `worker_gone`: the same once the worker refuses connections.
+    /// `deadline`: the end of the whole request.
     pub fn new(
         begun: Begun,
         in_flight: InFlight,
         record: Record,
         idle_max: Duration,
+        worker_gone: Duration,
         deadline: Option<Instant>,
     ) -> (http::response::Parts, Self) {
         let now = Instant::now();
@@ -84,6 +87,7 @@ impl Relay {
             record,
             scan: begun.events.then(Scan::default),
             idle_max,
+            worker_gone,
             deadline,
             last_event: now,
             timer: Box::pin(sleep_until(now)),
@@ -141,22 +145,31 @@ impl Relay {
     }
 
     /// The timer runs to the limit that was current when it was armed; only when it fires is the last event's
-    /// time looked at, so that an event costs no timer operation.
+    /// time looked at, so that an event costs no timer operation. It fires often enough to see that the worker's
+    /// port has closed.
     fn poll_limits(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         while self.timer.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
             let idle = self.last_event + self.idle_max;
-            let limit = self.deadline.map_or(idle, |deadline| idle.min(deadline));
-            if limit <= Instant::now() {
-                return self.broke(if limit == idle {
-                    Outcome::WorkerStalled
-                } else {
-                    Outcome::OutOfTime
-                });
+            let worker = self.in_flight.worker();
+            let given_up = worker.given_up_at(self.last_event, self.worker_gone);
+            if idle <= now {
+                return self.broke(Outcome::WorkerStalled);
             }
-            self.timer.as_mut().reset(limit);
+            if given_up.is_some_and(|at| at <= now) {
+                return self.broke(Outcome::WorkerBroke);
+            }
+            if self.deadline.is_some_and(|at| at <= now) {
+                return self.broke(Outcome::OutOfTime);
+            }
+            let limits = [Some(now + self.worker_gone), given_up, self.deadline];
+            let first = limits.into_iter().flatten().min();
+            self.timer
+                .as_mut()
+                .reset(first.map_or(idle, |at| at.min(idle)));
         }
         Poll::Pending
     }
@@ -208,8 +221,14 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // hyper drops a body that it cannot deliver: the client left.
-        if !self.ended {
+        if self.ended {
+            return;
+        }
+        if self.held.is_none() && self.body.is_end_stream() {
+            // hyper asks for no more once as many bytes are there as the head promised.
+            self.finish(&mut Context::from_waker(Waker::noop()));
+        } else {
+            // hyper drops a body that it cannot deliver: the client left.
             self.end(Outcome::ClientLeft);
         }
     }

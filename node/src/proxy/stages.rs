@@ -22,23 +22,26 @@ use http::{HeaderValue, Method, Response, Uri};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use super::attempt::{self, Answer, AttemptLimits, Failure, Outgoing};
+use super::attempt::{self, Answer, AttemptLimits, Outgoing};
 use super::body::{self, BodyLimits, HeldBody};
+use super::budget::Counted;
+use super::failure::Failure;
 use super::question::Question;
 use super::record::{Outcome, Record};
 use super::relay::{Relay, ResponseBody};
-use super::retry::Counted;
+use super::retry::{Course, Terms};
 use super::worker_body::WorkerBody;
 use super::{Proxy, headers, sse};
 use crate::api::error::ErrorKind;
 use crate::api::{ApiError, Endpoint};
+use crate::cluster::Pool;
 use crate::metrics::ReasonLabels;
 use crate::upstream::InFlight;
 
 /// A request for a worker; nothing of its body is read yet.
 #[derive(Debug)]
-pub(super) struct Accepted<'a> {
-    head: &'a Parts,
+pub(super) struct Accepted {
+    head: Parts,
     body: Incoming,
     endpoint: Endpoint,
     deadline: Option<Instant>,
@@ -46,7 +49,7 @@ pub(super) struct Accepted<'a> {
 
 /// A request that this replica has room for.
 #[derive(Debug)]
-pub(super) struct Admitted<'a>(Accepted<'a>);
+pub(super) struct Admitted(Accepted);
 
 /// A request whose body is read: what to ask of placement, and what to send.
 #[derive(Debug)]
@@ -56,8 +59,18 @@ pub(super) struct Asked {
     body: HeldBody,
     endpoint: Endpoint,
     deadline: Option<Instant>,
+    /// The client wants to know about the placement.
+    explained: bool,
     since: Instant,
     _counted: Counted,
+}
+
+/// The way of a request to a worker.
+#[derive(Debug)]
+pub(super) struct ToWorker<'a> {
+    asked: &'a Asked,
+    proxy: &'a Proxy,
+    record: &'a mut Record,
 }
 
 /// A request that counts on a worker, before anything is sent there.
@@ -81,10 +94,10 @@ pub(super) struct Won {
     sent: Sent,
 }
 
-impl<'a> Accepted<'a> {
+impl Accepted {
     /// `deadline`: the end of the whole request.
     pub(super) fn new(
-        head: &'a Parts,
+        head: Parts,
         body: Incoming,
         endpoint: Endpoint,
         deadline: Option<Instant>,
@@ -101,11 +114,7 @@ impl<'a> Accepted<'a> {
     ///
     /// # Errors
     /// 503 when there is none.
-    pub(super) fn admit(
-        self,
-        proxy: &Proxy,
-        record: &mut Record,
-    ) -> Result<Admitted<'a>, ApiError> {
+    pub(super) fn admit(self, proxy: &Proxy, record: &mut Record) -> Result<Admitted, ApiError> {
         match Arc::clone(&proxy.requests).try_acquire_owned() {
             Ok(permit) => {
                 record.admission = Some(permit);
@@ -120,7 +129,7 @@ impl<'a> Accepted<'a> {
     }
 }
 
-impl Admitted<'_> {
+impl Admitted {
     /// Reads the body and what it asks for.
     ///
     /// # Errors
@@ -149,7 +158,12 @@ impl Admitted<'_> {
         record.model = Some(question.pool.label());
         let sent = question.body_of(body.bytes.clone());
         Ok(Asked {
-            outgoing: outgoing(head, sent, question.stream, record.request_id()),
+            explained: head.headers.contains_key(headers::EXPLAIN),
+            outgoing: Outgoing {
+                repeatable: endpoint.needs_model() || head.method == Method::GET,
+                stream: question.stream,
+                ..outgoing(head, sent, record.request_id())
+            },
             question,
             body,
             endpoint,
@@ -161,45 +175,27 @@ impl Admitted<'_> {
 }
 
 impl Asked {
-    /// May a worker see the request twice? A completion costs compute and no more; an unknown path may
-    /// store something.
-    pub(super) fn is_repeatable(&self) -> bool {
-        self.endpoint.needs_model() || self.outgoing.method == Method::GET
+    /// Where the model's workers are.
+    pub(super) fn pool(&self) -> &Pool {
+        &self.question.pool
     }
 
-    /// Chooses a worker that is not in `tried`, puts it there, and counts the request on it.
-    ///
-    /// # Errors
-    /// Nobody is left that may take it.
-    pub(super) fn place(
-        &self,
-        proxy: &Proxy,
-        tried: &mut Vec<usize>,
-        record: &mut Record,
-    ) -> Result<Placed, NoWorker> {
-        let (cluster, metrics) = (&proxy.parts.cluster, &proxy.parts.metrics);
-        loop {
-            let placed = cluster.place(&self.question.pool, &self.question.key, tried)?;
-            if tried.is_empty() {
-                metrics.decided(self.since.elapsed());
-            }
-            let decision = placed.decision;
-            tried.push(decision.worker);
-            let reason = decision.reason.as_str();
-            metrics
-                .placements
-                .get_or_create(&ReasonLabels { reason })
-                .inc();
-            if let Some(in_flight) = InFlight::begin(&placed.worker, &decision) {
-                record.placed(&placed.worker, reason, placed.taken);
-                return Ok(Placed {
-                    in_flight,
-                    decision,
-                });
-            }
-            if let Some(taken) = placed.taken {
-                cluster.knowledge().failed(taken);
-            }
+    /// What its retries have to keep to.
+    pub(super) fn terms<'a>(&self, proxy: &'a Proxy) -> Terms<'a> {
+        Terms {
+            config: &proxy.parts.retry,
+            budget: &proxy.retries,
+            repeatable: self.outgoing.repeatable,
+            deadline: self.deadline,
+        }
+    }
+
+    /// Its way to a worker.
+    pub(super) fn course<'a>(&'a self, proxy: &'a Proxy, record: &'a mut Record) -> ToWorker<'a> {
+        ToWorker {
+            asked: self,
+            proxy,
+            record,
         }
     }
 
@@ -214,16 +210,62 @@ impl Asked {
     }
 }
 
+impl Course for ToWorker<'_> {
+    type Placed = Placed;
+    type Answer = Sent;
+
+    fn place(&mut self, tried: &mut Vec<usize>) -> Result<Placed, NoWorker> {
+        let (cluster, metrics) = (&self.proxy.parts.cluster, &self.proxy.parts.metrics);
+        let asked = self.asked;
+        loop {
+            let placed = cluster.place(&asked.question.pool, &asked.question.key, tried)?;
+            if tried.is_empty() {
+                metrics.decided(asked.since.elapsed());
+            }
+            let decision = placed.decision;
+            tried.push(decision.worker);
+            let reason = decision.reason.as_str();
+            metrics
+                .placements
+                .get_or_create(&ReasonLabels { reason })
+                .inc();
+            if let Some(in_flight) = InFlight::begin(&placed.worker, &decision) {
+                self.record.placed(&placed.worker, reason, placed.taken);
+                return Ok(Placed {
+                    in_flight,
+                    decision,
+                });
+            }
+            if let Some(taken) = placed.taken {
+                cluster.knowledge().failed(taken);
+            }
+        }
+    }
+
+    async fn send(&mut self, placed: Placed, attempt: u32) -> Result<Sent, Failure> {
+        if attempt > 1 {
+            self.proxy.parts.metrics.retries.inc();
+        }
+        let result = placed.send(self.proxy, self.asked).await;
+        if result.is_err() {
+            self.record.attempt_failed();
+        }
+        result
+    }
+}
+
 impl Placed {
     /// Connects, sends, and waits until the answer is known to be one. A failure has been told to the
     /// worker's health when this returns.
     ///
     /// # Errors
     /// See [`Failure`].
-    pub(super) async fn send(mut self, proxy: &Proxy, asked: &Asked) -> Result<Sent, Failure> {
+    async fn send(mut self, proxy: &Proxy, asked: &Asked) -> Result<Sent, Failure> {
         let limits = AttemptLimits {
             connect: proxy.parts.timeouts.connect,
-            first_token: self.first_token_by(proxy, asked.deadline),
+            first_token: self.first_token_by(proxy),
+            deadline: asked.deadline,
+            worker_gone: proxy.parts.timeouts.worker_gone,
             held_bytes: proxy.parts.limits.event_line_bytes.as_usize(),
         };
         let worker = Arc::clone(self.in_flight.worker());
@@ -235,39 +277,42 @@ impl Placed {
                 placed: self,
             }),
             Err(failure) => {
-                // The whole request's deadline may have come first; it says nothing about the worker.
-                let in_time = asked.deadline.is_none_or(|end| limits.first_token < end);
-                if matches!(failure, Failure::Late) && in_time {
+                if matches!(failure, Failure::Late) {
                     self.in_flight.stalled(self.in_flight.begun());
                 }
                 self.in_flight.end(failure.verdict());
                 if failure.is_broken_connection() {
                     worker.unreachable();
                 }
+                if let Some(pause) = failure.pause() {
+                    let pause = pause.min(proxy.parts.retry.worker_pause_max);
+                    worker.paused_until.extend(Instant::now() + pause);
+                }
                 Err(failure)
             }
         }
     }
 
-    /// A long prompt takes longer to compute; the whole request's deadline still holds.
-    fn first_token_by(&self, proxy: &Proxy, deadline: Option<Instant>) -> Instant {
+    /// A long prompt takes longer to compute.
+    fn first_token_by(&self, proxy: &Proxy) -> Instant {
         let timeouts = &proxy.parts.timeouts;
         let per_token = timeouts.first_token_per_1k.as_secs_f64() / 1000.0;
         let tokens = f64::from(self.decision.prompt_tokens);
         let for_prompt = Duration::from_secs_f64(per_token * tokens);
-        let by = Instant::now() + timeouts.first_token + for_prompt;
-        deadline.map_or(by, |deadline| by.min(deadline))
+        Instant::now() + timeouts.first_token + for_prompt
     }
 }
 
 impl Won {
-    /// The worker's name and the decision for it.
-    pub(super) fn explanation(&self) -> (Arc<str>, Decision) {
+    /// The worker's name and the decision for it, if the client wants to know.
+    pub(super) fn explanation(&self) -> Option<(Arc<str>, Decision)> {
         let placed = &self.sent.placed;
-        (
-            Arc::clone(&placed.in_flight.worker().label),
-            placed.decision,
-        )
+        self.asked.explained.then(|| {
+            (
+                Arc::clone(&placed.in_flight.worker().label),
+                placed.decision,
+            )
+        })
     }
 
     /// The point of no return: from here on the answer belongs to this worker.
@@ -294,9 +339,12 @@ impl Won {
             }
             Answer::Begun(begun) => {
                 record.status = Some(begun.parts.status);
-                let idle_max = proxy.parts.timeouts.inter_token;
+                let (idle, gone) = (
+                    proxy.parts.timeouts.inter_token,
+                    proxy.parts.timeouts.worker_gone,
+                );
                 let deadline = self.asked.deadline;
-                let (parts, relay) = Relay::new(*begun, in_flight, record, idle_max, deadline);
+                let (parts, relay) = Relay::new(*begun, in_flight, record, idle, gone, deadline);
                 Response::from_parts(parts, ResponseBody::Relay(Box::new(relay)))
             }
         }
@@ -304,20 +352,21 @@ impl Won {
 }
 
 /// The request as every worker gets it.
-fn outgoing(head: &Parts, body: WorkerBody, stream: bool, id: &HeaderValue) -> Outgoing {
-    let mut headers = head.headers.clone();
+fn outgoing(head: Parts, body: WorkerBody, id: &HeaderValue) -> Outgoing {
+    let mut headers = head.headers;
     headers::clean_request(&mut headers);
     headers.insert(headers::REQUEST_ID, id.clone());
     Outgoing {
-        method: head.method.clone(),
+        method: head.method,
         // A client may send an absolute URI; workers get its path.
         target: head
             .uri
-            .path_and_query()
-            .cloned()
+            .into_parts()
+            .path_and_query
             .map_or_else(Uri::default, Uri::from),
         headers,
         body,
-        stream,
+        stream: false,
+        repeatable: false,
     }
 }

@@ -4,6 +4,7 @@
 //! worker for a token (`revive`): neither can delay a probe. Most replicas leave most workers to others (`duty`).
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
@@ -115,7 +116,9 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify) {
 
 /// Ok for a 2xx, else what a person should know.
 async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), String> {
-    match get(worker, &parts.config.path).await {
+    let result = get(worker, &parts.config.path).await;
+    worker.connected(&result.as_ref().map_err(io_kind));
+    match result {
         Ok(response) if response.status().is_success() => Ok(()),
         Ok(response) => Err(format!("it answered {}", response.status())),
         // With its causes: what TLS or the rule of `workers.allow` says is the last of them.
@@ -126,4 +129,12 @@ async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), String> {
 async fn get(worker: &Worker, path: &str) -> anyhow::Result<reqwest::Response> {
     let request = worker.reach.get(&worker.address, path).await?;
     Ok(request.send().await?)
+}
+
+/// The kind of the socket's error that a check failed with.
+fn io_kind(error: &anyhow::Error) -> io::Error {
+    let io = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<io::Error>());
+    io.map_or(io::ErrorKind::Other, io::Error::kind).into()
 }

@@ -2,6 +2,7 @@
 //!
 //! A changed weight or state makes a new fleet around the same `Worker`; a changed address makes a new one.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use rustls::pki_types::ServerName;
 use tokio::time::Instant;
 
 use super::health::Health;
+use super::moment::Moment;
 use super::pool::IdlePool;
 use super::reach::Reach;
 
@@ -111,6 +113,10 @@ pub struct Worker {
     born: Instant,
     /// Milliseconds from `born` to its latest metrics; 0: none yet.
     scraped_ms: AtomicU64,
+    /// Until then it asked not to be sent anything (`Retry-After`).
+    pub paused_until: Moment,
+    /// Since then nobody has listened on its port.
+    pub refuses_since: Moment,
 }
 
 impl Worker {
@@ -138,7 +144,37 @@ impl Worker {
             cache_tokens: AtomicU64::new(0),
             born: Instant::now(),
             scraped_ms: AtomicU64::new(0),
+            paused_until: Moment::default(),
+            refuses_since: Moment::default(),
         }
+    }
+
+    /// How much longer it wants to be left alone.
+    pub fn pause(&self) -> Option<Duration> {
+        let left = self
+            .paused_until
+            .get()?
+            .checked_duration_since(Instant::now())?;
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Tells what became of a connection to it. A port that refuses says that the process is gone or is
+    /// leaving: vLLM told to stop closes its port first and then leaves open streams without a byte or an end.
+    pub fn connected<T>(&self, result: &io::Result<T>) {
+        match result {
+            Ok(_) => self.refuses_since.clear(),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                self.refuses_since.begin(Instant::now());
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// When an answer ends of which nothing has come since `heard`: `patience` after its worker began to
+    /// refuse connections. `None` while it accepts them.
+    pub fn given_up_at(&self, heard: Instant, patience: Duration) -> Option<Instant> {
+        let since = self.refuses_since.get()?;
+        Some(since.max(heard) + patience)
     }
 
     /// It has told its metrics.

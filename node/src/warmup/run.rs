@@ -238,6 +238,8 @@ impl WarmUps {
         let limits = AttemptLimits {
             connect,
             first_token: by.min(Instant::now() + self.parts.config.limit / 2),
+            deadline: None,
+            worker_gone: self.parts.timeouts.worker_gone,
             held_bytes: HELD_BYTES,
         };
         let outgoing = self.outgoing(&planned);
@@ -265,6 +267,7 @@ impl WarmUps {
             headers,
             body: WorkerBody::unchanged(planned.prompt.body.clone()),
             stream: false,
+            repeatable: true,
         }
     }
 

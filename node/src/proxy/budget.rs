@@ -1,0 +1,170 @@
+//! How many retries a replica may make: a token bucket, so that an overload is not multiplied.
+//!
+//! After Finagle's `RetryBudget`: each request pays in a share of a token, a retry takes a whole one. The
+//! bucket holds as much as Envoy's retry budget allows at once: that share of the requests in progress, with
+//! a floor. A retry that is answered gives its token back. So while one worker of many fails, only the number
+//! of retries at once is limited; when all fail, retries are never more than that share of all requests,
+//! and the floor.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::config::RetryConfig;
+
+/// Parts of a token that are counted.
+const TOKEN: u64 = 1_000;
+
+/// The retries of one replica.
+#[derive(Debug)]
+pub(super) struct Budget {
+    /// What a request pays in, in parts of a token.
+    share: u64,
+    /// What the bucket holds at least when it is full.
+    floor: u64,
+    requests: AtomicU32,
+    tokens: AtomicU64,
+}
+
+/// Counts one request while it lasts.
+#[derive(Debug)]
+pub(super) struct Counted(Arc<Budget>);
+
+/// The token of one retry. Dropping it gives it back: the retry was answered, or nobody waits for it.
+#[derive(Debug)]
+pub(super) struct Loan(Option<Arc<Budget>>);
+
+impl Budget {
+    /// A full bucket.
+    pub(super) fn new(config: &RetryConfig) -> Self {
+        let floor = u64::from(config.budget_floor) * TOKEN;
+        Self {
+            share: (config.budget * TOKEN as f64).round() as u64,
+            floor,
+            requests: AtomicU32::new(0),
+            tokens: AtomicU64::new(floor),
+        }
+    }
+
+    fn full(&self) -> u64 {
+        let requests = u64::from(self.requests.load(Ordering::Relaxed));
+        self.floor.max(requests * self.share)
+    }
+
+    fn pay_in(&self, parts: u64) {
+        let full = self.full();
+        // Mostly the bucket is full, and nothing is written.
+        let _ = self
+            .tokens
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+                let then = (now + parts).min(full);
+                (then != now).then_some(then)
+            });
+    }
+
+    /// Counts a request from now on.
+    pub(super) fn request(self: &Arc<Self>) -> Counted {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.pay_in(self.share);
+        Counted(Arc::clone(self))
+    }
+
+    /// Takes a token for a retry, if there is one.
+    pub(super) fn lend(self: &Arc<Self>) -> Option<Loan> {
+        let full = self.full();
+        self.tokens
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+                now.min(full).checked_sub(TOKEN)
+            })
+            .ok()
+            .map(|_| Loan(Some(Arc::clone(self))))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Loan {
+    /// The retry did not help: its token is gone.
+    pub(super) fn spend(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        if let Some(budget) = self.0.take() {
+            budget.pay_in(TOKEN);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget() -> Arc<Budget> {
+        Arc::new(Budget::new(&RetryConfig::default()))
+    }
+
+    fn all(budget: &Arc<Budget>) -> Vec<Loan> {
+        std::iter::from_fn(|| budget.lend()).collect()
+    }
+
+    #[test]
+    fn retries_at_once_are_a_share_of_requests_at_once_with_a_floor() {
+        let budget = budget();
+        let few = all(&budget);
+        assert_eq!(few.len(), 3);
+        drop(few);
+        let requests: Vec<_> = (0..100).map(|_| budget.request()).collect();
+        let many = all(&budget);
+        assert_eq!(many.len(), 20);
+        drop(many);
+        assert_eq!(
+            all(&budget).len(),
+            20,
+            "what is given back can be lent again"
+        );
+        drop(requests);
+        assert_eq!(all(&budget).len(), 3, "without requests the floor is left");
+    }
+
+    #[test]
+    fn retries_that_do_not_help_are_a_share_of_all_requests() {
+        let budget = budget();
+        let mut spent = 0;
+        for number in 1..=1_000_u32 {
+            let _request = budget.request();
+            while let Some(loan) = budget.lend() {
+                loan.spend();
+                spent += 1;
+            }
+            assert!(f64::from(spent) <= 3.0 + 0.2 * f64::from(number));
+        }
+        assert!(spent >= 200, "{spent} of at most 203");
+    }
+
+    #[test]
+    fn retries_that_help_are_not_limited_over_time() {
+        let budget = budget();
+        for _ in 0..1_000 {
+            let _request = budget.request();
+            drop(budget.lend().expect("the last one was given back"));
+        }
+    }
+
+    #[test]
+    fn no_budget_is_no_retry() {
+        let config = RetryConfig {
+            budget: 0.0,
+            budget_floor: 0,
+            ..RetryConfig::default()
+        };
+        let budget = Arc::new(Budget::new(&config));
+        let _requests: Vec<_> = (0..100).map(|_| budget.request()).collect();
+        assert!(budget.lend().is_none());
+    }
+}

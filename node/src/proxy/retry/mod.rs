@@ -1,0 +1,161 @@
+//! May a failed attempt be followed by another? One place decides, before a byte has reached the client.
+//!
+//! A worker that is gone computes nothing more: another try after a refused or reset connection costs no budget,
+//! once per request and worker (each worker is tried once). Everything else has to fit the [`Budget`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use grapevine_placement::NoWorker;
+use rand::Rng;
+use tokio::time::{Instant, sleep};
+
+use super::attempt::Failure;
+use super::budget::{Budget, Loan};
+use crate::config::RetryConfig;
+
+/// The way of one request to a worker, as far as retries know it.
+pub(super) trait Course {
+    /// A request that counts on a worker.
+    type Placed;
+    /// An answer that the client will see.
+    type Answer;
+
+    /// Chooses a worker that is not in `tried`, and adds it there.
+    ///
+    /// # Errors
+    /// Nobody is left that may take it.
+    fn place(&mut self, tried: &mut Vec<usize>) -> Result<Self::Placed, NoWorker>;
+
+    /// Tries that worker. `attempt` counts from 1.
+    ///
+    /// # Errors
+    /// See [`Failure`]; nothing has reached the client then.
+    async fn send(&mut self, placed: Self::Placed, attempt: u32) -> Result<Self::Answer, Failure>;
+}
+
+/// What a request's retries have to keep to.
+#[derive(Debug)]
+pub(super) struct Terms<'a> {
+    pub(super) config: &'a RetryConfig,
+    pub(super) budget: &'a Arc<Budget>,
+    /// May a worker see the request twice? A completion costs compute and no more; an unknown path may
+    /// store something.
+    pub(super) repeatable: bool,
+    /// End of the whole request.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// All attempts are over, and there is no answer.
+#[derive(Debug)]
+pub(super) enum Lost {
+    /// Nobody could be asked.
+    Unplaced(NoWorker),
+    /// How the last attempt failed.
+    Failed(Failure),
+}
+
+/// Tries one worker after another until one answers.
+///
+/// # Errors
+/// Why the last one did not.
+pub(super) async fn run<C: Course>(course: &mut C, terms: &Terms<'_>) -> Result<C::Answer, Lost> {
+    let mut tried = Vec::new();
+    let mut attempts = 0;
+    let mut last = None;
+    let mut loan: Option<Loan> = None;
+    loop {
+        let placed = match (course.place(&mut tried), last.take()) {
+            (Ok(placed), _) => placed,
+            (Err(_), Some(failure)) => return Err(Lost::Failed(failure)),
+            (Err(nobody), None) => return Err(Lost::Unplaced(nobody)),
+        };
+        attempts += 1;
+        let failure = match course.send(placed, attempts).await {
+            Ok(answer) => return Ok(answer),
+            Err(failure) => failure,
+        };
+        if let Some(loan) = loan.take() {
+            loan.spend();
+        }
+        let draw = rand::rng().random();
+        match next(&failure, attempts, terms, Instant::now(), draw) {
+            Next::Stop(why) => {
+                tracing::debug!(why, failure = failure.as_str(), "no further attempt");
+                return Err(Lost::Failed(failure));
+            }
+            Next::Retry { pause, loan: lent } => {
+                loan = lent;
+                last = Some(failure);
+                if !pause.is_zero() {
+                    sleep(pause).await;
+                }
+            }
+        }
+    }
+}
+
+/// What to do after a failed attempt.
+#[derive(Debug)]
+enum Next {
+    /// Give the client the failure.
+    Stop(&'static str),
+    /// Try another worker after a pause.
+    Retry {
+        /// Zero for a worker that was full or not there.
+        pause: Duration,
+        /// What it takes from the budget; `None` for a free retry.
+        loan: Option<Loan>,
+    },
+}
+
+/// Decides after `attempts` tries. `draw` in 0..1 spreads the pauses.
+fn next(failure: &Failure, attempts: u32, terms: &Terms<'_>, now: Instant, draw: f64) -> Next {
+    let config = terms.config;
+    if !config.enabled {
+        return Next::Stop("retries are disabled");
+    }
+    if attempts >= config.max_attempts.get() {
+        return Next::Stop("attempts exhausted");
+    }
+    if matches!(failure, Failure::OutOfTime) {
+        return Next::Stop("the request's time is over");
+    }
+    if failure.is_unsent() || (failure.is_free() && terms.repeatable) {
+        return Next::Retry {
+            pause: Duration::ZERO,
+            loan: None,
+        };
+    }
+    if !terms.repeatable {
+        return Next::Stop("the request may not be repeated");
+    }
+    let pause = if failure.is_back_pressure() {
+        Duration::ZERO
+    } else {
+        backoff(config, attempts, draw)
+    };
+    if terms
+        .deadline
+        .is_some_and(|deadline| now + pause >= deadline)
+    {
+        return Next::Stop("the request's time would be over before the next attempt");
+    }
+    match terms.budget.lend() {
+        Some(loan) => Next::Retry {
+            pause,
+            loan: Some(loan),
+        },
+        None => Next::Stop("retry budget exhausted"),
+    }
+}
+
+fn backoff(config: &RetryConfig, attempts: u32, draw: f64) -> Duration {
+    let exponent = i32::try_from(attempts.saturating_sub(1)).unwrap_or(i32::MAX);
+    let grown = config.initial_backoff.as_secs_f64() * config.backoff_multiplier.powi(exponent);
+    let capped = grown.min(config.max_backoff.as_secs_f64());
+    Duration::from_secs_f64(capped * (1.0 + config.jitter * (2.0 * draw - 1.0)).max(0.0))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! Workers whose answers are odd, hostile, or none that HTTP knows.
+
+use grapevine_testbed::fake_worker::{BadSse, Canned, Fault, Rule};
+use grapevine_tests::chat::{self, Ending, chat, streamed};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1::{self, Connection, request};
+
+use crate::errors::assert_error;
+use crate::house::{House, quick};
+
+const CHATS: &str = "/v1/chat/completions";
+
+fn canned(status: u16, headers: &[(&str, &str)]) -> Fault {
+    let headers = headers.iter().map(|&(n, v)| (n.to_owned(), v.to_owned()));
+    let reply = Canned {
+        status,
+        headers: headers.collect(),
+        body: Some(String::new()),
+        repeat: 1,
+        gzip: false,
+    };
+    Fault {
+        reply: Some(reply),
+        ..Fault::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_answer_is_a_502_or_another_workers_answer() {
+    let faults = [
+        (
+            "a head of 100 KiB",
+            Fault {
+                header_bytes: 100 << 10,
+                ..Fault::default()
+            },
+        ),
+        (
+            "a million early hints",
+            Fault {
+                early_hints: 1_000_000,
+                ..Fault::default()
+            },
+        ),
+        (
+            "another protocol",
+            canned(101, &[("connection", "upgrade"), ("upgrade", "websocket")]),
+        ),
+    ];
+    let patient = || Plan::default().set("breaker.enabled", "false");
+    let alone = House::of(patient(), vec![quick()]).await;
+    let pair = House::of(patient(), vec![quick(); 2]).await;
+    for (what, fault) in faults {
+        let rule = Rule::next(2, fault.clone());
+        alone.workers[0].add_rule(rule).expect("room for a rule");
+        for body in [chat(what, 1), streamed(what, 1)] {
+            let answer = http1::post(alone.data(), CHATS, &body).await;
+            println!("{what}: {}", answer.text());
+            assert_error(&answer, 502, "upstream_failed");
+        }
+        let answer = http1::post(alone.data(), CHATS, &chat(what, 1)).await;
+        assert_eq!(answer.head.status, 200, "{what}: {}", answer.text());
+
+        let body = streamed(what, 1);
+        let home = pair.home(&body).await;
+        let rule = Rule::next(1, fault);
+        pair.workers[home].add_rule(rule).expect("room for a rule");
+        let outcome = chat::stream(pair.data(), &body).await;
+        assert_eq!(outcome.ending, Ending::Done, "{what}: {outcome:?}");
+        assert_eq!(outcome.worker, Some(pair.workers[1 - home].url()), "{what}");
+    }
+    alone.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_up_to_the_limit_and_some_hints_pass() {
+    let house = House::new(1).await;
+    let fault = Fault {
+        header_bytes: 48 << 10,
+        early_hints: 50,
+        ..Fault::default()
+    };
+    for body in [chat("large", 3), streamed("large", 3)] {
+        let rule = Rule::next(1, fault.clone());
+        house.workers[0].add_rule(rule).expect("room for a rule");
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_tunnels_through_an_upgrade() {
+    let house = House::new(1).await;
+    let fault = canned(101, &[("connection", "upgrade"), ("upgrade", "websocket")]);
+    house.workers[0]
+        .add_rule(Rule::always(fault))
+        .expect("room for a rule");
+    let asked = [("connection", "upgrade"), ("upgrade", "websocket")];
+    for path in [CHATS, "/tokenize"] {
+        let mut client = Connection::open(house.data()).await;
+        let body = chat("tunnel", 1).to_string();
+        let bytes = request("POST", path, &asked, body.as_bytes());
+        client.send(&bytes).await.expect("taken");
+        let answer = client.response().await.expect("answered");
+        assert_error(&answer, 502, "upstream_failed");
+    }
+    let log = house.workers[0].log();
+    let upgrades = log.iter().flat_map(|entry| &entry.headers);
+    let upgrades = upgrades.filter(|(name, _)| name.eq_ignore_ascii_case("upgrade"));
+    assert_eq!(upgrades.count(), 0, "nobody is asked for another protocol");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compressed_answers_pass_unopened() {
+    let house = House::new(1).await;
+    let bomb = Fault {
+        reply: Some(Canned {
+            status: 200,
+            headers: vec![("content-type".into(), "application/json".into())],
+            body: Some(" ".repeat(1 << 20)),
+            repeat: 8,
+            gzip: true,
+        }),
+        ..Fault::default()
+    };
+    house.workers[0]
+        .add_rule(Rule::always(bomb))
+        .expect("room for a rule");
+    let direct = http1::post(house.workers[0].addr(), CHATS, &chat("bomb", 1)).await;
+    house.workers[0].reset();
+    let before = house.cluster.replicas[0].process().resident_kib();
+    for body in [chat("bomb", 1), streamed("bomb", 1)] {
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_eq!(answer.head.status, 200);
+        assert_eq!(answer.head.header("content-encoding"), Some("gzip"));
+        assert!(answer.body == direct.body, "byte for byte");
+    }
+    let grown = house.cluster.replicas[0]
+        .process()
+        .resident_kib()
+        .saturating_sub(before);
+    println!(
+        "8 MiB in {} KiB of gzip, twice: resident size grew by {grown} KiB",
+        direct.body.len() >> 10
+    );
+    assert!(grown < 6 << 10, "{grown} KiB: it was opened");
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let whole = metrics.sum("grapevine_requests_total", "outcome=\"success\"");
+    assert_eq!(whole, 2.0, "a length is as good an end as any");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_ends_without_its_mark_is_incomplete_and_harms_nobody() {
+    let plan = Plan::default().set("breaker.failure_threshold", "1");
+    let house = House::of(plan, vec![quick()]).await;
+    let no_done = Rule::next(3, Fault::sse(BadSse::NoDone));
+    house.workers[0].add_rule(no_done).expect("room for a rule");
+    for number in 0..3 {
+        let body = streamed(&format!("question {number}"), 3);
+        let outcome = chat::stream(house.data(), &body).await;
+        assert_eq!(
+            outcome.ending,
+            Ending::Silent,
+            "passed as it came: {outcome:?}"
+        );
+        assert!(!outcome.text().is_empty());
+    }
+    let whole = chat::stream(house.data(), &streamed("question 0", 3)).await;
+    assert_eq!(whole.ending, Ending::Done, "no breaker opened: {whole:?}");
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let incomplete = metrics.sum("grapevine_requests_total", "outcome=\"incomplete\"");
+    assert_eq!(incomplete, 3.0);
+    house.close().await;
+}

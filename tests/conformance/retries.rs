@@ -1,0 +1,349 @@
+//! What is tried again, how often, and what a client hears when nothing helps.
+
+use std::time::Duration;
+
+use grapevine_testbed::fake_worker::{
+    Canned, Config, EngineConfig, Fault, How, Point, Rule, StopMode,
+};
+use grapevine_tests::chat::{self, Ending, MODEL, Stream, chat, streamed};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1::{self, Response};
+use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::errors::assert_error;
+use crate::house::{House, quick};
+use crate::unreachable::closed_port;
+
+const CHATS: &str = "/v1/chat/completions";
+
+fn no_budget() -> Plan {
+    Plan::default()
+        .set("retry.budget", "0.0")
+        .set("retry.budget_floor", "0")
+}
+
+/// A refusal that says when to come back.
+fn refusal(status: u16, retry_after: &str) -> Fault {
+    let header = ("retry-after".to_owned(), retry_after.to_owned());
+    let reply = Canned {
+        status,
+        headers: vec![header],
+        body: None,
+        repeat: 1,
+        gzip: false,
+    };
+    Fault {
+        reply: Some(reply),
+        ..Fault::default()
+    }
+}
+
+fn retry_after(answer: &Response) -> u64 {
+    let value = answer.head.header("retry-after");
+    let value = value.unwrap_or_else(|| panic!("no Retry-After: {:?}", answer.head));
+    value.parse().expect("whole seconds")
+}
+
+/// Requests that all workers have seen.
+fn seen(house: &House) -> u64 {
+    let seen = house.workers.iter().map(|worker| worker.stats().requests);
+    seen.sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_refusals_is_not_multiplied() {
+    const CLIENTS: u64 = 16;
+    const EACH: u64 = 25;
+    let house = House::new(4).await;
+    for worker in &house.workers {
+        let full = Rule::always(Fault::status(503));
+        worker.add_rule(full).expect("room for a rule");
+    }
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS {
+        let data = house.data();
+        clients.spawn(async move {
+            for number in 0..EACH {
+                let body = chat(&format!("client {client} request {number}"), 1);
+                let answer = http1::post(data, CHATS, &body).await;
+                assert_eq!(answer.head.status, 503, "{}", answer.text());
+                assert_eq!(retry_after(&answer), 1);
+            }
+        });
+    }
+    clients.join_all().await;
+    let (requests, attempts) = (CLIENTS * EACH, seen(&house));
+    println!("{requests} requests that every worker refuses: {attempts} attempts");
+    assert!(attempts >= requests);
+    assert!(
+        attempts as f64 <= 1.2 * requests as f64 + 3.0,
+        "{attempts} attempts of {requests} requests"
+    );
+    for worker in &house.workers {
+        worker.clear_rules();
+    }
+    let answer = http1::post(house.data(), CHATS, &chat("after the storm", 1)).await;
+    assert_eq!(answer.head.status, 200, "over at once: {}", answer.text());
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_say_when_are_left_alone_until_then() {
+    let house = House::new(2).await;
+    for (worker, after) in house.workers.iter().zip(["90", "30"]) {
+        let rule = Rule::next(1, refusal(503, after));
+        worker.add_rule(rule).expect("room for a rule");
+    }
+    let first = http1::post(house.data(), CHATS, &chat("first", 1)).await;
+    assert_eq!(first.head.status, 503, "{}", first.text());
+    assert!((1..=30).contains(&retry_after(&first)), "{:?}", first.head);
+    assert_eq!(seen(&house), 2, "each was asked once");
+    for number in 0..20 {
+        let body = streamed(&format!("question {number}"), 1);
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_error(&answer, 503, "no_worker_available");
+        assert!(
+            (1..=30).contains(&retry_after(&answer)),
+            "{:?}",
+            answer.head
+        );
+    }
+    assert_eq!(seen(&house), 2, "nobody was asked again");
+    let workers = house.cluster.replicas[0].admin().workers().await;
+    assert!(workers.iter().all(|worker| worker.health == "healthy"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_ends_and_one_worker_that_pauses_harms_nobody() {
+    let house = House::new(2).await;
+    let body = chat("asked twice", 1);
+    let home = house.home(&body).await;
+    let rule = Rule::next(1, refusal(429, "2"));
+    house.workers[home].add_rule(rule).expect("room for a rule");
+    for _ in 0..10 {
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    // Asked once and left alone, unless the machine took two seconds for these ten.
+    println!("asked {} of 10 times", house.workers[home].stats().requests);
+    eventually(LIMIT, "it is asked again", async || {
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        let complete = house.workers[home].stats().complete;
+        (complete > 1)
+            .then_some(())
+            .ok_or_else(|| format!("{complete} answers"))
+    })
+    .await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_worker_costs_many_requests_at_once_no_budget() {
+    let (_bound, dead) = closed_port();
+    let plan = no_budget().worker(&dead, &[MODEL]);
+    let house = House::of(plan, vec![quick(); 2]).await;
+    let mut requests = JoinSet::new();
+    for number in 0..96 {
+        let data = house.data();
+        requests.spawn(async move {
+            let outcome = chat::stream(data, &streamed(&format!("question {number}"), 1)).await;
+            assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
+        });
+    }
+    requests.join_all().await;
+
+    // A failure that the worker caused itself does cost: it is what the client gets.
+    let body = chat("sick", 1);
+    let home = house.home(&body).await;
+    let sick = Rule::next(1, Fault::status(500));
+    house.workers[home].add_rule(sick).expect("room for a rule");
+    let answer = http1::post(house.data(), CHATS, &body).await;
+    assert_eq!(answer.head.status, 500, "{}", answer.text());
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_have_been_done_is_not_done_twice() {
+    let house = House::new(1).await;
+    let worker = &house.workers[0];
+    let cut = || Rule::next(1, Fault::stop(Point::Head(0), How::Fin));
+    let once = json!({ "model": MODEL, "prompt": "once" });
+    let tokenize = || http1::post(house.data(), "/tokenize", &once);
+    assert_eq!(
+        tokenize().await.head.status,
+        200,
+        "leaves an idle connection"
+    );
+    worker.reset();
+    worker.add_rule(cut()).expect("room for a rule");
+    assert_error(&tokenize().await, 502, "upstream_failed");
+    assert_eq!(seen(&house), 1, "an unknown path may store something");
+
+    // A chat computes and no more: it may be sent again on a new connection.
+    eventually(LIMIT, "served again", async || {
+        let answer = http1::post(house.data(), CHATS, &chat("before", 1)).await;
+        let status = answer.head.status;
+        (status == 200)
+            .then_some(())
+            .ok_or_else(|| status.to_string())
+    })
+    .await;
+    worker.reset();
+    worker.add_rule(cut()).expect("room for a rule");
+    let answer = http1::post(house.data(), CHATS, &chat("twice", 1)).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    assert_eq!(seen(&house), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_deadline_holds_over_all_attempts() {
+    // Silence: the deadline itself ends it, whatever is left of first-token limits.
+    let plan = Plan::default()
+        .set("timeouts.whole_request", "\"1s\"")
+        .set("breaker.failure_threshold", "1");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    for worker in &house.workers {
+        let silent = Rule::always(Fault::never_answer());
+        worker.add_rule(silent).expect("room for a rule");
+    }
+    for body in [chat("silence", 1), streamed("silence", 1)] {
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        let error = assert_error(&answer, 504, "upstream_timeout");
+        let message = error["message"].as_str().expect("a text");
+        assert!(message.contains("whole request"), "{message}");
+    }
+    assert_eq!(seen(&house), 2, "nobody was asked when time was over");
+    for worker in &house.workers {
+        worker.clear_rules();
+    }
+    let answer = http1::post(house.data(), CHATS, &chat("after", 1)).await;
+    assert_eq!(
+        answer.head.status,
+        200,
+        "no breaker opened: {}",
+        answer.text()
+    );
+    house.close().await;
+
+    // A pause that would end after the deadline is not begun: the worker's word comes at once, and no 504.
+    let plan = Plan::default()
+        .set("timeouts.whole_request", "\"30s\"")
+        .set("retry.initial_backoff", "\"60s\"")
+        .set("retry.max_backoff", "\"60s\"");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    for worker in &house.workers {
+        let sick = Rule::always(Fault::status(500));
+        worker.add_rule(sick).expect("room for a rule");
+    }
+    let answer = http1::post(house.data(), CHATS, &chat("sick", 1)).await;
+    assert_eq!(answer.head.status, 500, "{}", answer.text());
+    assert_eq!(seen(&house), 1);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_worker_is_left_for_another_in_time() {
+    let plan = Plan::default()
+        .set("timeouts.first_token", "\"300ms\"")
+        .set("timeouts.first_token_per_1k", "\"0s\"");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    let body = streamed("silence", 1);
+    let home = house.home(&body).await;
+    let silent = Rule::next(1, Fault::never_answer());
+    house.workers[home]
+        .add_rule(silent)
+        .expect("room for a rule");
+    let outcome = chat::stream(house.data(), &body).await;
+    assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
+    assert_eq!(outcome.worker, Some(house.workers[1 - home].url()));
+    for worker in &house.workers {
+        let silent = Rule::always(Fault::never_answer());
+        worker.add_rule(silent).expect("room for a rule");
+    }
+    let answer = http1::post(house.data(), CHATS, &chat("all are silent", 1)).await;
+    let error = assert_error(&answer, 504, "upstream_timeout");
+    let message = error["message"].as_str().expect("a text");
+    assert!(message.contains("first token"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_of_a_worker_that_is_told_to_stop_do_not_wait_for_their_limits() {
+    let plan = no_budget().set("timeouts.worker_gone", "\"300ms\"");
+    let slow = Config {
+        engine: EngineConfig {
+            step_base: Duration::from_millis(100),
+            ..quick().engine
+        },
+        ..quick()
+    };
+    let house = House::of(plan, vec![slow; 2]).await;
+    let body = streamed("to be continued", 10_000);
+    let home = house.home(&body).await;
+    let leaving = &house.workers[home];
+    let mut begun = Stream::open(house.data(), &body).await.expect("taken");
+    begun.read_events(2).await.expect("it goes on");
+
+    // A second one waits for its first token and has shown nothing.
+    let waits = Rule::next(1, Fault::never_answer());
+    leaving.add_rule(waits).expect("room for a rule");
+    let data = house.data();
+    let waiting = tokio::spawn(async move {
+        let body = streamed("to be continued", 2);
+        chat::stream(data, &body).await
+    });
+    eventually(LIMIT, "it has both", async || {
+        let requests = leaving.stats().requests;
+        (requests == 2)
+            .then_some(())
+            .ok_or_else(|| requests.to_string())
+    })
+    .await;
+    leaving.terminate(StopMode::Hang);
+    let outcome = begun.finish().await;
+    let Ending::ErrorEvent(error) = &outcome.ending else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(error["code"], "upstream_broke");
+    let moved = waiting.await.expect("no panic");
+    assert_eq!(moved.ending, Ending::Done, "{moved:?}");
+    assert_eq!(moved.worker, Some(house.workers[1 - home].url()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_drains_is_left_alone_at_no_cost() {
+    let house = House::of(no_budget(), vec![quick(); 2]).await;
+    let body = chat("where to", 1);
+    let home = house.home(&body).await;
+    let drains = StopMode::Drain(Duration::from_secs(60));
+    let held = Stream::open(house.data(), &streamed("where to", 10_000)).await;
+    house.workers[home].terminate(drains);
+    for _ in 0..20 {
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_unknown_form_are_answered_by_the_worker() {
+    let house = House::new(1).await;
+    for messages in [json!(7), json!({ "role": "user", "content": "no list" })] {
+        let body = json!({ "model": MODEL, "messages": messages });
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        let direct = http1::post(house.workers[0].addr(), CHATS, &body).await;
+        println!("{messages}: {}", answer.text());
+        assert_eq!(answer.head.status, 400, "{}", answer.text());
+        assert_eq!(answer.text(), direct.text(), "vLLM's own words");
+        let body = json!({ "model": "other", "messages": messages });
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_error(&answer, 404, "model_not_found");
+    }
+    let numbers = json!([{ "role": "user", "content": 7 }]);
+    let body = json!({ "model": MODEL, "messages": numbers });
+    let answer = http1::post(house.data(), CHATS, &body).await;
+    let direct = http1::post(house.workers[0].addr(), CHATS, &body).await;
+    assert_eq!(answer.head.status, direct.head.status);
+}
