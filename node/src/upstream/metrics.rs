@@ -11,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::Worker;
+use super::revive::TOKEN_PROBE_RESULTS;
 use crate::metrics::{ModelLabels, ResultLabels, WorkerLabels};
 
 /// A worker and what its health became.
@@ -40,6 +41,10 @@ impl HealthMetrics {
     /// Registers them.
     pub fn register(r: &mut Registry) -> Self {
         let metrics = Self::default();
+        // From the start, so that a count of 0 is told from none.
+        for result in TOKEN_PROBE_RESULTS {
+            drop(metrics.token_probes.get_or_create(&ResultLabels { result }));
+        }
         r.register(
             "worker_healthy",
             "1 when health checks pass",
@@ -159,8 +164,6 @@ impl HealthMetrics {
         drop(self.slow_start.get_or_create(&labels));
         drop(self.changes.get_or_create(&change(worker, Claim::Good)));
         self.show_panic([("m".into(), false)].into_iter());
-        let result = "token";
-        drop(self.token_probes.get_or_create(&ResultLabels { result }));
     }
 }
 

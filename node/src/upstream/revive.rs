@@ -34,6 +34,13 @@ enum Came {
     Refusal,
 }
 
+/// Labels of [`Came`].
+pub(super) const TOKEN_PROBE_RESULTS: [&str; 3] = [
+    Came::Token.as_str(),
+    Came::Nothing.as_str(),
+    Came::Refusal.as_str(),
+];
+
 impl Came {
     const fn as_str(self) -> &'static str {
         match self {
