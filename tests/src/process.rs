@@ -14,6 +14,7 @@ use tokio::time::timeout;
 pub use rustix::process::Signal;
 
 use crate::binary::grapevine;
+use crate::wait::eventually;
 
 /// From the start of a process to its line about where it listens.
 const LISTENS_WITHIN: Duration = Duration::from_secs(20);
@@ -68,6 +69,27 @@ impl Process {
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid, signal).expect("the process is there");
+    }
+
+    /// Stops the process where it stands, and waits until all of it does: the signal is only on its way at first.
+    pub async fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.pid.as_raw_nonzero());
+        eventually(ENDS_WITHIN, "the process stands still", async || {
+            let stats: Vec<String> = fs::read_dir(&tasks)
+                .expect("the process is there")
+                .filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok())
+                .collect();
+            // The state follows the name, which ends with the last bracket (proc(5)).
+            let stands =
+                |stat: &String| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T'));
+            stats
+                .iter()
+                .all(stands)
+                .then_some(())
+                .ok_or_else(|| format!("{stats:?}"))
+        })
+        .await;
     }
 
     /// Waits for the process's end.
