@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::admin::{self, Admin, Port};
 use crate::agreement::{Samples, Survey, SurveyParts, Views};
+use crate::cache::ResponseCache;
 use crate::cluster::{Bulletins, Cluster, WorkerDefaults};
 use crate::config::Config;
 use crate::follow::Follower;
@@ -27,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::proxy::{Proxy, ProxyParts};
 use crate::shutdown::{Phase, Shutdown, ShutdownLimits};
 use crate::tls::Reloader;
+use crate::trace::Tracing;
 use crate::upstream::duty::Duty;
 use crate::upstream::facts::{Fact, Learned};
 use crate::upstream::probe::{ProbeParts, Prober};
@@ -155,6 +157,22 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
     }));
     tasks.spawn(Arc::clone(&warm_ups).run());
 
+    let cache = ResponseCache::new(&config.cache, &metrics.cache);
+    if let Some(cache) = &cache {
+        let (cache, phase) = (Arc::clone(cache), phase.clone());
+        tasks.spawn(async move {
+            tokio::select! {
+                () = cache.sweep() => {}
+                () = phase.closed() => {}
+            }
+        });
+    }
+    let traces = Tracing::start(&config.trace, &replica, &metrics.trace)?;
+    let tracing = traces.map(|(tracing, sender)| {
+        tasks.spawn(sender.run(phase.clone()));
+        tracing
+    });
+
     announce(&replica, &listeners, agent.local_addr())?;
     let front = Front {
         proxy: Arc::new(Proxy::new(ProxyParts {
@@ -167,6 +185,8 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
             retry: config.retry.clone(),
             limits: config.limits.clone(),
             warm_ups: Arc::clone(&warm_ups),
+            cache,
+            tracing,
         })),
         tls,
         timeouts: config.timeouts.clone(),

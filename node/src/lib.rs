@@ -2,12 +2,14 @@
 //!
 //! A request: [`listener`] → [`proxy`] (reads with [`api`], places through [`cluster`], sends through
 //! [`upstream`]). The cluster: gossip's view → [`cluster`] → a fleet that placement chooses from. [`app`]
-//! builds it all; [`admin`] shows and changes it; [`config`] and [`cli`] are how people reach it.
+//! builds it all; [`admin`] shows and changes it; [`cache`] answers again what it has answered before; [`trace`]
+//! tells a collector about requests; [`config`] and [`cli`] are how people reach it.
 
 pub mod admin;
 pub mod agreement;
 pub mod api;
 pub mod app;
+pub mod cache;
 pub mod cli;
 pub mod cluster;
 pub mod config;
@@ -18,5 +20,6 @@ pub mod metrics;
 pub mod proxy;
 pub mod shutdown;
 pub mod tls;
+pub mod trace;
 pub mod upstream;
 pub mod warmup;

@@ -32,7 +32,11 @@ const GATHER: Duration = Duration::from_millis(10);
 pub fn start(config: &LogConfig) -> Result<LogGuard, TryInitError> {
     let (queue, writer) = queue(io::stderr());
     let lines = tracing_subscriber::fmt::layer().with_writer(queue);
-    let registry = tracing_subscriber::registry().with(filter(config.level));
+    let mut filter = filter(config.level);
+    if !config.access {
+        filter = filter.with_target("grapevine::access", LevelFilter::OFF);
+    }
+    let registry = tracing_subscriber::registry().with(filter);
     if config.json {
         registry.with(lines.json().flatten_event(true)).try_init()?;
     } else {

@@ -14,7 +14,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::cache::CacheMetrics;
 use crate::tls::TlsMetrics;
+use crate::trace::TraceMetrics;
 use crate::upstream::metrics::HealthMetrics;
 use crate::warmup::WarmupMetrics;
 
@@ -92,6 +94,10 @@ pub struct Metrics {
     pub request_seconds: Family<EndpointLabels, Seconds, fn() -> Seconds>,
     /// From the request's head to the first event, or to the whole of a short answer.
     pub first_token_seconds: Family<ModelLabels, Seconds, fn() -> Seconds>,
+    /// Mean time between two tokens of a stream; one observation a stream.
+    pub inter_token_seconds: Family<ModelLabels, Seconds, fn() -> Seconds>,
+    /// Longest pause between two events of a stream; one observation a stream.
+    pub stream_pause_seconds: Family<ModelLabels, Seconds, fn() -> Seconds>,
     /// Time of one decision, hashing of the key included.
     pub decision_seconds: Seconds,
     /// Choices by reason.
@@ -156,6 +162,10 @@ pub struct Metrics {
     pub tls: TlsMetrics,
     /// Health of workers.
     pub health: HealthMetrics,
+    /// Response cache.
+    pub cache: CacheMetrics,
+    /// Traces.
+    pub trace: TraceMetrics,
 }
 
 impl Metrics {
@@ -166,10 +176,14 @@ impl Metrics {
             warmup: WarmupMetrics::register(&mut registry),
             tls: TlsMetrics::register(&mut registry),
             health: HealthMetrics::register(&mut registry),
+            cache: CacheMetrics::register(&mut registry),
+            trace: TraceMetrics::register(&mut registry),
             registry,
             requests: Family::default(),
             request_seconds: Family::new_with_constructor(|| seconds(0.001)),
             first_token_seconds: Family::new_with_constructor(|| seconds(0.001)),
+            inter_token_seconds: Family::new_with_constructor(|| seconds(0.000_1)),
+            stream_pause_seconds: Family::new_with_constructor(|| seconds(0.001)),
             decision_seconds: seconds(0.000_001),
             placements: Family::default(),
             attempts: Family::default(),
@@ -223,6 +237,18 @@ impl Metrics {
             "From the head of a request to its first token",
             Unit::Seconds,
             self.first_token_seconds.clone(),
+        );
+        r.register_with_unit(
+            "inter_token",
+            "Mean time between two tokens of a stream",
+            Unit::Seconds,
+            self.inter_token_seconds.clone(),
+        );
+        r.register_with_unit(
+            "stream_pause",
+            "Longest pause between two events of a stream",
+            Unit::Seconds,
+            self.stream_pause_seconds.clone(),
         );
         r.register_with_unit(
             "decision",
@@ -440,9 +466,16 @@ mod tests {
                 .request_seconds
                 .get_or_create(&EndpointLabels { endpoint }),
         );
-        drop(metrics.first_token_seconds.get_or_create(&ModelLabels {
+        let of_model = ModelLabels {
             model: Arc::clone(&worker),
-        }));
+        };
+        for family in [
+            &metrics.first_token_seconds,
+            &metrics.inter_token_seconds,
+            &metrics.stream_pause_seconds,
+        ] {
+            drop(family.get_or_create(&of_model));
+        }
         drop(
             metrics
                 .placements
@@ -480,12 +513,21 @@ mod tests {
                 .sketch_events
                 .get_or_create(&EventLabels { event: "e" }),
         );
-        for family in [&metrics.warmup.ended, &metrics.warmup.prompts] {
+        for family in [
+            &metrics.warmup.ended,
+            &metrics.warmup.prompts,
+            &metrics.cache.requests,
+            &metrics.cache.answers,
+            &metrics.trace.spans,
+        ] {
             drop(family.get_or_create(&ResultLabels { result: "r" }));
         }
         metrics.tls.handshake("r");
         metrics.tls.reloaded("f", "r");
         metrics.tls.expires("f", Some(std::time::SystemTime::now()));
+        for family in [&metrics.cache.bypassed, &metrics.cache.evicted] {
+            drop(family.get_or_create(&ReasonLabels { reason: "r" }));
+        }
         let events = &metrics.warmup.prompt_events;
         drop(events.get_or_create(&EventLabels { event: "e" }));
         let encoded = metrics.encode();

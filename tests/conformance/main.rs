@@ -5,6 +5,7 @@
 mod aliases;
 mod breakers;
 mod bytes;
+mod cache;
 mod errors;
 mod framing;
 mod h2_floods;
@@ -23,5 +24,6 @@ mod stalls;
 mod streams;
 mod tls;
 mod tls_workers;
+mod tracing;
 mod unreachable;
 mod whereabouts;

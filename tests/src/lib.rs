@@ -9,12 +9,14 @@
 //! - [`cluster`]: replicas with mutual TLS; start, kill, stop, restart on the same ports
 //! - [`admin`]: what a replica's admin port says, typed
 //! - [`http1`], [`chat`]: clients, down to the byte where a test needs it
+//! - [`collector`]: where traces go
 //! - [`invariants`]: what holds at the end of every test, one file each
 
 pub mod admin;
 pub mod binary;
 pub mod chat;
 pub mod cluster;
+pub mod collector;
 pub mod http1;
 pub mod invariants;
 pub mod process;

@@ -11,8 +11,6 @@ const STARTUP: &str = "the router does not wait for workers: each is checked eve
 const QUEUE: &str = "requests above --max-concurrent-requests are answered 503 with Retry-After at \
      once; leave it out";
 const WASM: &str = "there are no modules; put a proxy in front for what they do";
-const TRACES: &str =
-    "there is no tracing export; see the metrics on --prometheus-port and --log-json";
 const BACKEND: &str = "workers are vLLM servers with the OpenAI API; leave it out";
 
 /// Flag without dashes, and what replaces it.
@@ -95,10 +93,14 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ),
     ("backend", BACKEND),
     ("runtime", BACKEND),
-    ("enable-trace", TRACES),
-    ("otlp-traces-endpoint", TRACES),
-    ("otel-sampling-ratio", TRACES),
-    ("otel-excluded-paths", TRACES),
+    (
+        "enable-trace",
+        "traces are on when --otlp-traces-endpoint is given; leave it out",
+    ),
+    (
+        "otel-excluded-paths",
+        "health checks and lists of models are not traced; leave it out",
+    ),
     ("history-backend", "answers are not stored; leave it out"),
     ("profile", "leave it out"),
 ];

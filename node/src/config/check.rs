@@ -126,6 +126,16 @@ fn sizes(config: &Config, checks: &mut Checks<'_>) {
             limits.body_bytes, limits.body_bytes_total
         ),
     );
+    let cache = &config.cache;
+    checks.refuse_if(
+        cache.entry_bytes > cache.bytes,
+        "cache",
+        "entry_bytes",
+        format!(
+            "{} for one answer is more than cache.bytes, {} for all",
+            cache.entry_bytes, cache.bytes
+        ),
+    );
     let retry = &config.retry;
     checks.refuse_if(
         retry.initial_backoff > retry.max_backoff,

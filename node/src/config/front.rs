@@ -153,5 +153,7 @@ section! {
         level: Level = Level::INFO, flag "log-level" Text;
         /// One JSON object a line instead of text.
         json: bool = false, flag "log-json" On;
+        /// One line for each request, at its end, at level info.
+        access: bool = true, flag "disable-access-log" Off;
     }
 }

@@ -9,6 +9,7 @@
 
 use std::path::{Path, PathBuf};
 
+mod cache;
 mod check;
 mod cluster;
 mod convert;
@@ -22,11 +23,13 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod trace;
 mod types;
 mod upstream;
 mod value;
 mod warmup;
 
+pub use cache::CacheConfig;
 pub use cluster::{ClusterConfig, GossipSettings, ModelConfig};
 pub use error::{ConfigError, Origin, Problem};
 pub use front::{
@@ -34,6 +37,7 @@ pub use front::{
 };
 pub use print::documented_defaults;
 pub use tls::TlsConfig;
+pub use trace::TraceConfig;
 pub use types::{AllowedHost, ByteSize, HostPort, Name, PriceRule, Secret};
 pub use upstream::{BreakerConfig, HealthConfig, RetryConfig, WorkerConfig, WorkersConfig};
 pub use warmup::WarmupConfig;
@@ -75,10 +79,14 @@ pub struct Config {
     pub health: HealthConfig,
     /// Warm-up of joining workers.
     pub warmup: WarmupConfig,
+    /// Response cache.
+    pub cache: CacheConfig,
     /// How long each step may take.
     pub timeouts: TimeoutConfig,
     /// Sizes and counts.
     pub limits: LimitConfig,
+    /// OpenTelemetry traces.
+    pub trace: TraceConfig,
     /// Logging.
     pub log: LogConfig,
 }
@@ -171,8 +179,10 @@ impl Config {
             breaker: raw.read(),
             health: raw.read(),
             warmup: raw.read(),
+            cache: raw.read(),
             timeouts: raw.read(),
             limits: raw.read(),
+            trace: raw.read(),
             log: raw.read(),
         }
     }
@@ -196,8 +206,10 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'
         of::<BreakerConfig>(),
         of::<HealthConfig>(),
         of::<WarmupConfig>(),
+        of::<CacheConfig>(),
         of::<TimeoutConfig>(),
         of::<LimitConfig>(),
+        of::<TraceConfig>(),
         of::<LogConfig>(),
     ]
     .into_iter()

@@ -38,7 +38,7 @@ fn mistakes_are_named_with_place_and_remedy() {
     );
     check(
         "[log]\ncolour = 1",
-        &["g.toml:2:1: log.colour: unknown key; known are: level, json"],
+        &["g.toml:2:1: log.colour: unknown key; known are: level, json, access"],
     );
     check(
         "[lisen]\nport = 1",

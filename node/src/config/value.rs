@@ -12,6 +12,7 @@ use grapevine_placement::{HashAlgorithm, HashBound, Policy, Ratio, Target};
 use http::HeaderName;
 use toml::de::DeValue;
 use tracing::Level;
+use url::Url;
 
 use super::types::{AllowedHost, HostPort, Name, PriceRule, Secret};
 
@@ -132,12 +133,23 @@ texts! {
         AllowedHost::new, AllowedHost::to_string;
     HeaderName, "the name of a header",
         |text| text.parse().ok(), HeaderName::to_string;
+    Url, "an address such as \"http://collector:4318\", without user and password",
+        parse_url, Url::to_string;
     PathBuf, "a path",
         |text| (!text.is_empty()).then(|| text.into()), |path| path.display().to_string();
     HashBound, "\"off\", \"requests:FACTOR\" or \"prefill:FACTOR\" with a factor from 1 to 100, such as \"requests:1.25\"",
         parse_hash_bound, show_hash_bound;
     Level, "one of trace, debug, info, warn, error", parse_level, show_level;
     String, "a text", |text| Some(text.to_owned()), String::clone;
+}
+
+/// Printed as it is, so it must not hold a secret.
+fn parse_url(text: &str) -> Option<Url> {
+    let is_plain = |url: &Url| url.username().is_empty() && url.password().is_none();
+    let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+    Url::parse(text)
+        .ok()
+        .filter(|url| is_http(url) && is_plain(url))
 }
 
 fn parse_hash_bound(text: &str) -> Option<HashBound> {
@@ -303,7 +315,7 @@ macro_rules! optional {
     ($($T:ty),*) => {$(
         impl Setting for Option<$T> {
             fn parse(value: &Value) -> Result<Self, String> {
-                <$T>::parse(value).map(Some)
+                <$T as Setting>::parse(value).map(Some)
             }
 
             fn show(&self) -> Option<String> {
@@ -317,6 +329,7 @@ optional!(
     HostPort,
     Secret,
     PathBuf,
+    Url,
     Ratio,
     String,
     u32,

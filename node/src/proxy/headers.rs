@@ -17,6 +17,8 @@ pub const REPLICA: HeaderName = HeaderName::from_static("x-grapevine-replica");
 pub const REASON: HeaderName = HeaderName::from_static("x-grapevine-reason");
 /// Estimated tokens of the prompt that were expected in the worker's cache.
 pub const EXPECTED_TOKENS: HeaderName = HeaderName::from_static("x-grapevine-expected-tokens");
+/// What the response cache had: `hit`, `miss` or `bypass`.
+pub const CACHE: HeaderName = HeaderName::from_static("x-grapevine-cache");
 /// Ring digest of the replica.
 pub const DIGEST: HeaderName = HeaderName::from_static("x-grapevine-digest");
 /// The request's id, in and out.

@@ -16,6 +16,7 @@ pub mod question;
 pub mod record;
 mod refusal;
 pub mod relay;
+mod replay;
 pub mod request_id;
 mod retry;
 pub mod sse;
@@ -39,14 +40,16 @@ pub use self::failure::ATTEMPT_RESULTS;
 use self::record::Record;
 use self::refusal::Refusal;
 use self::relay::ResponseBody;
-use self::stages::{Accepted, Won};
+use self::stages::{Accepted, Shown, Source};
 use crate::api::error::ErrorKind;
 use crate::api::{ApiError, Endpoint};
+use crate::cache::ResponseCache;
 use crate::cluster::Cluster;
 use crate::config::{LimitConfig, RetryConfig, TimeoutConfig};
 use crate::listener::client_io::Gone;
 use crate::metrics::{AttemptLabels, Metrics};
 use crate::shutdown::Phase;
+use crate::trace::Tracing;
 use crate::upstream::Worker;
 use crate::warmup::WarmUps;
 
@@ -71,6 +74,10 @@ pub struct ProxyParts {
     pub limits: LimitConfig,
     /// Keeps hot prompts for workers that join.
     pub warm_ups: Arc<WarmUps>,
+    /// Answers that are given again; none when it is off.
+    pub cache: Option<Arc<ResponseCache>>,
+    /// Makes spans; none when traces are off.
+    pub tracing: Option<Arc<Tracing>>,
 }
 
 /// The data port's request handler.
@@ -150,12 +157,15 @@ impl Proxy {
         if let Some(response) = self.local(endpoint, head.uri.path()) {
             return response;
         }
-        let record = Record::new(
+        let mut record = Record::new(
             Arc::clone(&self.parts.metrics),
             Arc::clone(&self.parts.cluster),
             endpoint,
             id.clone(),
         );
+        if let Some(tracing) = &self.parts.tracing {
+            record.trace = Some(tracing.request(&head, endpoint));
+        }
         self.forward(head, body, endpoint, record).await
     }
 
@@ -177,8 +187,10 @@ impl Proxy {
                 Err(_) => Err(refusal::out_of_time().into()),
             },
         };
-        match won {
-            Ok(won) => {
+        let cached = record.cache;
+        let mut response = match won {
+            Ok(Shown::Kept(answer)) => replay::response(answer, record),
+            Ok(Shown::Won(won)) => {
                 let explanation = won.explanation();
                 let mut response = won.commit(self, record);
                 if let Some((worker, decision)) = explanation {
@@ -187,15 +199,23 @@ impl Proxy {
                 response
             }
             Err(refusal) => refusal.response(record),
+        };
+        if let Some(word) = cached {
+            let headers = response.headers_mut();
+            headers.insert(headers::CACHE, HeaderValue::from_static(word));
         }
+        response
     }
 
-    /// Admits, asks, places and tries until a worker gives an answer that may be shown.
-    async fn win(&self, accepted: Accepted, record: &mut Record) -> Result<Won, Refusal> {
-        let asked = accepted.admit(self, record)?.ask(self, record).await?;
+    /// Admits, asks, looks for a kept answer, places and tries until a worker gives an answer that may be shown.
+    async fn win(&self, accepted: Accepted, record: &mut Record) -> Result<Shown, Refusal> {
+        let mut asked = match accepted.admit(self, record)?.ask(self, record).await? {
+            Source::Kept(answer) => return Ok(Shown::Kept(answer)),
+            Source::Worker(asked) => asked,
+        };
         let terms = asked.terms(self);
         match retry::run(&mut asked.course(self, record), &terms).await {
-            Ok(sent) => Ok(asked.won(sent, self)),
+            Ok(sent) => Ok(Shown::Won(asked.won(sent, self))),
             Err(lost) => Err(Refusal::of(lost, asked.pool())),
         }
     }

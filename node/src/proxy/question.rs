@@ -136,6 +136,12 @@ fn pool_of(
     }
 }
 
+/// The tenant that a request names; empty without one.
+pub fn tenant_of<'a>(tenant_header: Option<&str>, headers: &'a HeaderMap) -> &'a [u8] {
+    let tenant = tenant_header.and_then(|name| headers.get(name));
+    tenant.map_or(&b""[..], |value| value.as_bytes())
+}
+
 /// What must not share prefixes: the body's `cache_salt` and the tenant, each with its length in front, so that
 /// neither reads as a part of the other. Empty without both.
 fn salt_of(
@@ -144,8 +150,7 @@ fn salt_of(
     view: &BodyView<'_>,
 ) -> Result<Vec<u8>, ApiError> {
     let body = view.cache_salt.as_ref().map_or("", |salt| &*salt.0);
-    let tenant = tenant_header.and_then(|name| headers.get(name));
-    let tenant = tenant.map_or(&b""[..], |value| value.as_bytes());
+    let tenant = tenant_of(tenant_header, headers);
     if body.len() > SALT_BYTES_MAX {
         return Err(ApiError::invalid(
             "cache_salt",

@@ -3,16 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, StatusCode};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, response};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use super::attempt::Failure;
 use super::sse::Usage;
 use crate::api::{ApiError, Endpoint};
+use crate::cache::Recording;
 use crate::cluster::{Cluster, Taken};
 use crate::metrics::{
     EndpointLabels, ErrorLabels, Metrics, ModelLabels, RequestLabels, WorkerLabels,
 };
+use crate::trace::{Ended, RequestTrace};
 use crate::upstream::Worker;
 
 /// How a request ended. Recorded at the end of the stream, not at its head.
@@ -88,6 +92,16 @@ pub struct Record {
     pub bytes_out: u64,
     /// The request's place among those admitted; held to the end of the stream.
     pub admission: Option<OwnedSemaphorePermit>,
+    /// What the response cache had; none when it is off.
+    pub cache: Option<&'static str>,
+    /// Takes the answer down for the response cache.
+    pub recording: Option<Box<Recording>>,
+    /// The request's spans; none when traces are off.
+    pub trace: Option<Box<RequestTrace>>,
+    /// From the first event of a stream to the last.
+    streamed: Duration,
+    /// Longest pause between two of them.
+    longest_pause: Duration,
     /// What placement recorded for the last attempt.
     taken: Option<Taken>,
     first_token: Option<Duration>,
@@ -118,6 +132,11 @@ impl Record {
             events: 0,
             bytes_out: 0,
             admission: None,
+            cache: None,
+            recording: None,
+            trace: None,
+            streamed: Duration::ZERO,
+            longest_pause: Duration::ZERO,
             taken: None,
             first_token: None,
             finished: false,
@@ -152,20 +171,70 @@ impl Record {
         }
     }
 
+    /// The first worker was chosen; the choice took this long.
+    pub fn decided(&mut self, took: Duration, reason: &'static str) {
+        if let Some(trace) = &mut self.trace {
+            trace.placed(took, reason);
+        }
+    }
+
     /// A worker was chosen for the next attempt.
     pub fn placed(&mut self, worker: &Arc<Worker>, reason: &'static str, taken: Option<Taken>) {
         self.attempts += 1;
+        if let Some(trace) = &mut self.trace {
+            let url = &worker.address.url;
+            trace.attempt(&worker.label, url.host(), url.port());
+        }
+        if self.status.is_some() {
+            // What passed was another worker's: the two parts are no answer that either gave.
+            self.recording = None;
+        }
         self.reason = reason;
         self.worker = Some(Arc::clone(worker));
         self.taken = taken;
     }
 
     /// The attempt gave nothing; the worker has had its verdict.
-    pub fn attempt_failed(&mut self) {
+    pub fn attempt_failed(&mut self, failure: &Failure) {
         self.worker = None;
+        if let Some(trace) = &mut self.trace {
+            trace.attempt_failed(failure.as_str(), failure.status());
+        }
         if let Some(taken) = self.taken.take() {
             self.cluster.knowledge().failed(taken);
         }
+    }
+
+    /// Makes the current attempt the parent of what the worker does, where traces are on.
+    pub fn propagate(&self, headers: &mut HeaderMap) {
+        if let Some(trace) = &self.trace {
+            trace.propagate(headers);
+        }
+    }
+
+    /// A worker's answer begins to pass; `streams`: as events.
+    pub fn answers(&mut self, head: &response::Parts, streams: bool) {
+        self.status = Some(head.status);
+        if let Some(recording) = &mut self.recording {
+            recording.begin(head);
+        }
+        if streams && let Some(trace) = &mut self.trace {
+            trace.answers();
+        }
+    }
+
+    /// A piece of the answer's body passes.
+    pub fn passes(&mut self, piece: &Bytes) {
+        self.bytes_out += piece.len() as u64;
+        if let Some(recording) = &mut self.recording {
+            recording.add(piece);
+        }
+    }
+
+    /// An event of a stream came this long after the one before.
+    pub fn event_after(&mut self, pause: Duration) {
+        self.streamed += pause;
+        self.longest_pause = self.longest_pause.max(pause);
     }
 
     /// The router's own error is what the client gets.
@@ -204,7 +273,60 @@ impl Record {
         if let Some(worker) = &self.worker {
             self.count_tokens(worker);
         }
+        if let Some(recording) = self.recording.take()
+            && outcome == Outcome::Success
+        {
+            recording.keep();
+        }
+        self.count_pace(outcome);
         self.log(outcome, elapsed);
+        if let Some(trace) = self.trace.take() {
+            trace.end(&self.ended(outcome));
+        }
+    }
+
+    /// One observation a stream: a histogram is behind a lock, which no event waits for.
+    fn count_pace(&self, outcome: Outcome) {
+        let (Some(model), Outcome::Success, 2..) = (&self.model, outcome, self.events) else {
+            return;
+        };
+        let labels = ModelLabels {
+            model: Arc::clone(model),
+        };
+        let tokens = match self.usage {
+            Some(usage) => usage.completion_tokens,
+            // An event is taken for a token, but for `[DONE]` and for a chat's first, which names the role.
+            None => self.events - 1 - u64::from(self.endpoint == Endpoint::Chat),
+        };
+        if tokens > 1 {
+            let mean = self.streamed.as_secs_f64() / (tokens - 1) as f64;
+            let means = &self.metrics.inter_token_seconds;
+            means.get_or_create(&labels).observe(mean);
+        }
+        let pauses = &self.metrics.stream_pause_seconds;
+        let longest = self.longest_pause.as_secs_f64();
+        pauses.get_or_create(&labels).observe(longest);
+    }
+
+    fn ended(&self, outcome: Outcome) -> Ended<'_> {
+        let by_status = self.status.is_some_and(|status| status.is_server_error());
+        let by_outcome = match outcome {
+            Outcome::Success | Outcome::Incomplete | Outcome::ClientLeft | Outcome::Error => false,
+            Outcome::WorkerError
+            | Outcome::WorkerBroke
+            | Outcome::WorkerStalled
+            | Outcome::OutOfTime => true,
+        };
+        let tokens = |usage: Usage| (usage.prompt_tokens, usage.completion_tokens);
+        Ended {
+            outcome: outcome.as_str(),
+            is_failure: by_status || by_outcome,
+            status: self.status,
+            model: self.model.as_deref(),
+            cache: self.cache,
+            tokens: self.usage.map(tokens),
+            first_token: self.first_token,
+        }
     }
 
     fn count_tokens(&self, worker: &Worker) {
@@ -252,6 +374,8 @@ impl Record {
             prompt_tokens = self.usage.map(|u| u.prompt_tokens),
             cached_tokens = self.usage.and_then(|u| u.cached_tokens),
             completion_tokens = self.usage.map(|u| u.completion_tokens),
+            cache = self.cache,
+            trace_id = self.trace.as_ref().map(|trace| tracing::field::display(trace.id())),
             "request"
         );
     }

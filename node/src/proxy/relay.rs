@@ -16,6 +16,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::attempt::Begun;
 use super::record::{Outcome, Record};
+use super::replay::Replay;
 use super::sse::Scan;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::listener::client_io::Gone;
@@ -39,6 +40,8 @@ pub enum ResponseBody {
     Full(Option<Bytes>),
     /// An answer on its way.
     Relay(Box<Relay>),
+    /// A kept answer on its way.
+    Replay(Box<Replay>),
 }
 
 impl From<Bytes> for ResponseBody {
@@ -136,11 +139,13 @@ impl Relay {
         }
     }
 
-    fn see(&mut self, data: &[u8]) {
+    fn see(&mut self, data: &Bytes) {
         let progress = self.scan.as_mut().is_none_or(|scan| scan.read(data));
-        self.record.bytes_out += data.len() as u64;
+        self.record.passes(data);
         if progress {
-            self.last_event = Instant::now();
+            let now = Instant::now();
+            self.record.event_after(now - self.last_event);
+            self.last_event = now;
         }
     }
 
@@ -245,6 +250,7 @@ impl Body for ResponseBody {
         match &mut *self {
             Self::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
             Self::Relay(relay) => relay.poll_next(cx),
+            Self::Replay(replay) => Poll::Ready(replay.next().map(|piece| Ok(Frame::data(piece)))),
         }
     }
 
@@ -255,7 +261,7 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Self::Relay(_) => SizeHint::default(),
+            Self::Relay(_) | Self::Replay(_) => SizeHint::default(),
         }
     }
 }

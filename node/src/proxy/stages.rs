@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use grapevine_placement::{Decision, NoWorker};
 use http::request::Parts;
-use http::{HeaderValue, Method, Response, Uri};
+use http::{HeaderValue, Method, Response, Uri, header};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
@@ -26,7 +26,7 @@ use super::attempt::{self, Answer, AttemptLimits, Outgoing};
 use super::body::{self, BodyLimits, HeldBody};
 use super::budget::Counted;
 use super::failure::Failure;
-use super::question::Question;
+use super::question::{Question, tenant_of};
 use super::record::{Outcome, Record};
 use super::relay::{Relay, ResponseBody};
 use super::retry::{Course, Terms};
@@ -34,6 +34,7 @@ use super::worker_body::WorkerBody;
 use super::{Proxy, headers, sse};
 use crate::api::error::ErrorKind;
 use crate::api::{ApiError, Endpoint};
+use crate::cache::{self, Answer as KeptAnswer, Found};
 use crate::cluster::Pool;
 use crate::metrics::ReasonLabels;
 use crate::upstream::InFlight;
@@ -65,10 +66,23 @@ pub(super) struct Asked {
     _counted: Counted,
 }
 
+/// A request whose body is read, and where its answer comes from.
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one lives at a time, on the stack of its request"
+)]
+pub(super) enum Source {
+    /// The response cache has it.
+    Kept(Arc<KeptAnswer>),
+    /// A worker has to be asked.
+    Worker(Asked),
+}
+
 /// The way of a request to a worker.
 #[derive(Debug)]
 pub(super) struct ToWorker<'a> {
-    asked: &'a Asked,
+    asked: &'a mut Asked,
     proxy: &'a Proxy,
     record: &'a mut Record,
 }
@@ -85,6 +99,19 @@ pub(super) struct Placed {
 pub(super) struct Sent {
     answer: Answer,
     placed: Placed,
+}
+
+/// What the client will see.
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one lives at a time, on the stack of its request"
+)]
+pub(super) enum Shown {
+    /// A kept answer.
+    Kept(Arc<KeptAnswer>),
+    /// A worker's.
+    Won(Won),
 }
 
 /// A request at its commit.
@@ -134,7 +161,7 @@ impl Admitted {
     ///
     /// # Errors
     /// What [`body::read`] and [`Question::of`] refuse.
-    pub(super) async fn ask(self, proxy: &Proxy, record: &mut Record) -> Result<Asked, ApiError> {
+    pub(super) async fn ask(self, proxy: &Proxy, record: &mut Record) -> Result<Source, ApiError> {
         let Accepted {
             head,
             body,
@@ -156,8 +183,19 @@ impl Admitted {
         let since = Instant::now();
         let question = Question::of(&proxy.parts.cluster, endpoint, &head.headers, &body.bytes)?;
         record.model = Some(question.pool.label());
+        if let Some(cache) = &proxy.parts.cache {
+            let found = cache.find(&kept_as(proxy, &head, &question, &body));
+            record.cache = Some(found.as_str());
+            match found {
+                Found::Hit(answer) => return Ok(Source::Kept(answer)),
+                Found::Miss(recording) | Found::Bypass(_, Some(recording)) => {
+                    record.recording = Some(Box::new(recording));
+                }
+                Found::Bypass(_, None) => {}
+            }
+        }
         let sent = question.body_of(body.bytes.clone());
-        Ok(Asked {
+        Ok(Source::Worker(Asked {
             explained: head.headers.contains_key(headers::EXPLAIN),
             outgoing: Outgoing {
                 repeatable: endpoint.needs_model() || head.method == Method::GET,
@@ -170,7 +208,7 @@ impl Admitted {
             deadline,
             since,
             _counted: proxy.retries.request(),
-        })
+        }))
     }
 }
 
@@ -191,7 +229,11 @@ impl Asked {
     }
 
     /// Its way to a worker.
-    pub(super) fn course<'a>(&'a self, proxy: &'a Proxy, record: &'a mut Record) -> ToWorker<'a> {
+    pub(super) fn course<'a>(
+        &'a mut self,
+        proxy: &'a Proxy,
+        record: &'a mut Record,
+    ) -> ToWorker<'a> {
         ToWorker {
             asked: self,
             proxy,
@@ -216,11 +258,13 @@ impl Course for ToWorker<'_> {
 
     fn place(&mut self, tried: &mut Vec<usize>) -> Result<Placed, NoWorker> {
         let (cluster, metrics) = (&self.proxy.parts.cluster, &self.proxy.parts.metrics);
-        let asked = self.asked;
+        let asked = &*self.asked;
         loop {
             let placed = cluster.place(&asked.question.pool, &asked.question.key, tried)?;
             if tried.is_empty() {
-                metrics.decided(asked.since.elapsed());
+                let took = asked.since.elapsed();
+                metrics.decided(took);
+                self.record.decided(took, placed.decision.reason.as_str());
             }
             let decision = placed.decision;
             tried.push(decision.worker);
@@ -246,9 +290,10 @@ impl Course for ToWorker<'_> {
         if attempt > 1 {
             self.proxy.parts.metrics.retries.inc();
         }
+        self.record.propagate(&mut self.asked.outgoing.headers);
         let result = placed.send(self.proxy, self.asked).await;
-        if result.is_err() {
-            self.record.attempt_failed();
+        if let Err(failure) = &result {
+            self.record.attempt_failed(failure);
         }
         result
     }
@@ -325,8 +370,8 @@ impl Won {
         record.first_token();
         match self.sent.answer {
             Answer::Whole(parts, bytes) => {
-                record.status = Some(parts.status);
-                record.bytes_out = bytes.len() as u64;
+                record.answers(&parts, false);
+                record.passes(&bytes);
                 let outcome = if parts.status.is_success() {
                     record.usage = sse::usage_of(&bytes);
                     Outcome::Success
@@ -338,7 +383,7 @@ impl Won {
                 Response::from_parts(parts, bytes.into())
             }
             Answer::Begun(begun) => {
-                record.status = Some(begun.parts.status);
+                record.answers(&begun.parts, begun.events);
                 let (idle, gone) = (
                     proxy.parts.timeouts.inter_token,
                     proxy.parts.timeouts.worker_gone,
@@ -348,6 +393,27 @@ impl Won {
                 Response::from_parts(parts, ResponseBody::Relay(Box::new(relay)))
             }
         }
+    }
+}
+
+/// What the response cache has to know of a request.
+fn kept_as<'a>(
+    proxy: &'a Proxy,
+    head: &'a Parts,
+    question: &'a Question,
+    body: &'a HeldBody,
+) -> cache::Asked<'a> {
+    let tenant_header = proxy.parts.cluster.settings().tenant_header.as_deref();
+    cache::Asked {
+        method: &head.method,
+        path: head.uri.path(),
+        query: head.uri.query(),
+        headers: &head.headers,
+        model: question.pool.model(),
+        tenant: tenant_of(tenant_header, &head.headers),
+        // Nobody has checked it before a worker does.
+        authorization: head.headers.get(header::AUTHORIZATION),
+        body: &body.bytes,
     }
 }
 

@@ -1,0 +1,258 @@
+//! An answer as it is kept: head, and body in the pieces in which it came.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, response};
+use tokio::time::Instant;
+
+/// Room for what an answer needs besides its bytes: table entries, allocations. Rounded up.
+const ENTRY_BYTES: usize = 512;
+/// And a header besides its text.
+const HEADER_BYTES: usize = 64;
+
+/// Said of one answer at one time, or made anew for each.
+const NOT_KEPT: [HeaderName; 4] = [
+    header::DATE,
+    header::AGE,
+    header::CONTENT_LENGTH,
+    HeaderName::from_static("x-request-id"),
+];
+
+/// A whole answer, ready to be given again.
+#[derive(Debug)]
+pub struct Answer {
+    headers: HeaderMap,
+    body: Bytes,
+    /// Where each piece of the body ends.
+    ends: Box<[u32]>,
+    kept: Instant,
+    /// Whose it is; empty without tenants.
+    pub(super) tenant: Box<[u8]>,
+}
+
+/// Headers of an answer that may be kept; none when it may not.
+///
+/// A status other than 200, a cookie, an encoding or another reason to vary make an answer one client's own.
+pub(super) fn keepable(head: &response::Parts) -> Option<HeaderMap> {
+    let headers = &head.headers;
+    let says = |name: HeaderName, word: fn(&str) -> bool| {
+        let values = headers.get_all(name).iter();
+        let words = values.flat_map(|value| value.to_str().unwrap_or("?").split(','));
+        words
+            .map(|part| part.trim().to_ascii_lowercase())
+            .any(|part| word(&part))
+    };
+    // Whether the body reads as it is does not depend on `Accept-Encoding`; `Origin` is part of the key.
+    let varies = |part: &str| !matches!(part, "origin" | "accept-encoding" | "");
+    let own = |part: &str| matches!(part, "no-store" | "private" | "?");
+    if head.status != StatusCode::OK
+        || headers.contains_key(header::SET_COOKIE)
+        || headers.contains_key(header::CONTENT_ENCODING)
+        || says(header::VARY, varies)
+        || says(header::CACHE_CONTROL, own)
+    {
+        return None;
+    }
+    let mut headers = headers.clone();
+    for name in NOT_KEPT {
+        headers.remove(name);
+    }
+    Some(headers)
+}
+
+impl Answer {
+    /// Packs the pieces into one allocation: each is a slice of a read buffer that it would keep alive.
+    ///
+    /// None for a body that cannot be a whole, good answer (see [`is_whole`]).
+    pub(super) fn new(headers: HeaderMap, pieces: &[Bytes], tenant: Box<[u8]>) -> Option<Self> {
+        let mut body = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
+        let mut ends = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            body.extend_from_slice(piece);
+            ends.push(u32::try_from(body.len()).ok()?);
+        }
+        let answer = Self {
+            headers,
+            body: body.freeze(),
+            ends: ends.into(),
+            kept: Instant::now(),
+            tenant,
+        };
+        is_whole(&answer.body, answer.is_stream()).then_some(answer)
+    }
+
+    /// The head, but for what is said anew of each answer.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The body's piece number `index`, as the worker sent it.
+    pub fn piece(&self, index: usize) -> Option<Bytes> {
+        let end = *self.ends.get(index)? as usize;
+        let start = index
+            .checked_sub(1)
+            .map_or(0, |before| self.ends[before] as usize);
+        Some(self.body.slice(start..end))
+    }
+
+    /// The whole body.
+    pub fn body(&self) -> Bytes {
+        self.body.clone()
+    }
+
+    /// It was a stream of events, and is given again as one.
+    pub fn is_stream(&self) -> bool {
+        let kind = self
+            .headers
+            .get(header::CONTENT_TYPE)
+            .map(HeaderValue::as_bytes);
+        kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"))
+    }
+
+    /// Time since it was kept.
+    pub fn age(&self) -> Duration {
+        self.kept.elapsed()
+    }
+
+    /// Memory that it takes, in bytes.
+    pub(super) fn weight(&self) -> u32 {
+        let text = |(name, value): (&HeaderName, &HeaderValue)| {
+            name.as_str().len() + value.len() + HEADER_BYTES
+        };
+        let headers: usize = self.headers.iter().map(text).sum();
+        let all = self.body.len() + self.ends.len() * 4 + headers + self.tenant.len() + ENTRY_BYTES;
+        u32::try_from(all).unwrap_or(u32::MAX)
+    }
+}
+
+/// Not an answer that a worker gave up: vLLM ends one with `finish_reason` `abort` or `error` when its engine
+/// stops, and a stream is whole only with its end mark.
+fn is_whole(body: &[u8], is_stream: bool) -> bool {
+    const GIVEN_UP: [&[u8]; 4] = [
+        b"\"finish_reason\":\"abort\"",
+        b"\"finish_reason\": \"abort\"",
+        b"\"finish_reason\":\"error\"",
+        b"\"finish_reason\": \"error\"",
+    ];
+    let ended = !is_stream || body.trim_ascii_end().ends_with(b"[DONE]");
+    ended
+        && !GIVEN_UP
+            .iter()
+            .any(|mark| memchr::memmem::find(body, mark).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Response;
+
+    use super::*;
+
+    fn head(status: u16, headers: &[(&'static str, &'static str)]) -> response::Parts {
+        let mut response = Response::builder().status(status);
+        for (name, value) in headers {
+            response = response.header(*name, *value);
+        }
+        response.body(()).expect("a head").into_parts().0
+    }
+
+    #[test]
+    fn one_clients_own_answers_are_not_kept() {
+        for (status, headers, kept) in [
+            (200, &[("content-type", "application/json")][..], true),
+            (
+                200,
+                &[
+                    ("vary", "Origin, accept-encoding"),
+                    ("cache-control", "max-age=5"),
+                ],
+                true,
+            ),
+            (201, &[], false),
+            (404, &[], false),
+            (500, &[], false),
+            (200, &[("set-cookie", "a=1")], false),
+            (200, &[("content-encoding", "gzip")], false),
+            (200, &[("vary", "*")], false),
+            (200, &[("vary", "origin"), ("vary", "authorization")], false),
+            (200, &[("cache-control", "max-age=5, no-store")], false),
+            (200, &[("cache-control", "Private")], false),
+        ] {
+            assert_eq!(
+                keepable(&head(status, headers)).is_some(),
+                kept,
+                "{status} {headers:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_one_answer_is_not_kept() {
+        let parts = head(
+            200,
+            &[
+                ("content-type", "application/json"),
+                ("content-length", "2"),
+                ("date", "Sat, 21 Nov 2026 00:00:00 GMT"),
+                ("x-request-id", "r"),
+                ("x-model-version", "7"),
+            ],
+        );
+        let headers = keepable(&parts).expect("keepable");
+        let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["content-type", "x-model-version"]);
+    }
+
+    #[test]
+    fn pieces_come_back_as_they_were() {
+        let stream = keepable(&head(
+            200,
+            &[("content-type", "text/event-stream; charset=utf-8")],
+        ));
+        let pieces = ["data: 1\n\n", "data: 2\n\ndata:", " [DONE]\n\n"].map(Bytes::from_static_str);
+        let answer =
+            Answer::new(stream.expect("keepable"), &pieces, Box::default()).expect("whole");
+        assert!(answer.is_stream());
+        let back: Vec<Bytes> = (0..).map_while(|index| answer.piece(index)).collect();
+        assert_eq!(back, pieces);
+        assert_eq!(answer.body().len(), pieces.concat().len());
+        assert!(answer.weight() as usize > answer.body().len());
+    }
+
+    trait FromStaticStr {
+        fn from_static_str(text: &'static str) -> Self;
+    }
+
+    impl FromStaticStr for Bytes {
+        fn from_static_str(text: &'static str) -> Self {
+            Self::from_static(text.as_bytes())
+        }
+    }
+
+    #[test]
+    fn parts_of_answers_are_not_whole() {
+        let reason = |reason: &str| format!(r#"{{"choices":[{{"finish_reason":"{reason}"}}]}}"#);
+        for (body, is_stream, whole) in [
+            (reason("stop"), false, true),
+            (reason("length"), false, true),
+            (reason("abort"), false, false),
+            (reason("error"), false, false),
+            (
+                r#"{"text":"\"finish_reason\":\"abort\""}"#.to_owned(),
+                false,
+                true,
+            ),
+            ("data: {}\n\ndata: [DONE]\n\n".to_owned(), true, true),
+            ("data: {}\n\n".to_owned(), true, false),
+            (
+                format!("data: {}\n\ndata: [DONE]\n\n", reason("abort")),
+                true,
+                false,
+            ),
+            (String::new(), true, false),
+        ] {
+            assert_eq!(is_whole(body.as_bytes(), is_stream), whole, "{body}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Response cache: the answer to a request that has one right answer, given again without a worker. Off by default.
+//!
+//! - **What is kept**: whole answers (200, to the end mark of a stream) to deterministic requests; `rules` says
+//!   which. A stream and a plain answer to the same prompt are two answers.
+//! - **Who gets them**: only a request that is the same in everything that an answer may depend on, of the same
+//!   tenant and with the same `Authorization` (`key`).
+//! - **Local**: each replica has its own. Behind a balancer an answer is computed once by each replica that is
+//!   asked; answers are not gossiped.
+//! - **No waiting for each other**: equal requests at the same time are all sent. A client would otherwise depend
+//!   on another's patience, and vLLM shares the prefix between them anyway.
+//! - **A new model under an old name** is noticed when `cache.ttl` has passed, not before.
+//!
+//! What is kept is a prompt's answer, in memory only: never in a log or a metric.
+
+mod answer;
+mod canonical;
+mod key;
+mod metrics;
+mod recording;
+mod rules;
+mod shares;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use moka::notification::RemovalCause;
+use moka::sync::Cache;
+
+pub use answer::Answer;
+pub use key::Asked;
+pub use metrics::CacheMetrics;
+pub use recording::Recording;
+pub use rules::Bypass;
+
+use crate::config::CacheConfig;
+use crate::metrics::ReasonLabels;
+use key::Key;
+use recording::Fate;
+use rules::Wish;
+use shares::Shares;
+
+/// How often answers whose time is over are looked for while nobody asks.
+const SWEEP: Duration = Duration::from_secs(5);
+
+/// What the cache has for a request.
+#[derive(Debug)]
+pub enum Found {
+    /// Its answer.
+    Hit(Arc<Answer>),
+    /// Nothing; the answer may be taken down.
+    Miss(Recording),
+    /// The request goes past the cache. Its answer may be taken down if the client only wanted a fresh one.
+    Bypass(Bypass, Option<Recording>),
+}
+
+impl Found {
+    /// Stable word for headers and logs.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Hit(_) => "hit",
+            Self::Miss(_) => "miss",
+            Self::Bypass(..) => "bypass",
+        }
+    }
+}
+
+/// The answers that this replica keeps.
+#[derive(Debug)]
+pub struct ResponseCache {
+    answers: Cache<Key, Arc<Answer>>,
+    shares: Arc<Shares>,
+    /// Bytes of answers that are being taken down.
+    recorded_bytes: AtomicU64,
+    config: CacheConfig,
+    metrics: CacheMetrics,
+}
+
+impl ResponseCache {
+    /// An empty cache; none when it is switched off.
+    pub fn new(config: &CacheConfig, metrics: &CacheMetrics) -> Option<Arc<Self>> {
+        if !config.enabled {
+            return None;
+        }
+        let shares = Arc::new(Shares::default());
+        let left = {
+            let (shares, metrics) = (Arc::clone(&shares), metrics.clone());
+            move |_: Arc<Key>, answer: Arc<Answer>, cause: RemovalCause| {
+                let bytes = answer.weight();
+                shares.give_back(&answer.tenant, bytes.into());
+                metrics.bytes.dec_by(bytes.into());
+                metrics.entries.dec();
+                let reason = match cause {
+                    RemovalCause::Expired | RemovalCause::Explicit => "expired",
+                    RemovalCause::Replaced => "replaced",
+                    RemovalCause::Size => "size",
+                };
+                metrics
+                    .evicted
+                    .get_or_create(&ReasonLabels { reason })
+                    .inc();
+            }
+        };
+        let answers = Cache::builder()
+            .max_capacity(config.bytes.0)
+            .weigher(|_, answer: &Arc<Answer>| answer.weight())
+            .time_to_live(config.ttl)
+            .eviction_listener(left)
+            .build();
+        Some(Arc::new(Self {
+            answers,
+            shares,
+            recorded_bytes: AtomicU64::new(0),
+            config: config.clone(),
+            metrics: metrics.clone(),
+        }))
+    }
+
+    /// Looks for the answer to a request. Costs one or two passes over a body that may have one, and a look at
+    /// the path or at a few fields of any other.
+    pub fn find(self: &Arc<Self>, asked: &Asked<'_>) -> Found {
+        let found = self.look(asked);
+        self.metrics.request(found.as_str());
+        if let Found::Bypass(why, _) = &found {
+            let reason = why.as_str();
+            self.metrics
+                .bypassed
+                .get_or_create(&ReasonLabels { reason })
+                .inc();
+        }
+        found
+    }
+
+    fn look(self: &Arc<Self>, asked: &Asked<'_>) -> Found {
+        let wish = Wish::of(asked.headers);
+        if !wish.keep {
+            return Found::Bypass(Bypass::Client, None);
+        }
+        let key = match Key::of(asked, self.config.request_bytes.as_usize()) {
+            Ok(key) => key,
+            Err(why) => return Found::Bypass(why, None),
+        };
+        let recording = || Recording::new(Arc::clone(self), key, asked.tenant.into());
+        if !wish.look {
+            return Found::Bypass(Bypass::Client, Some(recording()));
+        }
+        // The age is read here too: the table forgets by its own clock, and only now and then.
+        let age_max = wish.age_max.unwrap_or(self.config.ttl).min(self.config.ttl);
+        match self.answers.get(&key) {
+            Some(answer) if answer.age() <= age_max => Found::Hit(answer),
+            _ => Found::Miss(recording()),
+        }
+    }
+
+    fn insert(&self, key: Key, answer: Answer) -> Fate {
+        let bytes = u64::from(answer.weight());
+        let share = match answer.tenant.is_empty() {
+            true => u64::MAX,
+            false => (self.config.bytes.0 as f64 * self.config.tenant_share) as u64,
+        };
+        if !self.shares.take(&answer.tenant, bytes, share) {
+            return Fate::TenantFull;
+        }
+        self.metrics.bytes.inc_by(answer.weight().into());
+        self.metrics.entries.inc();
+        self.answers.insert(key, Arc::new(answer));
+        Fate::Kept
+    }
+
+    /// Forgets what is over, also while nobody asks. Runs until it is dropped.
+    pub async fn sweep(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(SWEEP);
+        loop {
+            ticks.tick().await;
+            self.answers.run_pending_tasks();
+        }
+    }
+}

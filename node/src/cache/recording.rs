@@ -1,0 +1,128 @@
+//! An answer that is taken down while it passes, to be kept if it turns out whole.
+//!
+//! A piece that passes costs a reference to it, not a copy; the copy is made once, when the answer is kept.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use http::{HeaderMap, response};
+
+use super::ResponseCache;
+use super::answer::{Answer, keepable};
+use super::key::Key;
+
+/// What a piece costs besides its bytes.
+const PIECE_BYTES: u64 = 32;
+
+/// What became of an answer that might have been kept, as a metric label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    Kept,
+    /// Its head says that it is nobody else's, or an error.
+    Refused,
+    /// It is longer than `cache.entry_bytes`.
+    TooLong,
+    /// Too many answers are taken down at once.
+    NoRoom,
+    /// Its tenant has had its share of the cache.
+    TenantFull,
+    /// It broke off, was given up, or its client left.
+    Unfinished,
+}
+
+impl Fate {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::Refused => "refused",
+            Self::TooLong => "too_long",
+            Self::NoRoom => "no_room",
+            Self::TenantFull => "tenant_full",
+            Self::Unfinished => "unfinished",
+        }
+    }
+}
+
+/// One answer, as far as it has passed. Dropped without [`Recording::keep`], it is forgotten.
+#[derive(Debug)]
+pub struct Recording {
+    cache: Arc<ResponseCache>,
+    key: Key,
+    tenant: Box<[u8]>,
+    headers: Option<HeaderMap>,
+    pieces: Vec<Bytes>,
+    bytes: u64,
+    /// None while it may still be kept.
+    fate: Option<Fate>,
+}
+
+impl Recording {
+    pub(super) fn new(cache: Arc<ResponseCache>, key: Key, tenant: Box<[u8]>) -> Self {
+        Self {
+            cache,
+            key,
+            tenant,
+            headers: None,
+            pieces: Vec::new(),
+            bytes: 0,
+            fate: None,
+        }
+    }
+
+    /// The answer begins with this head.
+    pub fn begin(&mut self, head: &response::Parts) {
+        self.headers = keepable(head);
+        if self.headers.is_none() {
+            self.give_up(Fate::Refused);
+        }
+    }
+
+    /// The next piece of its body passes.
+    pub fn add(&mut self, piece: &Bytes) {
+        if self.fate.is_some() || piece.is_empty() {
+            return;
+        }
+        let more = piece.len() as u64 + PIECE_BYTES;
+        self.bytes += more;
+        let taken = self.cache.recorded_bytes.fetch_add(more, Ordering::Relaxed) + more;
+        if self.bytes > self.cache.config.entry_bytes.0 {
+            self.give_up(Fate::TooLong);
+        } else if taken > self.cache.config.bytes.0 {
+            self.give_up(Fate::NoRoom);
+        } else {
+            self.pieces.push(piece.clone());
+        }
+    }
+
+    /// The answer was whole.
+    pub fn keep(mut self) {
+        let Some(headers) = self.headers.take().filter(|_| self.fate.is_none()) else {
+            return;
+        };
+        let tenant = std::mem::take(&mut self.tenant);
+        let answer = Answer::new(headers, &self.pieces, tenant);
+        let fate = answer.map_or(Fate::Unfinished, |answer| {
+            self.cache.insert(self.key, answer)
+        });
+        self.give_up(fate);
+    }
+
+    /// Lets go of what it holds.
+    fn give_up(&mut self, fate: Fate) {
+        self.fate = Some(fate);
+        self.pieces = Vec::new();
+        let bytes = std::mem::take(&mut self.bytes);
+        self.cache
+            .recorded_bytes
+            .fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let fate = self.fate.unwrap_or(Fate::Unfinished);
+        self.give_up(fate);
+        self.cache.metrics.answer(fate.as_str());
+    }
+}

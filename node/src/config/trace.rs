@@ -1,0 +1,32 @@
+//! Settings of traces.
+
+use std::time::Duration;
+
+use url::Url;
+
+use super::table::section;
+use super::value::{ms, secs};
+
+section! {
+    /// OpenTelemetry traces by OTLP over HTTP (protobuf). Off until an endpoint is set.
+    ///
+    /// Spans hold no prompts and no answers. Headers for the collector: the variable OTEL_EXPORTER_OTLP_HEADERS.
+    [trace] TraceConfig {
+        /// Where spans are sent, such as "http://collector:4318"; without a path, /v1/traces is added.
+        ///
+        /// Unset: the client's `traceparent` goes on to the worker as it came.
+        endpoint: Option<Url> = None, flag "otlp-traces-endpoint" Text;
+        /// Share of the requests that are traced when the client does not say; its own decision counts.
+        sampling_ratio: f64 = 1.0, in 0.0..=1.0, flag "otel-sampling-ratio" Text;
+        /// `service.name` of the spans.
+        service_name: String = "grapevine".to_owned();
+        /// Spans that may wait to be sent; above it they are dropped, and counted.
+        queue: u32 = 4_096, in 1..=1_000_000;
+        /// Spans in one message to the collector.
+        batch: u32 = 512, in 1..=65_536;
+        /// How long a span waits for others at most.
+        interval: Duration = secs(2), in ms(10)..=secs(60);
+        /// How long the collector may take for one message; then its spans are dropped, and counted.
+        timeout: Duration = secs(5), in ms(10)..=secs(60);
+    }
+}

@@ -1,0 +1,154 @@
+//! OpenTelemetry traces: one trace a request, continued from the client's and by the worker's. Off by default.
+//!
+//! | span | kind | from, to |
+//! |---|---|---|
+//! | request | server | the request's head, the last byte of its answer |
+//! | `queue` | internal, child of request | waiting for admission, when it had to wait |
+//! | `place` | internal, child of request | body read, worker chosen |
+//! | attempt | client, child of request | connecting to a worker, the last byte of its answer or its failure |
+//! | `stream` | internal, child of its attempt | the first event, the last byte |
+//!
+//! Names and attributes follow the semantic conventions for HTTP and for generative AI (gen_ai), others begin with
+//! `grapevine.`; prompts, answers, queries and keys are in none of them. Context travels by W3C `traceparent`: the
+//! worker gets the attempt's span as its parent. `tracestate` and `baggage` go on as they came.
+//!
+//! Off, the client's headers go on as they came, and a request costs one branch. A request that is not sampled costs
+//! ids and a header. Spans wait in a bounded queue for one task that sends them (`export`); nothing waits for it.
+
+mod export;
+mod metrics;
+mod request;
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use http::HeaderMap;
+use http::request::Parts;
+use opentelemetry::propagation::TextMapPropagator;
+use opentelemetry::trace::{SpanKind, TraceContextExt, Tracer, TracerProvider};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_http::HeaderExtractor;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
+
+pub use export::Sender;
+pub use metrics::TraceMetrics;
+pub use request::{Ended, RequestTrace};
+
+use crate::api::Endpoint;
+use crate::config::TraceConfig;
+
+/// Makes the spans of requests.
+#[derive(Debug)]
+pub struct Tracing {
+    tracer: SdkTracer,
+    propagator: TraceContextPropagator,
+}
+
+impl Tracing {
+    /// Sets traces up; none when no endpoint is configured. The sender has to be run.
+    ///
+    /// # Errors
+    /// The client for the collector cannot be made, or a variable of OpenTelemetry in the environment is wrong.
+    pub fn start(
+        config: &TraceConfig,
+        replica: &str,
+        metrics: &TraceMetrics,
+    ) -> anyhow::Result<Option<(Arc<Self>, Sender)>> {
+        let Some(endpoint) = &config.endpoint else {
+            return Ok(None);
+        };
+        let resource = Resource::builder()
+            .with_service_name(config.service_name.clone())
+            .with_attribute(KeyValue::new("service.instance.id", replica.to_owned()))
+            .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+            .build();
+        let (queue, sender) = export::queue(config, endpoint, &resource, metrics)
+            .with_context(|| format!("cannot send traces to {endpoint}"))?;
+        let provider = SdkTracerProvider::builder()
+            .with_span_processor(queue)
+            .with_sampler(Sampler::parent_based(Sampler::TraceIdRatioBased(
+                config.sampling_ratio,
+            )))
+            .with_resource(resource)
+            .build();
+        let tracing = Self {
+            // The tracer holds the provider.
+            tracer: provider.tracer("grapevine"),
+            propagator: TraceContextPropagator::new(),
+        };
+        Ok(Some((Arc::new(tracing), sender)))
+    }
+
+    /// Begins the span of a request, in the client's trace if it has one.
+    pub fn request(self: &Arc<Self>, head: &Parts, endpoint: Endpoint) -> Box<RequestTrace> {
+        let parent = self.parent(&head.headers);
+        let method = head.method.as_str().to_owned();
+        // The path of an unknown endpoint may be anything: no name for a span.
+        let name = match route(endpoint) {
+            Some(route) => format!("{method} {route}"),
+            None => method.clone(),
+        };
+        let mut attributes = vec![
+            KeyValue::new("http.request.method", method),
+            KeyValue::new("url.path", head.uri.path().to_owned()),
+            KeyValue::new("network.protocol.version", version(head.version)),
+        ];
+        if let Some(route) = route(endpoint) {
+            attributes.push(KeyValue::new("http.route", route));
+        }
+        if let Some(operation) = operation(endpoint) {
+            attributes.push(KeyValue::new("gen_ai.operation.name", operation));
+            attributes.push(KeyValue::new("gen_ai.provider.name", "vllm"));
+        }
+        let builder = self.tracer.span_builder(name);
+        let builder = builder
+            .with_kind(SpanKind::Server)
+            .with_attributes(attributes);
+        let span = self.tracer.build_with_context(builder, &parent);
+        let is_new = !parent.has_active_span();
+        Box::new(RequestTrace::new(
+            Arc::clone(self),
+            head.method.clone(),
+            span,
+            is_new,
+        ))
+    }
+
+    fn parent(&self, headers: &HeaderMap) -> Context {
+        let none = Context::new();
+        // Two of them are none: which one counts is anybody's guess.
+        if headers.get_all("traceparent").iter().count() > 1 {
+            return none;
+        }
+        self.propagator
+            .extract_with_context(&none, &HeaderExtractor(headers))
+    }
+}
+
+fn route(endpoint: Endpoint) -> Option<&'static str> {
+    match endpoint {
+        Endpoint::Chat => Some("/v1/chat/completions"),
+        Endpoint::Completions => Some("/v1/completions"),
+        Endpoint::Embeddings => Some("/v1/embeddings"),
+        _ => None,
+    }
+}
+
+fn operation(endpoint: Endpoint) -> Option<&'static str> {
+    match endpoint {
+        Endpoint::Chat => Some("chat"),
+        Endpoint::Completions => Some("text_completion"),
+        Endpoint::Embeddings => Some("embeddings"),
+        _ => None,
+    }
+}
+
+fn version(version: http::Version) -> &'static str {
+    match version {
+        http::Version::HTTP_10 => "1.0",
+        http::Version::HTTP_2 => "2",
+        _ => "1.1",
+    }
+}

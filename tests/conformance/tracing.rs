@@ -1,0 +1,278 @@
+//! Traces: what a collector and a worker see of a request's spans.
+
+use grapevine_testbed::fake_worker::{Entry, Fault, Rule};
+use grapevine_tests::chat::{MODEL, chat, streamed};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::collector::{Collector, Span, attribute, hex};
+use grapevine_tests::http1::{self, Response};
+use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+use crate::house::{House, quick};
+
+const CHATS: &str = "/v1/chat/completions";
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const PARENT: &str = "b7ad6b7169203331";
+// `opentelemetry.proto.trace.v1.Span.SpanKind` and `Status.StatusCode`.
+const SERVER: i32 = 2;
+const CLIENT: i32 = 3;
+const ERROR: i32 = 2;
+
+fn tracing(collector: &Collector) -> Plan {
+    Plan::default()
+        .set("trace.endpoint", &collector.setting())
+        .set("trace.interval", "\"20ms\"")
+}
+
+async fn ask(house: &House, headers: &[(&str, &str)], body: &Value) -> Response {
+    let body = body.to_string();
+    http1::exchange(house.data(), "POST", CHATS, headers, body.as_bytes()).await
+}
+
+/// The only value of a header that a worker saw.
+fn seen<'a>(entry: &'a Entry, name: &str) -> Option<&'a str> {
+    let mut named = entry
+        .headers
+        .iter()
+        .filter(|(n, _)| n.eq_ignore_ascii_case(name));
+    let value = named.next().map(|(_, value)| value.as_str());
+    assert!(named.next().is_none(), "{name} is there twice");
+    value
+}
+
+/// Waits for this many spans.
+async fn spans(collector: &Collector, count: usize) -> Vec<Span> {
+    let (spans, _) = eventually(LIMIT, "spans arrive", async || {
+        let spans = collector.spans();
+        let names: Vec<_> = spans.iter().map(|span| span.name.clone()).collect();
+        (spans.len() >= count)
+            .then_some(spans)
+            .ok_or_else(|| format!("{names:?}"))
+    })
+    .await;
+    assert_eq!(spans.len(), count, "{spans:#?}");
+    spans
+}
+
+fn named<'a>(spans: &'a [Span], name: &str) -> Vec<&'a Span> {
+    spans.iter().filter(|span| span.name == name).collect()
+}
+
+fn is(span: &Span, key: &str, expected: &str) {
+    assert_eq!(
+        attribute(span, key).as_deref(),
+        Some(expected),
+        "{key} of {}",
+        span.name
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_one_trace_from_client_to_worker() {
+    let collector = Collector::start().await;
+    // Nothing is sent before the end: the end must send it.
+    let plan = tracing(&collector).set("trace.interval", "\"60s\"");
+    let mut house = House::of(plan, vec![quick()]).await;
+    let mut body = streamed("a secret canary", 3);
+    body["stream_options"] = serde_json::json!({ "include_usage": true });
+    let parent = format!("00-{TRACE}-{PARENT}-01");
+    let headers = [
+        ("traceparent", parent.as_str()),
+        ("tracestate", "vendor=1"),
+        ("authorization", "Bearer secret-key"),
+    ];
+    let answer = ask(&house, &headers, &body).await;
+    assert_eq!(answer.head.status, 200);
+    assert!(collector.spans().is_empty());
+    assert!(house.cluster.replicas[0].terminate().await.success());
+
+    let spans = spans(&collector, 4).await;
+    assert!(
+        spans.iter().all(|span| hex(&span.trace_id) == TRACE),
+        "{spans:#?}"
+    );
+    let [request] = named(&spans, "POST /v1/chat/completions")[..] else {
+        panic!("{spans:#?}")
+    };
+    let [place] = named(&spans, "place")[..] else {
+        panic!("{spans:#?}")
+    };
+    let [attempt] = named(&spans, "POST")[..] else {
+        panic!("{spans:#?}")
+    };
+    let [stream] = named(&spans, "stream")[..] else {
+        panic!("{spans:#?}")
+    };
+    assert_eq!(hex(&request.parent_span_id), PARENT);
+    assert_eq!(place.parent_span_id, request.span_id);
+    assert_eq!(attempt.parent_span_id, request.span_id);
+    assert_eq!(stream.parent_span_id, attempt.span_id);
+    assert_eq!((request.kind, attempt.kind), (SERVER, CLIENT));
+    for inner in [place, attempt, stream] {
+        assert!(inner.start_time_unix_nano >= request.start_time_unix_nano);
+        assert!(inner.end_time_unix_nano <= request.end_time_unix_nano);
+    }
+    for (key, value) in [
+        ("http.request.method", "POST"),
+        ("http.route", CHATS),
+        ("http.response.status_code", "200"),
+        ("network.protocol.version", "1.1"),
+        ("gen_ai.operation.name", "chat"),
+        ("gen_ai.request.model", MODEL),
+        ("gen_ai.usage.output_tokens", "3"),
+        ("grapevine.outcome", "success"),
+        ("grapevine.attempts", "1"),
+    ] {
+        is(request, key, value);
+    }
+    assert!(attribute(request, "gen_ai.usage.input_tokens").is_some());
+    assert!(attribute(request, "gen_ai.latency.time_to_first_token").is_some());
+    is(attempt, "grapevine.worker", &house.workers[0].url());
+    is(
+        attempt,
+        "server.port",
+        &house.workers[0].addr().port().to_string(),
+    );
+    is(place, "grapevine.reason", "home");
+
+    let log = house.workers[0].log();
+    let expected = format!("00-{TRACE}-{}-01", hex(&attempt.span_id));
+    assert_eq!(seen(&log[0], "traceparent"), Some(expected.as_str()));
+    assert_eq!(seen(&log[0], "tracestate"), Some("vendor=1"));
+    let line = house.cluster.replicas[0].log();
+    assert!(line.contains(&format!("trace_id={TRACE}")), "{line}");
+
+    let (path, kind) = &collector.heads()[0];
+    assert_eq!(
+        (path.as_str(), kind.as_str()),
+        ("/v1/traces", "application/x-protobuf")
+    );
+    for name in ["grapevine", "r1"] {
+        assert!(collector.was_told(name), "the resource names {name}");
+    }
+    for secret in ["canary", "secret-key"] {
+        assert!(!collector.was_told(secret), "{secret}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_attempt_has_a_span_and_its_own_worker() {
+    let collector = Collector::start().await;
+    let house = House::of(tracing(&collector), vec![quick(); 2]).await;
+    let body = chat("two attempts", 2);
+    let home = house.home(&body).await;
+    house.workers[home]
+        .add_rule(Rule::next(1, Fault::status(500)))
+        .expect("room for a rule");
+    // What cannot be read begins a trace, and its state is not passed on.
+    let headers = [
+        ("traceparent", "00-nonsense-01"),
+        ("tracestate", "vendor=1"),
+    ];
+    let answer = ask(&house, &headers, &body).await;
+    assert_eq!(answer.head.status, 200);
+
+    let spans = spans(&collector, 4).await;
+    let [request] = named(&spans, "POST /v1/chat/completions")[..] else {
+        panic!("{spans:#?}")
+    };
+    assert!(request.parent_span_id.is_empty(), "{request:#?}");
+    is(request, "grapevine.attempts", "2");
+    let mut attempts = named(&spans, "POST");
+    attempts.sort_by_key(|span| span.start_time_unix_nano);
+    let [failed, good] = attempts[..] else {
+        panic!("{spans:#?}")
+    };
+    let status = |span: &Span| span.status.as_ref().map_or(0, |status| status.code);
+    assert_eq!(
+        (status(failed), status(good), status(request)),
+        (ERROR, 0, 0)
+    );
+    is(failed, "error.type", "status");
+    is(failed, "http.response.status_code", "500");
+    is(good, "http.request.resend_count", "1");
+    for (span, worker) in [(failed, home), (good, 1 - home)] {
+        is(span, "grapevine.worker", &house.workers[worker].url());
+        let log = house.workers[worker].log();
+        let expected = format!("00-{}-{}-01", hex(&request.trace_id), hex(&span.span_id));
+        assert_eq!(seen(&log[0], "traceparent"), Some(expected.as_str()));
+        assert_eq!(seen(&log[0], "tracestate"), None);
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_that_is_not_sampled_goes_on_unsampled() {
+    let collector = Collector::start().await;
+    let plan = tracing(&collector).set("trace.sampling_ratio", "0.0");
+    let house = House::of(plan, vec![quick()]).await;
+    let parent = |flags: &str| format!("00-{TRACE}-{PARENT}-{flags}");
+    // The client's word counts before the ratio, both ways.
+    let (unsampled, sampled) = (parent("00"), parent("01"));
+    ask(
+        &house,
+        &[("traceparent", &unsampled)],
+        &chat("unsampled", 1),
+    )
+    .await;
+    ask(&house, &[], &chat("nobody's", 1)).await;
+    ask(&house, &[("traceparent", &sampled)], &chat("sampled", 1)).await;
+    let spans = spans(&collector, 3).await;
+    assert!(spans.iter().all(|span| hex(&span.trace_id) == TRACE));
+
+    let log = house.workers[0].log();
+    let parents: Vec<_> = log
+        .iter()
+        .map(|entry| seen(entry, "traceparent").expect("always"))
+        .collect();
+    assert!(parents[0].starts_with(&format!("00-{TRACE}-")) && parents[0].ends_with("-00"));
+    assert!(
+        !parents[0].contains(PARENT),
+        "the router's own span is the parent"
+    );
+    assert!(
+        !parents[1].contains(TRACE) && parents[1].ends_with("-00"),
+        "{}",
+        parents[1]
+    );
+    assert!(parents[2].ends_with("-01"));
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_waits_for_a_collector() {
+    let gone = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = gone.local_addr().expect("bound");
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    drop(gone);
+    let silent_address = silent.local_addr().expect("bound");
+    for (address, timeout, result) in [
+        (address, "\"5s\"", "failed"),
+        // Connections are taken by the kernel, and nothing is ever answered.
+        (silent_address, "\"60s\"", "dropped"),
+    ] {
+        let plan = Plan::default()
+            .set("trace.endpoint", &format!("\"http://{address}\""))
+            .set("trace.interval", "\"10ms\"")
+            .set("trace.timeout", timeout)
+            .set("trace.queue", "1")
+            .set("trace.batch", "1");
+        let house = House::of(plan, vec![quick()]).await;
+        for number in 0..10 {
+            let answer = ask(&house, &[], &chat(&format!("question {number}"), 1)).await;
+            assert_eq!(answer.head.status, 200, "{}", answer.text());
+        }
+        let admin = house.cluster.replicas[0].admin();
+        eventually(LIMIT, "lost spans are counted", async || {
+            let metrics = admin.metrics().await;
+            let spans = metrics.series("grapevine_trace_spans_total");
+            let lost = spans
+                .iter()
+                .any(|(labels, count)| labels.contains(result) && *count > 0.0);
+            lost.then_some(()).ok_or_else(|| format!("{spans:?}"))
+        })
+        .await;
+        house.close().await;
+    }
+}

@@ -1,0 +1,139 @@
+//! A collector of OpenTelemetry traces: takes OTLP over HTTP and keeps the spans.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
+pub use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+/// A running collector; ends when it is dropped.
+pub struct Collector {
+    address: SocketAddr,
+    seen: Arc<Mutex<Seen>>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Path and content type of each message.
+    heads: Vec<(String, String)>,
+    bodies: Vec<Bytes>,
+}
+
+impl Collector {
+    /// Listens on a port of the kernel's choice.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("a bound port");
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let mut tasks = JoinSet::new();
+        let kept = Arc::clone(&seen);
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let seen = Arc::clone(&kept);
+                let service = service_fn(move |request| take(Arc::clone(&seen), request));
+                connections.spawn(async move {
+                    let http = hyper::server::conn::http1::Builder::new();
+                    // A sender that leaves is no failure here.
+                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        Self {
+            address,
+            seen,
+            _tasks: tasks,
+        }
+    }
+
+    /// The endpoint, as a TOML string.
+    pub fn setting(&self) -> String {
+        format!("\"http://{}\"", self.address)
+    }
+
+    /// Path and content type of each message so far.
+    pub fn heads(&self) -> Vec<(String, String)> {
+        self.seen().heads.clone()
+    }
+
+    /// Is this text anywhere in what was sent?
+    pub fn was_told(&self, text: &str) -> bool {
+        let seen = self.seen();
+        let has = |body: &Bytes| body.windows(text.len()).any(|part| part == text.as_bytes());
+        seen.bodies.iter().any(has)
+    }
+
+    /// Spans so far, by resource.
+    pub fn resources(&self) -> Vec<ResourceSpans> {
+        let seen = self.seen();
+        let messages = seen.bodies.iter().map(|body| {
+            ExportTraceServiceRequest::decode(body.clone()).expect("messages are protobuf")
+        });
+        messages
+            .flat_map(|message| message.resource_spans)
+            .collect()
+    }
+
+    /// Spans so far.
+    pub fn spans(&self) -> Vec<Span> {
+        let scopes = self
+            .resources()
+            .into_iter()
+            .flat_map(|spans| spans.scope_spans);
+        scopes.flat_map(|scope| scope.spans).collect()
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().expect("no holder of this lock panics")
+    }
+}
+
+async fn take(
+    seen: Arc<Mutex<Seen>>,
+    request: Request<Incoming>,
+) -> Result<Response<Empty<Bytes>>, Infallible> {
+    let kind = request.headers().get("content-type");
+    let kind = kind
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let head = (request.uri().path().to_owned(), kind.to_owned());
+    if let Ok(body) = request.into_body().collect().await {
+        let mut seen = seen.lock().expect("no holder of this lock panics");
+        seen.heads.push(head);
+        seen.bodies.push(body.to_bytes());
+    }
+    Ok(Response::new(Empty::new()))
+}
+
+/// An attribute of a span as text; numbers in decimal. `None` when it is not there.
+pub fn attribute(span: &Span, key: &str) -> Option<String> {
+    let found = span
+        .attributes
+        .iter()
+        .find(|attribute| attribute.key == key)?;
+    match found.value.as_ref()?.value.as_ref()? {
+        Value::StringValue(text) => Some(text.clone()),
+        Value::IntValue(number) => Some(number.to_string()),
+        Value::DoubleValue(number) => Some(number.to_string()),
+        Value::BoolValue(value) => Some(value.to_string()),
+        other => panic!("{key}: {other:?}"),
+    }
+}
+
+/// Bytes of an id in hexadecimal, as headers have them.
+pub fn hex(id: &[u8]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
