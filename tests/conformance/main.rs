@@ -2,6 +2,7 @@
 //!
 //! `../README.md` says which row of the test matrix each file is for.
 
+mod access_log;
 mod aliases;
 mod breakers;
 mod bytes;

@@ -219,9 +219,12 @@ pub struct Metrics(String);
 impl Metrics {
     /// Every series of a metric: its labels as written, and its value. Panics if there is none.
     pub fn series(&self, name: &str) -> Vec<(&str, f64)> {
-        let known = self.0.lines().any(|line| {
-            line.starts_with("# TYPE") && line.contains(name.trim_end_matches("_total"))
-        });
+        let suffix = ["_total", "_count", "_sum"].into_iter();
+        let base = suffix.fold(name, |name, suffix| name.trim_end_matches(suffix));
+        let known = self
+            .0
+            .lines()
+            .any(|line| line.starts_with("# TYPE") && line.contains(base));
         assert!(known, "no metric {name} in:\n{}", self.0);
         let lines = self.0.lines().filter_map(|line| line.strip_prefix(name));
         lines

@@ -1,0 +1,108 @@
+//! One line a request, and figures of how its answer flowed.
+
+use std::time::Duration;
+
+use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1;
+use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::Value;
+
+use crate::house::{House, quick};
+
+const CHATS: &str = "/v1/chat/completions";
+
+/// Lines of the access log that are there once `count` have come.
+async fn lines(house: &House, count: usize) -> Vec<Value> {
+    let (lines, _) = eventually(LIMIT, "the access log is written", async || {
+        let log = house.cluster.replicas[0].log();
+        let lines = log
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let access = lines.filter(|line| line["target"] == "grapevine::access");
+        let access: Vec<_> = access.collect();
+        (access.len() >= count)
+            .then_some(access)
+            .ok_or_else(|| log.clone())
+    })
+    .await;
+    assert_eq!(lines.len(), count, "{lines:#?}");
+    lines
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_one_line_of_json() {
+    let plan = Plan::default()
+        .set("log.json", "true")
+        .set("cache.enabled", "true");
+    let house = House::of(plan, vec![quick()]).await;
+    let mut body = chat("a \"quoted\"\nline break", 2);
+    body["temperature"] = 0.into();
+    for id in ["first", "second"] {
+        let headers = [("x-request-id", id)];
+        let body = body.to_string();
+        http1::exchange(house.data(), "POST", CHATS, &headers, body.as_bytes()).await;
+    }
+    http1::exchange(house.data(), "POST", CHATS, &[], b"{").await;
+    let lines = lines(&house, 3).await;
+    let worker = house.workers[0].url();
+    for (line, key, value) in [
+        (&lines[0], "request_id", Value::from("first")),
+        (&lines[0], "endpoint", "chat_completions".into()),
+        (&lines[0], "model", MODEL.into()),
+        (&lines[0], "worker", worker.as_str().into()),
+        (&lines[0], "outcome", "success".into()),
+        (&lines[0], "status", 200.into()),
+        (&lines[0], "attempts", 1.into()),
+        (&lines[0], "completion_tokens", 2.into()),
+        (&lines[0], "cache", "miss".into()),
+        (&lines[1], "request_id", "second".into()),
+        (&lines[1], "cache", "hit".into()),
+        (&lines[1], "attempts", 0.into()),
+        (&lines[1], "worker", Value::Null),
+        (&lines[1], "completion_tokens", Value::Null),
+        (&lines[2], "outcome", "error".into()),
+        (&lines[2], "status", 400.into()),
+        (&lines[2], "cache", Value::Null),
+    ] {
+        assert_eq!(line[key], value, "{key} in {line}");
+    }
+    assert!(!house.cluster.replicas[0].log().contains("quoted"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_access_log_can_be_switched_off() {
+    let plan = Plan::default().set("log.access", "false");
+    let house = House::of(plan, vec![quick()]).await;
+    let answer = http1::post(house.data(), CHATS, &chat("unlogged", 1)).await;
+    assert_eq!(answer.head.status, 200);
+    // A line that comes later shows that the log is written.
+    let mut house = house;
+    assert!(house.cluster.replicas[0].terminate().await.success());
+    let log = house.cluster.replicas[0].log();
+    assert!(
+        log.contains("ended: every open request was finished"),
+        "{log}"
+    );
+    assert!(!log.contains("grapevine::access"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_are_counted_by_their_pace() {
+    let slow = chat::paced(Duration::from_millis(50));
+    let house = House::of(Plan::default(), vec![slow]).await;
+    let outcome = chat::stream(house.data(), &streamed("step by step", 5)).await;
+    assert_eq!(outcome.ending, Ending::Done);
+    http1::post(house.data(), CHATS, &chat("at once", 5)).await;
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let value = |name: &str| metrics.sum(name, MODEL);
+    for name in ["inter_token", "stream_pause"] {
+        let count = value(&format!("grapevine_{name}_seconds_count"));
+        assert_eq!(count, 1.0, "{name}: a plain answer has no pace");
+    }
+    let mean = value("grapevine_inter_token_seconds_sum");
+    let longest = value("grapevine_stream_pause_seconds_sum");
+    assert!(mean > 0.0 && longest > 0.0, "{mean} {longest}");
+    println!("50 ms a token: mean {mean} s, longest pause {longest} s");
+    house.close().await;
+}
