@@ -18,6 +18,7 @@ pub mod listener;
 pub mod logging;
 pub mod metrics;
 pub mod proxy;
+pub mod series;
 pub mod shutdown;
 pub mod tls;
 pub mod trace;

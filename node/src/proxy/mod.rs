@@ -221,11 +221,19 @@ impl Proxy {
     }
 
     fn count_attempt(&self, worker: &Worker, result: &Result<Answer, Failure>) {
-        let labels = AttemptLabels {
-            worker: Arc::clone(&worker.label),
-            result: result.as_ref().map_or_else(Failure::as_str, |_| "answered"),
+        let result = result.as_ref().map_or_else(Failure::as_str, |_| "answered");
+        let index = ATTEMPT_RESULTS.iter().position(|label| *label == result);
+        let find = || {
+            let labels = AttemptLabels {
+                worker: Arc::clone(&worker.label),
+                result,
+            };
+            self.parts.metrics.attempts.get_or_create(&labels).clone()
         };
-        self.parts.metrics.attempts.get_or_create(&labels).inc();
+        let attempts = &worker.series.attempts;
+        attempts.count(index.unwrap_or(usize::MAX), find, |attempts| {
+            attempts.inc();
+        });
     }
 
     fn explain(

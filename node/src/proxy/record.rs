@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, response};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -331,29 +333,24 @@ impl Record {
 
     fn count_tokens(&self, worker: &Worker) {
         let Some(usage) = self.usage else { return };
-        let labels = WorkerLabels {
-            worker: Arc::clone(&worker.label),
+        let metrics = &self.metrics;
+        let count = |index, family: &Family<WorkerLabels, Counter>, tokens| {
+            let find = || {
+                let worker = Arc::clone(&worker.label);
+                family.get_or_create(&WorkerLabels { worker }).clone()
+            };
+            worker.series.tokens.count(index, find, |counter| {
+                counter.inc_by(tokens);
+            });
         };
-        let count = |family: &prometheus_client::metrics::family::Family<
-            _,
-            prometheus_client::metrics::counter::Counter,
-        >,
-                     tokens| {
-            family.get_or_create(&labels).inc_by(tokens);
-        };
-        count(&self.metrics.prompt_tokens, usage.prompt_tokens);
-        count(
-            &self.metrics.cached_tokens,
-            usage.cached_tokens.unwrap_or(0),
-        );
-        count(&self.metrics.completion_tokens, usage.completion_tokens);
+        count(0, &metrics.prompt_tokens, usage.prompt_tokens);
+        count(1, &metrics.cached_tokens, usage.cached_tokens.unwrap_or(0));
+        count(2, &metrics.completion_tokens, usage.completion_tokens);
         if let Some(taken) = &self.taken
             && usage.cached_tokens.is_some()
         {
-            count(
-                &self.metrics.expected_tokens,
-                taken.expected_tokens().into(),
-            );
+            let expected = taken.expected_tokens().into();
+            count(3, &metrics.expected_tokens, expected);
             self.cluster.knowledge().answered(taken, &usage);
         }
     }

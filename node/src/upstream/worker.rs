@@ -18,6 +18,7 @@ use super::health::Health;
 use super::moment::Moment;
 use super::pool::IdlePool;
 use super::reach::Reach;
+use crate::series::WorkerSeries;
 
 /// Where a worker is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +114,8 @@ pub struct Worker {
     born: Instant,
     /// Milliseconds from `born` to its latest metrics; 0: none yet.
     scraped_ms: AtomicU64,
+    /// What requests count for it.
+    pub series: WorkerSeries,
     /// Until then it asked not to be sent anything (`Retry-After`).
     pub paused_until: Moment,
     /// Since then nobody has listened on its port.
@@ -144,6 +147,7 @@ impl Worker {
             cache_tokens: AtomicU64::new(0),
             born: Instant::now(),
             scraped_ms: AtomicU64::new(0),
+            series: WorkerSeries::default(),
             paused_until: Moment::default(),
             refuses_since: Moment::default(),
         }
