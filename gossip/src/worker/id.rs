@@ -126,6 +126,10 @@ impl FromStr for WorkerUrl {
         }
         let path = url.path().trim_end_matches('/');
         let base = format!("{}://{host}:{port}{path}", url.scheme());
+        // The parser decodes the host: `%22` in it is a quote by now.
+        if !stands_unescaped(&base) {
+            return refuse("it has characters that no host or path has");
+        }
         if base.len() > URL_BYTES_MAX {
             return Err(WorkerError::UrlTooLong(base.len()));
         }
@@ -165,15 +169,17 @@ impl WorkerId {
     }
 }
 
+/// Only visible ASCII characters without `"` and `\`.
+fn stands_unescaped(text: &str) -> bool {
+    text.bytes()
+        .all(|b| b.is_ascii_graphic() && b != b'"' && b != b'\\')
+}
+
 impl FromStr for WorkerId {
     type Err = WorkerError;
 
     fn from_str(text: &str) -> Result<Self, WorkerError> {
-        let is_valid = (1..=ID_BYTES_MAX).contains(&text.len())
-            && text
-                .bytes()
-                .all(|b| b.is_ascii_graphic() && b != b'"' && b != b'\\');
-        if is_valid {
+        if (1..=ID_BYTES_MAX).contains(&text.len()) && stands_unescaped(text) {
             Ok(Self(text.into()))
         } else {
             Err(WorkerError::Id(text.chars().take(64).collect()))
@@ -241,6 +247,7 @@ mod tests {
             "http://u@w",
             "http://w?x=1",
             "http://w#x",
+            "http://w%22x:8000",
             "http://w:0",
             "http://w:99999",
             "http://w@1024",
