@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::admin::{self, Admin, Port};
+use crate::admission::{Admission, AdmissionParts};
 use crate::agreement::{Samples, Survey, SurveyParts, Views};
 use crate::cache::ResponseCache;
 use crate::cluster::{Bulletins, Cluster, WorkerDefaults};
@@ -27,6 +28,8 @@ use crate::listener::{self, Front, Quiet};
 use crate::metrics::Metrics;
 use crate::proxy::{Proxy, ProxyParts};
 use crate::shutdown::{Phase, Shutdown, ShutdownLimits};
+use crate::tenants::watch::Watch;
+use crate::tenants::{Gossiped, Keys};
 use crate::tls::Reloader;
 use crate::trace::Tracing;
 use crate::upstream::duty::Duty;
@@ -132,6 +135,13 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         caught_up: shutdown.caught_up(),
         phase: phase.clone(),
     };
+    let keys = Arc::new(Keys::open(metrics.tenants.clone()));
+    if let Some(path) = &config.keys.file {
+        let watch = Watch::open(Arc::clone(&keys), path.clone())?;
+        let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+        tasks.spawn(watch.run(config.keys.reload, hangups, phase.clone()));
+    }
+
     tasks.spawn(follower.run(heard));
     tasks.spawn(learn(Arc::clone(&agent), to_learn, phase.clone()));
     tasks.spawn(announce_leaving(Arc::clone(&agent), phase.clone()));
@@ -172,6 +182,14 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         tasks.spawn(sender.run(phase.clone()));
         tracing
     });
+    let admission = Admission::new(AdmissionParts {
+        config: config.admission.clone(),
+        requests: config.limits.requests,
+        bytes_per_token: config.cluster.bytes_per_token.get(),
+        tenant_header: config.cluster.tenant_header.clone(),
+        others: Arc::new(Gossiped(Arc::clone(&agent))),
+        metrics: metrics.admission.clone(),
+    });
 
     announce(&replica, &listeners, agent.local_addr())?;
     let front = Front {
@@ -187,6 +205,8 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
             warm_ups: Arc::clone(&warm_ups),
             cache,
             tracing,
+            keys,
+            admission,
         })),
         tls,
         timeouts: config.timeouts.clone(),

@@ -6,6 +6,7 @@
 //! tells a collector about requests; [`config`] and [`cli`] are how people reach it.
 
 pub mod admin;
+pub mod admission;
 pub mod agreement;
 pub mod api;
 pub mod app;
@@ -20,6 +21,7 @@ pub mod metrics;
 pub mod proxy;
 pub mod series;
 pub mod shutdown;
+pub mod tenants;
 pub mod tls;
 pub mod trace;
 pub mod upstream;

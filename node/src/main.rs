@@ -28,6 +28,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             return block_on(grapevine_testbed::cli::run(command));
         }
         Command::Ca(args) => cli::ca(args),
+        Command::Keys(args) => cli::keys(args),
         Command::Status(args) => small_runtime()?.block_on(cli::status(args)),
         Command::Workers(args) => small_runtime()?.block_on(cli::workers(args)),
         Command::Explain(args) => small_runtime()?.block_on(cli::explain(args)),

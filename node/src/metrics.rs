@@ -14,7 +14,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::admission::metrics::AdmissionMetrics;
 use crate::cache::CacheMetrics;
+use crate::tenants::metrics::TenantMetrics;
 use crate::tls::TlsMetrics;
 use crate::trace::TraceMetrics;
 use crate::upstream::metrics::HealthMetrics;
@@ -166,6 +168,10 @@ pub struct Metrics {
     pub cache: CacheMetrics,
     /// Traces.
     pub trace: TraceMetrics,
+    /// Who was let in, and who waits.
+    pub admission: AdmissionMetrics,
+    /// Clients' keys and tenants.
+    pub tenants: TenantMetrics,
 }
 
 impl Metrics {
@@ -178,6 +184,8 @@ impl Metrics {
             health: HealthMetrics::register(&mut registry),
             cache: CacheMetrics::register(&mut registry),
             trace: TraceMetrics::register(&mut registry),
+            admission: AdmissionMetrics::register(&mut registry),
+            tenants: TenantMetrics::register(&mut registry),
             registry,
             requests: Family::default(),
             request_seconds: Family::new_with_constructor(|| seconds(0.001)),
@@ -447,6 +455,7 @@ impl Default for Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenants::metrics::{TenantLabels, TenantReasonLabels};
 
     /// Names with their suffixes, as the README's table gives them. A family without series is not encoded,
     /// so each gets one.
@@ -528,6 +537,14 @@ mod tests {
         for family in [&metrics.cache.bypassed, &metrics.cache.evicted] {
             drop(family.get_or_create(&ReasonLabels { reason: "r" }));
         }
+        let tenant: Arc<str> = "t".into();
+        let labels = TenantLabels {
+            tenant: Arc::clone(&tenant),
+        };
+        drop(metrics.tenants.requests.get_or_create(&labels));
+        let reason = "r";
+        let labels = TenantReasonLabels { tenant, reason };
+        drop(metrics.tenants.refusals.get_or_create(&labels));
         let events = &metrics.warmup.prompt_events;
         drop(events.get_or_create(&EventLabels { event: "e" }));
         let encoded = metrics.encode();

@@ -3,6 +3,7 @@
 //! `../README.md` says which row of the test matrix each file is for.
 
 mod access_log;
+mod admission;
 mod aliases;
 mod breakers;
 mod bytes;
@@ -13,6 +14,7 @@ mod h2_floods;
 mod headers;
 mod house;
 mod http2;
+mod keys;
 mod leaving;
 mod models;
 mod odd_workers;

@@ -19,6 +19,7 @@ pub mod cluster;
 pub mod collector;
 pub mod http1;
 pub mod invariants;
+pub mod keys;
 pub mod process;
 pub mod tls;
 pub mod wait;

@@ -9,6 +9,7 @@ use super::{Admin, Answer, Query, json};
 use crate::api::Endpoint;
 use crate::api::error::ApiError;
 use crate::cluster::Pool;
+use crate::proxy::caller::Caller;
 use crate::proxy::question::Question;
 
 #[derive(Debug, Serialize)]
@@ -41,7 +42,8 @@ struct Row<'a> {
 }
 
 impl Admin {
-    /// `?path=` names the endpoint (chat completions when absent); `?load=ignore` answers as in a quiet cluster.
+    /// `?path=` names the endpoint (chat completions when absent); `?load=ignore` answers as in a quiet cluster;
+    /// `?tenant=` asks on behalf of a tenant, as its key would.
     pub(super) fn explain(
         &self,
         query: &Query<'_>,
@@ -56,7 +58,9 @@ impl Admin {
             Some(_) => return Err(ApiError::invalid("load", "load is `now` or `ignore`")),
         };
         let endpoint = Endpoint::of(&Method::POST, path)?;
-        let question = Question::of(&self.cluster, endpoint, headers, body)?;
+        let tenant = query.value("tenant");
+        let caller = tenant.as_deref().map_or(Caller::Anybody, Caller::Tenant);
+        let question = Question::of(&self.cluster, endpoint, headers, body, caller)?;
         let explanation = self
             .cluster
             .explain(&question.pool, &question.key, with_load);

@@ -11,7 +11,7 @@
 //! | `GET`, `PATCH`, `DELETE /workers/{id}` | one worker; the id percent-encoded |
 //! | `POST /workers/{id}/drain` | no new prefixes for it |
 //! | `POST /add_worker?url=&warmup=`, `POST /remove_worker?url=`, `GET /list_workers` | as in vllm-router |
-//! | `POST /explain?path=` | where the request in the body would go, and why |
+//! | `POST /explain?path=&tenant=` | where the request in the body would go, and why |
 //!
 //! Never on the data port. Beyond loopback it needs a token.
 

@@ -17,6 +17,12 @@ pub enum ErrorKind {
     InvalidRequest,
     /// The token is missing or wrong.
     Unauthorized,
+    /// A client's key is missing, unknown or has ended.
+    InvalidApiKey,
+    /// The key may not do this.
+    PermissionDenied,
+    /// A limit of the key or its tenant is reached.
+    RateLimited,
     /// No worker in the cluster serves the model.
     ModelNotFound,
     /// The path exists for another method only.
@@ -48,7 +54,9 @@ impl ErrorKind {
     pub fn status(self) -> StatusCode {
         match self {
             Self::InvalidRequest => StatusCode::BAD_REQUEST,
-            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Unauthorized | Self::InvalidApiKey => StatusCode::UNAUTHORIZED,
+            Self::PermissionDenied => StatusCode::FORBIDDEN,
+            Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
             Self::ModelNotFound | Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
@@ -67,11 +75,14 @@ impl ErrorKind {
         match self {
             Self::InvalidRequest
             | Self::Unauthorized
+            | Self::InvalidApiKey
+            | Self::PermissionDenied
             | Self::ModelNotFound
             | Self::NotFound
             | Self::MethodNotAllowed
             | Self::RequestTimeout
             | Self::TooLarge => "invalid_request_error",
+            Self::RateLimited => "rate_limit_error",
             Self::Overloaded | Self::NoWorker | Self::ShuttingDown => "overloaded_error",
             Self::UpstreamFailed | Self::UpstreamBroke | Self::UpstreamTimeout | Self::Internal => {
                 "server_error"
@@ -84,6 +95,9 @@ impl ErrorKind {
         match self {
             Self::InvalidRequest => "invalid_request",
             Self::Unauthorized => "unauthorized",
+            Self::InvalidApiKey => "invalid_api_key",
+            Self::PermissionDenied => "permission_denied",
+            Self::RateLimited => "rate_limit_exceeded",
             Self::ModelNotFound => "model_not_found",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::NotFound => "not_found",
@@ -183,6 +197,10 @@ impl ApiError {
         if let Some(after) = retry_after(status) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs()));
         }
+        if status == StatusCode::UNAUTHORIZED {
+            // RFC 9110, section 15.5.2: a 401 says how to do better.
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         response
     }
 }
@@ -200,9 +218,12 @@ pub fn retry_after(status: StatusCode) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    const ALL: [ErrorKind; 14] = [
+    const ALL: [ErrorKind; 17] = [
         ErrorKind::InvalidRequest,
         ErrorKind::Unauthorized,
+        ErrorKind::InvalidApiKey,
+        ErrorKind::PermissionDenied,
+        ErrorKind::RateLimited,
         ErrorKind::ModelNotFound,
         ErrorKind::MethodNotAllowed,
         ErrorKind::NotFound,
@@ -232,6 +253,9 @@ mod tests {
                 response.headers().contains_key("retry-after"),
                 "{kind:?}"
             );
+            let unknown = response.status() == StatusCode::UNAUTHORIZED;
+            let asks = response.headers().contains_key("www-authenticate");
+            assert_eq!(unknown, asks, "{kind:?}");
         }
     }
 

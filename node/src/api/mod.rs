@@ -5,7 +5,9 @@
 pub mod endpoint;
 pub mod error;
 pub mod models;
+mod priority;
 pub mod request;
 
 pub use endpoint::Endpoint;
 pub use error::ApiError;
+pub use priority::Priority;

@@ -35,6 +35,11 @@ impl<'a> Catalog<'a> {
         Self(names)
     }
 
+    /// Leaves out what is not to be seen.
+    pub fn retain(&mut self, is_seen: impl Fn(&str) -> bool) {
+        self.0.retain(|name, _| is_seen(name));
+    }
+
     /// Body of `GET /v1/models`.
     pub fn list(&self) -> Bytes {
         let cards = self.0.iter().map(|(id, target)| card(id, *target));

@@ -1,7 +1,7 @@
 //! The command line: one binary, `grapevine`, and what each of its commands does.
 //!
 //! `serve` is a router replica; `status`, `workers` and `explain` talk to the admin port of any
-//! replica; `ca` makes certificates; the others are the testbed's.
+//! replica; `ca` makes certificates, `keys` keys of clients; the others are the testbed's.
 //!
 //! Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no replica
 //! answers. Those of `serve` are with [`crate::shutdown::Ending`].
@@ -15,6 +15,7 @@ use crate::config::ConfigError;
 mod ca;
 mod client;
 mod explain;
+mod keys;
 mod serve;
 mod settings;
 mod show;
@@ -24,6 +25,7 @@ mod workers;
 
 pub use ca::{CaArgs, ca};
 pub use explain::{ExplainArgs, explain};
+pub use keys::{KeysArgs, keys};
 pub use serve::{ServeArgs, Task, check};
 pub use show::print_line;
 pub use status::{StatusArgs, status};
@@ -63,6 +65,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Make the certificates by which replicas know each other.
     Ca(CaArgs),
+    /// Make keys for clients, and check the file that lists them.
+    Keys(KeysArgs),
     /// Fake workers, load, replay, balancer and demo: no router code in them.
     #[command(flatten)]
     Testbed(grapevine_testbed::cli::Command),

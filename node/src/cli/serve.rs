@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use grapevine_gossip::Identity;
 
 use crate::app;
-use crate::config::{Config, ConfigError, Layers};
+use crate::config::{Config, ConfigError, Layers, read_keys};
 use crate::listener::tls::ListenerTls;
 use crate::upstream::Reach;
 
@@ -59,10 +59,10 @@ pub enum Task {
 }
 
 impl ServeArgs {
-    /// Reads the file, lays environment and flags over it, and checks the result.
+    /// Reads the file, lays environment and flags over it, and checks the result, with the file of keys.
     ///
     /// # Errors
-    /// The file cannot be read, or the configuration is wrong; nothing was started.
+    /// A file cannot be read, or the configuration is wrong; nothing was started.
     pub fn task(
         self,
         environment: impl Iterator<Item = (String, String)>,
@@ -79,6 +79,9 @@ impl ServeArgs {
             layers.read_file(path)?;
         }
         let config = Box::new(Config::from_layers(layers)?);
+        if let Some(keys) = &config.keys.file {
+            read_keys(keys)?;
+        }
         Ok(if self.check {
             Task::Check(config)
         } else {

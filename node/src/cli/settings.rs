@@ -109,6 +109,7 @@ fn heading(section: &'static str) -> &'static str {
         "admin" | "metrics" | "log" => "Admin, metrics, log",
         "workers" | "health" => "Workers",
         "retry" | "breaker" => "Retries and breakers",
+        "admission" | "keys" => "Admission and keys",
         _ => "Times and limits",
     }
 }

@@ -8,8 +8,6 @@ const DISCOVERY: &str = "give workers by --worker-urls, in the file, or while ru
      `grapevine workers add`";
 const STARTUP: &str = "the router does not wait for workers: each is checked every \
      --health-check-interval-secs and used when it answers";
-const QUEUE: &str = "requests above --max-concurrent-requests are answered 503 with Retry-After at \
-     once; leave it out";
 const WASM: &str = "there are no modules; put a proxy in front for what they do";
 const BACKEND: &str = "workers are vLLM servers with the OpenAI API; leave it out";
 
@@ -76,12 +74,10 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ("selector", DISCOVERY),
     ("service-discovery-port", DISCOVERY),
     ("service-discovery-namespace", DISCOVERY),
-    ("queue-size", QUEUE),
-    ("queue-timeout-secs", QUEUE),
     (
         "rate-limit-tokens-per-second",
-        "limit rates in the balancer in front; here only \
-     --max-concurrent-requests",
+        "give each client a key with requests_per_minute (--api-keys-file); \
+     --max-concurrent-requests limits all together",
     ),
     (
         "cors-allowed-origins",
@@ -89,7 +85,7 @@ pub(super) const UNSUPPORTED: &[(&str, &str)] = &[
     ),
     (
         "api-key-validation-urls",
-        "check clients' keys in the balancer in front",
+        "keys are checked here: list their hashes in --api-keys-file",
     ),
     ("backend", BACKEND),
     ("runtime", BACKEND),

@@ -61,7 +61,7 @@ impl fmt::Display for Problem {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
-    #[error("cannot read the configuration file {path}")]
+    #[error("cannot read {path}")]
     Unreadable {
         /// The file as it was named.
         path: PathBuf,

@@ -122,7 +122,7 @@ section! {
     [limits] LimitConfig {
         /// Connections of clients at once; above it new ones wait in the backlog.
         connections: u32 = 65_536, in 1..=1_000_000;
-        /// Requests at once, each counted to the end of its stream; above it 503.
+        /// Requests at once, each counted to the end of its stream; above it they wait (see `[admission]`).
         requests: u32 = 32_768, in 1..=1_000_000, flag "max-concurrent-requests" Text;
         /// Requests at once on one HTTP/2 connection.
         streams_per_connection: u32 = 256, in 1..=65_536;

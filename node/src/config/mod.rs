@@ -9,6 +9,7 @@
 
 use std::path::{Path, PathBuf};
 
+mod admission;
 mod cache;
 mod check;
 mod cluster;
@@ -29,6 +30,8 @@ mod upstream;
 mod value;
 mod warmup;
 
+pub(crate) use admission::parse_keys;
+pub use admission::{AdmissionConfig, Expiry, KeyConfig, KeyHash, KeysConfig, read_keys};
 pub use cache::CacheConfig;
 pub use cluster::{ClusterConfig, GossipSettings, ModelConfig};
 pub use error::{ConfigError, Origin, Problem};
@@ -81,6 +84,10 @@ pub struct Config {
     pub warmup: WarmupConfig,
     /// Response cache.
     pub cache: CacheConfig,
+    /// Who waits when there is no room.
+    pub admission: AdmissionConfig,
+    /// Clients' keys.
+    pub keys: KeysConfig,
     /// How long each step may take.
     pub timeouts: TimeoutConfig,
     /// Sizes and counts.
@@ -180,6 +187,8 @@ impl Config {
             health: raw.read(),
             warmup: raw.read(),
             cache: raw.read(),
+            admission: raw.read(),
+            keys: raw.read(),
             timeouts: raw.read(),
             limits: raw.read(),
             trace: raw.read(),
@@ -207,6 +216,8 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'
         of::<HealthConfig>(),
         of::<WarmupConfig>(),
         of::<CacheConfig>(),
+        of::<AdmissionConfig>(),
+        of::<KeysConfig>(),
         of::<TimeoutConfig>(),
         of::<LimitConfig>(),
         of::<TraceConfig>(),

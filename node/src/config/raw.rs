@@ -136,11 +136,7 @@ impl Raw {
         let root = match DeTable::parse(text) {
             Ok(root) => root.into_inner(),
             Err(error) => {
-                self.problems.push(Problem {
-                    origin: place.at(error.span().unwrap_or_default()),
-                    key: String::new(),
-                    what: error.message().trim_end().replace('\n', "; "),
-                });
+                self.problems.push(place.syntax(&error));
                 return;
             }
         };
@@ -182,9 +178,7 @@ impl Raw {
             (None, _) if REPEATED.contains(&written) => self.problems.push(Problem {
                 origin,
                 key: format!("[[{written}]]"),
-                what: format!(
-                    "expected a list: write [[{written}]] with two brackets, once a {written}"
-                ),
+                what: two_brackets(written),
             }),
             (None, _) => {
                 let names = sections().map(|(section, ..)| section);
@@ -278,6 +272,45 @@ fn read_all<S: Section>(
     tables.iter().map(read).collect()
 }
 
+/// Reads a file that has a repeated section and nothing else.
+pub(super) fn read_list<S: Section>(
+    path: &Path,
+    text: &str,
+    example: &str,
+) -> (Vec<Table>, Vec<Problem>) {
+    let place = Place { path, text };
+    let (mut tables, mut problems) = (Vec::new(), Vec::new());
+    let root = match DeTable::parse(text) {
+        Ok(root) => root.into_inner(),
+        Err(error) => return (tables, vec![place.syntax(&error)]),
+    };
+    for (name, value) in &root {
+        let written = name.get_ref().as_ref();
+        let mut refuse = |key, what| {
+            problems.push(Problem {
+                origin: place.at(name.span()),
+                key,
+                what,
+            });
+        };
+        match value.get_ref() {
+            DeValue::Array(items) if written == S::NAME => {
+                add_repeated::<S>(&mut tables, example, &place, items, &mut problems);
+            }
+            _ if written == S::NAME => refuse(format!("[[{written}]]"), two_brackets(written)),
+            _ => {
+                let what = format!("unknown section; write [[{0}]], once a {0}", S::NAME);
+                refuse(format!("[{written}]"), what);
+            }
+        }
+    }
+    (tables, problems)
+}
+
+fn two_brackets(section: &str) -> String {
+    format!("expected a list: write [[{section}]] with two brackets, once a {section}")
+}
+
 fn add_repeated<S: Section>(
     tables: &mut Vec<Table>,
     example: &str,
@@ -341,6 +374,14 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
+    fn syntax(&self, error: &toml::de::Error) -> Problem {
+        Problem {
+            origin: self.at(error.span().unwrap_or_default()),
+            key: String::new(),
+            what: error.message().trim_end().replace('\n', "; "),
+        }
+    }
+
     fn at(&self, span: Range<usize>) -> Origin {
         let before = &self.text[..span.start.min(self.text.len())];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

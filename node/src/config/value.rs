@@ -15,6 +15,7 @@ use tracing::Level;
 use url::Url;
 
 use super::types::{AllowedHost, HostPort, Name, PriceRule, Secret};
+use crate::api::Priority;
 
 // What the tables of settings are written with.
 pub(super) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -398,4 +399,5 @@ words! {
     ];
     HashAlgorithm, HashAlgorithm::ALL, HashAlgorithm::as_str, [];
     PriceRule, PriceRule::ALL, PriceRule::as_str, [];
+    Priority, Priority::ALL, Priority::as_str, [];
 }

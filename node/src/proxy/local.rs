@@ -1,5 +1,7 @@
 //! What needs no worker: probes of this replica, and the list of models.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
@@ -8,20 +10,26 @@ use super::relay::ResponseBody;
 use crate::api::error::ErrorKind;
 use crate::api::models::Catalog;
 use crate::api::{ApiError, Endpoint};
-use crate::cluster::Fleet;
+use crate::tenants::Key;
 
 impl Proxy {
     /// The answer, if the endpoint is one that no worker is asked for.
-    pub(super) fn local(&self, endpoint: Endpoint, path: &str) -> Option<Response<ResponseBody>> {
+    ///
+    /// `key`: whose request it is. Probes of this replica need none; lists show what the key may ask for.
+    pub(super) fn local(
+        &self,
+        endpoint: Endpoint,
+        path: &str,
+        key: &Result<Option<Arc<Key>>, ApiError>,
+    ) -> Option<Response<ResponseBody>> {
         Some(match endpoint {
             Endpoint::Live => plain(StatusCode::OK, "ok\n"),
             Endpoint::Ready if self.parts.phase.is_ready() => plain(StatusCode::OK, "ready\n"),
             Endpoint::Ready => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-            Endpoint::Models => {
-                let fleet = self.parts.cluster.fleet();
-                json(self.catalog(&fleet).list())
-            }
-            Endpoint::Model => self.model(path),
+            Endpoint::Models | Endpoint::Model => match key {
+                Ok(key) => self.models(endpoint, path, key.as_deref()),
+                Err(error) => refused(error),
+            },
             Endpoint::Chat
             | Endpoint::Completions
             | Endpoint::Embeddings
@@ -29,22 +37,33 @@ impl Proxy {
         })
     }
 
-    fn model(&self, path: &str) -> Response<ResponseBody> {
+    fn models(&self, endpoint: Endpoint, path: &str, key: Option<&Key>) -> Response<ResponseBody> {
+        let fleet = self.parts.cluster.fleet();
+        let mut catalog = Catalog::new(fleet.models(), &self.parts.cluster.settings().models);
+        if let Some(key) = key {
+            catalog.retain(|name| key.may_ask_for(Some(name)));
+        }
+        if endpoint == Endpoint::Models {
+            return json(catalog.list());
+        }
         let id = path.strip_prefix("/v1/models/").unwrap_or_default();
         // The official client writes the slash of `org/model` as `%2F`.
         let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
-        let fleet = self.parts.cluster.fleet();
-        match self.catalog(&fleet).one(&id) {
+        match catalog.one(&id) {
             Some(body) => json(body),
             None => ApiError::new(ErrorKind::ModelNotFound, "this model is not served")
                 .response()
                 .map(ResponseBody::from),
         }
     }
+}
 
-    fn catalog<'a>(&'a self, fleet: &'a Fleet) -> Catalog<'a> {
-        Catalog::new(fleet.models(), &self.parts.cluster.settings().models)
-    }
+/// Refused by its head alone.
+pub(super) fn refused(error: &ApiError) -> Response<ResponseBody> {
+    let mut response = error.response().map(ResponseBody::from);
+    // What follows on this connection may be the body of the refused request.
+    close_after(&mut response);
+    response
 }
 
 /// Nothing follows on this connection.

@@ -9,6 +9,7 @@
 pub mod attempt;
 pub mod body;
 mod budget;
+pub mod caller;
 mod failure;
 pub mod headers;
 mod local;
@@ -30,7 +31,6 @@ use std::task::Poll;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
-use tokio::sync::Semaphore;
 use tokio::time::timeout_at;
 
 use self::attempt::{Answer, Failure};
@@ -41,6 +41,7 @@ use self::record::Record;
 use self::refusal::Refusal;
 use self::relay::ResponseBody;
 use self::stages::{Accepted, Shown, Source};
+use crate::admission::{self, Admission};
 use crate::api::error::ErrorKind;
 use crate::api::{ApiError, Endpoint};
 use crate::cache::ResponseCache;
@@ -49,6 +50,7 @@ use crate::config::{LimitConfig, RetryConfig, TimeoutConfig};
 use crate::listener::client_io::Gone;
 use crate::metrics::{AttemptLabels, Metrics};
 use crate::shutdown::Phase;
+use crate::tenants::{Key, Keys};
 use crate::trace::Tracing;
 use crate::upstream::Worker;
 use crate::warmup::WarmUps;
@@ -78,6 +80,10 @@ pub struct ProxyParts {
     pub cache: Option<Arc<ResponseCache>>,
     /// Makes spans; none when traces are off.
     pub tracing: Option<Arc<Tracing>>,
+    /// Who may ask.
+    pub keys: Arc<Keys>,
+    /// Who is let in, and who waits.
+    pub admission: Admission,
 }
 
 /// The data port's request handler.
@@ -85,7 +91,6 @@ pub struct ProxyParts {
 pub struct Proxy {
     parts: ProxyParts,
     byte_budget: Arc<ByteBudget>,
-    requests: Arc<Semaphore>,
     retries: Arc<Budget>,
 }
 
@@ -98,7 +103,6 @@ impl Proxy {
     pub fn new(parts: ProxyParts) -> Self {
         Self {
             byte_budget: Arc::new(ByteBudget::new(parts.limits.body_bytes_total.0)),
-            requests: Arc::new(Semaphore::new(parts.limits.requests as usize)),
             retries: Arc::new(Budget::new(&parts.retry)),
             parts,
         }
@@ -147,14 +151,14 @@ impl Proxy {
         };
         let endpoint = match endpoint {
             Ok(endpoint) => endpoint,
-            Err(error) => {
-                let mut response = error.response().map(ResponseBody::from);
-                // What follows on this connection may be the body of the refused request.
-                local::close_after(&mut response);
-                return response;
-            }
+            Err(error) => return local::refused(&error),
         };
-        if let Some(response) = self.local(endpoint, head.uri.path()) {
+        let key = match endpoint {
+            // Whoever watches this replica needs no key.
+            Endpoint::Live | Endpoint::Ready => Ok(None),
+            _ => self.parts.keys.caller(&head.headers),
+        };
+        if let Some(response) = self.local(endpoint, head.uri.path(), &key) {
             return response;
         }
         let mut record = Record::new(
@@ -166,7 +170,13 @@ impl Proxy {
         if let Some(tracing) = &self.parts.tracing {
             record.trace = Some(tracing.request(&head, endpoint));
         }
-        self.forward(head, body, endpoint, record).await
+        match key {
+            Ok(key) => self.forward(head, body, endpoint, key, record).await,
+            Err(error) => {
+                record.own_error(&error);
+                local::refused(&error)
+            }
+        }
     }
 
     /// Everything else goes to a worker, inside the limit for whole requests.
@@ -175,11 +185,13 @@ impl Proxy {
         head: Parts,
         body: Incoming,
         endpoint: Endpoint,
+        key: Option<Arc<Key>>,
         mut record: Record,
     ) -> Response<ResponseBody> {
         let whole = self.parts.timeouts.whole_request;
         let deadline = whole.map(|limit| record.started() + limit);
-        let won = self.win(Accepted::new(head, body, endpoint, deadline), &mut record);
+        let accepted = Accepted::new(head, body, endpoint, key, deadline);
+        let won = self.win(accepted, &mut record);
         let won = match deadline {
             None => won.await,
             Some(deadline) => match timeout_at(deadline, won).await {
@@ -187,6 +199,7 @@ impl Proxy {
                 Err(_) => Err(refusal::out_of_time().into()),
             },
         };
+        let quota = record.quota;
         let cached = record.cache;
         let mut response = match won {
             Ok(Shown::Kept(answer)) => replay::response(answer, record),
@@ -200,6 +213,9 @@ impl Proxy {
             }
             Err(refusal) => refusal.response(record),
         };
+        if let Some(quota) = &quota {
+            admission::tell(quota, response.headers_mut());
+        }
         if let Some(word) = cached {
             let headers = response.headers_mut();
             headers.insert(headers::CACHE, HeaderValue::from_static(word));
@@ -209,7 +225,8 @@ impl Proxy {
 
     /// Admits, asks, looks for a kept answer, places and tries until a worker gives an answer that may be shown.
     async fn win(&self, accepted: Accepted, record: &mut Record) -> Result<Shown, Refusal> {
-        let mut asked = match accepted.admit(self, record)?.ask(self, record).await? {
+        let admitted = accepted.admit(self, record).await?;
+        let mut asked = match admitted.ask(self, record).await? {
             Source::Kept(answer) => return Ok(Shown::Kept(answer)),
             Source::Worker(asked) => asked,
         };

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use grapevine_placement::{ClusterSettings, Key, KeyBuilder, KeySettings};
 use http::HeaderMap;
 
+use super::caller::{Caller, NamedTenant};
 use super::worker_body::WorkerBody;
 use crate::api::Endpoint;
 use crate::api::error::{ApiError, ErrorKind};
@@ -38,20 +39,26 @@ pub struct Question {
 }
 
 impl Question {
-    /// Reads the request.
+    /// Reads the request of `caller`.
     ///
     /// # Errors
-    /// 400 for a body that cannot be read or a salt that is too long, 404 for a model that nobody serves, 503 for
-    /// a cluster without workers.
+    /// 400 for a body that cannot be read or a salt that is too long, 404 for a model that nobody serves or that the
+    /// caller may not ask for, 403 for a request that names none from a caller who may ask for some only, 503 for a
+    /// cluster without workers.
     pub fn of(
         cluster: &Cluster,
         endpoint: Endpoint,
         headers: &HeaderMap,
         body: &[u8],
+        caller: Caller<'_>,
     ) -> Result<Self, ApiError> {
         let view = BodyView::parse(endpoint, body)?;
+        caller.may_ask_for(view.model.as_ref().map(|model| &*model.0))?;
         let settings = cluster.settings();
-        let salt = salt_of(settings.tenant_header.as_deref(), headers, &view)?;
+        let salt = salt_of(
+            caller.tenant(settings.tenant_header.as_deref(), headers),
+            &view,
+        )?;
         let key_of = |model: &str| {
             let mut builder = KeyBuilder::new(&settings.key, model, &salt);
             name_sessions(&mut builder, headers, &view);
@@ -122,35 +129,28 @@ fn pool_of(
         }
         // An unknown path may use `model` for anything; the worker knows. An alias no worker knows.
         None if !endpoint.needs_model() && targets.is_none() => Ok(fleet.whole()),
-        None => {
-            let mut error = ApiError::new(
-                ErrorKind::ModelNotFound,
-                format!(
-                    "the model `{}` does not exist; GET /v1/models lists what is served",
-                    shortened(&asked.0)
-                ),
-            );
-            error.param = Some("model");
-            Err(error)
-        }
+        None => Err(no_such_model(&asked.0)),
     }
 }
 
-/// The tenant that a request names; empty without one.
-pub fn tenant_of<'a>(tenant_header: Option<&str>, headers: &'a HeaderMap) -> &'a [u8] {
-    let tenant = tenant_header.and_then(|name| headers.get(name));
-    tenant.map_or(&b""[..], |value| value.as_bytes())
+/// The same for a model that is not there and for one that the client may not know of.
+pub(super) fn no_such_model(asked: &str) -> ApiError {
+    let mut error = ApiError::new(
+        ErrorKind::ModelNotFound,
+        format!(
+            "the model `{}` does not exist, or this client may not use it; GET /v1/models lists what is served",
+            shortened(asked)
+        ),
+    );
+    error.param = Some("model");
+    error
 }
 
 /// What must not share prefixes: the body's `cache_salt` and the tenant, each with its length in front, so that
 /// neither reads as a part of the other. Empty without both.
-fn salt_of(
-    tenant_header: Option<&str>,
-    headers: &HeaderMap,
-    view: &BodyView<'_>,
-) -> Result<Vec<u8>, ApiError> {
+fn salt_of(tenant: Option<NamedTenant<'_>>, view: &BodyView<'_>) -> Result<Vec<u8>, ApiError> {
     let body = view.cache_salt.as_ref().map_or("", |salt| &*salt.0);
-    let tenant = tenant_of(tenant_header, headers);
+    let (tenant, source) = tenant.unwrap_or_default();
     if body.len() > SALT_BYTES_MAX {
         return Err(ApiError::invalid(
             "cache_salt",
@@ -162,8 +162,7 @@ fn salt_of(
     }
     if tenant.len() > SALT_BYTES_MAX {
         let message = format!(
-            "the header {} has {} bytes; at most {SALT_BYTES_MAX} are taken",
-            tenant_header.unwrap_or_default(),
+            "the tenant in {source} has {} bytes; at most {SALT_BYTES_MAX} are taken",
             tenant.len()
         );
         return Err(ApiError::new(ErrorKind::InvalidRequest, message));
@@ -280,16 +279,12 @@ mod tests {
     use super::*;
 
     fn salt(cache_salt: Option<&str>, tenant: Option<&str>) -> Result<Vec<u8>, ApiError> {
-        let mut headers = HeaderMap::new();
-        if let Some(tenant) = tenant {
-            headers.insert("x-tenant", tenant.parse().expect("a value"));
-        }
         let body = cache_salt.map_or_else(
             || "{}".to_owned(),
             |salt| serde_json::json!({ "cache_salt": salt }).to_string(),
         );
         let view = BodyView::parse(Endpoint::Passthrough, body.as_bytes()).expect("any body");
-        salt_of(Some("x-tenant"), &headers, &view)
+        salt_of(tenant.map(|tenant| (tenant.as_bytes(), "x-tenant")), &view)
     }
 
     fn links(salt: &[u8]) -> Vec<Link> {
@@ -332,13 +327,5 @@ mod tests {
         let error = salt(None, Some(&longer)).expect_err("too long");
         assert_eq!(error.kind.status(), 400);
         assert!(error.message.contains("x-tenant"), "{}", error.message);
-    }
-
-    #[test]
-    fn without_a_tenant_header_no_header_is_salted() {
-        let mut headers = HeaderMap::new();
-        headers.insert("x-tenant", "a".parse().expect("a value"));
-        let salt = salt_of(None, &headers, &BodyView::default());
-        assert_eq!(salt.expect("none"), b"");
     }
 }

@@ -7,17 +7,19 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, response};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::attempt::Failure;
 use super::sse::Usage;
-use crate::api::{ApiError, Endpoint};
+use crate::admission::Permit;
+use crate::api::{ApiError, Endpoint, Priority};
 use crate::cache::Recording;
 use crate::cluster::{Cluster, Taken};
 use crate::metrics::{
     EndpointLabels, ErrorLabels, Metrics, ModelLabels, RequestLabels, WorkerLabels,
 };
+use crate::tenants::Tenant;
+use crate::tenants::bucket::Quota;
 use crate::trace::{Ended, RequestTrace};
 use crate::upstream::Worker;
 
@@ -93,7 +95,15 @@ pub struct Record {
     /// Bytes of the answer's body.
     pub bytes_out: u64,
     /// The request's place among those admitted; held to the end of the stream.
-    pub admission: Option<OwnedSemaphorePermit>,
+    pub admission: Option<Permit>,
+    /// Whose request it is, by its key.
+    pub tenant: Option<Arc<Tenant>>,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// How long it waited to be admitted, if it did.
+    pub queued: Option<Duration>,
+    /// The rate limit of its key.
+    pub quota: Option<Quota>,
     /// What the response cache had; none when it is off.
     pub cache: Option<&'static str>,
     /// Takes the answer down for the response cache.
@@ -139,6 +149,10 @@ impl Record {
             trace: None,
             streamed: Duration::ZERO,
             longest_pause: Duration::ZERO,
+            tenant: None,
+            priority: Priority::default(),
+            queued: None,
+            quota: None,
             taken: None,
             first_token: None,
             finished: false,
@@ -360,6 +374,9 @@ impl Record {
             target: "grapevine::access",
             request_id = self.request_id.to_str().unwrap_or("-"),
             endpoint = self.endpoint.as_str(),
+            tenant = self.tenant.as_ref().map(|tenant| &**tenant.name()),
+            priority = self.priority.as_str(),
+            queued_ms = self.queued.map(tenths_of_ms),
             model = self.model.as_deref(),
             worker = self.worker.as_ref().map(|w| &*w.label),
             reason = self.reason,

@@ -55,6 +55,7 @@ impl Refusal {
             Lost::Unplaced(nobody) => {
                 Word::Own(ApiError::new(ErrorKind::NoWorker, nobody.to_string()))
             }
+            Lost::Turned(error) => Word::Own(error),
             Lost::Failed(failure) => word_of(failure),
         };
         Self {

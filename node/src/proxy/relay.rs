@@ -216,11 +216,12 @@ impl Relay {
         self.connection = None;
         self.record.usage = self.scan.as_ref().and_then(|scan| scan.usage);
         self.record.events = self.scan.as_ref().map_or(0, |scan| scan.events);
-        self.record.finish(outcome);
         if outcome == Outcome::WorkerStalled {
             self.in_flight.stalled(self.last_event);
         }
+        // The worker's room is there before the request's end makes others look for it.
         self.in_flight.end(outcome.verdict());
+        self.record.finish(outcome);
     }
 }
 

@@ -19,24 +19,27 @@ use std::time::Duration;
 use grapevine_placement::{Decision, NoWorker};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, Uri, header};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use super::attempt::{self, Answer, AttemptLimits, Outgoing};
 use super::body::{self, BodyLimits, HeldBody};
 use super::budget::Counted;
+use super::caller::Caller;
 use super::failure::Failure;
-use super::question::{Question, tenant_of};
+use super::question::Question;
 use super::record::{Outcome, Record};
 use super::relay::{Relay, ResponseBody};
-use super::retry::{Course, Terms};
+use super::retry::{Course, Lost, Terms};
 use super::worker_body::WorkerBody;
 use super::{Proxy, headers, sse};
-use crate::api::error::ErrorKind;
+use crate::admission::{Ask, Unplaced};
 use crate::api::{ApiError, Endpoint};
 use crate::cache::{self, Answer as KeptAnswer, Found};
 use crate::cluster::Pool;
 use crate::metrics::ReasonLabels;
+use crate::tenants::{Key, X_API_KEY};
 use crate::upstream::InFlight;
 
 /// A request for a worker; nothing of its body is read yet.
@@ -45,12 +48,16 @@ pub(super) struct Accepted {
     head: Parts,
     body: Incoming,
     endpoint: Endpoint,
+    key: Option<Arc<Key>>,
     deadline: Option<Instant>,
 }
 
 /// A request that this replica has room for.
 #[derive(Debug)]
-pub(super) struct Admitted(Accepted);
+pub(super) struct Admitted {
+    accepted: Accepted,
+    waits_by: Ask,
+}
 
 /// A request whose body is read: what to ask of placement, and what to send.
 #[derive(Debug)]
@@ -62,6 +69,7 @@ pub(super) struct Asked {
     deadline: Option<Instant>,
     /// The client wants to know about the placement.
     explained: bool,
+    waits_by: Ask,
     since: Instant,
     _counted: Counted,
 }
@@ -122,35 +130,59 @@ pub(super) struct Won {
 }
 
 impl Accepted {
-    /// `deadline`: the end of the whole request.
+    /// `key`: the client's, where there are keys; `deadline`: the end of the whole request.
     pub(super) fn new(
         head: Parts,
         body: Incoming,
         endpoint: Endpoint,
+        key: Option<Arc<Key>>,
         deadline: Option<Instant>,
     ) -> Self {
         Self {
             head,
             body,
             endpoint,
+            key,
             deadline,
         }
     }
 
-    /// Takes a place among the requests of this replica.
+    /// Takes a place among the requests of this replica; waits for one if it must.
     ///
     /// # Errors
-    /// 503 when there is none.
-    pub(super) fn admit(self, proxy: &Proxy, record: &mut Record) -> Result<Admitted, ApiError> {
-        match Arc::clone(&proxy.requests).try_acquire_owned() {
-            Ok(permit) => {
-                record.admission = Some(permit);
-                Ok(Admitted(self))
+    /// What [`Admission::admit`](crate::admission::Admission::admit) refuses.
+    pub(super) async fn admit(
+        self,
+        proxy: &Proxy,
+        record: &mut Record,
+    ) -> Result<Admitted, ApiError> {
+        let admission = &proxy.parts.admission;
+        let key = self.key.as_ref();
+        let length = self.body.size_hint().exact();
+        let waits_by = admission.ask(
+            key.map(|key| &**key),
+            &self.head.headers,
+            length,
+            self.deadline,
+        );
+        record.tenant = key.map(|key| Arc::clone(key.tenant()));
+        record.priority = waits_by.class();
+        match admission.admit(key, &waits_by).await {
+            Ok(admitted) => {
+                record.admission = Some(admitted.permit);
+                record.queued = admitted.queued;
+                if let (Some(trace), Some(waited)) = (&mut record.trace, admitted.queued) {
+                    trace.queued(waited);
+                }
+                record.quota = admitted.quota;
+                Ok(Admitted {
+                    accepted: self,
+                    waits_by,
+                })
             }
-            Err(_) => {
-                proxy.parts.metrics.limit_reached("requests");
-                let message = "this replica has too many requests in progress; try again";
-                Err(ApiError::new(ErrorKind::Overloaded, message))
+            Err(refused) => {
+                record.quota = refused.quota;
+                Err(refused.error)
             }
         }
     }
@@ -166,8 +198,9 @@ impl Admitted {
             head,
             body,
             endpoint,
+            key,
             deadline,
-        } = self.0;
+        } = self.accepted;
         let limits = BodyLimits {
             bytes: proxy.parts.limits.body_bytes.0,
             progress: proxy.parts.timeouts.body_progress,
@@ -181,10 +214,12 @@ impl Admitted {
                 refused.error
             })?;
         let since = Instant::now();
-        let question = Question::of(&proxy.parts.cluster, endpoint, &head.headers, &body.bytes)?;
+        let caller = key.as_deref().map_or(Caller::Anybody, Caller::Keyed);
+        let cluster = &proxy.parts.cluster;
+        let question = Question::of(cluster, endpoint, &head.headers, &body.bytes, caller)?;
         record.model = Some(question.pool.label());
         if let Some(cache) = &proxy.parts.cache {
-            let found = cache.find(&kept_as(proxy, &head, &question, &body));
+            let found = cache.find(&kept_as(proxy, &head, caller, &question, &body));
             record.cache = Some(found.as_str());
             match found {
                 Found::Hit(answer) => return Ok(Source::Kept(answer)),
@@ -200,12 +235,13 @@ impl Admitted {
             outgoing: Outgoing {
                 repeatable: endpoint.needs_model() || head.method == Method::GET,
                 stream: question.stream,
-                ..outgoing(head, sent, record.request_id())
+                ..outgoing(head, sent, record.request_id(), key.is_some())
             },
             question,
             body,
             endpoint,
             deadline,
+            waits_by: self.waits_by,
             since,
             _counted: proxy.retries.request(),
         }))
@@ -255,6 +291,17 @@ impl Asked {
 impl Course for ToWorker<'_> {
     type Placed = Placed;
     type Answer = Sent;
+
+    /// While every worker is at its own limit, the request waits for its turn.
+    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Placed, Lost> {
+        let admission = &self.proxy.parts.admission;
+        let (model, waits_by) = (self.asked.question.pool.label(), self.asked.waits_by);
+        let placed = admission.place(&model, &waits_by, || self.place(tried));
+        placed.await.map_err(|unplaced| match unplaced {
+            Unplaced::NoWorker(nobody) => Lost::Unplaced(nobody),
+            Unplaced::Turned(error) => Lost::Turned(error),
+        })
+    }
 
     fn place(&mut self, tried: &mut Vec<usize>) -> Result<Placed, NoWorker> {
         let (cluster, metrics) = (&self.proxy.parts.cluster, &self.proxy.parts.metrics);
@@ -400,27 +447,36 @@ impl Won {
 fn kept_as<'a>(
     proxy: &'a Proxy,
     head: &'a Parts,
+    caller: Caller<'a>,
     question: &'a Question,
     body: &'a HeldBody,
 ) -> cache::Asked<'a> {
     let tenant_header = proxy.parts.cluster.settings().tenant_header.as_deref();
+    let tenant = caller.tenant(tenant_header, &head.headers);
     cache::Asked {
         method: &head.method,
         path: head.uri.path(),
         query: head.uri.query(),
         headers: &head.headers,
         model: question.pool.model(),
-        tenant: tenant_of(tenant_header, &head.headers),
-        // Nobody has checked it before a worker does.
-        authorization: head.headers.get(header::AUTHORIZATION),
+        tenant: tenant.map_or(&b""[..], |(name, _)| name),
+        // Without keys nobody has checked it before a worker does; with them it is this replica's alone.
+        authorization: match caller {
+            Caller::Anybody => head.headers.get(header::AUTHORIZATION),
+            Caller::Keyed(_) | Caller::Tenant(_) => None,
+        },
         body: &body.bytes,
     }
 }
 
-/// The request as every worker gets it.
-fn outgoing(head: Parts, body: WorkerBody, id: &HeaderValue) -> Outgoing {
+/// The request as every worker gets it; a client's key, where there are keys, is for nobody but this replica.
+fn outgoing(head: Parts, body: WorkerBody, id: &HeaderValue, has_key: bool) -> Outgoing {
     let mut headers = head.headers;
     headers::clean_request(&mut headers);
+    if has_key {
+        headers.remove(header::AUTHORIZATION);
+        headers.remove(X_API_KEY);
+    }
     headers.insert(headers::REQUEST_ID, id.clone());
     Outgoing {
         method: head.method,

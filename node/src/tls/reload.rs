@@ -51,7 +51,7 @@ impl Files {
     }
 
     /// Whether a file is another one than at the last look.
-    fn changed(&mut self) -> bool {
+    pub fn changed(&mut self) -> bool {
         let now = self.stamps_now();
         let changed = now != self.stamps;
         self.stamps = now;

@@ -9,6 +9,7 @@ use grapevine::api::Endpoint;
 use grapevine::cluster::{Cluster, WorkerDefaults};
 use grapevine::config::{BreakerConfig, HealthConfig};
 use grapevine::metrics::Metrics;
+use grapevine::proxy::caller::Caller;
 use grapevine::proxy::question::Question;
 use grapevine::upstream::{Reach, ReachParts};
 use grapevine_gossip::Agent;
@@ -51,7 +52,7 @@ pub fn body(data: &[u8]) {
 
 /// The worker of a body, or that there is none.
 fn home(cluster: &Cluster, endpoint: Endpoint, body: &[u8]) -> Option<String> {
-    let ask = || Question::of(cluster, endpoint, &HeaderMap::new(), body).ok();
+    let ask = || Question::of(cluster, endpoint, &HeaderMap::new(), body, Caller::Anybody).ok();
     let (question, again) = (ask()?, ask()?);
     assert_eq!(question.key.home(), again.key.home(), "reading twice");
     let bytes = Bytes::copy_from_slice(body);

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::attempt::Failure;
 use super::budget::{Budget, Loan};
+use crate::api::ApiError;
 use crate::config::RetryConfig;
 
 /// The way of one request to a worker, as far as retries know it.
@@ -20,6 +21,12 @@ pub(super) trait Course {
     type Placed;
     /// An answer that the client will see.
     type Answer;
+
+    /// Chooses the first worker, and adds it to `tried`; may wait for one.
+    ///
+    /// # Errors
+    /// Nobody may take it, or it waited too long.
+    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Self::Placed, Lost>;
 
     /// Chooses a worker that is not in `tried`, and adds it there.
     ///
@@ -51,6 +58,8 @@ pub(super) struct Terms<'a> {
 pub(super) enum Lost {
     /// Nobody could be asked.
     Unplaced(NoWorker),
+    /// It waited for a worker with room, and was turned away.
+    Turned(ApiError),
     /// How the last attempt failed.
     Failed(Failure),
 }
@@ -62,14 +71,9 @@ pub(super) enum Lost {
 pub(super) async fn run<C: Course>(course: &mut C, terms: &Terms<'_>) -> Result<C::Answer, Lost> {
     let mut tried = Vec::new();
     let mut attempts = 0;
-    let mut last = None;
     let mut loan: Option<Loan> = None;
+    let mut placed = course.place_first(&mut tried).await?;
     loop {
-        let placed = match (course.place(&mut tried), last.take()) {
-            (Ok(placed), _) => placed,
-            (Err(_), Some(failure)) => return Err(Lost::Failed(failure)),
-            (Err(nobody), None) => return Err(Lost::Unplaced(nobody)),
-        };
         attempts += 1;
         let failure = match course.send(placed, attempts).await {
             Ok(answer) => return Ok(answer),
@@ -86,10 +90,13 @@ pub(super) async fn run<C: Course>(course: &mut C, terms: &Terms<'_>) -> Result<
             }
             Next::Retry { pause, loan: lent } => {
                 loan = lent;
-                last = Some(failure);
                 if !pause.is_zero() {
                     sleep(pause).await;
                 }
+                placed = match course.place(&mut tried) {
+                    Ok(placed) => placed,
+                    Err(_) => return Err(Lost::Failed(failure)),
+                };
             }
         }
     }

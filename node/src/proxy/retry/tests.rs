@@ -70,6 +70,10 @@ impl Course for Script {
     type Placed = usize;
     type Answer = ();
 
+    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<usize, Lost> {
+        self.place(tried).map_err(Lost::Unplaced)
+    }
+
     fn place(&mut self, tried: &mut Vec<usize>) -> Result<usize, NoWorker> {
         let next = (0..self.workers).find(|worker| !tried.contains(worker));
         let next = next.ok_or(NoWorker::Tried)?;

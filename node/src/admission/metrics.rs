@@ -1,0 +1,170 @@
+//! Metrics of admission. Every series exists from the start, so that a request costs an atomic and no look-up.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use tokio::time::Instant;
+
+use crate::api::Priority;
+
+/// How a request's admission ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Admitted,
+    TenantRequests,
+    RequestRate,
+    QueueFull,
+    Displaced,
+    QueueTimeout,
+    ClientLeft,
+}
+
+impl Verdict {
+    const ALL: [Self; 7] = [
+        Self::Admitted,
+        Self::TenantRequests,
+        Self::RequestRate,
+        Self::QueueFull,
+        Self::Displaced,
+        Self::QueueTimeout,
+        Self::ClientLeft,
+    ];
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::TenantRequests => "tenant_requests",
+            Self::RequestRate => "request_rate",
+            Self::QueueFull => "queue_full",
+            Self::Displaced => "displaced",
+            Self::QueueTimeout => "queue_timeout",
+            Self::ClientLeft => "client_left",
+        }
+    }
+}
+
+/// What requests wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum For {
+    /// A place among the requests of this replica.
+    Admission,
+    /// A worker below its own limit.
+    Worker,
+}
+
+impl For {
+    const ALL: [Self; 2] = [Self::Admission, Self::Worker];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Admission => "admission",
+            Self::Worker => "worker",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AdmissionLabels {
+    class: &'static str,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct QueueLabels {
+    queue: &'static str,
+    class: &'static str,
+}
+
+/// Handles, registered with the router's other metrics.
+#[derive(Debug, Clone)]
+pub struct AdmissionMetrics {
+    /// By class and verdict.
+    ended: [[Counter; Verdict::ALL.len()]; Priority::ALL.len()],
+    /// By what is waited for and class.
+    waiting: [[Gauge; Priority::ALL.len()]; For::ALL.len()],
+    waited: [[Histogram; Priority::ALL.len()]; For::ALL.len()],
+}
+
+/// A request in a queue: counted while it lives; its wait is observed when it ends.
+#[derive(Debug)]
+pub(super) struct Waiting<'a> {
+    length: &'a Gauge,
+    waited: &'a Histogram,
+    since: Instant,
+}
+
+impl AdmissionMetrics {
+    /// Registers all of them.
+    pub fn register(registry: &mut Registry) -> Self {
+        let ended = Family::<AdmissionLabels, Counter>::default();
+        let length = Family::<QueueLabels, Gauge>::default();
+        let wait =
+            Family::<QueueLabels, Histogram, fn() -> Histogram>::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(0.001, 2.0, 18))
+            });
+        registry.register(
+            "admissions",
+            "Requests by class, let in or why not",
+            ended.clone(),
+        );
+        registry.register("queue_length", "Requests that wait", length.clone());
+        registry.register_with_unit(
+            "queue_wait",
+            "Time in a queue, of requests that had to wait, however it ended",
+            Unit::Seconds,
+            wait.clone(),
+        );
+        let class = Priority::as_str;
+        let labels = |queue: For, of| QueueLabels {
+            queue: queue.as_str(),
+            class: class(of),
+        };
+        Self {
+            ended: Priority::ALL.map(|of| {
+                Verdict::ALL.map(|verdict| {
+                    ended.get_or_create_owned(&AdmissionLabels {
+                        class: class(of),
+                        result: verdict.as_str(),
+                    })
+                })
+            }),
+            waiting: For::ALL.map(|queue| {
+                Priority::ALL.map(|of| length.get_or_create_owned(&labels(queue, of)))
+            }),
+            waited: For::ALL
+                .map(|queue| Priority::ALL.map(|of| wait.get_or_create_owned(&labels(queue, of)))),
+        }
+    }
+
+    pub(super) fn count(&self, class: Priority, verdict: Verdict) {
+        self.ended[class.index()][verdict as usize].inc();
+    }
+
+    pub(super) fn wait(&self, queue: For, class: Priority) -> Waiting<'_> {
+        let length = &self.waiting[queue as usize][class.index()];
+        length.inc();
+        Waiting {
+            length,
+            waited: &self.waited[queue as usize][class.index()],
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Waiting<'_> {
+    pub(super) fn elapsed(&self) -> Duration {
+        self.since.elapsed()
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.length.dec();
+        self.waited.observe(self.elapsed().as_secs_f64());
+    }
+}

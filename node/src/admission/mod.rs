@@ -1,0 +1,375 @@
+//! Who is let in, who waits, who is turned away, before a byte of the body is read.
+//!
+//! 1. Limits of the key and its tenant: above them 429 at once.
+//! 2. A place among the requests of this replica, held to the end of the answer. With room and nobody waiting it
+//!    costs one atomic; else the request waits in line: classes in strict order with a reserve for those passed over,
+//!    tenants by fair shares (`queue` has the rules). A full line and a wait that was too long are 503.
+//! 3. Later, where every worker of the model is at its own limit, the same kind of line for room at a worker.
+//!
+//! A waiting request that is dropped, because its client left or its time is over, leaves its line at once and is
+//! never sent to a worker.
+
+mod line;
+pub mod metrics;
+mod queue;
+#[cfg(test)]
+mod queue_tests;
+mod room;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use grapevine_placement::NoWorker;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use tokio::time::Instant;
+
+use self::line::{Line, Turned};
+use self::metrics::{AdmissionMetrics, For, Verdict};
+use self::queue::{Claim, FlowId};
+use self::room::{NoRoom, Rooms};
+pub use self::slots::Permit;
+use self::slots::Slots;
+use crate::api::Priority;
+use crate::api::error::{ApiError, ErrorKind};
+use crate::config::AdmissionConfig;
+use crate::tenants::bucket::Quota;
+use crate::tenants::{Key, OthersUse, Seat};
+
+/// Estimated tokens of a body whose length is not known, and of an answer, whose length never is.
+const TOKENS_UNKNOWN: u32 = 256;
+/// The head of the line is woken by every end of a request; this is only a net.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What admission is made of.
+#[derive(Debug)]
+pub struct AdmissionParts {
+    /// Queue and classes.
+    pub config: AdmissionConfig,
+    /// Requests at once.
+    pub requests: u32,
+    /// To estimate a prompt's tokens by its bytes.
+    pub bytes_per_token: u8,
+    /// Header that names a tenant where there are no keys.
+    pub tenant_header: Option<HeaderName>,
+    /// What the other replicas do.
+    pub others: Arc<dyn OthersUse>,
+    /// Where to count.
+    pub metrics: AdmissionMetrics,
+}
+
+/// Lets requests in.
+#[derive(Debug)]
+pub struct Admission {
+    parts: AdmissionParts,
+    slots: Arc<Slots>,
+}
+
+/// What a request waits by.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
+    claim: Claim,
+    /// Until when it may wait, for a place and for a worker together.
+    by: Instant,
+}
+
+/// A request that was let in.
+#[derive(Debug)]
+pub struct Admitted {
+    /// Its place; the request is in progress as long as it is held.
+    pub permit: Permit,
+    /// How long it waited, if it did.
+    pub queued: Option<Duration>,
+    /// Its key's rate limit.
+    pub quota: Option<Quota>,
+}
+
+/// A request that was turned away.
+#[derive(Debug)]
+pub struct Refused {
+    /// What the client gets.
+    pub error: ApiError,
+    /// Its key's rate limit.
+    pub quota: Option<Quota>,
+}
+
+/// A request that is in and gets no worker.
+#[derive(Debug)]
+pub enum Unplaced {
+    /// Waiting would not help, or there is no room to wait.
+    NoWorker(NoWorker),
+    /// It waited in vain.
+    Turned(ApiError),
+}
+
+impl Ask {
+    /// How urgent it is.
+    pub fn class(&self) -> Priority {
+        self.claim.class
+    }
+}
+
+impl Admission {
+    /// With nobody in.
+    pub fn new(parts: AdmissionParts) -> Self {
+        let config = &parts.config;
+        let line = Line::new(config.queue_size as usize, config.passed_over_max);
+        let rooms = Rooms::new(config.queue_size as usize, config.passed_over_max);
+        Self {
+            slots: Arc::new(Slots::new(parts.requests, line, rooms)),
+            parts,
+        }
+    }
+
+    /// What a request asks for, by its head. `body_bytes`: length of its body, if the client said it; `deadline`: the
+    /// end of the whole request.
+    pub fn ask(
+        &self,
+        key: Option<&Key>,
+        headers: &HeaderMap,
+        body_bytes: Option<u64>,
+        deadline: Option<Instant>,
+    ) -> Ask {
+        let config = &self.parts.config;
+        let (usual, most) = match key {
+            Some(key) => (key.priority(), key.priority()),
+            None => (config.priority, config.priority_max),
+        };
+        let prompt = body_bytes.map_or(TOKENS_UNKNOWN, |bytes| {
+            let tokens = bytes / u64::from(self.parts.bytes_per_token.max(1));
+            u32::try_from(tokens).unwrap_or(u32::MAX)
+        });
+        let patience = Instant::now() + config.queue_timeout;
+        Ask {
+            claim: Claim {
+                class: Priority::of(headers, &config.priority_headers, usual, most),
+                flow: key.map_or_else(|| self.flow_of(headers), |key| key.tenant().number()),
+                weight: key.map_or(1_000, Key::weight_milli),
+                cost: prompt.saturating_add(TOKENS_UNKNOWN),
+            },
+            by: deadline.map_or(patience, |deadline| deadline.min(patience)),
+        }
+    }
+
+    /// Lets a request in, at once or after a wait.
+    ///
+    /// # Errors
+    /// 429 above a limit of the key, 503 when the queue is full or the wait was too long.
+    pub async fn admit(&self, key: Option<&Arc<Key>>, ask: &Ask) -> Result<Admitted, Refused> {
+        let (mut seat, quota) = match key {
+            Some(key) => self.within_limits(key, ask)?,
+            None => (None, None),
+        };
+        let queued = if self.slots.line.is_empty() && self.slots.take().is_some() {
+            None
+        } else {
+            Some(self.queue(key, ask, quota).await?)
+        };
+        if let Some(seat) = &mut seat {
+            seat.admitted();
+        }
+        self.parts.metrics.count(ask.class(), Verdict::Admitted);
+        Ok(Admitted {
+            permit: self.slots.permit(seat),
+            queued,
+            quota,
+        })
+    }
+
+    /// Places a request that is in: tries, and while every worker of the model is at its own limit, waits in line.
+    ///
+    /// # Errors
+    /// Nobody may take it, the line is full, or the wait was too long.
+    pub async fn place<T>(
+        &self,
+        model: &Arc<str>,
+        ask: &Ask,
+        mut place: impl FnMut() -> Result<T, NoWorker>,
+    ) -> Result<T, Unplaced> {
+        if !self.slots.rooms.is_waited_for(model) {
+            match place() {
+                Err(NoWorker::Full) => {}
+                done => return done.map_err(Unplaced::NoWorker),
+            }
+        }
+        let mut waiting = Pending::new(&self.parts.metrics, For::Worker, ask.class());
+        let room = self.slots.rooms.wait(model, ask.claim, ask.by, place);
+        let (placed, verdict) = match room.await {
+            Ok(placed) => (Ok(placed), None),
+            Err(NoRoom::NoWorker(why)) => (Err(Unplaced::NoWorker(why)), None),
+            Err(NoRoom::Turned(Turned::Full)) => {
+                let full = Unplaced::NoWorker(NoWorker::Full);
+                (Err(full), Some(Verdict::QueueFull))
+            }
+            Err(NoRoom::Turned(turned)) => {
+                let verdict = verdict_of(turned);
+                (Err(Unplaced::Turned(turned_away(verdict))), Some(verdict))
+            }
+        };
+        waiting.ended(verdict);
+        placed
+    }
+
+    fn within_limits(
+        &self,
+        key: &Arc<Key>,
+        ask: &Ask,
+    ) -> Result<(Option<Seat>, Option<Quota>), Refused> {
+        let others = &*self.parts.others;
+        let (seat, here) = key.tenant().enter();
+        if let Some(most) = key.requests_max() {
+            let elsewhere = match key.is_cluster_wide() {
+                true => others.requests(key.tenant().number()),
+                false => 0,
+            };
+            if here.saturating_add(elsewhere) > most {
+                let what = format!(
+                    "{most} requests at once are the limit of this key; let some end first"
+                );
+                return Err(self.limited(key, ask, Verdict::TenantRequests, what, None));
+            }
+        }
+        let quota = key.take(Instant::now(), others);
+        match quota {
+            Some(quota) if quota.next_in.is_some() => {
+                let what = format!(
+                    "{} requests a minute are the limit of this key",
+                    quota.limit
+                );
+                Err(self.limited(key, ask, Verdict::RequestRate, what, Some(quota)))
+            }
+            _ => Ok((Some(seat), quota)),
+        }
+    }
+
+    fn limited(
+        &self,
+        key: &Key,
+        ask: &Ask,
+        verdict: Verdict,
+        what: String,
+        quota: Option<Quota>,
+    ) -> Refused {
+        self.parts.metrics.count(ask.class(), verdict);
+        key.tenant().refused(verdict.as_str());
+        Refused {
+            error: ApiError::new(ErrorKind::RateLimited, what),
+            quota,
+        }
+    }
+
+    /// Waits for a place and takes it; says how long that took.
+    async fn queue(
+        &self,
+        key: Option<&Arc<Key>>,
+        ask: &Ask,
+        quota: Option<Quota>,
+    ) -> Result<Duration, Refused> {
+        let mut waiting = Pending::new(&self.parts.metrics, For::Admission, ask.class());
+        let slots = &self.slots;
+        let turn = slots
+            .line
+            .wait(ask.claim, ask.by, LOOK_AGAIN, || slots.take());
+        match turn.await {
+            Ok(()) => {
+                waiting.ended(None);
+                Ok(waiting.waiting.elapsed())
+            }
+            Err(turned) => {
+                let verdict = verdict_of(turned);
+                waiting.ended(Some(verdict));
+                if let Some(key) = key {
+                    key.tenant().refused(verdict.as_str());
+                }
+                Err(Refused {
+                    error: turned_away(verdict),
+                    quota,
+                })
+            }
+        }
+    }
+
+    /// Whose request it is where there are no keys.
+    fn flow_of(&self, headers: &HeaderMap) -> FlowId {
+        use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+        let name = self.parts.tenant_header.as_ref();
+        let Some(tenant) = name.and_then(|name| headers.get(name)) else {
+            return 0;
+        };
+        let mut hasher = DefaultHasher::new();
+        tenant.as_bytes().hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// A wait whose end is counted, whatever it is; one that is dropped lost its client.
+struct Pending<'a> {
+    metrics: &'a AdmissionMetrics,
+    waiting: metrics::Waiting<'a>,
+    class: Priority,
+    verdict: Option<Verdict>,
+}
+
+impl<'a> Pending<'a> {
+    fn new(metrics: &'a AdmissionMetrics, queue: For, class: Priority) -> Self {
+        Self {
+            metrics,
+            waiting: metrics.wait(queue, class),
+            class,
+            verdict: Some(Verdict::ClientLeft),
+        }
+    }
+
+    /// None: it goes on, and is counted elsewhere.
+    fn ended(&mut self, verdict: Option<Verdict>) {
+        self.verdict = verdict;
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(verdict) = self.verdict {
+            self.metrics.count(self.class, verdict);
+        }
+    }
+}
+
+fn verdict_of(turned: Turned) -> Verdict {
+    match turned {
+        Turned::Full => Verdict::QueueFull,
+        Turned::Displaced => Verdict::Displaced,
+        Turned::Late => Verdict::QueueTimeout,
+    }
+}
+
+fn turned_away(verdict: Verdict) -> ApiError {
+    let message = match verdict {
+        Verdict::QueueTimeout => "no room was found while the request waited; try again later",
+        Verdict::Displaced => "more urgent requests took the place in the queue; try again later",
+        _ => "this replica has too many requests in progress; try again",
+    };
+    ApiError::new(ErrorKind::Overloaded, message)
+}
+
+const LIMIT_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-limit-requests");
+const REMAINING_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-remaining-requests");
+const RESET_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-reset-requests");
+
+/// Tells a client where it stands, in OpenAI's headers.
+pub fn tell(quota: &Quota, headers: &mut HeaderMap) {
+    headers.insert(LIMIT_REQUESTS, quota.limit.into());
+    headers.insert(REMAINING_REQUESTS, quota.remaining.into());
+    let reset = format!("{}s", whole_seconds(quota.full_in));
+    if let Ok(reset) = HeaderValue::try_from(reset) {
+        headers.insert(RESET_REQUESTS, reset);
+    }
+    if let Some(next) = quota.next_in {
+        headers.insert(header::RETRY_AFTER, whole_seconds(next).max(1).into());
+    }
+}
+
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}

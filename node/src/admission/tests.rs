@@ -1,0 +1,240 @@
+//! Admission as the proxy uses it, in virtual time.
+
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use prometheus_client::registry::Registry;
+
+use super::*;
+use crate::config::parse_keys;
+use crate::tenants::metrics::TenantMetrics;
+use crate::tenants::{Keys, secret};
+
+/// A cluster whose other replicas have what the test says.
+#[derive(Debug, Default)]
+struct Others(AtomicU32);
+
+impl OthersUse for Others {
+    fn requests(&self, _: u64) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn ready_replicas(&self) -> u32 {
+        1
+    }
+}
+
+struct Door {
+    admission: Admission,
+    others: Arc<Others>,
+    registry: Registry,
+}
+
+fn door(requests: u32, queue_size: u32) -> Door {
+    let mut registry = Registry::default();
+    let others = Arc::new(Others::default());
+    let admission = Admission::new(AdmissionParts {
+        config: AdmissionConfig {
+            queue_size,
+            queue_timeout: Duration::from_secs(10),
+            ..AdmissionConfig::default()
+        },
+        requests,
+        bytes_per_token: 4,
+        tenant_header: None,
+        others: Arc::clone(&others) as Arc<dyn OthersUse>,
+        metrics: AdmissionMetrics::register(&mut registry),
+    });
+    Door {
+        admission,
+        others,
+        registry,
+    }
+}
+
+fn keys(more: &str) -> Arc<Key> {
+    let hash = secret::hash_of(b"k");
+    let text = format!("[[key]]\nname = \"acme\"\nhash = \"{hash}\"\n{more}");
+    let keys = Keys::open(TenantMetrics::register(&mut Registry::default()));
+    let configs = parse_keys(Path::new("keys.toml"), &text).expect("a good file");
+    keys.set(configs, Instant::now());
+    let mut headers = HeaderMap::new();
+    headers.insert("authorization", HeaderValue::from_static("Bearer k"));
+    keys.caller(&headers).expect("let in").expect("a key")
+}
+
+impl Door {
+    fn ask(&self, key: Option<&Arc<Key>>, deadline: Option<Instant>) -> Ask {
+        let key = key.map(|key| &**key);
+        self.admission
+            .ask(key, &HeaderMap::new(), Some(400), deadline)
+    }
+
+    async fn admit(&self, key: Option<&Arc<Key>>) -> Result<Admitted, Refused> {
+        self.admission.admit(key, &self.ask(key, None)).await
+    }
+
+    fn counted(&self, line: &str) -> u64 {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).expect("text");
+        let found = text.lines().find_map(|l| l.strip_prefix(line));
+        let found = found.unwrap_or_else(|| panic!("no {line} in {text}"));
+        found.trim().parse().expect("a number")
+    }
+}
+
+fn poll_once<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
+    match future.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_finds_no_room_waits_and_is_let_in_by_an_end() {
+    let door = door(1, 2);
+    let first = door.admit(None).await.expect("room");
+    assert_eq!(first.queued, None);
+    let mut second = Box::pin(door.admit(None));
+    let mut third = Box::pin(door.admit(None));
+    assert!(poll_once(second.as_mut()).is_none());
+    assert!(poll_once(third.as_mut()).is_none());
+    assert_eq!(
+        door.counted("queue_length{queue=\"admission\",class=\"normal\"}"),
+        2
+    );
+    let full = door.admit(None).await.expect_err("two wait");
+    assert_eq!(full.error.kind, ErrorKind::Overloaded);
+
+    tokio::time::advance(Duration::from_secs(3)).await;
+    drop(first);
+    let second = second.await.expect("the first has ended");
+    assert_eq!(second.queued, Some(Duration::from_secs(3)));
+    assert!(
+        poll_once(third.as_mut()).is_none(),
+        "one place, one request"
+    );
+    // The third's client leaves; the place is not lost.
+    drop(third);
+    drop(second);
+    let fourth = door.admit(None).await.expect("room");
+    assert_eq!(fourth.queued, None);
+    for (result, count) in [("admitted", 3), ("queue_full", 1), ("client_left", 1)] {
+        let line = format!("admissions_total{{class=\"normal\",result=\"{result}\"}}");
+        assert_eq!(door.counted(&line), count, "{result}");
+    }
+    assert_eq!(
+        door.counted("queue_length{queue=\"admission\",class=\"normal\"}"),
+        0
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_longer_than_the_queue_or_the_request_allows() {
+    let door = door(1, 2);
+    let _first = door.admit(None).await.expect("room");
+    let begun = Instant::now();
+    for (deadline, waits) in [(None, 10), (Some(begun + Duration::from_secs(15)), 5)] {
+        let since = Instant::now();
+        let ask = door.ask(None, deadline);
+        let refused = door.admission.admit(None, &ask).await.expect_err("no room");
+        assert_eq!(refused.error.kind, ErrorKind::Overloaded);
+        assert_eq!(since.elapsed().as_secs(), waits);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenants_requests_are_counted_over_the_cluster() {
+    let door = door(10, 0);
+    let key = keys("max_requests = 3");
+    let _first = door.admit(Some(&key)).await.expect("1 of 3");
+    door.others.0.store(1, Ordering::Relaxed);
+    let second = door.admit(Some(&key)).await.expect("3 of 3");
+    let refused = door.admit(Some(&key)).await.expect_err("4 of 3");
+    assert_eq!(refused.error.kind, ErrorKind::RateLimited);
+    drop(second);
+    door.others.0.store(2, Ordering::Relaxed);
+    assert!(door.admit(Some(&key)).await.is_err(), "two elsewhere");
+    door.others.0.store(0, Ordering::Relaxed);
+    assert!(door.admit(Some(&key)).await.is_ok());
+
+    let local = keys("max_requests = 1\ncluster = false");
+    door.others.0.store(9, Ordering::Relaxed);
+    let held = door.admit(Some(&local)).await.expect("only its own count");
+    assert_eq!(local.tenant().in_use().in_flight, 1);
+    drop(held);
+    assert_eq!(local.tenant().in_use().in_flight, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_is_kept_and_told() {
+    let door = door(10, 0);
+    let key = keys("requests_per_minute = 2");
+    for remaining in [1, 0] {
+        let admitted = door.admit(Some(&key)).await.expect("within the rate");
+        assert_eq!(admitted.quota.expect("a limit").remaining, remaining);
+    }
+    let refused = door.admit(Some(&key)).await.expect_err("above it");
+    assert_eq!(refused.error.kind, ErrorKind::RateLimited);
+    let mut headers = HeaderMap::new();
+    tell(&refused.quota.expect("a limit"), &mut headers);
+    for (name, value) in [
+        ("x-ratelimit-limit-requests", "2"),
+        ("x-ratelimit-remaining-requests", "0"),
+        ("x-ratelimit-reset-requests", "60s"),
+        ("retry-after", "30"),
+    ] {
+        assert_eq!(headers[name], value, "{name}");
+    }
+    tokio::time::advance(Duration::from_secs(30)).await;
+    assert!(door.admit(Some(&key)).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_request_counts_for_its_tenant_until_it_is_gone() {
+    let door = door(1, 2);
+    let key = keys("");
+    let _held = door.admit(None).await.expect("room");
+    let mut waits = Box::pin(door.admit(Some(&key)));
+    assert!(poll_once(waits.as_mut()).is_none());
+    let used = key.tenant().in_use();
+    assert_eq!((used.queued, used.in_flight), (1, 0));
+    drop(waits);
+    let used = key.tenant().in_use();
+    assert_eq!((used.queued, used.in_flight), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn room_at_a_worker_is_waited_for_in_turn() {
+    let door = door(10, 2);
+    let model: Arc<str> = "m".into();
+    let ask = door.ask(None, None);
+    let free = AtomicU32::new(0);
+    let take = || {
+        let taken = free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        taken.map_err(|_| NoWorker::Full)
+    };
+    let held = door.admit(None).await.expect("room");
+    let mut first = Box::pin(door.admission.place(&model, &ask, take));
+    assert!(poll_once(first.as_mut()).is_none());
+    free.store(1, Ordering::Relaxed);
+    // Room that somebody waits for is not for a newcomer.
+    let mut second = Box::pin(door.admission.place(&model, &ask, take));
+    assert!(poll_once(second.as_mut()).is_none());
+    drop(held);
+    assert!(first.await.is_ok());
+    let refused = second.await.expect_err("nothing becomes free");
+    let Unplaced::Turned(error) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(error.kind, ErrorKind::Overloaded);
+    let unhealthy = || Err::<(), _>(NoWorker::Unhealthy);
+    let refused = door
+        .admission
+        .place(&model, &ask, unhealthy)
+        .await
+        .expect_err("at once");
+    assert!(matches!(refused, Unplaced::NoWorker(NoWorker::Unhealthy)));
+}

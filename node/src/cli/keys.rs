@@ -1,0 +1,156 @@
+//! `grapevine keys`: clients' keys and the file that lists their hashes.
+
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+
+use super::Failure;
+use super::show::print_line;
+use crate::config::{KeyConfig, Name, parse_keys, read_keys};
+use crate::tenants::secret;
+
+/// Makes keys for clients, and checks the file that lists them.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  grapevine keys new acme-web --tenant acme       # the key, once, and the entry for the file
+  grapevine keys new acme-web >> keys.toml        # the entry into the file, the key on the terminal
+  grapevine keys check keys.toml
+  grapevine serve --api-keys-file keys.toml       # requests need a key from now on
+
+The file holds hashes only. A replica reads it again when it changes, and at SIGHUP. Besides `name`
+and `hash` an entry may have: tenant, priority, models, max_requests, requests_per_minute, cluster,
+weight, expires.")]
+pub struct KeysArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Makes a key: writes it to standard error, once, and its entry to standard output.
+    New {
+        /// Name of the key, in logs; no other key of the file has it.
+        name: String,
+        /// Whose key it is. Default: the key's name.
+        #[arg(long)]
+        tenant: Option<String>,
+    },
+    /// Reads a file of keys as a replica would, and says what it found.
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+/// Does what was asked.
+///
+/// # Errors
+/// A name that no key may have, a file that cannot be used, or standard output is closed.
+pub fn keys(args: KeysArgs) -> Result<(), Failure> {
+    match args.action {
+        Action::New { name, tenant } => new(&name, tenant.as_deref()),
+        Action::Check { file } => {
+            for key in read_keys(&file)? {
+                print_line(&described(&key))?;
+            }
+            print_line("the file of keys is good")
+        }
+    }
+}
+
+#[allow(
+    clippy::print_stderr,
+    reason = "the key must not go where the entry goes"
+)]
+fn new(name: &str, tenant: Option<&str>) -> Result<(), Failure> {
+    let usage = |what: &str| Failure::Usage(what.to_owned());
+    let expected =
+        "the name of a key is 1 to 63 lower-case letters, digits or hyphens, no hyphen at the ends";
+    let name = Name::new(name).ok_or_else(|| usage(expected))?;
+    let key = secret::new_key()
+        .map_err(|_| Failure::Refused("the system gives no random bytes".to_owned()))?;
+    let entry = entry(&name, tenant, &key);
+    parse_keys(Path::new("the entry"), &entry)?;
+    print_line(&entry)?;
+    eprintln!("{key}");
+    Ok(())
+}
+
+fn entry(name: &Name, tenant: Option<&str>, key: &str) -> String {
+    let hash = secret::hash_of(key.as_bytes());
+    let tenant = tenant.map(|tenant| format!("\ntenant = {}", toml::Value::from(tenant)));
+    let tenant = tenant.unwrap_or_default();
+    format!("[[key]]\nname = \"{name}\"\nhash = \"{hash}\"{tenant}")
+}
+
+/// One line for a key.
+fn described(key: &KeyConfig) -> String {
+    let mut line = format!(
+        "{}: tenant {}, priority {}, weight {}",
+        key.name,
+        key.tenant_name(),
+        key.priority.as_str(),
+        key.weight
+    );
+    let scope = if key.cluster {
+        "in the cluster"
+    } else {
+        "on each replica"
+    };
+    if let Some(most) = key.max_requests {
+        line += &format!(", {most} requests at once {scope}");
+    }
+    if let Some(rate) = key.requests_per_minute {
+        line += &format!(", {rate} requests a minute {scope}");
+    }
+    if !key.models.is_empty() {
+        line += &format!(", models {}", key.models.join(" "));
+    }
+    if let Some(end) = key.expires {
+        line += &format!(", ends {}", humantime::format_rfc3339_seconds(end.0));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_that_of_its_key_and_does_not_have_it() {
+        let name = Name::new("acme-web").expect("a name");
+        let entry = entry(&name, Some("Acme\"Corp"), "gv-canary");
+        assert!(!entry.contains("canary"), "{entry}");
+        let keys = parse_keys(Path::new("k"), &entry).expect("a good entry");
+        assert_eq!(keys[0].hash, secret::hash_of(b"gv-canary"));
+        assert_eq!(keys[0].tenant_name(), "Acme\"Corp");
+    }
+
+    #[test]
+    fn bad_names_are_refused() {
+        for (name, tenant) in [
+            ("Acme Web", None),
+            ("acme", Some("two words")),
+            ("acme", Some("")),
+        ] {
+            let refused = new(name, tenant).expect_err("refused");
+            assert!(matches!(refused, Failure::Usage(_)), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_described_in_one_line() {
+        let hash = secret::hash_of(b"k");
+        let text = format!(
+            "[[key]]\nname = \"a\"\nhash = \"{hash}\"\nmax_requests = 3\nrequests_per_minute = 60\n\
+             cluster = false\nmodels = [\"m\"]\nexpires = \"2027-01-31T00:00:00Z\""
+        );
+        let keys = parse_keys(Path::new("k"), &text).expect("a good entry");
+        assert_eq!(
+            described(&keys[0]),
+            "a: tenant a, priority normal, weight 1, 3 requests at once on each replica, 60 requests a \
+             minute on each replica, models m, ends 2027-01-31T00:00:00Z"
+        );
+    }
+}

@@ -1,0 +1,223 @@
+//! Who may ask: clients' keys, and the tenants that they belong to.
+//!
+//! The file holds hashes; a key itself is looked at once, in [`Keys::caller`], and is in no log, metric or message.
+//! A changed file replaces the whole list at once; counts of tenants and rates of keys that stay go on.
+
+pub mod bucket;
+pub mod metrics;
+pub mod secret;
+mod tenant;
+#[cfg(test)]
+mod tests;
+pub mod watch;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::SystemTime;
+
+use arc_swap::ArcSwapOption;
+use grapevine_gossip::bulletin::TenantUse;
+use http::{HeaderMap, HeaderName, header};
+use tokio::time::Instant;
+
+pub use self::tenant::{Gossiped, OthersUse, Seat, Tenant};
+
+use self::bucket::{Bucket, Quota};
+use self::metrics::TenantMetrics;
+use crate::api::Priority;
+use crate::api::error::{ApiError, ErrorKind};
+use crate::config::{Expiry, KeyConfig, KeyHash};
+
+/// Where a client may send its key beside `Authorization: Bearer`, as clients of other APIs do.
+pub const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// A key that is served.
+#[derive(Debug)]
+pub struct Key {
+    config: KeyConfig,
+    tenant: Arc<Tenant>,
+    models: HashSet<String>,
+    bucket: Arc<Mutex<Bucket>>,
+}
+
+impl Key {
+    /// Its name in the file.
+    pub fn name(&self) -> &str {
+        self.config.name.as_str()
+    }
+
+    /// Whose key it is.
+    pub fn tenant(&self) -> &Arc<Tenant> {
+        &self.tenant
+    }
+
+    /// Class of its requests that say nothing, and the most urgent that they may claim.
+    pub fn priority(&self) -> Priority {
+        self.config.priority
+    }
+
+    /// Share of its requests in a queue, in thousandths.
+    pub fn weight_milli(&self) -> u32 {
+        (self.config.weight * 1_000.0).round() as u32
+    }
+
+    /// May it ask for a model by this name? `None`: the request names no model.
+    pub fn may_ask_for(&self, model: Option<&str>) -> bool {
+        self.models.is_empty() || model.is_some_and(|model| self.models.contains(model))
+    }
+
+    /// Requests of its tenant at once.
+    pub fn requests_max(&self) -> Option<u32> {
+        self.config.max_requests
+    }
+
+    /// Are its limits those of the whole cluster?
+    pub fn is_cluster_wide(&self) -> bool {
+        self.config.cluster
+    }
+
+    /// Takes one request from its rate; none: it has no limit.
+    pub fn take(&self, now: Instant, others: &dyn OthersUse) -> Option<Quota> {
+        let limit = self.config.requests_per_minute?;
+        let replicas = if self.config.cluster {
+            others.ready_replicas()
+        } else {
+            1
+        };
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(bucket.take(now, limit, replicas))
+    }
+
+    fn has_ended(&self) -> bool {
+        let ended = |Expiry(end): Expiry| SystemTime::now() >= end;
+        self.config.expires.is_some_and(ended)
+    }
+}
+
+/// A list of keys, by their hashes.
+type List = HashMap<KeyHash, Arc<Key>>;
+
+/// All keys; none are configured: everybody may ask.
+#[derive(Debug)]
+pub struct Keys {
+    list: ArcSwapOption<List>,
+    /// Tenants that have a key or a request: one that comes back finds its counts.
+    tenants: Mutex<HashMap<Arc<str>, Weak<Tenant>>>,
+    metrics: TenantMetrics,
+}
+
+impl Keys {
+    /// Everybody may ask, until a list is set.
+    pub fn open(metrics: TenantMetrics) -> Self {
+        Self {
+            list: ArcSwapOption::empty(),
+            tenants: Mutex::default(),
+            metrics,
+        }
+    }
+
+    /// Only these keys are served from now on.
+    pub fn set(&self, configs: Vec<KeyConfig>, now: Instant) {
+        let old = self.list.load_full().unwrap_or_default();
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = List::with_capacity(configs.len());
+        for config in configs {
+            let name = config.tenant_name();
+            let tenant = tenants.get(name).and_then(Weak::upgrade);
+            let tenant = tenant.unwrap_or_else(|| {
+                let tenant = Arc::new(Tenant::new(name, &self.metrics));
+                tenants.insert(Arc::clone(tenant.name()), Arc::downgrade(&tenant));
+                tenant
+            });
+            let bucket = old.get(&config.hash).map(|key| Arc::clone(&key.bucket));
+            let key = Key {
+                tenant,
+                models: config.models.iter().cloned().collect(),
+                bucket: bucket.unwrap_or_else(|| Arc::new(Mutex::new(Bucket::new(now)))),
+                config,
+            };
+            list.insert(key.config.hash, Arc::new(key));
+        }
+        self.metrics
+            .keys
+            .set(i64::try_from(list.len()).unwrap_or(i64::MAX));
+        self.list.store(Some(Arc::new(list)));
+        drop(old);
+        tenants.retain(|_, tenant| tenant.strong_count() > 0);
+    }
+
+    /// Whose request it is; `None`: no keys are configured, and whoever asks is served.
+    ///
+    /// # Errors
+    /// 401 without a key, with two, or with one that is unknown or has ended; which of these, only the metrics tell.
+    pub fn caller(&self, headers: &HeaderMap) -> Result<Option<Arc<Key>>, ApiError> {
+        let list = self.list.load();
+        let Some(list) = list.as_ref() else {
+            return Ok(None);
+        };
+        let found = match sent(headers) {
+            Sent::Key(key) => list.get(&secret::hash_of(key)).ok_or("unknown"),
+            Sent::Nothing => Err("missing"),
+            Sent::Unreadable => Err("unreadable"),
+        };
+        let found = found.and_then(|key| match key.has_ended() {
+            false => Ok(key),
+            true => Err("expired"),
+        });
+        match found {
+            Ok(key) => Ok(Some(Arc::clone(key))),
+            Err(reason) => {
+                self.metrics.key_refused(reason);
+                Err(ApiError::new(
+                    ErrorKind::InvalidApiKey,
+                    match reason {
+                        "missing" => {
+                            "an API key is needed: send it as `Authorization: Bearer <key>`"
+                        }
+                        _ => "this API key is not served; check it, or ask for a new one",
+                    },
+                ))
+            }
+        }
+    }
+
+    /// What each tenant has at this replica, for the others; tenants without requests are left out.
+    pub fn in_use(&self) -> Vec<TenantUse> {
+        let list = self.list.load();
+        let mut uses: Vec<TenantUse> = list
+            .iter()
+            .flat_map(|list| list.values())
+            .map(|key| key.tenant.in_use())
+            .filter(|used| used.in_flight + used.queued > 0)
+            .collect();
+        uses.sort_by_key(|used| used.tenant);
+        uses.dedup_by_key(|used| used.tenant);
+        uses
+    }
+}
+
+/// What a request has for a key.
+enum Sent<'a> {
+    Key(&'a [u8]),
+    Nothing,
+    Unreadable,
+}
+
+fn sent(headers: &HeaderMap) -> Sent<'_> {
+    let bearer = headers.get(header::AUTHORIZATION);
+    let plain = headers.get_all(X_API_KEY);
+    let mut plain = plain.iter();
+    let key = match (bearer, plain.next(), plain.next()) {
+        (Some(bearer), None, None) => match bearer.as_bytes().split_at_checked(7) {
+            Some((scheme, key)) if scheme.eq_ignore_ascii_case(b"bearer ") => key.trim_ascii(),
+            _ => return Sent::Unreadable,
+        },
+        (None, Some(key), None) => key.as_bytes(),
+        (None, None, _) => return Sent::Nothing,
+        _ => return Sent::Unreadable,
+    };
+    if key.is_empty() || key.len() > secret::KEY_BYTES_MAX {
+        return Sent::Unreadable;
+    }
+    Sent::Key(key)
+}

@@ -1,0 +1,169 @@
+//! Who is let in, and what stays over a change of the file.
+
+use std::path::Path;
+
+use http::HeaderValue;
+use prometheus_client::registry::Registry;
+
+use super::*;
+use crate::config::parse_keys;
+
+const CANARY: &str = "gv-canary-7f3a";
+
+fn entry(name: &str, key: &str, more: &str) -> String {
+    let hash = secret::hash_of(key.as_bytes());
+    format!("[[key]]\nname = \"{name}\"\nhash = \"{hash}\"\n{more}\n")
+}
+
+fn configs(text: &str) -> Vec<KeyConfig> {
+    parse_keys(Path::new("keys.toml"), text).expect("a good file")
+}
+
+fn keys(text: &str) -> Keys {
+    let keys = Keys::open(TenantMetrics::register(&mut Registry::default()));
+    keys.set(configs(text), Instant::now());
+    keys
+}
+
+fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in pairs {
+        headers.append(*name, HeaderValue::from_str(value).expect("a value"));
+    }
+    headers
+}
+
+fn bearer(key: &str) -> HeaderMap {
+    headers(&[("authorization", &format!("Bearer {key}"))])
+}
+
+#[test]
+fn without_a_file_everybody_may_ask() {
+    let keys = Keys::open(TenantMetrics::register(&mut Registry::default()));
+    assert!(keys.caller(&HeaderMap::new()).expect("open").is_none());
+    keys.set(Vec::new(), Instant::now());
+    assert!(
+        keys.caller(&HeaderMap::new()).is_err(),
+        "an empty list is a list"
+    );
+}
+
+#[test]
+fn only_a_good_key_is_let_in() {
+    let past = "expires = \"2020-01-01T00:00:00Z\"";
+    let keys = keys(&(entry("a", CANARY, "") + &entry("old", "gv-old", past)));
+    for good in [
+        bearer(CANARY),
+        headers(&[("authorization", &format!("bearer  {CANARY}"))]),
+        headers(&[("x-api-key", CANARY)]),
+    ] {
+        let key = keys.caller(&good).expect("let in").expect("a key");
+        assert_eq!(key.name(), "a");
+    }
+    for (bad, reason) in [
+        (HeaderMap::new(), "missing"),
+        (bearer("gv-other"), "unknown"),
+        (bearer(&CANARY[..8]), "unknown"),
+        (bearer("gv-old"), "expired"),
+        (bearer(""), "unreadable"),
+        (bearer(&"x".repeat(513)), "unreadable"),
+        (headers(&[("authorization", CANARY)]), "unreadable"),
+        (headers(&[("authorization", "Basic abc")]), "unreadable"),
+        (
+            headers(&[("x-api-key", CANARY), ("x-api-key", "b")]),
+            "unreadable",
+        ),
+        (
+            headers(&[("authorization", "Bearer b"), ("x-api-key", CANARY)]),
+            "unreadable",
+        ),
+    ] {
+        let counted = || {
+            let labels = crate::metrics::ReasonLabels { reason };
+            keys.metrics.key_refusals.get_or_create(&labels).get()
+        };
+        let before = counted();
+        let error = keys.caller(&bad).expect_err(reason);
+        assert_eq!(error.kind, ErrorKind::InvalidApiKey);
+        assert_eq!(counted(), before + 1, "{reason}");
+        assert!(!error.message.contains("gv-"));
+    }
+    assert!(!format!("{keys:?}").contains(CANARY));
+}
+
+#[test]
+fn a_new_list_keeps_counts_and_rates_and_drops_who_is_gone() {
+    let rate = "tenant = \"t\"\nrequests_per_minute = 1";
+    let keys = keys(&(entry("a", CANARY, rate) + &entry("b", "gv-b", "tenant = \"t\"")));
+    let caller = |key: &str| keys.caller(&bearer(key)).map(|key| key.expect("a key"));
+    let before = caller(CANARY).expect("let in");
+    let (_seat, count) = before.tenant().enter();
+    assert_eq!(count, 1);
+    assert!(
+        before
+            .take(Instant::now(), &Two)
+            .expect("a limit")
+            .next_in
+            .is_none()
+    );
+
+    keys.set(configs(&entry("a", CANARY, rate)), Instant::now());
+    let after = caller(CANARY).expect("still let in");
+    assert_eq!(after.tenant().enter().1, 2, "the same tenant");
+    assert!(
+        after
+            .take(Instant::now(), &Two)
+            .expect("a limit")
+            .next_in
+            .is_some()
+    );
+    assert!(caller("gv-b").is_err(), "gone at once");
+    let used = keys.in_use();
+    assert_eq!(used.len(), 1);
+    assert_eq!((used[0].in_flight, used[0].queued), (0, 1));
+}
+
+#[test]
+fn a_tenant_that_left_leaves_no_series() {
+    let mut registry = Registry::default();
+    let keys = Keys::open(TenantMetrics::register(&mut registry));
+    keys.set(configs(&entry("acme", CANARY, "")), Instant::now());
+    let key = keys
+        .caller(&bearer(CANARY))
+        .expect("let in")
+        .expect("a key");
+    key.tenant().refused("request_rate");
+    drop(key);
+    let encoded = || {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+        text
+    };
+    assert!(encoded().contains("acme"));
+    keys.set(Vec::new(), Instant::now());
+    assert!(!encoded().contains("acme"), "{}", encoded());
+}
+
+#[test]
+fn models_are_bounded_by_the_list() {
+    let keys = keys(&(entry("a", CANARY, "models = [\"m\"]") + &entry("b", "gv-b", "")));
+    let key = |key| keys.caller(&bearer(key)).expect("let in").expect("a key");
+    let (bounded, free) = (key(CANARY), key("gv-b"));
+    assert!(bounded.may_ask_for(Some("m")));
+    assert!(!bounded.may_ask_for(Some("other")));
+    assert!(!bounded.may_ask_for(None));
+    assert!(free.may_ask_for(Some("other")) && free.may_ask_for(None));
+}
+
+#[derive(Debug)]
+struct Two;
+
+impl OthersUse for Two {
+    fn requests(&self, _: u64) -> u32 {
+        0
+    }
+
+    fn ready_replicas(&self) -> u32 {
+        2
+    }
+}

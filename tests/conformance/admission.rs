@@ -1,0 +1,357 @@
+//! Limits that hold to the end of an answer, and waiting that works: order, shares, deadlines, leaving.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use grapevine_testbed::fake_worker::Config;
+use grapevine_tests::chat::{self, MODEL, Stream, chat, paced, streamed};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1::{self, Connection, Response, request};
+use grapevine_tests::wait::{LIMIT, eventually, quantile};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::errors::assert_error;
+use crate::house::{House, quick};
+
+const CHATS: &str = "/v1/chat/completions";
+
+/// One request at a time, and so many that may wait.
+fn narrow(queue: u32) -> Plan {
+    Plan::default()
+        .set("limits.requests", "1")
+        .set("admission.queue_size", &queue.to_string())
+}
+
+/// Takes the only place, until it is dropped.
+async fn hold(house: &House) -> Stream {
+    let body = streamed("held", 100_000);
+    let mut held = Stream::open(house.data(), &body).await.expect("accepted");
+    held.read_events(1).await.expect("it has begun");
+    held
+}
+
+/// Asks in the background; `id` is what the worker's log knows the request by.
+fn ask(address: SocketAddr, id: &str, header: (&str, &str)) -> JoinHandle<Response> {
+    let headers = [("x-request-id", id), header];
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    tokio::spawn(async move {
+        let headers = headers.each_ref().map(|(n, v)| (n.as_str(), v.as_str()));
+        let body = chat("waiting", 1).to_string();
+        http1::exchange(address, "POST", CHATS, &headers, body.as_bytes()).await
+    })
+}
+
+/// Waits until so many requests are in queues of this kind.
+async fn waiting(house: &House, queue: &str, count: usize) {
+    let admin = house.cluster.replicas[0].admin();
+    eventually(LIMIT, "requests wait", async || {
+        let length = admin.metrics().await.sum("grapevine_queue_length", queue);
+        (length == count as f64)
+            .then_some(())
+            .ok_or_else(|| format!("{length} of {count}"))
+    })
+    .await;
+}
+
+/// Asks for each in turn, each one queued before the next, and lets them go; returns the order in which the worker
+/// got them.
+async fn order(house: &House, asked: &[(&str, (&str, &str))]) -> Vec<String> {
+    let held = hold(house).await;
+    let mut answers = Vec::new();
+    for (number, (id, header)) in asked.iter().enumerate() {
+        answers.push(ask(house.data(), id, *header));
+        waiting(house, "admission", number + 1).await;
+    }
+    held.leave(false);
+    for answer in answers {
+        let answer = answer.await.expect("no panic");
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    let log = house.workers[0].log();
+    let ids = log.into_iter().filter_map(|entry| entry.request_id);
+    ids.filter(|id| asked.iter().any(|(asked, _)| asked == id))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_requests_are_served_in_their_order() {
+    let house = House::of(narrow(10), vec![paced(Duration::from_millis(2))]).await;
+    let none = ("x-nothing", "1");
+    let asked = ["first", "second", "third", "fourth"].map(|id| (id, none));
+    let served = order(&house, &asked).await;
+    assert_eq!(served, ["first", "second", "third", "fourth"]);
+    assert_eq!(house.workers[0].stats().in_flight_peak, 1, "one at a time");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_more_urgent_go_first_and_none_starves() {
+    let plan = narrow(20)
+        .set("admission.priority_max", "\"high\"")
+        .set("admission.passed_over_max", "2");
+    let house = House::of(plan, vec![paced(Duration::from_millis(2))]).await;
+    let claim = |class| ("x-priority", class);
+    let asked = [
+        ("low", claim("low")),
+        ("normal", claim("nonsense")),
+        ("high-1", claim("high")),
+        ("high-2", claim("HIGH")),
+        ("high-3", claim("-1")),
+        ("high-4", claim("high")),
+    ];
+    let served = order(&house, &asked).await;
+    // Two may go before the others, then it is the turn of each that was passed over twice.
+    assert_eq!(
+        served,
+        ["high-1", "high-2", "normal", "low", "high-3", "high-4"]
+    );
+
+    // By default nobody without a key is more than normal.
+    let house = House::of(narrow(20), vec![paced(Duration::from_millis(2))]).await;
+    let asked = [("usual", claim("normal")), ("bold", claim("high"))];
+    assert_eq!(order(&house, &asked).await, ["usual", "bold"]);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenants_flood_does_not_delay_another() {
+    let plan = narrow(20).set("cluster.tenant_header", "\"x-tenant\"");
+    let house = House::of(plan, vec![paced(Duration::from_millis(2))]).await;
+    let names = ["a1", "a2", "a3", "a4", "a5", "a6", "b1", "b2", "b3"];
+    let asked = names.map(|id| (id, ("x-tenant", &id[..1])));
+    let served = order(&house, &asked).await;
+    let last_b = served.iter().position(|id| id == "b3").expect("served");
+    assert!(last_b <= 5, "b is served every other time: {served:?}");
+    let of = |tenant: &str| {
+        let own = served.iter().filter(|id| id.starts_with(tenant));
+        own.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(of("a"), names[..6], "in their order");
+    assert_eq!(of("b"), names[6..], "in their order");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_and_a_long_wait_are_refused_and_never_sent() {
+    let plan = narrow(1).set("admission.queue_timeout", "\"4s\"");
+    let house = House::of(plan, vec![paced(Duration::from_millis(10))]).await;
+    let held = hold(&house).await;
+    let late = ask(house.data(), "late", ("x-nothing", "1"));
+    waiting(&house, "admission", 1).await;
+    let begun = Instant::now();
+    let full = ask(house.data(), "full", ("x-nothing", "1"));
+    assert_error(&full.await.expect("no panic"), 503, "overloaded");
+    println!("refused at a full queue after {:?}", begun.elapsed());
+    assert_error(&late.await.expect("no panic"), 503, "overloaded");
+    held.leave(false);
+    let served = ask(house.data(), "served", ("x-nothing", "1"));
+    assert_eq!(served.await.expect("no panic").head.status, 200);
+    assert!(house.seen("late").is_empty() && house.seen("full").is_empty());
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    for result in ["queue_full", "queue_timeout"] {
+        let counted = metrics.sum("grapevine_admissions_total", result);
+        assert_eq!(counted, 1.0, "{result}");
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_while_waiting_is_never_sent_to_a_worker() {
+    let house = House::of(narrow(10), vec![paced(Duration::from_millis(10))]).await;
+    let held = hold(&house).await;
+    let mut leavers = Vec::new();
+    for (number, by_reset) in [false, true, false, true].into_iter().enumerate() {
+        let mut leaver = Connection::open(house.data()).await;
+        let body = streamed("leaving", 3).to_string();
+        let id = format!("leaver-{number}");
+        let bytes = request("POST", CHATS, &[("x-request-id", &id)], body.as_bytes());
+        leaver.send(&bytes).await.expect("taken");
+        leavers.push((leaver, by_reset));
+        waiting(&house, "admission", number + 1).await;
+    }
+    let stays = ask(house.data(), "stays", ("x-nothing", "1"));
+    waiting(&house, "admission", 5).await;
+    let left = Instant::now();
+    for (leaver, by_reset) in leavers {
+        if by_reset {
+            leaver.reset();
+        }
+    }
+    waiting(&house, "admission", 1).await;
+    println!(
+        "4 waiting clients gone: noticed within {:?}",
+        left.elapsed()
+    );
+    held.leave(false);
+    assert_eq!(stays.await.expect("no panic").head.status, 200);
+    for number in 0..4 {
+        let seen = house.seen(&format!("leaver-{number}"));
+        assert!(seen.is_empty(), "a leaver was sent: {seen:?}");
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_is_asked_for_after_admission_only() {
+    let body = chat("expected", 1).to_string();
+    let head = format!(
+        "POST {CHATS} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\nexpect: 100-continue\r\n\r\n",
+        body.len()
+    );
+    let house = House::of(narrow(1), vec![paced(Duration::from_millis(10))]).await;
+    let held = hold(&house).await;
+    let mut waits = Connection::open(house.data()).await;
+    waits.send(head.as_bytes()).await.expect("taken");
+    waiting(&house, "admission", 1).await;
+    let early = timeout(Duration::from_millis(200), waits.head()).await;
+    assert!(
+        early.is_err(),
+        "asked for before it was admitted: {early:?}"
+    );
+
+    // Nobody else has room: refused, and the body is never asked for.
+    let mut refused = Connection::open(house.data()).await;
+    refused.send(head.as_bytes()).await.expect("taken");
+    let answer = refused.response().await.expect("answered");
+    assert_error(&answer, 503, "overloaded");
+
+    held.leave(false);
+    let go_on = waits.head().await.expect("admitted");
+    assert_eq!(go_on.status, 100);
+    waits.send(body.as_bytes()).await.expect("taken");
+    let answer = waits.response().await.expect("answered");
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    house.close().await;
+}
+
+/// A worker with a limit of its own behind a replica that would take more.
+async fn worker_with_room_for_one() -> House {
+    let worker = chat::worker(paced(Duration::from_millis(10))).await;
+    let url = worker.url();
+    let plan = Plan::default().set(
+        "worker",
+        &format!("[{{ url = {url:?}, models = [{MODEL:?}], max_in_flight = 1 }}]"),
+    );
+    let mut cluster = plan.found().await;
+    let admin = cluster.join("r1", Vec::new()).await.admin();
+    eventually(LIMIT, "the replica knows its worker", async || {
+        let known = admin.ring().await.workers;
+        (known == 1).then_some(()).ok_or_else(|| "none".to_owned())
+    })
+    .await;
+    House {
+        cluster,
+        workers: vec![worker],
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn room_at_a_worker_is_waited_for() {
+    let house = worker_with_room_for_one().await;
+    let held = hold(&house).await;
+    let none = ("x-nothing", "1");
+    let mut answers = Vec::new();
+    for (number, id) in ["one", "two", "three"].into_iter().enumerate() {
+        answers.push(ask(house.data(), id, none));
+        waiting(&house, "worker", number + 1).await;
+    }
+    held.leave(false);
+    for answer in answers {
+        let answer = answer.await.expect("no panic");
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    let log = house.workers[0].log();
+    let ids: Vec<_> = log.iter().filter_map(|e| e.request_id.as_deref()).collect();
+    assert_eq!(ids[ids.len() - 3..], ["one", "two", "three"]);
+    assert_eq!(house.workers[0].stats().in_flight_peak, 1);
+    house.close().await;
+}
+
+/// What a load got.
+#[derive(Default)]
+struct Got {
+    served: usize,
+    refused: Vec<Duration>,
+}
+
+/// `clients` ask again and again for `time`; who is refused comes back after `pause`.
+async fn load(address: SocketAddr, clients: usize, time: Duration, pause: Duration) -> Got {
+    let until = Instant::now() + time;
+    let client = |number: usize| async move {
+        let mut got = Got::default();
+        let body = chat(&format!("client {number}"), 40);
+        while Instant::now() < until {
+            let asked = Instant::now();
+            let answer = http1::post(address, CHATS, &body).await;
+            if answer.head.status == 200 {
+                got.served += 1;
+            } else {
+                assert_error(&answer, 503, "overloaded");
+                got.refused.push(asked.elapsed());
+                sleep(pause).await;
+            }
+        }
+        got
+    };
+    let clients: Vec<_> = (0..clients)
+        .map(|number| tokio::spawn(client(number)))
+        .collect();
+    let mut all = Got::default();
+    for client in clients {
+        let got = client.await.expect("no panic");
+        all.served += got.served;
+        all.refused.extend(got.refused);
+    }
+    all.refused.sort();
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_overload_is_turned_away_and_capacity_goes_on_being_used() {
+    const PLACES: usize = 4;
+    let plan = Plan::default()
+        .set("limits.requests", &PLACES.to_string())
+        .set("admission.queue_size", &PLACES.to_string());
+    let config = Config {
+        ..paced(Duration::from_millis(5))
+    };
+    let house = House::of(plan, vec![config]).await;
+    let second = Duration::from_millis(1_500);
+    let capacity = load(house.data(), PLACES, second, Duration::ZERO).await;
+    assert!(capacity.refused.is_empty(), "the capacity is no overload");
+    let pause = Duration::from_millis(200);
+    let overload = load(house.data(), 10 * PLACES, 2 * second, pause).await;
+    let share = overload.served as f64 / (2 * capacity.served) as f64;
+    println!(
+        "10 x capacity: goodput {:.0} % of capacity (90 % promised); {} refused, p50 {:?}, p99 {:?} (100 ms promised)",
+        100.0 * share,
+        overload.refused.len(),
+        quantile(&overload.refused, 0.5),
+        quantile(&overload.refused, 0.99),
+    );
+    assert!(
+        overload.refused.len() > overload.served,
+        "it was no overload"
+    );
+    // The machine may be busier than it was when the capacity was measured.
+    assert!(share > 0.25, "{share} of the capacity was used");
+    assert_eq!(house.workers[0].stats().in_flight_peak as usize, PLACES);
+    let after = Instant::now();
+    let answer = http1::post(house.data(), CHATS, &chat("after", 1)).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    println!("served again after {:?}", after.elapsed());
+    waiting(&house, "admission", 0).await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_queue_refuses_at_once() {
+    let house = House::of(narrow(0), vec![quick()]).await;
+    let held = hold(&house).await;
+    let answer = http1::post(house.data(), CHATS, &chat("no room", 1)).await;
+    assert_error(&answer, 503, "overloaded");
+    held.leave(false);
+    house.close().await;
+}
