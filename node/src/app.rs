@@ -150,7 +150,10 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         let bulletins = Bulletins {
             agent: Arc::clone(&agent),
             cluster: Arc::clone(&cluster),
-            own_use: Arc::new(Vec::new),
+            own_use: {
+                let keys = Arc::clone(&keys);
+                Arc::new(move || keys.in_use())
+            },
             metrics: Arc::clone(&metrics),
             phase: phase.clone(),
         };

@@ -13,6 +13,7 @@ mod sampled_agreement;
 mod seeds;
 mod shutdown;
 mod strangers;
+mod tenants;
 mod warmup;
 mod worker_freeze;
 mod worker_kill;

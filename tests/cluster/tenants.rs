@@ -1,0 +1,88 @@
+//! Limits of a key hold over all replicas together.
+
+use std::time::Duration;
+
+use grapevine_tests::chat::{self, chat, streamed};
+use grapevine_tests::cluster::Replica;
+use grapevine_tests::http1::{self, Connection, Response};
+use grapevine_tests::invariants;
+use grapevine_tests::keys::KeyFile;
+use grapevine_tests::wait::{LIMIT, eventually};
+
+const CHATS: &str = "/v1/chat/completions";
+
+async fn ask(replica: &Replica, key: &str) -> Response {
+    let bearer = format!("Bearer {key}");
+    let headers = [("authorization", bearer.as_str())];
+    let body = chat("short", 1).to_string();
+    http1::exchange(replica.data(), "POST", CHATS, &headers, body.as_bytes()).await
+}
+
+/// A stream that has begun and goes on.
+async fn hold(replica: &Replica, key: &str) -> Connection {
+    let bearer = format!("Bearer {key}");
+    let headers = [("authorization", bearer.as_str())];
+    let body = streamed("held", 100_000).to_string();
+    let mut connection = Connection::open(replica.data()).await;
+    let bytes = http1::request("POST", CHATS, &headers, body.as_bytes());
+    connection.send(&bytes).await.expect("taken");
+    assert_eq!(connection.head().await.expect("answered").status, 200);
+    connection
+}
+
+/// Waits until a replica answers the key with this status.
+async fn answers(replica: &Replica, key: &str, status: u16) {
+    eventually(
+        LIMIT,
+        "replicas hear of each other's requests",
+        async || {
+            let found = ask(replica, key).await.head.status;
+            (found == status)
+                .then_some(())
+                .ok_or_else(|| format!("{} says {found}, not {status}", replica.name))
+        },
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_a_key_hold_over_the_cluster() {
+    let mut file = KeyFile::new();
+    let counted = file.add("counted", "max_requests = 2").await;
+    let alone = file.add("alone", "max_requests = 2\ncluster = false").await;
+    let rated = file.add("rated", "requests_per_minute = 4").await;
+    let workers = chat::workers(2, &chat::paced(Duration::from_millis(10))).await;
+    let cluster = file.plan().workers(&workers).start(2).await;
+    let [one, other] = &cluster.replicas[..] else {
+        panic!("two replicas");
+    };
+
+    let mut held = vec![hold(one, &counted).await, hold(one, &counted).await];
+    answers(other, &counted, 429).await;
+    // One ends at one replica, and there is room at the other.
+    held.pop();
+    answers(other, &counted, 200).await;
+    held.push(hold(other, &counted).await);
+    answers(one, &counted, 429).await;
+    drop(held);
+    for replica in [one, other] {
+        answers(replica, &counted, 200).await;
+    }
+
+    // A limit of each replica: what the other one has does not count.
+    let held = [hold(one, &alone).await, hold(one, &alone).await];
+    assert_eq!(ask(one, &alone).await.head.status, 429);
+    assert_eq!(ask(other, &alone).await.head.status, 200);
+    drop(held);
+
+    for replica in [one, other] {
+        for remaining in ["1", "0"] {
+            let answer = ask(replica, &rated).await;
+            assert_eq!(answer.head.status, 200, "{}", answer.text());
+            let told = answer.head.header("x-ratelimit-remaining-requests");
+            assert_eq!(told, Some(remaining), "half of four");
+        }
+        assert_eq!(ask(replica, &rated).await.head.status, 429);
+    }
+    invariants::hold(&cluster, &workers, &[]).await;
+}
