@@ -134,7 +134,7 @@ fn say_when(response: &mut Response<ResponseBody>, again: Option<Duration>) {
 }
 
 /// The shortest time that a usable worker wants to be left alone; `None` as soon as one asks for nothing.
-fn shortest_pause(pool: &Pool) -> Option<Duration> {
+pub(super) fn shortest_pause(pool: &Pool) -> Option<Duration> {
     let usable = pool
         .slots()
         .iter()

@@ -33,7 +33,7 @@ use super::record::{Outcome, Record};
 use super::relay::{Relay, ResponseBody};
 use super::retry::{Course, Lost, Terms};
 use super::worker_body::WorkerBody;
-use super::{Proxy, headers, sse};
+use super::{Proxy, headers, refusal, sse};
 use crate::admission::{Ask, Unplaced};
 use crate::api::{ApiError, Endpoint};
 use crate::cache::{self, Answer as KeptAnswer, Found};
@@ -292,15 +292,21 @@ impl Course for ToWorker<'_> {
     type Placed = Placed;
     type Answer = Sent;
 
-    /// While every worker is at its own limit, the request waits for its turn.
+    /// While every worker is at its own limit, the request waits for its turn. For workers that said when to come
+    /// back it does not wait: its client is told.
     async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Placed, Lost> {
         let admission = &self.proxy.parts.admission;
-        let (model, waits_by) = (self.asked.question.pool.label(), self.asked.waits_by);
-        let placed = admission.place(&model, &waits_by, || self.place(tried));
-        placed.await.map_err(|unplaced| match unplaced {
-            Unplaced::NoWorker(nobody) => Lost::Unplaced(nobody),
-            Unplaced::Turned(error) => Lost::Turned(error),
-        })
+        let pool = &self.asked.question.pool;
+        let (model, waits_by) = (pool.label(), self.asked.waits_by);
+        let place = || match self.place(tried) {
+            Err(NoWorker::Full) if refusal::shortest_pause(pool).is_none() => Err(NoWorker::Full),
+            done => Ok(done),
+        };
+        match admission.place(&model, &waits_by, place).await {
+            Ok(placed) => placed.map_err(Lost::Unplaced),
+            Err(Unplaced::NoWorker(nobody)) => Err(Lost::Unplaced(nobody)),
+            Err(Unplaced::Turned(error)) => Err(Lost::Turned(error)),
+        }
     }
 
     fn place(&mut self, tried: &mut Vec<usize>) -> Result<Placed, NoWorker> {
