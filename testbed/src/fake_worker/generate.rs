@@ -64,6 +64,21 @@ struct Exchange<'a> {
     load_format: Option<&'a str>,
 }
 
+/// How far the stream of one choice is.
+struct Told {
+    tokens: u32,
+    rest: Answer,
+}
+
+impl Told {
+    fn nothing(answer: &Answer) -> Self {
+        Self {
+            tokens: 0,
+            rest: answer.clone(),
+        }
+    }
+}
+
 impl<'a> Exchange<'a> {
     fn new(worker: &'a Arc<Worker>, parsed: &'a Generation, request: &'a Request) -> Self {
         let prefix = match parsed.kind {
@@ -128,7 +143,12 @@ impl<'a> Exchange<'a> {
             let prompt = &self.request.prompts[index / self.request.choices as usize];
             Sequence {
                 id: 0,
-                chain: prompt.chain(&self.request.salt, *answer, answer_tokens, block_tokens),
+                chain: prompt.chain(
+                    &self.request.salt,
+                    answer.clone(),
+                    answer_tokens,
+                    block_tokens,
+                ),
                 prompt_tokens: prompt.tokens(),
                 answer_tokens,
             }
@@ -160,7 +180,9 @@ impl<'a> Exchange<'a> {
             self.bodies().embeddings(usage)
         } else {
             let texts = self.answers.iter().zip(&done);
-            let texts: Vec<String> = texts.map(|(answer, p)| answer.text(p.produced)).collect();
+            let texts: Vec<String> = texts
+                .map(|(answer, p)| answer.clone().text(p.produced))
+                .collect();
             self.bodies().plain(&texts, self.finish_reason(), usage)
         };
         if let Some(format) = self.load_format {
@@ -170,7 +192,7 @@ impl<'a> Exchange<'a> {
     }
 
     async fn stream(&self, reply: &mut Reply<'_>, ticket: &mut Ticket) -> Result<(), Ended> {
-        let mut sent = vec![0; self.answers.len()];
+        let mut told: Vec<Told> = self.answers.iter().map(Told::nothing).collect();
         let mut open = self.answers.len();
         let mut now = Vec::new();
         while open > 0 {
@@ -178,7 +200,7 @@ impl<'a> Exchange<'a> {
             now = ticket.now();
             for (index, progress) in now.iter().enumerate() {
                 open -= self
-                    .catch_up(reply, index, progress, &mut sent[index])
+                    .catch_up(reply, index, progress, &mut told[index])
                     .await?;
             }
         }
@@ -209,29 +231,29 @@ impl<'a> Exchange<'a> {
         reply: &mut Reply<'_>,
         index: usize,
         progress: &Progress,
-        sent: &mut u32,
+        told: &mut Told,
     ) -> Result<usize, Ended> {
-        let before = *sent;
-        while *sent < progress.produced {
+        let before = told.tokens;
+        while told.tokens < progress.produced {
             let usage = |completion| Usage {
                 completion,
                 ..self.usage(std::slice::from_ref(progress))
             };
-            if *sent == 0 && self.request.kind == Kind::Chat {
+            if told.tokens == 0 && self.request.kind == Kind::Chat {
                 reply
                     .event(&self.bodies().role_event(index, usage(0)))
                     .await?;
             }
-            let last = *sent + 1 == self.request.answer_tokens;
+            let last = told.tokens + 1 == self.request.answer_tokens;
             let finish = last.then(|| self.finish_reason());
-            let token = self.answers[index].token(*sent);
+            let token = told.rest.next_token();
             let event = self
                 .bodies()
-                .token_event(index, &token, finish, usage(*sent + 1));
+                .token_event(index, &token, finish, usage(told.tokens + 1));
             reply.event(&event).await?;
-            *sent += 1;
+            told.tokens += 1;
         }
-        Ok(usize::from(progress.done && *sent > before))
+        Ok(usize::from(progress.done && told.tokens > before))
     }
 
     fn finish_reason(&self) -> &'static str {

@@ -3,13 +3,25 @@
 //! Pure. A token is four bytes of the rendered prompt, so the fake needs no tokenizer and a
 //! reader can do the arithmetic. Chat messages are rendered with role marks in order, so the
 //! prompt of a next turn starts with the bytes of this turn's prompt and answer, as with real chat
-//! templates. Equal prompts get equal answers on every worker.
+//! templates. Equal prompts get equal answers on every worker, and a prompt that ends in a part of
+//! its answer is answered with the rest of it: each token follows from all bytes before it alone.
 
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of a token.
 pub(super) const TOKEN_BYTES: usize = 4;
+
+/// How the rendered text of a chat ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Close {
+    /// With the beginning of an assistant's message (`add_generation_prompt`).
+    NewMessage,
+    /// Inside the last message (`continue_final_message`).
+    OpenMessage,
+    /// Behind the last message.
+    Plain,
+}
 
 /// A rendered prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +38,7 @@ impl Prompt {
     }
 
     /// Chat messages (checked to be objects by the caller) and tools, as a chat template would.
-    pub(super) fn chat(messages: &[Value], tools: Option<&Value>) -> Self {
+    pub(super) fn chat(messages: &[Value], tools: Option<&Value>, close: Close) -> Self {
         let mut text = String::new();
         if let Some(tools) = tools.filter(|tools| !tools.is_null()) {
             text.push_str(&format!("<|tools|>\n{tools}\n"));
@@ -47,7 +59,11 @@ impl Prompt {
             }
             text.push('\n');
         }
-        text.push_str("<|assistant|>\n");
+        match close {
+            Close::NewMessage => text.push_str("<|assistant|>\n"),
+            Close::OpenMessage => drop(text.pop()),
+            Close::Plain => {}
+        }
         Self(text.into_bytes())
     }
 
@@ -67,11 +83,13 @@ impl Prompt {
         self.0.chunks(TOKEN_BYTES).map(id).collect()
     }
 
-    /// Seed of this prompt's answer number `choice`.
+    /// The beginning of this prompt's answer number `choice`.
     pub(super) fn answer(&self, choice: u32) -> Answer {
-        Answer {
-            seed: xxh3_64_with_seed(&self.0, u64::from(choice)),
-        }
+        let mut answer = Answer {
+            read: FNV_BASIS ^ u64::from(choice),
+        };
+        answer.read(&self.0);
+        answer
     }
 
     /// Chain hashes of the whole blocks of this prompt and `answer_tokens` of its answer.
@@ -85,9 +103,7 @@ impl Prompt {
         block_tokens: u32,
     ) -> Vec<u64> {
         let mut bytes = self.0.clone();
-        for index in 0..answer_tokens {
-            bytes.extend_from_slice(answer.token(index).as_bytes());
-        }
+        bytes.extend_from_slice(answer.text(answer_tokens).as_bytes());
         let mut parent = xxh3_64_with_seed(salt.as_bytes(), 0);
         bytes
             .chunks_exact(block_tokens as usize * TOKEN_BYTES)
@@ -108,28 +124,41 @@ impl Prompt {
     }
 }
 
+// FNV-1a, 64 bits: byte by byte, so that where a prompt ends and its answer begins does not matter.
+const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+
 /// The text that a prompt is answered with, token by token.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Answer {
-    seed: u64,
+    /// Hash of the prompt and of the tokens so far.
+    read: u64,
 }
 
 impl Answer {
-    /// Token `index`: a space and three letters.
-    pub(super) fn token(self, index: u32) -> String {
-        let mut hash = xxh3_64_with_seed(&index.to_le_bytes(), self.seed);
+    fn read(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.read = (self.read ^ u64::from(*byte)).wrapping_mul(FNV_PRIME);
+        }
+    }
+
+    /// The next token: a space and three letters.
+    pub(super) fn next_token(&mut self) -> String {
+        // FNV's low bits are poor; this mixes all into all.
+        let mut hash = xxh3_64_with_seed(&self.read.to_le_bytes(), 0);
         let mut text = String::with_capacity(TOKEN_BYTES);
         text.push(' ');
         for _ in 1..TOKEN_BYTES {
             text.push(char::from(b'a' + (hash % 26) as u8));
             hash /= 26;
         }
+        self.read(text.as_bytes());
         text
     }
 
-    /// The first `tokens` tokens as one text.
-    pub(super) fn text(self, tokens: u32) -> String {
-        (0..tokens).map(|index| self.token(index)).collect()
+    /// The next `tokens` tokens as one text.
+    pub(super) fn text(mut self, tokens: u32) -> String {
+        (0..tokens).map(|_| self.next_token()).collect()
     }
 }
 
@@ -140,7 +169,11 @@ mod tests {
     use super::*;
 
     fn chat(messages: Value) -> Prompt {
-        Prompt::chat(messages.as_array().expect("array"), None)
+        Prompt::chat(
+            messages.as_array().expect("array"),
+            None,
+            Close::NewMessage,
+        )
     }
 
     #[test]
@@ -195,7 +228,28 @@ mod tests {
         assert_eq!(Prompt::token_ids(&[5, 6, 7]).tokens(), 3);
         assert_eq!(Prompt::token_ids(&[5, 6, 7]).ids(), [5, 6, 7]);
         let answer = Prompt::text("q").answer(0);
-        assert_eq!(answer.text(9).len(), 36);
+        assert_eq!(answer.clone().text(9).len(), 36);
         assert_ne!(answer.text(9), Prompt::text("q").answer(1).text(9));
+    }
+
+    #[test]
+    fn a_prompt_with_a_part_of_its_answer_is_answered_with_the_rest() {
+        let whole = Prompt::text("What is a list?").answer(0).text(20);
+        for tokens in [0, 1, 7, 20] {
+            let (part, rest) = whole.split_at(tokens * TOKEN_BYTES);
+            let next = Prompt::text(&format!("What is a list?{part}")).answer(0);
+            assert_eq!(next.text(20 - tokens as u32), rest);
+        }
+        let asked = json!([{"role":"user","content":"And a map?"}]);
+        let whole = chat(asked.clone()).answer(0).text(20);
+        let (part, rest) = whole.split_at(5 * TOKEN_BYTES);
+        let mut messages = asked.as_array().expect("array").clone();
+        messages.push(json!({"role":"assistant","content":part}));
+        let next = Prompt::chat(&messages, None, Close::OpenMessage).answer(0);
+        assert_eq!(next.text(15), rest);
+        let closed = Prompt::chat(&messages, None, Close::NewMessage).answer(0);
+        assert_ne!(closed.text(15), rest);
+        let plain = Prompt::chat(&messages, None, Close::Plain).answer(0);
+        assert_ne!(plain.text(15), rest);
     }
 }

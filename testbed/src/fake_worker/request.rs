@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::prompt::Prompt;
+use super::prompt::{Close, Prompt, TOKEN_BYTES};
 
 /// A refusal in vLLM's shape: `{"error":{"message","type","param","code"}}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,6 +156,12 @@ impl Generation {
         }
         let model = model(&body, rules.models)?;
         let longest = prompts.iter().map(Prompt::tokens).max().unwrap_or(1);
+        // An answer that is continued ends where it would have ended.
+        let said = if kind == Kind::Chat { said(&body) } else { 0 };
+        let rules = &Rules {
+            answer_tokens: rules.answer_tokens.saturating_sub(said).max(1),
+            ..*rules
+        };
         let answer_tokens = check_length(longest, max_tokens, rules, kind)?;
         let options = &body["stream_options"];
         Ok(Self {
@@ -275,7 +281,7 @@ pub(super) fn chat_prompt(body: &Value) -> Result<Prompt, ApiError> {
             None,
         )),
         Value::Array(messages) => match messages.iter().position(|message| !message.is_object()) {
-            None => Ok(Prompt::chat(messages, body.get("tools"))),
+            None => Ok(Prompt::chat(messages, body.get("tools"), close(body)?)),
             Some(at) => Err(ApiError::field(
                 "dict_type",
                 &format!("messages.{at}"),
@@ -290,6 +296,35 @@ pub(super) fn chat_prompt(body: &Value) -> Result<Prompt, ApiError> {
             &input(other),
         )),
     }
+}
+
+fn flag(body: &Value, field: &str, default: bool) -> bool {
+    body[field].as_bool().unwrap_or(default)
+}
+
+fn close(body: &Value) -> Result<Close, ApiError> {
+    let begins_new = flag(body, "add_generation_prompt", true);
+    match (flag(body, "continue_final_message", false), begins_new) {
+        (true, true) => Err(ApiError::invalid(
+            "Cannot set both `continue_final_message` and `add_generation_prompt` to True.".into(),
+            None,
+        )),
+        (true, false) => Ok(Close::OpenMessage),
+        (false, true) => Ok(Close::NewMessage),
+        (false, false) => Ok(Close::Plain),
+    }
+}
+
+/// Tokens of the message that a chat wants continued.
+fn said(body: &Value) -> u32 {
+    if !flag(body, "continue_final_message", false) {
+        return 0;
+    }
+    let messages = body["messages"].as_array();
+    let last = messages.and_then(|messages| messages.last());
+    let text = last.and_then(|message| message["content"].as_str());
+    let tokens = text.unwrap_or_default().len() / TOKEN_BYTES;
+    u32::try_from(tokens).unwrap_or(u32::MAX)
 }
 
 fn missing(field: &str, body: &Value) -> ApiError {

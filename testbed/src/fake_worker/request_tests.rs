@@ -165,6 +165,23 @@ fn answer_length() {
     }
 }
 
+#[test]
+fn a_message_is_continued_to_the_length_of_one_answer() {
+    let request = |flags: &str| {
+        format!(
+            r#"{{"messages":[{{"role":"user","content":"hi"}},{{"role":"assistant","content":" abc def"}}]{flags}}}"#
+        )
+    };
+    let open = r#","continue_final_message":true,"add_generation_prompt":false"#;
+    let parsed = parse(Kind::Chat, &request(open)).expect("vLLM's flags");
+    assert_eq!((parsed.answer_tokens, parsed.cut_by_length), (62, false));
+    let parsed = parse(Kind::Chat, &request("")).expect("a next turn");
+    assert_eq!(parsed.answer_tokens, 64);
+    let both = r#","continue_final_message":true,"add_generation_prompt":true"#;
+    let error = parse(Kind::Chat, &request(both)).expect_err("one excludes the other");
+    assert_eq!(error.status, 400);
+}
+
 proptest::proptest! {
     /// Any bytes and any JSON get an answer, never a panic.
     #[test]
