@@ -26,6 +26,7 @@ use crate::follow::Follower;
 use crate::listener::tls::ListenerTls;
 use crate::listener::{self, Front, Quiet};
 use crate::metrics::Metrics;
+use crate::proxy::failover::Failovers;
 use crate::proxy::{Proxy, ProxyParts};
 use crate::shutdown::{Phase, Shutdown, ShutdownLimits};
 use crate::tenants::watch::Watch;
@@ -210,6 +211,7 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
             tracing,
             keys,
             admission,
+            failovers: Failovers::new(config.failover.clone(), &config.model),
         })),
         tls,
         timeouts: config.timeouts.clone(),

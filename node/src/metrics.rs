@@ -108,6 +108,8 @@ pub struct Metrics {
     pub attempts: Family<AttemptLabels, Counter>,
     /// Retries.
     pub retries: Counter,
+    /// Streams whose worker broke off where failover was wanted, by what came of it.
+    pub failovers: Family<ResultLabels, Counter>,
     /// Prompt tokens that workers reported.
     pub prompt_tokens: Family<WorkerLabels, Counter>,
     /// Of these, tokens that came from the worker's prefix cache.
@@ -196,6 +198,7 @@ impl Metrics {
             placements: Family::default(),
             attempts: Family::default(),
             retries: Counter::default(),
+            failovers: Family::default(),
             prompt_tokens: Family::default(),
             cached_tokens: Family::default(),
             expected_tokens: Family::default(),
@@ -275,6 +278,11 @@ impl Metrics {
             self.attempts.clone(),
         );
         r.register("retries", "Attempts after the first", self.retries.clone());
+        r.register(
+            "failovers",
+            "Streams whose worker broke off where failover was wanted, by result",
+            self.failovers.clone(),
+        );
         r.register(
             "prompt_tokens",
             "Prompt tokens reported by workers",
@@ -512,6 +520,11 @@ mod tests {
         }));
         drop(metrics.errors.get_or_create(&ErrorLabels { code: "c" }));
         metrics.limit_reached("l");
+        drop(
+            metrics
+                .failovers
+                .get_or_create(&ResultLabels { result: "r" }),
+        );
         drop(
             metrics
                 .agreement_samples

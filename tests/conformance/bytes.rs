@@ -116,11 +116,19 @@ async fn odd_events_pass_untouched() {
         r#"{"small_chunks":7}"#,
         r#"{"no_newline":2000000}"#,
     ] {
-        let fault = format!("{{\"sse\":{odd}}}");
-        let headers = [("x-request-id", "odd"), ("x-fault", &fault)];
-        let body = streamed("odd events", 10).to_string();
-        let path = "/v1/chat/completions";
-        assert_same(&house, path, &headers, body.as_bytes(), odd).await;
+        for failover in ["off", "on"] {
+            // The router ends what lacks only its end mark.
+            if odd.contains("no_done") && failover == "on" {
+                continue;
+            }
+            let fault = format!("{{\"sse\":{odd}}}");
+            let wanted = ("x-grapevine-failover", failover);
+            let headers = [("x-request-id", "odd"), ("x-fault", &fault), wanted];
+            let body = streamed("odd events", 10).to_string();
+            let path = "/v1/chat/completions";
+            let what = format!("{odd}, failover {failover}");
+            assert_same(&house, path, &headers, body.as_bytes(), &what).await;
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod breakers;
 mod bytes;
 mod cache;
 mod errors;
+mod failover;
 mod framing;
 mod h2_floods;
 mod headers;

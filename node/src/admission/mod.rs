@@ -141,7 +141,6 @@ impl Admission {
             let tokens = bytes / u64::from(self.parts.bytes_per_token.max(1));
             u32::try_from(tokens).unwrap_or(u32::MAX)
         });
-        let patience = Instant::now() + config.queue_timeout;
         Ask {
             claim: Claim {
                 class: Priority::of(headers, &config.priority_headers, usual, most),
@@ -149,8 +148,21 @@ impl Admission {
                 weight: key.map_or(1_000, Key::weight_milli),
                 cost: prompt.saturating_add(TOKENS_UNKNOWN),
             },
-            by: deadline.map_or(patience, |deadline| deadline.min(patience)),
+            by: self.patience(deadline),
         }
+    }
+
+    /// The same for a request that goes on after its first worker failed: its patience begins anew.
+    pub fn ask_again(&self, ask: Ask, deadline: Option<Instant>) -> Ask {
+        Ask {
+            by: self.patience(deadline),
+            ..ask
+        }
+    }
+
+    fn patience(&self, deadline: Option<Instant>) -> Instant {
+        let patience = Instant::now() + self.parts.config.queue_timeout;
+        deadline.map_or(patience, |deadline| deadline.min(patience))
     }
 
     /// Lets a request in, at once or after a wait.

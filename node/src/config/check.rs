@@ -220,6 +220,10 @@ fn models(config: &Config, checks: &mut Checks<'_>) {
             let what = "an alias has at least one target; without `targets` the name is a model's";
             checks.refuse(origin_in(table, "targets"), "model.targets", what);
         }
+        if model.targets.is_some() && model.failover.is_some() {
+            let what = "an alias has no streams of its own; give each of its targets a failover";
+            checks.refuse(origin_in(table, "failover"), "model.failover", what);
+        }
     }
     let Err(error) = config.models() else { return };
     let key = match error.fault {

@@ -217,6 +217,8 @@ section! {
         /// one of them, another alias may not. One that nobody serves is passed over. Workers see
         /// the target's name, and answers carry it.
         targets: Option<Vec<Target>> = None;
+        /// Mid-stream failover of this model's streams. Unset: as [failover] says for all.
+        failover: Option<bool> = None;
     }
 }
 

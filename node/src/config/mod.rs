@@ -15,6 +15,7 @@ mod check;
 mod cluster;
 mod convert;
 mod error;
+mod failover;
 mod front;
 #[cfg(test)]
 mod model_tests;
@@ -35,6 +36,7 @@ pub use admission::{AdmissionConfig, Expiry, KeyConfig, KeyHash, KeysConfig, rea
 pub use cache::CacheConfig;
 pub use cluster::{ClusterConfig, GossipSettings, ModelConfig};
 pub use error::{ConfigError, Origin, Problem};
+pub use failover::FailoverConfig;
 pub use front::{
     AdminConfig, LimitConfig, ListenConfig, LogConfig, MetricsConfig, ReplicaConfig, TimeoutConfig,
 };
@@ -80,6 +82,8 @@ pub struct Config {
     pub breaker: BreakerConfig,
     /// Active health checks.
     pub health: HealthConfig,
+    /// Mid-stream failover.
+    pub failover: FailoverConfig,
     /// Warm-up of joining workers.
     pub warmup: WarmupConfig,
     /// Response cache.
@@ -185,6 +189,7 @@ impl Config {
             retry: raw.read(),
             breaker: raw.read(),
             health: raw.read(),
+            failover: raw.read(),
             warmup: raw.read(),
             cache: raw.read(),
             admission: raw.read(),
@@ -214,6 +219,7 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'
         of::<RetryConfig>(),
         of::<BreakerConfig>(),
         of::<HealthConfig>(),
+        of::<FailoverConfig>(),
         of::<WarmupConfig>(),
         of::<CacheConfig>(),
         of::<AdmissionConfig>(),

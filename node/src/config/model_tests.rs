@@ -27,6 +27,11 @@ fn models_must_fit_together() {
          policy",
     );
     check(
+        "[[model]]\nname = \"a\"\ntargets = [\"b\"]\nfailover = true",
+        "g.toml:4:12: model.failover: an alias has no streams of its own; give each of its targets a \
+         failover",
+    );
+    check(
         "[[model]]\nname = \"\"",
         "g.toml:2:8: model.name: a model's name has 1 to 256 bytes without control characters",
     );

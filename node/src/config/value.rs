@@ -326,6 +326,7 @@ macro_rules! optional {
     )*};
 }
 optional!(
+    bool,
     Name,
     HostPort,
     Secret,

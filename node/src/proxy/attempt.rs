@@ -93,6 +93,13 @@ pub struct Begun {
     pub events: bool,
 }
 
+impl Begun {
+    /// It is a stream of events that begins well.
+    pub fn is_good_stream(&self) -> bool {
+        self.events && self.parts.status == StatusCode::OK
+    }
+}
+
 /// Tries one worker.
 ///
 /// # Errors

@@ -21,6 +21,10 @@ pub const EXPECTED_TOKENS: HeaderName = HeaderName::from_static("x-grapevine-exp
 pub const CACHE: HeaderName = HeaderName::from_static("x-grapevine-cache");
 /// Ring digest of the replica.
 pub const DIGEST: HeaderName = HeaderName::from_static("x-grapevine-digest");
+/// From a client: `on` or `off`, whether a stream whose worker fails goes on from another one.
+pub const FAILOVER: HeaderName = HeaderName::from_static("x-grapevine-failover");
+/// To a worker: this request continues an answer that another worker began; how many broke off before.
+pub const CONTINUATION: HeaderName = HeaderName::from_static("x-grapevine-continuation");
 /// The request's id, in and out.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 

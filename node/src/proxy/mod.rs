@@ -10,6 +10,8 @@ pub mod attempt;
 pub mod body;
 mod budget;
 pub mod caller;
+pub mod continuation;
+pub mod failover;
 mod failure;
 pub mod headers;
 mod local;
@@ -36,6 +38,7 @@ use tokio::time::timeout_at;
 use self::attempt::{Answer, Failure};
 use self::body::ByteBudget;
 use self::budget::Budget;
+use self::failover::Failovers;
 pub use self::failure::ATTEMPT_RESULTS;
 use self::record::Record;
 use self::refusal::Refusal;
@@ -84,6 +87,8 @@ pub struct ProxyParts {
     pub keys: Arc<Keys>,
     /// Who is let in, and who waits.
     pub admission: Admission,
+    /// Which streams go on elsewhere when their worker fails.
+    pub failovers: Failovers,
 }
 
 /// The data port's request handler.
@@ -113,7 +118,7 @@ impl Proxy {
     /// # Errors
     /// The client left before the answer began.
     pub async fn serve(
-        &self,
+        self: &Arc<Self>,
         request: Request<Incoming>,
         mut gone: Gone,
     ) -> Result<Response<ResponseBody>, ClientLeft> {
@@ -140,7 +145,7 @@ impl Proxy {
     }
     /// Everything that needs no worker is answered here.
     async fn answer(
-        &self,
+        self: &Arc<Self>,
         head: Parts,
         body: Incoming,
         id: &HeaderValue,
@@ -181,7 +186,7 @@ impl Proxy {
 
     /// Everything else goes to a worker, inside the limit for whole requests.
     async fn forward(
-        &self,
+        self: &Arc<Self>,
         head: Parts,
         body: Incoming,
         endpoint: Endpoint,

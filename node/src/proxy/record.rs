@@ -16,7 +16,7 @@ use crate::api::{ApiError, Endpoint, Priority};
 use crate::cache::Recording;
 use crate::cluster::{Cluster, Taken};
 use crate::metrics::{
-    EndpointLabels, ErrorLabels, Metrics, ModelLabels, RequestLabels, WorkerLabels,
+    EndpointLabels, ErrorLabels, Metrics, ModelLabels, RequestLabels, ResultLabels, WorkerLabels,
 };
 use crate::tenants::Tenant;
 use crate::tenants::bucket::Quota;
@@ -86,6 +86,8 @@ pub struct Record {
     pub reason: &'static str,
     /// Tries so far.
     pub attempts: u32,
+    /// Times that the stream went on from another worker.
+    failovers: u32,
     /// Status that went to the client.
     pub status: Option<StatusCode>,
     /// Token counts that the worker reported.
@@ -139,6 +141,7 @@ impl Record {
             worker: None,
             reason: "",
             attempts: 0,
+            failovers: 0,
             status: None,
             usage: None,
             events: 0,
@@ -208,6 +211,29 @@ impl Record {
         self.reason = reason;
         self.worker = Some(Arc::clone(worker));
         self.taken = taken;
+    }
+
+    /// The stream goes on from a worker that has computed its prompt, the last one of `attempts` that were asked.
+    pub fn moved(
+        &mut self,
+        worker: &Arc<Worker>,
+        reason: &'static str,
+        taken: Option<Taken>,
+        attempts: u32,
+    ) {
+        self.attempts += attempts.saturating_sub(1);
+        self.placed(worker, reason, taken);
+        if let Some(taken) = &mut self.taken {
+            taken.settle();
+        }
+        self.failovers += 1;
+        self.failover("continued");
+    }
+
+    /// A stream's worker broke off where failover was wanted; this came of it.
+    pub fn failover(&self, result: &'static str) {
+        let labels = ResultLabels { result };
+        self.metrics.failovers.get_or_create(&labels).inc();
     }
 
     /// The attempt gave nothing; the worker has had its verdict.
@@ -381,6 +407,7 @@ impl Record {
             worker = self.worker.as_ref().map(|w| &*w.label),
             reason = self.reason,
             attempts = self.attempts,
+            failovers = (self.failovers > 0).then_some(self.failovers),
             status = self.status.map(|s| s.as_u16()),
             outcome = outcome.as_str(),
             first_token_ms = self.first_token.map(tenths_of_ms),

@@ -16,6 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use grapevine_placement::{Decision, NoWorker};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, Uri, header};
@@ -23,10 +24,11 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use super::attempt::{self, Answer, AttemptLimits, Outgoing};
+use super::attempt::{self, Answer, AttemptLimits, Begun, Outgoing};
 use super::body::{self, BodyLimits, HeldBody};
 use super::budget::Counted;
 use super::caller::Caller;
+use super::failover::OnBreak;
 use super::failure::Failure;
 use super::question::Question;
 use super::record::{Outcome, Record};
@@ -34,13 +36,13 @@ use super::relay::{Relay, ResponseBody};
 use super::retry::{Course, Lost, Terms};
 use super::worker_body::WorkerBody;
 use super::{Proxy, headers, refusal, sse};
-use crate::admission::{Ask, Unplaced};
+use crate::admission::{Admission, Ask, Unplaced};
 use crate::api::{ApiError, Endpoint};
 use crate::cache::{self, Answer as KeptAnswer, Found};
-use crate::cluster::Pool;
+use crate::cluster::{Pool, Taken};
 use crate::metrics::ReasonLabels;
 use crate::tenants::{Key, X_API_KEY};
-use crate::upstream::InFlight;
+use crate::upstream::{InFlight, Worker};
 
 /// A request for a worker; nothing of its body is read yet.
 #[derive(Debug)]
@@ -69,7 +71,10 @@ pub(super) struct Asked {
     deadline: Option<Instant>,
     /// The client wants to know about the placement.
     explained: bool,
-    waits_by: Ask,
+    /// Its place among those that wait.
+    pub(super) waits_by: Ask,
+    /// A stream goes on elsewhere if its worker fails.
+    failover: bool,
     since: Instant,
     _counted: Counted,
 }
@@ -218,6 +223,8 @@ impl Admitted {
         let cluster = &proxy.parts.cluster;
         let question = Question::of(cluster, endpoint, &head.headers, &body.bytes, caller)?;
         record.model = Some(question.pool.label());
+        let failovers = &proxy.parts.failovers;
+        let failover = failovers.wanted(&head.headers, question.pool.model())?;
         if let Some(cache) = &proxy.parts.cache {
             let found = cache.find(&kept_as(proxy, &head, caller, &question, &body));
             record.cache = Some(found.as_str());
@@ -242,6 +249,7 @@ impl Admitted {
             endpoint,
             deadline,
             waits_by: self.waits_by,
+            failover,
             since,
             _counted: proxy.retries.request(),
         }))
@@ -277,6 +285,70 @@ impl Asked {
         }
     }
 
+    /// Its endpoint.
+    pub(super) fn endpoint(&self) -> Endpoint {
+        self.endpoint
+    }
+
+    /// The end of the whole request.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// The body that its worker gets, in one piece.
+    pub(super) fn body_at_worker(&self) -> Bytes {
+        self.outgoing.body.to_bytes()
+    }
+
+    /// What the worker gets that goes on with the answer after `number` others broke off.
+    pub(super) fn continued(&self, body: Bytes, number: u32) -> Outgoing {
+        let mut headers = self.outgoing.headers.clone();
+        headers.insert(headers::CONTINUATION, number.into());
+        Outgoing {
+            method: self.outgoing.method.clone(),
+            target: self.outgoing.target.clone(),
+            headers,
+            body: WorkerBody::unchanged(body),
+            stream: true,
+            repeatable: true,
+        }
+    }
+
+    /// Chooses a worker of a pool that is not in `tried`, puts it there, and counts the request on it. The
+    /// second value is what placement recorded.
+    ///
+    /// # Errors
+    /// Nobody is left that may take it.
+    pub(super) fn choose(
+        &self,
+        proxy: &Proxy,
+        pool: &Arc<Pool>,
+        tried: &mut Vec<usize>,
+    ) -> Result<(Placed, Option<Taken>), NoWorker> {
+        let (cluster, metrics) = (&proxy.parts.cluster, &proxy.parts.metrics);
+        loop {
+            let placed = cluster.place(pool, &self.question.key, tried)?;
+            let decision = placed.decision;
+            tried.push(decision.worker);
+            let reason = decision.reason.as_str();
+            metrics
+                .placements
+                .get_or_create(&ReasonLabels { reason })
+                .inc();
+            if let Some(in_flight) = InFlight::begin(&placed.worker, &decision) {
+                let taken = placed.taken;
+                let placed = Placed {
+                    in_flight,
+                    decision,
+                };
+                return Ok((placed, taken));
+            }
+            if let Some(taken) = placed.taken {
+                cluster.knowledge().failed(taken);
+            }
+        }
+    }
+
     /// An answer that the client will see; none other will be asked for.
     pub(super) fn won(self, sent: Sent, proxy: &Proxy) -> Won {
         if sent.answer.status().is_success() {
@@ -292,51 +364,24 @@ impl Course for ToWorker<'_> {
     type Placed = Placed;
     type Answer = Sent;
 
-    /// While every worker is at its own limit, the request waits for its turn. For workers that said when to come
-    /// back it does not wait: its client is told.
     async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Placed, Lost> {
-        let admission = &self.proxy.parts.admission;
-        let pool = &self.asked.question.pool;
-        let (model, waits_by) = (pool.label(), self.asked.waits_by);
-        let place = || match self.place(tried) {
-            Err(NoWorker::Full) if refusal::shortest_pause(pool).is_none() => Err(NoWorker::Full),
-            done => Ok(done),
-        };
-        match admission.place(&model, &waits_by, place).await {
-            Ok(placed) => placed.map_err(Lost::Unplaced),
-            Err(Unplaced::NoWorker(nobody)) => Err(Lost::Unplaced(nobody)),
-            Err(Unplaced::Turned(error)) => Err(Lost::Turned(error)),
-        }
+        let (admission, waits_by) = (&self.proxy.parts.admission, self.asked.waits_by);
+        let pool = Arc::clone(&self.asked.question.pool);
+        with_room(admission, waits_by, &pool, || self.place(tried)).await
     }
 
     fn place(&mut self, tried: &mut Vec<usize>) -> Result<Placed, NoWorker> {
-        let (cluster, metrics) = (&self.proxy.parts.cluster, &self.proxy.parts.metrics);
-        let asked = &*self.asked;
-        loop {
-            let placed = cluster.place(&asked.question.pool, &asked.question.key, tried)?;
-            if tried.is_empty() {
-                let took = asked.since.elapsed();
-                metrics.decided(took);
-                self.record.decided(took, placed.decision.reason.as_str());
-            }
-            let decision = placed.decision;
-            tried.push(decision.worker);
-            let reason = decision.reason.as_str();
-            metrics
-                .placements
-                .get_or_create(&ReasonLabels { reason })
-                .inc();
-            if let Some(in_flight) = InFlight::begin(&placed.worker, &decision) {
-                self.record.placed(&placed.worker, reason, placed.taken);
-                return Ok(Placed {
-                    in_flight,
-                    decision,
-                });
-            }
-            if let Some(taken) = placed.taken {
-                cluster.knowledge().failed(taken);
-            }
+        let first = tried.is_empty();
+        let (placed, taken) = self
+            .asked
+            .choose(self.proxy, &self.asked.question.pool, tried)?;
+        if first {
+            let took = self.asked.since.elapsed();
+            self.proxy.parts.metrics.decided(took);
+            self.record.decided(took, placed.reason());
         }
+        self.record.placed(placed.worker(), placed.reason(), taken);
+        Ok(placed)
     }
 
     async fn send(&mut self, placed: Placed, attempt: u32) -> Result<Sent, Failure> {
@@ -344,7 +389,8 @@ impl Course for ToWorker<'_> {
             self.proxy.parts.metrics.retries.inc();
         }
         self.record.propagate(&mut self.asked.outgoing.headers);
-        let result = placed.send(self.proxy, self.asked).await;
+        let (outgoing, deadline) = (&self.asked.outgoing, self.asked.deadline);
+        let result = placed.send(self.proxy, outgoing, deadline).await;
         if let Err(failure) = &result {
             self.record.attempt_failed(failure);
         }
@@ -352,22 +398,56 @@ impl Course for ToWorker<'_> {
     }
 }
 
+/// While every worker is at its own limit, the request waits for its turn. For workers that said when to come back
+/// it does not wait: its client is told.
+pub(super) async fn with_room(
+    admission: &Admission,
+    waits_by: Ask,
+    pool: &Pool,
+    mut place: impl FnMut() -> Result<Placed, NoWorker>,
+) -> Result<Placed, Lost> {
+    let place = || match place() {
+        Err(NoWorker::Full) if refusal::shortest_pause(pool).is_none() => Err(NoWorker::Full),
+        done => Ok(done),
+    };
+    match admission.place(&pool.label(), &waits_by, place).await {
+        Ok(placed) => placed.map_err(Lost::Unplaced),
+        Err(Unplaced::NoWorker(nobody)) => Err(Lost::Unplaced(nobody)),
+        Err(Unplaced::Turned(error)) => Err(Lost::Turned(error)),
+    }
+}
+
 impl Placed {
+    /// The worker.
+    pub(super) fn worker(&self) -> &Arc<Worker> {
+        self.in_flight.worker()
+    }
+
+    /// Why it was chosen.
+    pub(super) fn reason(&self) -> &'static str {
+        self.decision.reason.as_str()
+    }
+
     /// Connects, sends, and waits until the answer is known to be one. A failure has been told to the
     /// worker's health when this returns.
     ///
     /// # Errors
     /// See [`Failure`].
-    async fn send(mut self, proxy: &Proxy, asked: &Asked) -> Result<Sent, Failure> {
+    pub(super) async fn send(
+        mut self,
+        proxy: &Proxy,
+        outgoing: &Outgoing,
+        deadline: Option<Instant>,
+    ) -> Result<Sent, Failure> {
         let limits = AttemptLimits {
             connect: proxy.parts.timeouts.connect,
             first_token: self.first_token_by(proxy),
-            deadline: asked.deadline,
+            deadline,
             worker_gone: proxy.parts.timeouts.worker_gone,
             held_bytes: proxy.parts.limits.event_line_bytes.as_usize(),
         };
         let worker = Arc::clone(self.in_flight.worker());
-        let result = attempt::attempt(&worker, &asked.outgoing, limits).await;
+        let result = attempt::attempt(&worker, outgoing, limits).await;
         proxy.count_attempt(&worker, &result);
         match result {
             Ok(answer) => Ok(Sent {
@@ -401,6 +481,21 @@ impl Placed {
     }
 }
 
+impl Sent {
+    /// The beginning of a good stream, and the request's weight on its worker; none for any other answer.
+    pub(super) fn into_stream(self) -> Option<(Box<Begun>, InFlight)> {
+        let Placed { mut in_flight, .. } = self.placed;
+        match self.answer {
+            Answer::Begun(begun) if begun.is_good_stream() => {
+                in_flight.prefilled();
+                in_flight.delivered();
+                Some((begun, in_flight))
+            }
+            Answer::Begun(_) | Answer::Whole(..) => None,
+        }
+    }
+}
+
 impl Won {
     /// The worker's name and the decision for it, if the client wants to know.
     pub(super) fn explanation(&self) -> Option<(Arc<str>, Decision)> {
@@ -414,7 +509,7 @@ impl Won {
     }
 
     /// The point of no return: from here on the answer belongs to this worker.
-    pub(super) fn commit(self, proxy: &Proxy, mut record: Record) -> Response<ResponseBody> {
+    pub(super) fn commit(self, proxy: &Arc<Proxy>, mut record: Record) -> Response<ResponseBody> {
         let Placed { mut in_flight, .. } = self.sent.placed;
         in_flight.prefilled();
         if self.asked.endpoint.needs_model() && self.sent.answer.status().is_success() {
@@ -442,7 +537,15 @@ impl Won {
                     proxy.parts.timeouts.worker_gone,
                 );
                 let deadline = self.asked.deadline;
-                let (parts, relay) = Relay::new(*begun, in_flight, record, idle, gone, deadline);
+                let on_break = if self.asked.failover && begun.is_good_stream() {
+                    let worker = in_flight.worker().id.clone();
+                    OnBreak::of(proxy, self.asked, worker)
+                } else {
+                    OnBreak::End
+                };
+                let (parts, mut relay) =
+                    Relay::new(*begun, in_flight, record, idle, gone, deadline);
+                relay.on_break(on_break);
                 Response::from_parts(parts, ResponseBody::Relay(Box::new(relay)))
             }
         }

@@ -31,6 +31,16 @@ impl WorkerBody {
         Self([bytes.slice(..at.start), text.into(), bytes.slice(at.end..)])
     }
 
+    /// All of it in one piece, copied only if it is not.
+    pub fn to_bytes(&self) -> Bytes {
+        let [first, rest @ ..] = &self.0;
+        if rest.iter().all(Bytes::is_empty) {
+            first.clone()
+        } else {
+            self.0.concat().into()
+        }
+    }
+
     /// Length in bytes of what has not been sent yet.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|bytes| bytes.len() as u64).sum()
@@ -78,6 +88,7 @@ mod tests {
         let expected = b"{\"model\": \"org/\\\"m\\\"\", \"n\":1}";
         assert_eq!(body.len(), expected.len() as u64);
         assert_eq!(body.size_hint().exact(), Some(body.len()));
+        assert_eq!(body.to_bytes(), expected[..]);
         let sent = body.clone().collect().await.expect("infallible").to_bytes();
         assert_eq!(sent, expected[..]);
     }
@@ -85,6 +96,7 @@ mod tests {
     #[tokio::test]
     async fn an_unchanged_body_is_one_frame() {
         let mut body = WorkerBody::unchanged(Bytes::from_static(b"all"));
+        assert_eq!(body.to_bytes().as_ptr(), body.0[0].as_ptr());
         let frame = body.frame().await.expect("a frame").expect("infallible");
         assert_eq!(frame.into_data().expect("data"), "all");
         assert!(body.is_end_stream() && body.frame().await.is_none());

@@ -81,6 +81,11 @@ pub enum How {
     Fin,
     /// The connection is reset (RST).
     Rst,
+    /// Streams only: an error event, `[DONE]` and a clean end, as vLLM writes them when its engine has crashed.
+    /// Inside of an event it strikes before it.
+    Crash,
+    /// Streams only: the body ends cleanly, without a last word. Inside of an event it strikes before it.
+    End,
 }
 
 /// An early end.

@@ -169,11 +169,7 @@ mod tests {
     use super::*;
 
     fn chat(messages: Value) -> Prompt {
-        Prompt::chat(
-            messages.as_array().expect("array"),
-            None,
-            Close::NewMessage,
-        )
+        Prompt::chat(messages.as_array().expect("array"), None, Close::NewMessage)
     }
 
     #[test]

@@ -11,9 +11,11 @@ use socket2::SockRef;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use super::body;
 use super::connection::Connection;
 use super::fault::{BadSse, Fault, How, Point};
 use super::ledger::Open;
+use super::request::ApiError;
 use super::server::Phase;
 
 /// The reply is over before its end: the client left, or a fault ended it. The connection must
@@ -150,7 +152,7 @@ impl<'a> Reply<'a> {
             self.chunk(Piece::DoneEvent, b"data: [DONE]\n\n").await?;
             self.events += 1;
         }
-        self.send(Piece::End, 5, b"0\r\n\r\n", 0).await?;
+        self.send(Piece::End, END.len(), END, 0).await?;
         self.complete();
         Ok(())
     }
@@ -209,10 +211,8 @@ impl<'a> Reply<'a> {
             _ => payload.len(),
         };
         for payload in payload.chunks(pieces) {
-            let mut framed = format!("{:x}\r\n", payload.len()).into_bytes();
-            let framing = framed.len();
-            framed.extend_from_slice(payload);
-            framed.extend_from_slice(b"\r\n");
+            let framed = framed(payload);
+            let framing = framed.len() - payload.len() - 2;
             self.send(piece, framing, &framed, payload.len()).await?;
         }
         Ok(())
@@ -232,6 +232,7 @@ impl<'a> Reply<'a> {
             .stop
             .and_then(|stop| Some((self.strike(stop.at, piece, framing, payload)?, stop.how)));
         let (bytes, how) = match strike {
+            Some((_, how @ (How::Crash | How::End))) => (&bytes[..0], Some(how)),
             Some((limit, how)) => (&bytes[..limit.min(bytes.len())], Some(how)),
             None => (bytes, None),
         };
@@ -310,6 +311,13 @@ impl<'a> Reply<'a> {
         self.client_gone()
     }
 
+    async fn end_by(&mut self, bytes: Vec<u8>) -> Ended {
+        match self.write(&bytes).await {
+            Ok(()) => Ended,
+            Err(ended) => ended,
+        }
+    }
+
     async fn cut(&mut self, how: How) -> Ended {
         match how {
             How::Stall => return self.stall().await,
@@ -322,6 +330,15 @@ impl<'a> Reply<'a> {
                     tracing::warn!("cannot reset, closing instead: {e}");
                 }
             }
+            How::Crash => {
+                let error = ApiError::internal(
+                    "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+                );
+                let event = format!("data: {}\n\n", body::error_event(&error));
+                let last = [framed(event.as_bytes()), framed(b"data: [DONE]\n\n")].concat();
+                return self.end_by([last, END.to_vec()].concat()).await;
+            }
+            How::End => return self.end_by(END.to_vec()).await,
         }
         Ended
     }
@@ -348,6 +365,17 @@ impl<'a> Reply<'a> {
             _ => event.into_bytes(),
         }
     }
+}
+
+/// The last chunk of a body.
+const END: &[u8] = b"0\r\n\r\n";
+
+/// A chunk.
+fn framed(payload: &[u8]) -> Vec<u8> {
+    let mut framed = format!("{:x}\r\n", payload.len()).into_bytes();
+    framed.extend_from_slice(payload);
+    framed.extend_from_slice(b"\r\n");
+    framed
 }
 
 /// Returns when the worker begins to hang.

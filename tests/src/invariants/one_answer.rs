@@ -1,8 +1,12 @@
-//! A request that a worker has answered to the end is never sent to another one.
+//! A request that a worker has answered to the end is never sent to another one, and what continues an answer
+//! that broke off says so.
 
 use std::collections::HashMap;
 
 use grapevine_testbed::fake_worker::{Entry, FakeWorker};
+
+/// Tells a worker that it continues an answer, and how many workers broke off before.
+const CONTINUATION: &str = "x-grapevine-continuation";
 
 pub(super) fn for_every_request(workers: &[FakeWorker]) {
     let mut by_id: HashMap<String, Vec<Entry>> = HashMap::new();
@@ -21,5 +25,17 @@ pub(super) fn for_every_request(workers: &[FakeWorker]) {
             answered.is_none(),
             "{id} was answered and sent again: {entries:#?}"
         );
+        let numbers: Vec<u32> = entries.iter().map(continuation).collect();
+        assert!(
+            numbers.is_sorted(),
+            "{id} was sent from its beginning after a continuation: {entries:#?}"
+        );
     }
+}
+
+/// Workers that broke off before this one was asked; 0 for a request from its beginning.
+fn continuation(entry: &Entry) -> u32 {
+    let mut headers = entry.headers.iter();
+    let header = headers.find(|(name, _)| name.eq_ignore_ascii_case(CONTINUATION));
+    header.map_or(0, |(_, number)| number.parse().expect("a number"))
 }

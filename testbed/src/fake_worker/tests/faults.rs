@@ -41,6 +41,13 @@ async fn cut_at_a_byte_or_event() {
         assert_eq!(reply.matches("data: ").count(), count as usize);
         assert!(!reply.contains("[DONE]"));
     }
+    let (_, reply, _) = under(&Fault::stop(Point::Event(2), How::Crash)).await;
+    assert_eq!(reply.matches("data: {\"id\"").count(), 2);
+    assert!(reply.contains("data: {\"error\": {") && reply.contains("data: [DONE]"));
+    assert!(reply.ends_with("\r\n0\r\n\r\n"), "{reply}");
+    let (_, reply, _) = under(&Fault::stop(Point::Body(500), How::End)).await;
+    assert_eq!(reply.matches("data: ").count(), 2, "whole events: {reply}");
+    assert!(reply.ends_with("\n\n\r\n0\r\n\r\n"), "{reply}");
     let (worker, reply, _) = under(&Fault::stop(Point::Done, How::Fin)).await;
     assert!(reply.contains("\"finish_reason\":\"length\"") && !reply.contains("[DONE]"));
     assert!(worker.log().iter().all(|entry| !entry.complete));

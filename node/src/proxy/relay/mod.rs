@@ -3,6 +3,9 @@
 //! Everything that a request holds travels inside this body (connection, in-flight count, record), so every
 //! way out releases all of it: the answer's end, the worker's failure, the client's leaving. hyper polls the
 //! body only when the client can take more, and only a poll reads from the worker: that is the back-pressure.
+//! `movable` has the streams that go on from another worker.
+
+mod movable;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,12 +17,13 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::attempt::Begun;
-use super::record::{Outcome, Record};
-use super::replay::Replay;
-use super::sse::Scan;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::listener::client_io::Gone;
+use crate::proxy::attempt::Begun;
+use crate::proxy::failover::OnBreak;
+use crate::proxy::record::{Outcome, Record};
+use crate::proxy::replay::Replay;
+use crate::proxy::sse::Scan;
 use crate::upstream::{Connection, InFlight};
 
 /// The client left, or an answer without a place for an error event broke off: the connection is cut.
@@ -65,8 +69,13 @@ pub struct Relay {
     deadline: Option<Instant>,
     last_event: Instant,
     timer: Pin<Box<Sleep>>,
+    on_break: OnBreak,
+    /// How the worker ended whose stream is looking for another one.
+    broke_by: Outcome,
     ended: bool,
 }
+
+type Next = Poll<Option<Result<Frame<Bytes>, RelayError>>>;
 
 impl Relay {
     /// Goes on with an answer that has begun. `idle_max`: longest time without a `data:` event (without a
@@ -94,9 +103,16 @@ impl Relay {
             deadline,
             last_event: now,
             timer: Box::pin(sleep_until(now)),
+            on_break: OnBreak::End,
+            broke_by: Outcome::WorkerBroke,
             ended: false,
         };
         (begun.parts, relay)
+    }
+
+    /// What becomes of the stream if its worker fails. Nothing may have been sent yet.
+    pub fn on_break(&mut self, on_break: OnBreak) {
+        self.on_break = on_break;
     }
 
     /// Ends the relay once this client has left.
@@ -104,12 +120,12 @@ impl Relay {
         self.gone = gone;
     }
 
-    fn poll_next(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Next {
         if self.ended {
             return Poll::Ready(None);
+        }
+        if let OnBreak::Move(_) = self.on_break {
+            return self.poll_movable(cx);
         }
         if let Some(held) = self.held.take() {
             self.see(&held);
@@ -134,11 +150,12 @@ impl Relay {
                 self.finish(cx);
                 Poll::Ready(None)
             }
-            Poll::Ready(Some(Err(_))) => self.broke(Outcome::WorkerBroke),
-            Poll::Pending => self.poll_limits(cx),
+            Poll::Ready(Some(Err(_))) => Poll::Ready(self.broke(Outcome::WorkerBroke)),
+            Poll::Pending => self.poll_limits(cx).map(|outcome| self.broke(outcome)),
         }
     }
 
+    /// Looks at bytes on their way to the client.
     fn see(&mut self, data: &Bytes) {
         let progress = self.scan.as_mut().is_none_or(|scan| scan.read(data));
         self.record.passes(data);
@@ -152,23 +169,20 @@ impl Relay {
     /// The timer runs to the limit that was current when it was armed; only when it fires is the last event's
     /// time looked at, so that an event costs no timer operation. It fires often enough to see that the worker's
     /// port has closed.
-    fn poll_limits(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+    fn poll_limits(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             let idle = self.last_event + self.idle_max;
             let worker = self.in_flight.worker();
             let given_up = worker.given_up_at(self.last_event, self.worker_gone);
             if idle <= now {
-                return self.broke(Outcome::WorkerStalled);
+                return Poll::Ready(Outcome::WorkerStalled);
             }
             if given_up.is_some_and(|at| at <= now) {
-                return self.broke(Outcome::WorkerBroke);
+                return Poll::Ready(Outcome::WorkerBroke);
             }
             if self.deadline.is_some_and(|at| at <= now) {
-                return self.broke(Outcome::OutOfTime);
+                return Poll::Ready(Outcome::OutOfTime);
             }
             let limits = [Some(now + self.worker_gone), given_up, self.deadline];
             let first = limits.into_iter().flatten().min();
@@ -186,6 +200,9 @@ impl Relay {
             Some(scan) if !scan.done => Outcome::Incomplete,
             _ => Outcome::Success,
         };
+        if outcome != Outcome::Success {
+            self.count_refused();
+        }
         if let Some(mut connection) = self.connection.take()
             && connection.is_reusable(cx)
         {
@@ -196,7 +213,16 @@ impl Relay {
 
     /// The answer cannot go on. An event stream says so in an event; any other body is cut, so that the
     /// client does not take a part for the whole.
-    fn broke(&mut self, outcome: Outcome) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
+    fn broke(&mut self, outcome: Outcome) -> Option<Result<Frame<Bytes>, RelayError>> {
+        let words = self.last_words(outcome);
+        Some(words.map(Frame::data).ok_or(RelayError::WorkerBroke))
+    }
+
+    /// Ends the relay, and gives the error event of a stream.
+    fn last_words(&mut self, outcome: Outcome) -> Option<Bytes> {
+        if outcome != Outcome::OutOfTime {
+            self.count_refused();
+        }
         let mid_line = self.scan.as_ref().map(Scan::is_mid_line);
         let message = match outcome {
             Outcome::WorkerStalled => "the worker stopped producing tokens",
@@ -205,23 +231,33 @@ impl Relay {
         };
         self.end(outcome);
         let error = ApiError::new(ErrorKind::UpstreamBroke, message);
-        Poll::Ready(Some(match mid_line {
-            Some(mid_line) => Ok(Frame::data(error.sse_event(mid_line))),
-            None => Err(RelayError::WorkerBroke),
-        }))
+        mid_line.map(|mid_line| error.sse_event(mid_line))
+    }
+
+    fn count_refused(&self) {
+        if let OnBreak::Refused(reason) = self.on_break {
+            self.record.failover(reason.as_str());
+        }
     }
 
     fn end(&mut self, outcome: Outcome) {
         self.ended = true;
         self.connection = None;
+        // A search for another worker ends here, and whatever it has found is let go.
+        self.on_break = OnBreak::End;
         self.record.usage = self.scan.as_ref().and_then(|scan| scan.usage);
         self.record.events = self.scan.as_ref().map_or(0, |scan| scan.events);
+        // The worker's room is there before the request's end makes others look for it.
+        self.part(outcome);
+        self.record.finish(outcome);
+    }
+
+    /// The worker has nothing more to do with the request; its health hears how that came.
+    fn part(&mut self, outcome: Outcome) {
         if outcome == Outcome::WorkerStalled {
             self.in_flight.stalled(self.last_event);
         }
-        // The worker's room is there before the request's end makes others look for it.
         self.in_flight.end(outcome.verdict());
-        self.record.finish(outcome);
     }
 }
 
@@ -230,7 +266,9 @@ impl Drop for Relay {
         if self.ended {
             return;
         }
-        if self.held.is_none() && self.body.is_end_stream() {
+        // Without a connection the stream was looking for another worker.
+        let read = self.held.is_none() && self.connection.is_some();
+        if read && self.body.is_end_stream() {
             // hyper asks for no more once as many bytes are there as the head promised.
             self.finish(&mut Context::from_waker(Waker::noop()));
         } else {

@@ -1,0 +1,355 @@
+//! Finds the worker on which a stream goes on whose worker broke off.
+//!
+//! Opted in by `x-grapevine-failover`, by the model, or for all. What the client has read and what the next
+//! worker is asked for is the business of [`continuation`](super::continuation); the relay passes the bytes. The
+//! next worker is placed and asked by the same stages as the first one, is one that this stream has not been on,
+//! and takes a place in the retry budget until its first token.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use grapevine_gossip::worker::WorkerId;
+use grapevine_placement::NoWorker;
+use http::HeaderMap;
+use tokio::time::{Instant, sleep};
+
+use super::attempt::{Begun, Outgoing};
+use super::budget::Loan;
+use super::continuation::{Ask, Continuation, Next, Reason, Room};
+use super::failure::Failure;
+use super::retry::{self, Course, Lost};
+use super::stages::{Asked, Placed, Sent, with_room};
+use super::{Proxy, headers};
+use crate::api::ApiError;
+use crate::api::error::ErrorKind;
+use crate::cluster::{Pool, Taken};
+use crate::config::{FailoverConfig, ModelConfig};
+use crate::upstream::InFlight;
+
+/// Between two looks at a full budget.
+const BUDGET_LOOK: Duration = Duration::from_millis(20);
+
+/// Which streams go on elsewhere.
+#[derive(Debug)]
+pub struct Failovers {
+    config: FailoverConfig,
+    models: HashMap<String, bool>,
+}
+
+impl Failovers {
+    /// As configured, for all and for single models.
+    pub fn new(config: FailoverConfig, models: &[ModelConfig]) -> Self {
+        let said = |model: &ModelConfig| Some((model.name.clone(), model.failover?));
+        Self {
+            config,
+            models: models.iter().filter_map(said).collect(),
+        }
+    }
+
+    /// The request's own word, else the model's, else that for all.
+    ///
+    /// # Errors
+    /// 400 for a header that is neither `on` nor `off`.
+    pub fn wanted(&self, head: &HeaderMap, model: &str) -> Result<bool, ApiError> {
+        match head.get(headers::FAILOVER).map(|value| value.as_bytes()) {
+            Some(b"on") => Ok(true),
+            Some(b"off") => Ok(false),
+            Some(_) => Err(ApiError::new(
+                ErrorKind::InvalidRequest,
+                "the header x-grapevine-failover is `on` or `off`",
+            )),
+            None => Ok(self
+                .models
+                .get(model)
+                .copied()
+                .unwrap_or(self.config.enabled)),
+        }
+    }
+}
+
+/// What becomes of a stream whose worker breaks off.
+#[derive(Debug)]
+pub enum OnBreak {
+    /// It ends.
+    End,
+    /// It ends, although failover was wanted.
+    Refused(Reason),
+    /// It goes on elsewhere.
+    Move(Box<Failover>),
+}
+
+/// A stream that can go on elsewhere.
+pub struct Failover {
+    /// What the client has read.
+    pub continuation: Continuation,
+    proxy: Arc<Proxy>,
+    asked: Arc<Asked>,
+    /// Workers that this stream was on or tried to be on.
+    tried: Vec<WorkerId>,
+    moves: u32,
+    search: Option<Search>,
+}
+
+type Search = Pin<Box<dyn Future<Output = (Vec<WorkerId>, Result<Moved, Reason>)> + Send>>;
+
+/// A worker that goes on with the answer.
+#[derive(Debug)]
+pub struct Moved {
+    /// Its answer.
+    pub begun: Box<Begun>,
+    /// The request's weight on it.
+    pub in_flight: InFlight,
+    /// Why it was chosen.
+    pub reason: &'static str,
+    /// What placement recorded.
+    pub taken: Option<Taken>,
+    /// Workers that were asked, this one included.
+    pub attempts: u32,
+}
+
+impl OnBreak {
+    /// For a stream that was asked for with failover and has begun on this worker.
+    pub(super) fn of(proxy: &Arc<Proxy>, asked: Asked, worker: WorkerId) -> Self {
+        let ask = match Ask::read(asked.endpoint(), asked.body_at_worker()) {
+            None => return Self::End,
+            Some(Err(reason)) => return Self::Refused(reason),
+            Some(Ok(ask)) => ask,
+        };
+        let room = Room {
+            text_bytes: proxy.parts.failovers.config.text_bytes.as_usize(),
+            event_bytes: proxy.parts.limits.event_line_bytes.as_usize(),
+        };
+        Self::Move(Box::new(Failover {
+            continuation: Continuation::new(ask, room),
+            proxy: Arc::clone(proxy),
+            asked: Arc::new(asked),
+            tried: vec![worker],
+            moves: 0,
+            search: None,
+        }))
+    }
+}
+
+impl Failover {
+    /// The worker broke off. Gives the bytes that were all that was missing, or begins to look for another
+    /// worker.
+    ///
+    /// # Errors
+    /// Why the stream cannot go on.
+    pub fn leave(&mut self) -> Result<Option<Bytes>, Reason> {
+        let body = match self.continuation.go_on()? {
+            Next::End(bytes) => return Ok(Some(bytes)),
+            Next::Ask(body) => body,
+        };
+        if self.moves >= self.proxy.parts.failovers.config.max {
+            return Err(Reason::Limit);
+        }
+        self.moves += 1;
+        let (proxy, asked) = (Arc::clone(&self.proxy), Arc::clone(&self.asked));
+        let mut tried = std::mem::take(&mut self.tried);
+        let number = self.moves;
+        self.search = Some(Box::pin(async move {
+            let found = search(&proxy, &asked, body, number, &mut tried).await;
+            (tried, found)
+        }));
+        Ok(None)
+    }
+
+    /// Is another worker being looked for?
+    pub fn is_moving(&self) -> bool {
+        self.search.is_some()
+    }
+
+    /// The worker that was found.
+    pub fn poll_moved(&mut self, cx: &mut Context<'_>) -> Poll<Result<Moved, Reason>> {
+        let Some(search) = &mut self.search else {
+            return Poll::Pending;
+        };
+        let (tried, found) = ready!(search.as_mut().poll(cx));
+        self.search = None;
+        self.tried = tried;
+        Poll::Ready(found)
+    }
+}
+
+impl fmt::Debug for Failover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The continuation holds the client's text.
+        f.debug_struct("Failover")
+            .field("moves", &self.moves)
+            .field("tried", &self.tried)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Asks one worker after the other until one begins to answer.
+async fn search(
+    proxy: &Proxy,
+    asked: &Asked,
+    body: Bytes,
+    number: u32,
+    tried: &mut Vec<WorkerId>,
+) -> Result<Moved, Reason> {
+    let loan = place_in_budget(proxy).await.ok_or(Reason::Budget)?;
+    // The fleet may have changed since the stream began.
+    let pool = proxy.parts.cluster.fleet().pool(asked.pool().model());
+    let mut course = ToNext {
+        proxy,
+        asked,
+        pool: pool.ok_or(Reason::NoWorker)?,
+        outgoing: asked.continued(body, number),
+        tried,
+        reason: "",
+        taken: None,
+        attempts: 0,
+    };
+    let sent = match retry::run(&mut course, &asked.terms(proxy)).await {
+        Ok(sent) => sent,
+        Err(Lost::Unplaced(_) | Lost::Turned(_)) => return Err(Reason::NoWorker),
+        Err(Lost::Failed(_)) => {
+            loan.spend();
+            return Err(Reason::Refused);
+        }
+    };
+    match sent.into_stream() {
+        Some((begun, in_flight)) => Ok(Moved {
+            begun,
+            in_flight,
+            reason: course.reason,
+            taken: course.taken,
+            attempts: course.attempts,
+        }),
+        // Such as a 400 for a template that takes no unfinished message: any other worker says the same.
+        None => {
+            course.take_back();
+            Err(Reason::Refused)
+        }
+    }
+}
+
+/// The way of a broken stream to a worker that it was not on yet.
+struct ToNext<'a> {
+    proxy: &'a Proxy,
+    asked: &'a Asked,
+    pool: Arc<Pool>,
+    outgoing: Outgoing,
+    tried: &'a mut Vec<WorkerId>,
+    /// Why the last worker was chosen.
+    reason: &'static str,
+    /// What placement recorded of it.
+    taken: Option<Taken>,
+    attempts: u32,
+}
+
+impl ToNext<'_> {
+    fn take_back(&mut self) {
+        if let Some(taken) = self.taken.take() {
+            self.proxy.parts.cluster.knowledge().failed(taken);
+        }
+    }
+}
+
+impl Course for ToNext<'_> {
+    type Placed = Placed;
+    type Answer = Sent;
+
+    async fn place_first(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, Lost> {
+        let admission = &self.proxy.parts.admission;
+        let waits_by = admission.ask_again(self.asked.waits_by, self.asked.deadline());
+        let pool = Arc::clone(&self.pool);
+        with_room(admission, waits_by, &pool, || self.place(passed_over)).await
+    }
+
+    fn place(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, NoWorker> {
+        let slots = self.pool.slots().iter().enumerate();
+        let was_on = slots.filter(|(_, slot)| self.tried.contains(&slot.worker.id));
+        for (index, _) in was_on {
+            if !passed_over.contains(&index) {
+                passed_over.push(index);
+            }
+        }
+        let (placed, taken) = self.asked.choose(self.proxy, &self.pool, passed_over)?;
+        self.tried.push(placed.worker().id.clone());
+        self.reason = placed.reason();
+        self.taken = taken;
+        Ok(placed)
+    }
+
+    async fn send(&mut self, placed: Placed, attempt: u32) -> Result<Sent, Failure> {
+        self.attempts = attempt;
+        let deadline = self.asked.deadline();
+        let result = placed.send(self.proxy, &self.outgoing, deadline).await;
+        if result.is_err() {
+            self.take_back();
+        }
+        result
+    }
+}
+
+/// A worker that dies takes many streams with it, so a place in the budget is waited for: they move a share at
+/// a time. None when none becomes free within the limit for first tokens.
+async fn place_in_budget(proxy: &Proxy) -> Option<Loan> {
+    let by = Instant::now() + proxy.parts.timeouts.first_token;
+    loop {
+        if let Some(loan) = proxy.retries.lend() {
+            return Some(loan);
+        }
+        if Instant::now() >= by {
+            return None;
+        }
+        sleep(BUDGET_LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_request_decides_then_the_model_then_the_setting_for_all() {
+        let rules = |enabled| {
+            let config = FailoverConfig {
+                enabled,
+                ..FailoverConfig::default()
+            };
+            let model = |name: &str, failover| ModelConfig {
+                name: name.to_owned(),
+                failover,
+                ..ModelConfig::default()
+            };
+            let models = [
+                model("yes", Some(true)),
+                model("no", Some(false)),
+                model("other", None),
+            ];
+            Failovers::new(config, &models)
+        };
+        let head = |value: Option<&str>| {
+            let mut head = HeaderMap::new();
+            if let Some(value) = value {
+                head.insert(headers::FAILOVER, value.parse().expect("a value"));
+            }
+            head
+        };
+        for (enabled, header, model, expected) in [
+            (false, None, "unknown", false),
+            (true, None, "other", true),
+            (false, None, "yes", true),
+            (true, None, "no", false),
+            (false, Some("on"), "no", true),
+            (true, Some("off"), "yes", false),
+        ] {
+            let wanted = rules(enabled).wanted(&head(header), model);
+            let what = format!("{enabled} {header:?} {model}");
+            assert_eq!(wanted.expect("good"), expected, "{what}");
+        }
+        let error = rules(false).wanted(&head(Some("yes")), "m");
+        assert_eq!(error.expect_err("neither").kind.status(), 400);
+    }
+}

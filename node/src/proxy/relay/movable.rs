@@ -1,0 +1,189 @@
+//! The relay of a stream that goes on from another worker when its own fails.
+//!
+//! What the continuation passes goes to the client; when a worker fails the stream waits, without a byte, for the
+//! next one. Whatever is searched for or found travels in the relay, so a client that leaves meanwhile releases
+//! it like everything else.
+
+use std::future::Future;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use grapevine_placement::Outcome as Verdict;
+use http_body::Frame;
+use tokio::time::Instant;
+
+use super::{Next, Relay, RelayError};
+use crate::proxy::continuation::{Reason, Then};
+use crate::proxy::failover::{Failover, Moved, OnBreak};
+use crate::proxy::record::Outcome;
+
+impl Relay {
+    pub(super) fn poll_movable(&mut self, cx: &mut Context<'_>) -> Next {
+        loop {
+            if self.gone.poll(cx).is_ready() {
+                self.end(Outcome::ClientLeft);
+                return Poll::Ready(Some(Err(RelayError::ClientLeft)));
+            }
+            let Some(failover) = self.failover() else {
+                return Poll::Ready(None);
+            };
+            let words = if failover.is_moving() {
+                match failover.poll_moved(cx) {
+                    Poll::Ready(Ok(moved)) => self.go_on(moved),
+                    Poll::Ready(Err(reason)) => self.give_up(self.broke_by, reason),
+                    Poll::Pending => {
+                        ready!(self.poll_deadline(cx));
+                        return Poll::Ready(self.broke(Outcome::OutOfTime));
+                    }
+                }
+            } else {
+                match self.poll_data(cx) {
+                    Poll::Ready(Some(Ok(data))) => self.pass(data),
+                    Poll::Ready(Some(Err(_))) => self.leave(Outcome::WorkerBroke),
+                    Poll::Ready(None) => self.finish_movable(cx),
+                    Poll::Pending => match ready!(self.poll_limits(cx)) {
+                        Outcome::OutOfTime => return Poll::Ready(self.broke(Outcome::OutOfTime)),
+                        stalled => self.leave(stalled),
+                    },
+                }
+            };
+            if !words.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(words))));
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+        }
+    }
+
+    /// The end of the whole request; the search has limits of its own.
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(deadline) = self.deadline else {
+            return Poll::Pending;
+        };
+        if self.timer.deadline() != deadline {
+            self.timer.as_mut().reset(deadline);
+        }
+        self.timer.as_mut().poll(cx)
+    }
+
+    /// None once the relay has ended.
+    fn failover(&mut self) -> Option<&mut Failover> {
+        match &mut self.on_break {
+            OnBreak::Move(failover) => Some(failover),
+            OnBreak::End | OnBreak::Refused(_) => None,
+        }
+    }
+
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, hyper::Error>>> {
+        if let Some(held) = self.held.take() {
+            return Poll::Ready(Some(Ok(held)));
+        }
+        let Some(connection) = &mut self.connection else {
+            return Poll::Ready(None);
+        };
+        loop {
+            let frame = ready!(connection.poll_frame(&mut self.body, cx));
+            match frame.map(|frame| frame.map(Frame::into_data)) {
+                None => return Poll::Ready(None),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Some(Ok(Ok(data))) => return Poll::Ready(Some(Ok(data))),
+                // Trailers belong to one worker's answer, not to that of all.
+                Some(Ok(Err(_))) => {}
+            }
+        }
+    }
+
+    fn pass(&mut self, data: Bytes) -> Bytes {
+        let Some(failover) = self.failover() else {
+            return Bytes::new();
+        };
+        let taken = failover.continuation.take(data);
+        self.see(&taken.pass);
+        let last = match taken.then {
+            Then::More => return taken.pass,
+            Then::Failed => self.leave(Outcome::WorkerError),
+            Then::Lost(reason) => {
+                // It answers well; what it says is no continuation.
+                self.in_flight.end(Verdict::Neutral);
+                self.give_up(Outcome::WorkerBroke, reason)
+            }
+        };
+        [taken.pass, last].concat().into()
+    }
+
+    /// The worker's answer ended well-formed, but perhaps too early.
+    fn finish_movable(&mut self, cx: &mut Context<'_>) -> Bytes {
+        let ended = |relay: &Self| {
+            relay
+                .scan
+                .as_ref()
+                .is_some_and(|scan| scan.done || scan.error)
+        };
+        if !ended(self) {
+            return self.leave(Outcome::Incomplete);
+        }
+        let rest = self.flush();
+        self.finish(cx);
+        rest
+    }
+
+    fn flush(&mut self) -> Bytes {
+        let rest = self
+            .failover()
+            .map(|failover| failover.continuation.flush());
+        let rest = rest.unwrap_or_default();
+        self.see(&rest);
+        rest
+    }
+
+    /// The worker is done with: another one is looked for, unless bytes come back, which are the last ones.
+    fn leave(&mut self, outcome: Outcome) -> Bytes {
+        self.connection = None;
+        if self.scan.as_ref().is_some_and(|scan| scan.done) {
+            self.end(Outcome::Success);
+            return Bytes::new();
+        }
+        self.part(outcome);
+        match self.failover().map(Failover::leave) {
+            Some(Ok(None)) => {
+                self.broke_by = outcome;
+                Bytes::new()
+            }
+            Some(Ok(Some(last))) => {
+                self.record.failover("finished");
+                self.see(&last);
+                self.end(Outcome::Success);
+                last
+            }
+            Some(Err(reason)) => self.give_up(outcome, reason),
+            None => Bytes::new(),
+        }
+    }
+
+    /// The stream ends as it would have without failover.
+    fn give_up(&mut self, outcome: Outcome, reason: Reason) -> Bytes {
+        self.record.failover(reason.as_str());
+        if outcome == Outcome::Incomplete {
+            let rest = self.flush();
+            self.end(outcome);
+            return rest;
+        }
+        self.last_words(outcome).unwrap_or_default()
+    }
+
+    /// Another worker has begun to answer.
+    fn go_on(&mut self, moved: Moved) -> Bytes {
+        let worker = moved.in_flight.worker();
+        self.record
+            .moved(worker, moved.reason, moved.taken, moved.attempts);
+        self.in_flight = moved.in_flight;
+        self.held = Some(moved.begun.held);
+        self.body = moved.begun.body;
+        self.connection = Some(moved.begun.connection);
+        self.last_event = Instant::now();
+        // It may stand at the end of the whole request.
+        self.timer.as_mut().reset(self.last_event);
+        Bytes::new()
+    }
+}
