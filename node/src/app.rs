@@ -23,8 +23,10 @@ use crate::cache::ResponseCache;
 use crate::cluster::{Bulletins, Cluster, WorkerDefaults};
 use crate::config::Config;
 use crate::follow::Follower;
+use crate::lag::Lag;
 use crate::listener::tls::ListenerTls;
 use crate::listener::{self, Front, Quiet};
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::proxy::failover::Failovers;
 use crate::proxy::{Proxy, ProxyParts};
@@ -57,7 +59,7 @@ struct Listeners {
 /// A port cannot be bound, a certificate cannot be used, or a setting does not fit this machine; nothing is
 /// left running.
 pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
-    let listeners = bind(&config).await?;
+    let listeners = bind(&config)?;
     let mut metrics = Metrics::new();
     let replica = config.replica_id().to_string();
     let agent = Arc::new(start_agent(&config, &replica, &listeners, &mut metrics).await?);
@@ -115,16 +117,19 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
     }
 
     let (learned, to_learn) = mpsc::channel(LEARNED_WAITING_MAX);
+    let lag = Arc::new(Lag::default());
     let prober = Prober::new(
         ProbeParts {
             config: config.health.clone(),
             learned,
             metrics: Arc::clone(&metrics),
             duty: Duty(Arc::clone(&agent)),
+            lag: Arc::clone(&lag),
         },
         shutdown.background().clone(),
     );
     let tasks = shutdown.background();
+    tasks.spawn(lag.measure(Arc::clone(&metrics), phase.clone()));
     let follower = Follower {
         agent: Arc::clone(&agent),
         cluster: Arc::clone(&cluster),
@@ -194,6 +199,8 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         others: Arc::new(Gossiped(Arc::clone(&agent))),
         metrics: metrics.admission.clone(),
     });
+    let memory = Arc::new(Memory::of(config.limits.memory));
+    tasks.spawn(Arc::clone(&memory).watch(phase.clone()));
 
     announce(&replica, &listeners, agent.local_addr())?;
     let front = Front {
@@ -212,10 +219,12 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
             keys,
             admission,
             failovers: Failovers::new(config.failover.clone(), &config.model),
+            memory: Arc::clone(&memory),
         })),
         tls,
         timeouts: config.timeouts.clone(),
         limits: config.limits.clone(),
+        trusted_proxies: config.listen.trusted_proxies.clone(),
         metrics: Arc::clone(&metrics),
         phase: phase.clone(),
         misled: Quiet::default(),
@@ -247,19 +256,18 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
     Ok(ending.exit_code())
 }
 
-async fn bind(config: &Config) -> anyhow::Result<Listeners> {
-    let listen = |host, port, flag: &'static str| async move {
+fn bind(config: &Config) -> anyhow::Result<Listeners> {
+    let listen = |host, port, flag: &'static str| {
         let address = SocketAddr::new(host, port);
-        TcpListener::bind(address)
-            .await
+        listener::bind(address)
             .with_context(|| format!("cannot listen on {address}; choose another --{flag}"))
     };
     Ok(Listeners {
-        data: listen(config.listen.host, config.listen.port, "port").await?,
-        admin: listen(config.admin.host, config.admin.port, "admin-port").await?,
+        data: listen(config.listen.host, config.listen.port, "port")?,
+        admin: listen(config.admin.host, config.admin.port, "admin-port")?,
         metrics: if config.metrics.enabled {
             let flag = "prometheus-port, or --disable-prometheus";
-            Some(listen(config.metrics.host, config.metrics.port, flag).await?)
+            Some(listen(config.metrics.host, config.metrics.port, flag)?)
         } else {
             None
         },

@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,6 +24,17 @@ const QUEUE_LINES: usize = 4096;
 const BATCH_BYTES: usize = 64 * 1024;
 /// How long a line waits for others.
 const GATHER: Duration = Duration::from_millis(10);
+/// How often the end of the process looks, [`GATHER`] apart, whether somebody has read the last lines.
+const LAST_LOOKS: u32 = 200;
+
+/// Lines dropped since the process started; there is one log.
+static LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// Lines that were dropped since the process started, because standard error was not read.
+#[must_use]
+pub fn lines_dropped() -> u64 {
+    LINES_DROPPED.load(Ordering::Relaxed)
+}
 
 /// Sends the process's log to standard error; the lines end when the guard is dropped.
 ///
@@ -45,12 +56,13 @@ pub fn start(config: &LogConfig) -> Result<LogGuard, TryInitError> {
     Ok(writer)
 }
 
-/// Our own lines from the level on; those of libraries from `warn` on unless more was asked for.
+/// Our own lines from the level on; those of libraries from `warn` on unless more was asked for, and never their
+/// `trace`, in which HTTP libraries write whole heads, keys included.
 fn filter(level: Level) -> Targets {
-    let libraries = if level == Level::INFO {
-        Level::WARN
-    } else {
-        level
+    let libraries = match level {
+        Level::INFO => Level::WARN,
+        Level::TRACE => Level::DEBUG,
+        level => level,
     };
     Targets::new()
         .with_default(LevelFilter::from(libraries))
@@ -66,12 +78,33 @@ pub struct LogGuard {
 
 impl Drop for LogGuard {
     fn drop(&mut self) {
-        // Waits for room: what was logged before the end is worth the wait.
-        let _ = self.stop.send(Message::Stop);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        // What was logged before the end is worth a wait, but not for ever: nobody may be reading.
+        let mut looks = 0..LAST_LOOKS;
+        while let Err(TrySendError::Full(_)) = self.stop.try_send(Message::Stop) {
+            if looks.next().is_none() {
+                return;
+            }
+            pause();
         }
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        while !thread.is_finished() {
+            if looks.next().is_none() {
+                return;
+            }
+            pause();
+        }
+        let _ = thread.join();
     }
+}
+
+fn pause() {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the runtime has ended when the log does; its own thread is no runtime worker"
+    )]
+    std::thread::sleep(GATHER);
 }
 
 enum Message {
@@ -109,11 +142,7 @@ fn write_lines(waiting: &Receiver<Message>, dropped: &AtomicU64, mut out: impl W
     while is_open {
         is_open = take(waiting.recv().ok(), &mut batch);
         if is_open {
-            #[allow(
-                clippy::disallowed_methods,
-                reason = "a thread of its own, no runtime worker"
-            )]
-            std::thread::sleep(GATHER);
+            pause();
         }
         while is_open && batch.len() < BATCH_BYTES {
             match waiting.try_recv() {
@@ -157,6 +186,7 @@ impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.lines.try_send(Message::Line(line.to_vec())).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
+            LINES_DROPPED.fetch_add(1, Ordering::Relaxed);
         }
         Ok(line.len())
     }
@@ -216,6 +246,19 @@ mod tests {
             "{}",
             written.len()
         );
+        assert!(lines_dropped() > 0);
+    }
+
+    #[test]
+    fn the_end_does_not_wait_for_ever() {
+        let pipe = Pipe::default();
+        let (mut queue, guard) = queue(pipe.clone());
+        let stopped = pipe.0.lock().expect("not poisoned");
+        for _ in 0..QUEUE_LINES + 2 {
+            queue.write_all(b"line\n").expect("never fails");
+        }
+        drop(guard);
+        drop(stopped);
     }
 
     #[test]
@@ -234,5 +277,8 @@ mod tests {
         check(Level::INFO, "chitchat", Level::WARN, true);
         check(Level::ERROR, "chitchat", Level::WARN, false);
         check(Level::DEBUG, "quinn", Level::DEBUG, true);
+        check(Level::TRACE, "grapevine", Level::TRACE, true);
+        check(Level::TRACE, "hyper", Level::DEBUG, true);
+        check(Level::TRACE, "hyper", Level::TRACE, false);
     }
 }

@@ -15,6 +15,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::admission::metrics::AdmissionMetrics;
+use crate::api::error::ErrorKind;
 use crate::cache::CacheMetrics;
 use crate::tenants::metrics::TenantMetrics;
 use crate::tls::TlsMetrics;
@@ -160,6 +161,12 @@ pub struct Metrics {
     pub agreement_ratio: FloatGauge,
     /// 1 once this replica takes traffic.
     pub ready: Gauge,
+    /// Log lines that were dropped because standard error was not read.
+    pub log_lines_dropped: Counter,
+    /// Resident memory of the process, in bytes.
+    pub memory: Gauge,
+    /// Seconds by which this process's timers were late.
+    pub timer_lag: Counter<f64, AtomicU64>,
     /// Warm-ups of joining workers.
     pub warmup: WarmupMetrics,
     /// TLS with clients and workers.
@@ -224,6 +231,9 @@ impl Metrics {
             agreement_samples: Family::default(),
             agreement_ratio: FloatGauge::default(),
             ready: Gauge::default(),
+            log_lines_dropped: Counter::default(),
+            memory: Gauge::default(),
+            timer_lag: Counter::default(),
         };
         metrics.agreement_ratio.set(f64::NAN);
         metrics.register();
@@ -404,6 +414,23 @@ impl Metrics {
             "1 when this replica takes traffic",
             self.ready.clone(),
         );
+        r.register(
+            "log_lines_dropped",
+            "Log lines dropped because standard error was not read",
+            self.log_lines_dropped.clone(),
+        );
+        r.register_with_unit(
+            "memory",
+            "Resident memory of this process",
+            Unit::Bytes,
+            self.memory.clone(),
+        );
+        r.register_with_unit(
+            "timer_lag",
+            "Time by which this process's timers were late",
+            Unit::Seconds,
+            self.timer_lag.clone(),
+        );
     }
 
     /// For parts that register metrics of their own.
@@ -424,6 +451,12 @@ impl Metrics {
     /// Counts the time of one decision.
     pub fn decided(&self, elapsed: std::time::Duration) {
         self.decision_seconds.observe(elapsed.as_secs_f64());
+    }
+
+    /// Counts an error that the router itself answers with.
+    pub fn own_error(&self, kind: ErrorKind) {
+        let code = kind.code();
+        self.errors.get_or_create(&ErrorLabels { code }).inc();
     }
 
     /// Counts that a limit was reached.

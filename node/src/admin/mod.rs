@@ -42,6 +42,8 @@ use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::Cluster;
 use crate::config::Secret;
+use crate::logging;
+use crate::memory;
 use crate::metrics::{self, Metrics, WorkerLabels};
 use crate::shutdown::Phase;
 use crate::upstream::Reach;
@@ -221,6 +223,11 @@ impl Admin {
     /// Gauges that follow from other state are set here, when somebody looks.
     fn metrics(&self) -> Answer {
         self.metrics.ready.set(self.phase.is_ready().into());
+        let resident = memory::resident_bytes().unwrap_or(0);
+        let resident = i64::try_from(resident).unwrap_or(i64::MAX);
+        self.metrics.memory.set(resident);
+        let dropped = &self.metrics.log_lines_dropped;
+        dropped.inc_by(logging::lines_dropped().saturating_sub(dropped.get()));
         for worker in self.cluster.fleet().workers() {
             let labels = WorkerLabels {
                 worker: Arc::clone(&worker.label),

@@ -33,6 +33,12 @@ pub enum ErrorKind {
     RequestTimeout,
     /// The body is above the limit.
     TooLarge,
+    /// The body is compressed.
+    UnsupportedEncoding,
+    /// The request line is above the limit.
+    TargetTooLong,
+    /// The head is above the limits.
+    HeadTooLarge,
     /// A limit of this replica is reached.
     Overloaded,
     /// No usable worker for the model right now.
@@ -61,6 +67,9 @@ impl ErrorKind {
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::TargetTooLong => StatusCode::URI_TOO_LONG,
+            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Overloaded | Self::NoWorker | Self::ShuttingDown => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -81,7 +90,10 @@ impl ErrorKind {
             | Self::NotFound
             | Self::MethodNotAllowed
             | Self::RequestTimeout
-            | Self::TooLarge => "invalid_request_error",
+            | Self::TooLarge
+            | Self::UnsupportedEncoding
+            | Self::TargetTooLong
+            | Self::HeadTooLarge => "invalid_request_error",
             Self::RateLimited => "rate_limit_error",
             Self::Overloaded | Self::NoWorker | Self::ShuttingDown => "overloaded_error",
             Self::UpstreamFailed | Self::UpstreamBroke | Self::UpstreamTimeout | Self::Internal => {
@@ -103,6 +115,9 @@ impl ErrorKind {
             Self::NotFound => "not_found",
             Self::RequestTimeout => "request_timeout",
             Self::TooLarge => "request_too_large",
+            Self::UnsupportedEncoding => "unsupported_content_encoding",
+            Self::TargetTooLong => "target_too_long",
+            Self::HeadTooLarge => "head_too_large",
             Self::Overloaded => "overloaded",
             Self::NoWorker => "no_worker_available",
             Self::UpstreamFailed => "upstream_failed",
@@ -201,6 +216,11 @@ impl ApiError {
             // RFC 9110, section 15.5.2: a 401 says how to do better.
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        if self.kind == ErrorKind::UnsupportedEncoding {
+            // RFC 9110, section 12.5.3: says what would have been taken.
+            let identity = HeaderValue::from_static("identity");
+            headers.insert(header::ACCEPT_ENCODING, identity);
+        }
         response
     }
 }
@@ -218,7 +238,7 @@ pub fn retry_after(status: StatusCode) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    const ALL: [ErrorKind; 17] = [
+    const ALL: [ErrorKind; 20] = [
         ErrorKind::InvalidRequest,
         ErrorKind::Unauthorized,
         ErrorKind::InvalidApiKey,
@@ -229,6 +249,9 @@ mod tests {
         ErrorKind::NotFound,
         ErrorKind::RequestTimeout,
         ErrorKind::TooLarge,
+        ErrorKind::UnsupportedEncoding,
+        ErrorKind::TargetTooLong,
+        ErrorKind::HeadTooLarge,
         ErrorKind::Overloaded,
         ErrorKind::NoWorker,
         ErrorKind::UpstreamFailed,

@@ -6,6 +6,7 @@ pub mod endpoint;
 pub mod error;
 pub mod models;
 mod priority;
+pub mod prompt;
 pub mod request;
 
 pub use endpoint::Endpoint;

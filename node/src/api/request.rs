@@ -12,6 +12,12 @@ use serde_json::value::RawValue;
 
 use super::Endpoint;
 use super::error::{ApiError, ErrorKind};
+pub use super::prompt::{Batch, Prompt};
+
+/// Most parts of one message's content. Each costs memory of its own, forty times what its shortest JSON does.
+const PARTS_MAX: usize = 16 * 1024;
+/// Most messages and parts of one body together.
+const ELEMENTS_MAX: usize = 64 * 1024;
 
 /// A string that borrows from the body when it holds no escapes.
 ///
@@ -96,6 +102,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
             fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<Self::Value, S::Error> {
                 let mut parts = Vec::with_capacity(seq.size_hint().unwrap_or(2));
                 while let Some(raw) = seq.next_element::<&RawValue>()? {
+                    if parts.len() == PARTS_MAX {
+                        let message = format!("a message has more than {PARTS_MAX} parts");
+                        return Err(de::Error::custom(message));
+                    }
                     parts.push(Part::of(raw).map_err(de::Error::custom)?);
                 }
                 Ok(Content::Parts(parts))
@@ -131,39 +141,36 @@ impl<'a> Part<'a> {
     }
 }
 
-/// `prompt` or `input`: the forms that OpenAI and vLLM take.
-#[derive(Debug)]
-pub enum Prompt<'a> {
-    /// One text.
-    Text(Text<'a>),
-    /// Token ids of one prompt.
-    Tokens(Vec<u32>),
-    /// Several prompts. The first names the home; all of them go to one worker.
-    Batch(Vec<Prompt<'a>>),
-    /// Anything else (a list of messages of `/v1/responses`, say), as JSON.
-    Raw(&'a str),
-}
+/// `messages`, counted.
+struct Messages<'a>(Vec<Message<'a>>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Prompt<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for Messages<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let raw = <&'de RawValue>::deserialize(deserializer)?;
-        Ok(Self::of(raw.get()))
-    }
-}
-
-impl<'a> Prompt<'a> {
-    fn of(json: &'a str) -> Self {
-        let second = json
-            .as_bytes()
-            .get(1..)
-            .and_then(|rest| rest.iter().find(|b| !b.is_ascii_whitespace()));
-        let parsed = match (json.as_bytes().first(), second) {
-            (Some(b'"'), _) => serde_json::from_str(json).map(Self::Text),
-            (Some(b'['), Some(b'0'..=b'9')) => serde_json::from_str(json).map(Self::Tokens),
-            (Some(b'['), Some(b'"' | b'[')) => serde_json::from_str(json).map(Self::Batch),
-            _ => return Self::Raw(json),
-        };
-        parsed.unwrap_or(Self::Raw(json))
+        struct MessagesVisitor;
+        impl<'de> Visitor<'de> for MessagesVisitor {
+            type Value = Messages<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of messages")
+            }
+            fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<Self::Value, S::Error> {
+                let mut messages = Vec::new();
+                let mut elements = 0;
+                while let Some(message) = seq.next_element::<Message<'de>>()? {
+                    elements += 1 + match &message.content {
+                        Content::Parts(parts) => parts.len(),
+                        _ => 0,
+                    };
+                    if elements > ELEMENTS_MAX {
+                        return Err(de::Error::custom(format!(
+                            "there are more than {ELEMENTS_MAX} messages and parts"
+                        )));
+                    }
+                    messages.push(message);
+                }
+                Ok(Messages(messages))
+            }
+        }
+        deserializer.deserialize_seq(MessagesVisitor)
     }
 }
 
@@ -218,7 +225,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for BodyView<'a> {
                             once(&mut view.model, model, "model")?;
                             view.model_json = Some(raw);
                         }
-                        "messages" => once(&mut view.messages, map.next_value()?, "messages")?,
+                        "messages" => {
+                            let messages: Option<Messages<'de>> = map.next_value()?;
+                            once(&mut view.messages, messages.map(|m| m.0), "messages")?;
+                        }
                         "prompt" => once(&mut view.prompt, map.next_value()?, "prompt")?,
                         // A body has `prompt` or `input`, never both in any API that we know.
                         "input" if view.prompt.is_none() => view.prompt = map.next_value()?,
@@ -351,7 +361,8 @@ fn json_error(body: &[u8], error: &serde_json::Error) -> ApiError {
     } else {
         match error.classify() {
             serde_json::error::Category::Data => {
-                format!("the body does not have the expected form: {error}")
+                let what = without_values(&error.to_string());
+                format!("the body does not have the expected form: {what}")
             }
             _ => format!("could not parse the JSON body of your request: {error}"),
         }
@@ -359,9 +370,20 @@ fn json_error(body: &[u8], error: &serde_json::Error) -> ApiError {
     ApiError::new(ErrorKind::InvalidRequest, message)
 }
 
+/// serde quotes a value of the wrong type, which may be a prompt; what was expected in its place says enough.
+fn without_values(message: &str) -> String {
+    match message.rsplit_once(", expected ") {
+        Some((found, expected)) if found.starts_with("invalid ") => format!("expected {expected}"),
+        _ => message.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::proxy::question::key_for_tests;
 
     fn chat(body: &str) -> BodyView<'_> {
         BodyView::parse(Endpoint::Chat, body.as_bytes()).expect("valid")
@@ -436,14 +458,22 @@ mod tests {
             prompt(br#"{"model":"m","prompt":[ 1,2]}"#),
             Prompt::Tokens(t) if t == [1, 2]
         ));
-        assert!(matches!(
-            prompt(br#"{"model":"m","prompt":["a","b"]}"#),
-            Prompt::Batch(b) if b.len() == 2
-        ));
-        assert!(matches!(
-            prompt(br#"{"model":"m","prompt":[[1],[2]]}"#),
-            Prompt::Batch(b) if matches!(&b[0], Prompt::Tokens(_))
-        ));
+        let batch = |json| {
+            let Prompt::Batch(batch) = prompt(json) else {
+                panic!("no batch");
+            };
+            let mut seen = Vec::new();
+            batch.for_each(|prompt| seen.push(format!("{prompt:?}")));
+            seen
+        };
+        assert_eq!(
+            batch(br#"{"model":"m","prompt":["a","b\n"]}"#),
+            [r#"Text(Text("a"))"#, r#"Text(Text("b\n"))"#]
+        );
+        assert_eq!(
+            batch(br#"{"model":"m","prompt":[[1], [2,3],[["x"]]]}"#),
+            ["Tokens([1])", "Tokens([2, 3])", r#"Raw("[[\"x\"]]")"#]
+        );
         assert!(matches!(
             prompt(br#"{"model":"m","prompt":{"odd":1}}"#),
             Prompt::Raw(_)
@@ -504,11 +534,110 @@ mod tests {
     }
 
     #[test]
-    fn nesting_bombs_are_refused_without_overflow() {
-        let deep = format!("{{\"model\":\"m\",\"messages\":{}", "[".repeat(200_000));
-        assert!(BodyView::parse(Endpoint::Chat, deep.as_bytes()).is_err());
-        let ignored = format!("{{\"model\":\"m\",\"x\":{}", "[".repeat(200_000));
-        assert!(BodyView::parse(Endpoint::Chat, ignored.as_bytes()).is_err());
+    fn nesting_bombs_do_not_overflow() {
+        const DEEP: usize = 200_000;
+        for close in ["", "]"] {
+            let nest = format!("{}{}", "[".repeat(DEEP), close.repeat(DEEP));
+            let object = format!("{}1{}", "{\"a\":".repeat(DEEP), "}".repeat(DEEP));
+            for field in ["messages", "prompt", "input", "tools", "user", "model", "x"] {
+                for bomb in [&nest, &object] {
+                    let body = format!("{{\"model\":\"m\",\"{field}\":{bomb}}}");
+                    for endpoint in [Endpoint::Chat, Endpoint::Completions, Endpoint::Passthrough] {
+                        if BodyView::parse(endpoint, body.as_bytes()).is_ok() {
+                            key_for_tests(endpoint, &http::HeaderMap::new(), body.as_bytes());
+                        }
+                    }
+                }
+            }
+            let part = format!(
+                "{{\"model\":\"m\",\"messages\":[{{\"role\":\"user\",\"content\":[{nest}]}}]}}"
+            );
+            let _ = BodyView::parse(Endpoint::Chat, part.as_bytes());
+        }
+    }
+
+    #[test]
+    fn lists_that_cost_more_than_they_weigh_are_not_read() {
+        let many = |element: &str, count: usize| vec![element; count].join(",");
+        let read = |messages: String| {
+            let body = format!("{{\"model\":\"m\",\"messages\":[{messages}]}}");
+            chat(&body).messages.map(|messages| messages.len())
+        };
+        let message = r#"{"role":""}"#;
+        assert_eq!(read(many(message, ELEMENTS_MAX)), Some(ELEMENTS_MAX));
+        assert_eq!(read(many(message, ELEMENTS_MAX + 1)), None);
+        let parts = |count| format!("{{\"role\":\"user\",\"content\":[{}]}}", many("1", count));
+        assert_eq!(read(parts(PARTS_MAX)), Some(1));
+        assert_eq!(read(parts(PARTS_MAX + 1)), None);
+        assert_eq!(read(many(&parts(PARTS_MAX), 4)), None);
+        // Neither many keys nor many short prompts cost anything.
+        let keys: Vec<String> = (0..200_000).map(|n| format!("\"k{n}\":{n}")).collect();
+        let batch = many("\"\"", 200_000);
+        let body = format!(
+            "{{\"model\":\"m\",{},\"prompt\":[{batch}]}}",
+            keys.join(",")
+        );
+        key_for_tests(
+            Endpoint::Completions,
+            &http::HeaderMap::new(),
+            body.as_bytes(),
+        );
+    }
+
+    #[test]
+    fn errors_do_not_repeat_what_the_body_says() {
+        const SECRET: &str = "canary, expected nothing";
+        let mut refused = 0;
+        for body in [
+            format!(r#"{{"model":"m","messages":"{SECRET}"}}"#),
+            format!(r#"{{"model":"m","messages":["{SECRET}"]}}"#),
+            format!(
+                r#"{{"model":"m","messages":[{{"role":"user","content":[{{"type":["{SECRET}"]}}]}}]}}"#
+            ),
+            format!(r#"{{"model":"m","messages":[],"stream":"{SECRET}"}}"#),
+            format!(r#"{{"model":["{SECRET}"],"messages":[]}}"#),
+            format!(r#"{{"{SECRET}":1,"model":"m","messages":[1,"{SECRET}"]"#),
+            format!(r#""{SECRET}""#),
+        ] {
+            if let Err(error) = BodyView::parse(Endpoint::Chat, body.as_bytes()) {
+                assert!(!error.message.contains("canary"), "{}", error.message);
+                assert!(error.message.contains("line 1"), "{}", error.message);
+                refused += 1;
+            }
+        }
+        assert!(refused >= 3, "{refused}");
+    }
+
+    #[test]
+    fn numbers_that_json_does_not_have_are_refused() {
+        for number in ["NaN", "Infinity", "-Infinity", "01", "1.", "+1", "0x1"] {
+            let body = format!(r#"{{"model":"m","messages":[],"temperature":{number}}}"#);
+            assert!(
+                BodyView::parse(Endpoint::Chat, body.as_bytes()).is_err(),
+                "{number}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_view_or_a_400(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+            json in r#"[\[\]{}",:0-9a-e\\u ]{0,80}"#,
+            field in "(model|messages|prompt|input|tools|session_params|x)",
+        ) {
+            let bodies = [bytes, format!(r#"{{"model":"m","{field}":{json}}}"#).into_bytes()];
+            for body in bodies {
+                for endpoint in [Endpoint::Chat, Endpoint::Completions, Endpoint::Passthrough] {
+                    match BodyView::parse(endpoint, &body) {
+                        Ok(_) => {
+                            key_for_tests(endpoint, &http::HeaderMap::new(), &body);
+                        }
+                        Err(error) => prop_assert_eq!(error.kind.status(), 400),
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::HeaderName;
+use ipnet::IpNet;
 use tracing::Level;
 
 use super::table::section;
@@ -36,6 +37,11 @@ section! {
             HeaderName::from_static("x-trace-id"),
             HeaderName::from_static("request-id"),
         ], flag "request-id-headers" List;
+        /// Networks of proxies whose `X-Forwarded-*`, `Forwarded` and `X-Real-IP` are believed, such as
+        /// `"10.0.0.0/8"`.
+        ///
+        /// From everybody else they are dropped; workers get `X-Forwarded-For` with the connection's address.
+        trusted_proxies: Vec<IpNet> = Vec::new(), flag "trusted-proxies" List;
     }
 }
 
@@ -74,7 +80,7 @@ section! {
         first_byte: Duration = secs(10), in ms(1)..=HOUR;
         /// From the first byte of a request to the end of its head.
         header: Duration = secs(15), in ms(1)..=HOUR;
-        /// Longest pause within a request's body.
+        /// How long a request's body may stay below 1 KiB a second; then 408.
         body_progress: Duration = secs(30), in ms(1)..=HOUR;
         /// How long a client's connection may stay open between two requests.
         ///
@@ -139,6 +145,10 @@ section! {
         ///
         /// With `body_bytes` the bound on memory: raise it for many long prompts at a time.
         body_bytes_total: ByteSize = ByteSize::mib(1024), in ByteSize(1)..=ByteSize::mib(65_536);
+        /// Memory of this process. From 85 % of it on, new requests get 503 until it is below 80 %.
+        ///
+        /// Unset: the limit of the process's cgroup, if it has one.
+        memory: Option<ByteSize> = None;
         /// Bytes of a worker's stream that are held until its first event tells an answer from a refusal.
         ///
         /// Above it the answer goes on unjudged.
@@ -149,7 +159,8 @@ section! {
 section! {
     /// Logging, to standard error. Prompts, keys and tokens are never logged.
     [log] LogConfig {
-        /// Lowest level that is written: trace, debug, info, warn or error. Libraries' lines from warn on.
+        /// Lowest level that is written: trace, debug, info, warn or error. Libraries' lines from warn on, or
+        /// from debug on where less was asked for.
         level: Level = Level::INFO, flag "log-level" Text;
         /// One JSON object a line instead of text.
         json: bool = false, flag "log-json" On;

@@ -390,8 +390,26 @@ fn no_two_settings_share_a_flag_or_variable() {
 
 #[test]
 fn secrets_are_not_printed() {
-    let config = Config::from_layers(file("[admin]\ntoken = \"hush\"")).expect("valid");
-    assert!(!format!("{config:?}").contains("hush"));
+    let text = "[admin]\ntoken = \"hush\"\n[workers]\napi_key = \"hush\"\n\
+                [[worker]]\nurl = \"http://a:1\"\napi_key = \"hush\"";
+    let config = Config::from_layers(file(text)).expect("valid");
+    assert_eq!(
+        config.admin.token.as_ref().map(Secret::reveal),
+        Some("hush")
+    );
+    assert!(!format!("{config:?} {config:#?}").contains("hush"));
+    // Nor when it is wrong, wherever it was written.
+    let wrong = "a hush with spaces";
+    let in_file = Config::from_layers(file(&format!("[admin]\ntoken = {wrong:?}")));
+    let in_list = Config::from_layers(file(&format!("[workers]\napi_key = [{wrong:?}]")));
+    let in_variable = Config::from_layers(Layers {
+        environment: vec![("GRAPEVINE_ADMIN__TOKEN".to_owned(), wrong.to_owned())],
+        ..Layers::default()
+    });
+    for refused in [in_file, in_list, in_variable] {
+        let error = refused.expect_err("no secret has spaces");
+        assert!(!format!("{error} {error:?}").contains("hush"), "{error}");
+    }
 }
 
 #[test]

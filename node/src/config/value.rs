@@ -10,11 +10,12 @@ use std::time::Duration;
 use grapevine_gossip::worker::WorkerUrl;
 use grapevine_placement::{HashAlgorithm, HashBound, Policy, Ratio, Target};
 use http::HeaderName;
+use ipnet::IpNet;
 use toml::de::DeValue;
 use tracing::Level;
 use url::Url;
 
-use super::types::{AllowedHost, HostPort, Name, PriceRule, Secret};
+use super::types::{AllowedHost, ByteSize, HostPort, Name, PriceRule, Secret};
 use crate::api::Priority;
 
 // What the tables of settings are written with.
@@ -132,6 +133,9 @@ texts! {
         |text| text.parse().ok(), WorkerUrl::to_string;
     AllowedHost, "a network such as \"10.0.0.0/8\", an address, a host, or \"*.domain\"",
         AllowedHost::new, AllowedHost::to_string;
+    IpNet, "an address or a network such as \"10.0.0.5\" or \"10.0.0.0/8\"",
+        |text| text.parse().ok().or_else(|| Some(text.parse::<IpAddr>().ok()?.into())),
+        IpNet::to_string;
     HeaderName, "the name of a header",
         |text| text.parse().ok(), HeaderName::to_string;
     Url, "an address such as \"http://collector:4318\", without user and password",
@@ -337,6 +341,7 @@ optional!(
     u32,
     HeaderName,
     Policy,
+    ByteSize,
     Vec<Target>
 );
 

@@ -14,10 +14,15 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
+
+use super::guard::InProgress;
 
 /// How often a client with unread bytes is looked at. Without unread bytes the kernel's event is enough.
 const UNREAD_POLL: Duration = Duration::from_millis(50);
+/// How long, and for how many bytes, a client is listened to after the last answer.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 256 * 1024;
 
 /// The client's socket as hyper sees it.
 #[derive(Debug)]
@@ -118,6 +123,33 @@ impl AsyncWrite for ClientIo {
 #[derive(Debug, Clone)]
 pub struct ClientSocket(Arc<OwnedWriteHalf>);
 
+impl ClientSocket {
+    /// Says the end, and takes for a moment what the client still sends: closing a socket with unread bytes resets
+    /// it, and a reset can destroy the last answer before the client has read it (RFC 9112, section 9.6).
+    pub async fn linger(&self) {
+        let stream: &TcpStream = self.0.as_ref().as_ref();
+        if is_closed(stream) {
+            return;
+        }
+        // It may have been said already.
+        let _ = socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Write);
+        let discarding = async {
+            let mut scrap = [0; 4096];
+            let mut left = LINGER_BYTES;
+            while left > 0 && stream.readable().await.is_ok() {
+                match stream.try_read(&mut scrap) {
+                    Ok(0) => return,
+                    Ok(bytes) => left = left.saturating_sub(bytes),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => return,
+                }
+            }
+        };
+        // Whoever has not closed by then is cut.
+        let _ = timeout(LINGER, discarding).await;
+    }
+}
+
 /// Tells when an HTTP/1 client has left. One per request.
 ///
 /// A half-close counts as leaving: vLLM's clients never half-close, and a client that crashed looks the same.
@@ -125,14 +157,17 @@ pub struct ClientSocket(Arc<OwnedWriteHalf>);
 pub struct Gone {
     socket: Option<ClientSocket>,
     recheck: Option<Pin<Box<Sleep>>>,
+    /// Lasts as long as the request.
+    _progress: Option<InProgress>,
 }
 
 impl Gone {
-    /// Watches an HTTP/1 connection's socket.
-    pub fn watch(socket: ClientSocket) -> Self {
+    /// Watches an HTTP/1 connection's socket, for a request that is in progress until this is dropped.
+    pub fn watch(socket: ClientSocket, progress: InProgress) -> Self {
         Self {
             socket: Some(socket),
             recheck: None,
+            _progress: Some(progress),
         }
     }
 
@@ -142,6 +177,7 @@ impl Gone {
         Self {
             socket: None,
             recheck: None,
+            _progress: None,
         }
     }
 
@@ -182,6 +218,7 @@ fn is_closed(stream: &TcpStream) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::guard::Progress;
     use super::*;
     use std::future::poll_fn;
     use tokio::io::AsyncWriteExt;
@@ -198,7 +235,7 @@ mod tests {
     }
 
     async fn assert_notices(client: TcpStream, socket: ClientSocket) {
-        let mut gone = Gone::watch(socket);
+        let mut gone = Gone::watch(socket, Progress::default().begin());
         let quiet = timeout(Duration::from_millis(120), poll_fn(|cx| gone.poll(cx))).await;
         assert!(quiet.is_err(), "a client that is there was called gone");
         drop(client);

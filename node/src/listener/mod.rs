@@ -1,9 +1,11 @@
 //! The data port: accepts connections, with TLS or without, and serves HTTP/1.1 and HTTP/2 on them.
 //!
 //! One tracked task per connection. Limits: connections (a permit before the accept, so that surplus clients
-//! wait in the backlog), first byte, head, idle time, streams.
+//! wait in the backlog), first byte, head, idle time, streams, bytes that wait in the kernel.
 
 pub mod client_io;
+pub mod framing;
+pub mod guard;
 mod quiet;
 mod sniff;
 pub mod tls;
@@ -14,27 +16,57 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use ipnet::IpNet;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use self::client_io::{ClientIo, ClientSocket, Gone};
+use self::framing::HeadLimits;
+use self::guard::{Guarded, Progress, Waits};
 pub use self::quiet::Quiet;
 use self::sniff::{Opening, Protocol};
 use self::tls::ListenerTls;
 use crate::config::{LimitConfig, TimeoutConfig};
+use crate::descriptors;
 use crate::metrics::Metrics;
 use crate::proxy::Proxy;
+use crate::proxy::forwarded::Peer;
 use crate::shutdown::Phase;
 
 /// After a failed accept (no file descriptors left, mostly) before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Bytes of an answer that may wait unsent in the kernel. It would otherwise keep up to 4 MiB for each client that
+/// does not read; what is on its way to a client that does is not limited by this.
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES_MAX: u32 = 128 * 1024;
+
+/// Connections that may wait to be accepted; the system may take fewer (`net.core.somaxconn`). With the usual 128, a
+/// thousand clients that come over from a replica that died would meet a full queue, and wait for a second or more.
+const BACKLOG: u32 = 4096;
+
+/// Listens on an address. Needs a runtime.
+///
+/// # Errors
+/// The system's, such as `AddrInUse`.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A restarted replica takes its port at once, although connections of its last life still linger there.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// What every connection is served with.
 #[derive(Debug)]
@@ -47,6 +79,8 @@ pub struct Front {
     pub timeouts: TimeoutConfig,
     /// Sizes and counts.
     pub limits: LimitConfig,
+    /// Proxies whose word about a request's origin counts.
+    pub trusted_proxies: Vec<IpNet>,
     /// Where to count.
     pub metrics: Arc<Metrics>,
     /// Where this replica is between start and end.
@@ -57,7 +91,9 @@ pub struct Front {
 
 /// Accepts until the replica stops accepting.
 pub async fn run(listener: TcpListener, front: Arc<Front>, tracker: TaskTracker) {
-    let connections = Arc::new(Semaphore::new(front.limits.connections as usize));
+    let most = descriptors::connections_for(front.limits.connections);
+    let connections = Arc::new(Semaphore::new(most as usize));
+    let failures = Quiet::default();
     loop {
         let accepted = tokio::select! {
             () = front.phase.draining() => return,
@@ -68,7 +104,9 @@ pub async fn run(listener: TcpListener, front: Arc<Front>, tracker: TaskTracker)
                 tracker.spawn(serve(stream, peer, permit, Arc::clone(&front)));
             }
             Err(error) => {
-                tracing::warn!(%error, "accept failed; going on");
+                if failures.is_over() {
+                    tracing::warn!(%error, "accept failed; going on");
+                }
                 front.metrics.limit_reached("accept");
                 sleep(ACCEPT_PAUSE).await;
             }
@@ -99,7 +137,7 @@ async fn serve(
     front: Arc<Front>,
 ) {
     front.metrics.connections.inc();
-    if let Err(error) = serve_connection(stream, &front).await {
+    if let Err(error) = serve_connection(stream, peer, &front).await {
         tracing::debug!(%peer, error = &*error, "connection ended");
     }
     front.metrics.connections.dec();
@@ -107,19 +145,27 @@ async fn serve(
 
 async fn serve_connection(
     stream: TcpStream,
+    peer: SocketAddr,
     front: &Arc<Front>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     stream.set_nodelay(true)?;
-    let opening = sniff::opening(&stream, front.timeouts.first_byte).await?;
+    #[cfg(target_os = "linux")]
+    socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
+    let opening = sniff::opening(&stream, front.timeouts.first_byte).await;
+    if matches!(&opening, Err(error) if error.kind() == io::ErrorKind::TimedOut) {
+        front.metrics.limit_reached("first_byte");
+    }
+    let opening = opening?;
+    let peer = Peer::new(peer.ip(), &front.trusted_proxies);
     match (&front.tls, opening) {
         (None, Opening::Plain(protocol)) => {
             let (io, socket) = ClientIo::new(stream, front.timeouts.write_stall);
-            serve_http(protocol, io, socket, front).await
+            serve_http(protocol, io, socket, peer, front).await
         }
         (Some(tls), Opening::Tls) => {
             let (io, socket) = ClientIo::new(stream, front.timeouts.write_stall);
             let (io, protocol) = shake_hands(tls, io, front).await?;
-            serve_http(protocol, io, socket, front).await
+            serve_http(protocol, io, socket, peer, front).await
         }
         (tls, _) => {
             drop(stream);
@@ -168,36 +214,56 @@ async fn serve_http<Io>(
     protocol: Protocol,
     io: Io,
     socket: ClientSocket,
+    peer: Peer,
     front: &Arc<Front>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
 where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    match protocol {
-        Protocol::Http2 => serve_http2(io, front).await?,
-        Protocol::Http1 => serve_http1(io, socket, front).await?,
+    let served = match protocol {
+        Protocol::Http2 => serve_http2(io, peer, front).await,
+        Protocol::Http1 => serve_http1(io, socket.clone(), peer, front).await,
+    };
+    tokio::select! {
+        () = socket.linger() => {}
+        () = front.phase.closed() => {}
     }
-    Ok(())
+    Ok(served?)
 }
 
 async fn serve_http1<Io>(
     io: Io,
     socket: ClientSocket,
+    peer: Peer,
     front: &Arc<Front>,
 ) -> Result<(), hyper::Error>
 where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(|request| {
-        let (front, gone) = (Arc::clone(front), Gone::watch(socket.clone()));
+    let progress = Progress::default();
+    let service = service_fn(|mut request: Request<Incoming>| {
+        peer.rewrite(request.headers_mut());
+        let gone = Gone::watch(socket.clone(), progress.begin());
+        let front = Arc::clone(front);
         async move { front.proxy.serve(request, gone).await }
     });
+    let head = HeadLimits {
+        bytes: front.limits.header_bytes.as_usize(),
+        lines: front.limits.headers as usize,
+    };
+    let waits = Waits {
+        header: front.timeouts.header,
+        keep_alive: front.timeouts.keep_alive,
+    };
+    let metrics = Arc::clone(&front.metrics);
+    let guarded = Guarded::new(io, head, waits, progress.clone(), metrics);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(front.timeouts.keep_alive.max(front.timeouts.header))
-        .max_buf_size(front.limits.header_bytes.as_usize())
-        .max_headers(front.limits.headers as usize)
-        .serve_connection(TokioIo::new(io), service);
+        // Both waits are the guard's.
+        .header_read_timeout(None)
+        .max_buf_size(head.bytes)
+        .max_headers(head.lines)
+        .serve_connection(TokioIo::new(guarded), service);
     let mut connection = pin!(connection);
     tokio::select! {
         result = connection.as_mut() => return result,
@@ -209,11 +275,12 @@ where
     }
 }
 
-async fn serve_http2<Io>(io: Io, front: &Arc<Front>) -> Result<(), hyper::Error>
+async fn serve_http2<Io>(io: Io, peer: Peer, front: &Arc<Front>) -> Result<(), hyper::Error>
 where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request: Request<Incoming>| {
+        peer.rewrite(request.headers_mut());
         let front = Arc::clone(front);
         async move { front.proxy.serve(request, Gone::never()).await }
     });

@@ -1,4 +1,4 @@
-//! Reads a request's body: bounded, with a deadline that moves with progress, copied at most once.
+//! Reads a request's body: bounded, at a pace that a drip does not keep, copied at most once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::api::error::{ApiError, ErrorKind};
 
-/// Slowest body that is waited for, in bytes a second; a drip below it ends in 408.
+/// Slowest body that is waited for, in bytes a second; below it for `progress` it ends in 408.
 const BODY_BYTES_PER_SECOND_MIN: u64 = 1024;
 
 /// Bytes of all bodies held at once.
@@ -36,6 +36,11 @@ impl ByteBudget {
             max,
             used: AtomicU64::new(0),
         }
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        let used = self.used.load(Ordering::Relaxed);
+        used.checked_add(bytes).is_some_and(|sum| sum <= self.max)
     }
 
     fn reserve(self: &Arc<Self>) -> Reserved {
@@ -75,8 +80,40 @@ impl Drop for Reserved {
 pub struct BodyLimits {
     /// Most bytes.
     pub bytes: u64,
-    /// Longest time without progress.
+    /// Longest time below the slowest pace.
     pub progress: Duration,
+}
+
+/// Whether a body keeps up. Looks at one stretch after the other, each at most `progress` long: a body that came fast
+/// for a while has no right to be silent for longer afterwards.
+#[derive(Debug)]
+struct Pace {
+    progress: Duration,
+    since: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    fn new(progress: Duration, now: Instant) -> Self {
+        Self {
+            progress,
+            since: now,
+            bytes: 0,
+        }
+    }
+
+    /// When it is too slow unless more comes.
+    fn deadline(&self) -> Instant {
+        self.since + self.progress
+    }
+
+    fn received(&mut self, bytes: u64, now: Instant) {
+        self.bytes += bytes;
+        let enough = BODY_BYTES_PER_SECOND_MIN as f64 * self.progress.as_secs_f64();
+        if self.bytes as f64 >= enough {
+            *self = Self::new(self.progress, now);
+        }
+    }
 }
 
 /// A body and its part of the budget, which lasts as long as the body is kept.
@@ -107,7 +144,7 @@ fn refused(kind: ErrorKind, limit: &'static str, message: String) -> BodyError {
 /// Reads all of it.
 ///
 /// # Errors
-/// 413 above the limit (at once when `Content-Length` tells), 503 when the budget is used up, 408 when the
+/// 413 above the limit and 503 when the budget is used up (both at once when `Content-Length` tells), 408 when the
 /// client stalls or drips, 400 when the body breaks off.
 pub async fn read(
     mut incoming: Incoming,
@@ -126,17 +163,17 @@ pub async fn read(
     if announced.is_some_and(|bytes| bytes > limits.bytes) {
         return Err(too_large());
     }
-    let mut reserved = budget.reserve();
-    if !reserved.grow(announced.unwrap_or(0)) {
+    if !budget.has_room(announced.unwrap_or(0)) {
         return Err(no_room());
     }
-    let started = Instant::now();
+    // Taken as it arrives: announcing a body must not keep others out.
+    let mut reserved = budget.reserve();
+    let mut pace = Pace::new(limits.progress, Instant::now());
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     let mut received = 0_u64;
     loop {
-        let earned = Duration::from_secs(received / BODY_BYTES_PER_SECOND_MIN);
-        let frame = timeout_at(started + limits.progress + earned, incoming.frame())
+        let frame = timeout_at(pace.deadline(), incoming.frame())
             .await
             .map_err(|_| {
                 let message = "the body did not arrive in time".to_owned();
@@ -144,17 +181,21 @@ pub async fn read(
             })?;
         let Some(frame) = frame else { break };
         let frame = frame.map_err(|_| BodyError {
-            error: ApiError::new(ErrorKind::InvalidRequest, "the body broke off"),
+            error: ApiError::new(
+                ErrorKind::InvalidRequest,
+                "the body broke off, or its chunks are malformed",
+            ),
             limit: None,
         })?;
         let Ok(data) = frame.into_data() else {
             continue;
         };
         received += data.len() as u64;
+        pace.received(data.len() as u64, Instant::now());
         if received > limits.bytes {
             return Err(too_large());
         }
-        if received > reserved.bytes && !reserved.grow(received - reserved.bytes) {
+        if !reserved.grow(data.len() as u64) {
             return Err(no_room());
         }
         // A body that came in one piece is not copied at all.
@@ -187,7 +228,33 @@ mod tests {
         assert!(two.grow(3));
         drop(one);
         assert!(two.grow(7));
+        assert!(!budget.has_room(1) && budget.has_room(0));
         drop(two);
         assert_eq!(budget.used.load(Ordering::Relaxed), 0);
+    }
+
+    /// When a body that gets these many bytes each second, in turn, is given up.
+    fn ended(each_second: impl IntoIterator<Item = u64>) -> u64 {
+        let began = Instant::now();
+        let mut pace = Pace::new(Duration::from_secs(30), began);
+        for (second, bytes) in (1..).zip(each_second) {
+            let now = began + Duration::from_secs(second);
+            if now > pace.deadline() {
+                break;
+            }
+            pace.received(bytes, now);
+        }
+        (pace.deadline() - began).as_secs()
+    }
+
+    #[test]
+    fn silence_and_drips_end_after_the_limit() {
+        assert_eq!(ended([]), 30);
+        assert_eq!(ended(vec![1; 600]), 30);
+        assert_eq!(ended(vec![1_000; 600]), 30);
+        // Enough, and then silence: a new stretch begins with the second that completed the last one.
+        assert_eq!(ended([16 << 20, 0]), 31);
+        assert_eq!(ended([vec![1_024; 60], vec![1; 600]].concat()), 90);
+        assert!(ended(vec![1_024; 600]) > 600);
     }
 }

@@ -13,6 +13,7 @@ pub mod caller;
 pub mod continuation;
 pub mod failover;
 mod failure;
+pub mod forwarded;
 pub mod headers;
 mod local;
 pub mod question;
@@ -51,6 +52,7 @@ use crate::cache::ResponseCache;
 use crate::cluster::Cluster;
 use crate::config::{LimitConfig, RetryConfig, TimeoutConfig};
 use crate::listener::client_io::Gone;
+use crate::memory::Memory;
 use crate::metrics::{AttemptLabels, Metrics};
 use crate::shutdown::Phase;
 use crate::tenants::{Key, Keys};
@@ -89,6 +91,8 @@ pub struct ProxyParts {
     pub admission: Admission,
     /// Which streams go on elsewhere when their worker fails.
     pub failovers: Failovers,
+    /// Whether there is memory for more requests.
+    pub memory: Arc<Memory>,
 }
 
 /// The data port's request handler.
@@ -150,13 +154,14 @@ impl Proxy {
         body: Incoming,
         id: &HeaderValue,
     ) -> Response<ResponseBody> {
-        let endpoint = match headers::check_head(head.version, &head.headers) {
-            Ok(()) => Endpoint::of(&head.method, head.uri.path()),
-            Err(problem) => Err(ApiError::new(ErrorKind::InvalidRequest, problem)),
-        };
+        let endpoint = headers::check_head(&head.headers)
+            .and_then(|()| Endpoint::of(&head.method, head.uri.path()));
         let endpoint = match endpoint {
             Ok(endpoint) => endpoint,
-            Err(error) => return local::refused(&error),
+            Err(error) => {
+                self.parts.metrics.own_error(error.kind);
+                return local::refused(&error);
+            }
         };
         let key = match endpoint {
             // Whoever watches this replica needs no key.
@@ -228,8 +233,20 @@ impl Proxy {
         response
     }
 
+    /// One request is always let in: memory that no request holds is not freed by refusing them.
+    fn check_memory(&self) -> Result<(), ApiError> {
+        let metrics = &self.parts.metrics;
+        if !self.parts.memory.is_short() || metrics.requests_active.get() <= 1 {
+            return Ok(());
+        }
+        metrics.limit_reached("memory");
+        let message = "this replica is short of memory; try again";
+        Err(ApiError::new(ErrorKind::Overloaded, message))
+    }
+
     /// Admits, asks, looks for a kept answer, places and tries until a worker gives an answer that may be shown.
     async fn win(&self, accepted: Accepted, record: &mut Record) -> Result<Shown, Refusal> {
+        self.check_memory()?;
         let admitted = accepted.admit(self, record).await?;
         let mut asked = match admitted.ask(self, record).await? {
             Source::Kept(answer) => return Ok(Shown::Kept(answer)),

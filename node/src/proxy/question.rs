@@ -267,7 +267,7 @@ fn add_prompt(builder: &mut KeyBuilder, prompt: &Prompt<'_>) {
     match prompt {
         Prompt::Text(text) => builder.text(text.0.as_bytes()),
         Prompt::Tokens(ids) => builder.token_ids(ids),
-        Prompt::Batch(prompts) => prompts.iter().for_each(|p| add_prompt(builder, p)),
+        Prompt::Batch(prompts) => prompts.for_each(|p| add_prompt(builder, &p)),
         Prompt::Raw(json) => builder.text(json),
     }
 }

@@ -16,6 +16,7 @@ use super::facts::{self, Learned};
 use super::{Worker, revive};
 use crate::cluster::Fleet;
 use crate::config::HealthConfig;
+use crate::lag::Lag;
 use crate::metrics::{Metrics, ResultLabels};
 
 /// Results of probes, as labels.
@@ -35,6 +36,16 @@ pub struct ProbeParts {
     pub metrics: Arc<Metrics>,
     /// Which workers are this replica's to probe.
     pub duty: Duty,
+    /// Whether this replica is late itself.
+    pub lag: Arc<Lag>,
+}
+
+impl ProbeParts {
+    /// Whether a probe that failed just now says nothing: it ran out of time while this replica's own timers were
+    /// late.
+    fn is_excused(&self, began: Instant) -> bool {
+        began.elapsed() >= self.config.timeout && self.lag.was_late_since(began)
+    }
 }
 
 /// Keeps one probing task per worker of the fleet; dropping it ends them.
@@ -95,7 +106,15 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify) {
         if probe > 0 && !recheck && !parts.duty.is_ours(worker, parts.config.interval) {
             continue;
         }
+        let began = Instant::now();
         let checked = check(worker, parts).await;
+        if checked.is_err() && parts.is_excused(began) {
+            tracing::debug!(
+                worker = &*worker.label,
+                "a probe was late, and so was this replica"
+            );
+            continue;
+        }
         let good = checked.is_ok();
         let result = if good { GOOD } else { BAD };
         let probes = &parts.metrics.probes;

@@ -27,6 +27,10 @@ use super::worker::Address;
 use crate::config::{WorkerConfig, WorkersConfig};
 use crate::tls::{FileError, Files, Reloader};
 
+/// Receive buffer of a connection to a worker; the kernel takes it twice. Left to itself it grows to megabytes, which
+/// fill up for every client that does not read its answer.
+const RECEIVE_BYTES: usize = 128 * 1024;
+
 /// What a [`Reach`] is made of.
 #[derive(Debug, Clone, Default)]
 pub struct ReachParts {
@@ -141,6 +145,7 @@ impl Reach {
             .await
             .map_err(late)??;
         stream.set_nodelay(true)?;
+        socket2::SockRef::from(&stream).set_recv_buffer_size(RECEIVE_BYTES)?;
         let Some(name) = &address.server_name else {
             return Ok(WorkerIo::Plain(stream));
         };

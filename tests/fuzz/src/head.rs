@@ -1,5 +1,6 @@
 //! The head of a client's request, and what of it a worker gets.
 
+use grapevine::listener::framing::{Framing, HeadLimits};
 use grapevine::proxy::headers::{INTERNAL_PREFIX, check_head, clean_request};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
@@ -21,20 +22,31 @@ const NEVER_PASSED: [&str; 12] = [
     "host",
 ];
 
-/// The bytes of an HTTP/1 head, as hyper's own parser takes it apart.
+const LIMITS: HeadLimits = HeadLimits {
+    bytes: 64 * 1024,
+    lines: HEADERS_MAX,
+};
+
+/// The first byte chooses in which pieces the rest arrives: the bytes of a connection, an HTTP/1 head first, as
+/// hyper's own parser takes it apart.
 ///
 /// # Panics
-/// A header that is not for a worker gets through, or an ambiguous head is accepted.
+/// A header that is not for a worker gets through, an ambiguous head is accepted, or whether it is depends on the
+/// pieces.
 pub fn head(data: &[u8]) {
+    let Some((&step, data)) = data.split_first() else {
+        return;
+    };
+    let accepted = is_accepted(data, data.len().max(1));
+    assert_eq!(accepted, is_accepted(data, usize::from(step) + 1));
+    if !accepted {
+        return;
+    }
     let mut parsed = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut parsed);
     if !matches!(request.parse(data), Ok(httparse::Status::Complete(_))) {
         return;
     }
-    let version = match request.version {
-        Some(0) => http::Version::HTTP_10,
-        _ => http::Version::HTTP_11,
-    };
     let mut headers = HeaderMap::new();
     for line in request.headers.iter() {
         let (Ok(name), Ok(value)) = (
@@ -45,7 +57,7 @@ pub fn head(data: &[u8]) {
         };
         headers.append(name, value);
     }
-    if check_head(version, &headers).is_err() {
+    if check_head(&headers).is_err() {
         return;
     }
     let count = |name| headers.get_all(name).iter().count();
@@ -72,6 +84,12 @@ pub fn head(data: &[u8]) {
             "{name} is named by Connection and got through"
         );
     }
+}
+
+/// Whether the bytes, read in pieces of this size, may go on to hyper.
+fn is_accepted(data: &[u8], step: usize) -> bool {
+    let mut framing = Framing::new(LIMITS);
+    data.chunks(step).all(|piece| framing.feed(piece).is_ok())
 }
 
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {

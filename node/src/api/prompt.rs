@@ -1,0 +1,81 @@
+//! `prompt` and `input`: one prompt or several, as text, as token ids, or as something else.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::request::Text;
+
+/// `prompt` or `input`: the forms that OpenAI and vLLM take.
+#[derive(Debug)]
+pub enum Prompt<'a> {
+    /// One text.
+    Text(Text<'a>),
+    /// Token ids of one prompt.
+    Tokens(Vec<u32>),
+    /// Several prompts; all of them go to one worker.
+    Batch(Batch<'a>),
+    /// Anything else (a list of messages of `/v1/responses`, say), as JSON.
+    Raw(&'a str),
+}
+
+/// Several prompts as JSON, read one at a time: a list of many short ones costs no memory.
+#[derive(Debug)]
+pub struct Batch<'a>(&'a str);
+
+impl<'a> Batch<'a> {
+    /// Each prompt in its order: a text, token ids, or what else is there as JSON. Never a batch in a batch.
+    pub fn for_each(&self, see: impl FnMut(Prompt<'a>)) {
+        struct Each<F>(F);
+        impl<'de, F: FnMut(Prompt<'de>)> Visitor<'de> for Each<F> {
+            type Value = ();
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of prompts")
+            }
+            fn visit_seq<S: SeqAccess<'de>>(mut self, mut seq: S) -> Result<(), S::Error> {
+                while let Some(prompt) = seq.next_element::<&'de RawValue>()? {
+                    (self.0)(Prompt::one(prompt.get()));
+                }
+                Ok(())
+            }
+        }
+        let mut json = serde_json::Deserializer::from_str(self.0);
+        // It is a list: the body's parse went over it.
+        let _ = (&mut json).deserialize_seq(Each(see));
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Prompt<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = <&'de RawValue>::deserialize(deserializer)?;
+        Ok(Self::of(raw.get()))
+    }
+}
+
+impl<'a> Prompt<'a> {
+    fn of(json: &'a str) -> Self {
+        match (json.as_bytes().first(), inner(json)) {
+            (Some(b'['), Some(b'"' | b'[')) => Self::Batch(Batch(json)),
+            _ => Self::one(json),
+        }
+    }
+
+    /// One prompt, which cannot nest: however deep the brackets, nothing here calls itself.
+    fn one(json: &'a str) -> Self {
+        let parsed = match (json.as_bytes().first(), inner(json)) {
+            (Some(b'"'), _) => serde_json::from_str(json).map(Self::Text),
+            (Some(b'['), Some(b'0'..=b'9')) => serde_json::from_str(json).map(Self::Tokens),
+            _ => return Self::Raw(json),
+        };
+        parsed.unwrap_or(Self::Raw(json))
+    }
+}
+
+/// The first byte behind the opening one that is no space.
+fn inner(json: &str) -> Option<u8> {
+    let rest = json.as_bytes().get(1..)?;
+    rest.iter()
+        .copied()
+        .find(|byte| !byte.is_ascii_whitespace())
+}
