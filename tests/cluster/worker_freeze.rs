@@ -49,7 +49,7 @@ async fn a_frozen_worker_is_left_and_used_again_once_it_goes_on() {
         }
     };
     begun.read_events(4).await.expect("it goes on");
-    victim.freeze().await;
+    victim.signal(Signal::STOP);
     let stopped = Instant::now();
     let (cut, moved) = tokio::join!(begun.finish(), chat::stream(data, &at_home));
     assert!(matches!(cut.ending, Ending::ErrorEvent(_)), "{cut:?}");

@@ -12,8 +12,16 @@ use crate::house::{House, quick};
 const CHATS: &str = "/v1/chat/completions";
 const CAP: usize = 64 << 10;
 
-/// Asserts status, shape, type, and `Retry-After` where it belongs; returns the error.
+/// Asserts what every answer to a request has: see [`assert_refusal`], and the request's id.
 pub(crate) fn assert_error(answer: &Response, status: u16, code: &str) -> Value {
+    let id = answer.head.header("x-request-id");
+    assert!(id.is_some(), "{}", answer.text());
+    assert_refusal(answer, status, code)
+}
+
+/// Asserts status, shape, type, and `Retry-After` where it belongs; returns the error. What is refused before it is
+/// a request has no id.
+pub(crate) fn assert_refusal(answer: &Response, status: u16, code: &str) -> Value {
     let text = answer.text();
     assert_eq!(answer.head.status, status, "{text}");
     assert_eq!(
@@ -33,7 +41,6 @@ pub(crate) fn assert_error(answer: &Response, status: u16, code: &str) -> Value 
         matches!(status, 429 | 503),
         "retry-after of {status}: {text}"
     );
-    assert!(answer.head.header("x-request-id").is_some(), "{text}");
     error
 }
 
@@ -110,6 +117,21 @@ async fn bodies_up_to_the_cap_pass_and_no_byte_more() {
         announced.is_closed().await,
         "the body could be read as the next request"
     );
+
+    // Nor is it asked for.
+    let mut asking = Connection::open(house.data()).await;
+    let expecting = request(
+        "POST",
+        CHATS,
+        &[("expect", "100-continue")],
+        sized(CAP + 1).as_bytes(),
+    );
+    asking
+        .send(&expecting[..expecting.len() - CAP - 1])
+        .await
+        .expect("taken");
+    let answer = asking.response().await.expect("answered");
+    assert_error(&answer, 413, "request_too_large");
 
     // Without a length the cap is found while reading.
     let mut chunked = Connection::open(house.data()).await;
@@ -207,4 +229,120 @@ async fn a_cluster_without_workers_says_so() {
     }
     let list: Value = http1::get(house.data(), "/v1/models").await.json();
     assert_eq!(list["data"], Value::Array(Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_are_bombs_are_refused_or_cost_little() {
+    const DEEP: usize = 100_000;
+    let house = House::new(1).await;
+    let messages = r#""messages":[{"role":"user","content":"x"}]"#;
+    let nest = format!("{}{}", "[".repeat(DEEP), "]".repeat(DEEP));
+    let objects = format!("{}1{}", "{\"a\":".repeat(DEEP), "}".repeat(DEEP));
+    let keys: Vec<String> = (0..1_000_000).map(|n| format!("\"{n}\":1")).collect();
+    let with = |more: &str| format!("{{\"model\":\"{MODEL}\",{messages},{more}}}");
+    let million = |element: &str| vec![element; 1_000_000].join(",");
+    let of_messages = |list: &str| format!("{{\"model\":\"{MODEL}\",\"messages\":[{list}]}}");
+    // What the worker says to those that reach it is its own affair; the replica goes on.
+    let cases = [
+        ("deep lists as messages", of_messages(&nest), None),
+        (
+            "deep lists as a prompt",
+            with(&format!("\"prompt\":{nest}")),
+            None,
+        ),
+        (
+            "deep lists as an input",
+            with(&format!("\"input\":{nest}")),
+            None,
+        ),
+        (
+            "deep objects as tools",
+            with(&format!("\"tools\":{objects}")),
+            None,
+        ),
+        ("deep lists elsewhere", with(&format!("\"x\":{nest}")), None),
+        (
+            "deep lists without an end",
+            with(&format!("\"x\":{}", "[".repeat(DEEP))),
+            Some(400),
+        ),
+        ("a million keys", with(&keys.join(",")), None),
+        (
+            "a million messages",
+            of_messages(&million(r#"{"role":""}"#)),
+            None,
+        ),
+        (
+            "a million parts",
+            of_messages(&format!(
+                "{{\"role\":\"user\",\"content\":[{}]}}",
+                million("1")
+            )),
+            None,
+        ),
+        (
+            "a million prompts",
+            with(&format!("\"prompt\":[{}]", million("\"\""))),
+            None,
+        ),
+        (
+            "a long string",
+            with(&format!("\"x\":\"{}\"", "s".repeat(15 << 20))),
+            None,
+        ),
+        (
+            "a long escaped string",
+            with(&format!("\"prompt\":\"{}\"", "\\n".repeat(7 << 20))),
+            None,
+        ),
+        ("messages twice", with(messages), Some(400)),
+        ("not a number", with("\"temperature\":NaN"), Some(400)),
+        ("half a surrogate", with(r#""prompt":"\ud800""#), None),
+    ];
+    let process = house.cluster.replicas[0].process();
+    for (what, body, status) in cases {
+        let before = process.resident_kib();
+        let path = match body.contains("\"prompt\"") || body.contains("\"input\"") {
+            true => "/v1/completions",
+            false => CHATS,
+        };
+        let answer = http1::exchange(house.data(), "POST", path, &[], body.as_bytes()).await;
+        let found = answer.head.status;
+        match status {
+            Some(400) => drop(assert_error(&answer, 400, "invalid_request")),
+            _ => assert!(
+                found == 200 || found == 400,
+                "{what}: {found} {}",
+                answer.text()
+            ),
+        }
+        let grown = process.resident_kib().saturating_sub(before);
+        println!(
+            "{what}: {} KiB, {found}, {grown} KiB more afterwards",
+            body.len() >> 10
+        );
+    }
+    let answer = http1::post(house.data(), CHATS, &chat("after all that", 1)).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compressed_bodies_are_not_taken() {
+    let house = House::new(1).await;
+    let bomb = b"\x1f\x8b\x08\x00 whatever follows is never looked at";
+    for coding in ["gzip", "zstd", "br", "deflate", "gzip, identity"] {
+        for path in [CHATS, "/tokenize"] {
+            let headers = [("content-encoding", coding)];
+            let answer = http1::exchange(house.data(), "POST", path, &headers, bomb).await;
+            assert_error(&answer, 415, "unsupported_content_encoding");
+            assert_eq!(answer.head.header("accept-encoding"), Some("identity"));
+        }
+    }
+    let body = chat("plain", 1).to_string();
+    let headers = [("content-encoding", "identity")];
+    let answer = http1::exchange(house.data(), "POST", CHATS, &headers, body.as_bytes()).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    assert_eq!(house.workers[0].log().len(), 1, "a worker saw another one");
+    house.close().await;
 }

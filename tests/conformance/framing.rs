@@ -1,119 +1,195 @@
-//! Heads that two HTTP readers could understand differently are refused, and the connection ends.
+//! What two HTTP readers could understand differently is refused, and the connection ends; what is accepted
+//! reaches a worker as exactly one well-formed request each.
 
-use grapevine_tests::http1::Connection;
+use grapevine_tests::chat::MODEL;
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1::{Connection, request};
+use grapevine_tests::invariants;
+use grapevine_tests::recorder::Recorder;
+use serde::Deserialize;
 
-use crate::house::House;
+use crate::errors::assert_refusal;
+use crate::house::{House, quick};
 
 /// What would be a request of its own if the replica and a worker disagreed about the first one's end.
 const SMUGGLED: &str = "POST /smuggled HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n";
 
-const HEADS: [&str; 23] = [
-    "host: a\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
-    "host: a\r\ntransfer-encoding: chunked\r\ntransfer-encoding: identity\r\n",
-    "host: a\r\ntransfer-encoding: gzip, chunked\r\n",
-    "host: a\r\ntransfer-encoding: chunked, identity\r\n",
-    "host: a\r\ntransfer-encoding: xchunked\r\n",
-    "host: a\r\ntransfer-encoding: \x0bchunked\r\n",
-    "host: a\r\ntransfer-encoding : chunked\r\n",
-    "host: a\r\ntransfer-encoding:\r\n chunked\r\n",
-    "host: a\r\ncontent-length: 3\r\ncontent-length: 5\r\n",
-    "host: a\r\ncontent-length: 3, 3\r\n",
-    "host: a\r\ncontent-length: +3\r\n",
-    "host: a\r\ncontent-length: -1\r\n",
-    "host: a\r\ncontent-length: 0x3\r\n",
-    "host: a\r\ncontent-length: 3 3\r\n",
-    "host: a\r\ncontent-length: 99999999999999999999\r\n",
-    "host: a\r\ncontent-length : 3\r\n",
-    "content-length: 3\r\n",
-    "host: a\r\nhost: b\r\ncontent-length: 3\r\n",
-    "host: a\r\nx-a: 1\r\n x-folded: 2\r\n",
-    "host: a\r\nx-a: 1\rx-b: 2\r\n",
-    "host: a\r\nx-a: \0\r\n",
-    "host: a\r\nx a: 1\r\n",
-    "host: a\r\n: 1\r\n",
-];
-
-#[tokio::test(flavor = "multi_thread")]
-async fn ambiguous_heads_are_refused_and_nothing_follows_them() {
-    let house = House::new(1).await;
-    for head in HEADS {
-        let bytes = format!("POST /tokenize HTTP/1.1\r\n{head}\r\n0\r\n\r\n{SMUGGLED}");
-        let mut connection = Connection::open(house.data()).await;
-        connection.send(bytes.as_bytes()).await.expect("taken");
-        let answer = connection.response().await;
-        let answer = answer.unwrap_or_else(|_| panic!("no answer to {head:?}"));
-        assert_eq!(answer.head.status, 400, "{head:?}: {}", answer.text());
-        assert!(connection.is_closed().await, "{head:?}: something followed");
-        let log = house.workers[0].log();
-        assert!(log.is_empty(), "{head:?}: a worker saw {log:?}");
-    }
-    // Bare line feeds, the version, and the request line.
-    for bytes in [
-        "POST /tokenize HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        "POST /tokenize HTTP/9.9\r\nhost: a\r\n\r\n",
-        "POST  /tokenize HTTP/1.1\r\nhost: a\r\n\r\n",
-        "P\x01ST /tokenize HTTP/1.1\r\nhost: a\r\n\r\n",
-    ] {
-        let mut connection = Connection::open(house.data()).await;
-        let bytes = format!("{bytes}{SMUGGLED}");
-        connection.send(bytes.as_bytes()).await.expect("taken");
-        let status = connection.response().await.map(|answer| answer.head.status);
-        assert!(matches!(status, Ok(400 | 505)), "{bytes:?}: {status:?}");
-        assert!(
-            connection.is_closed().await,
-            "{bytes:?}: something followed"
-        );
-    }
-    let log = house.workers[0].log();
-    assert!(log.is_empty(), "a worker saw {log:?}");
-    house.close().await;
+/// One way to write a request, and what may become of it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Vector {
+    name: String,
+    /// The bytes; behind those that are refused comes [`SMUGGLED`].
+    send: String,
+    #[serde(default)]
+    refused: bool,
+    /// Of the requests that reach the worker.
+    #[serde(default)]
+    body: String,
+    #[serde(default)]
+    requests: usize,
 }
 
-/// RFC 9112, section 6.3: `Transfer-Encoding` wins over `Content-Length`, and the connection must end.
+fn vectors() -> Vec<Vector> {
+    serde_json::from_str(include_str!("framing_vectors.json")).expect("vectors are valid")
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn both_framings_are_one_request_at_most_and_end_the_connection() {
-    let house = House::new(1).await;
-    for head in [
-        "content-length: 5\r\ntransfer-encoding: chunked\r\n",
-        "transfer-encoding: chunked\r\ncontent-length: 500\r\n",
-    ] {
-        house.workers[0].reset();
-        let bytes = format!(
-            "POST /tokenize HTTP/1.1\r\nhost: a\r\n{head}\r\n2\r\n{{}}\r\n0\r\n\r\n{SMUGGLED}"
-        );
+async fn a_worker_sees_one_well_formed_request_for_each_that_is_accepted() {
+    let recorder = Recorder::start().await;
+    let plan = Plan::default().worker(&recorder.url(), &[MODEL]);
+    let house = House::with(plan, Vec::new()).await;
+    let (mut refused, mut accepted) = (0, 0);
+    for vector in vectors() {
+        let name = &vector.name;
         let mut connection = Connection::open(house.data()).await;
-        connection.send(bytes.as_bytes()).await.expect("taken");
-        connection.response().await.expect("answered");
-        assert!(connection.is_closed().await, "{head:?}: something followed");
-        let log = house.workers[0].log();
-        for entry in &log {
+        if vector.refused {
+            let bytes = format!("{}{SMUGGLED}", vector.send);
+            // It may end before it has taken everything.
+            let _ = connection.send(bytes.as_bytes()).await;
+            let answer = connection.response().await;
+            let answer = answer.unwrap_or_else(|_| panic!("no answer to {name}"));
+            assert_refusal(&answer, 400, "invalid_request");
+            assert!(connection.is_closed().await, "{name}: something followed");
+            assert_eq!(recorder.take(), [], "{name}: reached the worker");
+            refused += 1;
+            continue;
+        }
+        let sent = connection.send(vector.send.as_bytes()).await;
+        sent.unwrap_or_else(|_| panic!("{name} was cut"));
+        for _ in 0..vector.requests {
+            let answer = connection.response().await;
+            let answer = answer.unwrap_or_else(|_| panic!("no answer to {name}"));
+            assert_eq!(answer.head.status, 200, "{name}: {}", answer.text());
+        }
+        let seen = recorder.take();
+        assert_eq!(seen.len(), vector.requests, "{name}: {seen:?}");
+        for request in seen {
+            assert_eq!(request.line, "POST /tokenize HTTP/1.1", "{name}");
+            assert_eq!(request.body, vector.body.as_bytes(), "{name}");
+            let length = vector.body.len().to_string();
+            let lengths = request.values("content-length");
+            assert!(
+                lengths == [length.as_str()] || vector.body.is_empty(),
+                "{name}: {request:?}"
+            );
+            for hop in [
+                "connection",
+                "upgrade",
+                "http2-settings",
+                "trailer",
+                "expect",
+            ] {
+                assert_eq!(request.values(hop), [""; 0], "{name}: {hop}");
+            }
+        }
+        accepted += 1;
+    }
+    println!("{refused} vectors refused, {accepted} accepted as one request each");
+    invariants::hold(&house.cluster, &[], &[]).await;
+}
+
+/// Refused before its body was read: nothing of that body may ever be taken for a request.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unread_body_is_never_the_next_request() {
+    let plan = Plan::default().set("limits.body_bytes", "1024");
+    let house = House::of(plan, vec![quick()]).await;
+    let padded = SMUGGLED.repeat(100);
+    for (what, method, target, headers, status) in [
+        ("too large", "POST", "/tokenize", &[][..], 413),
+        (
+            "compressed",
+            "POST",
+            "/tokenize",
+            &[("content-encoding", "gzip")],
+            415,
+        ),
+        (
+            "two credentials",
+            "POST",
+            "/tokenize",
+            &[("authorization", "a"), ("authorization", "b")],
+            400,
+        ),
+        ("a wrong method", "PUT", "/v1/completions", &[], 405),
+        ("a body for a probe", "GET", "/health", &[], 200),
+        ("a body for the models", "GET", "/v1/models", &[], 200),
+    ] {
+        let bytes = request(method, target, headers, padded.as_bytes());
+        let mut connection = Connection::open(house.data()).await;
+        let _ = connection.send(&bytes).await;
+        let answer = connection.response().await;
+        let answer = answer.unwrap_or_else(|_| panic!("no answer to {what}"));
+        assert_eq!(answer.head.status, status, "{what}: {}", answer.text());
+        // The connection has ended, or the body was taken for what it is and the next request is answered.
+        let _ = connection
+            .send(&request("GET", "/liveness", &[], b""))
+            .await;
+        if let Ok(next) = connection.response().await {
             assert_eq!(
-                (entry.path.as_str(), entry.body_bytes),
-                ("/tokenize", 2),
-                "{head:?}"
+                (next.head.status, next.text().as_str()),
+                (200, "ok\n"),
+                "{what}"
             );
         }
-        assert!(log.len() <= 1, "{head:?}: {log:?}");
+        let log = house.workers[0].log();
+        assert!(log.is_empty(), "{what}: a worker saw {log:?}");
     }
+    let paths = house.workers[0].stats().paths;
+    assert!(!paths.contains_key("other"), "{paths:?}");
     house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn oversized_heads_are_refused() {
+async fn heads_above_the_limits_are_refused_by_name() {
+    const CAP: usize = 64 << 10;
     let house = House::new(1).await;
-    for (what, head) in [
-        (
-            "a long value",
-            format!("x-long: {}\r\n", "v".repeat(128 << 10)),
-        ),
-        ("many headers", "x-many: 1\r\n".repeat(200)),
+    let value = |bytes: usize| {
+        format!(
+            "GET /version HTTP/1.1\r\nhost: a\r\nx-long: {}\r\n\r\n",
+            "v".repeat(bytes)
+        )
+    };
+    let around = value(0).len();
+    let lines = |count: usize| {
+        format!(
+            "GET /version HTTP/1.1\r\nhost: a\r\n{}\r\n",
+            "x-many: 1\r\n".repeat(count - 1)
+        )
+    };
+    let target = |bytes: usize| {
+        format!(
+            "GET /version?{} HTTP/1.1\r\nhost: a\r\n\r\n",
+            "t".repeat(bytes)
+        )
+    };
+    for (what, head, status) in [
+        ("a value up to the cap", value(CAP - around - 1), 200),
+        ("a value above the cap", value(CAP - around + 1), 431),
+        ("a value of 500 KB", value(500 << 10), 431),
+        ("100 lines", lines(100), 200),
+        ("101 lines", lines(101), 431),
+        ("10,000 lines", lines(10_000), 431),
+        ("a target of 60 KiB", target(60 << 10), 200),
+        ("a target of 70 KiB", target(70 << 10), 414),
+        ("a target of 1 MiB", target(1 << 20), 414),
+        ("empty lines without end", "\r\n".repeat(CAP), 414),
     ] {
-        let bytes = format!("GET /version HTTP/1.1\r\nhost: a\r\n{head}\r\n");
         let mut connection = Connection::open(house.data()).await;
-        // It may close before it has taken everything.
-        let _ = connection.send(bytes.as_bytes()).await;
-        let status = connection.head().await.map(|head| head.status);
-        assert!(!matches!(status, Ok(200)), "{what}: {status:?}");
+        // It may end before it has taken everything.
+        let _ = connection.send(head.as_bytes()).await;
+        let answer = connection.response().await;
+        let answer = answer.unwrap_or_else(|_| panic!("no answer to {what}"));
+        match status {
+            431 => drop(assert_refusal(&answer, 431, "head_too_large")),
+            414 => drop(assert_refusal(&answer, 414, "target_too_long")),
+            _ => assert_eq!(answer.head.status, status, "{what}: {}", answer.text()),
+        }
+        if status != 200 {
+            assert!(connection.is_closed().await, "{what}: something followed");
+        }
     }
-    assert!(!house.workers[0].stats().paths.contains_key("/version"));
+    let served = house.workers[0].stats().paths["/version"];
+    assert_eq!(served, 3, "only those within the limits reached the worker");
+    house.close().await;
 }

@@ -46,6 +46,11 @@ impl House {
             plan = plan.worker(&worker.url(), &models);
             workers.push(worker);
         }
+        Self::with(plan, workers).await
+    }
+
+    /// Starts a replica with this plan, in which these workers are, and perhaps others.
+    pub(crate) async fn with(plan: Plan, workers: Vec<FakeWorker>) -> Self {
         let configured = plan.worker_count();
         let mut cluster = plan.found().await;
         let admin = cluster.join("r1", Vec::new()).await.admin();

@@ -11,7 +11,7 @@ use tokio::time::Duration;
 
 use crate::house::House;
 
-fn client() -> Client {
+pub(crate) fn client() -> Client {
     // A second installation in this process changes nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder()

@@ -2,8 +2,10 @@
 //!
 //! `../README.md` says which row of the test matrix each file is for.
 
+mod abuse;
 mod access_log;
 mod admission;
+mod admin;
 mod aliases;
 mod breakers;
 mod bytes;
@@ -23,6 +25,7 @@ mod openai;
 mod passthrough;
 mod retries;
 mod scrapes;
+mod secrets;
 mod slow_reader;
 mod stalls;
 mod streams;

@@ -201,6 +201,31 @@ impl Connection {
         Ok(Response { head, body })
     }
 
+    /// The same, if it is whole within that time; what has come of it until then is kept.
+    pub async fn response_within(&mut self, time: Duration) -> Option<Result<Response, Cut>> {
+        while !self.holds_response() {
+            match timeout(time, self.stream.read_buf(&mut self.inbox)).await {
+                Err(_) => return None,
+                Ok(Ok(1..)) => {}
+                Ok(_) => return Some(Err(Cut)),
+            }
+        }
+        Some(self.response().await)
+    }
+
+    /// Whether a head and what its length says of the body have come.
+    fn holds_response(&self) -> bool {
+        let mut inbox = self.inbox.clone();
+        matches!(parse_head(&mut inbox), Some((_, Body::Length(length))) if inbox.len() >= length)
+    }
+
+    /// Reads and forgets everything to the end of the connection.
+    pub async fn discard(&mut self) {
+        while self.fill().await.is_ok() {
+            self.inbox.clear();
+        }
+    }
+
     /// True once the other side has closed and everything before that was read.
     pub async fn is_closed(&mut self) -> bool {
         self.inbox.is_empty() && self.fill().await.is_err()

@@ -10,6 +10,7 @@
 //! - [`admin`]: what a replica's admin port says, typed
 //! - [`http1`], [`chat`]: clients, down to the byte where a test needs it
 //! - [`collector`]: where traces go
+//! - [`recorder`]: a worker that records what reaches it, down to the byte
 //! - [`invariants`]: what holds at the end of every test, one file each
 
 pub mod admin;
@@ -21,5 +22,6 @@ pub mod http1;
 pub mod invariants;
 pub mod keys;
 pub mod process;
+pub mod recorder;
 pub mod tls;
 pub mod wait;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, kill_process, prlimit};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -14,7 +14,6 @@ use tokio::time::timeout;
 pub use rustix::process::Signal;
 
 use crate::binary::grapevine;
-use crate::wait::eventually;
 
 /// From the start of a process to its line about where it listens.
 const LISTENS_WITHIN: Duration = Duration::from_secs(20);
@@ -36,6 +35,15 @@ impl Process {
     /// `log`: file for its standard error.
     pub async fn start<T: DeserializeOwned>(args: &[String], log: &Path) -> (Self, T) {
         let stderr = File::create(log).expect("a log file can be made");
+        Self::spawn(args, stderr.into(), log).await
+    }
+
+    /// The same with something else as its standard error: a pipe stays open and is never read.
+    pub async fn start_with<T: DeserializeOwned>(args: &[String], stderr: Stdio) -> (Self, T) {
+        Self::spawn(args, stderr, Path::new("/dev/null")).await
+    }
+
+    async fn spawn<T: DeserializeOwned>(args: &[String], stderr: Stdio, log: &Path) -> (Self, T) {
         let mut child = Command::new(grapevine())
             .args(args)
             .stdin(Stdio::null())
@@ -71,27 +79,6 @@ impl Process {
         kill_process(self.pid, signal).expect("the process is there");
     }
 
-    /// Stops the process where it stands, and waits until all of it does: the signal is only on its way at first.
-    pub async fn freeze(&self) {
-        self.signal(Signal::STOP);
-        let tasks = format!("/proc/{}/task", self.pid.as_raw_nonzero());
-        eventually(ENDS_WITHIN, "the process stands still", async || {
-            let stats: Vec<String> = fs::read_dir(&tasks)
-                .expect("the process is there")
-                .filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok())
-                .collect();
-            // The state follows the name, which ends with the last bracket (proc(5)).
-            let stands =
-                |stat: &String| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T'));
-            stats
-                .iter()
-                .all(stands)
-                .then_some(())
-                .ok_or_else(|| format!("{stats:?}"))
-        })
-        .await;
-    }
-
     /// Waits for the process's end.
     pub async fn ended(&mut self) -> ExitStatus {
         match timeout(ENDS_WITHIN, self.child.wait()).await {
@@ -106,6 +93,21 @@ impl Process {
     /// What it has logged.
     pub fn log(&self) -> String {
         read(&self.log)
+    }
+
+    /// Open file descriptors.
+    pub fn descriptors(&self) -> u64 {
+        let path = format!("/proc/{}/fd", self.pid.as_raw_nonzero());
+        fs::read_dir(path).expect("the process is there").count() as u64
+    }
+
+    /// Lets it open so many file descriptors and no more.
+    pub fn limit_descriptors(&self, count: u64) {
+        let limit = Rlimit {
+            current: Some(count),
+            maximum: Some(count),
+        };
+        prlimit(Some(self.pid), Resource::Nofile, limit).expect("limits can be lowered");
     }
 
     /// Resident memory in KiB.

@@ -1,0 +1,143 @@
+//! Who may use the admin API.
+
+use std::net::SocketAddr;
+
+use grapevine_tests::http1::{self, Response};
+use grapevine_tests::process::{self, Process};
+use serde::Deserialize;
+
+use crate::errors::assert_refusal;
+
+const TOKEN: &str = "right-token-of-the-operator";
+
+#[derive(Deserialize)]
+struct Listening {
+    data: SocketAddr,
+    admin: SocketAddr,
+    prometheus: SocketAddr,
+}
+
+async fn ask(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    authorization: Option<&str>,
+) -> Response {
+    let headers: Vec<(&str, &str)> = authorization
+        .map(|value| ("authorization", value))
+        .into_iter()
+        .collect();
+    http1::exchange(address, method, path, &headers, b"").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_admin_api_takes_its_token_and_nothing_else() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = dir.path().join("log");
+    let args = [
+        "serve",
+        "--port=0",
+        "--admin-port=0",
+        "--gossip-port=0",
+        "--prometheus-port=0",
+        "--admin-token",
+    ];
+    let args: Vec<String> = [&args[..], &[TOKEN]]
+        .concat()
+        .iter()
+        .map(|&arg| arg.to_owned())
+        .collect();
+    let (process, at): (_, Listening) = Process::start(&args, &log).await;
+
+    let wrong = format!("Bearer {}x", &TOKEN[..TOKEN.len() - 1]);
+    let prefix = format!("Bearer {}", &TOKEN[..5]);
+    let longer = format!("Bearer {TOKEN}x");
+    let lower = format!("bearer{TOKEN}");
+    let basic = format!("Basic {TOKEN}");
+    let refused = [
+        None,
+        Some(""),
+        Some("Bearer "),
+        Some(TOKEN),
+        Some(&wrong),
+        Some(&prefix),
+        Some(&longer),
+        Some(&lower),
+        Some(&basic),
+    ];
+    let right = format!("Bearer {TOKEN}");
+    let worker = "http://127.0.0.1:1";
+    let with_token = format!("/workers?token={TOKEN}");
+    for (method, path) in [
+        ("GET", "/metrics"),
+        ("GET", "/cluster"),
+        ("GET", "/ring"),
+        ("GET", "/workers"),
+        ("GET", "/list_workers"),
+        ("GET", "/nothing-here"),
+        ("GET", "/healthz/"),
+        ("POST", "/workers"),
+        ("POST", "/explain"),
+        ("POST", &format!("/add_worker?url={worker}")),
+        ("POST", &format!("/remove_worker?url={worker}")),
+        ("DELETE", "/workers/x"),
+        ("PATCH", "/workers/x"),
+        ("POST", "/workers/x/drain"),
+        ("GET", &with_token),
+    ] {
+        for authorization in refused {
+            let answer = ask(at.admin, method, path, authorization).await;
+            assert_refusal(&answer, 401, "unauthorized");
+        }
+        // The data port and the Prometheus port have none of it, token or not.
+        for authorization in [None, Some(right.as_str())] {
+            if path != "/metrics" {
+                let answer = ask(at.prometheus, method, path, authorization).await;
+                assert_refusal(&answer, 404, "not_found");
+            }
+            let answer = ask(at.data, method, path, authorization).await;
+            assert!(
+                answer.head.status >= 400,
+                "{method} {path} on the data port: {}",
+                answer.text()
+            );
+        }
+    }
+    for path in ["/metrics", "/cluster", "/ring", "/workers", "/list_workers"] {
+        assert_eq!(
+            ask(at.admin, "GET", path, Some(&right)).await.head.status,
+            200,
+            "{path}"
+        );
+    }
+    // Probes carry no token and learn nothing else.
+    assert_eq!(ask(at.admin, "GET", "/healthz", None).await.text(), "ok\n");
+    let ready = ask(at.admin, "GET", "/readyz", None).await;
+    assert!(["ready\n", "not ready\n"].contains(&ready.text().as_str()));
+    assert_eq!(
+        ask(at.prometheus, "GET", "/metrics", None)
+            .await
+            .head
+            .status,
+        200
+    );
+    let listed = ask(at.admin, "GET", "/list_workers", Some(&right)).await;
+    assert!(!listed.text().contains(worker), "{}", listed.text());
+    assert!(!process.log().contains(TOKEN), "{}", process.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_token_the_admin_api_stays_on_loopback() {
+    let open = ["serve", "--check", "--admin-host", "0.0.0.0"];
+    let done = process::run(&open).await;
+    assert_ne!(done.code, Some(0));
+    assert!(done.text.contains("a token is required"), "{}", done.text);
+    let done = process::run(&[&open[..], &["--admin-token", TOKEN]].concat()).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    assert!(!done.text.contains(TOKEN), "{}", done.text);
+    let done = process::run(&["serve", "--check", "--admin-token", "not printable: \u{e9}"]).await;
+    assert_ne!(done.code, Some(0));
+    assert!(!done.text.contains("not printable"), "{}", done.text);
+    let done = process::run(&["serve", "--print-config"]).await;
+    assert!(done.text.contains("token") && !done.text.contains(TOKEN));
+}
