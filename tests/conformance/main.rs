@@ -4,8 +4,8 @@
 
 mod abuse;
 mod access_log;
-mod admission;
 mod admin;
+mod admission;
 mod aliases;
 mod breakers;
 mod bytes;

@@ -87,17 +87,13 @@ impl FromStr for WorkerUrl {
             return Err(WorkerError::UrlTooLong(text.len()));
         }
         // A URL parser takes `host:8000@3` for user information, so the rank is cut off first.
-        let (text_base, rank) = match text.rsplit_once('@') {
-            Some((before, digits))
-                if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) =>
-            {
+        let (text_base, rank) = match cut_rank(text) {
+            Some((before, digits)) => {
                 let rank = digits.parse().ok().filter(|rank| *rank < DP_SIZE_MAX);
-                (
-                    before,
-                    Some(rank.ok_or_else(|| WorkerError::Rank(digits.to_owned()))?),
-                )
+                let rank = rank.ok_or_else(|| WorkerError::Rank(digits.to_owned()))?;
+                (before, Some(rank))
             }
-            _ => (text, None),
+            None => (text, None),
         };
         let refuse = |why| {
             Err(WorkerError::Url {
@@ -129,6 +125,10 @@ impl FromStr for WorkerUrl {
         // The parser decodes the host: `%22` in it is a quote by now.
         if !stands_unescaped(&base) {
             return refuse("it has characters that no host or path has");
+        }
+        // `/@1/` has lost its last slash by now and would read as a rank wherever it is read again.
+        if cut_rank(&base).is_some() {
+            return refuse("a rank stands at the very end");
         }
         if base.len() > URL_BYTES_MAX {
             return Err(WorkerError::UrlTooLong(base.len()));
@@ -167,6 +167,13 @@ impl WorkerId {
     pub fn from_url(url: &str) -> Result<Self, WorkerError> {
         url.parse::<WorkerUrl>()?.to_string().parse()
     }
+}
+
+/// What stands before `@` and the digits at the end, and these.
+fn cut_rank(text: &str) -> Option<(&str, &str)> {
+    let (before, digits) = text.rsplit_once('@')?;
+    let is_rank = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    is_rank.then_some((before, digits))
 }
 
 /// Only visible ASCII characters without `"` and `\`.
@@ -248,6 +255,7 @@ mod tests {
             "http://w?x=1",
             "http://w#x",
             "http://w%22x:8000",
+            "http://w:8000/a@1/",
             "http://w:0",
             "http://w:99999",
             "http://w@1024",
