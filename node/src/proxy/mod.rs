@@ -107,6 +107,7 @@ pub struct Proxy {
 #[derive(Debug, thiserror::Error)]
 #[error("the client left before the answer began")]
 pub struct ClientLeft;
+
 impl Proxy {
     /// Puts the parts together.
     pub fn new(parts: ProxyParts) -> Self {
@@ -147,6 +148,7 @@ impl Proxy {
         }
         Ok(response)
     }
+
     /// Everything that needs no worker is answered here.
     async fn answer(
         self: &Arc<Self>,
