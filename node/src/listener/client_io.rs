@@ -134,9 +134,10 @@ impl ClientSocket {
         // It may have been said already.
         let _ = socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Write);
         let discarding = async {
-            let mut scrap = [0; 4096];
             let mut left = LINGER_BYTES;
             while left > 0 && stream.readable().await.is_ok() {
+                // Not across an await: every connection's task would have room for it.
+                let mut scrap = [0; 4096];
                 match stream.try_read(&mut scrap) {
                     Ok(0) => return,
                     Ok(bytes) => left = left.saturating_sub(bytes),

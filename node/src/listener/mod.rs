@@ -164,8 +164,9 @@ async fn serve_connection(
         }
         (Some(tls), Opening::Tls) => {
             let (io, socket) = ClientIo::new(stream, front.timeouts.write_stall);
-            let (io, protocol) = shake_hands(tls, io, front).await?;
-            serve_http(protocol, io, socket, peer, front).await
+            // On the heap: the task of a connection without TLS must not have the room that one with it needs.
+            let (io, protocol) = Box::pin(shake_hands(tls, io, front)).await?;
+            serve_http(protocol, Box::new(io), socket, peer, front).await
         }
         (tls, _) => {
             drop(stream);
@@ -221,7 +222,7 @@ where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let served = match protocol {
-        Protocol::Http2 => serve_http2(io, peer, front).await,
+        Protocol::Http2 => Box::pin(serve_http2(io, peer, front)).await,
         Protocol::Http1 => serve_http1(io, socket.clone(), peer, front).await,
     };
     tokio::select! {
