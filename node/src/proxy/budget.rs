@@ -4,15 +4,20 @@
 //! bucket holds as much as Envoy's retry budget allows at once: that share of the requests in progress, with
 //! a floor. A retry that is answered gives its token back. So while one worker of many fails, only the number
 //! of retries at once is limited; when all fail, retries are never more than that share of all requests,
-//! and the floor.
+//! and the floor. The floor is there again once no retry has failed for a while: after a storm a replica with
+//! little to do must not be left without retries until enough requests have paid in.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use tokio::time::{Duration, Instant};
 
 use crate::config::RetryConfig;
 
 /// Parts of a token that are counted.
 const TOKEN: u64 = 1_000;
+/// Without a failed retry for so long the storm is over; the lifetime of a token in Finagle's and linkerd's budgets.
+const STORM_OVER_AFTER: Duration = Duration::from_secs(10);
 
 /// The retries of one replica.
 #[derive(Debug)]
@@ -23,6 +28,9 @@ pub(super) struct Budget {
     floor: u64,
     requests: AtomicU32,
     tokens: AtomicU64,
+    born: Instant,
+    /// When the last retry failed, in milliseconds after `born`; 0 when none has since the last storm.
+    failed_at: AtomicU64,
 }
 
 /// Counts one request while it lasts.
@@ -42,6 +50,27 @@ impl Budget {
             floor,
             requests: AtomicU32::new(0),
             tokens: AtomicU64::new(floor),
+            born: Instant::now(),
+            failed_at: AtomicU64::new(0),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Puts the floor back, once after each storm.
+    fn end_storm(&self) {
+        let failed_at = self.failed_at.load(Ordering::Relaxed);
+        let quiet = u128::from(self.now_ms().saturating_sub(failed_at));
+        if failed_at == 0 || quiet < STORM_OVER_AFTER.as_millis() {
+            return;
+        }
+        let is_first =
+            self.failed_at
+                .compare_exchange(failed_at, 0, Ordering::Relaxed, Ordering::Relaxed);
+        if is_first.is_ok() {
+            self.tokens.fetch_max(self.floor, Ordering::Relaxed);
         }
     }
 
@@ -70,6 +99,7 @@ impl Budget {
 
     /// Takes a token for a retry, if there is one.
     pub(super) fn lend(self: &Arc<Self>) -> Option<Loan> {
+        self.end_storm();
         let full = self.full();
         self.tokens
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
@@ -89,7 +119,10 @@ impl Drop for Counted {
 impl Loan {
     /// The retry did not help: its token is gone.
     pub(super) fn spend(mut self) {
-        self.0 = None;
+        if let Some(budget) = self.0.take() {
+            let now = budget.now_ms().max(1);
+            budget.failed_at.store(now, Ordering::Relaxed);
+        }
     }
 }
 
@@ -154,6 +187,23 @@ mod tests {
             let _request = budget.request();
             drop(budget.lend().expect("the last one was given back"));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_floor_is_back_when_no_retry_has_failed_for_a_while() {
+        let budget = budget();
+        let spend_all = || all(&budget).into_iter().map(Loan::spend).count();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(spend_all(), 3);
+        tokio::time::advance(STORM_OVER_AFTER - Duration::from_millis(1)).await;
+        assert_eq!(spend_all(), 0, "too soon");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let lent = all(&budget);
+        assert_eq!(lent.len(), 3);
+        tokio::time::advance(STORM_OVER_AFTER).await;
+        assert!(budget.lend().is_none(), "what is lent is not there twice");
+        drop(lent);
+        assert_eq!(spend_all(), 3);
     }
 
     #[test]
