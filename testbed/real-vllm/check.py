@@ -8,59 +8,19 @@ import concurrent.futures
 import contextlib
 import json
 import random
-import re
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
 
 from openai import OpenAI
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "bench"))
-from processes import Child, Failed, answers, ask, cluster, ending_on_sigterm, free_port, until  # noqa: E402
+from real import KV_MIB, MODEL, Worker, run_checks, text, user
+from processes import Failed, ask, cluster, ending_on_sigterm, until  # found by `real`
 
-MODEL = "tiny-llama"
 REPLICAS = ("r1", "r2", "r3")
 OTHERS = ("consistent_hash", "cache_aware", "least_request", "random")     # compared with the default policy
-KV_MIB = {"tiny": 16, "medium": 256}        # 32,768 tokens a worker with either model
-WORKER_START_S = 300
 EXPLAIN = {"x-grapevine-explain": "1"}
-WORDS = ("time", "person", "year", "way", "day", "thing", "world", "life", "hand", "part", "child", "eye", "place",
-         "work", "week", "case", "point", "company", "number", "group", "problem", "fact", "under", "leave", "small")
-
-
-def text(seed, words):
-    rng = random.Random(seed)
-    return f"{seed}: " + " ".join(rng.choice(WORDS) for _ in range(words))
-
-
-def user(content):
-    return [{"role": "user", "content": content}]
-
-
-class Worker:
-    """One vLLM server; `address` is host:port, `url` what the router calls it."""
-
-    def __init__(self, model, folder):
-        port = free_port()
-        self.address = f"127.0.0.1:{port}"
-        self.url = f"http://{self.address}"
-        environment = {"MODEL": model, "NAME": MODEL, "KV_MIB": str(KV_MIB[model])}
-        self.child = Child(["bash", HERE / "start_worker.sh", port], folder / f"worker-{port}.log", env=environment)
-
-    def wait(self):
-        def ready():
-            if self.child.process.poll() is not None:
-                raise SystemExit(f"a worker ended at start:\n{self.child.last_words()}")
-            return answers(self.address, "/health")
-        until(ready, WORKER_START_S, "a worker's /health", every_s=0.5)
-
-    def metric(self, name):
-        """Sum of a metric over its labels."""
-        page = ask(self.address, "GET", "/metrics")[2].decode()
-        return sum(float(v) for v in re.findall(rf"^{re.escape(name)}{{[^}}]*}} (\S+)$", page, re.M))
 
 
 class Bench:
@@ -231,7 +191,6 @@ def main():
     ap.add_argument("--model", choices=KV_MIB, default="tiny")
     a = ap.parse_args()
     binary = a.grapevine.resolve()
-    rows = []
 
     with ending_on_sigterm(), contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grapevine-real-vllm-")))
@@ -250,7 +209,7 @@ def main():
                 yield Bench(workers, replicas)
 
         b = stack.enter_context(bench_of("prefix"))
-        for check, arguments in (
+        return run_checks((
             (models_are_the_workers, [b]),
             (plain_and_streamed_chat_agree, [b]),
             (repeated_prompts_hit_the_cache_from_any_replica, [b]),
@@ -258,18 +217,7 @@ def main():
             (leaving_mid_stream_frees_the_engine, [b]),
             (prefix_hits_most_of_all_policies, [b, bench_of]),
             (killing_a_worker_loses_no_new_request, [b]),
-        ):
-            try:
-                rows.append((check.__name__, "held", check(*arguments)))
-            except Exception as error:  # every check is told, whatever became of the one before
-                traceback.print_exc()
-                rows.append((check.__name__, "FAILED", f"{error or type(error).__name__}"[:300]))
-            print(f"{rows[-1][1]:6} {rows[-1][0]}", flush=True)
-
-    print("\n| check | result | figures |\n|---|---|---|")
-    for name, result, figures in rows:
-        print(f"| {name.replace('_', ' ')} | {result} | {figures} |")
-    return 0 if all(result == "held" for _, result, _ in rows) else 1
+        ))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Two real vLLM workers behind three Grapevine replicas with mutual TLS, checked with the official openai client.
-#   ./run.sh [--grapevine BINARY] [--model tiny|medium]
+#   ./run.sh [--faults] [--grapevine BINARY] [--model tiny|medium]
+# --faults kills, freezes and overloads the workers instead (faults.py).
 # Installs vLLM first when it is not there (about 2 minutes), and builds Grapevine when no binary is given.
 # Prints a table; exit code 0 when everything held. What it started has ended when it returns.
 set -euo pipefail
@@ -8,9 +9,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 export REAL_VLLM_HOME=${REAL_VLLM_HOME:-$here/.home}
 
 binary=
+script=check.py
 arguments=()
 while [ $# -gt 0 ]; do
   case $1 in
+    --faults) script=faults.py; shift ;;
     --grapevine) binary=${2:?a path}; shift 2 ;;
     *) arguments+=("$1"); shift ;;
   esac
@@ -30,4 +33,4 @@ if ! cmp -s "$here/client.lock" "$client/installed.lock"; then
   "$client/bin/python" -m pip install -q --disable-pip-version-check --no-deps -r "$here/client.lock"
   cp "$here/client.lock" "$client/installed.lock"
 fi
-exec "$client/bin/python" "$here/check.py" --grapevine "$binary" "${arguments[@]}"
+exec "$client/bin/python" "$here/$script" --grapevine "$binary" "${arguments[@]}"

@@ -1,0 +1,90 @@
+"""What the scripts of this folder share: real vLLM workers, prompts, and the table of results."""
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "bench"))
+from processes import Child, answers, ask, free_port, until  # noqa: E402
+
+MODEL = "tiny-llama"
+KV_MIB = {"tiny": 16, "medium": 256}        # 32,768 tokens a worker with either model
+WORKER_START_S = 300
+WORDS = ("time", "person", "year", "way", "day", "thing", "world", "life", "hand", "part", "child", "eye", "place",
+         "work", "week", "case", "point", "company", "number", "group", "problem", "fact", "under", "leave", "small")
+
+
+def text(seed, words):
+    rng = random.Random(seed)
+    return f"{seed}: " + " ".join(rng.choice(WORDS) for _ in range(words))
+
+
+def user(content):
+    return [{"role": "user", "content": content}]
+
+
+class Worker:
+    """One vLLM server; `address` is host:port, `url` what the router calls it."""
+
+    def __init__(self, model, folder, port=None, arguments=()):
+        self.model, self.folder, self.arguments = model, folder, arguments
+        self.port = port or free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.url = f"http://{self.address}"
+        self.start()
+
+    def start(self):
+        environment = {"MODEL": self.model, "NAME": MODEL, "KV_MIB": str(KV_MIB[self.model])}
+        log = self.folder / f"worker-{self.port}.log"
+        self.child = Child(["bash", HERE / "start_worker.sh", self.port, *self.arguments], log, env=environment)
+
+    def wait(self):
+        def ready():
+            if self.child.process.poll() is not None:
+                raise SystemExit(f"a worker ended at start:\n{self.child.last_words()}")
+            return answers(self.address, "/health")
+        until(ready, WORKER_START_S, "a worker's /health", every_s=0.5)
+
+    def metric(self, name):
+        """Sum of a metric over its labels."""
+        page = ask(self.address, "GET", "/metrics")[2].decode()
+        return sum(float(v) for v in re.findall(rf"^{re.escape(name)}{{[^}}]*}} (\S+)$", page, re.M))
+
+    def signal_engine(self, number):
+        """Sends a signal to the engine's processes only: the API server, and its /health, goes on."""
+        listed = subprocess.run(["ps", "-eo", "pid=,pgid=,args="], check=True, capture_output=True, text=True).stdout
+        engines = [int(line.split()[0]) for line in listed.splitlines()
+                   if int(line.split()[1]) == self.child.pid and "VLLM::" in line]
+        assert engines, "no engine process found"
+        for pid in engines:
+            os.kill(pid, number)
+        return len(engines)
+
+    def freeze(self):
+        return self.signal_engine(signal.SIGSTOP)
+
+    def thaw(self):
+        return self.signal_engine(signal.SIGCONT)
+
+
+def run_checks(checks):
+    """Runs (function, arguments) in turn, tells each, prints the table; the exit code."""
+    rows = []
+    for check, arguments in checks:
+        begun = time.monotonic()
+        try:
+            rows.append((check.__name__, "held", check(*arguments)))
+        except Exception as error:  # every check is told, whatever became of the one before
+            traceback.print_exc()
+            rows.append((check.__name__, "FAILED", f"{error or type(error).__name__}"[:300]))
+        print(f"{rows[-1][1]:6} {rows[-1][0]} ({time.monotonic() - begun:.0f} s)", flush=True)
+    print("\n| check | result | figures |\n|---|---|---|")
+    for name, result, figures in rows:
+        print(f"| {name.replace('_', ' ')} | {result} | {figures} |")
+    return 0 if all(result == "held" for _, result, _ in rows) else 1
