@@ -25,6 +25,7 @@ pub struct Metrics {
     pub(crate) registry_digest: Gauge,
     pub(crate) syncs: Family<Why, Counter>,
     pub(crate) load_frames: Family<Why, Counter>,
+    pub(crate) load_cut: Gauge,
     pub(crate) evidence_records: Family<Fate, Counter>,
     pub(crate) evidence_batches: Family<Fate, Counter>,
     pub(crate) evidence_throttled: Counter,
@@ -141,6 +142,11 @@ impl Metrics {
             "load_frames",
             "Received load frames, by outcome",
             all.load_frames,
+        );
+        registry.register(
+            "load_cut",
+            "Other replicas that say more load than they are believed",
+            all.load_cut,
         );
         registry.register(
             "evidence_records",

@@ -18,7 +18,7 @@ use super::evidence::EvidenceDesk;
 use super::exchange;
 use crate::config::{EvidenceConfig, is_fact};
 use crate::error::ChangeError;
-use crate::firewall::Member;
+use crate::firewall::{Member, Reason};
 use crate::frame::Header;
 use crate::load::{Applied, LoadBoard, LoadFrame, LoadPlane};
 use crate::membership::{FactMap, Membership, Sighting, fact, unix_ms};
@@ -189,6 +189,9 @@ impl Core {
             Err(error @ RegistryError::Quarantine { lead, .. }) => {
                 self.metrics.clock_drift.set(lead.as_secs() as i64);
                 tracing::error!(replica = %from, "refused registry entries: {error}");
+                if let Some(net) = &self.net {
+                    net.transport.strike(from, Reason::Implausible);
+                }
                 false
             }
             Err(error) => {
@@ -247,7 +250,7 @@ impl Planes for Core {
         }
     }
 
-    fn load(&self, from: &ReplicaId, header: Header, frame: LoadFrame) {
+    fn load(&self, from: &ReplicaId, header: Header, frame: LoadFrame) -> bool {
         let now = Instant::now().into_std();
         let applied = self
             .state()
@@ -264,6 +267,7 @@ impl Planes for Core {
             .load_frames
             .get_or_create(&Why { reason })
             .inc();
+        applied != Applied::Malformed
     }
 
     fn evidence(&self, from: &ReplicaId, header: Header, message: Message, bytes: usize) {

@@ -148,6 +148,7 @@ pub(super) async fn load(core: Arc<Core>, batch: Duration) {
         let frame = {
             let mut state = core.state();
             state.plane.aggregate(now);
+            core.metrics.load_cut.set(i64::from(state.plane.cut()));
             state.plane.collect(now)
         };
         if let Some(frame) = frame {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{HealthClaim, PeerBulletin, Posted, SILENT_AFTER, TenantUse};
+use super::{AGE_MAX, Claim, HealthClaim, PeerBulletin, Posted, SILENT_AFTER, TenantUse};
 use crate::evidence::{Budget, Roster};
 use crate::replica::ReplicaId;
 
@@ -62,6 +62,7 @@ impl Rack {
         now: Instant,
     ) -> Taken {
         self.take(from, generation, now, |sender| {
+            let claims = sender.health.aged(claims, now);
             sender.health.take(seq, claims, now)
         })
     }
@@ -242,6 +243,27 @@ impl<T> Part<T> {
             self.said = None;
         }
         is_over
+    }
+}
+
+impl Part<HealthClaim> {
+    /// Bad claims that go on are at least as old as when they were heard first: who renews one as if
+    /// it were new each time would outdo everything that was seen here since.
+    fn aged(&self, mut claims: Vec<HealthClaim>, now: Instant) -> Vec<HealthClaim> {
+        let Some((at, before)) = &self.said else {
+            return claims;
+        };
+        let since = now.saturating_duration_since(*at);
+        for said in &mut claims {
+            let known = before.binary_search_by(|old| old.worker.cmp(&said.worker));
+            if let Some(old) = known.ok().map(|at| &before[at])
+                && (old.claim, old.epoch) == (said.claim, said.epoch)
+                && said.claim != Claim::Good
+            {
+                said.age = said.age.max(old.age + since).min(AGE_MAX);
+            }
+        }
+        claims
     }
 }
 

@@ -90,6 +90,32 @@ fn claims(posted: &Posted, name: &str, now: Instant) -> Vec<(String, Claim, Dura
     posted.peers().filter_map(of).collect()
 }
 
+/// A liar that renews a claim as if it were new would outdo every token that was delivered since.
+#[test]
+fn a_bad_claim_does_not_grow_younger() {
+    let (mut rack, mut now) = (rack(), start());
+    let from = replica("liar");
+    let mut say = |rack: &mut Rack, seq, said, now| {
+        let taken = rack.health(&from, (1, seq), vec![claim("a", said, MS)], now);
+        assert_eq!(taken, Taken::Fresh);
+        claims(&rack.posted(), "a", now)[0].2
+    };
+    assert_eq!(say(&mut rack, 1, Claim::Ejected, now), MS);
+    for seq in 2..10 {
+        now += 100 * MS;
+        let age = say(&mut rack, seq, Claim::Ejected, now);
+        assert_eq!(age, MS + (seq as u32 - 1) * 100 * MS);
+    }
+    assert_eq!(say(&mut rack, 10, Claim::Stalled, now), MS, "another claim");
+    assert_eq!(say(&mut rack, 11, Claim::Good, now), MS);
+    now += 100 * MS;
+    assert_eq!(
+        say(&mut rack, 12, Claim::Good, now),
+        MS,
+        "good news is new each time"
+    );
+}
+
 #[test]
 fn only_parts_that_changed_are_sent_and_all_are_renewed() {
     let (mut poster, mut now) = (Poster::default(), start());

@@ -9,22 +9,30 @@
 //! - Only replicas that proved their certificate to **this** replica exist here ([`Firewall::admit`]),
 //!   in the generation and at the address that they gave then. Entries about others are trimmed:
 //!   honest peers know more replicas than we have met, so it is no offence. They name whom to dial.
-//! - A replica speaks for itself. What others say about it may be ahead of its own last word by what
-//!   it can have done since ([`PACE_PER_S`]), not more.
+//! - A replica speaks for itself. While it does, what others say about its keys is trimmed. What they
+//!   say about its heartbeat is cut down to its own last word and the rounds since ([`ROUND_MS`]).
+//!   Neither is an offence: an honest peer may carry what a liar told it.
 //! - Nobody tells us about ourselves.
 //! - Lengths, counts, versions, keys and values are bounded (`parse.rs`).
-//! - The tenth refused message cuts the sender off for [`BAN`].
+//! - So is how much one replica sends (`conduct.rs`).
+//! - The tenth refused message cuts the sender off for a minute.
 
+mod conduct;
+#[cfg(test)]
+mod known_attacks;
 mod parse;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use crate::config::ROUND;
 use crate::replica::ReplicaId;
 
+pub(crate) use conduct::Lane;
+use conduct::{Allowed, Conduct};
 pub(crate) use parse::MESSAGE_BYTES_MAX;
 use parse::{Change, KEYS_MAX, Message, Node, Standing};
 
@@ -57,6 +65,8 @@ pub(crate) enum Reason {
     OwnState,
     /// It comes from, or answers, another cluster.
     OtherCluster,
+    /// More than any honest replica sends.
+    Flood,
     /// The sender was cut off before.
     Banned,
     /// The sender never shook hands, or has left: messages on other streams may come after its goodbye.
@@ -75,6 +85,7 @@ impl Reason {
             Self::Implausible => "implausible",
             Self::OwnState => "own_state",
             Self::OtherCluster => "other_cluster",
+            Self::Flood => "flood",
             Self::Banned => "banned",
             Self::Unknown => "unknown",
         }
@@ -104,6 +115,8 @@ pub(crate) struct Firewall {
     own: Member,
     own_version: u64,
     admitted: HashMap<String, Admitted>,
+    /// Of everybody who proved a certificate, also of those who left.
+    conduct: HashMap<String, Conduct>,
 }
 
 struct Admitted {
@@ -112,8 +125,6 @@ struct Admitted {
     /// The replica's own last word about itself.
     word: Option<Word>,
     keys: BTreeSet<Box<str>>,
-    strikes: u32,
-    banned_until: Option<Instant>,
 }
 
 #[derive(Clone, Copy)]
@@ -130,6 +141,7 @@ impl Firewall {
             own,
             own_version: 0,
             admitted: HashMap::new(),
+            conduct: HashMap::new(),
         }
     }
 
@@ -144,30 +156,48 @@ impl Firewall {
         self.own_version = version;
     }
 
+    /// Counts a HELLO of a replica whose certificate was checked against its id.
+    ///
+    /// # Errors
+    /// `Banned`; `Flood` if it says HELLO all the time; `TooMany` if the table is full of offenders.
+    pub(crate) fn greeted(&mut self, id: &ReplicaId, now: Instant) -> Result<(), Reason> {
+        let conduct = self.conduct(id, now).ok_or(Reason::TooMany)?;
+        if conduct.is_banned(now) {
+            return Err(Reason::Banned);
+        }
+        match conduct.spend(Lane::Hello, 1, now) {
+            Allowed::Yes => Ok(()),
+            Allowed::No => Err(Reason::Flood),
+            Allowed::Offence => {
+                conduct.strike(now);
+                Err(Reason::Flood)
+            }
+        }
+    }
+
     /// Takes in a replica whose certificate was checked against its id.
     ///
     /// An older generation than the one admitted, a full table or a running ban are refused.
     pub(crate) fn admit(&mut self, member: &Member, now: Instant) -> Result<(), Reason> {
-        let room = self.admitted.len() < REPLICAS_MAX;
-        let Some(known) = self.admitted.get_mut(member.id.as_str()) else {
-            if !room {
-                return Err(Reason::TooMany);
-            }
-            self.admitted
-                .insert(member.id.to_string(), Admitted::new(member));
-            return Ok(());
-        };
-        if known.is_banned(now) {
+        let conduct = self.conduct(&member.id, now).ok_or(Reason::TooMany)?;
+        if conduct.is_banned(now) {
             return Err(Reason::Banned);
         }
-        if member.generation < known.generation {
-            return Err(Reason::Implausible);
-        }
-        if member.generation > known.generation || member.address != known.address {
-            let strikes = known.strikes;
-            *known = Admitted::new(member);
-            // A restart does not wash the record clean.
-            known.strikes = strikes;
+        let room = self.admitted.len() < REPLICAS_MAX;
+        match self.admitted.get_mut(member.id.as_str()) {
+            None if !room => return Err(Reason::TooMany),
+            None => {
+                self.admitted
+                    .insert(member.id.to_string(), Admitted::new(member));
+            }
+            Some(known) if member.generation < known.generation => {
+                return Err(Reason::Implausible);
+            }
+            Some(known) => {
+                if member.generation > known.generation || member.address != known.address {
+                    *known = Admitted::new(member);
+                }
+            }
         }
         Ok(())
     }
@@ -182,6 +212,54 @@ impl Firewall {
         self.admitted.get(id.as_str()).map(|known| known.generation)
     }
 
+    /// Whether an admitted replica may send this now, before anything of it is read.
+    ///
+    /// # Errors
+    /// Refused as `Unknown`, `Banned` or `Flood`.
+    pub(crate) fn allow(
+        &mut self,
+        from: &ReplicaId,
+        lane: Lane,
+        cost: usize,
+        now: Instant,
+    ) -> Result<(), Refused> {
+        let refused = |reason, cut| Err(Refused { reason, cut });
+        if !self.admitted.contains_key(from.as_str()) {
+            return refused(Reason::Unknown, false);
+        }
+        let Some(conduct) = self.conduct.get_mut(from.as_str()) else {
+            return refused(Reason::Unknown, false);
+        };
+        if conduct.is_banned(now) {
+            return refused(Reason::Banned, true);
+        }
+        match conduct.spend(lane, cost, now) {
+            Allowed::Yes => Ok(()),
+            Allowed::No => refused(Reason::Flood, false),
+            Allowed::Offence => Err(self.strike(from, Reason::Flood, now)),
+        }
+    }
+
+    /// Whether the answers that a replica asked for are within its share; what they come to is told by
+    /// [`Firewall::answered`]. Asking for more is no offence: registries that differ ask again and again.
+    pub(crate) fn may_answer(&mut self, from: &ReplicaId, now: Instant) -> bool {
+        let conduct = self.conduct.get_mut(from.as_str());
+        conduct.is_some_and(|conduct| conduct.is_open(Lane::Answers, now))
+    }
+
+    /// See [`Firewall::may_answer`].
+    pub(crate) fn answered(&mut self, from: &ReplicaId, bytes: usize, now: Instant) {
+        if let Some(conduct) = self.conduct.get_mut(from.as_str()) {
+            conduct.spend(Lane::Answers, bytes, now);
+        }
+    }
+
+    /// Whether to believe that a replica saw this generation of us; see [`Conduct::may_outrun`].
+    pub(crate) fn may_outrun(&mut self, id: &ReplicaId, seen: u64, now: Instant) -> bool {
+        let conduct = self.conduct(id, now);
+        conduct.is_some_and(|conduct| conduct.may_outrun(seen, now))
+    }
+
     /// Judges one message of `from`, whose certificate the transport checked.
     pub(crate) fn inspect(
         &mut self,
@@ -189,28 +267,34 @@ impl Firewall {
         bytes: &[u8],
         now: Instant,
     ) -> Result<Passed, Refused> {
-        let refused = |reason, cut| Err(Refused { reason, cut });
-        match self.admitted.get(from.as_str()) {
-            Some(known) if known.is_banned(now) => return refused(Reason::Banned, true),
-            Some(_) => {}
-            None => return refused(Reason::Unknown, false),
-        }
+        self.allow(from, Lane::Gossip, 1, now)?;
         self.judge(from, bytes, now)
             .map_err(|reason| self.strike(from, reason, now))
     }
 
     /// Scores an offence that was found elsewhere in the transport.
     pub(crate) fn strike(&mut self, from: &ReplicaId, reason: Reason, now: Instant) -> Refused {
-        let Some(known) = self.admitted.get_mut(from.as_str()) else {
+        if !self.admitted.contains_key(from.as_str()) {
             return Refused { reason, cut: true };
-        };
-        known.strikes += 1;
-        let cut = known.strikes >= STRIKES_MAX;
-        if cut {
-            known.strikes = 0;
-            known.banned_until = Some(now + BAN);
         }
+        let cut = self
+            .conduct(from, now)
+            .is_none_or(|conduct| conduct.strike(now));
         Refused { reason, cut }
+    }
+
+    /// The record of a replica; `None` if there is no room for a new one.
+    fn conduct(&mut self, id: &ReplicaId, now: Instant) -> Option<&mut Conduct> {
+        if !self.conduct.contains_key(id.as_str()) && self.conduct.len() >= CONDUCTS_MAX {
+            let admitted = &self.admitted;
+            self.conduct
+                .retain(|id, conduct| admitted.contains_key(id) || !conduct.is_clean(now));
+            if self.conduct.len() >= CONDUCTS_MAX {
+                return None;
+            }
+        }
+        let record = self.conduct.entry(id.to_string());
+        Some(record.or_insert_with(|| Conduct::new(now)))
     }
 
     fn judge(&mut self, from: &ReplicaId, bytes: &[u8], now: Instant) -> Result<Passed, Reason> {
@@ -288,27 +372,17 @@ impl Firewall {
                 self.hear(from, standing, now);
             }
         }
-        let mut verdict = Ok(());
-        digest.retain(|standing| {
+        digest.retain_mut(|standing| {
             if self.is_own(&standing.node) {
                 return true; // how much the sender knows of us: decides only what we tell it
             }
-            let Some(known) = self.known(&standing.node) else {
+            let Some(word) = self.known(&standing.node).and_then(|known| known.word) else {
                 return false;
             };
-            let Some(word) = known.word else {
-                return false;
-            };
-            if !word.allows(
-                standing.heartbeat,
-                standing.version.max(standing.collected),
-                now,
-            ) {
-                verdict = Err(Reason::Implausible);
-            }
+            word.cut(standing, now);
             true
         });
-        verdict.map(|()| before - digest.len())
+        Ok(before - digest.len())
     }
 
     fn delta(
@@ -332,16 +406,13 @@ impl Firewall {
                 return false;
             };
             let is_own_word = change.node.id == from.as_str();
-            let plausible = match known.word {
-                _ if greatest.max(change.from) > NUMBER_MAX => false,
-                _ if is_own_word => true,
-                Some(word) => word.allows(0, greatest, now),
-                None => return false,
-            };
-            if !plausible {
+            if greatest.max(change.from) > NUMBER_MAX {
                 verdict = Err(Reason::Implausible);
             }
-            true
+            is_own_word
+                || known
+                    .word
+                    .is_some_and(|word| word.leaves_room(greatest, now))
         });
         verdict?;
         for change in changes.iter() {
@@ -400,41 +471,58 @@ impl Admitted {
             address: member.address,
             word: None,
             keys: BTreeSet::new(),
-            strikes: 0,
-            banned_until: None,
         }
     }
 
     fn is(&self, node: &Node<'_>) -> bool {
         self.generation == node.generation && self.address == node.address
     }
-
-    fn is_banned(&self, now: Instant) -> bool {
-        self.banned_until.is_some_and(|until| now < until)
-    }
 }
 
 impl Word {
-    fn allows(&self, heartbeat: u64, version: u64, now: Instant) -> bool {
+    /// Cuts hearsay down to what the replica has said itself and surely done since.
+    ///
+    /// It makes at least one heartbeat a round, so nobody can put it ahead of itself: its own next word
+    /// is news again. One that is silent still lives by hearsay, which rises with time.
+    fn cut(&self, standing: &mut Standing<'_>, now: Instant) {
+        let rounds = self.since_ms(now) / ROUND_MS;
+        standing.heartbeat = standing
+            .heartbeat
+            .min(self.heartbeat.saturating_add(rounds));
+        standing.version = standing.version.min(self.version + self.ahead(now));
+        standing.collected = standing.collected.min(standing.version);
+    }
+
+    /// Whether hearsay about keys up to `version` counts: only while the replica itself is not heard.
+    fn leaves_room(&self, version: u64, now: Instant) -> bool {
+        self.since_ms(now) >= SPEAKS_FOR_ITSELF_MS && version <= self.version + self.ahead(now)
+    }
+
+    /// How many versions it can have written since.
+    fn ahead(&self, now: Instant) -> u64 {
+        (self.since_ms(now) / 1000)
+            .saturating_mul(VERSIONS_PER_S)
+            .min(NUMBER_MAX)
+    }
+
+    fn since_ms(&self, now: Instant) -> u64 {
         let since = now.saturating_duration_since(self.at).as_millis();
-        let since = u64::try_from(since).unwrap_or(u64::MAX);
-        let ahead = since.saturating_mul(PACE_PER_S) / 1000 + PACE_PER_S;
-        heartbeat <= self.heartbeat.saturating_add(ahead)
-            && version <= self.version.saturating_add(ahead)
+        u64::try_from(since).unwrap_or(u64::MAX)
     }
 }
 
 /// Most replicas of a cluster.
 pub(crate) const REPLICAS_MAX: usize = 256;
-/// Heartbeats (and key versions) that a replica can make in a second: 5 rounds and the messages of
-/// about 20 exchanges, times 3. Hearsay may be ahead of its subject's own word by so many a second,
-/// and by one second's worth for messages that overtake each other.
-const PACE_PER_S: u64 = 250;
-/// No counter of an honest replica gets here in a century at [`PACE_PER_S`].
+/// Records of conduct: everybody admitted, and as many who left with something on them.
+const CONDUCTS_MAX: usize = 2 * REPLICAS_MAX;
+/// A replica makes at least one heartbeat in this time.
+const ROUND_MS: u64 = ROUND.as_millis() as u64;
+/// A replica that said something in this time speaks for itself: in a cluster of 16 each pair exchanges
+/// messages every half second, and 99 times in 100 within this.
+const SPEAKS_FOR_ITSELF_MS: u64 = 2000;
+/// Key versions that a replica can write in a second: one for each change of the worker set and its ring.
+const VERSIONS_PER_S: u64 = 250;
+/// No counter of an honest replica gets here in a century.
 const NUMBER_MAX: u64 = 1 << 48;
 /// Strangers named from one message.
 const STRANGERS_MAX: usize = 8;
-/// Refused messages until the sender is cut off.
-const STRIKES_MAX: u32 = 10;
-/// How long a cut-off sender stays out.
-const BAN: Duration = Duration::from_secs(60);

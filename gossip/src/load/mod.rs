@@ -11,6 +11,7 @@
 //!   writes their damped sums to the board.
 
 mod board;
+mod credit;
 mod frame;
 mod plane;
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::board::{LoadBoard, LoadCell, OthersLoad};
+use super::credit::{Credit, Total, credits};
 use super::frame::{Coverage, Load, LoadFrame, SlotLoad};
 use crate::replica::ReplicaId;
 use crate::view::View;
@@ -61,6 +62,7 @@ pub struct LoadPlane {
     roster: u32,
     slots: Vec<Slot>,
     senders: BTreeMap<ReplicaId, Sender>,
+    cut: u32,
     sent_at: Option<Instant>,
     full_sent_at: Option<Instant>,
 }
@@ -75,6 +77,7 @@ impl LoadPlane {
             roster: 0,
             slots: Vec::new(),
             senders: BTreeMap::new(),
+            cut: 0,
             sent_at: None,
             full_sent_at: None,
         }
@@ -203,26 +206,47 @@ impl LoadPlane {
         Applied::Fresh
     }
 
-    /// Writes to the board what all heard senders have together, each weighed by its age. Call it
-    /// after frames were applied, and at least every batch interval.
+    /// Writes to the board what all heard senders have together, each weighed by its age and believed
+    /// within its credit (`credit.rs`). Call it after frames were applied, and at least every batch
+    /// interval.
     pub fn aggregate(&mut self, now: Instant) {
         self.senders
             .retain(|_, sender| sender.age(now) < SENDER_FORGET_AFTER);
+        let heard: Vec<(f64, &[Load])> = self
+            .senders
+            .values()
+            .filter(|sender| sender.is_heard(now))
+            .map(|sender| {
+                let weight = (self.damping)(sender.age(now)).clamp(0.0, 1.0);
+                (weight, sender.loads.as_slice())
+            })
+            .collect();
+        let own = Total::of(self.slots.iter().map(|slot| slot.cell.own()));
+        let totals = heard
+            .iter()
+            .map(|(_, loads)| Total::of(loads.iter().copied()));
+        let credits = credits(own, &totals.collect::<Vec<_>>(), self.slots.len());
         let mut sums = vec![OthersLoad::default(); self.slots.len()];
-        let mut heard = 1;
-        for sender in self.senders.values().filter(|sender| sender.is_heard(now)) {
-            heard += 1;
-            let weight = (self.damping)(sender.age(now)).clamp(0.0, 1.0);
-            for (sum, load) in sums.iter_mut().zip(&sender.loads) {
-                sum.requests += weight * f64::from(load.requests);
-                sum.prefill_tokens += weight * load.prefill_tokens as f64;
-                sum.context_tokens += weight * load.context_tokens as f64;
+        let mut cut = 0;
+        for ((weight, loads), credit) in heard.iter().zip(credits) {
+            cut += u32::from(credit != Credit::WHOLE);
+            for (sum, load) in sums.iter_mut().zip(*loads) {
+                sum.requests += weight * credit.requests * f64::from(load.requests);
+                sum.prefill_tokens += weight * credit.prefill_tokens * load.prefill_tokens as f64;
+                sum.context_tokens += weight * credit.context_tokens * load.context_tokens as f64;
             }
         }
+        let heard = 1 + heard.len() as u32;
         for (slot, sum) in self.slots.iter().zip(sums) {
             slot.cell.set_others(sum);
         }
         self.board.set_heard(heard);
+        self.cut = cut;
+    }
+
+    /// Senders that were believed in part only, the last time.
+    pub fn cut(&self) -> u32 {
+        self.cut
     }
 
     /// This replica's whole load, for a replica that starts.

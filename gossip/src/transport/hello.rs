@@ -40,6 +40,8 @@ pub(super) enum DialError {
     Duplicate(ReplicaId),
     #[error("it has seen generation {0} of this replica")]
     Outrun(u64),
+    #[error("it says again and again that it has seen a later generation of this replica")]
+    Outruns,
     #[error("it is cut off after refused messages, or the table of replicas is full")]
     NotAdmitted,
     #[error("it closed the connection: {0}")]
@@ -61,6 +63,7 @@ impl DialError {
             Self::WrongName(_) => "wrong_name",
             Self::Duplicate(_) => "duplicate_id",
             Self::Outrun(_) => "outrun",
+            Self::Outruns => "outruns",
             Self::NotAdmitted => "not_admitted",
             Self::Closed(_) => "closed",
             Self::Local(_) => "local",
@@ -151,6 +154,11 @@ async fn greet(
         }));
     }
     if ack.generation_seen > shared.generation() {
+        // It costs us all our connections to start above it: one peer may say so once in a while.
+        let mut firewall = shared.firewall();
+        if !firewall.may_outrun(&ack.replica, ack.generation_seen, now()) {
+            return Err(Some(DialError::Outruns));
+        }
         return Err(Some(DialError::Outrun(ack.generation_seen)));
     }
     // The first hint of an answer is the answering replica itself, as it wants to be dialled.
@@ -225,12 +233,15 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
         let verdict = if is_self {
             Ok(())
         } else {
-            firewall.admit(&member, now())
+            let greeted = firewall.greeted(&member.id, now());
+            greeted.and_then(|()| firewall.admit(&member, now()))
         };
         (seen, verdict)
     };
-    if matches!(verdict, Err(Reason::Banned | Reason::TooMany)) {
-        return Err(Close::Banned);
+    match verdict {
+        Err(Reason::Banned | Reason::TooMany) => return Err(Close::Banned),
+        Err(Reason::Flood) => return Err(Close::Crowded),
+        _ => {}
     }
     let ack = Message::HelloAck(HelloAck {
         replica: shared.own.clone(),

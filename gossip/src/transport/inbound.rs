@@ -6,39 +6,58 @@ use std::sync::Arc;
 use quinn::{Connection, Incoming, RecvStream, SendStream};
 use tokio::time::timeout;
 
+use super::handshakes::{Doorstep, Turn};
 use super::stream::{StreamError, read_all, read_frame, write_all};
 use super::{Planes, Shared, hello, limits, now, peer};
-use crate::firewall::{MESSAGE_BYTES_MAX, Member, Reason};
+use crate::firewall::{Lane, MESSAGE_BYTES_MAX, Member, Reason, Refused};
 use crate::frame::{FRAME_BYTES_MAX, FrameError};
 use crate::wire::{self, Message, Received};
 
 /// Takes connections until the endpoint closes.
 pub(super) async fn accept(shared: Arc<Shared>, planes: Arc<dyn Planes>) {
+    let doorstep = Arc::<Doorstep>::default();
     while let Some(incoming) = shared.endpoint.accept().await {
-        let open = shared.endpoint.open_connections();
-        if open >= limits::CONNECTIONS {
+        if shared.endpoint.open_connections() >= limits::CONNECTIONS {
             shared.handshake("too_many");
             incoming.refuse();
-        } else if open >= limits::CONNECTIONS / 2 && incoming.may_retry() {
+            continue;
+        }
+        let address = incoming.remote_address().ip();
+        match doorstep.enter(address, incoming.remote_address_validated()) {
+            Turn::Come(place) => {
+                let task = serve(shared.clone(), planes.clone(), incoming, place);
+                let stop = shared.stop.clone();
+                shared
+                    .tracker
+                    .spawn(async move { stop.run_until_cancelled(task).await });
+            }
             // Under pressure an address must prove itself before it costs us a handshake.
-            let _ = incoming.retry();
-        } else {
-            let task = serve(shared.clone(), planes.clone(), incoming);
-            let stop = shared.stop.clone();
-            shared
-                .tracker
-                .spawn(async move { stop.run_until_cancelled(task).await });
+            Turn::ProveYourself => {
+                shared.handshake("retried");
+                let _ = incoming.retry();
+            }
+            // Not refused: an answer is what a flood wants. Who is honest comes again.
+            Turn::Wait => {
+                shared.handshake("crowded");
+                incoming.ignore();
+            }
         }
     }
 }
 
-async fn serve(shared: Arc<Shared>, planes: Arc<dyn Planes>, incoming: Incoming) {
+async fn serve(
+    shared: Arc<Shared>,
+    planes: Arc<dyn Planes>,
+    incoming: Incoming,
+    place: super::handshakes::Place,
+) {
     let from = incoming.remote_address();
     let connection = match timeout(limits::CONNECT, incoming).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => {
             shared.handshake("refused");
-            if shared.alarms.due(from, "refused") {
+            // By machine: whoever tries again comes from another port.
+            if shared.alarms.due((from.ip(), 0).into(), "refused") {
                 tracing::warn!(address = %from, %error, "refused a connection; a certificate of this cluster's authority is needed");
             }
             return;
@@ -53,6 +72,7 @@ async fn serve(shared: Arc<Shared>, planes: Arc<dyn Planes>, incoming: Incoming)
             return;
         }
     };
+    drop(place);
     shared.handshake("accepted");
     if member.id == shared.own {
         // Our own address among the seeds: the dialling side has its answer.
@@ -89,7 +109,9 @@ async fn read(
             },
             datagram = connection.read_datagram() => match datagram {
                 Ok(datagram) => {
-                    link.frame(&datagram);
+                    if link.allows(Lane::Bytes, datagram.len()) {
+                        link.frame(&datagram);
+                    }
                     continue;
                 }
                 Err(_) => return,
@@ -113,6 +135,9 @@ impl Link {
             Err(StreamError::TooLong(_)) => return self.strike(Reason::TooLong),
             Err(_) => return self.shared.metrics.dropped("stream_broken"),
         };
+        if !self.allows(Lane::Bytes, bytes.len()) {
+            return;
+        }
         if bytes.starts_with(&MAGIC) {
             self.frame(&bytes);
         } else {
@@ -137,12 +162,26 @@ impl Link {
                 }
                 self.planes.gossip(self.member.address, passed.bytes);
             }
-            // Streams overtake each other: this one was sent before the goodbye.
-            Err(refused) if refused.reason == Reason::Unknown => {
-                self.shared.metrics.dropped("after_leave");
-            }
-            Err(refused) => self.shared.offence(&self.member.id, self.from(), refused),
+            Err(refused) => self.refuse(refused),
         }
+    }
+
+    fn refuse(&self, refused: Refused) {
+        if refused.reason == Reason::Unknown {
+            // Streams overtake each other: this one was sent before the goodbye.
+            self.shared.metrics.dropped("after_leave");
+        } else {
+            self.shared.offence(&self.member.id, self.from(), refused);
+        }
+    }
+
+    /// Whether the peer may send this now; if not, that is counted.
+    fn allows(&self, lane: Lane, cost: usize) -> bool {
+        let verdict = self
+            .shared
+            .firewall()
+            .allow(&self.member.id, lane, cost, now());
+        verdict.map_err(|refused| self.refuse(refused)).is_ok()
     }
 
     /// One frame without an answer.
@@ -155,8 +194,13 @@ impl Link {
         };
         match message {
             Some(Message::Load(frame)) => {
+                if !self.allows(Lane::Load, 1) {
+                    return;
+                }
                 self.shared.metrics.received("load", bytes.len());
-                self.planes.load(&self.member.id, header, frame);
+                if !self.planes.load(&self.member.id, header, frame) {
+                    self.strike(Reason::Malformed);
+                }
             }
             Some(
                 message @ (Message::Evidence(_) | Message::EvidenceMark(_) | Message::Heat(_)),
@@ -184,9 +228,15 @@ impl Link {
     async fn request(self, mut send: SendStream, mut receive: RecvStream) {
         let bytes = match timeout(limits::STREAM, read_frame(&mut receive)).await {
             Ok(Ok(Some(bytes))) => bytes,
+            Ok(Err(StreamError::Frame(FrameError::Version(_)))) => {
+                return self.shared.metrics.dropped("other_version");
+            }
             Ok(Err(StreamError::Frame(_))) => return self.strike(Reason::Malformed),
             _ => return self.shared.metrics.dropped("stream_broken"),
         };
+        if !self.allows(Lane::Bytes, bytes.len()) {
+            return;
+        }
         let Some(Received {
             header, message, ..
         }) = self.decode(&bytes)
@@ -196,14 +246,38 @@ impl Link {
         let Some(message) = message else {
             return self.shared.metrics.dropped("unknown_kind");
         };
+        if !message.is_request() {
+            return self.strike(Reason::Malformed);
+        }
         let plane = message.plane();
         self.shared.metrics.received(plane, bytes.len());
+        let is_registry = plane == "registry";
+        if is_registry && !self.may_ask() {
+            return;
+        }
         let mut answer = Vec::new();
         for message in self.planes.request(&self.member.id, header, message) {
             answer.extend(self.shared.encode(&message).unwrap_or_default());
         }
+        if is_registry {
+            let mut firewall = self.shared.firewall();
+            firewall.answered(&self.member.id, answer.len(), now());
+        }
         self.shared.metrics.sent(plane, answer.len());
         let _ = timeout(limits::REQUEST, write_all(&mut send, &answer)).await;
+    }
+
+    /// Whether a question of the registry is answered now. The other planes that answer have shares of
+    /// their own.
+    fn may_ask(&self) -> bool {
+        if !self.allows(Lane::Registry, 1) {
+            return false;
+        }
+        let may = self.shared.firewall().may_answer(&self.member.id, now());
+        if !may {
+            self.shared.metrics.dropped("answer_withheld");
+        }
+        may
     }
 
     /// Takes a frame apart; damaged ones count against the sender, former generations are ignored.

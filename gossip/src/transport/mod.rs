@@ -17,6 +17,7 @@
 //! task of each peer (`peer.rs`) owns its connection; one unreachable peer slows nobody else.
 
 mod alarm;
+mod handshakes;
 mod hello;
 mod inbound;
 mod limits;
@@ -57,8 +58,8 @@ pub(crate) use peer::RequestError;
 pub(crate) trait Planes: Send + Sync + 'static {
     /// A message for chitchat that the firewall passed, from the peer that is dialled at `from`.
     fn gossip(&self, from: SocketAddr, bytes: Vec<u8>);
-    /// A load frame of an authenticated peer.
-    fn load(&self, from: &ReplicaId, header: Header, frame: LoadFrame);
+    /// A load frame of an authenticated peer; false if no honest one would say it.
+    fn load(&self, from: &ReplicaId, header: Header, frame: LoadFrame) -> bool;
     /// Evidence, a mark or heat of an authenticated peer, in a frame of so many bytes.
     fn evidence(&self, from: &ReplicaId, header: Header, message: Message, bytes: usize);
     /// A part of the bulletin of an authenticated peer.
@@ -258,7 +259,7 @@ impl Transport {
             .peers()
             .connection(to)
             .ok_or(RequestError::NotLinked)?;
-        peer::request(&self.shared, &connection, message).await
+        peer::request(&self.shared, to, &connection, message).await
     }
 
     /// Peers with an open connection from here.

@@ -11,9 +11,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::hello::{self, DialError, Dialled};
-use super::stream::{read_frame, send_uni, write_all};
+use super::stream::{StreamError, read_frame, send_uni, write_all};
 use super::{Close, DATAGRAM_FRAME_MAX, Planes, Shared, limits};
-use crate::firewall::Member;
+use crate::firewall::{Member, Reason};
+use crate::frame::FrameError;
 use crate::metrics::Metrics;
 use crate::replica::ReplicaId;
 use crate::wire::{self, Message, PeerHint, Received};
@@ -456,9 +457,11 @@ impl Task {
     }
 }
 
-/// Sends one request on a bi stream and reads the answer to its end.
+/// Sends one request on a bi stream and reads the answer to its end. An answer that no honest peer
+/// gives counts against it.
 pub(super) async fn request(
     shared: &Shared,
+    to: &ReplicaId,
     connection: &Connection,
     message: &Message,
 ) -> Result<Vec<Received>, RequestError> {
@@ -473,15 +476,33 @@ pub(super) async fn request(
             .map_err(|_| RequestError::Broken)?;
         shared.metrics.sent(message.plane(), bytes.len());
         let mut answer = Vec::new();
-        while let Some(frame) = read_frame(&mut receive)
-            .await
-            .map_err(|_| RequestError::Broken)?
-        {
+        let lie = || {
+            let address = shared.peers().address(to).unwrap_or(shared.address);
+            shared.strike(to, address, Reason::Malformed);
+            RequestError::Broken
+        };
+        let judge = |error| match error {
+            // A later release may speak another version.
+            FrameError::Version(_) => RequestError::Broken,
+            _ => lie(),
+        };
+        loop {
+            let frame = match read_frame(&mut receive).await {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break,
+                Err(StreamError::Frame(error)) => return Err(judge(error)),
+                Err(_) => return Err(RequestError::Broken),
+            };
             if answer.len() == limits::ANSWER_FRAMES {
-                return Err(RequestError::Broken);
+                return Err(lie());
             }
             shared.metrics.received(message.plane(), frame.len());
-            answer.push(wire::decode(&frame).map_err(|_| RequestError::Broken)?);
+            let received = wire::decode(&frame).map_err(judge)?;
+            let is_answer = |answer: &Message| message.is_answered_by(answer);
+            if !received.message.as_ref().is_none_or(is_answer) {
+                return Err(lie());
+            }
+            answer.push(received);
         }
         Ok(answer)
     };

@@ -23,7 +23,9 @@ impl Planes for Recorder {
     fn gossip(&self, _: SocketAddr, bytes: Vec<u8>) {
         let _ = self.gossip.try_send(bytes);
     }
-    fn load(&self, _: &ReplicaId, _: Header, _: LoadFrame) {}
+    fn load(&self, _: &ReplicaId, _: Header, _: LoadFrame) -> bool {
+        true
+    }
     fn evidence(&self, _: &ReplicaId, _: Header, _: Message, _: usize) {}
     fn bulletin(&self, _: &ReplicaId, _: Header, _: Message) {}
     fn request(&self, _: &ReplicaId, _: Header, _: Message) -> Vec<Message> {

@@ -206,7 +206,7 @@ pub(super) fn read(kind: u8, body: &[u8]) -> Result<(Option<Message>, usize), Fr
         kind::HELLO => Message::Hello(frame::decode::<WireHello>(body)?.checked()?),
         kind::HELLO_ACK => Message::HelloAck(frame::decode::<WireHelloAck>(body)?.checked()?),
         kind::REGISTRY_PUSH => {
-            Message::RegistryPush(core_entries(frame::decode(body)?, &mut refused))
+            Message::RegistryPush(core_entries(frame::decode(body)?, &mut refused)?)
         }
         kind::PUSH_ACK => Message::PushAck {
             seq: frame::decode(body)?,
@@ -223,7 +223,7 @@ pub(super) fn read(kind: u8, body: &[u8]) -> Result<(Option<Message>, usize), Fr
             Message::SyncResponse(SyncResponse {
                 summary: response.summary.into(),
                 alone: Duration::from_millis(response.alone_ms),
-                entries: core_entries(response.entries, &mut refused),
+                entries: core_entries(response.entries, &mut refused)?,
                 last: response.last,
             })
         }
@@ -241,7 +241,7 @@ pub(super) fn read(kind: u8, body: &[u8]) -> Result<(Option<Message>, usize), Fr
         kind::SNAPSHOT => {
             let snapshot: WireSnapshot = frame::decode(body)?;
             Message::Snapshot(Snapshot {
-                entries: core_entries(snapshot.entries, &mut refused),
+                entries: core_entries(snapshot.entries, &mut refused)?,
                 load: snapshot
                     .load
                     .map(|load| load.checked(Coverage::Full))

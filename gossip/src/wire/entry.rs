@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::frame::{Decode, Encode};
+use super::CHUNK_ENTRIES_MAX;
+use crate::frame::{Decode, Encode, FrameError};
 use crate::hlc::Stamp;
 use crate::registry::{EPOCH_MAX, Entry};
 use crate::replica::ReplicaId;
@@ -41,11 +42,17 @@ pub(super) fn wire_entries(entries: &[Entry]) -> Vec<WireEntry> {
 }
 
 /// Leaves out entries that break a rule, and says how many.
-pub(super) fn core_entries(entries: Vec<WireEntry>, refused: &mut usize) -> Vec<Entry> {
+pub(super) fn core_entries(
+    entries: Vec<WireEntry>,
+    refused: &mut usize,
+) -> Result<Vec<Entry>, FrameError> {
     let count = entries.len();
+    if count > CHUNK_ENTRIES_MAX {
+        return Err(FrameError::Value("number of registry entries"));
+    }
     let valid: Vec<Entry> = entries.into_iter().filter_map(WireEntry::checked).collect();
     *refused = count - valid.len();
-    valid
+    Ok(valid)
 }
 
 impl From<&Entry> for WireEntry {

@@ -87,6 +87,34 @@ pub enum Message {
 }
 
 impl Message {
+    /// Whether it asks for an answer on its stream.
+    pub(crate) fn is_request(&self) -> bool {
+        matches!(
+            self,
+            Self::RegistryPush(_)
+                | Self::SyncRequest(_)
+                | Self::SnapshotRequest
+                | Self::EvidencePull(_)
+                | Self::EvidenceSnapshotRequest
+                | Self::EvidenceSizeRequest
+                | Self::DryRunRequest(_)
+        )
+    }
+
+    /// Whether an honest peer may give this frame in answer to this request.
+    pub(crate) fn is_answered_by(&self, answer: &Self) -> bool {
+        match self {
+            Self::RegistryPush(_) => matches!(answer, Self::PushAck { .. }),
+            Self::SyncRequest(_) => matches!(answer, Self::SyncResponse(_)),
+            Self::SnapshotRequest => matches!(answer, Self::Snapshot(_)),
+            Self::EvidencePull(_) => matches!(answer, Self::EvidenceMark(_) | Self::Evidence(_)),
+            Self::EvidenceSnapshotRequest => matches!(answer, Self::EvidenceSnapshot(_)),
+            Self::EvidenceSizeRequest => matches!(answer, Self::EvidenceSize(_)),
+            Self::DryRunRequest(_) => matches!(answer, Self::DryRunAnswer(_)),
+            _ => false,
+        }
+    }
+
     /// Name of the plane that it belongs to, for counters.
     pub(crate) fn plane(&self) -> &'static str {
         match self {
@@ -217,9 +245,11 @@ pub fn decode(bytes: &[u8]) -> Result<Received, FrameError> {
     })
 }
 
+/// Greatest number of registry entries in one frame.
+pub(crate) const CHUNK_ENTRIES_MAX: usize = 512;
+
 /// Cuts entries into pieces that fit one frame each; one empty piece if there are none.
 pub fn chunks(entries: Vec<Entry>) -> Vec<Vec<Entry>> {
-    const CHUNK_ENTRIES_MAX: usize = 512;
     const CHUNK_BYTES_MAX: usize = 128 * 1024;
     let mut chunks = vec![Vec::new()];
     let mut bytes = 0;

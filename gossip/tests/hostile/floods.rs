@@ -1,0 +1,216 @@
+//! Floods from outside and inside: first packets from many sockets (S11), HELLOs, connections, half-open
+//! and slow streams.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::rogue::{LIMIT, Rogue};
+use super::scene::{CLUSTER, Scene, eventually, pem, resident_kib};
+
+/// First packets, each from a socket of its own.
+const SOURCES: usize = 300;
+/// Times that all of them are sent.
+const ROUNDS: usize = 5;
+
+/// First packets of QUIC handshakes, each of another connection, caught by a socket that never answers.
+async fn first_packets(scene: &Scene, count: usize) -> Vec<Vec<u8>> {
+    let trap = UdpSocket::bind("127.0.0.1:0").await.expect("binds");
+    let to = trap.local_addr().expect("bound");
+    let identity = pem(&scene.authority, "flood");
+    let rogue = Rogue::start(CLUSTER, "flood", &identity);
+    let mut packets = Vec::with_capacity(count);
+    let mut buffer = vec![0; 2048];
+    while packets.len() < count {
+        let dialling = rogue.connect(to);
+        let caught = async {
+            let (length, _) = trap.recv_from(&mut buffer).await.expect("a packet");
+            length
+        };
+        let length = tokio::select! {
+            length = caught => length,
+            _ = dialling => panic!("nobody answers"),
+        };
+        // Long header, type Initial, at least as long as one must be.
+        if buffer[0] & 0xf0 == 0xc0 && length >= 1200 {
+            packets.push(buffer[..length].to_vec());
+        }
+    }
+    packets
+}
+
+/// S11: to an address that has not proven itself at most three bytes go for each that came; under pressure
+/// a Retry; connected peers notice nothing, and newcomers still get in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_first_packets_is_not_amplified() {
+    let mut scene = Scene::new().await;
+    let packets = first_packets(&scene, SOURCES).await;
+    let victim = scene.victim().address();
+    let mut sockets = Vec::new();
+    for _ in 0..SOURCES {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("binds");
+        sockets.push(socket);
+    }
+    let (begun, cpu, memory) = (Instant::now(), cpu_ms(), resident_kib());
+    for _ in 0..ROUNDS {
+        for (socket, packet) in sockets.iter().zip(&packets) {
+            socket.send_to(packet, victim).await.expect("sent");
+        }
+    }
+    let flood = begun.elapsed();
+    // Everything that is coming: handshakes end after a second, with what they repeat until then.
+    eventually("the flood is over", || {
+        let of = |label| scene.victim().sum("gossip_handshakes_total", label);
+        (of("retried") + of("slow") + of("crowded") >= SOURCES as f64).then_some(())
+    })
+    .await;
+    sleep(Duration::from_millis(1500)).await;
+    let (mut sent, mut back) = (0usize, 0usize);
+    let mut buffer = vec![0; 2048];
+    for (socket, packet) in sockets.iter().zip(&packets) {
+        let mut received = 0;
+        while let Ok((length, from)) = socket.try_recv_from(&mut buffer) {
+            assert_eq!(from, victim);
+            received += length;
+        }
+        let out = packet.len() * ROUNDS;
+        assert!(received <= 3 * out, "{received} bytes for {out}");
+        sent += out;
+        back += received;
+    }
+    let counted = |label| scene.victim().sum("gossip_handshakes_total", label);
+    println!(
+        "{} packets in {flood:?}: {sent} bytes in, {back} out ({:.2}); retried {}, slow {}, crowded {}; cpu of the whole test {} ms, memory {:+} KiB",
+        SOURCES * ROUNDS,
+        back as f64 / sent as f64,
+        counted("retried"),
+        counted("slow"),
+        counted("crowded"),
+        cpu_ms() - cpu,
+        resident_kib() - memory
+    );
+    assert!(counted("retried") > 0.0);
+    // While it goes on, somebody with a certificate gets in.
+    let newcomer = scene.rogue("newcomer");
+    for (socket, packet) in sockets.iter().zip(&packets) {
+        socket.send_to(packet, victim).await.expect("sent");
+    }
+    let line = newcomer.dial(victim).await;
+    println!(
+        "a newcomer was in {:?} after a flood began",
+        line.connection.rtt()
+    );
+    drop(line);
+    scene.unharmed("a flood of first packets").await;
+    scene.still_works("a flood of first packets").await;
+}
+
+/// One with a certificate says HELLO all the time: refused above its rate, and its own problem.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn floods_of_hellos_and_connections_hurt_nobody() {
+    let mut scene = Scene::new().await;
+    let victim = scene.victim();
+    let rogue = scene.rogue("liar");
+    let begun = Instant::now();
+    let memory = resident_kib();
+    let mut open = VecDeque::new();
+    let mut refused = 0;
+    for _ in 0..400 {
+        match rogue.greet(victim.address(), &rogue.id).await {
+            Ok(line) => open.push_back(line),
+            Err(_) => refused += 1,
+        }
+    }
+    let alive = open.iter().filter(|line| !line.is_over()).count();
+    println!(
+        "400 HELLOs in {:?}: {refused} refused, {alive} connections left, memory {:+} KiB",
+        begun.elapsed(),
+        resident_kib() - memory
+    );
+    assert!(alive <= 4, "{alive} connections of one replica");
+
+    // Connections without HELLO end by themselves.
+    let silent = scene.rogue("silent");
+    let mut waiting = Vec::new();
+    for _ in 0..100 {
+        if let Ok(connection) = silent.connect(victim.address()).await {
+            waiting.push(connection);
+        }
+    }
+    for connection in &waiting {
+        let ended = timeout(LIMIT, connection.closed()).await;
+        assert!(ended.is_ok(), "a silent connection stays");
+    }
+    println!("{} silent connections ended", waiting.len());
+    drop(open);
+    scene.unharmed("HELLOs").await;
+    scene.still_works("HELLOs").await;
+}
+
+/// Streams that never end, or a byte at a time: let go of in time, and everything else goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_open_and_slow_streams_are_let_go() {
+    let mut scene = Scene::new().await;
+    let victim = scene.victim();
+    let rogue = scene.rogue("liar");
+    let line = rogue.dial(victim.address()).await;
+    let connection = line.connection.clone();
+    let memory = resident_kib();
+    let mut uni = Vec::new();
+    while let Ok(Ok(mut stream)) = timeout(Duration::from_millis(200), connection.open_uni()).await
+    {
+        // Begins like a frame of 256 KiB, and goes on for ever.
+        let _ = stream.write_all(b"GV\x01\x03").await;
+        uni.push(stream);
+    }
+    let mut bi = Vec::new();
+    while let Ok(Ok((mut send, receive))) =
+        timeout(Duration::from_millis(200), connection.open_bi()).await
+    {
+        let _ = send.write_all(b"GV").await;
+        bi.push((send, receive));
+    }
+    assert!(
+        uni.len() <= 64 && bi.len() <= 16,
+        "{} {}",
+        uni.len(),
+        bi.len()
+    );
+    println!(
+        "{} uni and {} bi streams open, memory {:+} KiB",
+        uni.len(),
+        bi.len(),
+        resident_kib() - memory
+    );
+    scene.unharmed("half-open streams").await;
+    // One that drips is ended as one that is silent.
+    let dripping = Instant::now();
+    let mut stream = uni.pop().expect("some are open");
+    while stream.write_all(&[0]).await.is_ok() {
+        assert!(dripping.elapsed() < LIMIT, "it may drip for ever");
+        sleep(Duration::from_millis(50)).await;
+    }
+    eventually("all are let go", || {
+        let broken = victim.sum("gossip_dropped_total", "stream_broken");
+        (broken >= 64.0).then_some(())
+    })
+    .await;
+    println!("let go after {:?}", dripping.elapsed());
+    drop((uni, bi));
+    // The same connection is of use again.
+    assert!(line.send(&super::chitchat::syn(CLUSTER, &[])).await);
+    drop(line);
+    scene.still_works("slow streams").await;
+}
+
+/// Processor time of this process in milliseconds.
+fn cpu_ms() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
+    let after = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    let ticks = |at: usize| fields[at].parse::<u64>().expect("a number");
+    // utime and stime, in ticks of 10 ms.
+    (ticks(11) + ticks(12)) * 10
+}
