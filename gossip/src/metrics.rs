@@ -37,6 +37,8 @@ pub struct Metrics {
     pub(crate) restarts: Counter,
     pub(crate) clock_drift: Gauge,
     pub(crate) certificate_expiry: Gauge,
+    pub(crate) authority_expiry: Gauge,
+    pub(crate) replaced: Family<Why, Counter>,
 }
 
 /// Labels of traffic: both from fixed sets.
@@ -203,6 +205,16 @@ impl Metrics {
             "Unix time at which this replica's certificate expires",
             all.certificate_expiry,
         );
+        registry.register(
+            "authority_expiry_seconds",
+            "Unix time at which the authority of this replica's certificate expires",
+            all.authority_expiry,
+        );
+        registry.register(
+            "connections_replaced",
+            "Connections ended because certificates, authorities or revocations changed, by reason",
+            all.replaced,
+        );
         metrics
     }
 
@@ -236,9 +248,13 @@ impl Metrics {
             .inc_by(entries as u64);
     }
 
-    pub(crate) fn expires(&self, at: SystemTime) {
-        let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        self.certificate_expiry.set(seconds as i64);
+    pub(crate) fn expires(&self, certificate: SystemTime, authority: SystemTime) {
+        let seconds = |at: SystemTime| {
+            let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+            since.as_secs() as i64
+        };
+        self.certificate_expiry.set(seconds(certificate));
+        self.authority_expiry.set(seconds(authority));
     }
 
     fn count(&self, direction: &'static str, plane: &'static str, bytes: usize) {

@@ -33,7 +33,7 @@ use crate::proxy::{Proxy, ProxyParts};
 use crate::shutdown::{Phase, Shutdown, ShutdownLimits};
 use crate::tenants::watch::Watch;
 use crate::tenants::{Gossiped, Keys};
-use crate::tls::Reloader;
+use crate::tls::{GossipFiles, Reloader};
 use crate::trace::Tracing;
 use crate::upstream::duty::Duty;
 use crate::upstream::facts::{Fact, Learned};
@@ -62,6 +62,7 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
     let listeners = bind(&config)?;
     let mut metrics = Metrics::new();
     let replica = config.replica_id().to_string();
+    let identity = GossipFiles::seen(&config);
     let agent = Arc::new(start_agent(&config, &replica, &listeners, &mut metrics).await?);
     // At once: a peer's snapshot may come before anything else.
     let heard = agent.evidence();
@@ -73,6 +74,9 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
     let mut reloader = Reloader::new(Arc::clone(&metrics));
     let tls = listener_tls(&config, &mut reloader)?;
     let reach = reach(&config, &mut reloader)?;
+    if let Some(identity) = identity {
+        identity.watch(&agent, &mut reloader);
+    }
     let hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
     let reloading = reloader.run(hangup, config.tls.refresh, phase.clone());
     shutdown.background().spawn(reloading);

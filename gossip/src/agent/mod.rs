@@ -38,7 +38,7 @@ use crate::dry_run::{AskError, DryRun, DryRunAnswer};
 use crate::error::{ChangeError, StartError};
 use crate::evidence::{Evidence, Heard, HeatReport, Record, Retraction};
 use crate::hlc::Stamp;
-use crate::identity::{self, Identity};
+use crate::identity::{self, Identity, IdentityError};
 use crate::load::LoadBoard;
 use crate::membership::{FactMap, Membership, fact, next_generation, unix_ms};
 use crate::metrics::Metrics;
@@ -97,7 +97,7 @@ impl Agent {
         metrics: Metrics,
     ) -> Result<Self, StartError> {
         config.check()?;
-        metrics.expires(identity.expires());
+        metrics.expires(identity.expires(), identity.authority_expires());
         let generation = next_generation(0);
         let replica = identity.replica().clone();
         let cluster = identity.cluster().clone();
@@ -382,6 +382,28 @@ impl Agent {
     /// say. Sorted by id.
     pub fn ready_peers(&self) -> Vec<ReplicaId> {
         self.core.ready_peers()
+    }
+
+    /// Takes another certificate, other roots or other revocations of this replica into use; false if
+    /// they are those in use. Call it from within the runtime; it never waits.
+    ///
+    /// New connections follow at once. Who is revoked is cut off at once, and leaves the view. Open
+    /// connections are replaced one after the other, each without a gap; those that rest on a root
+    /// that is trusted no more are cut off some seconds later.
+    ///
+    /// # Errors
+    /// [`IdentityError::Unproven`] if it is of another replica or cluster, or this is a cluster of
+    /// one; nothing has changed.
+    pub fn replace_identity(&self, identity: Identity) -> Result<bool, IdentityError> {
+        let Some(net) = &self.core.net else {
+            return Err(IdentityError::Unproven {
+                replica: self.core.replica.to_string(),
+                cluster: identity.cluster().to_string(),
+                problem: "this replica runs without certificates".to_owned(),
+            });
+        };
+        let planes: Arc<dyn Planes> = self.core.clone();
+        net.transport.replace_identity(&planes, identity)
     }
 
     /// Announces that this replica leaves, closes all connections and ends all tasks. Bounded by

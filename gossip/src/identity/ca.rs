@@ -1,14 +1,22 @@
-//! The cluster's own certificate authority: made once, then one leaf for each replica.
+//! The cluster's own certificate authority: one leaf for each replica, and the list of those revoked.
 //!
 //! Ed25519 throughout: short certificates of constant size, and signing needs no random numbers, so
 //! that simulated runs repeat.
+//!
+//! An authority is replaced by a second one beside it: replicas trust both for a while. The two
+//! differ in their full names, since a leaf and a list of revocations find their authority by name.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ED25519,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer,
+    DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair,
+    KeyUsagePurpose, PKCS_ED25519, PublicKeyData as _, RevokedCertParams, SerialNumber,
 };
 use time::{Duration, OffsetDateTime};
 
+use super::x509::{AUTHORITY_OF, CA, Certificate, Serial, certificates_in, with_key};
 use super::{IdentityError, check_label, replica_name};
 
 /// A certificate authority; whoever holds `key_pem` can admit replicas.
@@ -27,15 +35,57 @@ pub struct Leaf {
     pub key_pem: String,
 }
 
-/// Makes the authority of one cluster, valid for ten years.
+/// From when until when a certificate is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Term {
+    /// Not before.
+    pub from: SystemTime,
+    /// Not after.
+    pub until: SystemTime,
+}
+
+impl Term {
+    /// So many days from now, dated back 10 minutes: a replica whose clock is that much behind
+    /// accepts it at once.
+    #[must_use]
+    pub fn days(days: u16) -> Self {
+        let now = SystemTime::now();
+        Self {
+            from: now - BACKDATED,
+            until: now + Duration::days(days.into()),
+        }
+    }
+
+    fn apply(self, params: &mut CertificateParams) {
+        params.not_before = OffsetDateTime::from(self.from);
+        params.not_after = OffsetDateTime::from(self.until);
+    }
+}
+
+/// Makes an authority for a cluster, valid for ten years.
 ///
 /// # Errors
 /// [`IdentityError::Name`] if `cluster` is not a DNS label.
 pub fn create(cluster: &str) -> Result<Authority, IdentityError> {
+    create_for(cluster, Term::days(CA_DAYS))
+}
+
+/// [`create`] for another time.
+///
+/// # Errors
+/// As [`create`].
+pub fn create_for(cluster: &str, term: Term) -> Result<Authority, IdentityError> {
     check_label("cluster id", cluster)?;
     let key = KeyPair::generate_for(&PKCS_ED25519).map_err(unmade)?;
-    let mut params = valid_for(CA_DAYS);
+    let mut params = CertificateParams::default();
+    term.apply(&mut params);
     params.distinguished_name = named(&format!("{AUTHORITY_OF}{cluster}"));
+    // Any two authorities of one cluster must have different names; keys differ.
+    let id = key.der_bytes().iter().take(8);
+    let id: String = id.map(|byte| format!("{byte:02x}")).collect();
+    params
+        .distinguished_name
+        .push(DnType::OrganizationalUnitName, id);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let authority = CertifiedIssuer::self_signed(params, &key).map_err(unmade)?;
@@ -45,56 +95,78 @@ pub fn create(cluster: &str) -> Result<Authority, IdentityError> {
     })
 }
 
-/// The cluster that an authority was made for.
+/// The cluster that an authority was made for; of a bundle, the first one's.
 ///
 /// # Errors
 /// [`IdentityError::Pem`] if the certificate is none that [`create`] made.
 pub fn cluster_of(ca_cert_pem: &str) -> Result<String, IdentityError> {
-    let unusable = |problem: &str| IdentityError::Pem {
-        what: "the authority's certificate",
-        problem: problem.to_owned(),
-    };
-    let (_, pem) = x509_parser::pem::parse_x509_pem(ca_cert_pem.as_bytes())
-        .map_err(|error| unusable(&error.to_string()))?;
-    let certificate = pem
-        .parse_x509()
-        .map_err(|error| unusable(&error.to_string()))?;
-    let mut names = certificate.subject().iter_common_name();
-    names
-        .next()
-        .and_then(|name| name.as_str().ok())
-        .and_then(|name| name.strip_prefix(AUTHORITY_OF))
+    let all = certificates_in(CA, ca_cert_pem)?;
+    let cluster = all[0].1.authority_of();
+    cluster
         .map(str::to_owned)
-        .ok_or_else(|| {
-            unusable("it does not say for which cluster; make one with `grapevine ca init`")
+        .ok_or_else(|| IdentityError::Pem {
+            what: CA,
+            problem: "it does not say for which cluster; make one with `grapevine ca init`"
+                .to_owned(),
         })
 }
 
-/// Signs a certificate for one replica: [`LEAF_DAYS`] days, dated back 10 minutes so that a replica
-/// whose clock is a little behind accepts it at once.
+/// The one of a bundle's authorities whose key this is, as PEM.
 ///
 /// # Errors
-/// [`IdentityError::Name`] or [`IdentityError::Pem`] if an argument is unusable.
+/// [`IdentityError::Pem`] if there is none, or an argument is unusable.
+pub fn authority_with_key<'a>(bundle: &'a str, key_pem: &str) -> Result<&'a str, IdentityError> {
+    let key = key(key_pem)?;
+    with_key(bundle, key.der_bytes())?.ok_or_else(|| IdentityError::Pem {
+        what: "the authority's key",
+        problem: "it belongs to no authority in the CA file".to_owned(),
+    })
+}
+
+/// Signs a certificate for one replica, for [`LEAF_DAYS`] days.
+///
+/// # Errors
+/// As [`issue_for`].
 pub fn issue(
     ca_cert_pem: &str,
     ca_key_pem: &str,
     cluster: &str,
     replica: &str,
 ) -> Result<Leaf, IdentityError> {
+    issue_for(
+        ca_cert_pem,
+        ca_key_pem,
+        cluster,
+        replica,
+        Term::days(LEAF_DAYS),
+    )
+}
+
+/// Signs a certificate for one replica with a new key. Of several authorities in `ca_cert_pem` the
+/// one signs whose key is given. No leaf outlives its authority: the term ends with it at the latest.
+///
+/// # Errors
+/// [`IdentityError::Name`] or [`IdentityError::Pem`] if an argument is unusable.
+pub fn issue_for(
+    ca_cert_pem: &str,
+    ca_key_pem: &str,
+    cluster: &str,
+    replica: &str,
+    term: Term,
+) -> Result<Leaf, IdentityError> {
     check_label("cluster id", cluster)?;
     check_label("replica id", replica)?;
-    let pem = |what| {
-        move |error: rcgen::Error| IdentityError::Pem {
-            what,
-            problem: error.to_string(),
-        }
+    let cert = authority_with_key(ca_cert_pem, ca_key_pem)?;
+    let (_, authority) = &certificates_in(CA, cert)?[0];
+    let term = Term {
+        until: term.until.min(authority.until),
+        ..term
     };
-    let ca_key = KeyPair::from_pem(ca_key_pem).map_err(pem("the authority's key"))?;
-    let authority = Issuer::from_ca_cert_pem(ca_cert_pem, ca_key)
-        .map_err(pem("the authority's certificate"))?;
+    let issuer = issuer(cert, ca_key_pem)?;
 
     let key = KeyPair::generate_for(&PKCS_ED25519).map_err(unmade)?;
-    let mut params = valid_for(LEAF_DAYS);
+    let mut params = CertificateParams::default();
+    term.apply(&mut params);
     let names = [replica_name(replica, cluster), cluster.to_owned()];
     params.subject_alt_names = CertificateParams::new(names)
         .map_err(unmade)?
@@ -107,19 +179,67 @@ pub fn issue(
         ExtendedKeyUsagePurpose::ClientAuth,
     ];
     params.use_authority_key_identifier_extension = true;
-    let leaf = params.signed_by(&key, &authority).map_err(unmade)?;
+    let leaf = params.signed_by(&key, &issuer).map_err(unmade)?;
     Ok(Leaf {
         cert_pem: leaf.pem(),
         key_pem: key.serialize_pem(),
     })
 }
 
-fn valid_for(days: i64) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    let now = OffsetDateTime::now_utc();
-    params.not_before = now - BACKDATED;
-    params.not_after = now + Duration::days(days);
-    params
+/// Signs the list of revoked certificates (a CRL of RFC 5280) of one authority of a bundle.
+///
+/// `number` must rise from list to list; Unix seconds do. The list ends with its authority, so that
+/// nobody has to renew one that did not change.
+///
+/// # Errors
+/// [`IdentityError::Pem`] if an argument is unusable.
+pub fn revocations(
+    ca_cert_pem: &str,
+    ca_key_pem: &str,
+    revoked: &BTreeMap<Serial, SystemTime>,
+    number: u64,
+) -> Result<String, IdentityError> {
+    let cert = authority_with_key(ca_cert_pem, ca_key_pem)?;
+    let (_, authority) = &certificates_in(CA, cert)?[0];
+    let entry = |(serial, since): (&Serial, &SystemTime)| RevokedCertParams {
+        serial_number: SerialNumber::from_slice(serial.bytes()),
+        revocation_time: OffsetDateTime::from(*since),
+        reason_code: None,
+        invalidity_date: None,
+    };
+    let list = CertificateRevocationListParams {
+        this_update: OffsetDateTime::now_utc() - BACKDATED,
+        next_update: OffsetDateTime::from(authority.until),
+        crl_number: SerialNumber::from(number),
+        issuing_distribution_point: None,
+        revoked_certs: revoked.iter().map(entry).collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    let signed = list.signed_by(&issuer(cert, ca_key_pem)?).map_err(unmade)?;
+    signed.pem().map_err(unmade)
+}
+
+/// The certificate of a leaf's own PEM text.
+///
+/// # Errors
+/// [`IdentityError::Pem`] if there is none.
+pub fn leaf_of(cert_pem: &str) -> Result<Certificate, IdentityError> {
+    let mut all = certificates_in("the certificate file", cert_pem)?;
+    Ok(all.swap_remove(0).1)
+}
+
+fn issuer(cert_pem: &str, key_pem: &str) -> Result<Issuer<'static, KeyPair>, IdentityError> {
+    Issuer::from_ca_cert_pem(cert_pem, key(key_pem)?).map_err(|error| IdentityError::Pem {
+        what: "the authority's certificate",
+        problem: error.to_string(),
+    })
+}
+
+fn key(key_pem: &str) -> Result<KeyPair, IdentityError> {
+    KeyPair::from_pem(key_pem).map_err(|error| IdentityError::Pem {
+        what: "the authority's key",
+        problem: error.to_string(),
+    })
 }
 
 fn named(common_name: &str) -> DistinguishedName {
@@ -132,8 +252,10 @@ fn unmade(error: rcgen::Error) -> IdentityError {
     IdentityError::Make(error.to_string())
 }
 
-const AUTHORITY_OF: &str = "grapevine authority of ";
 /// Days that a replica's certificate is valid.
-pub const LEAF_DAYS: i64 = 90;
-const CA_DAYS: i64 = 3650;
+pub const LEAF_DAYS: u16 = 90;
+/// Days that an authority is valid.
+pub const CA_DAYS: u16 = 3650;
+/// How far clocks may differ: more than the five minutes that a host without time service drifts in
+/// weeks, less than anybody would notice at the other end.
 const BACKDATED: Duration = Duration::minutes(10);

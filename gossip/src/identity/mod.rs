@@ -5,39 +5,54 @@
 //! a seed's replica id before it answers.
 
 mod ca;
+mod expiry;
+#[cfg(test)]
+mod tests;
 mod tls;
+mod x509;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls::RootCertStore;
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
+};
+use rustls::{CertificateError, Error as TlsError};
+use time::OffsetDateTime;
 
 use crate::replica::ReplicaId;
 
-pub use ca::{Authority, LEAF_DAYS, Leaf, cluster_of, create, issue};
+pub use ca::{
+    Authority, CA_DAYS, LEAF_DAYS, Leaf, Term, authority_with_key, cluster_of, create, create_for,
+    issue, issue_for, leaf_of, revocations,
+};
+pub(crate) use expiry::{Reminders, Urgency};
 pub(crate) use tls::{certificate_names, client_config, endpoint_keys, server_config};
+pub use x509::{Certificate, Serial, certificates_in, revoked_in};
 
 /// What a replica proves about itself, checked as a whole when it is made.
 ///
-/// Invariant: the certificate is valid now, signed by the roots, names this replica and this cluster,
-/// and belongs to the key.
+/// Invariant: when it was made the certificate was valid, signed by the roots and not revoked; it names
+/// this replica and this cluster, and belongs to the key.
 #[derive(Clone)]
 pub struct Identity {
     cluster: Arc<str>,
     replica: ReplicaId,
+    authorities: Vec<CertificateDer<'static>>,
     roots: Arc<RootCertStore>,
+    revoked: Vec<CertificateRevocationListDer<'static>>,
     chain: Vec<CertificateDer<'static>>,
     key: Arc<PrivateKeyDer<'static>>,
     expires: SystemTime,
+    authority_expires: SystemTime,
 }
 
-/// The three PEM files of a replica: `--gossip-ca`, `--gossip-cert`, `--gossip-key`.
+/// The PEM files of a replica: `--gossip-ca`, `--gossip-cert`, `--gossip-key`, `--gossip-revoked`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PemFiles {
     /// Roots that sign every replica's certificate; several while one replaces the other.
@@ -46,6 +61,19 @@ pub struct PemFiles {
     pub cert: PathBuf,
     /// Its private key, PKCS#8.
     pub key: PathBuf,
+    /// Lists of revoked certificates (CRL), one for each root at most. None: nothing is revoked.
+    pub revoked: Option<PathBuf>,
+}
+
+/// What an open connection's certificate is worth under the roots and lists of now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Accepted; perhaps expired since, which ends no open connection.
+    Good,
+    /// On a list of revocations.
+    Revoked,
+    /// No root signed it.
+    Foreign,
 }
 
 /// Why certificates cannot be made or used; each message says what to do.
@@ -70,7 +98,7 @@ pub enum IdentityError {
     Pem { what: &'static str, problem: String },
     /// The certificate does not prove what the replica wants to claim.
     #[error(
-        "certificate is not valid for replica `{replica}` of cluster `{cluster}`: {problem}; issue one with `grapevine ca issue`"
+        "certificate is not valid for replica `{replica}` of cluster `{cluster}`: {problem}; issue one with `grapevine ca issue {replica} --force`"
     )]
     Unproven {
         replica: String,
@@ -97,16 +125,19 @@ impl Identity {
                 cause,
             })
         };
-        Self::from_pem(
+        let revoked = files.revoked.as_deref().map(read).transpose()?;
+        Self::assemble(
             cluster,
             replica,
             &read(&files.ca)?,
             &read(&files.cert)?,
             &read(&files.key)?,
+            revoked.as_deref(),
         )
     }
 
-    /// Makes an identity from PEM text and checks that it proves what it will claim.
+    /// Makes an identity from PEM text and checks that it proves what it will claim. `ca` may hold
+    /// several roots; the first certificate of `cert` is the leaf.
     ///
     /// # Errors
     /// [`IdentityError::Name`], [`IdentityError::Pem`], [`IdentityError::Unproven`] (expired, foreign,
@@ -118,16 +149,45 @@ impl Identity {
         cert: &str,
         key: &str,
     ) -> Result<Self, IdentityError> {
+        Self::assemble(cluster, replica, ca, cert, key, None)
+    }
+
+    /// The same with lists of revoked certificates (PEM), those of all roots in one text.
+    ///
+    /// # Errors
+    /// [`IdentityError::Pem`] if a list is damaged or forged, [`IdentityError::Unproven`] if this
+    /// replica's own certificate is on one.
+    pub fn revoking(mut self, lists: &str) -> Result<Self, IdentityError> {
+        self.revoked = x509::lists(lists)?;
+        for list in &self.revoked {
+            x509::check_list(list, &self.authorities)?;
+        }
+        self.check(UnixTime::now())?;
+        Ok(self)
+    }
+
+    fn assemble(
+        cluster: &str,
+        replica: &str,
+        ca: &str,
+        cert: &str,
+        key: &str,
+        revoked: Option<&str>,
+    ) -> Result<Self, IdentityError> {
         check_label("cluster id", cluster)?;
         let replica = replica_id(replica)?;
+        let authorities = certificates(x509::CA, ca)?;
         let mut roots = RootCertStore::empty();
-        for root in certificates("the CA file", ca)? {
-            roots.add(root).map_err(|error| IdentityError::Pem {
-                what: "the CA file",
-                problem: error.to_string(),
-            })?;
+        for root in &authorities {
+            roots
+                .add(root.clone())
+                .map_err(|error| IdentityError::Pem {
+                    what: x509::CA,
+                    problem: error.to_string(),
+                })?;
         }
-        let chain = certificates("the certificate file", cert)?;
+        let chain = certificates(CERT, cert)?;
+        let leaf = Certificate::read(CERT, &chain[0])?;
         let key =
             PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| IdentityError::Pem {
                 what: "the key file",
@@ -136,13 +196,21 @@ impl Identity {
         let identity = Self {
             cluster: cluster.into(),
             replica,
+            authority_expires: signer_expires(&leaf, &authorities)?,
+            authorities,
             roots: Arc::new(roots),
-            expires: expiry(&chain[0])?,
+            revoked: Vec::new(),
+            expires: leaf.until,
             chain,
             key: Arc::new(key),
         };
-        identity.check()?;
-        Ok(identity)
+        match revoked {
+            Some(lists) => identity.revoking(lists),
+            None => {
+                identity.check(UnixTime::now())?;
+                Ok(identity)
+            }
+        }
     }
 
     /// Replica id, unique in the cluster.
@@ -160,36 +228,88 @@ impl Identity {
         self.expires
     }
 
+    /// When the authority that signed the certificate ends; no leaf of it outlives it.
+    pub fn authority_expires(&self) -> SystemTime {
+        self.authority_expires
+    }
+
+    /// Whether the other one presents the same certificate and trusts the same roots and lists.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.chain == other.chain
+            && self.authorities == other.authorities
+            && self.revoked == other.revoked
+    }
+
+    /// What the certificate of an open connection is worth now. Its time is left out: the handshake
+    /// looked at it, and nobody should lose all peers in the minute in which certificates end.
+    pub(crate) fn judge(&self, chain: &[CertificateDer<'_>]) -> Standing {
+        let Some((leaf, rest)) = chain.split_first() else {
+            return Standing::Foreign;
+        };
+        let Ok(facts) = Certificate::read(CERT, leaf) else {
+            return Standing::Foreign;
+        };
+        let within = SystemTime::now().max(facts.from).min(facts.until);
+        let within =
+            UnixTime::since_unix_epoch(within.duration_since(UNIX_EPOCH).unwrap_or_default());
+        let Ok(name) = ServerName::try_from(self.cluster.to_string()) else {
+            return Standing::Foreign;
+        };
+        let verified = tls::verifier(self)
+            .map(|verifier| verifier.verify_server_cert(leaf, rest, &name, &[], within));
+        match verified {
+            Ok(Ok(_)) => Standing::Good,
+            Ok(Err(TlsError::InvalidCertificate(CertificateError::Revoked))) => Standing::Revoked,
+            _ => Standing::Foreign,
+        }
+    }
+
     /// The checks that a peer will make, made at home first, where the message reaches the operator.
-    fn check(&self) -> Result<(), IdentityError> {
+    fn check(&self, now: UnixTime) -> Result<(), IdentityError> {
         let unproven = |problem: String| IdentityError::Unproven {
             replica: self.replica.to_string(),
             cluster: self.cluster.to_string(),
             problem,
         };
-        let verifier =
-            WebPkiServerVerifier::builder_with_provider(self.roots.clone(), tls::provider())
-                .build()
-                .map_err(|error| unproven(error.to_string()))?;
+        let verifier = tls::verifier(self)?;
         for name in [
             replica_name(self.replica.as_str(), &self.cluster),
             self.cluster.to_string(),
         ] {
             let name = ServerName::try_from(name).expect("labels were checked");
             verifier
-                .verify_server_cert(
-                    &self.chain[0],
-                    &self.chain[1..],
-                    &name,
-                    &[],
-                    UnixTime::now(),
-                )
-                .map_err(|error| unproven(error.to_string()))?;
+                .verify_server_cert(&self.chain[0], &self.chain[1..], &name, &[], now)
+                .map_err(|error| unproven(explain(&error)))?;
         }
         // Building both sides' configurations proves that the key belongs to the certificate.
         server_config(self)?;
         client_config(self)?;
         Ok(())
+    }
+}
+
+/// What an operator can do something with; the library speaks of seconds since 1970.
+fn explain(error: &TlsError) -> String {
+    let date = |time: UnixTime| {
+        let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        OffsetDateTime::from_unix_timestamp(seconds).map_or_else(
+            |_| "?".to_owned(),
+            |time| format!("{} {} UTC", time.date(), time.time()),
+        )
+    };
+    match error {
+        TlsError::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. }) => {
+            format!("it expired on {}", date(*not_after))
+        }
+        TlsError::InvalidCertificate(CertificateError::NotValidYetContext { time, not_before }) => {
+            format!(
+                "it begins on {}, and this machine's clock says {}: set the clock",
+                date(*not_before),
+                date(*time)
+            )
+        }
+        TlsError::InvalidCertificate(CertificateError::Revoked) => "it was revoked".to_owned(),
+        error => error.to_string(),
     }
 }
 
@@ -253,93 +373,19 @@ fn certificates(
     Ok(found)
 }
 
-fn expiry(leaf: &CertificateDer<'_>) -> Result<SystemTime, IdentityError> {
-    let (_, parsed) =
-        x509_parser::parse_x509_certificate(leaf).map_err(|error| IdentityError::Pem {
-            what: "the certificate file",
-            problem: error.to_string(),
-        })?;
-    let seconds = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
-    Ok(UNIX_EPOCH + Duration::from_secs(seconds))
+/// The end of the authority that signed the leaf; the earliest end if none did, which is refused later.
+fn signer_expires(
+    leaf: &Certificate,
+    authorities: &[CertificateDer<'_>],
+) -> Result<SystemTime, IdentityError> {
+    let read = |der: &CertificateDer<'_>| Certificate::read(x509::CA, der);
+    let all: Vec<_> = authorities.iter().map(read).collect::<Result<_, _>>()?;
+    let signer = all.iter().find(|root| root.subject == leaf.issuer);
+    let ends = signer.map_or_else(
+        || all.iter().map(|root| root.until).min(),
+        |root| Some(root.until),
+    );
+    Ok(ends.expect("a CA file holds at least one certificate"))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pair(cluster: &str, replica: &str) -> (Authority, Leaf) {
-        let authority = create(cluster).expect("authority");
-        let leaf = issue(&authority.cert_pem, &authority.key_pem, cluster, replica).expect("leaf");
-        (authority, leaf)
-    }
-
-    #[test]
-    fn a_leaf_is_an_identity_for_ninety_days() {
-        let (authority, leaf) = pair("demo", "r1");
-        let identity = Identity::from_pem(
-            "demo",
-            "r1",
-            &authority.cert_pem,
-            &leaf.cert_pem,
-            &leaf.key_pem,
-        )
-        .expect("identity");
-        let left = identity
-            .expires()
-            .duration_since(SystemTime::now())
-            .expect("future")
-            .as_secs();
-        assert!((89 * 86_400..=90 * 86_400).contains(&left), "{left}");
-        assert!(!format!("{identity:?}").contains("key"));
-    }
-
-    #[test]
-    fn what_a_peer_would_refuse_is_refused_at_home() {
-        let (authority, leaf) = pair("demo", "r1");
-        let (other, stranger) = pair("demo", "r1");
-        let make = |cluster, replica, ca: &str, cert: &str, key: &str| {
-            Identity::from_pem(cluster, replica, ca, cert, key)
-                .expect_err("refused")
-                .to_string()
-        };
-        let ca = &authority.cert_pem;
-        assert!(make("demo", "r2", ca, &leaf.cert_pem, &leaf.key_pem).contains("r2"));
-        assert!(make("prod", "r1", ca, &leaf.cert_pem, &leaf.key_pem).contains("prod"));
-        assert!(
-            make("demo", "r1", &other.cert_pem, &leaf.cert_pem, &leaf.key_pem)
-                .contains("invalid peer certificate")
-        );
-        assert!(make("demo", "r1", ca, &leaf.cert_pem, &stranger.key_pem).contains("together"));
-        assert!(make("demo", "r1", ca, "no pem", &leaf.key_pem).contains("no certificate"));
-        assert!(make("demo", "r1", ca, &leaf.cert_pem, "no pem").contains("key file"));
-        assert!(make("De mo", "r1", ca, &leaf.cert_pem, &leaf.key_pem).contains("DNS"));
-    }
-
-    #[test]
-    fn a_missing_file_is_named_with_the_command_that_makes_it() {
-        let missing = PathBuf::from("/nonexistent/ca.pem");
-        let files = PemFiles {
-            ca: missing.clone(),
-            cert: missing.clone(),
-            key: missing,
-        };
-        let error = Identity::load("demo", "r1", &files)
-            .expect_err("missing")
-            .to_string();
-        assert!(
-            error.contains("/nonexistent/ca.pem") && error.contains("grapevine ca init"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn a_certificate_proves_its_own_names_only() {
-        let (_, leaf) = pair("demo", "r1");
-        let leaf = certificates("leaf", &leaf.cert_pem).expect("pem");
-        let proves = |replica, cluster| certificate_names(&leaf[0], replica, cluster);
-        assert!(proves("r1", "demo"));
-        assert!(!proves("r2", "demo"));
-        assert!(!proves("r1", "prod"));
-        assert!(!proves("not a label", "demo"));
-    }
-}
+const CERT: &str = "the certificate file";

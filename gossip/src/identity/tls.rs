@@ -1,16 +1,18 @@
 //! TLS and QUIC configurations of an identity, and the check of a peer's claimed name.
 //!
-//! TLS 1.3 only, no early data (it could be replayed), both sides present a certificate. The provider
-//! is passed explicitly: with two in one binary rustls cannot choose a default.
+//! TLS 1.3 only, no early data (it could be replayed), no resumed sessions: both sides present a
+//! certificate each time. The provider is passed explicitly: with two in one binary rustls cannot
+//! choose a default.
 
 use std::sync::Arc;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::HashedConnectionIdGenerator;
 use ring::hmac;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring as ring_provider};
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::version::TLS13;
 
 use super::{Identity, IdentityError, replica_name};
@@ -37,6 +39,10 @@ impl EndpointKeys {
 }
 
 /// Derives both keys from the private key of the certificate.
+///
+/// They stay for the life of the endpoint, also when the certificate is replaced: its connections go
+/// on under them. After the next restart they come from the new key, so that peers notice that one
+/// restart by the new HELLO or the idle timeout.
 pub(crate) fn endpoint_keys(identity: &Identity) -> EndpointKeys {
     let root = hmac::Key::new(hmac::HMAC_SHA256, identity.key.secret_der());
     let reset = hmac::sign(&root, b"grapevine stateless reset");
@@ -54,6 +60,8 @@ pub(crate) fn endpoint_keys(identity: &Identity) -> EndpointKeys {
 /// The listening side: demands a certificate signed by the roots.
 pub(crate) fn server_config(identity: &Identity) -> Result<quinn::ServerConfig, IdentityError> {
     let verifier = WebPkiClientVerifier::builder_with_provider(identity.roots.clone(), provider())
+        .with_crls(identity.revoked.iter().cloned())
+        .allow_unknown_revocation_status()
         .build()
         .map_err(|error| IdentityError::Mismatch(error.to_string()))?;
     let mut tls = rustls::ServerConfig::builder_with_provider(provider())
@@ -63,6 +71,9 @@ pub(crate) fn server_config(identity: &Identity) -> Result<quinn::ServerConfig, 
         .with_single_cert(identity.chain.clone(), identity.key.clone_key())
         .map_err(mismatch)?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
+    // A resumed session shows no certificate: its peer would stay in after expiry or revocation.
+    tls.session_storage = Arc::new(NoServerSessionStorage {});
+    tls.send_tls13_tickets = 0;
     let quic = QuicServerConfig::try_from(tls)
         .map_err(|error| IdentityError::Mismatch(error.to_string()))?;
     Ok(quinn::ServerConfig::with_crypto(Arc::new(quic)))
@@ -73,13 +84,24 @@ pub(crate) fn client_config(identity: &Identity) -> Result<quinn::ClientConfig, 
     let mut tls = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .map_err(mismatch)?
-        .with_root_certificates(identity.roots.clone())
+        .with_webpki_verifier(verifier(identity)?)
         .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())
         .map_err(mismatch)?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.resumption = Resumption::disabled();
     let quic = QuicClientConfig::try_from(tls)
         .map_err(|error| IdentityError::Mismatch(error.to_string()))?;
     Ok(quinn::ClientConfig::new(Arc::new(quic)))
+}
+
+/// Checks a peer's certificate against roots and lists of revocations. A root without a list revokes
+/// nobody: a new authority has none until its first revocation.
+pub(super) fn verifier(identity: &Identity) -> Result<Arc<WebPkiServerVerifier>, IdentityError> {
+    WebPkiServerVerifier::builder_with_provider(identity.roots.clone(), provider())
+        .with_crls(identity.revoked.iter().cloned())
+        .allow_unknown_revocation_status()
+        .build()
+        .map_err(|error| IdentityError::Mismatch(error.to_string()))
 }
 
 /// True if the certificate names `replica` of `cluster`. The signature was checked in the handshake.

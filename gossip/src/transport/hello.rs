@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use quinn::{Connection, ConnectionError};
-use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 
 use super::stream::{read_frame, write_all};
@@ -95,7 +94,7 @@ pub(super) async fn dial(
     let attempt = async {
         let connecting = shared
             .endpoint
-            .connect(address, &name)
+            .connect_with(shared.identity.client(), address, &name)
             .map_err(|error| DialError::Local(error.to_string()))?;
         let connection = connecting.await.map_err(|error| explain(&error, shared))?;
         match greet(shared, &connection, address).await {
@@ -274,14 +273,8 @@ fn hints(shared: &Shared) -> Vec<PeerHint> {
 
 /// True if the certificate of the connection names `replica`.
 fn proves(shared: &Shared, connection: &Connection, replica: &ReplicaId) -> bool {
-    let Some(chain) = connection.peer_identity() else {
-        return false;
-    };
-    let Ok(chain) = chain.downcast::<Vec<CertificateDer<'static>>>() else {
-        return false;
-    };
     let cluster = shared.identity.cluster();
-    chain
+    super::credentials::chain(connection)
         .first()
         .is_some_and(|leaf| certificate_names(leaf, replica.as_str(), cluster))
 }
@@ -306,6 +299,8 @@ fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
             Some(NO_APPLICATION_PROTOCOL) => {
                 DialError::NotGrapevine("it does not speak grapevine/1".into())
             }
+            Some(CERTIFICATE_REVOKED) => DialError::Refused("it was revoked".into()),
+            Some(CERTIFICATE_EXPIRED) => DialError::Refused(EXPIRED_THERE.into()),
             Some(_) => DialError::Refused(told.to_string()),
             None => DialError::Closed(told.to_string()),
         },
@@ -314,6 +309,7 @@ fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
                 DialError::OtherCluster(shared.identity.cluster().to_string())
             }
             Some(Close::WrongName) => DialError::Refused("it does not name this replica".into()),
+            Some(Close::Revoked) => DialError::Refused("it was revoked".into()),
             Some(close) => DialError::Closed(format!("{close:?}")),
             None => DialError::NotGrapevine(told.to_string()),
         },
@@ -326,6 +322,11 @@ fn alert(code: u64) -> Option<u64> {
     (0x100..0x200).contains(&code).then(|| code - 0x100)
 }
 
+const CERTIFICATE_REVOKED: u64 = 44;
+/// Also for one that has not begun: TLS has one alert for both (RFC 8446, 6.2).
+const CERTIFICATE_EXPIRED: u64 = 45;
+const EXPIRED_THERE: &str =
+    "by its clock it has expired or not begun: compare the clocks, or run `grapevine ca issue`";
 const NO_APPLICATION_PROTOCOL: u64 = 120;
 
 /// Logs a failed attempt once a minute, loudly if an operator must act.

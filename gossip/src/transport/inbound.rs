@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::handshakes::{Doorstep, Turn};
 use super::stream::{StreamError, read_all, read_frame, write_all};
-use super::{Planes, Shared, hello, limits, now, peer};
+use super::{Planes, Shared, credentials, hello, limits, now, peer};
 use crate::firewall::{Lane, MESSAGE_BYTES_MAX, Member, Reason, Refused};
 use crate::frame::{FRAME_BYTES_MAX, FrameError};
 use crate::wire::{self, Message, Received};
@@ -81,6 +81,9 @@ async fn serve(
     }
     peer::meet(&shared, &planes, &member);
     shared.peers().accepted(&member.id, &connection);
+    if !credentials::is_late(&shared, &connection) {
+        peer::shown(&shared, &member.id, &connection);
+    }
     read(&shared, &planes, &member, &connection).await;
     shared.peers().ended(&member.id);
 }

@@ -43,7 +43,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// Assumed before the first measurement; the library's 333 ms make a lost first packet expensive.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How long a connection lasts at least before it is replaced by another one under new certificates.
+pub(super) const RENEW_PAUSE: Duration = Duration::from_secs(1);
 
 /// From the first packet to the peer's HELLO-ACK. QUIC alone would wait for the idle timeout.
 pub(super) const CONNECT: Duration = Duration::from_secs(1);

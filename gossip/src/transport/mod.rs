@@ -17,12 +17,14 @@
 //! task of each peer (`peer.rs`) owns its connection; one unreachable peer slows nobody else.
 
 mod alarm;
+mod credentials;
 mod handshakes;
 mod hello;
 mod inbound;
 mod limits;
 mod network;
 mod peer;
+mod reminders;
 mod seeds;
 mod stream;
 #[cfg(test)]
@@ -42,13 +44,14 @@ use crate::config::GossipConfig;
 use crate::error::StartError;
 use crate::firewall::{Firewall, Member, Reason, Refused};
 use crate::frame::Header;
-use crate::identity::{self, Identity};
+use crate::identity::{self, Identity, IdentityError};
 use crate::load::LoadFrame;
 use crate::metrics::{Metrics, Why};
 use crate::replica::ReplicaId;
 use crate::wire::{self, Message, Received};
 
 use alarm::Alarms;
+use credentials::Credentials;
 pub(crate) use limits::DATAGRAM_FRAME_MAX;
 pub use network::{Network, SystemNetwork};
 use peer::Peers;
@@ -81,7 +84,7 @@ pub(crate) struct Transport {
 }
 
 struct Shared {
-    identity: Identity,
+    identity: Credentials,
     own: ReplicaId,
     release: String,
     network: Arc<dyn Network>,
@@ -119,18 +122,13 @@ impl Transport {
         let mut endpoint_config = EndpointConfig::new(keys.reset.clone());
         endpoint_config.cid_generator(move || Box::new(keys.connection_ids()));
         endpoint_config.rng_seed(network.seed());
-        let mut server = identity::server_config(&identity)?;
-        server.transport_config(limits::quic()).migration(false);
-        let mut client = identity::client_config(&identity)?;
-        client.transport_config(limits::quic());
-        let mut endpoint = Endpoint::new_with_abstract_socket(
+        let endpoint = Endpoint::new_with_abstract_socket(
             endpoint_config,
-            Some(server),
+            Some(credentials::server(&identity)?),
             socket,
             Arc::new(TokioRuntime),
         )
         .map_err(bind)?;
-        endpoint.set_default_client_config(client);
 
         let own = identity.replica().clone();
         let member = Member {
@@ -141,7 +139,7 @@ impl Transport {
         Ok(Self {
             shared: Arc::new(Shared {
                 firewall: Mutex::new(Firewall::new(identity.cluster(), member)),
-                identity,
+                identity: Credentials::new(identity)?,
                 own,
                 release: config.facts.version.clone(),
                 network,
@@ -164,6 +162,7 @@ impl Transport {
         shared
             .tracker
             .spawn(inbound::accept(shared.clone(), planes.clone()));
+        self.spawn(reminders::remind(shared.clone()));
         for seed in seeds {
             shared
                 .tracker
@@ -294,6 +293,19 @@ impl Transport {
         self.shared.peers().close_links(Close::Renewed);
     }
 
+    /// Takes another certificate, other roots or other revocations into use; false if they are those
+    /// in use. Connections follow by and by.
+    ///
+    /// # Errors
+    /// It is the identity of another replica or cluster; nothing has changed.
+    pub(crate) fn replace_identity(
+        &self,
+        planes: &Arc<dyn Planes>,
+        identity: Identity,
+    ) -> Result<bool, IdentityError> {
+        credentials::replace(&self.shared, planes, identity)
+    }
+
     /// Runs a task until it ends or the transport closes.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.shared.stop.clone();
@@ -384,6 +396,7 @@ enum Close {
     NoHello,
     Crowded,
     Outdated,
+    Revoked,
 }
 
 impl Close {
@@ -393,7 +406,8 @@ impl Close {
 
     fn from_code(code: VarInt) -> Option<Self> {
         use Close::{
-            Banned, Crowded, Done, Leaving, NoHello, OtherCluster, Outdated, Renewed, WrongName,
+            Banned, Crowded, Done, Leaving, NoHello, OtherCluster, Outdated, Renewed, Revoked,
+            WrongName,
         };
         [
             Done,
@@ -405,6 +419,7 @@ impl Close {
             NoHello,
             Crowded,
             Outdated,
+            Revoked,
         ]
         .into_iter()
         .find(|close| close.code() == code)

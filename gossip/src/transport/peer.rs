@@ -2,20 +2,20 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use quinn::{Connection, SendDatagramError};
+use quinn::{Connection, ConnectionError, SendDatagramError};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::hello::{self, DialError, Dialled};
 use super::stream::{StreamError, read_frame, send_uni, write_all};
-use super::{Close, DATAGRAM_FRAME_MAX, Planes, Shared, limits};
+use super::{Close, DATAGRAM_FRAME_MAX, Planes, Shared, credentials, limits};
 use crate::firewall::{Member, Reason};
 use crate::frame::FrameError;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Why};
 use crate::replica::ReplicaId;
 use crate::wire::{self, Message, PeerHint, Received};
 
@@ -68,6 +68,8 @@ pub(super) struct Peer {
     bulletin: mpsc::Sender<(&'static str, Bytes)>,
     link: Option<(u64, Connection)>,
     wake: Arc<Notify>,
+    /// Its connection should get a successor.
+    renew: Arc<Notify>,
     stop: CancellationToken,
 }
 
@@ -125,6 +127,12 @@ impl Peers {
             .link
             .as_ref()
             .map(|(_, connection)| connection.clone())
+    }
+
+    /// The open connections that this replica dialled.
+    pub(super) fn links(&self) -> Vec<(ReplicaId, Connection)> {
+        let link = |(id, peer): (&ReplicaId, &Peer)| Some((id.clone(), peer.link.clone()?.1));
+        self.by_id.iter().filter_map(link).collect()
     }
 
     /// Connected peers, as hints for others.
@@ -197,6 +205,25 @@ impl Peers {
         }
     }
 
+    /// All open connections of each peer, in both directions.
+    pub(super) fn open(&self) -> HashMap<ReplicaId, Vec<Connection>> {
+        let mut open: HashMap<_, Vec<_>> = self.accepted.clone();
+        for (id, connection) in self.links() {
+            open.entry(id).or_default().push(connection);
+        }
+        for connections in open.values_mut() {
+            connections.retain(|connection| connection.close_reason().is_none());
+        }
+        open
+    }
+
+    /// Has the connection to a peer replaced, without a gap.
+    pub(super) fn renew(&self, id: &ReplicaId) {
+        if let Some(peer) = self.by_id.get(id) {
+            peer.renew.notify_one();
+        }
+    }
+
     /// Ends the dialled connections; their tasks dial again at once.
     pub(super) fn close_links(&self, close: Close) {
         for (_, connection) in self.by_id.values().filter_map(|peer| peer.link.as_ref()) {
@@ -231,6 +258,7 @@ impl Peers {
             bulletin,
             link: None,
             wake: Arc::default(),
+            renew: Arc::default(),
             stop: CancellationToken::new(),
         };
         self.by_id.insert(id.clone(), peer.clone());
@@ -303,6 +331,19 @@ pub(super) fn meet(shared: &Arc<Shared>, planes: &Arc<dyn Planes>, member: &Memb
         peers.remove(&member.id);
     }
     dial(&mut peers, shared, planes, &member.id, member.address, true);
+}
+
+/// A peer dialled us and showed a certificate. If that of our connection to it is another one, it was
+/// replaced: ours should show the new one too, while both are accepted.
+pub(super) fn shown(shared: &Shared, id: &ReplicaId, accepted: &Connection) {
+    let peers = shared.peers();
+    let dialled = peers.connection(id);
+    let is_other = dialled.is_some_and(|dialled| {
+        credentials::chain(&dialled).first() != credentials::chain(accepted).first()
+    });
+    if is_other {
+        peers.renew(id);
+    }
 }
 
 /// Somebody said that a replica is there: dial it, unless it is known already.
@@ -423,22 +464,20 @@ impl Task {
                 self.shared.metrics.dropped("link_lost");
             }
         }
-        let link = (member.generation, connection.clone());
-        self.shared
-            .peers()
-            .set_link(&self.id, self.peer.task, Some(link));
+        self.take(&connection, &member);
         hello::learn(&self.shared, &self.planes, &member, &hints);
         tracing::info!(replica = %self.id, address = %self.peer.address, "connected");
         self.planes.linked(&member);
+        let current = Mutex::new(connection);
         let lanes = async {
             tokio::join!(
-                self.drain(&connection, &mut waiting.urgent),
-                self.drain(&connection, &mut waiting.evidence),
-                self.drain(&connection, &mut waiting.bulletin)
+                self.drain(&current, &mut waiting.urgent),
+                self.drain(&current, &mut waiting.evidence),
+                self.drain(&current, &mut waiting.bulletin)
             );
         };
         let closed = tokio::select! {
-            closed = connection.closed() => closed,
+            closed = self.renewed_until_closed(&current, member) => closed,
             // Not before this task ends: it holds the other ends itself.
             () = lanes => return,
         };
@@ -446,15 +485,78 @@ impl Task {
         tracing::info!(replica = %self.id, address = %self.peer.address, reason = %closed, "connection ended");
     }
 
+    /// Enters a connection as the link to the peer.
+    fn take(&self, connection: &Connection, member: &Member) {
+        let link = (member.generation, connection.clone());
+        let mut peers = self.shared.peers();
+        peers.set_link(&self.id, self.peer.task, Some(link));
+        drop(peers);
+        credentials::is_late(&self.shared, connection);
+    }
+
+    /// Waits for the connection's end; meanwhile gives it successors when it should have one.
+    async fn renewed_until_closed(
+        &self,
+        current: &Mutex<Connection>,
+        mut member: Member,
+    ) -> ConnectionError {
+        loop {
+            let connection = read(current);
+            let Dialled {
+                connection: fresh,
+                member: again,
+                ..
+            } = tokio::select! {
+                closed = connection.closed() => return closed,
+                dialled = self.successor() => dialled,
+            };
+            self.take(&fresh, &again);
+            *current.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
+            let reason = "renewed";
+            let replaced = &self.shared.metrics.replaced;
+            replaced.get_or_create(&Why { reason }).inc();
+            tracing::info!(replica = %self.id, "connection replaced, with the certificates of now");
+            if again.generation != member.generation {
+                self.planes.linked(&again);
+            }
+            member = again;
+            let stop = self.shared.stop.clone();
+            self.shared.tracker.spawn(async move {
+                // Messages and answers on their way still arrive.
+                stop.run_until_cancelled(sleep(limits::REQUEST)).await;
+                connection.close(Close::Renewed.code(), b"");
+            });
+        }
+    }
+
+    /// Waits until the connection should be replaced, and dials until that succeeds.
+    async fn successor(&self) -> Dialled {
+        // Whoever asks for it again and again, each one lasts a while.
+        sleep(limits::RENEW_PAUSE).await;
+        self.peer.renew.notified().await;
+        loop {
+            match hello::dial(&self.shared, self.peer.address, Some(&self.id)).await {
+                Ok(dialled) => return dialled,
+                Err(error) => self.failed(&error, true),
+            }
+            sleep(limits::PAUSE_MAX.mul_f64(0.5 + rand::random::<f64>())).await;
+        }
+    }
+
     /// Sends one lane, one message after the other.
-    async fn drain(&self, connection: &Connection, lane: &mut Lane) {
+    async fn drain(&self, connection: &Mutex<Connection>, lane: &mut Lane) {
         while let Some((plane, bytes)) = lane.recv().await {
-            match send_uni(connection, &bytes).await {
+            match send_uni(&read(connection), &bytes).await {
                 Ok(()) => self.shared.metrics.sent(plane, bytes.len()),
                 Err(_) => self.shared.metrics.dropped("stream_broken"),
             }
         }
     }
+}
+
+fn read(connection: &Mutex<Connection>) -> Connection {
+    let connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+    connection.clone()
 }
 
 /// Sends one request on a bi stream and reads the answer to its end. An answer that no honest peer

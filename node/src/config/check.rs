@@ -77,6 +77,12 @@ fn gossip(config: &Config, checks: &mut Checks<'_>) {
             checks.refuse_if(true, "gossip", key, "missing; ca, cert and key go together");
         }
     }
+    checks.refuse_if(
+        set == 0 && gossip.revoked.is_some(),
+        "gossip",
+        "revoked",
+        "a list of revoked certificates needs certificates: set gossip.ca, gossip.cert and gossip.key",
+    );
     let replica = config.replica_id();
     let make = format!(
         "run `grapevine ca init` once and `grapevine ca issue {replica}` for this replica, then \

@@ -57,6 +57,11 @@ section! {
         cert: Option<PathBuf> = None, flag "gossip-cert" Text;
         /// Private key of this replica (PEM), readable by this process only.
         key: Option<PathBuf> = None, flag "gossip-key" Text;
+        /// Certificates that are accepted no more (PEM), written by `grapevine ca revoke`. Unset: none.
+        ///
+        /// This file and the three above are read again on SIGHUP and when they change, as often as
+        /// `tls.refresh` says. What cannot be used is reported, and the old stays.
+        revoked: Option<PathBuf> = None, flag "gossip-revoked" Text;
     }
 }
 

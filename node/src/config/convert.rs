@@ -157,6 +157,7 @@ impl GossipSettings {
             ca: self.ca.clone()?,
             cert: self.cert.clone()?,
             key: self.key.clone()?,
+            revoked: self.revoked.clone(),
         })
     }
 }

@@ -22,7 +22,7 @@ section! {
         ///
         /// False: they are served, but a certificate that is shown must be good.
         client_cert_required: bool = true;
-        /// How often the files of certificates and keys are looked at, also those of `[workers]`.
+        /// How often the files of certificates and keys are looked at, also those of `[workers]` and `[gossip]`.
         ///
         /// Higher: a new certificate is used later, unless SIGHUP says so.
         refresh: Duration = secs(10), in ms(100)..=24 * HOUR;

@@ -10,7 +10,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::metrics::ResultLabels;
 
-/// Which files: `listener`, `workers` or `worker_keys`.
+/// Which files: `listener`, `workers`, `worker_keys` or `gossip`.
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct FilesLabels {
     /// Stable metric label.

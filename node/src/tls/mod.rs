@@ -1,12 +1,14 @@
 //! What TLS with clients and TLS with workers share: files, their reload, and what is counted of them.
 //!
 //! The data port's side is in `listener/tls.rs`, the workers' in `upstream/tls.rs`. TLS between replicas
-//! belongs to gossip, with certificates of its own.
+//! belongs to gossip, with certificates of its own; only their files are watched here (`gossip.rs`).
 
+mod gossip;
 mod metrics;
 mod pem;
 mod reload;
 
+pub use gossip::GossipFiles;
 pub use metrics::TlsMetrics;
 pub use pem::{FileError, KeyPair, Roots, read_key_pair, read_roots, read_secret, system_roots};
 pub use reload::{Files, Reloader};

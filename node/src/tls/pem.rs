@@ -36,6 +36,9 @@ pub enum FileError {
          set workers.ca, install the package ca-certificates, or set the variable SSL_CERT_FILE"
     )]
     NoSystemRoots { problem: String },
+    /// The certificates between replicas do not prove what they should.
+    #[error(transparent)]
+    Identity(#[from] grapevine_gossip::IdentityError),
 }
 
 /// Authorities that sign the other side's certificates.

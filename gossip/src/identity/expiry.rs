@@ -1,0 +1,135 @@
+//! When to remind of certificates that end. Pure: times are arguments.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+/// How near an end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Urgency {
+    /// At most 30 days.
+    Month,
+    /// At most 14 days.
+    Fortnight,
+    /// At most 7 days.
+    Week,
+    /// At most a day.
+    Day,
+    /// It has ended.
+    Expired,
+}
+
+impl Urgency {
+    /// `None` while there is more than a month.
+    pub(crate) fn of(end: SystemTime, now: SystemTime) -> Option<Self> {
+        let left = end.duration_since(now).unwrap_or_default();
+        if left.is_zero() {
+            return Some(Self::Expired);
+        }
+        let steps = [
+            (1, Self::Day),
+            (7, Self::Week),
+            (14, Self::Fortnight),
+            (30, Self::Month),
+        ];
+        let step = steps.into_iter().find(|(days, _)| left <= DAY * *days);
+        step.map(|(_, urgency)| urgency)
+    }
+}
+
+/// Remembers what was said of which certificate: a line when it comes nearer its end (30, 14, 7 and 1
+/// days, the end itself), and one each day in the last week and after.
+#[derive(Debug, Default)]
+pub(crate) struct Reminders {
+    said: HashMap<String, Said>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Said {
+    end: SystemTime,
+    urgency: Urgency,
+    at: SystemTime,
+}
+
+impl Reminders {
+    /// How urgent a line about `subject` is that is due now, if one is. Another end is another
+    /// certificate. Remembers at most [`SUBJECTS`]; the rest is not reminded of.
+    pub(crate) fn due(
+        &mut self,
+        subject: &str,
+        end: SystemTime,
+        now: SystemTime,
+    ) -> Option<Urgency> {
+        let Some(urgency) = Urgency::of(end, now) else {
+            self.said.remove(subject);
+            return None;
+        };
+        let is_silent = self.said.get(subject).is_some_and(|said| {
+            // A clock that was set back is no reason to be silent for ever.
+            let lately = now.duration_since(said.at).is_ok_and(|since| since < DAY);
+            said.end == end && said.urgency >= urgency && (lately || urgency < Urgency::Week)
+        });
+        let is_full = self.said.len() >= SUBJECTS && !self.said.contains_key(subject);
+        if is_silent || is_full {
+            return None;
+        }
+        let said = Said {
+            end,
+            urgency,
+            at: now,
+        };
+        self.said.insert(subject.to_owned(), said);
+        Some(urgency)
+    }
+}
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// This replica, its authority, and 256 peers.
+const SUBJECTS: usize = 258;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Days with a line among 40 hourly-checked days around the end, as days left.
+    #[test]
+    fn a_line_at_each_step_and_each_day_of_the_last_week() {
+        let start = SystemTime::UNIX_EPOCH + DAY * 20_000;
+        let end = start + DAY * 40;
+        let mut reminders = Reminders::default();
+        let mut said = Vec::new();
+        for hour in 0..42 * 24 {
+            let now = start + Duration::from_secs(3600) * hour;
+            if let Some(urgency) = reminders.due("r1", end, now) {
+                said.push((40 - i64::from(hour) / 24, urgency));
+            }
+        }
+        let days: Vec<i64> = said.iter().map(|(days, _)| *days).collect();
+        assert_eq!(days, [30, 14, 7, 6, 5, 4, 3, 2, 1, 0, -1]);
+        assert_eq!(said[8].1, Urgency::Day);
+        assert_eq!(said[9].1, Urgency::Expired);
+    }
+
+    #[test]
+    fn a_new_certificate_is_another_matter() {
+        let now = SystemTime::UNIX_EPOCH + DAY * 20_000;
+        let mut reminders = Reminders::default();
+        assert_eq!(reminders.due("r1", now + DAY * 5, now), Some(Urgency::Week));
+        assert_eq!(reminders.due("r1", now + DAY * 5, now), None);
+        assert_eq!(reminders.due("r1", now + DAY * 90, now), None);
+        assert_eq!(reminders.due("r1", now + DAY * 5, now), Some(Urgency::Week));
+        assert_eq!(reminders.due("r1", now + DAY * 6, now), Some(Urgency::Week));
+        assert_eq!(reminders.due("r2", now - DAY, now), Some(Urgency::Expired));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let now = SystemTime::UNIX_EPOCH + DAY * 20_000;
+        let mut reminders = Reminders::default();
+        let due = (0..2 * SUBJECTS).filter(|number| {
+            let subject = format!("r{number}");
+            reminders.due(&subject, now + DAY, now).is_some()
+        });
+        assert_eq!(due.count(), SUBJECTS);
+        assert_eq!(reminders.said.len(), SUBJECTS);
+    }
+}

@@ -1,0 +1,274 @@
+//! The directory of `grapevine ca` through a cluster's life.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::SystemTime;
+
+use grapevine_gossip::identity::{CA_DAYS, Identity, LEAF_DAYS, PemFiles, certificates_in};
+
+use super::issue::{init, issue};
+use super::revoke::revoke;
+use super::rotate::{begin, finish};
+use super::show::{days_left, show, state};
+use super::store::{Store, read};
+
+fn store(dir: &Path) -> Store {
+    Store::new(dir.join("ca"), Some("demo".to_owned()))
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+/// A directory with an authority and certificates of these replicas.
+fn with(replicas: &[&str]) -> (tempfile::TempDir, Store) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = store(dir.path());
+    init(&store, CA_DAYS, false).expect("an authority");
+    if !replicas.is_empty() {
+        issue(&store, &names(replicas), LEAF_DAYS, false).expect("certificates");
+    }
+    (dir, store)
+}
+
+/// What a replica with these files would say at its start.
+fn load(store: &Store, replica: &str) -> Result<Identity, String> {
+    let files = PemFiles {
+        ca: store.ca(),
+        cert: store.cert(replica),
+        key: store.key(replica),
+        revoked: Some(store.revoked()),
+    };
+    Identity::load("demo", replica, &files).map_err(|error| error.to_string())
+}
+
+/// What `show` says of a certificate.
+fn said(store: &Store, replica: &str) -> String {
+    let ca = read(&store.ca()).expect("an authority");
+    let authorities = certificates_in("ca.pem", &ca).expect("certificates");
+    let authorities: Vec<_> = authorities.into_iter().map(|(_, found)| found).collect();
+    let leaf = store.leaf(replica).expect("readable").expect("there");
+    state(
+        &leaf,
+        replica,
+        &authorities,
+        &store.revocations().expect("a list"),
+    )
+}
+
+#[test]
+fn an_issued_certificate_is_shown_as_valid() {
+    let (dir, demo) = with(&["r1"]);
+    show(&demo, &names(&["r1"])).expect("valid");
+    show(&demo, &[]).expect("listed");
+    let unnamed = Store::new(demo.dir.clone(), None);
+    show(&unnamed, &names(&["r1"])).expect("the authority knows its cluster");
+    let other = Store::new(demo.dir.clone(), Some("other".to_owned()));
+    assert!(issue(&other, &names(&["r9"]), LEAF_DAYS, false).is_err());
+    let mode = |path: &Path| {
+        let meta = fs::metadata(path).expect("a file");
+        meta.permissions().mode() & 0o777
+    };
+    for key in [demo.ca_key(), demo.key("r1"), demo.dir.join("issued.txt")] {
+        assert_eq!(mode(&key), 0o600, "{}", key.display());
+    }
+    for open in [demo.ca(), demo.revoked(), demo.cert("r1")] {
+        assert_eq!(mode(&open) & 0o444, 0o444, "{}", open.display());
+    }
+    assert!(show(&demo, &names(&["r2"])).is_err());
+    assert_eq!(fs::read_dir(&demo.dir).expect("a directory").count(), 6);
+    drop(dir);
+}
+
+#[test]
+fn nothing_is_overwritten_without_force() {
+    let (_dir, store) = with(&["r1"]);
+    let keys = || [store.ca_key(), store.key("r1")].map(|path| read(&path).expect("a key"));
+    let before = keys();
+    fs::remove_file(store.ca()).expect("removed");
+    let error = init(&store, CA_DAYS, false)
+        .expect_err("the key is still there")
+        .to_string();
+    assert!(
+        error.ends_with("ca.key is there already; --force replaces it"),
+        "{error}"
+    );
+    init(&store, CA_DAYS, true).expect("replaced");
+    let error = issue(&store, &names(&["r1"]), LEAF_DAYS, false)
+        .expect_err("there")
+        .to_string();
+    assert!(
+        error.ends_with("r1.pem is there already; --force replaces it"),
+        "{error}"
+    );
+    assert_eq!(keys()[1], before[1]);
+    issue(&store, &names(&["r1"]), LEAF_DAYS, true).expect("renewed");
+    let after = keys();
+    assert!(after[0] != before[0] && after[1] != before[1]);
+    load(&store, "r1").expect("good");
+}
+
+#[test]
+fn names_that_do_not_fit_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = store(dir.path());
+    let try_to = |name: &str| issue(&store, &names(&[name]), LEAF_DAYS, false);
+    let error = try_to("r1").expect_err("no authority").to_string();
+    assert!(error.contains("run `grapevine ca init` first"), "{error}");
+    init(&store, CA_DAYS, false).expect("an authority");
+    for name in ["R 1", "../r1", "ca", "crl", "ca.old"] {
+        assert!(try_to(name).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn days_are_those_asked_for_and_at_most_the_authoritys() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = store(dir.path());
+    init(&store, 60, false).expect("an authority");
+    let days = |days: u16| {
+        issue(&store, &names(&["r1"]), days, true).expect("issued");
+        let identity = load(&store, "r1").expect("good");
+        days_left(identity.expires()) + 1
+    };
+    assert_eq!(days(40), 40);
+    assert_eq!(days(90), 60);
+    assert_eq!(days(7), 7);
+    assert!(
+        said(&store, "r1").contains("expires SOON, 6 days left; `grapevine ca issue r1 --force`")
+    );
+}
+
+#[test]
+fn a_rotation_has_an_overlap_and_an_end() {
+    let (_dir, store) = with(&["r1", "r2"]);
+    let error = finish(&store, false).expect_err("not begun").to_string();
+    assert!(
+        error.contains("`grapevine ca rotate` begins one"),
+        "{error}"
+    );
+    begin(&store, CA_DAYS).expect("begun");
+    let error = begin(&store, CA_DAYS).expect_err("under way").to_string();
+    assert!(error.contains("rotate --finish"), "{error}");
+
+    // Both authorities are trusted.
+    load(&store, "r1").expect("of the old one");
+    assert!(said(&store, "r1").contains("of the old authority"));
+    issue(&store, &names(&["r1"]), LEAF_DAYS, true).expect("by the new one");
+    load(&store, "r1").expect("of the new one");
+    assert!(said(&store, "r1").ends_with(|last: char| last.is_ascii_hexdigit()));
+    show(&store, &[]).expect("listed");
+
+    // Nobody is left behind by mistake.
+    let error = finish(&store, false).expect_err("r2 is left").to_string();
+    assert!(error.contains("still here: r2;"), "{error}");
+    load(&store, "r2").expect("nothing was changed");
+    let old = (
+        read(&store.cert("r2")).expect("a file"),
+        read(&store.key("r2")).expect("a file"),
+    );
+    issue(&store, &names(&["r2"]), LEAF_DAYS, true).expect("by the new one");
+    finish(&store, false).expect("finished");
+    assert!(!store.old_key().exists());
+    for replica in ["r1", "r2"] {
+        load(&store, replica).expect("of the new one");
+    }
+    fs::write(store.cert("r2"), old.0).expect("written");
+    fs::write(store.key("r2"), old.1).expect("written");
+    let error = load(&store, "r2").expect_err("of the old one");
+    assert!(error.contains("UnknownIssuer"), "{error}");
+    assert!(said(&store, "r2").contains("not in ca.pem"));
+    begin(&store, CA_DAYS).expect("another one");
+    finish(&store, true).expect("whoever is left");
+}
+
+#[test]
+fn everything_issued_to_a_replica_is_revoked_and_what_comes_later_is_not() {
+    let (_dir, store) = with(&["r1", "r2"]);
+    let first = (
+        read(&store.cert("r2")).expect("a file"),
+        read(&store.key("r2")).expect("a file"),
+    );
+    issue(&store, &names(&["r2"]), LEAF_DAYS, true).expect("renewed");
+    revoke(&store, &names(&["r2"]), Vec::new(), false).expect("revoked");
+    assert_eq!(
+        store.revocations().expect("a list").len(),
+        2,
+        "the first one too"
+    );
+    assert!(
+        load(&store, "r2")
+            .expect_err("revoked")
+            .contains("it was revoked")
+    );
+    assert!(said(&store, "r2").starts_with("REVOKED"));
+    load(&store, "r1").expect("another replica");
+
+    issue(&store, &names(&["r2"]), LEAF_DAYS, true).expect("back");
+    load(&store, "r2").expect("a later one");
+    let back = (
+        read(&store.cert("r2")).expect("a file"),
+        read(&store.key("r2")).expect("a file"),
+    );
+    fs::write(store.cert("r2"), first.0).expect("written");
+    fs::write(store.key("r2"), first.1).expect("written");
+    assert!(
+        load(&store, "r2")
+            .expect_err("revoked")
+            .contains("it was revoked")
+    );
+
+    // During a rotation the list is signed by both authorities.
+    fs::write(store.cert("r2"), back.0).expect("written");
+    fs::write(store.key("r2"), back.1).expect("written");
+    begin(&store, CA_DAYS).expect("begun");
+    load(&store, "r2").expect("not revoked");
+    issue(&store, &names(&["r1"]), LEAF_DAYS, true).expect("by the new one");
+    revoke(&store, &names(&["r1", "r2"]), Vec::new(), false).expect("revoked");
+    for replica in ["r1", "r2"] {
+        assert!(
+            load(&store, replica)
+                .expect_err("revoked")
+                .contains("it was revoked")
+        );
+    }
+    finish(&store, false).expect("r2 is revoked, so it does not count");
+    assert!(
+        load(&store, "r1")
+            .expect_err("revoked")
+            .contains("it was revoked")
+    );
+}
+
+#[test]
+fn the_newest_one_can_be_spared() {
+    let (_dir, store) = with(&["r1"]);
+    revoke(&store, &names(&["r1"]), Vec::new(), true).expect("nothing to revoke");
+    assert!(store.revocations().expect("a list").is_empty());
+    issue(&store, &names(&["r1"]), LEAF_DAYS, true).expect("renewed");
+    revoke(&store, &names(&["r1"]), Vec::new(), true).expect("the former one");
+    assert_eq!(store.revocations().expect("a list").len(), 1);
+    load(&store, "r1").expect("spared");
+}
+
+#[test]
+fn revocation_by_serial_and_without_a_name() {
+    let (_dir, store) = with(&["r1"]);
+    let serial = store.leaf("r1").expect("readable").expect("there").serial;
+    let error = revoke(&store, &names(&["r7"]), Vec::new(), false)
+        .expect_err("unknown")
+        .to_string();
+    assert!(error.contains("--serial"), "{error}");
+    fs::remove_file(store.revoked()).expect("removed");
+    revoke(&store, &[], Vec::new(), false).expect("an empty list");
+    load(&store, "r1").expect("good");
+    revoke(&store, &[], vec![serial.clone()], false).expect("revoked");
+    assert!(load(&store, "r1").is_err());
+    let since = store.revocations().expect("a list")[&serial];
+    assert!(since <= SystemTime::now());
+    // A damaged list is never taken for an empty one.
+    fs::write(store.revoked(), "damaged").expect("written");
+    assert!(revoke(&store, &[], Vec::new(), false).is_err());
+    assert_eq!(read(&store.revoked()).expect("a file"), "damaged");
+}
