@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
@@ -74,6 +75,8 @@ struct Idle {
 
 struct Endpoint {
     target: Target,
+    /// Sent with every request, if any.
+    authorization: Option<HeaderValue>,
     idle: Mutex<Vec<Idle>>,
 }
 
@@ -104,6 +107,7 @@ impl Client {
         anyhow::ensure!(!targets.is_empty(), "at least one URL is needed");
         let endpoint = |target| Endpoint {
             target,
+            authorization: None,
             idle: Mutex::default(),
         };
         Ok(Self {
@@ -116,6 +120,16 @@ impl Client {
     /// A client of one target.
     pub fn one(target: Target) -> Self {
         Self::new(vec![target], Spread::RoundRobin).expect("one target is enough")
+    }
+
+    /// The same client, which proves itself by `Authorization: Bearer <token>`.
+    pub fn with_token(mut self, token: &str) -> anyhow::Result<Self> {
+        let value = HeaderValue::try_from(format!("Bearer {token}"));
+        let value = value.context("the token cannot be in a header")?;
+        for endpoint in &mut self.endpoints {
+            endpoint.authorization = Some(value.clone());
+        }
+        Ok(self)
     }
 
     /// Sends a request to the next target and waits for the head of the reply.
@@ -180,6 +194,10 @@ impl Endpoint {
             .parse()
             .map_err(|_| NoReply::Connect)?;
         request.headers_mut().insert("host", host);
+        if let Some(authorization) = &self.authorization {
+            let headers = request.headers_mut();
+            headers.insert("authorization", authorization.clone());
+        }
         loop {
             let (mut sender, pooled) = match self.pooled().await {
                 Some(sender) => (sender, true),
