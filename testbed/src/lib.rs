@@ -11,6 +11,7 @@ pub mod client;
 mod demo;
 pub mod fake_worker;
 pub mod load;
+mod processes;
 pub mod replay;
 pub mod tally;
 pub mod virtual_replay;

@@ -15,7 +15,7 @@ pub(super) async fn watch(pool: Arc<Pool>, index: usize, check: Check) {
     let mut ticks = interval(check.interval);
     loop {
         ticks.tick().await;
-        let answer = timeout(check.timeout, ask(pool.address(index), &check.path)).await;
+        let answer = timeout(check.timeout, ask(&pool.address(index), &check.path)).await;
         let up = matches!(answer, Ok(Ok(true)));
         if pool.set_up(index, up) {
             let state = if up { "up" } else { "down" };

@@ -18,7 +18,7 @@ use anyhow::Context;
 use socket2::SockRef;
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
@@ -75,6 +75,8 @@ impl Config {
 pub struct Balancer {
     addr: SocketAddr,
     pool: Arc<Pool>,
+    /// Told when there are more backends.
+    grown: Arc<Notify>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -90,12 +92,20 @@ impl Balancer {
             .with_context(|| format!("cannot listen on {}", config.listen))?;
         let addr = listener.local_addr().context("listener has no address")?;
         let pool = Arc::new(Pool::new(config.backends.clone(), config.strategy));
-        let task = tokio::spawn(run(listener, Arc::clone(&pool), config));
+        let grown = Arc::new(Notify::new());
+        let task = tokio::spawn(run(listener, Arc::clone(&pool), Arc::clone(&grown), config));
         Ok(Self {
             addr,
             pool,
+            grown,
             _task: AbortOnDropHandle::new(task),
         })
+    }
+
+    /// Gives connections to one more backend, `host:port`.
+    pub fn add(&self, backend: String) {
+        self.pool.add(backend);
+        self.grown.notify_one();
     }
 
     /// Where it listens.
@@ -114,15 +124,18 @@ impl Balancer {
     }
 }
 
-async fn run(listener: TcpListener, pool: Arc<Pool>, config: Config) {
+async fn run(listener: TcpListener, pool: Arc<Pool>, grown: Arc<Notify>, config: Config) {
     let permits = Arc::new(Semaphore::new(config.connections_max));
     let mut tasks = JoinSet::new();
-    if let Some(check) = config.check {
-        for index in 0..config.backends.len() {
-            tasks.spawn(check::watch(Arc::clone(&pool), index, check.clone()));
-        }
-    }
+    let mut checked = 0;
     loop {
+        if let Some(check) = &config.check {
+            let count = pool.count();
+            for index in checked..count {
+                tasks.spawn(check::watch(Arc::clone(&pool), index, check.clone()));
+            }
+            checked = count;
+        }
         let permit = Arc::clone(&permits).acquire_owned().await;
         let permit = permit.expect("the semaphore is never closed");
         tokio::select! {
@@ -139,6 +152,7 @@ async fn run(listener: TcpListener, pool: Arc<Pool>, config: Config) {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             },
+            () = grown.notified() => {}
             Some(_) = tasks.join_next() => {}
         }
     }
@@ -147,7 +161,7 @@ async fn run(listener: TcpListener, pool: Arc<Pool>, config: Config) {
 async fn serve(mut client: TcpStream, pool: &Pool, connect_timeout: Duration) {
     for index in pool.order() {
         let address = pool.address(index);
-        let connected = timeout(connect_timeout, TcpStream::connect(address)).await;
+        let connected = timeout(connect_timeout, TcpStream::connect(&address)).await;
         let mut backend = match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(backend) => backend,
             Err(e) => {

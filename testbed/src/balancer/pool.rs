@@ -1,6 +1,7 @@
 //! The backends: order of choice, health as checks see it, counts.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock};
 
 use serde::Serialize;
 
@@ -45,17 +46,30 @@ struct Backend {
 
 #[derive(Debug)]
 pub(super) struct Pool {
-    backends: Vec<Backend>,
+    backends: RwLock<Vec<Arc<Backend>>>,
     strategy: Strategy,
     turn: AtomicUsize,
 }
 
 /// One open connection; dropping it counts it out.
-pub(super) struct Open<'a>(&'a Backend);
+pub(super) struct Open(Arc<Backend>);
 
 impl Pool {
     pub(super) fn new(addresses: Vec<String>, strategy: Strategy) -> Self {
-        let backend = |address| Backend {
+        let pool = Self {
+            backends: RwLock::default(),
+            strategy,
+            turn: AtomicUsize::new(0),
+        };
+        for address in addresses {
+            pool.add(address);
+        }
+        pool
+    }
+
+    /// One more backend, the last.
+    pub(super) fn add(&self, address: String) {
+        let backend = Backend {
             address,
             up: AtomicBool::new(true),
             open: AtomicU64::new(0),
@@ -64,25 +78,31 @@ impl Pool {
             bytes_up: AtomicU64::new(0),
             bytes_down: AtomicU64::new(0),
         };
-        Self {
-            backends: addresses.into_iter().map(backend).collect(),
-            strategy,
-            turn: AtomicUsize::new(0),
-        }
+        let mut backends = self.backends.write().expect("no holder panics");
+        backends.push(Arc::new(backend));
     }
 
-    pub(super) fn address(&self, index: usize) -> &str {
-        &self.backends[index].address
+    pub(super) fn count(&self) -> usize {
+        self.backends.read().expect("no holder panics").len()
+    }
+
+    fn backend(&self, index: usize) -> Arc<Backend> {
+        Arc::clone(&self.backends.read().expect("no holder panics")[index])
+    }
+
+    pub(super) fn address(&self, index: usize) -> String {
+        self.backend(index).address.clone()
     }
 
     /// All backends in the order to try them: those that are down come last, because a wrong
     /// check must not refuse what would have worked.
     pub(super) fn order(&self) -> Vec<usize> {
-        let count = self.backends.len();
+        let backends = self.backends.read().expect("no holder panics");
+        let count = backends.len();
         let first = self.turn.fetch_add(1, Ordering::Relaxed);
         let mut order: Vec<usize> = (0..count).map(|step| (first + step) % count).collect();
         order.sort_by_key(|index| {
-            let backend = &self.backends[*index];
+            let backend = &backends[*index];
             let load = match self.strategy {
                 Strategy::RoundRobin => 0,
                 Strategy::LeastConnections => backend.open.load(Ordering::Relaxed),
@@ -94,15 +114,15 @@ impl Pool {
 
     /// Sets what the check says; true when that is news.
     pub(super) fn set_up(&self, index: usize, up: bool) -> bool {
-        self.backends[index].up.swap(up, Ordering::Relaxed) != up
+        self.backend(index).up.swap(up, Ordering::Relaxed) != up
     }
 
     pub(super) fn refused(&self, index: usize) {
-        self.backends[index].refused.fetch_add(1, Ordering::Relaxed);
+        self.backend(index).refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn opened(&self, index: usize) -> Open<'_> {
-        let backend = &self.backends[index];
+    pub(super) fn opened(&self, index: usize) -> Open {
+        let backend = self.backend(index);
         backend.open.fetch_add(1, Ordering::Relaxed);
         backend.connections.fetch_add(1, Ordering::Relaxed);
         Open(backend)
@@ -110,7 +130,7 @@ impl Pool {
 
     pub(super) fn stats(&self) -> Vec<BackendStats> {
         let read = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        let stats = |backend: &Backend| BackendStats {
+        let stats = |backend: &Arc<Backend>| BackendStats {
             address: backend.address.clone(),
             up: backend.up.load(Ordering::Relaxed),
             open: read(&backend.open),
@@ -119,18 +139,19 @@ impl Pool {
             bytes_up: read(&backend.bytes_up),
             bytes_down: read(&backend.bytes_down),
         };
-        self.backends.iter().map(stats).collect()
+        let backends = self.backends.read().expect("no holder panics");
+        backends.iter().map(stats).collect()
     }
 }
 
-impl Open<'_> {
+impl Open {
     pub(super) fn done(&mut self, up: u64, down: u64) {
         self.0.bytes_up.fetch_add(up, Ordering::Relaxed);
         self.0.bytes_down.fetch_add(down, Ordering::Relaxed);
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for Open {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }

@@ -110,6 +110,32 @@ async fn a_backend_that_is_not_ready_gets_nothing_new() {
     eventually("seen up", || balancer.stats()[0].up).await;
 }
 
+#[tokio::test]
+async fn a_backend_that_comes_later_is_checked_and_gets_connections() {
+    let worker = async || FakeWorker::start(fake_worker::Config::default()).await;
+    let (first, second) = (
+        worker().await.expect("starts"),
+        worker().await.expect("starts"),
+    );
+    let config = Config {
+        check: Some(Check {
+            path: "/health".into(),
+            interval: Duration::from_millis(10),
+            timeout: LIMIT,
+        }),
+        ..Config::new(vec![first.addr().to_string()])
+    };
+    let balancer = Balancer::start(config).await.expect("starts");
+    balancer.add(second.addr().to_string());
+    for _ in 0..4 {
+        assert!(ask(&balancer).await.is_some());
+    }
+    let given: Vec<u64> = balancer.stats().iter().map(|b| b.connections).collect();
+    assert_eq!(given, [2, 2]);
+    drop(second);
+    eventually("seen down", || !balancer.stats()[1].up).await;
+}
+
 /// A listener that hands out the backend's end of each connection.
 async fn backend() -> (TcpListener, Balancer) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("free port");

@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 
-use super::cluster::{Cluster, MODEL};
+use super::cluster::Cluster;
 use crate::client::Ask;
 use crate::load::{Endpoint, Prompts};
+use crate::processes::MODEL;
 
 /// How many of some prompts every replica would send to the same worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]

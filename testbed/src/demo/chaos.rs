@@ -11,9 +11,10 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use super::cluster::{Cluster, MODEL};
+use super::cluster::Cluster;
 use crate::client::{Client, Outcome};
 use crate::load::{self, Arrivals, Plan, Prompts};
+use crate::processes::MODEL;
 
 /// Clients, one stream each.
 const CLIENTS: usize = 48;

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::DemoPlan;
-use super::process::{self, Process};
 use crate::client::{Ask, Client, Target};
+use crate::processes::{MODEL, Process, port_arguments, replica_arguments, worker_arguments};
 
 /// Limit of one control request.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -21,31 +21,6 @@ const CONTROL_TIMEOUT: Duration = Duration::from_secs(5);
 const AGREE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limit for counts of requests in flight to return to zero when the load has ended.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
-const CLUSTER_ID: &str = "demo";
-/// Model that the fake workers serve.
-pub(super) const MODEL: &str = "fake-model";
-
-/// The certificates of one demo, used by each of its clusters.
-pub(super) async fn make_certificates(plan: &DemoPlan, dir: &Path) -> anyhow::Result<()> {
-    let place = |action: &str| {
-        let dir = dir.display().to_string();
-        vec![
-            "ca".into(),
-            action.into(),
-            "--dir".into(),
-            dir,
-            "--cluster-id".into(),
-            CLUSTER_ID.into(),
-        ]
-    };
-    process::finish("ca-init", &place("init"), dir).await?;
-    for index in 1..=plan.replicas {
-        let mut arguments = place("issue");
-        arguments.push(format!("r{index}"));
-        process::finish(&format!("ca-issue-r{index}"), &arguments, dir).await?;
-    }
-    Ok(())
-}
 
 /// A router replica.
 pub(super) struct Replica {
@@ -116,14 +91,17 @@ impl Cluster {
         let mut workers = Vec::new();
         for index in 1..=plan.workers {
             let name = format!("w{index}");
-            workers.push(Process::start(&name, &worker_arguments(plan), &logs).await?);
+            let mut arguments = worker_arguments(plan.speed, &plan.worker_flags);
+            arguments.extend(["--port", "0", "--exit-on-sigterm"].map(Into::into));
+            workers.push(Process::start(&name, &arguments, &[], &logs).await?);
         }
         let mut replicas: Vec<Replica> = Vec::new();
         let mut seeds: Vec<String> = Vec::new();
         for index in 1..=plan.replicas {
             let name = format!("r{index}");
-            let arguments = replica_arguments(&name, policy, &seeds, dir);
-            let process = Process::start(&name, &arguments, &logs).await?;
+            let mut arguments = replica_arguments(&name, policy, &seeds, dir);
+            arguments.extend(port_arguments([0; 3]));
+            let process = Process::start(&name, &arguments, &[], &logs).await?;
             seeds.push(process.address("gossip")?);
             let admin: Target = format!("http://{}", process.address("admin")?).parse()?;
             replicas.push(Replica {
@@ -145,7 +123,7 @@ impl Cluster {
         for replica in &replicas {
             arguments.extend(["--backend".into(), replica.process.address("data")?]);
         }
-        let balancer = Process::start("balancer", &arguments, &logs).await?;
+        let balancer = Process::start("balancer", &arguments, &[], &logs).await?;
         let cluster = Self {
             replicas,
             workers,
@@ -258,52 +236,4 @@ impl Cluster {
             sleep(Duration::from_millis(50)).await;
         }
     }
-}
-
-fn worker_arguments(plan: &DemoPlan) -> Vec<String> {
-    let speed = plan.speed.to_string();
-    [
-        "fake-worker",
-        "--port",
-        "0",
-        "--exit-on-sigterm",
-        "--served-model-name",
-        MODEL,
-        "--speed",
-        &speed,
-    ]
-    .into_iter()
-    .chain(plan.worker_flags.iter().map(String::as_str))
-    .map(Into::into)
-    .collect()
-}
-
-fn replica_arguments(name: &str, policy: &str, seeds: &[String], dir: &Path) -> Vec<String> {
-    let file = |file: &str| dir.join(file).display().to_string();
-    let mut arguments: Vec<String> = [
-        "serve",
-        "--port",
-        "0",
-        "--admin-port",
-        "0",
-        "--gossip-port",
-        "0",
-        "--disable-prometheus",
-    ]
-    .map(Into::into)
-    .into();
-    for (flag, value) in [
-        ("--replica-id", name.to_owned()),
-        ("--cluster-id", CLUSTER_ID.to_owned()),
-        ("--policy", policy.to_owned()),
-        ("--gossip-ca", file("ca.pem")),
-        ("--gossip-cert", file(&format!("{name}.pem"))),
-        ("--gossip-key", file(&format!("{name}.key"))),
-    ] {
-        arguments.extend([flag.into(), value]);
-    }
-    for seed in seeds {
-        arguments.extend(["--seed".into(), seed.clone()]);
-    }
-    arguments
 }

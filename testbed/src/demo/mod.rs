@@ -9,7 +9,6 @@ mod agreement;
 mod chaos;
 mod cluster;
 mod live;
-mod process;
 mod report;
 
 use std::path::Path;
@@ -20,13 +19,14 @@ use anyhow::Context;
 use tokio::sync::watch;
 
 use chaos::Victim;
-use cluster::{Cluster, MODEL};
+use cluster::Cluster;
 use live::Live;
 use report::{Report, Round};
 
 use crate::cli::Progress;
 use crate::client::Client;
 use crate::load::Endpoint;
+use crate::processes::{MODEL, make_authority, make_certificate};
 use crate::replay::{self, Messages, Plan, Shape, Trace};
 
 /// Prompts of one agreement check.
@@ -52,7 +52,10 @@ pub(crate) async fn run(plan: &DemoPlan, dir: &Path, json: bool) -> anyhow::Resu
     let mut trace = Trace::embedded()?;
     trace.truncate(plan.requests);
     let trace = Arc::new(trace);
-    cluster::make_certificates(plan, dir).await?;
+    make_authority(dir).await?;
+    for index in 1..=plan.replicas {
+        make_certificate(&format!("r{index}"), dir).await?;
+    }
 
     eprintln!(
         "starting {} replicas, {} workers, balancer",

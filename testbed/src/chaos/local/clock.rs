@@ -1,0 +1,57 @@
+//! Wall clocks that can be moved while a process runs, by libfaketime: it is preloaded and reads a
+//! file. The monotonic clock stays true, as it does when an operator or NTP sets the time.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+
+/// Where distributions put it.
+const LIBRARIES: [&str; 4] = [
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib64/faketime/libfaketimeMT.so.1",
+    "/usr/lib/faketime/libfaketimeMT.so.1",
+];
+
+/// The clock of one replica, right at first.
+pub(super) struct Clock {
+    library: &'static str,
+    file: PathBuf,
+}
+
+impl Clock {
+    pub(super) fn new(file: PathBuf) -> anyhow::Result<Self> {
+        let library = LIBRARIES.into_iter().find(|path| Path::new(path).exists());
+        let library = library.context("clocks need libfaketime: apt install faketime")?;
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        ensure!(
+            maps.contains("libc.so"),
+            "clocks need a dynamically linked binary: this one is static, and nothing can be preloaded"
+        );
+        let clock = Self { library, file };
+        clock.set(0)?;
+        Ok(clock)
+    }
+
+    /// Seconds ahead of the truth, from about a second later on.
+    pub(super) fn set(&self, ahead: i64) -> anyhow::Result<()> {
+        // Replaced at once: a half-written file would be another time.
+        let next = self.file.with_extension("next");
+        fs::write(&next, format!("{ahead:+}\n"))
+            .and_then(|()| fs::rename(&next, &self.file))
+            .with_context(|| format!("cannot write {}", self.file.display()))
+    }
+
+    /// Variables of the process whose clock it is.
+    pub(super) fn environment(&self) -> Vec<(String, String)> {
+        [
+            ("LD_PRELOAD", self.library),
+            ("FAKETIME_TIMESTAMP_FILE", &self.file.to_string_lossy()),
+            ("FAKETIME_CACHE_DURATION", "1"),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+    }
+}
