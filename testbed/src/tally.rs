@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::client::Outcome;
 
@@ -135,7 +135,7 @@ pub(crate) fn share(part: u64, whole: u64) -> f64 {
 }
 
 /// Milliseconds at quantiles; all 0 when `count` is 0.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Times {
     /// Values recorded.
     pub count: u64,
@@ -166,7 +166,7 @@ impl Times {
 }
 
 /// The result of a run.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Summary {
     /// Requests sent.
     pub requests: u64,

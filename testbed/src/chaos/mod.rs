@@ -8,3 +8,8 @@
 pub(crate) mod compose;
 pub(crate) mod fleet;
 pub(crate) mod local;
+pub(crate) mod observe;
+pub(crate) mod record;
+pub(crate) mod report;
+pub(crate) mod traffic;
+pub(crate) mod trend;

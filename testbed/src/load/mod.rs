@@ -16,6 +16,7 @@ use rand::{Rng, SeedableRng};
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use prompts::words;
 pub use prompts::{Endpoint, Prompts};
@@ -69,15 +70,56 @@ pub struct Report {
     pub shed: u64,
 }
 
+/// A request that has ended, and when.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    /// What came of it.
+    pub outcome: Outcome,
+    /// When it should have been sent.
+    pub due: Instant,
+    /// From then until it was.
+    pub waited: Duration,
+}
+
+impl Ended {
+    /// When it was sent.
+    pub fn sent(&self) -> Instant {
+        self.due + self.waited
+    }
+
+    /// When it ended.
+    pub fn at(&self) -> Instant {
+        self.sent() + self.outcome.latency
+    }
+}
+
 /// Runs a plan against a client's targets. `observe` gets each outcome as it comes, and the sums so
 /// far.
-pub async fn run(client: Arc<Client>, plan: Plan, observe: impl FnMut(&Outcome, &Tally)) -> Report {
+pub async fn run(
+    client: Arc<Client>,
+    plan: Plan,
+    mut observe: impl FnMut(&Outcome, &Tally),
+) -> Report {
+    let never = CancellationToken::new();
+    run_until(client, plan, &never, |ended, tally| {
+        observe(&ended.outcome, tally);
+    })
+    .await
+}
+
+/// As [`run`], and nothing new is sent once `stop` is cancelled; what is in flight is waited for.
+pub async fn run_until(
+    client: Arc<Client>,
+    plan: Plan,
+    stop: &CancellationToken,
+    observe: impl FnMut(&Ended, &Tally),
+) -> Report {
     match plan.arrivals {
-        Arrivals::Closed { clients } => closed(client, plan, clients, observe).await,
+        Arrivals::Closed { clients } => closed(client, plan, clients, stop, observe).await,
         Arrivals::Open {
             rate,
             in_flight_max,
-        } => open(client, plan, rate, in_flight_max, observe).await,
+        } => open(client, plan, rate, in_flight_max, stop, observe).await,
     }
 }
 
@@ -94,24 +136,31 @@ async fn closed(
     client: Arc<Client>,
     plan: Plan,
     clients: usize,
-    mut observe: impl FnMut(&Outcome, &Tally),
+    stop: &CancellationToken,
+    mut observe: impl FnMut(&Ended, &Tally),
 ) -> Report {
     let start = Instant::now();
     let plan = Arc::new(plan);
     let next = Arc::new(AtomicU64::new(0));
-    let (send, mut outcomes) = tokio::sync::mpsc::channel::<Outcome>(1_024);
+    let (send, mut outcomes) = tokio::sync::mpsc::channel::<Ended>(1_024);
     let mut tasks = JoinSet::new();
     for _ in 0..clients.max(1) {
         let (client, plan) = (Arc::clone(&client), Arc::clone(&plan));
-        let (next, send) = (Arc::clone(&next), send.clone());
+        let (next, send, stop) = (Arc::clone(&next), send.clone(), stop.clone());
         tasks.spawn(async move {
-            while start.elapsed() < plan.duration {
+            while start.elapsed() < plan.duration && !stop.is_cancelled() {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= plan.requests {
                     return;
                 }
+                let due = Instant::now();
                 let outcome = client.exchange(&plan.ask(number), plan.timeout).await;
-                if send.send(outcome).await.is_err() {
+                let ended = Ended {
+                    outcome,
+                    due,
+                    waited: Duration::ZERO,
+                };
+                if send.send(ended).await.is_err() {
                     return;
                 }
             }
@@ -119,9 +168,9 @@ async fn closed(
     }
     drop(send);
     let mut tally = Tally::default();
-    while let Some(outcome) = outcomes.recv().await {
-        tally.add(&outcome, Duration::ZERO);
-        observe(&outcome, &tally);
+    while let Some(ended) = outcomes.recv().await {
+        tally.add(&ended.outcome, ended.waited);
+        observe(&ended, &tally);
     }
     Report {
         summary: tally.summary(start.elapsed()),
@@ -134,27 +183,30 @@ async fn open(
     plan: Plan,
     rate: f64,
     in_flight_max: usize,
-    mut observe: impl FnMut(&Outcome, &Tally),
+    stop: &CancellationToken,
+    mut observe: impl FnMut(&Ended, &Tally),
 ) -> Report {
     let start = Instant::now();
     let mut random = StdRng::seed_from_u64(plan.seed);
     let mut tally = Tally::default();
-    let mut in_flight: JoinSet<(Outcome, Duration)> = JoinSet::new();
+    let mut in_flight: JoinSet<Ended> = JoinSet::new();
     let mut shed = 0;
     let mut due = start;
     let mut number = 0;
-    let mut count = |tally: &mut Tally, (outcome, waited): (Outcome, Duration)| {
-        tally.add(&outcome, waited);
-        observe(&outcome, tally);
+    let mut count = |tally: &mut Tally, ended: Ended| {
+        tally.add(&ended.outcome, ended.waited);
+        observe(&ended, tally);
     };
     while number < plan.requests && due - start < plan.duration {
         tokio::select! {
+            () = stop.cancelled() => break,
             () = sleep_until(due) => {
                 if in_flight.len() < in_flight_max {
                     let (client, ask, timeout) = (Arc::clone(&client), plan.ask(number), plan.timeout);
                     in_flight.spawn(async move {
                         let waited = due.elapsed();
-                        (client.exchange(&ask, timeout).await, waited)
+                        let outcome = client.exchange(&ask, timeout).await;
+                        Ended { outcome, due, waited }
                     });
                 } else {
                     shed += 1;
@@ -274,6 +326,32 @@ mod tests {
         };
         let report = run(client, plan, |_, _| ()).await;
         assert!(report.summary.requests > 0);
+    }
+
+    #[tokio::test]
+    async fn a_stop_ends_sending_and_waits_for_what_was_sent() {
+        for arrivals in [
+            Arrivals::Closed { clients: 2 },
+            Arrivals::Open {
+                rate: 200.0,
+                in_flight_max: 50,
+            },
+        ] {
+            let (workers, client) = workers(1).await;
+            let stop = CancellationToken::new();
+            let mut ended = 0;
+            let report = run_until(client, plan(arrivals, u64::MAX), &stop, |request, _| {
+                assert!(request.due <= request.sent() && request.sent() <= request.at());
+                ended += 1;
+                if ended == 5 {
+                    stop.cancel();
+                }
+            })
+            .await;
+            let sent = workers[0].stats().requests;
+            assert_eq!((report.summary.requests, ended), (sent, sent));
+            assert!(report.summary.failures.is_empty() && ended >= 5);
+        }
     }
 
     #[test]

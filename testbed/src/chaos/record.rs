@@ -1,0 +1,286 @@
+//! What one run of a scenario leaves behind: everything a report shows, and the JSON that it can be made
+//! from again.
+//!
+//! Times are milliseconds since the run began ([`Origin`]), so that samples, windows and marks lie on one axis.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::tally::Summary;
+
+/// Failed requests that a record keeps; `totals` counts all.
+pub(crate) const FAILURES_MAX: usize = 200;
+
+/// The instant from which all times of a run count, and what the clock on the wall said then.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    at: Instant,
+    wall: SystemTime,
+}
+
+impl Origin {
+    pub(crate) fn now() -> Self {
+        Self {
+            at: Instant::now(),
+            wall: SystemTime::now(),
+        }
+    }
+
+    /// Milliseconds from the beginning to `instant`; 0 before it.
+    pub(crate) fn ms(self, instant: Instant) -> u64 {
+        let since = instant.saturating_duration_since(self.at);
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Milliseconds from the beginning until now.
+    pub(crate) fn elapsed_ms(self) -> u64 {
+        self.ms(Instant::now())
+    }
+
+    /// The instant at which the run was `after` old.
+    pub(crate) fn after(self, after: Duration) -> Instant {
+        self.at + after
+    }
+
+    /// RFC 3339, UTC.
+    pub(crate) fn wall(self) -> String {
+        humantime::format_rfc3339_seconds(self.wall).to_string()
+    }
+}
+
+/// One run of one scenario.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// The scenario's name on the command line.
+    pub(crate) scenario: String,
+    /// What it is about, for people.
+    pub(crate) title: String,
+    pub(crate) place: Place,
+    /// Of the schedule and the prompts, where chance had a part.
+    pub(crate) seed: Option<u64>,
+    /// RFC 3339.
+    pub(crate) began: String,
+    /// Length of the run.
+    pub(crate) duration_ms: u64,
+    pub(crate) promises: Vec<Promise>,
+    /// By time.
+    pub(crate) marks: Vec<Mark>,
+    /// By time.
+    pub(crate) samples: Vec<Sample>,
+    /// By time, without gaps.
+    pub(crate) windows: Vec<Window>,
+    /// The first [`FAILURES_MAX`].
+    pub(crate) failures: Vec<FailedRequest>,
+    pub(crate) totals: Summary,
+    /// Requests that were due but not sent, because too many were in flight.
+    pub(crate) shed: u64,
+    /// What a reader should know besides: limits reached, values left out.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Record {
+    /// Every promise held, and there was at least one.
+    pub(crate) fn held(&self) -> bool {
+        !self.promises.is_empty() && self.promises.iter().all(|promise| promise.held)
+    }
+}
+
+/// Where the cluster ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Place {
+    /// Processes of this machine.
+    Processes,
+    /// Containers of the compose testbed.
+    Compose,
+}
+
+impl Place {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Processes => "local processes",
+            Self::Compose => "compose testbed",
+        }
+    }
+}
+
+/// What had to hold, and what was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Promise {
+    pub(crate) text: String,
+    pub(crate) held: bool,
+    /// The figures behind the verdict.
+    pub(crate) seen: String,
+}
+
+/// Something that the scenario did, for a moment or for a while.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    pub(crate) at_ms: u64,
+    /// `None`: a moment, or not ended when the run was.
+    pub(crate) until_ms: Option<u64>,
+    pub(crate) kind: MarkKind,
+    /// The replica or worker concerned, if it is one.
+    pub(crate) node: Option<String>,
+    pub(crate) text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum MarkKind {
+    /// Something is broken from here on, until it ends.
+    Fault,
+    /// Something is repaired.
+    Heal,
+    /// A part of the scenario: "before", "cut off".
+    Phase,
+    /// An operator's act: a worker added, the cluster scaled.
+    Note,
+}
+
+impl MarkKind {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Fault => "fault",
+            Self::Heal => "heal",
+            Self::Phase => "phase",
+            Self::Note => "note",
+        }
+    }
+}
+
+/// What the replicas said at one instant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    pub(crate) at_ms: u64,
+    pub(crate) replicas: Vec<ReplicaSample>,
+    /// Would a request go to the same worker from each replica, each with its own view of the load now?
+    pub(crate) agreement: Option<Agreement>,
+    /// The same without regard to load: what membership and memory alone decide.
+    pub(crate) agreement_idle: Option<Agreement>,
+}
+
+impl Sample {
+    /// Ring digests of the replicas that answered, without repeats.
+    pub(crate) fn rings(&self) -> Vec<&str> {
+        self.distinct(|seen| &seen.ring)
+    }
+
+    /// Registry digests of the replicas that answered, without repeats.
+    pub(crate) fn registries(&self) -> Vec<&str> {
+        self.distinct(|seen| &seen.registry)
+    }
+
+    fn distinct(&self, part: fn(&Seen) -> &String) -> Vec<&str> {
+        let seen = self.replicas.iter().filter_map(|one| one.seen.as_ref());
+        let mut parts: Vec<&str> = seen.map(|seen| part(seen).as_str()).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        parts
+    }
+}
+
+/// One replica at one instant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ReplicaSample {
+    pub(crate) name: String,
+    pub(crate) state: ReplicaState,
+    /// What it said of itself; present when `state` is `Up`.
+    pub(crate) seen: Option<Seen>,
+    /// Process id on this machine, where it is known. Another one is another life of the replica.
+    pub(crate) pid: Option<u32>,
+    /// Resident memory.
+    pub(crate) rss_bytes: Option<u64>,
+    pub(crate) open_files: Option<u64>,
+    /// CPU time of the process since it began, user and system.
+    pub(crate) cpu_s: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ReplicaState {
+    /// It answered.
+    Up,
+    /// It should run, and did not answer in time: paused, starved, starting or dead.
+    Silent,
+    /// The scenario has stopped it.
+    Stopped,
+}
+
+/// What a replica says through its admin API.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    pub(crate) ready: bool,
+    /// Digest of all rings.
+    pub(crate) ring: String,
+    /// crc32 of the worker registry, in hexadecimal.
+    pub(crate) registry: String,
+    /// Workers in its rings.
+    pub(crate) workers: u64,
+    /// Other replicas that it holds for alive.
+    pub(crate) live_peers: u64,
+    /// It holds no other replica for alive.
+    pub(crate) isolated: bool,
+    /// Requests in progress on it.
+    pub(crate) in_flight: u64,
+}
+
+/// Of how many prompts every replica that answered would send to the same worker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Agreement {
+    /// Prompts asked about.
+    pub(crate) asked: usize,
+    /// Of these, prompts for which all named the same worker.
+    pub(crate) equal: usize,
+}
+
+/// What clients saw in one stretch of time, each thing when they saw it: a request counts as sent when it was
+/// due, its first event when that came, the rest when it ended.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Window {
+    pub(crate) at_ms: u64,
+    /// Its length: 1 s in all but very long runs.
+    pub(crate) length_ms: u64,
+    pub(crate) sent: u64,
+    pub(crate) succeeded: u64,
+    /// All that ended otherwise.
+    pub(crate) failed: u64,
+    /// Of the failed, those told to come back later: status 429 and 503.
+    pub(crate) refused: u64,
+    /// From due to the end, of those that succeeded; absent where none did.
+    pub(crate) p50_ms: Option<f64>,
+    pub(crate) p99_ms: Option<f64>,
+    /// From due to the first event of a stream, of those that succeeded.
+    pub(crate) first_event_p50_ms: Option<f64>,
+    pub(crate) first_event_p99_ms: Option<f64>,
+    /// As the replies reported them.
+    pub(crate) prompt_tokens: u64,
+    /// Of the prompt tokens, those that a prefix cache supplied.
+    pub(crate) cached_tokens: u64,
+    /// Ended requests by the worker that answered; those without a head are not in it.
+    pub(crate) by_worker: BTreeMap<String, u64>,
+}
+
+impl Window {
+    pub(crate) fn until_ms(&self) -> u64 {
+        self.at_ms + self.length_ms
+    }
+}
+
+/// A request that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FailedRequest {
+    /// When it was written to the connection, or should have been.
+    pub(crate) sent_ms: u64,
+    pub(crate) failed_ms: u64,
+    /// A part of the answer had reached the client.
+    pub(crate) begun: bool,
+    /// Who had it; `None` when no head came.
+    pub(crate) replica: Option<String>,
+    pub(crate) worker: Option<String>,
+    /// As [`crate::client::Failure`] names it: `cut`, `status_503`.
+    pub(crate) kind: String,
+}

@@ -1,0 +1,1 @@
+//! How records are shown: on the terminal, as JSON, and as HTML files that need nothing else.

@@ -1,0 +1,259 @@
+//! Sums over stretches of time, as requests end in any order. Pure: instants come in.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::super::record::{Origin, Window};
+use crate::client::Failure;
+use crate::load::Ended;
+
+/// Windows of one run; a longer run has longer windows.
+const WINDOWS_MAX: u64 = 7_200;
+/// Worker names of one window; requests of further ones are counted under `other`.
+const WORKERS_MAX: usize = 100;
+
+/// Windows of a run, the latest still open.
+#[derive(Debug)]
+pub(super) struct Windows {
+    length_ms: u64,
+    /// A window whose end is this much older than the latest news gets none any more.
+    settled_after_ms: u64,
+    closed: Vec<Window>,
+    /// Never empty.
+    open: VecDeque<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    window: Window,
+    latencies_us: Vec<u32>,
+    first_events_us: Vec<u32>,
+}
+
+impl Windows {
+    /// Windows from `first_ms` on, for traffic of at most `longest` with requests of at most `timeout`.
+    pub(super) fn new(first_ms: u64, longest: Duration, timeout: Duration) -> Self {
+        let seconds = (longest + timeout).as_secs().div_ceil(WINDOWS_MAX).max(1);
+        let length_ms = seconds * 1_000;
+        Self {
+            length_ms,
+            settled_after_ms: timeout.as_millis() as u64 + length_ms,
+            closed: Vec::new(),
+            open: VecDeque::from([Open::at(first_ms, length_ms)]),
+        }
+    }
+
+    pub(super) fn add(&mut self, ended: &Ended, origin: Origin) {
+        let outcome = &ended.outcome;
+        self.around(origin.ms(ended.due)).window.sent += 1;
+        if let (None, Some(first)) = (&outcome.failure, outcome.first_event) {
+            let came = origin.ms(ended.sent() + first);
+            let us = micros(ended.waited + first);
+            self.around(came).first_events_us.push(us);
+        }
+        let at = origin.ms(ended.at());
+        let open = self.around(at);
+        let window = &mut open.window;
+        if let Some(failure) = &outcome.failure {
+            window.failed += 1;
+            window.refused += u64::from(matches!(failure, Failure::Status(429 | 503)));
+        } else {
+            window.succeeded += 1;
+            open.latencies_us
+                .push(micros(ended.waited + outcome.latency));
+        }
+        if let Some(usage) = outcome.usage {
+            window.prompt_tokens += usage.prompt;
+            window.cached_tokens += usage.cached;
+        }
+        if let Some(worker) = &outcome.worker {
+            let known =
+                window.by_worker.contains_key(worker) || window.by_worker.len() < WORKERS_MAX;
+            let name = if known { worker } else { "other" };
+            *window.by_worker.entry(name.to_owned()).or_default() += 1;
+        }
+        self.settle(at);
+    }
+
+    /// All windows until `now_ms`, the last one as long as it became.
+    pub(super) fn finish(&mut self, now_ms: u64) -> Vec<Window> {
+        self.around(now_ms);
+        self.closed.extend(self.open.drain(..).map(Open::close));
+        let mut windows = std::mem::take(&mut self.closed);
+        if let Some(last) = windows.last_mut() {
+            last.length_ms = now_ms.saturating_sub(last.at_ms).clamp(1, self.length_ms);
+            self.open.push_back(Open::at(now_ms, self.length_ms));
+        }
+        windows
+    }
+
+    /// The window that `at_ms` lies in; the oldest open one for anything older.
+    fn around(&mut self, at_ms: u64) -> &mut Open {
+        loop {
+            let newest = self.open.back().expect("never empty").window.until_ms();
+            let total = self.closed.len() + self.open.len();
+            if at_ms < newest || total as u64 >= WINDOWS_MAX {
+                break;
+            }
+            self.open.push_back(Open::at(newest, self.length_ms));
+        }
+        let first = self.open.front().expect("never empty").window.at_ms;
+        let index = at_ms.saturating_sub(first) / self.length_ms;
+        let last = self.open.len() - 1;
+        let index = usize::try_from(index).unwrap_or(last).min(last);
+        &mut self.open[index]
+    }
+
+    /// Closes what `at_ms` leaves behind for good: single times are not kept longer than they are needed.
+    fn settle(&mut self, at_ms: u64) {
+        while self.open.len() > 1
+            && self.open[0].window.until_ms() + self.settled_after_ms < at_ms
+            && let Some(oldest) = self.open.pop_front()
+        {
+            self.closed.push(oldest.close());
+        }
+    }
+}
+
+impl Open {
+    fn at(at_ms: u64, length_ms: u64) -> Self {
+        Self {
+            window: Window {
+                at_ms,
+                length_ms,
+                ..Window::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    fn close(mut self) -> Window {
+        let quantile = |times: &mut Vec<u32>, share: f64| {
+            times.sort_unstable();
+            // Nearest rank.
+            let rank = (share * times.len() as f64).ceil() as usize;
+            let us = times.get(rank.saturating_sub(1))?;
+            Some(f64::from(*us) / 1_000.0)
+        };
+        let window = &mut self.window;
+        window.p50_ms = quantile(&mut self.latencies_us, 0.50);
+        window.p99_ms = quantile(&mut self.latencies_us, 0.99);
+        window.first_event_p50_ms = quantile(&mut self.first_events_us, 0.50);
+        window.first_event_p99_ms = quantile(&mut self.first_events_us, 0.99);
+        self.window
+    }
+}
+
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::client::{Outcome, Usage};
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn ended(origin: Origin, due: u64, waited: u64, latency: u64) -> Ended {
+        Ended {
+            outcome: Outcome {
+                latency: ms(latency),
+                first_event: Some(ms(latency / 2)),
+                usage: Some(Usage {
+                    prompt: 10,
+                    completion: 1,
+                    cached: 5,
+                }),
+                worker: Some("w1".into()),
+                ..Outcome::default()
+            },
+            due: origin.after(ms(due)),
+            waited: ms(waited),
+        }
+    }
+
+    #[tokio::test]
+    async fn each_thing_is_counted_when_clients_saw_it() {
+        let origin = Origin::now();
+        let mut windows = Windows::new(0, Duration::from_secs(60), TIMEOUT);
+        windows.add(&ended(origin, 500, 100, 3_000), origin);
+        windows.add(
+            &Ended {
+                outcome: Outcome {
+                    failure: Some(Failure::Status(429)),
+                    latency: ms(10),
+                    ..Outcome::default()
+                },
+                ..ended(origin, 2_200, 0, 0)
+            },
+            origin,
+        );
+        let windows = windows.finish(4_250);
+        let count = |of: fn(&Window) -> u64| windows.iter().map(of).collect::<Vec<_>>();
+        assert_eq!(count(|w| w.at_ms), [0, 1_000, 2_000, 3_000, 4_000]);
+        assert_eq!(
+            windows[4].length_ms, 250,
+            "the last one as long as it became"
+        );
+        assert_eq!(count(|w| w.sent), [1, 0, 1, 0, 0]);
+        assert_eq!(count(|w| w.succeeded), [0, 0, 0, 1, 0]);
+        assert_eq!(count(|w| w.failed), [0, 0, 1, 0, 0]);
+        assert_eq!(count(|w| w.refused), [0, 0, 1, 0, 0]);
+        assert_eq!(windows[2].first_event_p50_ms, Some(1_600.0), "from due");
+        assert_eq!(
+            (windows[3].p99_ms, windows[0].p99_ms),
+            (Some(3_100.0), None)
+        );
+        assert_eq!(
+            (windows[3].cached_tokens, windows[3].by_worker["w1"]),
+            (5, 1)
+        );
+    }
+
+    #[tokio::test]
+    async fn long_runs_have_long_windows_and_keep_no_single_times() {
+        let origin = Origin::now();
+        let mut windows = Windows::new(0, Duration::from_secs(8 * 3_600), TIMEOUT);
+        for second in 0..8 * 3_600 {
+            windows.add(&ended(origin, second * 1_000, 0, 20), origin);
+        }
+        assert!(windows.open.len() <= 6, "{}", windows.open.len());
+        let windows = windows.finish(8 * 3_600_000);
+        assert!(windows.len() <= WINDOWS_MAX as usize && windows[0].length_ms == 5_000);
+        assert_eq!(windows.iter().map(|w| w.succeeded).sum::<u64>(), 8 * 3_600);
+    }
+
+    #[test]
+    fn quantiles_are_nearest_rank() {
+        let mut open = Open::at(0, 1_000);
+        open.latencies_us = (1..=100).rev().map(|n| n * 1_000).collect();
+        let window = open.close();
+        assert_eq!((window.p50_ms, window.p99_ms), (Some(50.0), Some(99.0)));
+        assert_eq!(window.first_event_p99_ms, None);
+    }
+
+    proptest! {
+        /// In any order of ends, nothing is lost, and windows lie end to end.
+        #[test]
+        fn nothing_is_lost(requests in proptest::collection::vec((0..40_000u64, 0..500u64, 0..10_000u64), 1..60)) {
+            let origin = Origin::now();
+            let mut windows = Windows::new(0, Duration::from_secs(60), TIMEOUT);
+            for (due, waited, latency) in &requests {
+                windows.add(&ended(origin, *due, *waited, *latency), origin);
+            }
+            let windows = windows.finish(60_000);
+            let sum = |of: fn(&Window) -> u64| windows.iter().map(of).sum::<u64>();
+            let all = requests.len() as u64;
+            prop_assert_eq!((sum(|w| w.sent), sum(|w| w.succeeded), sum(|w| w.cached_tokens)), (all, all, 5 * all));
+            prop_assert!(windows.windows(2).all(|pair| pair[0].until_ms() == pair[1].at_ms));
+            prop_assert!(windows.iter().all(|w| (w.succeeded > 0) == w.p50_ms.is_some()));
+        }
+    }
+}
