@@ -6,10 +6,19 @@
 //! HTTP as anybody would, and hurt from outside.
 
 pub(crate) mod compose;
+mod excuse;
+pub(crate) mod fault;
 pub(crate) mod fleet;
 pub(crate) mod local;
+mod logs;
 pub(crate) mod observe;
+mod placement;
+mod promise;
 pub(crate) mod record;
 pub(crate) mod report;
+pub(crate) mod run;
+pub(crate) mod scenario;
+pub(crate) mod scenarios;
+mod schedule;
 pub(crate) mod traffic;
 pub(crate) mod trend;

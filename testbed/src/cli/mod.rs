@@ -4,6 +4,7 @@
 //! they are bound; everything else they say goes to the log.
 
 mod balancer;
+mod chaos;
 mod demo;
 mod fake_worker;
 mod load;
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub use balancer::BalancerArgs;
+pub use chaos::ChaosArgs;
 pub use demo::DemoArgs;
 pub use fake_worker::FakeWorkerArgs;
 pub use load::LoadArgs;
@@ -40,6 +42,8 @@ pub enum Command {
     Replay(Box<ReplayArgs>),
     /// Start a cluster of processes here, replay a trace, kill a replica and a worker, and judge
     Demo(DemoArgs),
+    /// Hurt a cluster under load, by name or by chance, and judge what it promises
+    Chaos(ChaosArgs),
 }
 
 /// Runs a subcommand; the exit code says whether what it was asked for held.
@@ -50,6 +54,7 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Load(args) => args.run().await,
         Command::Replay(args) => args.run().await,
         Command::Demo(args) => args.run().await,
+        Command::Chaos(args) => args.run().await,
     }
 }
 

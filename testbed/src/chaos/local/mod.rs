@@ -40,8 +40,9 @@ const READY_TIMEOUT: Duration = Duration::from_secs(40);
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks while waiting.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Between two checks of a replica by the balancer.
+/// Between two checks of a replica by the balancer, and the limit of one: a busy machine is no dead replica.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Replicas and workers at most.
 pub(crate) const REPLICAS_MAX: usize = 9;
 pub(crate) const WORKERS_MAX: usize = 64;
@@ -65,8 +66,8 @@ pub(crate) struct LocalPlan {
     pub(crate) workers: usize,
     /// Further flags of each `fake-worker`.
     pub(crate) worker_flags: Vec<String>,
-    /// Further settings of each replica, as `GRAPEVINE_*` variables.
-    pub(crate) settings: Vec<(String, String)>,
+    /// Replicas write a line for each request.
+    pub(crate) access_log: bool,
     /// The wall clocks of replicas can be moved.
     pub(crate) clocks: bool,
     /// Certificates and logs go here.
@@ -283,7 +284,8 @@ impl LocalFleet {
         let mut environment: Vec<(String, String)> = SETTINGS
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into();
-        environment.extend(self.plan.settings.iter().cloned());
+        let access_log = self.plan.access_log.to_string();
+        environment.push(("GRAPEVINE_LOG__ACCESS".to_owned(), access_log));
         let replica = self.replica(Node::Replica(number))?;
         environment.extend(replica.clock.iter().flat_map(Clock::environment));
         let others = self.replicas.iter().enumerate();
@@ -293,8 +295,7 @@ impl LocalFleet {
             .collect();
         let mut arguments = replica_arguments(&name, "prefix", &seeds, &self.plan.dir);
         arguments.extend(port_arguments(ports));
-        arguments.extend(["--disable-access-log".into(), "--gossip-advertise".into()]);
-        arguments.push(relay.to_string());
+        arguments.extend(["--gossip-advertise".into(), relay.to_string()]);
         let process = Process::start(&name, &arguments, &environment, &self.plan.dir).await?;
         let replica = &mut self.replicas[number - 1];
         for (port, what) in replica.ports.iter_mut().zip(["data", "admin", "gossip"]) {
@@ -538,7 +539,7 @@ async fn balance(backend: String) -> anyhow::Result<Balancer> {
     let check = Check {
         path: "/readiness".into(),
         interval: CHECK_EVERY,
-        timeout: CHECK_EVERY,
+        timeout: CHECK_TIMEOUT,
     };
     let config = balancer::Config {
         check: Some(check),

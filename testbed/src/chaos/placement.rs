@@ -1,0 +1,126 @@
+//! Where each replica would send prompts that nobody sends, with load left aside: what membership and
+//! memory alone decide. Asked before and after the faults.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::Context;
+use hyper::Method;
+use serde::Deserialize;
+
+use super::fleet::{Node, Seat, SeatState};
+use crate::client::{Ask, Client};
+use crate::load::{Endpoint, Prompts};
+use crate::processes::MODEL;
+
+/// Limit of one question.
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One worker a prompt, as all replicas that run say; `Err`: they say different things, or do not.
+pub(crate) type Placements = Vec<String>;
+
+#[derive(Deserialize)]
+struct Explained {
+    worker: Option<String>,
+}
+
+/// Prompts of a seed that no load uses.
+pub(crate) fn samples(seed: u64, count: u64) -> Vec<Ask> {
+    let prompts = Prompts {
+        seed,
+        groups: u64::MAX,
+        shared_bytes: 1_500,
+        own_bytes: 300,
+        model: Some(MODEL.to_owned()),
+        endpoint: Endpoint::Chat,
+        ..Prompts::default()
+    };
+    (0..count).map(|number| prompts.ask(number)).collect()
+}
+
+/// Asks every running replica about every sample.
+///
+/// # Errors
+/// When one does not answer, knows no worker, or says another worker than the others.
+pub(crate) async fn placements(seats: &[Seat], samples: &[Ask]) -> anyhow::Result<Placements> {
+    let mut agreed: Option<(String, Placements)> = None;
+    let runs =
+        |seat: &&Seat| matches!(seat.node, Node::Replica(_)) && seat.state == SeatState::Running;
+    for seat in seats.iter().filter(runs) {
+        let said = of_replica(seat, samples).await?;
+        let Some((first, expected)) = &agreed else {
+            agreed = Some((seat.name.clone(), said));
+            continue;
+        };
+        let differing = expected.iter().zip(&said).filter(|(a, b)| a != b).count();
+        anyhow::ensure!(
+            differing == 0,
+            "{first} and {} differ on {differing} of {} prompts",
+            seat.name,
+            samples.len()
+        );
+    }
+    let (_, placements) = agreed.context("no replica runs")?;
+    Ok(placements)
+}
+
+async fn of_replica(seat: &Seat, samples: &[Ask]) -> anyhow::Result<Placements> {
+    let admin = seat.admin.clone().context("a replica has an admin API")?;
+    let mut client = Client::one(admin);
+    if let Some(token) = &seat.token {
+        client = client.with_token(token)?;
+    }
+    let mut placements = Vec::with_capacity(samples.len());
+    for ask in samples {
+        let path = format!("/explain?load=ignore&path={}", ask.path);
+        let text = client.text(Method::POST, &path, ask.body.clone(), ASK_TIMEOUT);
+        let text = text
+            .await
+            .with_context(|| format!("{} was asked", seat.name))?;
+        let explained: Explained = serde_json::from_str(&text).context("reply of /explain")?;
+        let worker = explained.worker;
+        placements.push(worker.with_context(|| format!("{} knows no worker", seat.name))?);
+    }
+    Ok(placements)
+}
+
+/// Prompts that moved although neither their worker left nor the new one came.
+pub(crate) fn moved_wrongly(
+    before: &Placements,
+    after: &Placements,
+    left: &BTreeSet<String>,
+    came: &BTreeSet<String>,
+) -> usize {
+    let pairs = before.iter().zip(after);
+    let wrong = pairs.filter(|(b, a)| a != b && !left.contains(*b) && !came.contains(*a));
+    wrong.count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_move_only_to_who_came_and_from_who_left() {
+        let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        let set = |of: &[&str]| names(of).into_iter().collect::<BTreeSet<_>>();
+        let before = names(&["w1", "w2", "w3", "w4"]);
+        for (after, left, came, wrong) in [
+            (["w1", "w2", "w3", "w4"], &[][..], &[][..], 0),
+            (["w2", "w2", "w3", "w4"], &[], &[], 1),
+            (["w2", "w2", "w3", "w4"], &["w1"], &[], 0),
+            (["w5", "w2", "w5", "w4"], &[], &["w5"], 0),
+            (["w5", "w2", "w4", "w4"], &["w1"], &["w5"], 1),
+        ] {
+            let after = names(&after);
+            let moved = moved_wrongly(&before, &after, &set(left), &set(came));
+            assert_eq!(moved, wrong, "{after:?}");
+        }
+    }
+
+    #[test]
+    fn samples_are_all_different() {
+        let bodies: BTreeSet<_> = samples(3, 50).into_iter().map(|ask| ask.body).collect();
+        assert_eq!(bodies.len(), 50);
+    }
+}

@@ -1,0 +1,255 @@
+//! What was promised, and whether it held. One place for all scenarios.
+
+use std::collections::BTreeMap;
+
+use super::excuse::Excuse;
+use super::logs::Loud;
+use super::record::{FailedRequest, Promise, ReplicaSample, Sample, Window};
+use super::scenario::Terms;
+use super::traffic::TrafficReport;
+use super::trend::{self, Verdict};
+use crate::tally::share;
+
+/// Failures that are described in a promise; all are counted.
+const DESCRIBED: usize = 5;
+/// Agreement that must be reached where nothing but gossip is hurt. Not all of it: a machine that is busy makes
+/// probes late, and two replicas may notice that at different times.
+const AGREEMENT_MIN: f64 = 0.95;
+/// Memory and open files of a process are warm after so long.
+const WARM_UP_MS: u64 = 600_000;
+/// Growth in an hour that counts as flat.
+const RSS_PER_HOUR_MAX: f64 = 4.0 * 1_048_576.0;
+const FILES_PER_HOUR_MAX: f64 = 20.0;
+
+/// Status codes by which a cluster refuses what is too much.
+fn is_refusal(failure: &FailedRequest) -> bool {
+    [
+        "status_429",
+        "status_503",
+        "error_event_503",
+        "error_event_429",
+    ]
+    .contains(&&*failure.kind)
+}
+
+/// A promise with its verdict.
+pub(super) fn promise(text: impl Into<String>, held: bool, seen: impl Into<String>) -> Promise {
+    Promise {
+        text: text.into(),
+        held,
+        seen: seen.into(),
+    }
+}
+
+/// No request failed but those that a fault takes along.
+pub(super) fn requests(traffic: &TrafficReport, excuses: &[Excuse], terms: &Terms) -> Promise {
+    let mut excused = 0;
+    let mut refused = 0;
+    let mut wrong = Vec::new();
+    for failure in &traffic.failures {
+        if excuses.iter().any(|excuse| excuse.covers(failure)) {
+            excused += 1;
+        } else if terms.may_refuse && is_refusal(failure) {
+            refused += 1;
+        } else {
+            wrong.push(failure);
+        }
+    }
+    let totals = &traffic.totals;
+    let mut seen = format!(
+        "{} of {} succeeded, {excused} taken along, {} failed otherwise",
+        totals.succeeded,
+        totals.requests,
+        wrong.len()
+    );
+    if refused > 0 {
+        seen += &format!(", {refused} refused");
+    }
+    for failure in wrong.iter().take(DESCRIBED) {
+        seen += "; ";
+        seen += &describe(failure);
+    }
+    if traffic.failures_beyond > 0 {
+        seen += &format!("; {} more were not looked at", traffic.failures_beyond);
+    }
+    let unseen_matter = traffic.failures_beyond > 0 && !terms.may_refuse;
+    let held = wrong.is_empty() && !unseen_matter && totals.succeeded > 0;
+    let text = if terms.may_refuse {
+        "no request fails but by refusal, or with what the fault takes along"
+    } else {
+        "no request fails but those that the fault takes along"
+    };
+    promise(text, held, seen)
+}
+
+fn describe(failure: &FailedRequest) -> String {
+    let name = |name: &Option<String>| name.clone().unwrap_or_else(|| "?".to_owned());
+    format!(
+        "{} after {:.1} s, sent at {:.1} s ({}begun, replica {}, worker {})",
+        failure.kind,
+        (failure.failed_ms.saturating_sub(failure.sent_ms)) as f64 / 1_000.0,
+        failure.sent_ms as f64 / 1_000.0,
+        if failure.begun { "" } else { "not " },
+        name(&failure.replica),
+        name(&failure.worker)
+    )
+}
+
+/// Every answer that ended without an error was whole: nothing was cut or ended without its last event.
+pub(super) fn streams(traffic: &TrafficReport, excuses: &[Excuse]) -> Promise {
+    let broken = |failure: &&FailedRequest| {
+        ["cut", "no_done"].contains(&&*failure.kind)
+            && !excuses.iter().any(|excuse| excuse.covers(failure))
+    };
+    let broken = traffic.failures.iter().filter(broken).count();
+    promise(
+        "no answer is cut or ends without its last event",
+        broken == 0,
+        format!("{broken} of {}", traffic.totals.requests),
+    )
+}
+
+/// No replica's ring ever changed. One that is not ready is still learning; one that was started, reached nobody
+/// and so has no worker has no ring yet: what it costs to ask it shows in the requests.
+pub(super) fn one_ring(samples: &[Sample]) -> Promise {
+    let mut digests: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut without = 0;
+    for replica in samples.iter().flat_map(|sample| &sample.replicas) {
+        match &replica.seen {
+            Some(seen) if seen.ready && seen.workers == 0 && seen.isolated => without += 1,
+            Some(seen) if seen.ready => *digests.entry(&seen.ring).or_default() += 1,
+            _ => {}
+        }
+    }
+    let mut seen = match digests.len() {
+        1 => format!("one digest in {} looks", digests.values().sum::<u64>()),
+        count => format!("{count} digests: {digests:?}"),
+    };
+    if without > 0 {
+        seen += &format!(
+            "; {without} looks at a replica that took requests before it had found the others"
+        );
+    }
+    promise("no ring changes", digests.len() == 1, seen)
+}
+
+/// Also under the fault, replicas chose the same worker when load is left aside.
+pub(super) fn agreement(samples: &[Sample]) -> Promise {
+    let idle = || samples.iter().filter_map(|sample| sample.agreement_idle);
+    let (asked, equal) = idle().fold((0, 0), |(asked, equal), one| {
+        (asked + one.asked as u64, equal + one.equal as u64)
+    });
+    promise(
+        format!(
+            "throughout, replicas agree on {:.0} % of prompts (load left aside)",
+            100.0 * AGREEMENT_MIN
+        ),
+        asked > 0 && share(equal, asked) >= AGREEMENT_MIN,
+        format!("{:.1} % of {asked}", 100.0 * share(equal, asked)),
+    )
+}
+
+/// Tokens from caches while the scenario ran its course, against those before: from `from_ms` to `until_ms`.
+pub(super) fn hit_dip(windows: &[Window], from_ms: u64, until_ms: u64, dip_max: u32) -> Promise {
+    let rate = |of: &dyn Fn(&&Window) -> bool| {
+        let tokens = windows
+            .iter()
+            .filter(of)
+            .fold((0, 0), |(hit, all), window| {
+                (hit + window.cached_tokens, all + window.prompt_tokens)
+            });
+        100.0 * share(tokens.0, tokens.1)
+    };
+    // The first third of the time before fills the caches.
+    let before = rate(&|w| w.at_ms >= from_ms / 3 && w.until_ms() <= from_ms);
+    let during = rate(&|w| w.at_ms >= from_ms && w.until_ms() <= until_ms);
+    promise(
+        format!("the hit rate falls by at most {dip_max} points"),
+        before - during <= f64::from(dip_max),
+        format!("{before:.1} % before, {during:.1} % meanwhile"),
+    )
+}
+
+/// Logs are quiet.
+pub(super) fn quiet_logs(loud: &Loud) -> Promise {
+    let mut seen = format!("{} such lines", loud.count);
+    for line in loud.lines.iter().take(DESCRIBED) {
+        seen += "; ";
+        seen += line;
+    }
+    promise("no panic and no ERROR in any log", loud.count == 0, seen)
+}
+
+/// One figure of a process, of which no replica may use more and more.
+struct Figure {
+    text: &'static str,
+    unit: &'static str,
+    of: fn(&ReplicaSample) -> Option<f64>,
+    /// In `unit`.
+    scale: f64,
+    per_hour_max: f64,
+}
+
+const FIGURES: [Figure; 2] = [
+    Figure {
+        text: "memory stays flat after 10 minutes",
+        unit: "MiB",
+        of: |replica| replica.rss_bytes.map(|bytes| bytes as f64),
+        scale: 1_048_576.0,
+        per_hour_max: RSS_PER_HOUR_MAX,
+    },
+    Figure {
+        text: "open files stay flat after 10 minutes",
+        unit: "files",
+        of: |replica| replica.open_files.map(|files| files as f64),
+        scale: 1.0,
+        per_hour_max: FILES_PER_HOUR_MAX,
+    },
+];
+
+/// Memory and open files of every replica's longest life.
+pub(super) fn flat(samples: &[Sample]) -> Vec<Promise> {
+    FIGURES.iter().map(|figure| figure.judge(samples)).collect()
+}
+
+impl Figure {
+    fn judge(&self, samples: &[Sample]) -> Promise {
+        let mut names: Vec<&str> = Vec::new();
+        for replica in samples.iter().flat_map(|sample| &sample.replicas) {
+            if !names.contains(&&*replica.name) {
+                names.push(&replica.name);
+            }
+        }
+        let mut grows = false;
+        let mut seen = Vec::new();
+        for name in names {
+            let life = trend::longest_life(samples, name, self.of);
+            let Some(trend) = trend::trend(&life, WARM_UP_MS) else {
+                seen.push(format!("{name}: no life that is long enough to tell"));
+                continue;
+            };
+            let verdict = trend.against(self.per_hour_max);
+            grows |= verdict == Verdict::Growing;
+            let last = life.last().map_or(0.0, |(_, value)| *value);
+            seen.push(format!(
+                "{name}: {:.1} {}, {:+.2} an hour ({:+.2} to {:+.2}) over {} min{}",
+                last / self.scale,
+                self.unit,
+                trend.per_hour / self.scale,
+                trend.least / self.scale,
+                trend.most / self.scale,
+                trend.span_ms / 60_000,
+                match verdict {
+                    Verdict::Flat => "",
+                    Verdict::Growing => ": it grows",
+                    Verdict::Unclear => ": too noisy or too short to tell",
+                }
+            ));
+        }
+        promise(self.text, !grows, seen.join("; "))
+    }
+}
+
+#[cfg(test)]
+#[path = "promise_tests.rs"]
+mod tests;

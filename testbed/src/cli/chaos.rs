@@ -1,0 +1,290 @@
+//! `grapevine chaos`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use tokio_util::sync::CancellationToken;
+
+use super::{StopSignals, print_json};
+use crate::chaos::fleet::Fleet;
+use crate::chaos::local::{LocalFleet, LocalPlan, REPLICAS_MAX, WORKERS_MAX};
+use crate::chaos::record::{Place, Record};
+use crate::chaos::report;
+use crate::chaos::run::{RunPlan, run};
+use crate::chaos::scenario::{ALWAYS, Scenario, Shape};
+use crate::chaos::scenarios::{all, named};
+
+/// Arguments of `chaos`.
+#[derive(Debug, Args)]
+pub struct ChaosArgs {
+    #[command(subcommand)]
+    command: ChaosCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ChaosCommand {
+    /// List all scenarios and what must hold
+    List,
+    /// Run scenarios by name, each on a fresh cluster
+    #[command(after_help = EXAMPLES)]
+    Run {
+        /// Names as `chaos list` shows them; `all` is every one but `random` and `soak`
+        #[arg(required = true)]
+        names: Vec<String>,
+        #[command(flatten)]
+        options: Box<Options>,
+    },
+    /// Run mixed faults for --duration and watch memory: `chaos run soak` with its own defaults
+    Soak {
+        #[command(flatten)]
+        options: Box<Options>,
+    },
+}
+
+const EXAMPLES: &str = "\
+Exit status: 0 when every promise held, 1 when one did not, 2 when asked for wrongly.
+Ctrl-C repairs everything and judges what was seen; a second one ends at once.
+
+Examples:
+  What there is:
+    grapevine chaos list
+  Cut the cluster in two and heal it, with a report to look at:
+    grapevine chaos run partition --report /tmp/chaos
+  Faults by chance for five minutes, the same ones each time:
+    grapevine chaos run random --seed 7 --duration 5m
+  An hour, to see whether memory grows:
+    grapevine chaos soak --duration 60m --report /tmp/soak";
+
+#[derive(Debug, Args)]
+struct Options {
+    /// Router replicas, 1 to 8
+    #[arg(long, default_value_t = 3)]
+    replicas: usize,
+    /// Fake workers, 2 to 63
+    #[arg(long, default_value_t = 4)]
+    workers: usize,
+    /// Phases are a quarter as long
+    #[arg(long)]
+    quick: bool,
+    /// Of prompts, arrivals and drawn faults
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Length of `random` and `soak` [default: 2m, of `chaos soak` 60m]
+    #[arg(long, value_parser = humantime::parse_duration)]
+    duration: Option<Duration>,
+    /// Requests per second, by Poisson arrivals
+    #[arg(long, default_value_t = 20.0)]
+    rate: f64,
+    /// Write a JSON record and an HTML page of each run here, and an index
+    #[arg(long)]
+    report: Option<PathBuf>,
+    /// Print one JSON line a run instead of text
+    #[arg(long)]
+    json: bool,
+    /// Keep certificates and logs of processes here [default: a temporary directory, kept when a promise broke]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+impl ChaosArgs {
+    /// Runs what was asked for; succeeds when every promise held.
+    pub async fn run(self) -> anyhow::Result<ExitCode> {
+        let (scenarios, options, duration) = match self.command {
+            ChaosCommand::List => {
+                print!("{}", list());
+                return Ok(ExitCode::SUCCESS);
+            }
+            ChaosCommand::Run { names, options } => match chosen(&names) {
+                Ok(scenarios) => (scenarios, options, Duration::from_secs(120)),
+                Err(error) => return Ok(usage(&error)),
+            },
+            ChaosCommand::Soak { options } => {
+                let soak = named("soak").context("there is a soak")?;
+                (vec![soak], options, Duration::from_secs(3_600))
+            }
+        };
+        if let Err(error) = options.check(&scenarios) {
+            return Ok(usage(&error));
+        }
+        let stop = CancellationToken::new();
+        let mut signals = StopSignals::new()?;
+        let runs = options.run_all(&scenarios, options.duration.unwrap_or(duration), &stop);
+        let mut runs = std::pin::pin!(runs);
+        let held = tokio::select! {
+            held = &mut runs => held?,
+            _ = signals.next() => {
+                eprintln!("stopping: all is repaired first; once more to end at once");
+                stop.cancel();
+                tokio::select! {
+                    held = &mut runs => held?,
+                    _ = signals.next() => return Ok(ExitCode::from(130)),
+                }
+            }
+        };
+        Ok(if held {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+}
+
+fn usage(error: &anyhow::Error) -> ExitCode {
+    eprintln!("error: {error:#}");
+    ExitCode::from(2)
+}
+
+fn list() -> String {
+    let mut text = format!("Always: {ALWAYS}.\n");
+    for Scenario {
+        name, title, holds, ..
+    } in all()
+    {
+        text += &format!("\n{name:<16} {title}\n{:<16} -> {holds}\n", "");
+    }
+    text
+}
+
+fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Scenario>> {
+    let mut scenarios = Vec::new();
+    for name in names {
+        if name == "all" {
+            scenarios.extend(all().filter(|one| !["random", "soak"].contains(&one.name)));
+        } else {
+            let one = named(name);
+            scenarios.push(one.with_context(|| {
+                format!("no scenario is called `{name}`; `grapevine chaos list` shows all")
+            })?);
+        }
+    }
+    Ok(scenarios)
+}
+
+impl Options {
+    fn check(&self, scenarios: &[&Scenario]) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.rate.is_finite() && self.rate > 0.0,
+            "--rate must be above 0"
+        );
+        // One more of each may be started.
+        anyhow::ensure!(
+            (1..REPLICAS_MAX).contains(&self.replicas),
+            "--replicas is 1 to {}",
+            REPLICAS_MAX - 1
+        );
+        anyhow::ensure!(
+            (2..WORKERS_MAX).contains(&self.workers),
+            "--workers is 2 to {}",
+            WORKERS_MAX - 1
+        );
+        for scenario in scenarios {
+            anyhow::ensure!(
+                self.replicas >= scenario.replicas_min,
+                "{} needs --replicas {} or more",
+                scenario.name,
+                scenario.replicas_min
+            );
+        }
+        Ok(())
+    }
+
+    /// Runs one scenario after the other; true when every promise of all held.
+    async fn run_all(
+        &self,
+        scenarios: &[&Scenario],
+        duration: Duration,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<bool> {
+        let mut records = Vec::new();
+        for scenario in scenarios {
+            if stop.is_cancelled() {
+                break;
+            }
+            eprintln!("== {}: {}", scenario.name, scenario.title);
+            let record = self.run_one(scenario, duration, stop).await?;
+            if self.json {
+                print_json(&serde_json::to_value(&record)?)?;
+            } else {
+                print!("{}", report::text(&record));
+            }
+            records.push(record);
+            if let Some(dir) = &self.report {
+                report::write(dir, &records)?;
+            }
+        }
+        Ok(!records.is_empty() && records.iter().all(Record::held))
+    }
+
+    async fn run_one(
+        &self,
+        scenario: &Scenario,
+        duration: Duration,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Record> {
+        let shape = Shape {
+            replicas: self.replicas,
+            workers: self.workers,
+            quick: self.quick,
+            seed: self.seed,
+            duration,
+        };
+        let goes_on = ["random", "soak"].contains(&scenario.name);
+        let is_soak = scenario.name == "soak";
+        let plan = RunPlan {
+            shape,
+            place: Place::Processes,
+            rate: self.rate,
+            // So many that caches of every kind overflow in a soak.
+            groups: if is_soak { 100_000 } else { 40 },
+            look_every: Duration::from_millis(if is_soak { 2_000 } else { 500 }),
+            tell_every: Duration::from_secs(if is_soak { 60 } else { 10 }),
+            longest: goes_on.then_some(duration),
+        };
+        let temporary = tempfile::Builder::new()
+            .prefix("grapevine-chaos-")
+            .tempdir();
+        let temporary = temporary.context("cannot make a temporary directory")?;
+        let dir = match &self.dir {
+            Some(dir) => dir.join(scenario.name),
+            None => temporary.path().to_owned(),
+        };
+        let done = self.on_processes(scenario, &plan, &dir, stop).await;
+        if self.dir.is_none() && !done.as_ref().is_ok_and(Record::held) {
+            eprintln!(
+                "logs of all processes are in {}",
+                temporary.keep().display()
+            );
+        }
+        done
+    }
+
+    async fn on_processes(
+        &self,
+        scenario: &Scenario,
+        plan: &RunPlan,
+        dir: &Path,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Record> {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let local = LocalPlan {
+            replicas: plan.shape.replicas,
+            workers: plan.shape.workers,
+            // Small enough to be overrun by `overload`.
+            worker_flags: ["--max-num-queued-reqs", "64"].map(Into::into).into(),
+            // A soak writes for hours.
+            access_log: scenario.name != "soak" && scenario.fills_disks(&plan.shape),
+            clocks: scenario.moves_clocks(&plan.shape),
+            dir: dir.to_owned(),
+        };
+        let fleet = LocalFleet::start(local).await?;
+        let mut fleet = Fleet::Local(Box::new(fleet));
+        let record = run(scenario, plan, &mut fleet, stop).await;
+        let stopped = fleet.stop().await;
+        let record = record?;
+        stopped?;
+        Ok(record)
+    }
+}
