@@ -1,26 +1,74 @@
 //! How records are shown: on the terminal, as JSON, and as HTML files that need nothing else.
+//!
+//! All are made from the same [`Record`], so a page can be made again from the JSON of a run long past.
 
-use std::path::Path;
+mod html;
+mod panels;
+pub(crate) mod phases;
+mod plot;
+mod scale;
+mod text;
+mod timeline;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
 
 use super::record::Record;
 
+/// For the terminal: events, parts, totals, promises.
 pub(crate) fn text(record: &Record) -> String {
-    let mut text = format!("{} ({})\n", record.scenario, record.title);
-    for promise in &record.promises {
-        let verdict = if promise.held { "ok    " } else { "FAILED" };
-        text += &format!("{verdict} {}: {}\n", promise.text, promise.seen);
-    }
-    for note in &record.notes {
-        text += &format!("note: {note}\n");
-    }
-    text
+    text::Text(record).to_string()
 }
 
-pub(crate) fn write(dir: &Path, records: &[Record]) -> anyhow::Result<()> {
-    std::fs::create_dir_all(dir)?;
-    for record in records {
-        let path = dir.join(format!("{}.json", record.scenario));
-        std::fs::write(path, serde_json::to_string(record)?)?;
+/// Writes `NAME.json` and `NAME.html` for each record into `dir`, which is made if it is not there, and
+/// `index.html` where there are several. A scenario that ran more than once becomes `NAME-2`. Returns the files
+/// for people to open, the index first.
+pub(crate) fn write(dir: &Path, records: &[Record]) -> anyhow::Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let put = |name: &str, content: &str| {
+        let path = dir.join(name);
+        let written = std::fs::write(&path, content);
+        written.with_context(|| format!("cannot write {}", path.display()))?;
+        anyhow::Ok(path)
+    };
+    let mut paths = Vec::new();
+    let mut pages = Vec::new();
+    for (record, name) in records.iter().zip(names(records)) {
+        let json = serde_json::to_string_pretty(record).context("record as JSON")?;
+        put(&format!("{name}.json"), &json)?;
+        let page = format!("{name}.html");
+        paths.push(put(&page, &html::page(record))?);
+        pages.push(page);
     }
-    Ok(())
+    if records.len() > 1 {
+        paths.insert(0, put("index.html", &html::index(records, &pages))?);
+    }
+    Ok(paths)
 }
+
+/// Names of files: the scenario's with nothing in it that a path or a URL would take for something else.
+fn names(records: &[Record]) -> Vec<String> {
+    let mut used: BTreeMap<String, u32> = BTreeMap::new();
+    let mut name = |record: &Record| {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let name: String = record.scenario.chars().map(plain).collect();
+        let name = if name == "index" {
+            "index-".to_owned()
+        } else {
+            name
+        };
+        let times = used.entry(name.clone()).or_default();
+        *times += 1;
+        if *times > 1 {
+            format!("{name}-{times}")
+        } else {
+            name
+        }
+    };
+    records.iter().map(&mut name).collect()
+}
+
+#[cfg(test)]
+mod tests;
