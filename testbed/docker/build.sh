@@ -1,25 +1,124 @@
 #!/usr/bin/env bash
-# Builds the static binary, the image `grapevine:local`, and the certificates and settings that
-# docker-compose.yml mounts. Needs cargo and docker; pulls nothing.
+# Makes what docker-compose.yml needs, pulling nothing: the images `grapevine:local` and `grapevine-haproxy:local`, and
+# certificates for router-1 to router-6.
+#
+#   build.sh                  builds a static binary; the image holds it and nothing else. Needs cargo
+#   build.sh --binary FILE    takes this binary. With the libraries that it needs, when it is a dynamic one; then also
+#                             libfaketime, where it is installed, for clock faults
+#
+#   GRAPEVINE_IMAGE=NAME      another name for the image, here and in docker-compose.yml
+#   HAPROXY_IMAGE=NAME        take this haproxy image in docker-compose.yml and make none. Else haproxy comes from this
+#                             machine, or from its Debian package, which is unpacked and not installed
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
-target=$(rustc -vV | sed -n 's/^host: //p')
+image=${GRAPEVINE_IMAGE:-grapevine:local}
+haproxy_image=grapevine-haproxy:local
+binary=
+replicas=(router-1 router-2 router-3 router-4 router-5 router-6)
+renewed_after_days=60   # certificates of replicas are valid for 90
 
-RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target "$target" --bin grapevine
-binary=${CARGO_TARGET_DIR:-target}/$target/release/grapevine
+fail() { printf 'build.sh: %s\n' "$*" >&2; exit 1; }
 
-context=$(mktemp -d)
-trap 'rm -rf "$context"' EXIT
-cp "$here/Dockerfile" "$binary" "$context/"
-docker build --tag grapevine:local "$context"
+while [ $# -gt 0 ]; do
+  case $1 in
+    --binary) [ $# -ge 2 ] || fail "--binary needs a file"; binary=$2; shift 2 ;;
+    -h|--help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
+    *) fail "unknown argument $1; see --help" ;;
+  esac
+done
 
-ca=$here/ca
-if [ ! -e "$ca/ca.pem" ]; then
-  "$binary" ca init --dir "$ca" --cluster-id testbed
-  for replica in router-1 router-2 router-3; do
-    "$binary" ca issue "$replica" --dir "$ca"
+command -v docker > /dev/null || fail "docker is not here: apt-get install docker.io docker-compose"
+docker info > /dev/null 2>&1 ||
+  fail "the docker daemon does not answer: is it started, and are you in the group docker? Try: docker info"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Shared libraries of a program or library: nothing for a static one.
+libraries() {
+  local list
+  list=$(LD_LIBRARY_PATH="${2:-}" ldd "$1" 2> /dev/null) || return 0
+  if grep -q 'not found' <<< "$list"; then
+    fail "libraries of $1 are missing: $(awk '/not found/ {print $1}' <<< "$list" | xargs)"
+  fi
+  awk '$2 == "=>" {print $3} $1 ~ /^\// {print $1}' <<< "$list"
+}
+
+# Puts a file into an image's root, with its libraries in /lib and the loader where the file asks for it.
+place() {  # file, path in the image, root, where to look for libraries first
+  local root=$3 library
+  install -D "$1" "$root$2"
+  for library in $(libraries "$1" "${4:-}"); do
+    case $library in
+      */ld-*|*/ld64*) install -D "$library" "$root$library" ;;
+      *) install -D "$library" "$root/lib/$(basename "$library")" ;;
+    esac
   done
+}
+
+# An image of one layer from a root folder; the one that had the name before goes.
+import() {  # root, name, changes to the image's configuration
+  local root=$1 name=$2 before id change=()
+  shift 2
+  for id in "$@"; do change+=(--change "$id"); done
+  before=$(docker image inspect --format '{{.Id}}' "$name" 2> /dev/null || true)
+  id=$(tar -C "$root" --owner=0 --group=0 -c . | docker import "${change[@]}" - "$name")
+  if [ -n "$before" ] && [ "$before" != "$id" ]; then
+    docker image rm "$before" > /dev/null 2>&1 || true  # still in use by a container
+  fi
+  printf 'image %s\n' "$name"
+}
+
+# --- the binary
+if [ -z "$binary" ]; then
+  command -v cargo > /dev/null || fail "cargo is not here: install Rust, or give a binary by --binary"
+  target=$(rustc -vV | sed -n 's/^host: //p')
+  RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target "$target" --bin grapevine
+  binary=${CARGO_TARGET_DIR:-target}/$target/release/grapevine
 fi
-cp "$here/testbed.toml" "$ca/testbed.toml"
-echo "built grapevine:local; now: docker-compose up"
+[ -x "$binary" ] || fail "$binary is no program"
+"$binary" --version > /dev/null || fail "$binary does not run here"
+
+root=$work/grapevine
+place "$binary" /grapevine "$root"
+faketime=
+if [ -d "$root/lib" ]; then
+  faketime=$(find /usr/lib* -name libfaketime.so.1 -print -quit 2> /dev/null || true)
+  [ -z "$faketime" ] || place "$faketime" /lib/libfaketime.so.1 "$root"
+fi
+import "$root" "$image" 'ENV LD_LIBRARY_PATH=/lib' 'ENTRYPOINT ["/grapevine"]'
+
+# --- haproxy
+if [ -z "${HAPROXY_IMAGE:-}" ]; then
+  root=$work/haproxy
+  unpacked=$work/debian
+  haproxy=$(PATH=$PATH:/usr/sbin command -v haproxy || true)
+  if [ -z "$haproxy" ]; then
+    command -v apt-get > /dev/null ||
+      fail "haproxy is not here: install it, or name an image: HAPROXY_IMAGE=haproxy:lts"
+    mkdir -p "$unpacked/packages"
+    # Its own libraries are among its direct dependencies; what those need is part of any Debian.
+    packages=$(apt-cache depends --important haproxy | sed -n 's/^ *Depends: \(lib[^ <>]*\)$/\1/p')
+    # apt drops its rights for downloads and may not write here; that is only a warning.
+    (cd "$unpacked/packages" && apt-get download haproxy $packages 2> "$work/apt.log" > /dev/null) ||
+      fail "haproxy is not here and cannot be had: $(tail -1 "$work/apt.log")
+  Try: apt-get update, or apt-get install haproxy, or name an image: HAPROXY_IMAGE=haproxy:lts"
+    for package in "$unpacked"/packages/*.deb; do dpkg -x "$package" "$unpacked"; done
+    haproxy=$unpacked/usr/sbin/haproxy
+  fi
+  found=$(find "$unpacked" -name '*.so*' -printf '%h\n' 2> /dev/null | sort -u | paste -sd: || true)
+  place "$haproxy" /usr/sbin/haproxy "$root" "$found"
+  import "$root" "$haproxy_image" 'ENV LD_LIBRARY_PATH=/lib' 'ENV PATH=/usr/sbin'
+fi
+
+# --- certificates
+ca=$here/ca
+[ -e "$ca/ca.pem" ] || "$binary" ca init --dir "$ca" --cluster-id testbed
+find "$ca" -name 'router-*' -mtime +"$renewed_after_days" -delete
+for replica in "${replicas[@]}"; do
+  [ -e "$ca/$replica.pem" ] || "$binary" ca issue "$replica" --dir "$ca"
+done
+
+echo "now: docker-compose up -d, then curl -s http://127.0.0.1:30080/v1/models"
+[ -z "$faketime" ] || echo "clock faults: GRAPEVINE_PRELOAD=/lib/libfaketime.so.1 docker-compose up -d"

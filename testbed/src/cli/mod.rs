@@ -8,6 +8,7 @@ mod chaos;
 mod demo;
 mod fake_worker;
 mod load;
+mod probe;
 mod progress;
 mod replay;
 mod replay_virtual;
@@ -26,6 +27,7 @@ pub use chaos::ChaosArgs;
 pub use demo::DemoArgs;
 pub use fake_worker::FakeWorkerArgs;
 pub use load::LoadArgs;
+pub use probe::ProbeArgs;
 pub(crate) use progress::Progress;
 pub use replay::ReplayArgs;
 
@@ -40,6 +42,8 @@ pub enum Command {
     Load(LoadArgs),
     /// Send the requests of a recorded trace in scaled time and measure the answers
     Replay(Box<ReplayArgs>),
+    /// Ask a URL once; exits 0 for a 2xx. For health checks of containers without a shell
+    Probe(ProbeArgs),
     /// Start a cluster of processes here, replay a trace, kill a replica and a worker, and judge
     Demo(DemoArgs),
     /// Hurt a cluster under load, by name or by chance, and judge what it promises
@@ -53,6 +57,7 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Balancer(args) => args.run().await,
         Command::Load(args) => args.run().await,
         Command::Replay(args) => args.run().await,
+        Command::Probe(args) => args.run().await,
         Command::Demo(args) => args.run().await,
         Command::Chaos(args) => args.run().await,
     }
