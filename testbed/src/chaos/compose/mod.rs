@@ -1,0 +1,483 @@
+//! A cluster of containers: `docker-compose.yml`, hurt from the machine that runs it.
+//!
+//! Needs root (packet filters are set in the containers' network namespaces) and Linux (containers are talked to
+//! at their own addresses, which change when they start again). It attaches to a testbed that runs and leaves it
+//! as it was: [`ComposeFleet::stop`] looks at what is, not at what was done, so the next run also mends what one
+//! that was killed has left.
+
+mod control;
+mod docker;
+mod links;
+mod restore;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::{Context, bail, ensure};
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::fleet::{Fault, Link, Node, Reach, Seat, SeatState};
+use crate::client::Target;
+pub(crate) use docker::Place;
+use docker::{Container, ContainerState, Docker, docker, filter};
+use links::BadLink;
+
+/// Ports inside of the network, as in `docker-compose.yml`.
+const FRONT_PORT: u16 = 30080;
+const DATA_PORT: u16 = 30000;
+const ADMIN_PORT: u16 = 30001;
+const WORKER_PORT: u16 = 8000;
+const TOKEN: &str = "testbed";
+const BALANCER: &str = "balancer";
+/// What the file defines, profiles included.
+const REPLICAS_MAX: usize = 6;
+const WORKERS_MAX: usize = 8;
+/// What it starts without a profile: the first ones. These workers are in the replicas' configuration.
+const REPLICAS_CONFIGURED: usize = 3;
+const WORKERS_CONFIGURED: usize = 4;
+/// Microseconds over which docker counts processor time, and the least share of them.
+const CPU_PERIOD: f64 = 100_000.0;
+const CPU_QUOTA_MIN: f64 = 1_000.0;
+
+/// The containers of one compose project, and what was done to them.
+pub(crate) struct ComposeFleet {
+    docker: Docker,
+    nodes: BTreeMap<Node, Container>,
+    front: Target,
+    /// The one network of the project, and who ran at first.
+    network: String,
+    began_with: BTreeSet<Node>,
+    links: Vec<BadLink>,
+    /// Namespaces that may have rules of ours, by process.
+    filtered: BTreeSet<u32>,
+    seats: Arc<watch::Sender<Vec<Seat>>>,
+    /// Wait for terminated containers to be gone.
+    endings: BTreeMap<Node, AbortOnDropHandle<()>>,
+    logs: TempDir,
+    began: SystemTime,
+}
+
+impl ComposeFleet {
+    /// Attaches to a testbed that runs, and undoes what an earlier run may have left.
+    ///
+    /// # Errors
+    /// When no such testbed runs, or docker does not answer.
+    pub(crate) async fn attach(place: &Place) -> anyhow::Result<Self> {
+        let none = "no testbed runs in this compose project; `testbed/docker/build.sh && docker-compose up -d` starts \
+                    one, and --project and --file name another";
+        let docker = Docker::of(place, BALANCER).await?.context(none)?;
+        let containers = docker.containers().await?;
+        let balancer = containers.iter().find(|one| one.service == BALANCER);
+        let (network, front) = balancer
+            .and_then(|balancer| Some((balancer.networks.first()?, balancer.address?)))
+            .context(none)?;
+        let mut fleet = Self {
+            network: network.clone(),
+            front: target(front, FRONT_PORT),
+            nodes: BTreeMap::new(),
+            began_with: BTreeSet::new(),
+            links: Vec::new(),
+            filtered: BTreeSet::new(),
+            seats: Arc::new(watch::Sender::new(Vec::new())),
+            endings: BTreeMap::new(),
+            logs: tempfile::tempdir().context("no directory for logs")?,
+            began: SystemTime::now(),
+            docker,
+        };
+        fleet.refresh().await?;
+        // What has no profile belongs to every testbed; a run that was killed may have left it stopped.
+        let always = (1..=REPLICAS_CONFIGURED).map(Node::Replica);
+        let always = always.chain((1..=WORKERS_CONFIGURED).map(Node::Worker));
+        fleet.began_with = fleet.running().chain(always).collect();
+        fleet
+            .restore()
+            .await
+            .context("the testbed cannot be put in order")?;
+        Ok(fleet)
+    }
+
+    pub(crate) async fn apply(&mut self, fault: &Fault) -> anyhow::Result<()> {
+        match *fault {
+            Fault::Kill(node) => {
+                docker(&["kill", &self.container(node)?.id]).await?;
+            }
+            Fault::Terminate(node) => return self.terminate(node).await,
+            Fault::Start(node) => return self.start(node).await,
+            Fault::Pause(node) => {
+                docker(&["pause", &self.container(node)?.id]).await?;
+            }
+            Fault::Resume(node) => {
+                docker(&["unpause", &self.container(node)?.id]).await?;
+            }
+            Fault::Cut {
+                from,
+                to,
+                one_way,
+                reach,
+            } => {
+                let link = BadLink::Cut {
+                    from,
+                    to,
+                    one_way,
+                    reach,
+                };
+                return self.spoil(link).await;
+            }
+            Fault::Isolate { node, reach } => match reach {
+                Reach::Gossip => return self.spoil(BadLink::Mute { node }).await,
+                Reach::All => {
+                    let id = &self.container(node)?.id;
+                    docker(&["network", "disconnect", &self.network, id]).await?;
+                }
+            },
+            Fault::Impair { node, link } => {
+                let share = only_loss(&link)?;
+                return self.spoil(BadLink::Loss { node, share }).await;
+            }
+            Fault::Heal => {
+                self.links.clear();
+                self.reconnect().await?;
+            }
+            Fault::Freeze(worker) => return control::freeze(&self.worker(worker)?, true).await,
+            Fault::Thaw(worker) => return control::freeze(&self.worker(worker)?, false).await,
+            Fault::Slow { worker, delay } => {
+                return control::slow_down(&self.worker(worker)?, delay).await;
+            }
+            Fault::Clock { node, ahead } => return self.set_clock(node, ahead).await,
+            Fault::FillDisk(_) | Fault::FreeDisk(_) => bail!(
+                "docker reads what a container logs and writes it by itself, so no full disk reaches a replica \
+                 there; run this with processes, without --compose"
+            ),
+            Fault::Starve { node, share } => {
+                let quota = (share * CPU_PERIOD).max(CPU_QUOTA_MIN);
+                self.limit_processor(node, &format!("{quota:.0}")).await?;
+            }
+            Fault::Feed(node) => self.limit_processor(node, "-1").await?,
+        }
+        self.refresh().await
+    }
+
+    pub(crate) fn front(&self) -> Target {
+        self.front.clone()
+    }
+
+    pub(crate) fn seats(&self) -> watch::Receiver<Vec<Seat>> {
+        self.seats.subscribe()
+    }
+
+    pub(crate) fn name(&self, node: Node) -> String {
+        service(node)
+    }
+
+    /// Starts the worker's container if it is not there, and registers it at replica `via`.
+    pub(crate) async fn add_worker(&mut self, via: usize, worker: usize) -> anyhow::Result<()> {
+        ensure!(
+            (1..=WORKERS_MAX).contains(&worker),
+            "docker-compose.yml has worker-1 to worker-{WORKERS_MAX}"
+        );
+        self.start(Node::Worker(worker)).await?;
+        control::register(
+            &self.admin(via)?,
+            &service(Node::Worker(worker)),
+            WORKER_PORT,
+        )
+        .await
+    }
+
+    pub(crate) async fn remove_worker(&mut self, via: usize, worker: usize) -> anyhow::Result<()> {
+        control::unregister(&self.admin(via)?, &service(Node::Worker(worker))).await
+    }
+
+    /// Starts or terminates replicas until 1 to `replicas` run; waits for those that drain.
+    pub(crate) async fn scale(&mut self, replicas: usize) -> anyhow::Result<()> {
+        ensure!(
+            (1..=REPLICAS_MAX).contains(&replicas),
+            "docker-compose.yml has router-1 to router-{REPLICAS_MAX}"
+        );
+        for number in 1..=REPLICAS_MAX {
+            let node = Node::Replica(number);
+            let runs = self.running().any(|running| running == node);
+            if number <= replicas && !runs {
+                self.start(node).await?;
+            } else if number > replicas && runs {
+                docker(&["stop", &self.container(node)?.id]).await?;
+            }
+        }
+        self.refresh().await
+    }
+
+    /// What each container has logged since this fleet attached.
+    pub(crate) async fn logs(&self) -> anyhow::Result<Vec<(String, PathBuf)>> {
+        let since = humantime::format_rfc3339_millis(self.began).to_string();
+        let mut files = Vec::new();
+        for (node, container) in &self.nodes {
+            let name = service(*node);
+            let file = self.logs.path().join(format!("{name}.log"));
+            let text = docker::logs(&container.id, &since).await?;
+            std::fs::write(&file, text)
+                .with_context(|| format!("cannot write {}", file.display()))?;
+            files.push((name, file));
+        }
+        Ok(files)
+    }
+
+    /// Undoes every fault: runs what ran at first, and nothing else, with the workers of the configuration.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        self.restore().await
+    }
+
+    /// SIGTERM; the seat is told when the container has ended.
+    async fn terminate(&mut self, node: Node) -> anyhow::Result<()> {
+        let id = self.container(node)?.id.clone();
+        docker(&["kill", "--signal", "TERM", &id]).await?;
+        let seats = Arc::clone(&self.seats);
+        let ended = tokio::spawn(async move {
+            if docker(&["wait", &id]).await.is_ok() {
+                seats.send_modify(|seats| {
+                    seats
+                        .iter_mut()
+                        .filter(|seat| seat.node == node)
+                        .for_each(end)
+                });
+            }
+        });
+        self.endings.insert(node, AbortOnDropHandle::new(ended));
+        Ok(())
+    }
+
+    /// Runs a container, made first if it is one of the profile, and waits until it answers. One that is on its way
+    /// to its end ends first.
+    async fn start(&mut self, node: Node) -> anyhow::Result<()> {
+        let name = service(node);
+        if let Some(ending) = self.endings.remove(&node) {
+            // Its own limit ends it at the latest.
+            ending.await.context("waiting does not panic")?;
+        }
+        self.refresh().await?;
+        match self.nodes.get(&node).cloned() {
+            None => self.docker.up(&name).await?,
+            Some(container) if container.state == ContainerState::Stopped => {
+                docker(&["start", &container.id]).await?;
+            }
+            Some(_) => return Ok(()),
+        }
+        self.refresh().await?;
+        let (port, path) = match node {
+            Node::Replica(_) => (ADMIN_PORT, "/healthz"),
+            Node::Worker(_) => (WORKER_PORT, "/health"),
+        };
+        let address = self.container(node)?.address;
+        let address =
+            address.with_context(|| format!("{name} ended at once: docker-compose logs {name}"))?;
+        control::answers(target(address, port), path)
+            .await
+            .with_context(|| format!("{name} does not answer: docker-compose logs {name}"))
+    }
+
+    async fn limit_processor(&self, node: Node, quota: &str) -> anyhow::Result<()> {
+        let id = &self.container(node)?.id;
+        let period = format!("{CPU_PERIOD:.0}");
+        let update = ["update", "--cpu-period", &period, "--cpu-quota", quota, id];
+        docker(&update).await.map(drop)
+    }
+
+    /// By libfaketime, which reads the file each second; monotonic time stays true.
+    async fn set_clock(&self, node: Node, ahead: i64) -> anyhow::Result<()> {
+        let container = self.container(node)?;
+        ensure!(
+            container.has_faketime,
+            "clocks need libfaketime in the image and its variable: apt-get install faketime, testbed/docker/build.sh \
+             --binary FILE, GRAPEVINE_PRELOAD=/lib/libfaketime.so.1 docker-compose up -d"
+        );
+        let pid = container
+            .pid
+            .with_context(|| format!("{} does not run", service(node)))?;
+        let file = clock_file(pid);
+        std::fs::write(&file, format!("{ahead:+}\n"))
+            .with_context(|| format!("cannot write {}; this needs root", file.display()))
+    }
+
+    async fn spoil(&mut self, link: BadLink) -> anyhow::Result<()> {
+        self.links.push(link);
+        self.refresh().await
+    }
+
+    /// Looks at all containers, makes their packet filters what the bad links ask for, and tells of the seats.
+    async fn refresh(&mut self) -> anyhow::Result<()> {
+        let containers = self.docker.containers().await?;
+        let known = containers.into_iter();
+        self.nodes = known
+            .filter_map(|one| Some((node(&one.service)?, one)))
+            .collect();
+        let addresses: BTreeMap<Node, Ipv4Addr> = self
+            .nodes
+            .iter()
+            .filter_map(|(node, container)| Some((*node, container.address?)))
+            .collect();
+        let rules = links::rules(&self.links, &addresses);
+        let mut filtered = BTreeSet::new();
+        for (node, container) in &self.nodes {
+            let Some(pid) = container.pid else { continue };
+            let rules = rules.get(node).map(Vec::as_slice).unwrap_or_default();
+            if !rules.is_empty() {
+                filtered.insert(pid);
+            } else if !self.filtered.contains(&pid) {
+                continue;
+            }
+            let done = filter(pid, rules).await;
+            // A container that ended meanwhile took its filter along.
+            if Path::new("/proc").join(pid.to_string()).exists() {
+                done?;
+            }
+        }
+        self.filtered = filtered;
+        let seats = self
+            .nodes
+            .iter()
+            .map(|(node, container)| seat(*node, container));
+        self.seats.send_replace(seats.collect());
+        Ok(())
+    }
+
+    fn running(&self) -> impl Iterator<Item = Node> {
+        let runs = |one: &Container| one.state != ContainerState::Stopped;
+        let running = self.nodes.iter().filter(move |(_, one)| runs(one));
+        running.map(|(node, _)| *node)
+    }
+
+    fn container(&self, node: Node) -> anyhow::Result<&Container> {
+        let name = service(node);
+        let found = self.nodes.get(&node);
+        found.with_context(|| {
+            format!("there is no container of {name}: docker-compose up -d {name}")
+        })
+    }
+
+    fn worker(&self, worker: usize) -> anyhow::Result<Target> {
+        let node = Node::Worker(worker);
+        let address = self.container(node)?.address;
+        let address = address.with_context(|| format!("{} has no address", service(node)))?;
+        Ok(target(address, WORKER_PORT))
+    }
+
+    fn admin(&self, replica: usize) -> anyhow::Result<Target> {
+        let node = Node::Replica(replica);
+        let address = self.container(node)?.address;
+        let address = address.with_context(|| format!("{} has no address", service(node)))?;
+        Ok(target(address, ADMIN_PORT))
+    }
+}
+
+/// The loss of a bad link, when it has no other fault.
+fn only_loss(link: &Link) -> anyhow::Result<f64> {
+    let Link {
+        loss,
+        delay,
+        jitter,
+        reorder,
+        duplicate,
+    } = *link;
+    ensure!(
+        delay.is_zero() && jitter.is_zero() && reorder == 0.0 && duplicate == 0.0,
+        "a packet filter can lose packets, not delay, reorder or repeat them; run this with processes, without \
+         --compose"
+    );
+    Ok(loss)
+}
+
+fn clock_file(pid: u32) -> PathBuf {
+    Path::new("/proc")
+        .join(pid.to_string())
+        .join("root/etc/faketimerc")
+}
+
+fn service(node: Node) -> String {
+    match node {
+        Node::Replica(number) => format!("router-{number}"),
+        Node::Worker(number) => format!("worker-{number}"),
+    }
+}
+
+fn node(service: &str) -> Option<Node> {
+    let (kind, number) = service.split_once('-')?;
+    let number = number.parse().ok()?;
+    match kind {
+        "router" => Some(Node::Replica(number)),
+        "worker" => Some(Node::Worker(number)),
+        _ => None,
+    }
+}
+
+fn target(address: Ipv4Addr, port: u16) -> Target {
+    let url = format!("http://{address}:{port}");
+    url.parse().expect("an address and a port are a target")
+}
+
+fn seat(node: Node, container: &Container) -> Seat {
+    let at = |port| container.address.map(|address| target(address, port));
+    let (admin, token, http) = match node {
+        Node::Replica(_) => (at(ADMIN_PORT), Some(TOKEN.to_owned()), at(DATA_PORT)),
+        Node::Worker(_) => (None, None, at(WORKER_PORT)),
+    };
+    Seat {
+        node,
+        name: service(node),
+        state: match container.state {
+            ContainerState::Running => SeatState::Running,
+            ContainerState::Paused => SeatState::Paused,
+            ContainerState::Stopped => SeatState::Stopped,
+        },
+        admin,
+        token,
+        metrics: None,
+        http,
+        pid: container.pid,
+    }
+}
+
+/// Its container has ended.
+fn end(seat: &mut Seat) {
+    seat.state = SeatState::Stopped;
+    (seat.admin, seat.http, seat.pid) = (None, None, None);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn services_are_nodes_and_back() {
+        for one in [Node::Replica(1), Node::Replica(6), Node::Worker(12)] {
+            assert_eq!(node(&service(one)), Some(one));
+        }
+        for other in ["balancer", "router", "router-x", "prometheus-1"] {
+            assert_eq!(node(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_a_packet_filter_cannot_do_is_refused() {
+        let loss = 0.2;
+        let lossy = Link {
+            loss,
+            ..Link::default()
+        };
+        assert_eq!(only_loss(&lossy).expect("loss alone"), loss);
+        let late = Link {
+            delay: Duration::from_millis(1),
+            ..lossy
+        };
+        let refused = only_loss(&late).expect_err("a delay");
+        assert!(
+            refused.to_string().contains("without --compose"),
+            "{refused}"
+        );
+    }
+}
