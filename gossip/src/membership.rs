@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use chitchat::transport::{Socket, Transport as GossipTransport};
@@ -62,6 +62,7 @@ pub(crate) struct Membership {
     outrun: Arc<watch::Sender<u64>>,
     sightings: watch::Receiver<Vec<Sighting>>,
     alive: watch::Receiver<bool>,
+    transport: Transport,
     metrics: Metrics,
 }
 
@@ -103,6 +104,7 @@ impl Membership {
             outrun: Arc::new(outrun),
             sightings,
             alive,
+            transport: transport.clone(),
             metrics: metrics.clone(),
         }
     }
@@ -130,7 +132,7 @@ impl Membership {
 
     /// Someone has seen this generation of our id: start again above it.
     pub(crate) fn outrun(&self, seen: u64) {
-        if !is_plausible(seen) {
+        if !is_plausible(seen, self.transport.unix_ms()) {
             tracing::error!(
                 seen,
                 "ignored an absurd generation of this replica that a peer claims to have seen"
@@ -155,17 +157,9 @@ impl Membership {
     }
 }
 
-/// A generation for now: Unix milliseconds, above everything seen.
-pub(crate) fn next_generation(seen: u64) -> u64 {
-    unix_ms().max(seen.saturating_add(1))
-}
-
-/// Unix time in milliseconds; 0 before 1970.
-pub(crate) fn unix_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+/// A generation for `now_ms` in Unix milliseconds, above everything seen.
+pub(crate) fn next_generation(seen: u64, now_ms: u64) -> u64 {
+    now_ms.max(seen.saturating_add(1))
 }
 
 struct Supervisor {
@@ -215,7 +209,7 @@ impl Supervisor {
                     seen
                 }
             };
-            generation = next_generation(seen.max(generation));
+            generation = next_generation(seen.max(generation), self.transport.unix_ms());
             self.metrics.restarts.inc();
             self.transport.renew(generation);
         }
@@ -342,8 +336,8 @@ fn sighting(node: &ChitchatId, state: &NodeState, live: bool) -> Option<Sighting
 
 /// A generation from the far future is a lie or a broken clock: following it would leave us nowhere
 /// to go.
-fn is_plausible(seen: u64) -> bool {
-    seen < unix_ms().saturating_add(GENERATION_AHEAD_MS)
+fn is_plausible(seen: u64, now_ms: u64) -> bool {
+    seen < now_ms.saturating_add(GENERATION_AHEAD_MS)
 }
 
 /// What chitchat takes for its network.
@@ -404,11 +398,11 @@ mod tests {
 
     #[test]
     fn a_generation_is_now_or_above_all_seen() {
-        let now = unix_ms();
-        assert!(next_generation(0) >= now);
-        assert_eq!(next_generation(now + 1_000_000), now + 1_000_001);
-        assert_eq!(next_generation(u64::MAX), u64::MAX);
-        assert!(is_plausible(now + 1_000_000));
-        assert!(!is_plausible(u64::MAX));
+        let now = 1_700_000_000_000;
+        assert_eq!(next_generation(0, now), now);
+        assert_eq!(next_generation(now + 1_000_000, now), now + 1_000_001);
+        assert_eq!(next_generation(u64::MAX, now), u64::MAX);
+        assert!(is_plausible(now + 1_000_000, now));
+        assert!(!is_plausible(u64::MAX, now));
     }
 }

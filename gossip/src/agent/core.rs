@@ -21,11 +21,11 @@ use crate::error::ChangeError;
 use crate::firewall::{Member, Reason};
 use crate::frame::Header;
 use crate::load::{Applied, LoadBoard, LoadFrame, LoadPlane};
-use crate::membership::{FactMap, Membership, Sighting, fact, unix_ms};
+use crate::membership::{FactMap, Membership, Sighting, fact};
 use crate::metrics::{Metrics, Why};
 use crate::registry::{Contact, Entry, Registry, RegistryError, Warmups};
 use crate::replica::ReplicaId;
-use crate::transport::{Planes, Transport};
+use crate::transport::{Planes, Transport, system_ms};
 use crate::view::{ReplicaInfo, View};
 use crate::wire::Message;
 use crate::worker::{WorkerId, WorkerSpec};
@@ -98,7 +98,7 @@ impl Core {
             address,
             facts,
         };
-        let view = state.view(&replica);
+        let view = state.view(&replica, wall_clock(net.as_ref()));
         Self {
             replica,
             board,
@@ -114,6 +114,11 @@ impl Core {
             started: now,
             state: Mutex::new(state),
         }
+    }
+
+    /// This replica's wall clock, Unix milliseconds.
+    pub(super) fn unix_ms(&self) -> u64 {
+        wall_clock(self.net.as_ref())
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -153,7 +158,7 @@ impl Core {
                 net.membership.tell(name, value);
             }
         }
-        let view = state.view(&self.replica);
+        let view = state.view(&self.replica, self.unix_ms());
         state.plane.follow(&view);
         let outdated = self.evidence.follow(&view);
         self.metrics.evidence("stale", outdated);
@@ -172,7 +177,7 @@ impl Core {
 
     /// Merges entries of a peer. False if nothing of them may be used.
     pub(super) fn merge(&self, state: &mut State, from: &ReplicaId, entries: Vec<Entry>) -> bool {
-        match state.registry.merge(entries, unix_ms()) {
+        match state.registry.merge(entries, self.unix_ms()) {
             Ok(merged) => {
                 if let Some(lead) = merged.drift {
                     self.metrics.clock_drift.set(lead.as_secs() as i64);
@@ -202,8 +207,13 @@ impl Core {
     }
 }
 
+/// A cluster of one has no network, and the operating system's clock.
+fn wall_clock(net: Option<&Net>) -> u64 {
+    net.map_or_else(system_ms, |net| net.transport.unix_ms())
+}
+
 impl State {
-    fn view(&mut self, replica: &ReplicaId) -> View {
+    fn view(&mut self, replica: &ReplicaId, unix_ms: u64) -> View {
         let own_fact = |name| self.facts.get(name).cloned().unwrap_or_default();
         let own = ReplicaInfo {
             id: replica.clone(),
@@ -236,7 +246,7 @@ impl State {
         });
         let replicas = std::iter::once(own).chain(others).collect();
         let mut workers = self.registry.workers();
-        let hybrid_ms = self.registry.hybrid_ms(unix_ms());
+        let hybrid_ms = self.registry.hybrid_ms(unix_ms);
         let now = Instant::now().into_std();
         self.warmups.settle(&mut workers, hybrid_ms, now);
         View::of(workers, self.registry.digest(), replicas)

@@ -12,7 +12,6 @@ use super::newcomer;
 use crate::config::{CONFIRM_WITHIN, WRITES_AFTER};
 use crate::error::ChangeError;
 use crate::frame::Header;
-use crate::membership::unix_ms;
 use crate::metrics::Why;
 use crate::registry::{Entry, Registry, RegistryError, Reunion, Summary};
 use crate::replica::ReplicaId;
@@ -33,7 +32,7 @@ pub(super) async fn change(
     .await;
     let written = {
         let mut state = core.state();
-        let written = write(&mut state.registry, unix_ms())?;
+        let written = write(&mut state.registry, core.unix_ms())?;
         if !written.is_empty() {
             core.refresh(&mut state);
         }

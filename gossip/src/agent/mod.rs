@@ -40,10 +40,10 @@ use crate::evidence::{Evidence, Heard, HeatReport, Record, Retraction};
 use crate::hlc::Stamp;
 use crate::identity::{self, Identity, IdentityError};
 use crate::load::LoadBoard;
-use crate::membership::{FactMap, Membership, fact, next_generation, unix_ms};
+use crate::membership::{FactMap, Membership, fact, next_generation};
 use crate::metrics::Metrics;
 use crate::replica::ReplicaId;
-use crate::transport::{Network, Planes, SystemNetwork, Transport};
+use crate::transport::{Network, Planes, SystemNetwork, Transport, system_ms};
 use crate::view::View;
 use crate::worker::{Source, WorkerId, WorkerSpec};
 
@@ -85,7 +85,7 @@ impl Agent {
         Self::start_on(Arc::new(SystemNetwork), config, identity, damping, metrics).await
     }
 
-    /// [`Agent::start`] on another network than the operating system's, for simulations.
+    /// [`Agent::start`] with another network and wall clock than the operating system's, for simulations.
     ///
     /// # Errors
     /// As [`Agent::start`].
@@ -98,7 +98,7 @@ impl Agent {
     ) -> Result<Self, StartError> {
         config.check()?;
         metrics.expires(identity.expires(), identity.authority_expires());
-        let generation = next_generation(0);
+        let generation = next_generation(0, network.unix_ms());
         let replica = identity.replica().clone();
         let cluster = identity.cluster().clone();
         let transport =
@@ -157,7 +157,7 @@ impl Agent {
         let core = Core::new(
             replica,
             nowhere,
-            next_generation(0),
+            next_generation(0, system_ms()),
             fact_map(facts),
             damping,
             &EvidenceConfig::default(),
@@ -276,7 +276,7 @@ impl Agent {
     /// The time by which warm-ups end, Unix milliseconds: this replica's clock, or the latest stamp
     /// that it heard if that is ahead.
     pub fn hybrid_ms(&self) -> u64 {
-        self.core.state().registry.hybrid_ms(unix_ms())
+        self.core.state().registry.hybrid_ms(self.core.unix_ms())
     }
 
     /// Takes back what `source` said of a worker; a removal by the administrator masks every source.

@@ -53,6 +53,7 @@ use crate::wire::{self, Message, Received};
 use alarm::Alarms;
 use credentials::Credentials;
 pub(crate) use limits::DATAGRAM_FRAME_MAX;
+pub(crate) use network::system_ms;
 pub use network::{Network, SystemNetwork};
 use peer::Peers;
 pub(crate) use peer::RequestError;
@@ -183,6 +184,11 @@ impl Transport {
     /// The generation under which this replica speaks.
     pub(crate) fn generation(&self) -> u64 {
         self.shared.generation()
+    }
+
+    /// This replica's wall clock, Unix milliseconds.
+    pub(crate) fn unix_ms(&self) -> u64 {
+        self.shared.network.unix_ms()
     }
 
     /// Queues a chitchat message for the peer at `to`; dropped and counted if it cannot take it now.
