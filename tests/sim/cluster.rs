@@ -1,33 +1,39 @@
 //! A simulated cluster: hosts that each run an agent, and the hand that breaks them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use grapevine_gossip::bulletin::Posted;
 use grapevine_gossip::config::{Facts, GossipConfig};
+use grapevine_gossip::evidence::Heard;
 use grapevine_gossip::identity::{self, Identity};
 use grapevine_gossip::view::View;
 use grapevine_gossip::worker::{RawWorker, Source, WorkerId, WorkerSpec};
-use grapevine_gossip::{Ack, Agent, Metrics};
+use grapevine_gossip::{Ack, Agent, Metrics, Network, ReplicaId};
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
 use turmoil::Sim;
 
 use crate::chance;
-use crate::invariants::Watchman;
+use crate::host::{self, Plug, Process, WallClock};
+use crate::invariants::{Watchman, in_short};
 use crate::network::SimNetwork;
 
 /// Gossip port of every host.
-const PORT: u16 = 30_002;
+pub(crate) const PORT: u16 = 30_002;
 const TICK: Duration = Duration::from_millis(5);
 
 type Job = Box<dyn FnOnce(Agent) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
-/// What the outside holds of a running agent: nothing that keeps its socket open.
+/// What the outside holds of a running agent.
 #[derive(Clone)]
 struct Handle {
+    agent: Agent,
     views: watch::Receiver<Arc<View>>,
     ready: watch::Receiver<bool>,
     jobs: mpsc::Sender<Job>,
@@ -36,41 +42,78 @@ struct Handle {
 
 type Table = Arc<Mutex<BTreeMap<usize, Handle>>>;
 
+/// What a replica heard on the evidence plane in this life.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ear {
+    /// First links of the records, by who said them.
+    pub(crate) heard: BTreeMap<ReplicaId, BTreeSet<u64>>,
+    /// Who is known to have said more.
+    pub(crate) lost: BTreeSet<ReplicaId>,
+}
+
+/// A host: what outlives its processes, and the process that runs now.
+struct Host {
+    config: GossipConfig,
+    identity: Identity,
+    seed: u64,
+    clock: Arc<WallClock>,
+    plug: Plug,
+    process: Option<Process>,
+    ear: Arc<Mutex<Ear>>,
+    configured: Vec<WorkerSpec>,
+}
+
 /// Replicas `r0`, `r1`, ... in one simulated network.
 pub(crate) struct Cluster {
     sim: Sim<'static>,
+    tick: Duration,
+    /// Virtual milliseconds, for the wall clocks.
+    elapsed_ms: Arc<AtomicU64>,
+    names: Arc<BTreeMap<String, IpAddr>>,
+    hosts: Vec<Host>,
     table: Table,
     seed: u64,
-    size: usize,
     watchman: Watchman,
 }
 
 impl Cluster {
     /// `size` replicas; each asks `seeds` first.
     pub(crate) fn start(size: usize, seed: u64, seeds: &[&str]) -> Self {
-        Self::start_with(size, seed, |_| {
-            seeds.iter().map(|seed| (*seed).to_owned()).collect()
-        })
+        Self::start_ticking(size, seed, seeds, TICK)
+    }
+
+    /// The same in steps of `tick`: longer ones cost less and delay packets more.
+    pub(crate) fn start_ticking(size: usize, seed: u64, seeds: &[&str], tick: Duration) -> Self {
+        let seeds = |_| seeds.iter().map(|seed| (*seed).to_owned()).collect();
+        Self::start_with(size, seed, tick, seeds)
     }
 
     /// `size` replicas, each of which knows only the one before.
     pub(crate) fn chain(size: usize, seed: u64) -> Self {
-        Self::start_with(size, seed, |at| {
+        Self::start_with(size, seed, TICK, |at| {
             at.checked_sub(1).map(name).into_iter().collect()
         })
     }
 
-    fn start_with(size: usize, seed: u64, seeds: impl Fn(usize) -> Vec<String>) -> Self {
+    fn start_with(
+        size: usize,
+        seed: u64,
+        tick: Duration,
+        seeds: impl Fn(usize) -> Vec<String>,
+    ) -> Self {
         chance::start(seed);
+        host::count_panics();
         let mut sim = turmoil::Builder::new()
-            .tick_duration(TICK)
+            .tick_duration(tick)
             .min_message_latency(Duration::from_millis(1))
             .max_message_latency(Duration::from_millis(5))
             .udp_capacity(4096)
             .rng_seed(seed)
             .build();
         let authority = identity::create("sim").expect("authority");
-        let table = Table::default();
+        let elapsed_ms = Arc::new(AtomicU64::new(0));
+        let mut names = BTreeMap::new();
+        let mut hosts = Vec::new();
         for at in 0..size {
             let name = name(at);
             let leaf = identity::issue(&authority.cert_pem, &authority.key_pem, "sim", &name)
@@ -83,52 +126,72 @@ impl Cluster {
                 &leaf.key_pem,
             )
             .expect("identity");
+            let seeds = seeds(at);
+            for host in std::iter::once(&name).chain(&seeds) {
+                if !host.ends_with(".invalid") {
+                    names.insert(host.clone(), sim.lookup(host.as_str()));
+                }
+            }
             let config = GossipConfig {
                 advertise: Some(format!("{name}:{PORT}")),
-                seeds: seeds(at)
-                    .iter()
-                    .map(|seed| format!("{seed}:{PORT}"))
-                    .collect(),
+                seeds: seeds.iter().map(|seed| format!("{seed}:{PORT}")).collect(),
                 ..GossipConfig::new(([0, 0, 0, 0], PORT).into(), Facts::default())
             };
-            let network = Arc::new(SimNetwork {
+            let network = SimNetwork {
                 seed: chance::next(),
-            });
-            let table = table.clone();
-            sim.host(name, move || {
-                let (config, identity, network, table) = (
-                    config.clone(),
-                    identity.clone(),
-                    network.clone(),
-                    table.clone(),
-                );
-                async move {
-                    let mut metrics = Registry::default();
-                    let handles = Metrics::register(&mut metrics);
-                    let agent =
-                        Agent::start_on(network, config, identity, |_| 1.0, handles).await?;
-                    let (jobs, mut queue) = mpsc::channel::<Job>(16);
-                    let handle = Handle {
-                        views: agent.watch(),
-                        ready: agent.ready(),
-                        jobs,
-                        metrics: Arc::new(metrics),
-                    };
-                    lock(&table).insert(at, handle);
-                    while let Some(job) = queue.recv().await {
-                        job(agent.clone()).await;
-                    }
-                    Ok(())
-                }
+            };
+            let plug = Plug::default();
+            let relayed = plug.clone();
+            sim.host(name, move || host::relay(network, PORT, relayed.clone()));
+            hosts.push(Host {
+                config,
+                identity,
+                seed: network.seed,
+                clock: Arc::new(WallClock::new(elapsed_ms.clone())),
+                plug,
+                process: None,
+                ear: Arc::default(),
+                configured: Vec::new(),
             });
         }
-        Self {
+        let mut cluster = Self {
             sim,
-            table,
+            tick,
+            elapsed_ms,
+            names: Arc::new(names),
+            hosts,
+            table: Table::default(),
             seed,
-            size,
             watchman: Watchman::new(seed),
+        };
+        (0..size).for_each(|at| cluster.spawn(at));
+        cluster
+    }
+
+    /// Gives every replica these workers in its configuration file, from its next start on.
+    pub(crate) fn configure(&mut self, workers: &[WorkerSpec]) {
+        for host in &mut self.hosts {
+            host.configured = workers.to_vec();
         }
+    }
+
+    /// Starts the process of a host.
+    fn spawn(&mut self, at: usize) {
+        let table = self.table.clone();
+        let host = &mut self.hosts[at];
+        let (config, identity) = (host.config.clone(), host.identity.clone());
+        let configured = host.configured.clone();
+        host.ear = Arc::default();
+        let ear = host.ear.clone();
+        // Another life draws other numbers.
+        host.seed = host.seed.wrapping_add(1);
+        host.process = Some(Process::spawn(
+            &host.plug,
+            self.names.clone(),
+            host.seed,
+            host.clock.clone(),
+            move |network| run(network, config, identity, configured, ear, table, at),
+        ));
     }
 
     /// A host that takes every packet and never answers.
@@ -143,7 +206,7 @@ impl Cluster {
     }
 
     pub(crate) fn size(&self) -> usize {
-        self.size
+        self.hosts.len()
     }
 
     pub(crate) fn seed(&self) -> u64 {
@@ -163,6 +226,11 @@ impl Cluster {
         lock(&self.table)
             .get(&at)
             .is_some_and(|handle| *handle.ready.borrow())
+    }
+
+    /// What the others' bulletins say at `at`.
+    pub(crate) fn posted(&self, at: usize) -> Arc<Posted> {
+        lock(&self.table)[&at].agent.posted()
     }
 
     /// Lines of the metrics of `at` that begin so and are not zero.
@@ -219,7 +287,7 @@ impl Cluster {
     /// Waits until every running replica is ready and holds all running ones for alive.
     pub(crate) fn until_joined(&mut self, limit: Duration) -> Duration {
         let count = self.running().len().max(1);
-        let all = self.size;
+        let all = self.size();
         self.until("all joined", limit, |cluster| {
             let running = cluster.running();
             let expected = if count == 1 { all } else { running.len() };
@@ -231,12 +299,20 @@ impl Cluster {
     }
 
     fn step(&mut self) {
-        self.sim.step().expect("no host fails");
+        for host in &mut self.hosts {
+            if let Some(process) = &mut host.process {
+                process.tick(self.tick);
+            }
+        }
+        assert_eq!(host::panics(), 0, "a task of a replica panicked");
+        self.sim.step().expect("no relay fails");
+        let elapsed = u64::try_from(self.sim.elapsed().as_millis()).expect("below an age");
+        self.elapsed_ms.store(elapsed, Ordering::Relaxed);
         let views = lock(&self.table)
             .iter()
             .map(|(at, handle)| (*at, handle.views.borrow().clone()))
             .collect();
-        self.watchman.check(&views);
+        self.watchman.check(self.sim.elapsed(), &views);
     }
 
     /// Runs a call on one replica; time passes until it returns.
@@ -277,7 +353,6 @@ impl Cluster {
             agent.put_worker(added, Source::Admin, spec).await
         });
         let ack = ack.expect("room for a worker");
-        self.watchman.added(&id);
         (id, ack)
     }
 
@@ -293,13 +368,45 @@ impl Cluster {
     /// Ends a replica without a goodbye.
     pub(crate) fn kill(&mut self, at: usize) {
         lock(&self.table).remove(&at);
+        self.hosts[at].process = None;
         self.sim.crash(name(at));
     }
 
-    /// Starts a killed replica again, with an empty memory.
+    /// Starts a killed replica again, with an empty memory. Its host's clock went on.
     pub(crate) fn restart(&mut self, at: usize) {
         self.watchman.restarted(at);
+        self.spawn(at);
         self.sim.bounce(name(at));
+    }
+
+    /// Stops a replica as SIGSTOP does; see `host.rs`. Calls on it do not return meanwhile.
+    pub(crate) fn pause(&mut self, at: usize) {
+        if let Some(process) = &mut self.hosts[at].process {
+            process.freeze();
+        }
+    }
+
+    /// Lets a paused replica go on: its clocks moved on meanwhile.
+    pub(crate) fn resume(&mut self, at: usize) {
+        if let Some(process) = &mut self.hosts[at].process {
+            process.thaw();
+        }
+    }
+
+    /// Sets how far the wall clock of a host is ahead of the others', or behind if negative. It stays
+    /// so when the replica restarts.
+    pub(crate) fn skew(&mut self, at: usize, skew_ms: i64) {
+        self.hosts[at].clock.skew(skew_ms);
+    }
+
+    /// Virtual time since the start.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.sim.elapsed()
+    }
+
+    /// What a replica heard on the evidence plane in this life.
+    pub(crate) fn ear(&self, at: usize) -> Ear {
+        lock(&self.hosts[at].ear).clone()
     }
 
     /// Cuts every link between the two sides.
@@ -312,16 +419,24 @@ impl Cluster {
         self.sim.partition_oneway(name(from), name(to));
     }
 
-    /// Repairs every link.
+    /// Holds what travels between two replicas until links are healed.
+    pub(crate) fn hold(&mut self, a: usize, b: usize) {
+        self.sim.hold(name(a), name(b));
+    }
+
+    /// Repairs every link, and lets go what was held.
     pub(crate) fn heal(&mut self) {
-        let all: Vec<usize> = (0..self.size).collect();
-        self.each_pair(&all, &all, |sim, a, b| sim.repair(a, b));
+        let all: Vec<usize> = (0..self.size()).collect();
+        self.each_pair(&all, &all, |sim, a, b| {
+            sim.release(a.clone(), b.clone());
+            sim.repair(a, b);
+        });
     }
 
     /// Loses this share of all packets from now on.
     pub(crate) fn lose(&mut self, share: f64) {
         self.sim.set_fail_rate(share);
-        let all: Vec<usize> = (0..self.size).collect();
+        let all: Vec<usize> = (0..self.size()).collect();
         self.each_pair(&all, &all, |sim, a, b| sim.set_link_fail_rate(a, b, share));
     }
 
@@ -339,32 +454,17 @@ impl Cluster {
     }
 
     /// All views in short, for a failed wait.
-    fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let line = |at: usize| {
-            let view = self.view(at);
-            let replicas = view.replicas().iter();
-            let seen: Vec<_> = replicas
-                .map(|seen| {
-                    format!(
-                        "{}{}@{}",
-                        seen.id,
-                        if seen.live { "" } else { " dead" },
-                        seen.generation % 100_000
-                    )
-                })
-                .collect();
-            let workers: Vec<_> = view
-                .workers()
-                .iter()
-                .map(|worker| worker.id.as_str())
-                .collect();
-            format!(
-                "r{at} ready={} {} {seen:?} {workers:?}\n",
-                self.is_ready(at),
-                view.registry()
-            )
+            let (ready, view) = (self.is_ready(at), self.view(at));
+            format!("r{at} ready={ready} {}\n", in_short(&view))
         };
         self.running().into_iter().map(line).collect()
+    }
+
+    /// Hash of all views over time.
+    pub(crate) fn trace(&self) -> u64 {
+        self.watchman.trace()
     }
 }
 
@@ -375,6 +475,62 @@ impl Drop for Cluster {
                 "failed with seed {}; SIM_SEED={} runs a random schedule again",
                 self.seed, self.seed
             );
+        }
+    }
+}
+
+/// The process of a replica: starts the agent, hands out what the outside may see of it, does the jobs
+/// that it is given.
+async fn run(
+    network: Arc<dyn Network>,
+    config: GossipConfig,
+    identity: Identity,
+    configured: Vec<WorkerSpec>,
+    ear: Arc<Mutex<Ear>>,
+    table: Table,
+    at: usize,
+) {
+    let mut metrics = Registry::default();
+    let handles = Metrics::register(&mut metrics);
+    let agent = Agent::start_on(network, config, identity, |_| 1.0, handles)
+        .await
+        .expect("it starts");
+    for spec in configured {
+        let id = spec.default_id();
+        agent.configure(id, spec).expect("room for a worker");
+    }
+    let (jobs, mut queue) = mpsc::channel::<Job>(16);
+    let handle = Handle {
+        agent: agent.clone(),
+        views: agent.watch(),
+        ready: agent.ready(),
+        jobs,
+        metrics: Arc::new(metrics),
+    };
+    lock(&table).insert(at, handle);
+    let mut said = agent.evidence();
+    loop {
+        tokio::select! {
+            biased;
+            Some(heard) = said.recv() => lock(&ear).take(heard),
+            Some(job) = queue.recv() => {
+                tokio::spawn(job(agent.clone()));
+            }
+            else => return,
+        }
+    }
+}
+
+impl Ear {
+    fn take(&mut self, heard: Heard) {
+        match heard {
+            Heard::Evidence { from, evidence } => {
+                self.heard.entry(from).or_default().extend(evidence.links);
+            }
+            Heard::Lost { from } => {
+                self.lost.insert(from);
+            }
+            Heard::Retraction { .. } | Heard::Heat { .. } | Heard::Gone { .. } => {}
         }
     }
 }

@@ -2,72 +2,128 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use grapevine_gossip::ReplicaId;
+use grapevine_gossip::registry::Worker;
 use grapevine_gossip::view::View;
-use grapevine_gossip::worker::WorkerId;
+use grapevine_gossip::worker::{State, WorkerId, WorkerSpec};
 
 use crate::cluster::Cluster;
 
 /// Looks at every view after every step.
 pub(crate) struct Watchman {
     seed: u64,
-    added: BTreeSet<WorkerId>,
+    /// What every observer knew in the step before.
+    last: BTreeMap<usize, Arc<View>>,
     /// Highest generation that an observer has seen of a replica.
     generations: BTreeMap<(usize, ReplicaId), u64>,
+    /// Hash of all views in their order: equal runs have equal ones.
+    trace: u64,
 }
 
 impl Watchman {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             seed,
-            added: BTreeSet::new(),
+            last: BTreeMap::new(),
             generations: BTreeMap::new(),
+            trace: FNV_OFFSET,
         }
-    }
-
-    /// A worker may be seen from now on.
-    pub(crate) fn added(&mut self, id: &WorkerId) {
-        self.added.insert(id.clone());
     }
 
     /// An observer lost its memory.
     pub(crate) fn restarted(&mut self, at: usize) {
         self.generations.retain(|(observer, _), _| *observer != at);
+        self.last.remove(&at);
     }
 
-    /// Each replica is listed once; its generation never goes back; it never calls itself dead.
-    pub(crate) fn check(&mut self, views: &BTreeMap<usize, Arc<View>>) {
+    pub(crate) fn trace(&self) -> u64 {
+        self.trace
+    }
+
+    /// Each replica is listed once; its generation never goes back; it never calls itself dead. Workers
+    /// are listed once, in order, and the epoch of none goes back.
+    pub(crate) fn check(&mut self, elapsed: Duration, views: &BTreeMap<usize, Arc<View>>) {
         for (&at, view) in views {
-            let mut listed = BTreeSet::new();
-            for replica in view.replicas() {
-                assert!(
-                    listed.insert(&replica.id),
-                    "seed {}: r{at} lists {} twice",
-                    self.seed,
-                    replica.id
-                );
-                let highest = self
-                    .generations
-                    .entry((at, replica.id.clone()))
-                    .or_default();
-                assert!(
-                    replica.generation >= *highest,
-                    "seed {}: r{at} went back to generation {} of {} from {highest}",
-                    self.seed,
-                    replica.generation,
-                    replica.id
-                );
-                *highest = replica.generation;
-                let is_self = replica.id.as_str() == format!("r{at}");
-                assert!(
-                    replica.live || !is_self,
-                    "seed {}: r{at} holds itself for dead",
-                    self.seed
-                );
+            let last = self.last.insert(at, view.clone());
+            if last.as_ref().is_some_and(|last| Arc::ptr_eq(last, view)) {
+                continue;
             }
+            self.note(&format!("{elapsed:?} {at} {}", in_short(view)));
+            self.check_replicas(at, view);
+            self.check_workers(at, last.as_deref(), view);
         }
     }
+
+    fn check_replicas(&mut self, at: usize, view: &View) {
+        let seed = self.seed;
+        let mut listed = BTreeSet::new();
+        for replica in view.replicas() {
+            let (id, generation) = (&replica.id, replica.generation);
+            assert!(listed.insert(id), "seed {seed}: r{at} lists {id} twice");
+            let highest = self.generations.entry((at, id.clone())).or_default();
+            assert!(
+                generation >= *highest,
+                "seed {seed}: r{at} went back to generation {generation} of {id} from {highest}"
+            );
+            *highest = generation;
+            let is_self = id.as_str() == format!("r{at}");
+            assert!(
+                replica.live || !is_self,
+                "seed {seed}: r{at} holds itself for dead"
+            );
+        }
+    }
+
+    fn check_workers(&self, at: usize, last: Option<&View>, view: &View) {
+        let seed = self.seed;
+        assert!(
+            view.workers().is_sorted_by(|a, b| a.id < b.id),
+            "seed {seed}: r{at} lists workers twice or out of order"
+        );
+        for worker in view.workers() {
+            let Some(before) = last.and_then(|last| last.worker(&worker.id)) else {
+                continue;
+            };
+            assert!(
+                worker.spec.epoch() >= before.spec.epoch(),
+                "seed {seed}: r{at} took {} back to epoch {} from {}",
+                worker.id,
+                worker.spec.epoch(),
+                before.spec.epoch()
+            );
+        }
+    }
+
+    /// Fowler, Noll, Vo: FNV-1a.
+    fn note(&mut self, text: &str) {
+        for byte in text.bytes() {
+            self.trace = (self.trace ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
+        }
+    }
+}
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+
+/// A view in one line.
+pub(crate) fn in_short(view: &View) -> String {
+    let replicas = view.replicas().iter().map(|seen| {
+        let state = if seen.live { "" } else { " dead" };
+        format!("{}{state}@{}", seen.id, seen.generation % 10_000_000)
+    });
+    let workers = view.workers().iter().map(|worker| {
+        let spec = &worker.spec;
+        let zone = spec.zone().unwrap_or_default();
+        format!("{} {zone} {:?}/{}", worker.id, spec.state(), spec.epoch())
+    });
+    format!(
+        "{} {:?} {:?}",
+        view.registry(),
+        replicas.collect::<Vec<_>>(),
+        workers.collect::<Vec<_>>()
+    )
 }
 
 /// True if all running replicas hold the same registry and the same workers, and tell so.
@@ -81,8 +137,8 @@ pub(crate) fn agree(cluster: &Cluster) -> bool {
         let is_same = pair[0].registry() == pair[1].registry();
         if is_same {
             assert_eq!(
-                pair[0].workers(),
-                pair[1].workers(),
+                said(&pair[0]),
+                said(&pair[1]),
                 "seed {}: equal digests, other workers",
                 cluster.seed()
             );
@@ -95,6 +151,19 @@ pub(crate) fn agree(cluster: &Cluster) -> bool {
         }
         is_same
     })
+}
+
+/// The workers without the progress of their warm-ups, which each replica judges by its own clock.
+fn said(view: &View) -> Vec<(WorkerId, WorkerSpec)> {
+    let active = |worker: &Worker| {
+        let mut raw = worker.spec.to_raw();
+        if matches!(raw.state, State::Warming { .. }) {
+            raw.state = State::Active;
+        }
+        let spec = WorkerSpec::new(raw).expect("it was checked before");
+        (worker.id.clone(), spec)
+    };
+    view.workers().iter().map(active).collect()
 }
 
 /// Honest replicas never offend each other's firewall, whatever the network does to their messages.

@@ -7,6 +7,7 @@
 
 mod chance;
 mod cluster;
+mod host;
 mod invariants;
 mod network;
 mod scenarios;
