@@ -20,6 +20,6 @@ mod tests;
 pub use board::{LoadBoard, LoadCell, OthersLoad};
 pub use frame::{Coverage, Load, LoadFrame, SlotLoad};
 pub use plane::{
-    Applied, FULL_INTERVAL, HEARTBEAT_INTERVAL, LoadPlane, SENDER_FORGET_AFTER,
-    SENDER_SILENT_AFTER, SENDERS_MAX,
+    Applied, FULL_INTERVAL, HEARTBEAT_INTERVAL, IDLE_HEARTBEAT_INTERVAL, LoadPlane,
+    SENDER_FORGET_AFTER, SENDER_SILENT_AFTER, SENDERS_MAX,
 };

@@ -16,6 +16,16 @@ pub const FULL_INTERVAL: Duration = Duration::from_secs(1);
 /// Without changes an empty frame is due this long after the last frame: it keeps what was said
 /// from growing old at the receivers.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
+/// The same while there is nothing in flight: zeros do not grow old, the others only have to know
+/// that they still hear this replica.
+pub const IDLE_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
+/// Least time between two frames, for each live replica: what a frame costs grows with the number of
+/// its receivers. 16 replicas send every 20 ms, 40 and more every 50 ms.
+const PACE: Duration = Duration::from_micros(1250);
+/// The pace never exceeds this: the age at which replicas still agree well.
+const PACE_MAX: Duration = Duration::from_millis(50);
+/// A frame that is due this soon goes at once; half of the shortest batch.
+const PACE_SLACK: Duration = Duration::from_millis(10);
 /// The values of a replica that was silent for this long count no more.
 pub const SENDER_SILENT_AFTER: Duration = Duration::from_secs(2);
 /// A sender is forgotten after this long; no frame of it is under way any more.
@@ -121,11 +131,15 @@ impl LoadPlane {
 
     /// The frame that is due now, for all peers: changes since the last one, everything once a
     /// second (or when that is shorter), an empty frame after a pause; else `None`. Call it once per
-    /// batch interval, 20 to 50 ms.
+    /// batch interval, 20 to 50 ms; above 16 replicas changes wait up to 50 ms.
     pub fn collect(&mut self, now: Instant) -> Option<LoadFrame> {
         let is_due = |last: Option<Instant>, interval| {
             last.is_none_or(|last| now.saturating_duration_since(last) >= interval)
         };
+        let pace = (PACE * self.board.live()).min(PACE_MAX);
+        if !is_due(self.sent_at, pace.saturating_sub(PACE_SLACK)) {
+            return None;
+        }
         let is_full_due = is_due(self.full_sent_at, FULL_INTERVAL);
         let mut changes = self.empty_frame(Coverage::Changes);
         let mut full = self.empty_frame(Coverage::Full);
@@ -145,16 +159,21 @@ impl LoadPlane {
                 });
             }
         }
+        let is_idle = full.slots.is_empty();
         let frame = if is_full_due || full.wire_len() < changes.wire_len() {
             full
         } else {
             changes
         };
-        if frame.coverage == Coverage::Changes
-            && frame.slots.is_empty()
-            && !is_due(self.sent_at, HEARTBEAT_INTERVAL)
-        {
-            return None;
+        if frame.coverage == Coverage::Changes && frame.slots.is_empty() {
+            let heartbeat = if is_idle {
+                IDLE_HEARTBEAT_INTERVAL
+            } else {
+                HEARTBEAT_INTERVAL
+            };
+            if !is_due(self.sent_at, heartbeat) {
+                return None;
+            }
         }
         self.sent_at = Some(now);
         if frame.coverage == Coverage::Full {

@@ -129,6 +129,50 @@ fn changes_go_out_once_and_everything_each_second() {
 }
 
 #[test]
+fn heartbeats_are_rare_while_nothing_is_in_flight() {
+    let mut node = Node::new(&["a"]);
+    assert_eq!(slots(node.collect()), Some((Coverage::Full, vec![])));
+    node.pass(HEARTBEAT_INTERVAL);
+    assert_eq!(slots(node.collect()), None);
+    node.pass(IDLE_HEARTBEAT_INTERVAL - HEARTBEAT_INTERVAL);
+    assert_eq!(slots(node.collect()), Some((Coverage::Changes, vec![])));
+    assert!(
+        4 * IDLE_HEARTBEAT_INTERVAL < SENDER_SILENT_AFTER,
+        "a few may be lost"
+    );
+    node.add("a", requests(1));
+    node.pass(TICK);
+    assert_eq!(
+        slots(node.collect()),
+        Some((Coverage::Changes, vec![(0, 1)]))
+    );
+    node.pass(HEARTBEAT_INTERVAL);
+    assert_eq!(slots(node.collect()), Some((Coverage::Changes, vec![])));
+}
+
+/// Each frame goes to everybody: twice the replicas must not mean twice the frames as well.
+#[test]
+fn changes_wait_longer_in_a_large_cluster() {
+    let frames_in_a_second = |replicas: u32| {
+        let mut node = Node::new(&["a"]);
+        node.plane.set_live(replicas);
+        let ticks = 0..50;
+        let sent = ticks.filter(|_| {
+            node.add("a", requests(1));
+            let frame = node.collect();
+            node.pass(TICK);
+            frame.is_some()
+        });
+        sent.count()
+    };
+    assert_eq!(frames_in_a_second(1), 50);
+    assert_eq!(frames_in_a_second(16), 50);
+    assert_eq!(frames_in_a_second(32), 25);
+    assert_eq!(frames_in_a_second(64), 25);
+    assert_eq!(frames_in_a_second(256), 25);
+}
+
+#[test]
 fn many_changes_go_out_as_the_shorter_full_frame() {
     let names: Vec<String> = (0..100).map(|n| format!("w{n:03}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
