@@ -77,6 +77,9 @@ impl Metrics {
     /// Registers every handle under `gossip_...` in `registry` and returns them for an agent.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
+        for reason in ["renewed", "revoked", "foreign"] {
+            drop(metrics.replaced.get_or_create(&Why { reason }));
+        }
         let all = metrics.clone();
         let registry = registry.sub_registry_with_prefix("gossip");
         registry.register(
@@ -248,13 +251,14 @@ impl Metrics {
             .inc_by(entries as u64);
     }
 
-    pub(crate) fn expires(&self, certificate: SystemTime, authority: SystemTime) {
-        let seconds = |at: SystemTime| {
-            let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-            since.as_secs() as i64
-        };
-        self.certificate_expiry.set(seconds(certificate));
-        self.authority_expiry.set(seconds(authority));
+    pub(crate) fn expires(&self, at: SystemTime) {
+        let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        self.certificate_expiry.set(seconds as i64);
+    }
+
+    pub(crate) fn authority_expires(&self, at: SystemTime) {
+        let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        self.authority_expiry.set(seconds as i64);
     }
 
     fn count(&self, direction: &'static str, plane: &'static str, bytes: usize) {

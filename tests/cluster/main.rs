@@ -3,6 +3,7 @@
 //! `../README.md` says which row of the test matrix each file is for.
 
 mod agreement;
+mod certificates;
 mod convergence;
 mod hearsay;
 mod hot_prompt;

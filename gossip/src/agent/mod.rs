@@ -97,7 +97,7 @@ impl Agent {
         metrics: Metrics,
     ) -> Result<Self, StartError> {
         config.check()?;
-        metrics.expires(identity.expires(), identity.authority_expires());
+        metrics.expires(identity.expires());
         let generation = next_generation(0, network.unix_ms());
         let replica = identity.replica().clone();
         let cluster = identity.cluster().clone();

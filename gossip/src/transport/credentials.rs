@@ -179,5 +179,6 @@ pub(super) fn is_late(shared: &Shared, connection: &Connection) -> bool {
 
 /// Between two peers whose connections are replaced, give or take a half.
 const BETWEEN: Duration = Duration::from_millis(100);
-/// Time for the last replacements, before what could not be replaced is judged.
-const SETTLE: Duration = Duration::from_secs(3);
+/// Time for the last replacements, before what could not be replaced is judged: longer than peers
+/// keep a connection whose successor serves already.
+const SETTLE: Duration = Duration::from_secs(7);

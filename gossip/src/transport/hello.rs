@@ -29,6 +29,10 @@ pub(super) enum DialError {
     NotGrapevine(String),
     #[error("its certificate is not of this cluster: {0}")]
     Foreign(String),
+    #[error("its certificate was revoked")]
+    Revoked,
+    #[error("its certificate is not valid now ({0}); compare the clocks, or issue it another one")]
+    Ended(String),
     #[error("it refuses our certificate ({0}); both need certificates of the same authority")]
     Refused(String),
     #[error("it belongs to another cluster than `{0}`")]
@@ -57,6 +61,8 @@ impl DialError {
             Self::Silent => "silent",
             Self::NotGrapevine(_) => "not_grapevine",
             Self::Foreign(_) => "foreign_certificate",
+            Self::Revoked => "revoked_certificate",
+            Self::Ended(_) => "expired_certificate",
             Self::Refused(_) => "own_certificate_refused",
             Self::OtherCluster(_) => "other_cluster",
             Self::WrongName(_) => "wrong_name",
@@ -291,6 +297,8 @@ fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
             Some(NO_APPLICATION_PROTOCOL) => {
                 DialError::NotGrapevine("it does not speak grapevine/1".into())
             }
+            Some(CERTIFICATE_REVOKED) => DialError::Revoked,
+            Some(CERTIFICATE_EXPIRED) => DialError::Ended(found.reason.clone()),
             Some(_) => DialError::Foreign(found.reason.clone()),
             None => DialError::NotGrapevine(found.to_string()),
         },

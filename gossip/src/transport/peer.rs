@@ -1,11 +1,13 @@
 //! The peers that this replica dials: one task each, with its queue and its connection.
 
+mod renewal;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use quinn::{Connection, ConnectionError, SendDatagramError};
+use quinn::{Connection, SendDatagramError};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -15,7 +17,7 @@ use super::stream::{StreamError, read_frame, send_uni, write_all};
 use super::{Close, DATAGRAM_FRAME_MAX, Planes, Shared, credentials, limits};
 use crate::firewall::{Member, Reason};
 use crate::frame::FrameError;
-use crate::metrics::{Metrics, Why};
+use crate::metrics::Metrics;
 use crate::replica::ReplicaId;
 use crate::wire::{self, Message, PeerHint, Received};
 
@@ -485,78 +487,15 @@ impl Task {
         tracing::info!(replica = %self.id, address = %self.peer.address, reason = %closed, "connection ended");
     }
 
-    /// Enters a connection as the link to the peer.
-    fn take(&self, connection: &Connection, member: &Member) {
-        let link = (member.generation, connection.clone());
-        let mut peers = self.shared.peers();
-        peers.set_link(&self.id, self.peer.task, Some(link));
-        drop(peers);
-        credentials::is_late(&self.shared, connection);
-    }
-
-    /// Waits for the connection's end; meanwhile gives it successors when it should have one.
-    async fn renewed_until_closed(
-        &self,
-        current: &Mutex<Connection>,
-        mut member: Member,
-    ) -> ConnectionError {
-        loop {
-            let connection = read(current);
-            let Dialled {
-                connection: fresh,
-                member: again,
-                ..
-            } = tokio::select! {
-                closed = connection.closed() => return closed,
-                dialled = self.successor() => dialled,
-            };
-            self.take(&fresh, &again);
-            *current.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
-            let reason = "renewed";
-            let replaced = &self.shared.metrics.replaced;
-            replaced.get_or_create(&Why { reason }).inc();
-            tracing::info!(replica = %self.id, "connection replaced, with the certificates of now");
-            if again.generation != member.generation {
-                self.planes.linked(&again);
-            }
-            member = again;
-            let stop = self.shared.stop.clone();
-            self.shared.tracker.spawn(async move {
-                // Messages and answers on their way still arrive.
-                stop.run_until_cancelled(sleep(limits::REQUEST)).await;
-                connection.close(Close::Renewed.code(), b"");
-            });
-        }
-    }
-
-    /// Waits until the connection should be replaced, and dials until that succeeds.
-    async fn successor(&self) -> Dialled {
-        // Whoever asks for it again and again, each one lasts a while.
-        sleep(limits::RENEW_PAUSE).await;
-        self.peer.renew.notified().await;
-        loop {
-            match hello::dial(&self.shared, self.peer.address, Some(&self.id)).await {
-                Ok(dialled) => return dialled,
-                Err(error) => self.failed(&error, true),
-            }
-            sleep(limits::PAUSE_MAX.mul_f64(0.5 + rand::random::<f64>())).await;
-        }
-    }
-
     /// Sends one lane, one message after the other.
     async fn drain(&self, connection: &Mutex<Connection>, lane: &mut Lane) {
         while let Some((plane, bytes)) = lane.recv().await {
-            match send_uni(&read(connection), &bytes).await {
+            match send_uni(&renewal::current(connection), &bytes).await {
                 Ok(()) => self.shared.metrics.sent(plane, bytes.len()),
                 Err(_) => self.shared.metrics.dropped("stream_broken"),
             }
         }
     }
-}
-
-fn read(connection: &Mutex<Connection>) -> Connection {
-    let connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-    connection.clone()
 }
 
 /// Sends one request on a bi stream and reads the answer to its end. An answer that no honest peer

@@ -17,7 +17,8 @@ pub(super) async fn remind(shared: Arc<Shared>) {
     loop {
         let now = SystemTime::now();
         let [own, authority] = shared.identity.ends();
-        shared.metrics.expires(own, authority);
+        shared.metrics.expires(own);
+        shared.metrics.authority_expires(authority);
         if let Some(urgency) = reminders.due("", own, now) {
             of_own(&shared, urgency, own, now);
         }

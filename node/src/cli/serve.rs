@@ -41,6 +41,7 @@ Examples:
     grapevine ca init && grapevine ca issue r2
     grapevine serve --replica-id r2 --host 0.0.0.0 --gossip-host 10.0.0.2 --seed 10.0.0.1:30002 \\
       --gossip-ca ca/ca.pem --gossip-cert ca/r2.pem --gossip-key ca/r2.key
+      (add --gossip-revoked ca/crl.pem, so that `grapevine ca revoke` can shut a replica out)
   TLS to clients; certificates are read again when they change, and on SIGHUP:
     grapevine serve --ssl-certfile tls.crt --ssl-keyfile tls.key --worker-urls https://gpu-1:8000
   A file to edit, and its check:

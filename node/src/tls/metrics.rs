@@ -67,6 +67,13 @@ impl TlsMetrics {
             .inc();
     }
 
+    /// Files that are watched have counters, before anything happens to them.
+    pub fn watched(&self, files: &'static str) {
+        for result in ["loaded", "failed"] {
+            drop(self.reloads.get_or_create(&ReloadLabels { files, result }));
+        }
+    }
+
     /// Counts a reload.
     pub fn reloaded(&self, files: &'static str, result: &'static str) {
         self.reloads

@@ -86,6 +86,7 @@ impl Reloader {
             return;
         }
         self.metrics.tls.expires(files.name, expires);
+        self.metrics.tls.watched(files.name);
         self.watched.push((files, Box::new(load)));
     }
 
