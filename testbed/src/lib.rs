@@ -4,7 +4,6 @@
 //! the real placement code.
 
 pub mod balancer;
-#[allow(dead_code, reason = "the runner that uses it comes next")]
 mod chaos;
 pub mod cli;
 pub mod client;

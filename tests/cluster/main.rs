@@ -4,6 +4,7 @@
 
 mod agreement;
 mod certificates;
+mod chaos;
 mod convergence;
 mod hearsay;
 mod hot_prompt;

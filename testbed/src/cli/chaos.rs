@@ -199,6 +199,7 @@ impl Options {
         stop: &CancellationToken,
     ) -> anyhow::Result<bool> {
         let mut records = Vec::new();
+        let mut pages = Vec::new();
         for scenario in scenarios {
             if stop.is_cancelled() {
                 break;
@@ -211,9 +212,13 @@ impl Options {
                 print!("{}", report::text(&record));
             }
             records.push(record);
+            // After each, so that a run that is cut short leaves the ones before.
             if let Some(dir) = &self.report {
-                report::write(dir, &records)?;
+                pages = report::write(dir, &records)?;
             }
+        }
+        for page in pages.iter().take(1) {
+            eprintln!("report: {}", page.display());
         }
         Ok(!records.is_empty() && records.iter().all(Record::held))
     }
