@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use hyper::Method;
 use serde::Deserialize;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::fleet::{Node, Seat, SeatState};
 use crate::client::{Ask, Client};
@@ -16,7 +17,7 @@ use crate::processes::MODEL;
 /// Limit of one question.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One worker a prompt, as all replicas that run say; `Err`: they say different things, or do not.
+/// One worker a prompt, as all replicas that run say.
 pub(crate) type Placements = Vec<String>;
 
 #[derive(Deserialize)]
@@ -43,20 +44,25 @@ pub(crate) fn samples(seed: u64, count: u64) -> Vec<Ask> {
 /// # Errors
 /// When one does not answer, knows no worker, or says another worker than the others.
 pub(crate) async fn placements(seats: &[Seat], samples: &[Ask]) -> anyhow::Result<Placements> {
-    let mut agreed: Option<(String, Placements)> = None;
     let runs =
         |seat: &&Seat| matches!(seat.node, Node::Replica(_)) && seat.state == SeatState::Running;
-    for seat in seats.iter().filter(runs) {
-        let said = of_replica(seat, samples).await?;
+    let mut asked = Vec::new();
+    for seat in seats.iter().filter(runs).cloned() {
+        let (name, samples) = (seat.name.clone(), samples.to_vec());
+        let said = tokio::spawn(async move { of_replica(&seat, &samples).await });
+        asked.push((name, AbortOnDropHandle::new(said)));
+    }
+    let mut agreed: Option<(String, Placements)> = None;
+    for (name, said) in asked {
+        let said = said.await.context("asking does not panic")??;
         let Some((first, expected)) = &agreed else {
-            agreed = Some((seat.name.clone(), said));
+            agreed = Some((name, said));
             continue;
         };
         let differing = expected.iter().zip(&said).filter(|(a, b)| a != b).count();
         anyhow::ensure!(
             differing == 0,
-            "{first} and {} differ on {differing} of {} prompts",
-            seat.name,
+            "{first} and {name} differ on {differing} of {} prompts",
             samples.len()
         );
     }

@@ -252,8 +252,9 @@ impl RunPlan {
     fn rush(&self, rush: Rush) -> TrafficPlan {
         let steady = self.traffic();
         TrafficPlan {
-            arrivals: Arrivals::Closed {
-                clients: rush.clients,
+            arrivals: Arrivals::Open {
+                rate: self.rate * rush.times,
+                in_flight_max: IN_FLIGHT_MAX,
             },
             prompts: Prompts {
                 seed: self.shape.seed + 1,
@@ -412,7 +413,7 @@ impl Run<'_> {
 
     async fn rush(&mut self, rush: Rush) -> anyhow::Result<()> {
         self.first_ms.get_or_insert(self.origin.elapsed_ms());
-        let text = format!("{} more clients", rush.clients);
+        let text = format!("{} times as many requests more", rush.times);
         let mark = self.observer.mark(MarkKind::Fault, None, text);
         let traffic = Traffic::start(self.fleet.front(), self.plan.rush(rush), self.origin);
         sleep(rush.time).await;

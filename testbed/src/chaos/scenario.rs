@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::fleet::Fault;
+use super::fleet::{Fault, Node};
 
 /// How large the cluster is and how long things take.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -54,11 +54,11 @@ pub(crate) enum Step {
     Expect(Expectation),
 }
 
-/// Clients beside the steady load.
+/// Requests beside the steady load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rush {
-    /// One request at a time each.
-    pub(crate) clients: usize,
+    /// So many times the steady rate.
+    pub(crate) times: f64,
     pub(crate) time: Duration,
     /// Their prompts all begin alike.
     pub(crate) same_prefix: bool,
@@ -143,6 +143,13 @@ impl Scenario {
     /// It fills a disk, which is felt only by who writes.
     pub(crate) fn fills_disks(&self, shape: &Shape) -> bool {
         self.does(shape, |fault| matches!(fault, Fault::FillDisk(_)))
+    }
+
+    /// Workers stand still in it: whoever waits for them with a long patience would see nothing.
+    pub(crate) fn stalls_workers(&self, shape: &Shape) -> bool {
+        self.does(shape, |fault| {
+            matches!(fault, Fault::Freeze(_) | Fault::Pause(Node::Worker(_)))
+        })
     }
 
     fn does(&self, shape: &Shape, is_it: fn(&Fault) -> bool) -> bool {

@@ -278,7 +278,8 @@ impl Options {
             replicas: plan.shape.replicas,
             workers: plan.shape.workers,
             // Small enough to be overrun by `overload`.
-            worker_flags: ["--max-num-queued-reqs", "64"].map(Into::into).into(),
+            worker_flags: ["--max-num-queued-reqs", "32"].map(Into::into).into(),
+            impatient: scenario.stalls_workers(&plan.shape),
             // A soak writes for hours.
             access_log: scenario.name != "soak" && scenario.fills_disks(&plan.shape),
             clocks: scenario.moves_clocks(&plan.shape),

@@ -47,15 +47,18 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) const REPLICAS_MAX: usize = 9;
 pub(crate) const WORKERS_MAX: usize = 64;
 
-/// Settings of all replicas: a frozen worker is noticed within seconds, a restart takes seconds.
-const SETTINGS: [(&str, &str); 8] = [
+/// Settings of all replicas: a restart takes seconds.
+const SETTINGS: [(&str, &str); 4] = [
     ("GRAPEVINE_TIMEOUTS__SETTLE", "2s"),
     ("GRAPEVINE_TIMEOUTS__DRAIN", "40s"),
+    ("GRAPEVINE_HEALTH__INTERVAL", "500ms"),
+    ("GRAPEVINE_HEALTH__TIMEOUT", "1s"),
+];
+/// Where workers stand still: that is noticed within seconds, not minutes.
+const IMPATIENT: [(&str, &str); 4] = [
     ("GRAPEVINE_TIMEOUTS__FIRST_TOKEN", "5s"),
     ("GRAPEVINE_TIMEOUTS__FIRST_TOKEN_PER_1K", "1s"),
     ("GRAPEVINE_TIMEOUTS__INTER_TOKEN", "5s"),
-    ("GRAPEVINE_HEALTH__INTERVAL", "500ms"),
-    ("GRAPEVINE_HEALTH__TIMEOUT", "1s"),
     ("GRAPEVINE_HEALTH__TOKEN_TIMEOUT", "3s"),
 ];
 
@@ -66,6 +69,8 @@ pub(crate) struct LocalPlan {
     pub(crate) workers: usize,
     /// Further flags of each `fake-worker`.
     pub(crate) worker_flags: Vec<String>,
+    /// Replicas wait for seconds at most for a worker's tokens.
+    pub(crate) impatient: bool,
     /// Replicas write a line for each request.
     pub(crate) access_log: bool,
     /// The wall clocks of replicas can be moved.
@@ -281,9 +286,12 @@ impl LocalFleet {
         let replica = self.replica(Node::Replica(number))?;
         ensure!(replica.process.is_none(), "{name} runs");
         let (ports, relay) = (replica.ports, replica.shaper.address());
+        let impatient = IMPATIENT.iter().filter(|_| self.plan.impatient);
         let mut environment: Vec<(String, String)> = SETTINGS
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into();
+            .iter()
+            .chain(impatient)
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
         let access_log = self.plan.access_log.to_string();
         environment.push(("GRAPEVINE_LOG__ACCESS".to_owned(), access_log));
         let replica = self.replica(Node::Replica(number))?;
