@@ -120,7 +120,7 @@ pub(crate) struct Promise {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark {
     pub(crate) at_ms: u64,
-    /// `None`: a moment; a fault or a phase without an end lasted until the run's.
+    /// `None`: a moment; a fault without an end lasted until the run's, a phase until the next.
     pub(crate) until_ms: Option<u64>,
     pub(crate) kind: MarkKind,
     /// The replica or worker concerned, if it is one.

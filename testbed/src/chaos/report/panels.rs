@@ -116,7 +116,7 @@ fn of_replicas(record: &Record) -> Vec<Panel> {
             title: "Different views",
             about: "How many different ring digests and registry digests the replicas that answer hold: 1 is agreement.",
             unit: "digests",
-            range: Range::Needed,
+            range: Range::Whole,
             series: vec![
                 samples("rings", Shape::Step, |s| distinct(s.rings().len())),
                 samples("registries", Shape::Step, |s| {
@@ -128,7 +128,7 @@ fn of_replicas(record: &Record) -> Vec<Panel> {
             title: "Live peers",
             about: "Other replicas that each replica holds for alive.",
             unit: "replicas",
-            range: Range::Needed,
+            range: Range::Whole,
             series: each(Shape::Step, |one| {
                 Some(one.seen.as_ref()?.live_peers as f64)
             }),
@@ -137,7 +137,7 @@ fn of_replicas(record: &Record) -> Vec<Panel> {
             title: "In flight",
             about: "Requests in progress on each replica.",
             unit: "requests",
-            range: Range::Needed,
+            range: Range::Whole,
             series: each(Shape::Line, |one| Some(one.seen.as_ref()?.in_flight as f64)),
         },
         Panel {
@@ -151,7 +151,7 @@ fn of_replicas(record: &Record) -> Vec<Panel> {
             title: "Open files",
             about: "File descriptors of each replica, sockets included.",
             unit: "files",
-            range: Range::Needed,
+            range: Range::Whole,
             series: each(Shape::Line, |one| Some(one.open_files? as f64)),
         },
         Panel {

@@ -15,7 +15,7 @@ use super::scale::{Scale, clock, clock_tenths, short, time_ticks};
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 180.0;
 const LEFT: f64 = 46.0;
-const RIGHT: f64 = 710.0;
+const RIGHT: f64 = 700.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 158.0;
 /// Colours and dash patterns in the style sheet.
@@ -106,6 +106,8 @@ pub(super) enum Shape {
 pub(super) enum Range {
     /// From 0 to what is needed.
     Needed,
+    /// The same, of things that are counted: no halves on the axis.
+    Whole,
     /// From 0 to this.
     Fixed(f64),
     /// Decades.
@@ -139,6 +141,7 @@ impl Panel {
         let values = || values().filter_map(|(_, value)| *value);
         let scale = match self.range {
             Range::Needed => Scale::linear(values()),
+            Range::Whole => Scale::whole(values()),
             Range::Fixed(most) => Scale::Linear(most),
             Range::Log => Scale::log(values()),
         };

@@ -21,6 +21,14 @@ impl Scale {
         })
     }
 
+    /// As [`Scale::linear`], with steps of at least 1.
+    pub(super) fn whole(values: impl Iterator<Item = f64>) -> Self {
+        match Self::linear(values) {
+            Self::Linear(most) => Self::Linear(most.ceil().max(4.0)),
+            log => log,
+        }
+    }
+
     /// Whole decades around all values above 0, at least one.
     pub(super) fn log(values: impl Iterator<Item = f64>) -> Self {
         let positive = values.filter(|value| value.is_finite() && *value > 0.0);
@@ -132,6 +140,9 @@ mod tests {
         assert_eq!(linear(&[0.0, f64::NAN]), Scale::Linear(1.0));
         assert_eq!(Scale::Linear(100.0).ticks(), [0.0, 50.0, 100.0]);
         assert_eq!(Scale::Linear(4.0).ticks(), [0.0, 1.0, 2.0, 3.0, 4.0]);
+        let whole = |values: &[f64]| Scale::whole(values.iter().copied());
+        assert_eq!(whole(&[1.0, 2.0]).ticks(), [0.0, 1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(whole(&[87.0]), Scale::Linear(100.0));
         let log = |values: &[f64]| Scale::log(values.iter().copied());
         assert_eq!(log(&[3.0, 250.0]), Scale::Log(0, 3));
         assert_eq!(log(&[10.0]), Scale::Log(1, 2));

@@ -9,7 +9,7 @@ use super::plot::{Axis, describe, n};
 
 const WIDTH: f64 = 1_460.0;
 const LEFT: f64 = 110.0;
-const RIGHT: f64 = 1_450.0;
+const RIGHT: f64 = 1_436.0;
 const TOP: f64 = 8.0;
 const ROW: f64 = 22.0;
 /// With more marks than this, their texts would lie on each other; the table has them.
@@ -162,11 +162,15 @@ fn stacked<'a>(name: &'a str, is_replica: bool, marks: Vec<&'a Mark>, record: &R
     }
 }
 
+/// A fault without an end lasts as long as the run, a phase until the next; the others are moments.
 fn mark_end(mark: &Mark, record: &Record) -> u64 {
+    let is_next = |next: &&Mark| next.kind == MarkKind::Phase && next.at_ms > mark.at_ms;
+    let next_phase = || record.marks.iter().find(is_next).map(|next| next.at_ms);
     match (mark.until_ms, mark.kind) {
         (Some(until), _) => until,
         (None, MarkKind::Fault) => record.duration_ms,
-        (None, _) => mark.at_ms,
+        (None, MarkKind::Phase) => next_phase().unwrap_or(record.duration_ms),
+        (None, MarkKind::Heal | MarkKind::Note) => mark.at_ms,
     }
 }
 
@@ -196,6 +200,9 @@ pub(super) fn draw(record: &Record) -> Markup {
                     " " span.key {
                         svg.swatch viewBox="0 0 26 10" aria-hidden="true" {
                             rect class=(condition.class()) width="26" height="10" {}
+                            @if condition == Condition::Silent {
+                                rect fill="url(#hatch)" width="26" height="10" {}
+                            }
                         }
                         (condition.text())
                     }
