@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use tokio_util::sync::CancellationToken;
 
 use super::{StopSignals, print_json};
+use crate::chaos::compose::{ComposeFleet, Testbed, WORKERS_CONFIGURED};
 use crate::chaos::fleet::Fleet;
 use crate::chaos::local::{LocalFleet, LocalPlan, REPLICAS_MAX, WORKERS_MAX};
 use crate::chaos::record::{Place, Record};
@@ -55,6 +56,8 @@ Examples:
     grapevine chaos run partition --report /tmp/chaos
   Faults by chance for five minutes, the same ones each time:
     grapevine chaos run random --seed 7 --duration 5m
+  The same with containers (testbed/docker/build.sh && docker-compose up -d):
+    grapevine chaos run partition rolling-restart --compose
   An hour, to see whether memory grows:
     grapevine chaos soak --duration 60m --report /tmp/soak";
 
@@ -87,6 +90,18 @@ struct Options {
     /// Keep certificates and logs of processes here [default: a temporary directory, kept when a promise broke]
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// Hurt the containers of docker-compose.yml, which run, and leave them in order. Needs root
+    #[arg(long)]
+    compose: bool,
+    /// With --compose: its file [default: docker-compose.yml here]
+    #[arg(long, requires = "compose")]
+    file: Option<PathBuf>,
+    /// With --compose: name of the project [default: that of the file's folder]
+    #[arg(long, requires = "compose")]
+    project: Option<String>,
+    /// With --compose: variables of the file; the same that `up` was given
+    #[arg(long, requires = "compose")]
+    env_file: Option<PathBuf>,
 }
 
 impl ChaosArgs {
@@ -180,6 +195,10 @@ impl Options {
             "--workers is 2 to {}",
             WORKERS_MAX - 1
         );
+        anyhow::ensure!(
+            !self.compose || self.workers == WORKERS_CONFIGURED,
+            "with --compose there are {WORKERS_CONFIGURED} workers; leave --workers out"
+        );
         for scenario in scenarios {
             anyhow::ensure!(
                 self.replicas >= scenario.replicas_min,
@@ -240,7 +259,11 @@ impl Options {
         let is_soak = scenario.name == "soak";
         let plan = RunPlan {
             shape,
-            place: Place::Processes,
+            place: if self.compose {
+                Place::Compose
+            } else {
+                Place::Processes
+            },
             rate: self.rate,
             // So many that caches of every kind overflow in a soak.
             groups: if is_soak { 100_000 } else { 40 },
@@ -248,6 +271,9 @@ impl Options {
             tell_every: Duration::from_secs(if is_soak { 60 } else { 10 }),
             longest: goes_on.then_some(duration),
         };
+        if self.compose {
+            return self.on_containers(scenario, &plan, stop).await;
+        }
         let temporary = tempfile::Builder::new()
             .prefix("grapevine-chaos-")
             .tempdir();
@@ -291,6 +317,28 @@ impl Options {
         let stopped = fleet.stop().await;
         let record = record?;
         stopped?;
+        Ok(record)
+    }
+
+    async fn on_containers(
+        &self,
+        scenario: &Scenario,
+        plan: &RunPlan,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Record> {
+        let testbed = Testbed {
+            file: self.file.clone(),
+            project: self.project.clone(),
+            env_file: self.env_file.clone(),
+        };
+        let mut fleet = Fleet::Compose(Box::new(ComposeFleet::attach(&testbed).await?));
+        let record = match fleet.scale(plan.shape.replicas).await {
+            Ok(()) => run(scenario, plan, &mut fleet, stop).await,
+            Err(error) => Err(error),
+        };
+        let stopped = fleet.stop().await;
+        let record = record?;
+        stopped.context("the testbed is not in order: docker-compose down, then up -d")?;
         Ok(record)
     }
 }

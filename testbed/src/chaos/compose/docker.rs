@@ -19,7 +19,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Which testbed. What is not given is what docker-compose itself takes.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Place {
+pub(crate) struct Testbed {
     /// `docker-compose.yml`; else that of the working directory.
     pub(crate) file: Option<PathBuf>,
     /// Name of the project; else that of the file's folder.
@@ -63,8 +63,8 @@ pub(super) enum ContainerState {
 
 impl Docker {
     /// The project in which this service runs; none, when it does not run.
-    pub(super) async fn of(place: &Place, service: &str) -> anyhow::Result<Option<Self>> {
-        let compose = compose_command(place).await?;
+    pub(super) async fn of(testbed: &Testbed, service: &str) -> anyhow::Result<Option<Self>> {
+        let compose = compose_command(testbed).await?;
         let id = compose_run(&compose, &["ps", "-q", service]).await?;
         let Some(id) = id.split_whitespace().next() else {
             return Ok(None);
@@ -96,8 +96,8 @@ impl Docker {
     }
 }
 
-/// The plugin where there is one, else docker-compose; with the place's arguments.
-async fn compose_command(place: &Place) -> anyhow::Result<Vec<String>> {
+/// The plugin where there is one, else docker-compose; with the testbed's arguments.
+async fn compose_command(testbed: &Testbed) -> anyhow::Result<Vec<String>> {
     let plugin = run("docker", &["compose", "version"], "").await;
     let mut command: Vec<String> = if plugin.is_ok() {
         vec!["docker".into(), "compose".into()]
@@ -106,9 +106,9 @@ async fn compose_command(place: &Place) -> anyhow::Result<Vec<String>> {
     };
     let path = |path: &PathBuf| path.display().to_string();
     for (flag, value) in [
-        ("-f", place.file.as_ref().map(path)),
-        ("-p", place.project.clone()),
-        ("--env-file", place.env_file.as_ref().map(path)),
+        ("-f", testbed.file.as_ref().map(path)),
+        ("-p", testbed.project.clone()),
+        ("--env-file", testbed.env_file.as_ref().map(path)),
     ] {
         command.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
     }

@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::fleet::{Fault, Link, Node, Reach, Seat, SeatState};
 use crate::client::Target;
-pub(crate) use docker::Place;
+pub(crate) use docker::Testbed;
 use docker::{Container, ContainerState, Docker, docker, filter};
 use links::BadLink;
 
@@ -39,7 +39,7 @@ const REPLICAS_MAX: usize = 6;
 const WORKERS_MAX: usize = 8;
 /// What it starts without a profile: the first ones. These workers are in the replicas' configuration.
 const REPLICAS_CONFIGURED: usize = 3;
-const WORKERS_CONFIGURED: usize = 4;
+pub(crate) const WORKERS_CONFIGURED: usize = 4;
 /// Microseconds over which docker counts processor time, and the least share of them.
 const CPU_PERIOD: f64 = 100_000.0;
 const CPU_QUOTA_MIN: f64 = 1_000.0;
@@ -67,10 +67,10 @@ impl ComposeFleet {
     ///
     /// # Errors
     /// When no such testbed runs, or docker does not answer.
-    pub(crate) async fn attach(place: &Place) -> anyhow::Result<Self> {
+    pub(crate) async fn attach(testbed: &Testbed) -> anyhow::Result<Self> {
         let none = "no testbed runs in this compose project; `testbed/docker/build.sh && docker-compose up -d` starts \
                     one, and --project and --file name another";
-        let docker = Docker::of(place, BALANCER).await?.context(none)?;
+        let docker = Docker::of(testbed, BALANCER).await?.context(none)?;
         let containers = docker.containers().await?;
         let balancer = containers.iter().find(|one| one.service == BALANCER);
         let (network, front) = balancer
