@@ -14,7 +14,8 @@ use crate::replica::ReplicaId;
 pub(crate) struct Inbox {
     config: EvidenceConfig,
     senders: BTreeMap<ReplicaId, Sender>,
-    /// From snapshots, about replicas that were not heard yet: generation and head.
+    /// About replicas that are not heard now: generation and head, from snapshots, or from the time
+    /// before they fell silent.
     hints: BTreeMap<ReplicaId, (u64, u64)>,
 }
 
@@ -84,10 +85,11 @@ impl Inbox {
         roster: &Roster,
         now: Instant,
     ) -> Outcome {
-        let hint = self.hint(from, generation, batch.number);
+        let (hint, lost) = self.hint(from, generation, batch.number);
         let Some((sender, mut outcome)) = self.sender(from, generation, now) else {
             return Outcome::default();
         };
+        outcome.lose(from, lost);
         sender.take(from, hint, batch, roster, now, &mut outcome);
         outcome
     }
@@ -100,10 +102,11 @@ impl Inbox {
         mark: Mark,
         now: Instant,
     ) -> Outcome {
-        let hint = self.hint(from, generation, mark.next);
+        let (hint, lost) = self.hint(from, generation, mark.next);
         let Some((sender, mut outcome)) = self.sender(from, generation, now) else {
             return Outcome::default();
         };
+        outcome.lose(from, lost);
         let sequence = sender
             .sequence
             .get_or_insert_with(|| Sequence::starting_at(hint));
@@ -144,11 +147,7 @@ impl Inbox {
                         sequence.reach_back(head.next, now);
                     }
                 }
-                _ if self.hints.len() < HEADS_MAX => {
-                    self.hints
-                        .insert(head.replica, (head.generation, head.next));
-                }
-                _ => {}
+                _ => self.remember(head.replica, head.generation, head.next),
             }
         }
     }
@@ -230,9 +229,25 @@ impl Inbox {
                 outcome.heard.push(Heard::Gone { from: id.clone() });
             }
         }
-        self.senders
-            .retain(|_, sender| sender.silent_for(now) < FORGOTTEN_AFTER);
+        let (forgotten, senders) = std::mem::take(&mut self.senders)
+            .into_iter()
+            .partition(|(_, sender)| sender.silent_for(now) >= FORGOTTEN_AFTER);
+        self.senders = senders;
+        let forgotten: BTreeMap<ReplicaId, Sender> = forgotten;
+        for (id, sender) in forgotten {
+            // If it comes back in the same life, it said things meanwhile that we did not hear.
+            if let Some(sequence) = sender.sequence {
+                self.remember(id, sender.generation, sequence.complete_below());
+            }
+        }
         outcome
+    }
+
+    fn remember(&mut self, id: ReplicaId, generation: u64, head: u64) {
+        if self.hints.len() == HEADS_MAX && !self.hints.contains_key(&id) {
+            self.hints.pop_first();
+        }
+        self.hints.insert(id, (generation, head));
     }
 
     /// A replica said that it leaves.
@@ -277,18 +292,15 @@ impl Inbox {
         Some((sender, outcome))
     }
 
-    /// Where to begin with a sender of whom `number` is the first word: there, or where the snapshot
-    /// ended, if the rest can be had.
-    fn hint(&mut self, from: &ReplicaId, generation: u64, number: u64) -> u64 {
+    /// Where to begin with a sender of whom `number` is the first word: there, or where we stopped, or
+    /// the snapshot did, if the rest can be had. Also how many batches are lost because it cannot.
+    fn hint(&mut self, from: &ReplicaId, generation: u64, number: u64) -> (u64, u64) {
         match self.hints.remove(from) {
-            Some((told, head))
-                if told == generation
-                    && head <= number
-                    && number - head <= LOG_BATCHES_MAX as u64 =>
-            {
-                head
+            Some((told, head)) if told == generation && head < number => {
+                let start = head.max(number.saturating_sub(LOG_BATCHES_MAX as u64));
+                (start, start - head)
             }
-            _ => number,
+            _ => (number, 0),
         }
     }
 }

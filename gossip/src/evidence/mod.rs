@@ -22,6 +22,8 @@ mod outbox;
 mod roster;
 mod sequence;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;
 mod told;
 
