@@ -20,8 +20,8 @@
 use bincode::config::{Configuration, Limit, LittleEndian, Varint};
 pub(crate) use bincode::{Decode, Encode};
 
-/// Version of header and bodies. A receiver refuses others; a release that needs new fields adds a
-/// kind instead, which older replicas skip.
+/// Version of header and bodies. A receiver skips others; a release that needs new fields puts them
+/// behind the others of a body, or adds a kind, which older replicas skip.
 pub const VERSION: u8 = 1;
 /// Length of a header in bytes.
 pub const HEADER_BYTES: usize = 24;
@@ -157,18 +157,14 @@ pub(crate) fn open(bytes: &[u8]) -> Result<(Header, &[u8]), FrameError> {
     Ok((header, &bytes[HEADER_BYTES..body_end]))
 }
 
-/// Decodes a whole body.
+/// Decodes what this release knows of a body, and leaves what a later one put behind it.
 ///
 /// # Errors
-/// `Body`, `Trailing`.
-pub(crate) fn decode<T: Decode<()>>(body: &[u8]) -> Result<T, FrameError> {
+/// `Body`; then `body` is as before.
+pub(crate) fn decode<T: Decode<()>>(body: &mut &[u8]) -> Result<T, FrameError> {
     let (value, used) = bincode::decode_from_slice(body, codec()).map_err(FrameError::Body)?;
-    // The codec accepts a longer input; we do not: it would be a second spelling of the same value.
-    if used == body.len() {
-        Ok(value)
-    } else {
-        Err(FrameError::Trailing)
-    }
+    *body = &body[used..];
+    Ok(value)
 }
 
 fn codec() -> Configuration<LittleEndian, Varint, Limit<DECODE_BYTES_MAX>> {
@@ -195,10 +191,11 @@ mod tests {
     #[test]
     fn what_is_sealed_opens() {
         let bytes = sealed(b"abc");
-        let (header, body) = open(&bytes).expect("whole");
+        let (header, mut body) = open(&bytes).expect("whole");
         assert_eq!((header.kind, header.generation, header.seq), (7, 11, 13));
         assert_eq!(HEADER_BYTES + header.rest_len(), bytes.len());
-        assert_eq!(decode::<Vec<u8>>(body).expect("decodes"), b"abc");
+        assert_eq!(decode::<Vec<u8>>(&mut body).expect("decodes"), b"abc");
+        assert_eq!(body, b"");
     }
 
     #[test]
@@ -225,10 +222,11 @@ mod tests {
     }
 
     #[test]
-    fn body_must_be_used_up() {
+    fn what_a_later_release_put_behind_a_body_is_left() {
         let bytes = sealed(b"abc");
-        let (_, body) = open(&bytes).expect("whole");
-        assert!(matches!(decode::<u8>(body), Err(FrameError::Trailing)));
+        let (_, mut body) = open(&bytes).expect("whole");
+        assert_eq!(decode::<u8>(&mut body).expect("decodes"), 3);
+        assert_eq!(body, b"abc");
     }
 
     #[test]
@@ -236,13 +234,13 @@ mod tests {
         // A vector that claims 2^64 - 1 elements in nine bytes.
         let claim = [253, 255, 255, 255, 255, 255, 255, 255, 255];
         assert!(matches!(
-            decode::<Vec<u64>>(&claim),
+            decode::<Vec<u64>>(&mut &claim[..]),
             Err(FrameError::Body(_))
         ));
         let over = (DECODE_BYTES_MAX as u32 / 8 + 1).to_le_bytes();
         let claim = [&[252], &over[..]].concat();
         assert!(matches!(
-            decode::<Vec<u64>>(&claim),
+            decode::<Vec<u64>>(&mut &claim[..]),
             Err(FrameError::Body(_))
         ));
     }

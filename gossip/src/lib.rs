@@ -32,6 +32,8 @@ pub mod load;
 mod membership;
 mod metrics;
 pub mod registry;
+#[cfg(test)]
+mod releases;
 mod replica;
 mod transport;
 pub mod view;

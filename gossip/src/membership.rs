@@ -10,6 +10,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+#[cfg(debug_assertions)]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -34,6 +36,7 @@ pub(crate) mod fact {
     pub(crate) const VERSION: &str = "version";
     pub(crate) const SETTINGS: &str = "settings";
     pub(crate) const READY: &str = "ready";
+    pub(crate) const LEAVING: &str = "leaving";
     pub(crate) const REGISTRY: &str = "registry";
     pub(crate) const RING: &str = "ring";
 }
@@ -64,6 +67,9 @@ pub(crate) struct Membership {
     alive: watch::Receiver<bool>,
     transport: Transport,
     metrics: Metrics,
+    /// Makes the gossip task panic in its next turn; for tests.
+    #[cfg(debug_assertions)]
+    tripped: Arc<AtomicBool>,
 }
 
 impl Membership {
@@ -83,6 +89,8 @@ impl Membership {
         let (outrun, seen) = watch::channel(0);
         let (sightings_out, sightings) = watch::channel(Vec::new());
         let (alive_out, alive) = watch::channel(false);
+        #[cfg(debug_assertions)]
+        let tripped = Arc::<AtomicBool>::default();
         let task = Supervisor {
             cluster: cluster.to_owned(),
             replica: replica.clone(),
@@ -95,6 +103,8 @@ impl Membership {
             alive: alive_out,
             metrics: metrics.clone(),
             stop: stop.clone(),
+            #[cfg(debug_assertions)]
+            tripped: tripped.clone(),
         };
         transport.spawn(task.run(generation));
         Self {
@@ -106,7 +116,15 @@ impl Membership {
             alive,
             transport: transport.clone(),
             metrics: metrics.clone(),
+            #[cfg(debug_assertions)]
+            tripped,
         }
+    }
+
+    /// Makes the gossip task panic within a round.
+    #[cfg(debug_assertions)]
+    pub(crate) fn trip(&self) {
+        self.tripped.store(true, Ordering::Relaxed);
     }
 
     /// Hands a message to chitchat; dropped and counted if it does not keep up.
@@ -174,6 +192,8 @@ struct Supervisor {
     alive: watch::Sender<bool>,
     metrics: Metrics,
     stop: CancellationToken,
+    #[cfg(debug_assertions)]
+    tripped: Arc<AtomicBool>,
 }
 
 type Inbox = Arc<Mutex<mpsc::Receiver<(SocketAddr, Vec<u8>)>>>;
@@ -228,6 +248,8 @@ impl Supervisor {
             transport: self.transport.clone(),
             waiting: self.waiting.clone(),
             metrics: self.metrics.clone(),
+            #[cfg(debug_assertions)]
+            tripped: self.tripped.clone(),
         };
         let handle = match spawn_chitchat(self.config(generation), initial, &door).await {
             Ok(handle) => handle,
@@ -346,6 +368,8 @@ struct Door {
     transport: Transport,
     waiting: Inbox,
     metrics: Metrics,
+    #[cfg(debug_assertions)]
+    tripped: Arc<AtomicBool>,
 }
 
 #[async_trait]
@@ -366,6 +390,8 @@ impl Socket for Door {
     /// Called once in each turn of chitchat's loop, and dropped whenever another branch is ready.
     async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
         self.metrics.rounds.inc();
+        #[cfg(debug_assertions)]
+        assert!(!self.tripped.swap(false, Ordering::Relaxed), "provoked");
         let mut waiting = self.waiting.lock().await;
         loop {
             let Some((from, bytes)) = waiting.recv().await else {

@@ -23,6 +23,8 @@ pub struct Metrics {
     pub(crate) registry_entries: Gauge,
     pub(crate) registry_tombstones: Gauge,
     pub(crate) registry_digest: Gauge,
+    pub(crate) registry_differing: Gauge,
+    pub(crate) registry_unread: Gauge,
     pub(crate) syncs: Family<Why, Counter>,
     pub(crate) load_frames: Family<Why, Counter>,
     pub(crate) load_cut: Gauge,
@@ -137,6 +139,16 @@ impl Metrics {
             "registry_digest",
             "crc32 of the worker registry; equal on replicas that agree",
             all.registry_digest,
+        );
+        registry.register(
+            "registry_differing",
+            "Live replicas that say that their registry is another than this one's",
+            all.registry_differing,
+        );
+        registry.register(
+            "registry_unread",
+            "Entries that only a later release can read, carried for it",
+            all.registry_unread,
         );
         registry.register(
             "syncs",

@@ -26,6 +26,8 @@ pub struct ReplicaInfo {
     pub version: String,
     /// Whether it takes requests, as it says.
     pub ready: bool,
+    /// Whether it was told to end, as it says: it takes nothing new, and goes when its requests have ended.
+    pub leaving: bool,
     /// Whether this replica hears it: a local opinion.
     pub live: bool,
     /// Digest of its registry, as it says (see [`Digest`]).
@@ -125,6 +127,7 @@ mod tests {
             admin: String::new(),
             version: String::new(),
             ready: true,
+            leaving: false,
             live: true,
             registry: String::new(),
             settings: String::new(),

@@ -16,6 +16,7 @@ use super::bulletin::BulletinDesk;
 use super::dry_run::DryRunDesk;
 use super::evidence::EvidenceDesk;
 use super::exchange;
+use super::unlike::Unlike;
 use crate::config::{EvidenceConfig, is_fact};
 use crate::error::ChangeError;
 use crate::firewall::{Member, Reason};
@@ -67,6 +68,8 @@ pub(super) struct State {
     pub(super) warmups: Warmups,
     /// Peers with an exchange under way.
     pub(super) exchanging: HashSet<ReplicaId>,
+    /// Exchanges after which the registries still differed.
+    pub(super) unlike: Unlike,
     pub(super) generation: u64,
     address: SocketAddr,
     facts: FactMap,
@@ -94,6 +97,7 @@ impl Core {
             others: Vec::new(),
             warmups: Warmups::default(),
             exchanging: HashSet::new(),
+            unlike: Unlike::default(),
             generation,
             address,
             facts,
@@ -173,6 +177,8 @@ impl Core {
         self.metrics.registry_entries.set(i64::from(digest.count));
         self.metrics.registry_tombstones.set(removed as i64);
         self.metrics.registry_digest.set(i64::from(digest.crc));
+        let unread = state.registry.entries().filter(|entry| !entry.is_read());
+        self.metrics.registry_unread.set(unread.count() as i64);
     }
 
     /// Merges entries of a peer. False if nothing of them may be used.
@@ -223,6 +229,7 @@ impl State {
             admin: own_fact(fact::ADMIN),
             version: own_fact(fact::VERSION),
             ready: own_fact(fact::READY) == "1",
+            leaving: own_fact(fact::LEAVING) == "1",
             live: true,
             registry: self.registry.digest().to_string(),
             settings: own_fact(fact::SETTINGS),
@@ -238,6 +245,7 @@ impl State {
                 admin: told(fact::ADMIN),
                 version: told(fact::VERSION),
                 ready: told(fact::READY) == "1",
+                leaving: told(fact::LEAVING) == "1",
                 live: seen.live,
                 registry: told(fact::REGISTRY),
                 settings: told(fact::SETTINGS),

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Ack;
 use super::core::{Core, Net, State};
 use super::newcomer;
+use super::unlike::Pair;
 use crate::config::{CONFIRM_WITHIN, WRITES_AFTER};
 use crate::error::ChangeError;
 use crate::frame::Header;
@@ -134,7 +135,9 @@ fn snapshot_answer(state: &State) -> Vec<Message> {
 }
 
 /// Begins an exchange with a peer, unless one is under way: the snapshot at first, anti-entropy later.
-pub(super) fn begin(core: &Arc<Core>, peer: &ReplicaId) {
+///
+/// `differing`: the digests for whose sake it is begun, if that is why.
+pub(super) fn begin(core: &Arc<Core>, peer: &ReplicaId, differing: Option<Pair>) {
     let Some(net) = &core.net else {
         return;
     };
@@ -158,7 +161,13 @@ pub(super) fn begin(core: &Arc<Core>, peer: &ReplicaId) {
             }
         };
         core.metrics.syncs.get_or_create(&Why { reason }).inc();
-        core.state().exchanging.remove(&peer);
+        let mut state = core.state();
+        state.exchanging.remove(&peer);
+        if let (Ok(()), Some(pair)) = (result, differing) {
+            state
+                .unlike
+                .exchanged(&peer, pair, Instant::now().into_std());
+        }
     });
 }
 
@@ -188,7 +197,7 @@ async fn take_snapshot(core: &Arc<Core>, peer: &ReplicaId) -> Result<(), Request
             return Err(RequestError::Broken);
         }
         if let Some((header, frame)) = load {
-            let now = tokio::time::Instant::now().into_std();
+            let now = Instant::now().into_std();
             state
                 .plane
                 .apply(peer, header.generation, header.seq, &frame, now);

@@ -6,6 +6,7 @@
 //! - `core.rs`: the shared state, and what arrives from peers.
 //! - `rounds.rs`: what happens by the clock: rounds of membership, load frames, ends of warm-ups.
 //! - `exchange.rs`: registry pushes, anti-entropy, the first snapshot.
+//! - `unlike.rs`: with whom anti-entropy was in vain.
 //! - `evidence.rs`: evidence and heat, told and heard.
 //! - `bulletin.rs`: this replica's bulletin posted, those of the others kept.
 //! - `newcomer.rs`: the evidence that a starting replica takes.
@@ -22,6 +23,7 @@ mod newcomer;
 mod rounds;
 #[cfg(test)]
 mod tests;
+mod unlike;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -301,6 +303,30 @@ impl Agent {
     /// Tells the others whether this replica takes requests.
     pub fn set_ready(&self, ready: bool) {
         self.core.tell(fact::READY, if ready { "1" } else { "0" });
+    }
+
+    /// Tells the others, at once and not with the next round, that this replica takes no new requests and will end
+    /// when those that it has have ended. It cannot be taken back.
+    pub fn set_leaving(&self) {
+        self.core.tell(fact::LEAVING, "1");
+        self.core.tell(fact::READY, "0");
+        let Some(net) = &self.core.net else {
+            return;
+        };
+        for peer in net.transport.linked() {
+            if let Some(address) = net.transport.address_of(&peer) {
+                net.membership.greet(address);
+            }
+        }
+    }
+
+    /// Makes the gossip task panic, for tests of what happens then.
+    #[cfg(debug_assertions)]
+    #[doc(hidden)]
+    pub fn trip(&self) {
+        if let Some(net) = &self.core.net {
+            net.membership.trip();
+        }
     }
 
     /// Tells the others the digest of this replica's ring: printable ASCII, at most 256 bytes.

@@ -9,6 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::core::{Core, Net};
 use super::exchange;
+use super::unlike::Pair;
 use crate::config::{ALONE_AFTER, ROUND, SNAPSHOT_WITHIN, SYNC_EVERY};
 use crate::membership::{Sighting, fact};
 use crate::replica::ReplicaId;
@@ -82,8 +83,8 @@ fn round(core: &Arc<Core>, net: &Net, seen: Vec<Sighting>, is_alive: bool, slow:
     if !*core.synced.borrow() && (is_alone || waited >= SNAPSHOT_WITHIN) {
         core.synced.send_replace(true);
     }
-    for peer in partners(core, &linked, &live, &own_digest, slow) {
-        exchange::begin(core, peer);
+    for (peer, differing) in partners(core, &linked, &live, &own_digest, slow) {
+        exchange::begin(core, peer, differing);
     }
     let is_ready = is_alive && *core.synced.borrow();
     core.ready
@@ -107,30 +108,44 @@ fn greet_silent(net: &Net, linked: &[ReplicaId], live: &[Sighting], others: &[Si
     }
 }
 
-/// With whom to compare registries in this round.
+/// With whom to compare registries in this round, and the digests that differ if that is why.
 fn partners<'a>(
     core: &Core,
     linked: &'a [ReplicaId],
     live: &[Sighting],
     own_digest: &str,
     slow: &mut Slow,
-) -> Vec<&'a ReplicaId> {
+) -> Vec<(&'a ReplicaId, Option<Pair>)> {
     if !*core.synced.borrow() {
         // With anybody: one that hangs, or whose registry is refused, must not be asked for ever.
-        return linked.choose(&mut rand::rng()).into_iter().collect();
+        let anybody = linked.choose(&mut rand::rng());
+        return anybody.into_iter().map(|peer| (peer, None)).collect();
     }
-    let differs = |id: &&ReplicaId| {
-        let told = live
-            .iter()
-            .find(|seen| seen.id == **id)
-            .and_then(|seen| seen.facts.get(fact::REGISTRY));
-        told.is_some_and(|digest| digest != own_digest)
+    let differing = |id: &'a ReplicaId| {
+        let seen = live.iter().find(|seen| seen.id == *id)?;
+        let theirs = seen.facts.get(fact::REGISTRY)?;
+        (theirs != own_digest).then(|| {
+            let pair = Pair {
+                ours: own_digest.to_owned(),
+                theirs: theirs.clone(),
+            };
+            (id, pair)
+        })
     };
-    let mut partners: Vec<_> = linked.iter().filter(differs).collect();
+    let differing: Vec<_> = linked.iter().filter_map(differing).collect();
+    core.metrics.registry_differing.set(differing.len() as i64);
+    let mut state = core.state();
+    state.unlike.retain(|id| linked.contains(id));
+    let now = Instant::now().into_std();
+    let worth_it = differing
+        .into_iter()
+        .filter(|(id, pair)| state.unlike.is_worth_it(id, pair, now, SYNC_EVERY));
+    let mut partners: Vec<_> = worth_it.map(|(id, pair)| (id, Some(pair))).collect();
     // Once in a while with anybody: a digest that is equal by accident, or told by a liar.
     if slow.exchange.elapsed() >= SYNC_EVERY {
         slow.exchange = Instant::now();
-        partners.extend(linked.choose(&mut rand::rng()));
+        let anybody = linked.choose(&mut rand::rng());
+        partners.extend(anybody.map(|peer| (peer, None)));
     }
     partners
 }

@@ -357,3 +357,38 @@ proptest! {
         let _ = bench.pass(&bytes);
     }
 }
+
+/// What the firewalls of earlier releases gave to chitchat passes, and is written as they did.
+#[test]
+fn releases_speak_the_same_chitchat() {
+    let bench = Bench::new();
+    let facts = [
+        ("http", "10.0.0.2:30000", 1),
+        ("admin", "10.0.0.2:30001", 2),
+        ("version", "0.1.0", 3),
+        ("settings", "89abcdef", 4),
+        ("ready", "1", 5),
+        ("registry", "0000009f:12:0000000000000abc", 6),
+        ("ring", "01234567", 7),
+        ("what-a-later-release-says", "something", 8),
+    ];
+    let digest = [standing(&bench.a, 120, 8), standing(&bench.b, 100, 5)];
+    let messages = [
+        ("Syn", parse::write_syn(&digest, "demo")),
+        (
+            "SynAck",
+            parse::write_syn_ack(&digest, &[change(&bench.a, &facts)]),
+        ),
+        ("Ack", parse::write_ack(&[change(&bench.a, &facts)])),
+    ];
+    let now = messages.map(|(name, bytes)| (name.to_owned(), bytes));
+    for kept in crate::releases::kept("chitchat", &now) {
+        for (name, bytes) in &kept.lines {
+            let passed = Bench::new().pass(bytes);
+            let passed =
+                passed.unwrap_or_else(|why| panic!("{name} of release {}: {why:?}", kept.release));
+            assert_eq!(passed.trimmed, 0, "{name} of release {}", kept.release);
+            assert_eq!(&passed.bytes, bytes, "{name} of release {}", kept.release);
+        }
+    }
+}

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::frame::Load;
+use super::plane::SENDER_SILENT_AFTER;
 use crate::worker::WorkerId;
 
 /// Damped sums of what the other replicas have on one worker. Not whole numbers, since old counts
@@ -89,6 +91,10 @@ pub struct LoadBoard {
     cells: Mutex<BTreeMap<WorkerId, Arc<LoadCell>>>,
     heard: AtomicU32,
     live: AtomicU32,
+    /// When others' sums were written first; none before that.
+    since: OnceLock<Instant>,
+    /// Milliseconds after that, of the last time.
+    summed: AtomicU64,
 }
 
 impl Default for LoadBoard {
@@ -97,6 +103,8 @@ impl Default for LoadBoard {
             cells: Mutex::default(),
             heard: AtomicU32::new(1),
             live: AtomicU32::new(1),
+            since: OnceLock::new(),
+            summed: AtomicU64::new(0),
         }
     }
 }
@@ -123,6 +131,23 @@ impl LoadBoard {
     /// somebody's load is missing from the picture.
     pub fn live(&self) -> u32 {
         self.live.load(Relaxed)
+    }
+
+    /// Whether others' sums were written so long ago that nothing may be decided by them: this process was paused, and
+    /// has not looked since. They are written each few tens of milliseconds otherwise.
+    pub fn is_stale(&self, now: Instant) -> bool {
+        let Some(since) = self.since.get() else {
+            return false;
+        };
+        let summed = *since + Duration::from_millis(self.summed.load(Relaxed));
+        now.saturating_duration_since(summed) > SENDER_SILENT_AFTER
+    }
+
+    pub(super) fn summed(&self, now: Instant) {
+        let since = *self.since.get_or_init(|| now);
+        let after = now.saturating_duration_since(since).as_millis();
+        let after = u64::try_from(after).unwrap_or(u64::MAX);
+        self.summed.store(after, Relaxed);
     }
 
     pub(super) fn set_heard(&self, replicas: u32) {

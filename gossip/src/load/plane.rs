@@ -261,6 +261,7 @@ impl LoadPlane {
         }
         self.board.set_heard(heard);
         self.cut = cut;
+        self.board.summed(now);
     }
 
     /// Senders that were believed in part only, the last time.

@@ -388,3 +388,19 @@ proptest! {
         }
     }
 }
+
+/// A replica that was paused decides before its own tasks have looked again: by its own counts then.
+#[test]
+fn sums_of_a_paused_replica_are_stale() {
+    let mut node = Node::new(&["a"]);
+    node.pass(SENDER_SILENT_AFTER * 9);
+    assert!(!node.board.is_stale(node.now), "there are no others");
+    node.hear("s", 1, &node.frame(Coverage::Full, &[(0, 5)]));
+    node.plane.aggregate(node.now);
+    node.pass(SENDER_SILENT_AFTER);
+    assert!(!node.board.is_stale(node.now));
+    node.pass(TICK);
+    assert!(node.board.is_stale(node.now));
+    node.plane.aggregate(node.now);
+    assert!(!node.board.is_stale(node.now));
+}

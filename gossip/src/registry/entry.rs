@@ -29,6 +29,12 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Whether this release can read all of it.
+    pub(crate) fn is_read(&self) -> bool {
+        let spec = self.spec.as_ref();
+        !matches!(self.source, Source::Later(_)) && spec.is_none_or(|spec| spec.is_read())
+    }
+
     /// Whether the source removed the worker.
     pub fn is_removed(&self) -> bool {
         self.spec.is_none()
@@ -63,9 +69,13 @@ impl Entry {
             Source::Provider(_) => 2,
             Source::Learned => 3,
             Source::Restart => 4,
+            Source::Later(later) => later.code(),
         });
-        if let Source::Provider(name) = &self.source {
-            write_text(out, name.as_str());
+        match &self.source {
+            Source::Provider(name) => write_text(out, name.as_str()),
+            // A release that adds a source has to keep to this: then the sums of earlier ones are its own.
+            Source::Later(later) => write_text(out, later.name()),
+            Source::Admin | Source::Config | Source::Learned | Source::Restart => {}
         }
         out.extend_from_slice(&self.stamp.bits().to_le_bytes());
         write_text(out, self.writer.as_ref().map_or("", ReplicaId::as_str));

@@ -24,6 +24,7 @@
 //! | 16 | ending it earlier changes that word only: any later word beats it | `the_end_of_a_warm_up_overrides_nothing` |
 //! | 17 | a source that repeats itself neither renews nor ends it | `a_source_that_repeats_itself_neither_renews_nor_ends_it` |
 //! | 18 | an epoch only rises, whoever writes it | `an_epoch_only_rises`, `concurrent_writers_agree` |
+//! | 19 | what only a later release can read is carried and counted, and makes no worker present | `what_a_later_release_said_is_carried` |
 //!
 //! Not here: who is alive, who is healthy, who is loaded. None of it changes the set.
 
@@ -403,7 +404,7 @@ impl Registry {
     }
 
     fn of_worker(&self, id: &WorkerId) -> Vec<&Entry> {
-        // `Admin` and `Restart` are the first and the last source.
+        // `Admin` and `Restart` are the first and the last source that this release knows.
         let range = (id.clone(), Source::Admin)..=(id.clone(), Source::Restart);
         self.entries.range(range).map(|(_, entry)| entry).collect()
     }
@@ -424,7 +425,7 @@ impl Registry {
             };
             let is_unused = |entry: &Entry| match entry.is_removed() {
                 true => !masks(entry),
-                false => matches!(entry.source, Source::Learned | Source::Restart) && !in_set,
+                false => !can_claim(entry) && !in_set,
             };
             let keys = of_one.iter().filter(|entry| is_unused(entry));
             unused.extend(keys.map(|entry| (entry.id.clone(), entry.source.clone())));
@@ -435,7 +436,15 @@ impl Registry {
 
 /// Whether an entry says that its worker exists.
 fn claims(entry: &Entry) -> bool {
-    !entry.is_removed() && !matches!(entry.source, Source::Learned | Source::Restart)
+    !entry.is_removed() && can_claim(entry)
+}
+
+/// Whether an entry's source can say that a worker exists. What a later release's can do is not known here.
+fn can_claim(entry: &Entry) -> bool {
+    !matches!(
+        entry.source,
+        Source::Learned | Source::Restart | Source::Later(_)
+    )
 }
 
 /// The description that all entries of one worker, in order of their sources, amount to; `None`

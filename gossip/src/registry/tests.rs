@@ -557,3 +557,56 @@ proptest! {
         prop_assert!(!one.is_worker(&worker));
     }
 }
+
+#[test]
+fn what_a_later_release_said_is_carried() {
+    use crate::worker::{Role, State};
+
+    let (mut a, mut b) = (registry("a"), registry("b"));
+    a.put(id("w"), Source::Admin, spec(2), NOW).expect("room");
+    let said = |source: &Source, spec: WorkerSpec, at: u64| Entry {
+        id: id("w"),
+        source: source.clone(),
+        stamp: Stamp::from_bits(at),
+        writer: Some("later".parse().expect("valid")),
+        spec: Some(Arc::new(spec)),
+        unused_ms: 0,
+    };
+    let unknown = Source::later(9, "kubernetes").expect("valid");
+    a.merge(vec![said(&unknown, spec(7), 77)], NOW)
+        .expect("no drift");
+    sync(&mut b, &mut a);
+    assert_eq!(a.digest(), b.digest());
+    assert_eq!(a.digest().count, 2, "it is counted");
+    assert_eq!(weights(&b), [2], "and not read");
+    // The later word wins, as for every source.
+    b.merge(vec![said(&unknown, spec(7), 78)], NOW)
+        .expect("no drift");
+    sync(&mut a, &mut b);
+    let newest = b.digest();
+    b.merge(vec![said(&unknown, spec(7), 77)], NOW)
+        .expect("no drift");
+    assert_eq!((a.digest(), b.digest()), (newest, newest));
+    // By itself it makes no worker present, and it goes as learned facts do.
+    b.remove(&id("w"), Source::Admin, NOW).expect("known");
+    assert_eq!(weights(&b), [0; 0]);
+    assert_eq!(b.advance(RETENTION), 2);
+    assert_eq!(b.digest().count, 0);
+
+    // Roles and states that only a later release knows: the worker is there, and keeps them.
+    let odd = spec_with(|raw| raw.role = Role::Later(9)).in_later_state(7, 123);
+    let later = (NOW + 1) << 16;
+    b.merge(vec![said(&Source::Admin, odd.clone(), later)], NOW)
+        .expect("no drift");
+    let worker = b.workers().remove(0);
+    assert_eq!(
+        (worker.spec.role(), worker.spec.state()),
+        (Role::Later(9), State::Active)
+    );
+    let mut c = registry("c");
+    sync(&mut c, &mut b);
+    assert_eq!(c.digest(), b.digest());
+    let entry = everything(&c).remove(0);
+    assert_eq!(entry.spec.as_deref(), Some(&odd));
+    assert!(!entry.is_read());
+}

@@ -300,6 +300,9 @@ impl Link {
         for _ in 0..received.refused {
             self.shared.metrics.dropped("entry");
         }
+        if received.unread > 0 {
+            self.shared.metrics.dropped("later_fields");
+        }
         if received.header.generation != self.member.generation {
             self.shared.metrics.dropped("former_generation");
             return None;

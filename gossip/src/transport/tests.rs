@@ -274,6 +274,58 @@ async fn an_unknown_question_is_answered_with_nothing() {
     assert!(connection.close_reason().is_none());
 }
 
+/// A peer of a later release: fields, kinds and frame versions that this one does not know, on every way in. What is
+/// known is read, the rest skipped and counted; nobody is struck, nobody cut.
+#[tokio::test]
+async fn a_later_release_is_understood_as_far_as_it_can_be() {
+    let mut bench = Bench::new().await;
+    let (_endpoint, connection, _) = bench.hello("a", "demo", 5).await;
+    let mut kind = Vec::new();
+    crate::frame::seal(&mut kind, 200, 5, 1, &"of a later release").expect("fits");
+    let mut longer = Vec::new();
+    crate::frame::seal(&mut longer, 12, 5, 1, &"the goodbye, and a reason").expect("fits");
+    let mut version = kind.clone();
+    version[2] += 1;
+    for _ in 0..10 {
+        send(&connection, &kind).await;
+        send(&connection, &version).await;
+        connection
+            .send_datagram(kind.clone().into())
+            .expect("taken");
+        connection
+            .send_datagram(version.clone().into())
+            .expect("taken");
+        let (mut send, mut receive) = connection.open_bi().await.expect("opens");
+        send.write_all(&version).await.expect("writes");
+        send.finish().expect("finishes");
+        // No answer: the stream ends, or is refused.
+        let answer = timeout(LIMIT, receive.read_to_end(1)).await;
+        assert!(answer.expect("in time").is_ok_and(|bytes| bytes.is_empty()));
+    }
+    let syn = [&[0x53, 0xb0, 0, 0, 0, 0, 4, 0], &b"demo"[..]].concat();
+    send(&connection, &syn).await;
+    timeout(LIMIT, bench.gossip.recv())
+        .await
+        .expect("still listened to");
+    assert_eq!(bench.count(refusals("malformed")), 0);
+    assert!(connection.close_reason().is_none());
+    let dropped = |reason: &'static str| {
+        move |metrics: &Metrics| metrics.drops.get_or_create(&Why { reason }).get()
+    };
+    // Datagrams may be lost; streams are not.
+    assert!(bench.count(dropped("unknown_kind")) >= 10);
+    assert!(bench.count(dropped("other_version")) >= 20);
+    // A message that is known and says more than is known: it counts.
+    send(&connection, &longer).await;
+    let waiting = async {
+        while bench.count(dropped("later_fields")) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LIMIT, waiting).await.expect("in time");
+    assert_eq!(bench.count(refusals("malformed")), 0);
+}
+
 #[tokio::test]
 async fn closing_is_bounded_and_ends_all_tasks() {
     let bench = Bench::new().await;

@@ -199,27 +199,37 @@ impl Sealer<'_> {
     }
 }
 
-/// The message of a body, and how many registry entries were left out.
-pub(super) fn read(kind: u8, body: &[u8]) -> Result<(Option<Message>, usize), FrameError> {
+/// What a body says.
+pub(super) struct Read {
+    pub(super) message: Option<Message>,
+    /// Entries left out.
+    pub(super) refused: usize,
+    /// Bytes behind what this release knows of the kind.
+    pub(super) unread: usize,
+}
+
+/// The message of a body; none of a kind that is not known.
+pub(super) fn read(kind: u8, body: &[u8]) -> Result<Read, FrameError> {
+    let mut body = body;
     let mut refused = 0;
     let message = match kind {
-        kind::HELLO => Message::Hello(frame::decode::<WireHello>(body)?.checked()?),
-        kind::HELLO_ACK => Message::HelloAck(frame::decode::<WireHelloAck>(body)?.checked()?),
+        kind::HELLO => Message::Hello(frame::decode::<WireHello>(&mut body)?.checked()?),
+        kind::HELLO_ACK => Message::HelloAck(frame::decode::<WireHelloAck>(&mut body)?.checked()?),
         kind::REGISTRY_PUSH => {
-            Message::RegistryPush(core_entries(frame::decode(body)?, &mut refused)?)
+            Message::RegistryPush(core_entries(frame::decode(&mut body)?, &mut refused)?)
         }
         kind::PUSH_ACK => Message::PushAck {
-            seq: frame::decode(body)?,
+            seq: frame::decode(&mut body)?,
         },
         kind::SYNC_REQUEST => {
-            let request: WireSyncRequest = frame::decode(body)?;
+            let request: WireSyncRequest = frame::decode(&mut body)?;
             Message::SyncRequest(SyncRequest {
                 summary: request.summary.into(),
                 alone: Duration::from_millis(request.alone_ms),
             })
         }
         kind::SYNC_RESPONSE => {
-            let response: WireSyncResponse = frame::decode(body)?;
+            let response: WireSyncResponse = frame::decode(&mut body)?;
             Message::SyncResponse(SyncResponse {
                 summary: response.summary.into(),
                 alone: Duration::from_millis(response.alone_ms),
@@ -228,18 +238,18 @@ pub(super) fn read(kind: u8, body: &[u8]) -> Result<(Option<Message>, usize), Fr
             })
         }
         kind::LOAD_CHANGES => {
-            Message::Load(frame::decode::<WireSparse>(body)?.checked(Coverage::Changes)?)
+            Message::Load(frame::decode::<WireSparse>(&mut body)?.checked(Coverage::Changes)?)
         }
         kind::LOAD_FULL_SPARSE => {
-            Message::Load(frame::decode::<WireSparse>(body)?.checked(Coverage::Full)?)
+            Message::Load(frame::decode::<WireSparse>(&mut body)?.checked(Coverage::Full)?)
         }
-        kind::LOAD_FULL_DENSE => Message::Load(frame::decode::<WireDense>(body)?.into()),
+        kind::LOAD_FULL_DENSE => Message::Load(frame::decode::<WireDense>(&mut body)?.into()),
         kind::SNAPSHOT_REQUEST => {
-            frame::decode::<()>(body)?;
+            frame::decode::<()>(&mut body)?;
             Message::SnapshotRequest
         }
         kind::SNAPSHOT => {
-            let snapshot: WireSnapshot = frame::decode(body)?;
+            let snapshot: WireSnapshot = frame::decode(&mut body)?;
             Message::Snapshot(Snapshot {
                 entries: core_entries(snapshot.entries, &mut refused)?,
                 load: snapshot
@@ -250,44 +260,60 @@ pub(super) fn read(kind: u8, body: &[u8]) -> Result<(Option<Message>, usize), Fr
             })
         }
         kind::LEAVE => {
-            frame::decode::<()>(body)?;
+            frame::decode::<()>(&mut body)?;
             Message::Leave
         }
         kind::EVIDENCE => {
-            Message::Evidence(frame::decode::<WireBatch>(body)?.checked(&mut refused)?)
+            Message::Evidence(frame::decode::<WireBatch>(&mut body)?.checked(&mut refused)?)
         }
-        kind::EVIDENCE_MARK => Message::EvidenceMark(frame::decode::<WireMark>(body)?.checked()?),
-        kind::EVIDENCE_PULL => Message::EvidencePull(frame::decode::<WirePull>(body)?.checked()?),
+        kind::EVIDENCE_MARK => {
+            Message::EvidenceMark(frame::decode::<WireMark>(&mut body)?.checked()?)
+        }
+        kind::EVIDENCE_PULL => {
+            Message::EvidencePull(frame::decode::<WirePull>(&mut body)?.checked()?)
+        }
         kind::EVIDENCE_SNAPSHOT_REQUEST => {
-            frame::decode::<()>(body)?;
+            frame::decode::<()>(&mut body)?;
             Message::EvidenceSnapshotRequest
         }
         kind::EVIDENCE_SNAPSHOT => Message::EvidenceSnapshot(
-            frame::decode::<WireEvidenceSnapshot>(body)?.checked(&mut refused)?,
+            frame::decode::<WireEvidenceSnapshot>(&mut body)?.checked(&mut refused)?,
         ),
-        kind::HEAT => Message::Heat(Arc::new(frame::decode::<WireHeat>(body)?.checked()?)),
-        kind::DRY_RUN_REQUEST => {
-            Message::DryRunRequest(Arc::new(frame::decode::<WireQuestion>(body)?.checked()?))
-        }
+        kind::HEAT => Message::Heat(Arc::new(frame::decode::<WireHeat>(&mut body)?.checked()?)),
+        kind::DRY_RUN_REQUEST => Message::DryRunRequest(Arc::new(
+            frame::decode::<WireQuestion>(&mut body)?.checked()?,
+        )),
         kind::DRY_RUN_ANSWER => {
-            Message::DryRunAnswer(Box::new(frame::decode::<WireReply>(body)?.checked()?))
+            Message::DryRunAnswer(Box::new(frame::decode::<WireReply>(&mut body)?.checked()?))
         }
         kind::EVIDENCE_SIZE_REQUEST => {
-            frame::decode::<()>(body)?;
+            frame::decode::<()>(&mut body)?;
             Message::EvidenceSizeRequest
         }
-        kind::EVIDENCE_SIZE => Message::EvidenceSize(frame::decode(body)?),
+        kind::EVIDENCE_SIZE => Message::EvidenceSize(frame::decode(&mut body)?),
         kind::HEALTH => {
-            let claims: WireHealth = frame::decode(bounded(body)?)?;
+            bounded(body)?;
+            let claims: WireHealth = frame::decode(&mut body)?;
             Message::Health(Arc::new(claims.checked(&mut refused)?))
         }
         kind::USAGE => {
-            let usage: WireUsage = frame::decode(bounded(body)?)?;
+            bounded(body)?;
+            let usage: WireUsage = frame::decode(&mut body)?;
             Message::Usage(Arc::new(usage.checked()?))
         }
-        _ => return Ok((None, 0)),
+        _ => {
+            return Ok(Read {
+                message: None,
+                refused: 0,
+                unread: 0,
+            });
+        }
     };
-    Ok((Some(message), refused))
+    Ok(Read {
+        message: Some(message),
+        refused,
+        unread: body.len(),
+    })
 }
 
 impl WireHello {

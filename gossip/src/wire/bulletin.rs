@@ -24,10 +24,10 @@ mod code {
     pub(super) const EJECTED: u8 = 4;
 }
 
-/// The body of a part, if it is not longer than any honest one.
-pub(super) fn bounded(body: &[u8]) -> Result<&[u8], FrameError> {
+/// The body of a part is not longer than any honest one.
+pub(super) fn bounded(body: &[u8]) -> Result<(), FrameError> {
     if body.len() <= PART_BYTES_MAX {
-        Ok(body)
+        Ok(())
     } else {
         Err(FrameError::Value("length of a bulletin"))
     }

@@ -1,7 +1,7 @@
 //! Registry entries as they travel.
 //!
-//! Numbers stand for choices (`u8` codes): a choice that a later release adds then costs one entry,
-//! not the frame.
+//! Numbers stand for choices (`u8` codes). One that a later release added is carried by its number: stored, passed on
+//! and summed like the others, so that replicas of both releases hold the same map.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::frame::{Decode, Encode, FrameError};
 use crate::hlc::Stamp;
 use crate::registry::{EPOCH_MAX, Entry};
 use crate::replica::ReplicaId;
-use crate::worker::{RawWorker, Role, Source, State, WorkerSpec};
+use crate::worker::{LATER_SOURCES, RawWorker, Role, Source, State, WorkerSpec};
 
 #[derive(Encode, Decode)]
 pub(super) struct WireEntry {
@@ -63,6 +63,7 @@ impl From<&Entry> for WireEntry {
             Source::Provider(name) => (2, name.as_str()),
             Source::Learned => (3, ""),
             Source::Restart => (4, ""),
+            Source::Later(later) => (later.code(), later.name()),
         };
         Self {
             id: entry.id.to_string(),
@@ -84,7 +85,7 @@ impl WireEntry {
             2 => Source::provider(&self.provider).ok()?,
             3 => Source::Learned,
             4 => Source::Restart,
-            _ => return None,
+            LATER_SOURCES.. => Source::later(self.source, &self.provider).ok()?,
         };
         let writer = self.writer.map(|writer| writer.parse()).transpose().ok()?;
         let spec = self.spec.map(WireSpec::checked);
@@ -119,20 +120,12 @@ impl WireEntry {
 impl From<&WorkerSpec> for WireSpec {
     fn from(spec: &WorkerSpec) -> Self {
         let raw = spec.to_raw();
-        let (state, until_ms) = match raw.state {
-            State::Active => (0, 0),
-            State::Warming { until_ms } => (1, until_ms),
-            State::Draining => (2, 0),
-        };
+        let (state, until_ms) = spec.state_code();
         Self {
             url: raw.url,
             models: raw.models,
             weight_milli: raw.weight_milli,
-            role: match raw.role {
-                Role::Any => 0,
-                Role::Prefill => 1,
-                Role::Decode => 2,
-            },
+            role: spec.role_code(),
             dp_size: raw.dp_size,
             zone: raw.zone,
             max_in_flight: raw.max_in_flight,
@@ -145,6 +138,7 @@ impl From<&WorkerSpec> for WireSpec {
 
 impl WireSpec {
     fn checked(self) -> Option<WorkerSpec> {
+        let mut later_state = None;
         let raw = RawWorker {
             url: self.url,
             models: self.models,
@@ -153,7 +147,7 @@ impl WireSpec {
                 0 => Role::Any,
                 1 => Role::Prefill,
                 2 => Role::Decode,
-                _ => return None,
+                code => Role::Later(code),
             },
             dp_size: self.dp_size,
             zone: self.zone,
@@ -164,11 +158,18 @@ impl WireSpec {
                     until_ms: self.until_ms,
                 },
                 2 => State::Draining,
-                _ => return None,
+                code => {
+                    later_state = Some((code, self.until_ms));
+                    State::Active
+                }
             },
             epoch: self.epoch,
         };
-        WorkerSpec::new(raw).ok()
+        let spec = WorkerSpec::new(raw).ok()?;
+        Some(match later_state {
+            Some((code, until_ms)) => spec.in_later_state(code, until_ms),
+            None => spec,
+        })
     }
 }
 

@@ -6,6 +6,10 @@
 //! A receiver refuses what is damaged or cannot be understood as a whole ([`FrameError`]), skips a
 //! kind that it does not know (`message` is `None`), and leaves out single registry entries that
 //! break a limit (`refused`): a poisonous entry must neither be merged nor stop the others.
+//!
+//! What a later release may do, and this one can read: new kinds; new fields behind the others of a
+//! body; new sources, roles and states of registry entries, which are carried by their numbers. It
+//! must not change a field, nor the version of frames. `tests/releases` holds what earlier ones wrote.
 
 mod body;
 mod bulletin;
@@ -216,6 +220,8 @@ pub struct Received {
     pub message: Option<Message>,
     /// Registry entries left out because they break a limit.
     pub refused: usize,
+    /// Bytes at the end of the body that only a later release can read.
+    pub unread: usize,
 }
 
 /// Appends `message` as one frame to `out`.
@@ -237,11 +243,16 @@ pub fn encode(
 /// The frame is damaged, of another version, or does not decode; nothing of it may be used.
 pub fn decode(bytes: &[u8]) -> Result<Received, FrameError> {
     let (header, body) = frame::open(bytes)?;
-    let (message, refused) = body::read(header.kind, body)?;
+    let body::Read {
+        message,
+        refused,
+        unread,
+    } = body::read(header.kind, body)?;
     Ok(Received {
         header,
         message,
         refused,
+        unread,
     })
 }
 

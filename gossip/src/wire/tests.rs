@@ -454,7 +454,7 @@ fn dry_runs_that_break_a_limit_are_refused() {
         let mut bytes = Vec::new();
         frame::seal(&mut bytes, 23, 3, 4, &()).expect("fits");
         let (header, _) = frame::open(&bytes).expect("whole");
-        body::read(header.kind, body).map(|(message, _)| message)
+        body::read(header.kind, body).map(|read| read.message)
     };
     assert!(matches!(
         raw(&[0, 0]),
@@ -606,7 +606,8 @@ proptest! {
             let at = at.index(body.len());
             body[at] = byte;
         }
-        if let Ok((Some(Message::RegistryPush(entries)), _)) = body::read(header.kind, &body) {
+        let read = body::read(header.kind, &body).map(|read| read.message);
+        if let Ok(Some(Message::RegistryPush(entries))) = read {
             prop_assert!(entries.len() <= 6);
         }
     }
@@ -622,4 +623,116 @@ proptest! {
         bytes[bit / 8] ^= 1 << (bit % 8);
         prop_assert!(decode(&bytes).is_err());
     }
+}
+
+/// What earlier releases sent is read, and what has not changed since is written as they did.
+#[test]
+fn releases_are_read_and_written_alike() {
+    let name = |(number, message): (usize, &Message)| {
+        let debug = format!("{message:?}");
+        let kind = debug.split(|c: char| !c.is_alphanumeric()).next();
+        format!("{number:02}-{}", kind.unwrap_or_default())
+    };
+    let now = messages();
+    let now: Vec<_> = now
+        .iter()
+        .enumerate()
+        .map(|(number, message)| (name((number, message)), sealed(message)))
+        .collect();
+    for kept in crate::releases::kept("frames", &now) {
+        for (name, bytes) in &kept.lines {
+            let received = decode(bytes)
+                .unwrap_or_else(|error| panic!("{name} of release {}: {error}", kept.release));
+            assert_eq!(received.refused, 0, "{name} of release {}", kept.release);
+            let message = received.message.expect("its kind is known for ever");
+            let mut again = Vec::new();
+            let Header {
+                generation, seq, ..
+            } = received.header;
+            encode(&mut again, generation, seq, &message).expect("fits");
+            assert_eq!(&again, bytes, "{name} of release {}", kept.release);
+        }
+    }
+}
+
+/// The sums by which registries are compared: another sum of the same entries would set replicas of two releases
+/// exchanging for ever.
+#[test]
+fn releases_sum_registries_alike() {
+    let summary = summary();
+    let buckets = summary.buckets.iter().flat_map(|sum| sum.to_le_bytes());
+    let now = [
+        ("digest".to_owned(), summary.digest.to_string().into_bytes()),
+        ("buckets".to_owned(), buckets.collect()),
+    ];
+    for kept in crate::releases::kept("registry", &now) {
+        assert_eq!(kept.lines, now, "release {}", kept.release);
+    }
+}
+
+/// A frame of a release that knows more: what this one knows is read, the rest is left and counted.
+#[test]
+fn fields_of_a_later_release_are_left() {
+    for message in messages() {
+        let now = sealed(&message);
+        let (header, body) = frame::open(&now).expect("whole");
+        let mut later = Vec::new();
+        let body = Longer(body.to_vec());
+        frame::seal(&mut later, header.kind, 3, 4, &body).expect("fits");
+        let received = decode(&later).expect("what is known of it is read");
+        assert_eq!((received.refused, received.unread), (0, Longer::MORE.len()));
+        assert_eq!(
+            format!("{:?}", received.message),
+            format!("{:?}", Some(message))
+        );
+    }
+}
+
+/// A body with fields behind those that this release knows.
+struct Longer(Vec<u8>);
+
+impl Longer {
+    const MORE: &[u8] = b"what this release does not know";
+}
+
+impl frame::Encode for Longer {
+    fn encode<E: bincode::enc::Encoder>(
+        &self,
+        encoder: &mut E,
+    ) -> Result<(), bincode::error::EncodeError> {
+        use bincode::enc::write::Writer;
+        encoder.writer().write(&self.0)?;
+        encoder.writer().write(Self::MORE)
+    }
+}
+
+/// Entries of a release that knows more sources, roles and states arrive, and go on as they came.
+#[test]
+fn entries_of_a_later_release_are_carried() {
+    let odd = entry("odd", Source::Admin, |raw| raw.role = Role::Later(200));
+    let spec = odd.spec.as_ref().map(|spec| (**spec).clone());
+    let odd = Entry {
+        spec: spec.map(|spec| Arc::new(spec.in_later_state(3, 1 << 41))),
+        ..odd
+    };
+    let batch = vec![
+        entry("named", Source::later(5, "k8s").expect("valid"), |_| {}),
+        Entry {
+            spec: None,
+            ..entry("removed", Source::later(255, "").expect("valid"), |_| {})
+        },
+        odd,
+    ];
+    let bytes = sealed(&Message::RegistryPush(batch.clone()));
+    let received = decode(&bytes).expect("whole");
+    assert_eq!(received.refused, 0);
+    let Some(Message::RegistryPush(entries)) = received.message else {
+        panic!("a push")
+    };
+    assert!(entries.iter().all(|entry| !entry.is_read()));
+    assert_eq!(format!("{entries:?}"), format!("{batch:?}"));
+    assert_eq!(sealed(&Message::RegistryPush(entries)), bytes);
+    // What breaks a limit of ours is left out all the same.
+    let long = "p".repeat(65);
+    assert!(Source::later(5, &long).is_err());
 }

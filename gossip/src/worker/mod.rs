@@ -10,7 +10,8 @@ mod source;
 use std::collections::BTreeSet;
 
 pub use id::{DP_SIZE_MAX, ID_BYTES_MAX, URL_BYTES_MAX, WorkerId, WorkerUrl};
-pub use source::{PROVIDER_BYTES_MAX, ProviderName, Source};
+pub(crate) use source::LATER_SOURCES;
+pub use source::{LaterSource, PROVIDER_BYTES_MAX, ProviderName, Source};
 
 /// Greatest number of models and adapters one worker serves.
 pub const MODELS_MAX: usize = 64;
@@ -35,6 +36,8 @@ pub enum Role {
     Prefill,
     /// Decode only.
     Decode,
+    /// What only a later release knows, by its code on the wire: takes no requests here.
+    Later(u8),
 }
 
 /// Where a worker stands between joining and leaving. Never moves keys: placement skips by it.
@@ -105,6 +108,9 @@ impl RawWorker {
 pub struct WorkerSpec {
     url: WorkerUrl,
     raw: RawWorker,
+    /// Code and time of a state that only a later release knows. It is carried for it, and read as
+    /// [`State::Active`], because no state moves a key.
+    later_state: Option<(u8, u64)>,
 }
 
 impl WorkerSpec {
@@ -140,7 +146,24 @@ impl WorkerSpec {
         if raw.max_in_flight == Some(0) {
             return Err(WorkerError::MaxInFlight);
         }
-        Ok(Self { url, raw })
+        let later_state = None;
+        Ok(Self {
+            url,
+            raw,
+            later_state,
+        })
+    }
+
+    /// This worker in a state that only a later release knows, by its code on the wire and its time.
+    pub(crate) fn in_later_state(mut self, code: u8, until_ms: u64) -> Self {
+        self.raw.state = State::Active;
+        self.later_state = Some((code, until_ms));
+        self
+    }
+
+    /// Whether this release knows all of it.
+    pub(crate) fn is_read(&self) -> bool {
+        self.later_state.is_none() && !matches!(self.raw.role, Role::Later(_))
     }
 
     /// The description to change and check again.
@@ -209,6 +232,7 @@ impl WorkerSpec {
         Self {
             url: self.url.clone(),
             raw,
+            later_state: self.later_state,
         }
     }
 
@@ -216,6 +240,7 @@ impl WorkerSpec {
     pub(crate) fn in_state(&self, state: State) -> Self {
         let mut other = self.clone();
         other.raw.state = state;
+        other.later_state = None;
         other
     }
 
@@ -226,6 +251,7 @@ impl WorkerSpec {
         Self {
             url: self.url.clone(),
             raw,
+            later_state: None,
         }
     }
 
@@ -236,6 +262,25 @@ impl WorkerSpec {
         later
     }
 
+    /// The role's number on the wire and in digests.
+    pub(crate) fn role_code(&self) -> u8 {
+        match self.raw.role {
+            Role::Any => 0,
+            Role::Prefill => 1,
+            Role::Decode => 2,
+            Role::Later(code) => code,
+        }
+    }
+
+    /// The state's number on the wire and in digests, with its time.
+    pub(crate) fn state_code(&self) -> (u8, u64) {
+        self.later_state.unwrap_or(match self.raw.state {
+            State::Active => (0, 0),
+            State::Warming { until_ms } => (1, until_ms),
+            State::Draining => (2, 0),
+        })
+    }
+
     /// Appends the bytes that digests and the merge order are made of: every field, fixed order,
     /// lengths first. Changing them changes every digest: a new release must not.
     pub(crate) fn write_canonical(&self, out: &mut Vec<u8>) {
@@ -244,20 +289,12 @@ impl WorkerSpec {
         out.extend_from_slice(&(raw.models.len() as u32).to_le_bytes());
         raw.models.iter().for_each(|model| write_text(out, model));
         out.extend_from_slice(&raw.weight_milli.to_le_bytes());
-        out.push(match raw.role {
-            Role::Any => 0,
-            Role::Prefill => 1,
-            Role::Decode => 2,
-        });
+        out.push(self.role_code());
         // 0 is outside the range of both optional numbers and stands for "none".
         out.extend_from_slice(&raw.dp_size.unwrap_or(0).to_le_bytes());
         write_text(out, raw.zone.as_deref().unwrap_or(""));
         out.extend_from_slice(&raw.max_in_flight.unwrap_or(0).to_le_bytes());
-        let (state, until_ms) = match raw.state {
-            State::Active => (0, 0),
-            State::Warming { until_ms } => (1, until_ms),
-            State::Draining => (2, 0),
-        };
+        let (state, until_ms) = self.state_code();
         out.push(state);
         out.extend_from_slice(&until_ms.to_le_bytes());
         out.extend_from_slice(&raw.epoch.to_le_bytes());

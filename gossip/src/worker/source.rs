@@ -25,6 +25,28 @@ pub enum Source {
     /// That the worker's process started at a time, its epoch, which is the entry's stamp. Never makes
     /// a worker present.
     Restart,
+    /// A source that a later release knows. Carried and counted like any other, so that replicas of both
+    /// releases hold the same map; never makes a worker present here.
+    Later(LaterSource),
+}
+
+/// A source of a later release: its code on the wire, and its name where it has one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaterSource {
+    code: u8,
+    name: Arc<str>,
+}
+
+impl LaterSource {
+    /// Its code on the wire.
+    pub fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// Its name; empty where it has none.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 /// Name of a discovery provider: 1 to 64 visible ASCII characters.
@@ -49,6 +71,24 @@ impl Source {
     }
 }
 
+/// First code of the sources that this release does not know.
+pub(crate) const LATER_SOURCES: u8 = 5;
+
+impl Source {
+    /// A source of a later release, by its code on the wire.
+    ///
+    /// # Errors
+    /// The name is neither empty nor 1 to 64 visible ASCII characters.
+    pub(crate) fn later(code: u8, name: &str) -> Result<Self, WorkerError> {
+        debug_assert!(code >= LATER_SOURCES, "this release knows it");
+        if !name.is_empty() {
+            Self::provider(name)?;
+        }
+        let name = name.into();
+        Ok(Self::Later(LaterSource { code, name }))
+    }
+}
+
 impl ProviderName {
     /// The name as text.
     pub fn as_str(&self) -> &str {
@@ -64,6 +104,7 @@ impl fmt::Display for Source {
             Self::Provider(name) => f.write_str(name.as_str()),
             Self::Learned => f.write_str("learned"),
             Self::Restart => f.write_str("restart"),
+            Self::Later(later) => write!(f, "source {} of a later release", later.code),
         }
     }
 }
