@@ -21,15 +21,18 @@ use crate::admission::{Admission, AdmissionParts};
 use crate::agreement::{Samples, Survey, SurveyParts, Views};
 use crate::cache::ResponseCache;
 use crate::cluster::{Bulletins, Cluster, WorkerDefaults};
-use crate::config::Config;
+use crate::config::{Config, Layers};
 use crate::follow::Follower;
 use crate::lag::Lag;
 use crate::listener::tls::ListenerTls;
 use crate::listener::{self, Front, Quiet};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
+#[cfg(debug_assertions)]
+use crate::provoke;
 use crate::proxy::failover::Failovers;
 use crate::proxy::{Proxy, ProxyParts};
+use crate::reload::Reload;
 use crate::shutdown::{Phase, Shutdown, ShutdownLimits};
 use crate::tenants::watch::Watch;
 use crate::tenants::{Gossiped, Keys};
@@ -53,12 +56,12 @@ struct Listeners {
 
 /// Runs a replica until it has been told to end, and says how it ended.
 ///
-/// Prints one line of JSON to standard output once every port is bound.
+/// Prints one line of JSON to standard output once every port is bound. `origin` is where the configuration came from.
 ///
 /// # Errors
 /// A port cannot be bound, a certificate cannot be used, or a setting does not fit this machine; nothing is
 /// left running.
-pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
+pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
     let listeners = bind(&config)?;
     let mut metrics = Metrics::new();
     let replica = config.replica_id().to_string();
@@ -119,6 +122,16 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
         let (id, spec) = worker.registered()?;
         agent.configure(id, spec)?;
     }
+    let reload = Reload {
+        layers: origin,
+        current: config.clone(),
+        agent: Arc::clone(&agent),
+        reach: Arc::clone(&reach),
+        metrics: Arc::clone(&metrics),
+    };
+    let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
+    let reload = reload.run(hangups, phase.clone());
+    shutdown.background().spawn(reload);
 
     let (learned, to_learn) = mpsc::channel(LEARNED_WAITING_MAX);
     let lag = Arc::new(Lag::default());
@@ -155,6 +168,8 @@ pub async fn run(config: Config) -> anyhow::Result<ExitCode> {
     tasks.spawn(follower.run(heard));
     tasks.spawn(learn(Arc::clone(&agent), to_learn, phase.clone()));
     tasks.spawn(announce_leaving(Arc::clone(&agent), phase.clone()));
+    #[cfg(debug_assertions)]
+    tasks.spawn(provoke::trip_gossip(Arc::clone(&agent), phase.clone()));
 
     if agent.local_addr().is_some() {
         let bulletins = Bulletins {
@@ -370,7 +385,7 @@ fn reach(config: &Config, reloader: &mut Reloader) -> anyhow::Result<Arc<Reach>>
 /// Tells the other replicas at once that this one is leaving.
 async fn announce_leaving(agent: Arc<Agent>, phase: Phase) {
     phase.leaving().await;
-    agent.set_ready(false);
+    agent.set_leaving();
 }
 
 /// Writes what workers said about themselves into the registry.

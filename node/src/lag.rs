@@ -20,6 +20,16 @@ const LATE: Duration = Duration::from_millis(250);
 /// Less than this is how timers are.
 const USUAL: Duration = Duration::from_millis(5);
 
+/// After a process was stopped and goes on, its timers fire before it has heard what its sockets hold (`epoll_wait` is
+/// interrupted then). So whoever overslept listens for this long before it judges anybody by a timer.
+pub const LISTEN_FIRST: Duration = Duration::from_millis(250);
+
+/// Whether a timer that has just fired was due so long ago that nothing may be concluded from it.
+#[must_use]
+pub fn overslept(due: Instant) -> bool {
+    due.elapsed() > LATE
+}
+
 /// This process's timer lag.
 #[derive(Debug)]
 pub struct Lag {

@@ -21,7 +21,10 @@ pub mod listener;
 pub mod logging;
 pub mod memory;
 pub mod metrics;
+#[cfg(debug_assertions)]
+pub mod provoke;
 pub mod proxy;
+pub mod reload;
 pub mod series;
 pub mod shutdown;
 pub mod tenants;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use grapevine::cli::{self, Cli, Command, Failure, ServeArgs, Task};
-use grapevine::config::{Config, LogConfig, documented_defaults};
+use grapevine::config::{Config, Layers, LogConfig, documented_defaults};
 use grapevine::logging::{self, LogGuard};
 use tokio::runtime::{Builder, Runtime};
 
@@ -37,6 +37,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
 }
 
 fn serve(args: ServeArgs) -> Result<ExitCode, Failure> {
+    #[cfg(debug_assertions)]
+    if std::env::var_os("GRAPEVINE_PROVOKE").is_some_and(|value| value == "1") {
+        grapevine::provoke::enable();
+    }
     let environment = std::env::vars_os().filter_map(|(name, value)| {
         Some((
             name.into_string().ok()?,
@@ -46,17 +50,17 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Failure> {
     match args.task(environment)? {
         Task::PrintConfig => cli::print_line(documented_defaults().trim_end())?,
         Task::Check(config) => cli::check(&config)?,
-        Task::Run(config) => return replica(*config),
+        Task::Run(config, origin) => return replica(*config, *origin),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn replica(config: Config) -> Result<ExitCode, Failure> {
+fn replica(config: Config, origin: Layers) -> Result<ExitCode, Failure> {
     let _log = log(&config.log)?;
     for note in config.notes() {
         tracing::info!("{note}");
     }
-    block_on(grapevine::app::run(config))
+    block_on(grapevine::app::run(config, origin))
 }
 
 fn log(config: &LogConfig) -> Result<LogGuard, Failure> {

@@ -167,6 +167,8 @@ pub struct Metrics {
     pub memory: Gauge,
     /// Seconds by which this process's timers were late.
     pub timer_lag: Counter<f64, AtomicU64>,
+    /// Readings of the configuration at SIGHUP.
+    pub config_reloads: Family<ResultLabels, Counter>,
     /// Warm-ups of joining workers.
     pub warmup: WarmupMetrics,
     /// TLS with clients and workers.
@@ -234,6 +236,7 @@ impl Metrics {
             log_lines_dropped: Counter::default(),
             memory: Gauge::default(),
             timer_lag: Counter::default(),
+            config_reloads: Family::default(),
         };
         metrics.agreement_ratio.set(f64::NAN);
         metrics.register();
@@ -431,6 +434,11 @@ impl Metrics {
             Unit::Seconds,
             self.timer_lag.clone(),
         );
+        r.register(
+            "config_reloads",
+            "Readings of the configuration at SIGHUP",
+            self.config_reloads.clone(),
+        );
     }
 
     /// For parts that register metrics of their own.
@@ -574,6 +582,7 @@ mod tests {
             &metrics.cache.requests,
             &metrics.cache.answers,
             &metrics.trace.spans,
+            &metrics.config_reloads,
         ] {
             drop(family.get_or_create(&ResultLabels { result: "r" }));
         }

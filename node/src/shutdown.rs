@@ -1,17 +1,22 @@
-//! The end of a replica: ready off → settle → stop accepting → leave the cluster → drain → close.
+//! The end of a replica: ready off → settle → stop accepting → drain → last words → leave the cluster → close.
 //!
 //! Balancers need time to see that a replica is going, so it serves on for `settle` while it says
-//! that it is not ready. Then it accepts nothing new, tells the other replicas, and lets open
-//! requests end, under a limit. A second signal skips what is left.
+//! that it is not ready. Then it accepts nothing new and lets open requests end, under a limit; those
+//! that are still open then get an error event. A second signal skips what is left.
+//!
+//! It gossips to the very end: the others hear at once that it is leaving, and until its last stream
+//! has ended they go on hearing of the load that it puts on workers.
 //!
 //! [`Shutdown`] has one owner, who runs it; parts hold a [`Phase`] and spawn on its trackers, so
 //! that nothing outlives the process's end unseen.
 
 use std::fmt;
 use std::io;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,6 +33,8 @@ enum Stage {
     Settling,
     /// Accepts nothing new; open requests go on.
     Draining,
+    /// Open requests end now, each with a last word.
+    Cutting,
     /// Everything must end.
     Closed,
 }
@@ -37,6 +44,7 @@ enum Stage {
 pub struct Phase {
     stage: watch::Receiver<Stage>,
     caught_up: Arc<AtomicBool>,
+    is_cutting: Arc<AtomicBool>,
 }
 
 impl Phase {
@@ -62,7 +70,18 @@ impl Phase {
         self.reached(Stage::Draining).await;
     }
 
-    /// Returns when everything must end, open requests too. Cancel safe.
+    /// Whether open requests must end now; as a flag, because each of them looks often.
+    #[must_use]
+    pub fn is_cutting(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_cutting)
+    }
+
+    /// Returns when open requests must end, each with a last word to its client. Cancel safe.
+    pub async fn cutting(&self) {
+        self.reached(Stage::Cutting).await;
+    }
+
+    /// Returns when everything must end. Cancel safe.
     pub async fn closed(&self) {
         self.reached(Stage::Closed).await;
     }
@@ -70,6 +89,50 @@ impl Phase {
     async fn reached(&self, stage: Stage) {
         // An error means that the owner is gone, which is the end as well.
         let _ = self.stage.clone().wait_for(|now| *now >= stage).await;
+    }
+}
+
+/// Tells one request that it must end now, with a last word to its client.
+pub struct Cutoff {
+    is_cutting: Arc<AtomicBool>,
+    told: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
+}
+
+impl Cutoff {
+    /// For a request whose connection's task also waits for [`Phase::cutting`], and polls it again then.
+    #[must_use]
+    pub fn of_connection(phase: &Phase) -> Self {
+        Self {
+            is_cutting: phase.is_cutting(),
+            told: None,
+        }
+    }
+
+    /// For a request in a task of its own.
+    #[must_use]
+    pub fn of_task(phase: &Phase) -> Self {
+        let own = phase.clone();
+        Self {
+            is_cutting: phase.is_cutting(),
+            told: Some(Box::pin(async move { own.cutting().await })),
+        }
+    }
+
+    /// Ready once the request must end.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_cutting.load(Ordering::Relaxed) {
+            return Poll::Ready(());
+        }
+        match &mut self.told {
+            Some(told) => told.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl fmt::Debug for Cutoff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Cutoff").field(&self.is_cutting).finish()
     }
 }
 
@@ -91,12 +154,13 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// Exit code of `serve`: 0 drained, 4 cut at the drain limit, 5 ended by a second signal.
+    /// Exit code of `serve`: 0 as it was told, also where the drain limit cut requests; 5 ended by a second signal.
+    ///
+    /// The limit is the operator's, and reaching it is no failure that a service manager should act on.
     #[must_use]
     pub fn exit_code(self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Drained => 0,
-            Self::Cut { .. } => 4,
+            Self::Drained | Self::Cut { .. } => 0,
             Self::AtOnce { .. } => 5,
         })
     }
@@ -134,6 +198,7 @@ impl fmt::Display for Signal {
 pub struct Shutdown {
     stage: watch::Sender<Stage>,
     caught_up: Arc<AtomicBool>,
+    is_cutting: Arc<AtomicBool>,
     connections: TaskTracker,
     background: TaskTracker,
 }
@@ -151,6 +216,7 @@ impl Shutdown {
         Self {
             stage: watch::Sender::new(Stage::Serving),
             caught_up: Arc::default(),
+            is_cutting: Arc::default(),
             connections: TaskTracker::new(),
             background: TaskTracker::new(),
         }
@@ -162,6 +228,7 @@ impl Shutdown {
         Phase {
             stage: self.stage.subscribe(),
             caught_up: Arc::clone(&self.caught_up),
+            is_cutting: Arc::clone(&self.is_cutting),
         }
     }
 
@@ -214,14 +281,13 @@ impl Shutdown {
         leave: impl Future<Output = ()>,
     ) -> Ending {
         let Some(signal) = signals.recv().await else {
-            return self.close(Ending::Drained).await;
+            return self.close(Ending::Drained, leave).await;
         };
         self.stage.send_replace(Stage::Settling);
         info!(%signal, settle = ?limits.settle, "not ready any more, serving on");
         let drained = async {
             tokio::time::sleep(limits.settle).await;
             self.stage.send_replace(Stage::Draining);
-            leave.await;
             self.connections.close();
             info!(connections = self.connections.len(), limit = ?limits.drain, "draining");
             timeout(limits.drain, self.connections.wait()).await
@@ -233,19 +299,24 @@ impl Shutdown {
                 Err(_) => Ending::Cut { connections: self.connections.len() },
             },
         };
-        self.close(ending).await
+        self.close(ending, leave).await
     }
 
     /// Ends everything, gives tasks a moment to notice, and says which ending it was.
-    async fn close(self, ending: Ending) -> Ending {
-        self.stage.send_replace(Stage::Closed);
+    async fn close(self, ending: Ending, leave: impl Future<Output = ()>) -> Ending {
+        self.is_cutting.store(true, Ordering::Relaxed);
+        self.stage.send_replace(Stage::Cutting);
         self.connections.close();
+        // A client that does not read its last word is not waited for.
+        let _ = timeout(LAST_WORDS_WITHIN, self.connections.wait()).await;
+        self.stage.send_replace(Stage::Closed);
         self.background.close();
         let ended = async {
             self.connections.wait().await;
             self.background.wait().await;
         };
-        if timeout(CLOSE_WITHIN, ended).await.is_err() {
+        let (ended, ()) = tokio::join!(timeout(CLOSE_WITHIN, ended), leave);
+        if ended.is_err() {
             let tasks = self.connections.len() + self.background.len();
             warn!(tasks, "tasks did not end when told to");
         }
@@ -260,6 +331,8 @@ impl Shutdown {
     }
 }
 
+/// Time for the last words to clients whose requests are cut.
+const LAST_WORDS_WITHIN: Duration = Duration::from_millis(500);
 /// Time for tasks to notice the end; those of a healthy process need microseconds.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 /// Signals that may wait: the first one and the second one.
@@ -267,6 +340,8 @@ const SIGNALS: usize = 2;
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use tokio::sync::oneshot;
     use tokio::time::Instant;
 
@@ -276,15 +351,16 @@ mod tests {
         settle: Duration::from_secs(5),
         drain: Duration::from_secs(60),
     };
+    const REQUEST: Duration = Duration::from_secs(7);
 
-    /// A connection that ends when told to, or at the close of everything.
+    /// A connection that ends when told to, or with a last word.
     fn connection(shutdown: &Shutdown) -> oneshot::Sender<()> {
         let (end, ended) = oneshot::channel();
-        let phase = shutdown.phase();
+        let mut cutoff = Cutoff::of_task(&shutdown.phase());
         shutdown.connections().spawn(async move {
             tokio::select! {
                 _ = ended => {}
-                () = phase.closed() => {}
+                () = poll_fn(|cx| cutoff.poll(cx)) => {}
             }
         });
         end
@@ -301,17 +377,47 @@ mod tests {
         signal.send(Signal::Terminate).await.expect("received");
         let end = connection(&shutdown);
         let began = Instant::now();
-        let left = async {
-            assert!(phase.is_leaving() && !phase.is_ready());
+        let request = async {
+            phase.leaving().await;
+            assert!(!phase.is_ready());
+            phase.draining().await;
             assert_eq!(
                 began.elapsed(),
                 LIMITS.settle,
                 "serves on while balancers notice"
             );
+            tokio::time::sleep(REQUEST).await;
             end.send(()).expect("the connection is open until then");
         };
-        assert_eq!(shutdown.run(LIMITS, signals, left).await, Ending::Drained);
-        assert_eq!(began.elapsed(), LIMITS.settle);
+        let left = async {
+            assert_eq!(
+                began.elapsed(),
+                LIMITS.settle + REQUEST,
+                "the others hear of its load to the end"
+            );
+        };
+        let (ending, ()) = tokio::join!(shutdown.run(LIMITS, signals, left), request);
+        assert_eq!(ending, Ending::Drained);
+    }
+
+    /// A client that does not read its last word holds the end up for a moment only.
+    #[tokio::test(start_paused = true)]
+    async fn last_words_are_not_waited_for_long() {
+        let shutdown = Shutdown::new();
+        let (signal, signals) = mpsc::channel(1);
+        signal.send(Signal::Terminate).await.expect("received");
+        let phase = shutdown.phase();
+        let deaf = phase.clone();
+        shutdown
+            .connections()
+            .spawn(async move { deaf.closed().await });
+        let began = Instant::now();
+        let ending = shutdown.run(LIMITS, signals, async {}).await;
+        assert_eq!(ending, Ending::Cut { connections: 1 });
+        assert_eq!(
+            began.elapsed(),
+            LIMITS.settle + LIMITS.drain + LAST_WORDS_WITHIN
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -40,6 +40,8 @@ struct ReplicaView {
     id: String,
     live: bool,
     ready: bool,
+    /// Told to end: it finishes what it has.
+    leaving: bool,
     generation: u64,
     gossip: String,
     data: String,
@@ -139,6 +141,7 @@ impl From<&ReplicaInfo> for ReplicaView {
             id: replica.id.to_string(),
             live: replica.live,
             ready: replica.ready,
+            leaving: replica.leaving,
             generation: replica.generation,
             gossip: replica.gossip_addr.to_string(),
             data: replica.http.clone(),

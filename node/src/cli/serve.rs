@@ -44,6 +44,8 @@ Examples:
       (add --gossip-revoked ca/crl.pem, so that `grapevine ca revoke` can shut a replica out)
   TLS to clients; certificates are read again when they change, and on SIGHUP:
     grapevine serve --ssl-certfile tls.crt --ssl-keyfile tls.key --worker-urls https://gpu-1:8000
+  Workers of the file come and go at SIGHUP; everything else of it needs a restart:
+    kill -HUP PID
   A file to edit, and its check:
     grapevine serve --print-config > grapevine.toml
     grapevine serve --config grapevine.toml --check";
@@ -55,8 +57,8 @@ pub enum Task {
     PrintConfig,
     /// The configuration was checked; nothing else is to be done.
     Check(Box<Config>),
-    /// Run a replica.
-    Run(Box<Config>),
+    /// Run a replica; the configuration may be read again from where it came.
+    Run(Box<Config>, Box<Layers>),
 }
 
 impl ServeArgs {
@@ -79,6 +81,7 @@ impl ServeArgs {
         if let Some(path) = &self.config {
             layers.read_file(path)?;
         }
+        let origin = Box::new(layers.clone());
         let config = Box::new(Config::from_layers(layers)?);
         if let Some(keys) = &config.keys.file {
             read_keys(keys)?;
@@ -86,7 +89,7 @@ impl ServeArgs {
         Ok(if self.check {
             Task::Check(config)
         } else {
-            Task::Run(config)
+            Task::Run(config, origin)
         })
     }
 }

@@ -19,6 +19,7 @@ const REPLICAS: &[Column] = &[
     Column("REPLICA", "id"),
     Column("LIVE", "live"),
     Column("READY", "ready"),
+    Column("LEAVING", "leaving"),
     Column("DATA", "data"),
     Column("ADMIN", "admin"),
     Column("GOSSIP", "gossip"),

@@ -23,7 +23,7 @@ fn config(line: &str) -> Config {
         .task(std::iter::empty())
         .expect(line);
     match task {
-        Task::Run(config) => *config,
+        Task::Run(config, _) => *config,
         _ => panic!("not a run: {line}"),
     }
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use grapevine_gossip::Agent;
 use grapevine_gossip::evidence::Evidence;
-use grapevine_gossip::load::LoadBoard;
+use grapevine_gossip::load::{LoadBoard, OthersLoad};
 use grapevine_gossip::view::View as Registered;
 use grapevine_gossip::worker::{Role, State, WorkerId};
 use grapevine_placement::load::own_scale;
@@ -30,6 +30,7 @@ use grapevine_placement::{
     decide, explain,
 };
 use rand::Rng;
+use tokio::time::Instant;
 
 pub use self::bulletin::{Bulletins, OwnUse};
 #[cfg(test)]
@@ -266,10 +267,10 @@ impl Cluster {
     }
 
     fn candidates(&self, pool: &Pool, key: &Key, candidates: &mut Vec<Candidate>, with_load: bool) {
-        let scale = own_scale(self.board.live(), self.board.heard());
+        let picture = self.picture();
         candidates.clear();
         candidates.extend(pool.slots.iter().map(|slot| {
-            let load = cluster_load(&slot.worker, scale);
+            let load = picture.load_of(&slot.worker);
             let look = slot.worker.health.look();
             let at_cap = slot
                 .max_in_flight
@@ -306,16 +307,40 @@ impl Cluster {
 
     /// Cluster-wide load of a worker, as placement counts it.
     pub fn load_of(&self, worker: &Worker) -> Load {
-        cluster_load(worker, own_scale(self.board.live(), self.board.heard()))
+        self.picture().load_of(worker)
+    }
+
+    /// How much of the cluster's load is known at this moment. A replica that was paused knows its own only, until it
+    /// has summed up the others' again.
+    fn picture(&self) -> Picture {
+        let others_count = !self.board.is_stale(Instant::now().into_std());
+        let heard = if others_count { self.board.heard() } else { 1 };
+        Picture {
+            own_scale: own_scale(self.board.live(), heard),
+            others_count,
+        }
     }
 }
 
-fn cluster_load(worker: &Worker, own_scale: f64) -> Load {
-    let own = worker.load.own();
-    let others = worker.load.others();
-    Load {
-        requests: f64::from(own.requests) * own_scale + others.requests,
-        prefill_tokens: own.prefill_tokens as f64 * own_scale + others.prefill_tokens,
-        context_tokens: own.context_tokens as f64 * own_scale + others.context_tokens,
+/// See [`Cluster::picture`].
+#[derive(Clone, Copy)]
+struct Picture {
+    own_scale: f64,
+    others_count: bool,
+}
+
+impl Picture {
+    fn load_of(self, worker: &Worker) -> Load {
+        let own = worker.load.own();
+        let others = if self.others_count {
+            worker.load.others()
+        } else {
+            OthersLoad::default()
+        };
+        Load {
+            requests: f64::from(own.requests) * self.own_scale + others.requests,
+            prefill_tokens: own.prefill_tokens as f64 * self.own_scale + others.prefill_tokens,
+            context_tokens: own.context_tokens as f64 * self.own_scale + others.context_tokens,
+        }
     }
 }

@@ -109,7 +109,7 @@ impl Default for Config {
 }
 
 /// What lies over the defaults, lowest first.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct Layers {
     /// The file, with its name for messages.
     pub file: Option<(PathBuf, String)>,
@@ -117,6 +117,13 @@ pub struct Layers {
     pub environment: Vec<(String, String)>,
     /// Flags of the command line.
     pub(crate) flags: Vec<(Flag, Vec<String>)>,
+}
+
+/// Keys may stand in any of them.
+impl std::fmt::Debug for Layers {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Layers").finish_non_exhaustive()
+    }
 }
 
 impl Layers {
@@ -131,6 +138,17 @@ impl Layers {
         })?;
         self.file = Some((path.to_owned(), text));
         Ok(())
+    }
+
+    /// The configuration as it is now: the file is read anew, environment and flags are those of the start.
+    ///
+    /// # Errors
+    /// As [`Layers::read_file`] and [`Config::from_layers`].
+    pub fn again(mut self) -> Result<Config, ConfigError> {
+        if let Some((path, _)) = self.file.take() {
+            self.read_file(&path)?;
+        }
+        Config::from_layers(self)
     }
 }
 
@@ -159,6 +177,29 @@ impl Config {
         } else {
             Err(ConfigError::Invalid(problems))
         }
+    }
+
+    /// Names of the sections in which `new` differs and that only a restart brings into use: all but the workers.
+    #[must_use]
+    pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
+        let mut new = new.clone();
+        new.worker.clone_from(&self.worker);
+        new.workers.urls.clone_from(&self.workers.urls);
+        let mut differing = Vec::new();
+        macro_rules! compare {
+            ($($section:ident)*) => {
+                // All of them: a new section does not compile before it is here.
+                let Self { $($section),* } = self;
+                $(if *$section != new.$section {
+                    differing.push(stringify!($section));
+                })*
+            };
+        }
+        compare!(
+            replica listen tls admin metrics gossip cluster model workers worker retry breaker health failover warmup
+            cache admission keys timeouts limits trace log
+        );
+        differing
     }
 
     /// What a person should know who starts with these settings, such as that there is no worker

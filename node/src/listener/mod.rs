@@ -25,7 +25,7 @@ use ipnet::IpNet;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
@@ -40,10 +40,14 @@ use crate::descriptors;
 use crate::metrics::Metrics;
 use crate::proxy::Proxy;
 use crate::proxy::forwarded::Peer;
-use crate::shutdown::Phase;
+use crate::shutdown::{Cutoff, Phase};
 
 /// After a failed accept (no file descriptors left, mostly) before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Nobody waits in the queue if nobody came for so long.
+const LAST_CALL_PAUSE: Duration = Duration::from_millis(20);
+/// For how long connections that wait in the queue are accepted when the port is about to close.
+const LAST_CALL: Duration = Duration::from_millis(500);
 /// Bytes of an answer that may wait unsent in the kernel. It would otherwise keep up to 4 MiB for each client that
 /// does not read; what is on its way to a client that does is not limited by this.
 #[cfg(target_os = "linux")]
@@ -96,7 +100,7 @@ pub async fn run(listener: TcpListener, front: Arc<Front>, tracker: TaskTracker)
     let failures = Quiet::default();
     loop {
         let accepted = tokio::select! {
-            () = front.phase.draining() => return,
+            () = front.phase.draining() => break,
             accepted = accept(&listener, &connections, &front.metrics) => accepted,
         };
         match accepted {
@@ -112,6 +116,18 @@ pub async fn run(listener: TcpListener, front: Arc<Front>, tracker: TaskTracker)
             }
         }
     }
+    // Whoever has connected by now believes to be heard: closing the socket would reset all that wait in its queue.
+    let last_call = async {
+        while let Ok(Ok((stream, peer, permit))) = timeout(
+            LAST_CALL_PAUSE,
+            accept(&listener, &connections, &front.metrics),
+        )
+        .await
+        {
+            tracker.spawn(serve(stream, peer, permit, Arc::clone(&front)));
+        }
+    };
+    let _ = timeout(LAST_CALL, last_call).await;
 }
 
 async fn accept(
@@ -136,11 +152,26 @@ async fn serve(
     _permit: OwnedSemaphorePermit,
     front: Arc<Front>,
 ) {
-    front.metrics.connections.inc();
+    let _open = Open::counted(&front.metrics);
     if let Err(error) = serve_connection(stream, peer, &front).await {
         tracing::debug!(%peer, error = &*error, "connection ended");
     }
-    front.metrics.connections.dec();
+}
+
+/// An open connection; counted out however it ends.
+struct Open<'a>(&'a Metrics);
+
+impl<'a> Open<'a> {
+    fn counted(metrics: &'a Metrics) -> Self {
+        metrics.connections.inc();
+        Self(metrics)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.connections.dec();
+    }
 }
 
 async fn serve_connection(
@@ -245,8 +276,9 @@ where
     let service = service_fn(|mut request: Request<Incoming>| {
         peer.rewrite(request.headers_mut());
         let gone = Gone::watch(socket.clone(), progress.begin());
+        let cutoff = Cutoff::of_connection(&front.phase);
         let front = Arc::clone(front);
-        async move { front.proxy.serve(request, gone).await }
+        async move { front.proxy.serve(request, gone, cutoff).await }
     });
     let head = HeadLimits {
         bytes: front.limits.header_bytes.as_usize(),
@@ -271,6 +303,11 @@ where
         () = front.phase.draining() => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {
+        result = connection.as_mut() => return result,
+        // hyper asks the answer for more when it is polled again, which is when it gives its last word.
+        () = front.phase.cutting() => {}
+    }
+    tokio::select! {
         result = connection => result,
         () = front.phase.closed() => Ok(()),
     }
@@ -283,7 +320,8 @@ where
     let service = service_fn(|mut request: Request<Incoming>| {
         peer.rewrite(request.headers_mut());
         let front = Arc::clone(front);
-        async move { front.proxy.serve(request, Gone::never()).await }
+        let cutoff = Cutoff::of_task(&front.phase);
+        async move { front.proxy.serve(request, Gone::never(), cutoff).await }
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())

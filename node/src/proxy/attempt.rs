@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep_until};
 pub use super::failure::{Failure, is_retryable};
 use super::sse::{self, FirstEvent};
 use super::worker_body::WorkerBody;
+use crate::lag::{LISTEN_FIRST, overslept};
 use crate::upstream::{Connection, SendError, Worker};
 
 /// Longest plain answer, in bytes, that is read to its end before the head goes out. Longer ones are relayed.
@@ -117,6 +118,10 @@ pub async fn attempt(
             return Poll::Ready(result);
         }
         while timer.as_mut().poll(cx).is_ready() {
+            if overslept(timer.deadline()) {
+                timer.as_mut().reset(Instant::now() + LISTEN_FIRST);
+                continue;
+            }
             match limits.next_look(worker, begun) {
                 Ok(at) => timer.as_mut().reset(at),
                 Err(failure) => return Poll::Ready(Err(failure)),

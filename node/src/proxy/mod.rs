@@ -28,6 +28,7 @@ mod stages;
 pub mod worker_body;
 
 use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -54,7 +55,7 @@ use crate::config::{LimitConfig, RetryConfig, TimeoutConfig};
 use crate::listener::client_io::Gone;
 use crate::memory::Memory;
 use crate::metrics::{AttemptLabels, Metrics};
-use crate::shutdown::Phase;
+use crate::shutdown::{Cutoff, Phase};
 use crate::tenants::{Key, Keys};
 use crate::trace::Tracing;
 use crate::upstream::Worker;
@@ -103,6 +104,17 @@ pub struct Proxy {
     retries: Arc<Budget>,
 }
 
+/// Runs a step of a request. A panic in it is a defect of ours that must cost no other request: it becomes an error,
+/// and the step's future may only be dropped afterwards. Where it was is on standard error by then.
+fn guarded<T>(step: impl FnOnce() -> T) -> Result<T, ApiError> {
+    catch_unwind(AssertUnwindSafe(step)).map_err(|_| {
+        ApiError::new(
+            ErrorKind::Internal,
+            "a defect of the router; its log says where, and the request may be sent again",
+        )
+    })
+}
+
 /// The client left; there is nobody to answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the client left before the answer began")]
@@ -118,7 +130,7 @@ impl Proxy {
         }
     }
 
-    /// Answers one request.
+    /// Answers one request, whatever happens: a panic in here is a 500, and what the request held is released.
     ///
     /// # Errors
     /// The client left before the answer began.
@@ -126,21 +138,30 @@ impl Proxy {
         self: &Arc<Self>,
         request: Request<Incoming>,
         mut gone: Gone,
+        mut cutoff: Cutoff,
     ) -> Result<Response<ResponseBody>, ClientLeft> {
         let (head, body) = request.into_parts();
         let version = head.version;
         let id = request_id::of(&head.headers, &self.parts.request_id_headers);
         let mut response = {
             let mut answer = std::pin::pin!(self.answer(head, body, &id));
-            poll_fn(|cx| match answer.as_mut().poll(cx) {
-                Poll::Ready(response) => Poll::Ready(Ok(response)),
-                Poll::Pending if gone.poll(cx).is_ready() => Poll::Ready(Err(ClientLeft)),
-                Poll::Pending => Poll::Pending,
+            poll_fn(|cx| match guarded(|| answer.as_mut().poll(cx)) {
+                Ok(Poll::Ready(response)) => Poll::Ready(Ok(response)),
+                Ok(Poll::Pending) if gone.poll(cx).is_ready() => Poll::Ready(Err(ClientLeft)),
+                Ok(Poll::Pending) if cutoff.poll(cx).is_ready() => {
+                    self.parts.metrics.own_error(ErrorKind::ShuttingDown);
+                    Poll::Ready(Ok(local::refused(&refusal::shutting_down())))
+                }
+                Ok(Poll::Pending) => Poll::Pending,
+                Err(error) => {
+                    self.parts.metrics.own_error(error.kind);
+                    Poll::Ready(Ok(local::refused(&error)))
+                }
             })
             .await?
         };
         if let ResponseBody::Relay(relay) = response.body_mut() {
-            relay.watch(gone);
+            relay.watch(gone, cutoff);
         }
         response.headers_mut().insert(headers::REQUEST_ID, id);
         if version < http::Version::HTTP_2 && self.parts.phase.is_leaving() {
@@ -178,7 +199,10 @@ impl Proxy {
             Arc::clone(&self.parts.cluster),
             endpoint,
             id.clone(),
+            self.parts.phase.is_cutting(),
         );
+        #[cfg(debug_assertions)]
+        crate::provoke::panic_in("handler", id);
         if let Some(tracing) = &self.parts.tracing {
             record.trace = Some(tracing.request(&head, endpoint));
         }

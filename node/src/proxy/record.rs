@@ -1,6 +1,7 @@
 //! The one record of a request: exactly one outcome, counted once, and one log line.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,11 +13,12 @@ use tokio::time::Instant;
 use super::attempt::Failure;
 use super::sse::Usage;
 use crate::admission::Permit;
+use crate::api::error::ErrorKind;
 use crate::api::{ApiError, Endpoint, Priority};
 use crate::cache::Recording;
 use crate::cluster::{Cluster, Taken};
 use crate::metrics::{
-    EndpointLabels, ErrorLabels, Metrics, ModelLabels, RequestLabels, ResultLabels, WorkerLabels,
+    EndpointLabels, Metrics, ModelLabels, RequestLabels, ResultLabels, WorkerLabels,
 };
 use crate::tenants::Tenant;
 use crate::tenants::bucket::Quota;
@@ -42,6 +44,8 @@ pub enum Outcome {
     WorkerStalled,
     /// The limit for whole requests was reached after bytes had gone out.
     OutOfTime,
+    /// This replica ended before the request did.
+    ShutDown,
 }
 
 impl Outcome {
@@ -56,6 +60,7 @@ impl Outcome {
             Self::WorkerBroke => "worker_broke",
             Self::WorkerStalled => "worker_stalled",
             Self::OutOfTime => "out_of_time",
+            Self::ShutDown => "shut_down",
         }
     }
 
@@ -64,7 +69,11 @@ impl Outcome {
         use grapevine_placement::Outcome as Verdict;
         match self {
             Self::Success => Verdict::Success,
-            Self::Incomplete | Self::ClientLeft | Self::Error | Self::OutOfTime => Verdict::Neutral,
+            Self::Incomplete
+            | Self::ClientLeft
+            | Self::Error
+            | Self::OutOfTime
+            | Self::ShutDown => Verdict::Neutral,
             Self::WorkerError | Self::WorkerBroke | Self::WorkerStalled => Verdict::Failure,
         }
     }
@@ -119,6 +128,8 @@ pub struct Record {
     /// What placement recorded for the last attempt.
     taken: Option<Taken>,
     first_token: Option<Duration>,
+    /// Whether this replica ends now.
+    is_cutting: Arc<AtomicBool>,
     finished: bool,
 }
 
@@ -129,6 +140,7 @@ impl Record {
         cluster: Arc<Cluster>,
         endpoint: Endpoint,
         request_id: HeaderValue,
+        is_cutting: Arc<AtomicBool>,
     ) -> Self {
         metrics.requests_active.inc();
         Self {
@@ -158,7 +170,19 @@ impl Record {
             quota: None,
             taken: None,
             first_token: None,
+            is_cutting,
             finished: false,
+        }
+    }
+
+    /// How a request ended that was dropped before its end.
+    pub fn abandoned(&self) -> Outcome {
+        if std::thread::panicking() {
+            Outcome::Error
+        } else if self.is_cutting.load(Ordering::Relaxed) {
+            Outcome::ShutDown
+        } else {
+            Outcome::ClientLeft
         }
     }
 
@@ -279,13 +303,14 @@ impl Record {
         self.longest_pause = self.longest_pause.max(pause);
     }
 
+    /// The router's own error is a part of what the client gets.
+    pub fn count_error(&self, kind: ErrorKind) {
+        self.metrics.own_error(kind);
+    }
+
     /// The router's own error is what the client gets.
     pub fn own_error(&mut self, error: &ApiError) {
-        let code = error.kind.code();
-        self.metrics
-            .errors
-            .get_or_create(&ErrorLabels { code })
-            .inc();
+        self.count_error(error.kind);
         self.status = Some(error.kind.status());
         self.finish(Outcome::Error);
     }
@@ -357,7 +382,8 @@ impl Record {
             Outcome::WorkerError
             | Outcome::WorkerBroke
             | Outcome::WorkerStalled
-            | Outcome::OutOfTime => true,
+            | Outcome::OutOfTime
+            | Outcome::ShutDown => true,
         };
         let tokens = |usage: Usage| (usage.prompt_tokens, usage.completion_tokens);
         Ended {
@@ -429,7 +455,11 @@ fn tenths_of_ms(time: Duration) -> f64 {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        // A handler that is dropped before it answered: hyper saw the client leave.
-        self.finish(Outcome::ClientLeft);
+        // A handler that is dropped before it answered: hyper saw the client leave, mostly.
+        let outcome = self.abandoned();
+        if !self.finished && outcome == Outcome::Error {
+            self.status = Some(StatusCode::INTERNAL_SERVER_ERROR);
+        }
+        self.finish(outcome);
     }
 }

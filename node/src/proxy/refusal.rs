@@ -121,6 +121,14 @@ pub(super) fn out_of_time() -> ApiError {
     )
 }
 
+/// This replica ends before the request does.
+pub(super) fn shutting_down() -> ApiError {
+    ApiError::new(
+        ErrorKind::ShuttingDown,
+        "this replica is stopping; send the request again",
+    )
+}
+
 /// `Retry-After`, where the status calls for one.
 fn say_when(response: &mut Response<ResponseBody>, again: Option<Duration>) {
     let Some(default) = retry_after(response.status()) else {

@@ -48,6 +48,8 @@ pub struct ReachParts {
 #[derive(Debug)]
 pub struct Reach {
     parts: ReachParts,
+    /// The configured workers, whose keys are known.
+    each: ArcSwap<Vec<WorkerConfig>>,
     allow: Arc<Allow>,
     keys: ArcSwap<Keys>,
     /// For checks of plain workers.
@@ -85,6 +87,7 @@ impl Reach {
         };
         Ok(Self {
             keys: ArcSwap::from_pointee(Keys::load(&parts.workers, &parts.each)?),
+            each: ArcSwap::from_pointee(parts.each.clone()),
             plain: control_client(believes_nobody(), &allow, parts.check_within),
             parts,
             allow,
@@ -101,10 +104,21 @@ impl Reach {
         reloader.watch(tls, expires, move || reach.reload_tls());
         let reach = Arc::clone(self);
         reloader.watch(keys, None, move || {
-            let keys = Keys::load(&reach.parts.workers, &reach.parts.each)?;
+            let keys = Keys::load(&reach.parts.workers, &reach.each.load())?;
             reach.keys.store(Arc::new(keys));
             Ok(None)
         });
+    }
+
+    /// Other workers are configured from now on.
+    ///
+    /// # Errors
+    /// A file with a key cannot be used; nothing was changed.
+    pub fn follow(&self, each: Vec<WorkerConfig>) -> Result<(), FileError> {
+        let keys = Keys::load(&self.parts.workers, &each)?;
+        self.each.store(Arc::new(each));
+        self.keys.store(Arc::new(keys));
+        Ok(())
     }
 
     /// The files of TLS and of keys as they are now.

@@ -18,12 +18,16 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::api::error::{ApiError, ErrorKind};
+use crate::lag::{LISTEN_FIRST, overslept};
 use crate::listener::client_io::Gone;
 use crate::proxy::attempt::Begun;
 use crate::proxy::failover::OnBreak;
+use crate::proxy::guarded;
 use crate::proxy::record::{Outcome, Record};
+use crate::proxy::refusal;
 use crate::proxy::replay::Replay;
 use crate::proxy::sse::Scan;
+use crate::shutdown::Cutoff;
 use crate::upstream::{Connection, InFlight};
 
 /// The client left, or an answer without a place for an error event broke off: the connection is cut.
@@ -32,9 +36,12 @@ pub enum RelayError {
     /// The client closed its side.
     #[error("client left")]
     ClientLeft,
-    /// The worker's answer broke off.
+    /// The worker's answer broke off, or this replica ends.
     #[error("worker's answer broke off")]
     WorkerBroke,
+    /// A defect of the router.
+    #[error("the router broke off")]
+    RouterBroke,
 }
 
 /// Body of every response of the data port.
@@ -62,6 +69,7 @@ pub struct Relay {
     connection: Option<Connection>,
     in_flight: InFlight,
     gone: Gone,
+    cutoff: Option<Cutoff>,
     record: Record,
     scan: Option<Scan>,
     idle_max: Duration,
@@ -96,6 +104,7 @@ impl Relay {
             connection: Some(begun.connection),
             in_flight,
             gone: Gone::never(),
+            cutoff: None,
             record,
             scan: begun.events.then(Scan::default),
             idle_max,
@@ -115,9 +124,25 @@ impl Relay {
         self.on_break = on_break;
     }
 
-    /// Ends the relay once this client has left.
-    pub fn watch(&mut self, gone: Gone) {
+    /// Ends the relay once this client has left, or this replica ends.
+    pub fn watch(&mut self, gone: Gone, cutoff: Cutoff) {
         self.gone = gone;
+        self.cutoff = Some(cutoff);
+    }
+
+    /// A defect of ours ends this answer alone, with what can still be said to its client.
+    fn poll_guarded(&mut self, cx: &mut Context<'_>) -> Next {
+        let error = match guarded(|| self.poll_next(cx)) {
+            Ok(next) => return next,
+            Err(error) => error,
+        };
+        self.record.count_error(error.kind);
+        let words = self.scan.as_ref().map(Scan::is_mid_line);
+        let words = words.map(|mid_line| error.sse_event(mid_line));
+        if !self.ended {
+            self.end(Outcome::Error);
+        }
+        Poll::Ready(Some(words.map(Frame::data).ok_or(RelayError::RouterBroke)))
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Next {
@@ -157,6 +182,8 @@ impl Relay {
 
     /// Looks at bytes on their way to the client.
     fn see(&mut self, data: &Bytes) {
+        #[cfg(debug_assertions)]
+        crate::provoke::panic_in("stream", self.record.request_id());
         let progress = self.scan.as_mut().is_none_or(|scan| scan.read(data));
         self.record.passes(data);
         if progress {
@@ -170,8 +197,15 @@ impl Relay {
     /// time looked at, so that an event costs no timer operation. It fires often enough to see that the worker's
     /// port has closed.
     fn poll_limits(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        if self.poll_cutoff(cx).is_ready() {
+            return Poll::Ready(Outcome::ShutDown);
+        }
         while self.timer.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
+            if overslept(self.timer.deadline()) {
+                self.timer.as_mut().reset(now + LISTEN_FIRST);
+                continue;
+            }
             let idle = self.last_event + self.idle_max;
             let worker = self.in_flight.worker();
             let given_up = worker.given_up_at(self.last_event, self.worker_gone);
@@ -191,6 +225,13 @@ impl Relay {
                 .reset(first.map_or(idle, |at| at.min(idle)));
         }
         Poll::Pending
+    }
+
+    fn poll_cutoff(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.cutoff {
+            Some(cutoff) => cutoff.poll(cx),
+            None => Poll::Pending,
+        }
     }
 
     /// The worker's answer ended well-formed.
@@ -220,17 +261,18 @@ impl Relay {
 
     /// Ends the relay, and gives the error event of a stream.
     fn last_words(&mut self, outcome: Outcome) -> Option<Bytes> {
-        if outcome != Outcome::OutOfTime {
+        if !matches!(outcome, Outcome::OutOfTime | Outcome::ShutDown) {
             self.count_refused();
         }
         let mid_line = self.scan.as_ref().map(Scan::is_mid_line);
-        let message = match outcome {
-            Outcome::WorkerStalled => "the worker stopped producing tokens",
-            Outcome::OutOfTime => "the request's time limit is reached",
-            _ => "the worker's answer broke off",
+        let broke = |message| ApiError::new(ErrorKind::UpstreamBroke, message);
+        let error = match outcome {
+            Outcome::WorkerStalled => broke("the worker stopped producing tokens"),
+            Outcome::OutOfTime => broke("the request's time limit is reached"),
+            Outcome::ShutDown => refusal::shutting_down(),
+            _ => broke("the worker's answer broke off"),
         };
         self.end(outcome);
-        let error = ApiError::new(ErrorKind::UpstreamBroke, message);
         mid_line.map(|mid_line| error.sse_event(mid_line))
     }
 
@@ -272,8 +314,8 @@ impl Drop for Relay {
             // hyper asks for no more once as many bytes are there as the head promised.
             self.finish(&mut Context::from_waker(Waker::noop()));
         } else {
-            // hyper drops a body that it cannot deliver: the client left.
-            self.end(Outcome::ClientLeft);
+            // hyper drops a body that it cannot deliver: the client left, mostly.
+            self.end(self.record.abandoned());
         }
     }
 }
@@ -288,7 +330,7 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         match &mut *self {
             Self::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-            Self::Relay(relay) => relay.poll_next(cx),
+            Self::Relay(relay) => relay.poll_guarded(cx),
             Self::Replay(replay) => Poll::Ready(replay.next().map(|piece| Ok(Frame::data(piece)))),
         }
     }

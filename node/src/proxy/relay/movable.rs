@@ -32,8 +32,8 @@ impl Relay {
                     Poll::Ready(Ok(moved)) => self.go_on(moved),
                     Poll::Ready(Err(reason)) => self.give_up(self.broke_by, reason),
                     Poll::Pending => {
-                        ready!(self.poll_deadline(cx));
-                        return Poll::Ready(self.broke(Outcome::OutOfTime));
+                        let outcome = ready!(self.poll_end(cx));
+                        return Poll::Ready(self.broke(outcome));
                     }
                 }
             } else {
@@ -42,7 +42,9 @@ impl Relay {
                     Poll::Ready(Some(Err(_))) => self.leave(Outcome::WorkerBroke),
                     Poll::Ready(None) => self.finish_movable(cx),
                     Poll::Pending => match ready!(self.poll_limits(cx)) {
-                        Outcome::OutOfTime => return Poll::Ready(self.broke(Outcome::OutOfTime)),
+                        end @ (Outcome::OutOfTime | Outcome::ShutDown) => {
+                            return Poll::Ready(self.broke(end));
+                        }
                         stalled => self.leave(stalled),
                     },
                 }
@@ -56,15 +58,18 @@ impl Relay {
         }
     }
 
-    /// The end of the whole request; the search has limits of its own.
-    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// The end of the whole request, or of this replica; the search has limits of its own.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        if self.poll_cutoff(cx).is_ready() {
+            return Poll::Ready(Outcome::ShutDown);
+        }
         let Some(deadline) = self.deadline else {
             return Poll::Pending;
         };
         if self.timer.deadline() != deadline {
             self.timer.as_mut().reset(deadline);
         }
-        self.timer.as_mut().poll(cx)
+        self.timer.as_mut().poll(cx).map(|()| Outcome::OutOfTime)
     }
 
     /// None once the relay has ended.

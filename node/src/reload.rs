@@ -1,0 +1,109 @@
+//! The configuration file read again at SIGHUP: its workers come and go without a restart.
+//!
+//! The whole file is read and checked as at the start, and a mistake anywhere changes nothing. Then the source `config`
+//! says of each worker what the file says now: one that is new or described anew is written with a stamp, so that it
+//! wins over every replica's former file, and one that is gone is retracted for the whole cluster. What else differs
+//! from the running settings is named in the log: it needs a restart. Certificates and keys have reloads of their own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context;
+use grapevine_gossip::Agent;
+use grapevine_gossip::worker::{Source, WorkerId, WorkerSpec};
+use tokio::signal::unix::Signal;
+use tokio::task::spawn_blocking;
+
+use crate::config::{Config, Layers};
+use crate::metrics::{Metrics, ResultLabels};
+use crate::shutdown::Phase;
+use crate::upstream::Reach;
+
+/// What reads the configuration again, and acts on it.
+pub struct Reload {
+    /// Where the configuration came from.
+    pub layers: Layers,
+    /// As it is in use.
+    pub current: Config,
+    /// Where workers are written.
+    pub agent: Arc<Agent>,
+    /// How workers are reached.
+    pub reach: Arc<Reach>,
+    /// Where to count.
+    pub metrics: Arc<Metrics>,
+}
+
+/// The workers of a configuration, as the registry knows them.
+type Workers = BTreeMap<WorkerId, WorkerSpec>;
+
+impl Reload {
+    /// Reads it at each hang-up until the replica ends.
+    pub async fn run(mut self, mut hangups: Signal, phase: Phase) {
+        for result in ["loaded", "failed"] {
+            drop(self.counter(result));
+        }
+        loop {
+            tokio::select! {
+                () = phase.closed() => return,
+                Some(()) = hangups.recv() => {}
+            }
+            let result = match self.reload().await {
+                Ok(()) => "loaded",
+                Err(error) => {
+                    tracing::error!(
+                        error = format!("{error:#}"),
+                        "the configuration was not taken over; the former one stays"
+                    );
+                    "failed"
+                }
+            };
+            self.counter(result).inc();
+        }
+    }
+
+    fn counter(&self, result: &'static str) -> prometheus_client::metrics::counter::Counter {
+        let reloads = &self.metrics.config_reloads;
+        reloads.get_or_create(&ResultLabels { result }).clone()
+    }
+
+    async fn reload(&mut self) -> anyhow::Result<()> {
+        let layers = self.layers.clone();
+        // A network file system may take its time.
+        let new = spawn_blocking(move || layers.again()).await??;
+        let (was, will) = (workers(&self.current)?, workers(&new)?);
+        self.reach.follow(new.worker.clone())?;
+        let sections = self.current.needs_restart(&new);
+        if !sections.is_empty() {
+            tracing::warn!(
+                sections = sections.join(", "),
+                "these sections of the configuration differ from what runs; restart to use them"
+            );
+        }
+        let (mut put, mut retracted) = (0, 0);
+        for (id, spec) in &will {
+            if was.get(id) != Some(spec) {
+                self.agent
+                    .put_worker(id.clone(), Source::Config, spec.clone())
+                    .await
+                    .context("workers before it in the file were taken over")?;
+                put += 1;
+                if self.agent.view().worker(id).is_none() {
+                    tracing::warn!(worker = %id, "an administrator removed this worker; add it through the admin API");
+                }
+            }
+        }
+        for id in was.keys().filter(|id| !will.contains_key(id)) {
+            self.agent.remove_worker(id, Source::Config).await?;
+            retracted += 1;
+        }
+        tracing::info!(put, retracted, "the configuration was read again");
+        self.current.worker = new.worker;
+        self.current.workers.urls = new.workers.urls;
+        Ok(())
+    }
+}
+
+fn workers(config: &Config) -> anyhow::Result<Workers> {
+    let all = config.worker.iter();
+    Ok(all.map(|w| w.registered()).collect::<Result<_, _>>()?)
+}
