@@ -1,5 +1,6 @@
 //! SIGTERM: not ready first, then nothing new, open streams to their end, exit code 0.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use grapevine_tests::chat::{self, Ending, Stream, streamed};
@@ -8,6 +9,7 @@ use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::invariants;
 use grapevine_tests::process::Signal;
 use grapevine_tests::wait::{LIMIT, eventually};
+use tokio::time::Instant;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_told_to_end_finishes_its_streams() {
@@ -17,8 +19,8 @@ async fn a_replica_told_to_end_finishes_its_streams() {
     let [leaving, staying] = [&cluster.replicas[0], &cluster.replicas[1]];
     let (data, admin) = (leaving.data(), leaving.admin());
 
-    // Two seconds of tokens: longer than settling, far shorter than the drain limit.
-    let body = streamed("a long answer", 100);
+    // Four seconds of tokens: longer than settling, far shorter than the drain limit.
+    let body = streamed("a long answer", 200);
     let mut open = Stream::open(data, &body).await.expect("it is accepted");
     open.read_events(2).await.expect("it has begun");
     leaving.process().signal(Signal::TERM);
@@ -36,8 +38,8 @@ async fn a_replica_told_to_end_finishes_its_streams() {
         let view = staying.admin().view().await;
         let leaving = view.replicas.iter().find(|peer| peer.id == "r1");
         match leaving {
-            Some(peer) if peer.live && peer.ready => Err(format!("{peer:?}")),
-            _ => Ok(()),
+            Some(peer) if peer.leaving && !peer.ready => Ok(()),
+            other => Err(format!("{other:?}")),
         }
     })
     .await;
@@ -52,9 +54,17 @@ async fn a_replica_told_to_end_finishes_its_streams() {
     )
     .await;
 
+    // To its last stream it is a replica that leaves, whose load counts.
+    let view = staying.admin().view().await;
+    let leaving_now = view.replicas.iter().find(|peer| peer.id == "r1");
+    assert!(leaving_now.is_some_and(|peer| peer.live), "{view:?}");
+    let seen = staying.admin().workers().await;
+    let seen: f64 = seen.iter().map(|worker| worker.in_flight).sum();
+    assert!(seen > 0.0, "the load of its stream counts no more");
+
     let outcome = open.finish().await;
     assert_eq!(outcome.ending, Ending::Done);
-    assert_eq!(outcome.events.len(), 102, "role, 100 tokens, [DONE]");
+    assert_eq!(outcome.events.len(), 202, "role, 200 tokens, [DONE]");
     let status = cluster.replicas[0].ended().await;
     assert_eq!(status.code(), Some(0));
     let log = cluster.replicas[0].log();
@@ -63,4 +73,110 @@ async fn a_replica_told_to_end_finishes_its_streams() {
     let rest = chat::stream(cluster.replicas[1].data(), &streamed("after it", 3)).await;
     assert_eq!(rest.ending, Ending::Done);
     invariants::hold(&cluster, &workers, &[]).await;
+}
+
+/// R05: what the drain limit cuts is told so, and a service manager sees an orderly end.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_outlast_the_drain_limit_end_with_an_error_event() {
+    let workers = chat::workers(1, &chat::paced(Duration::from_millis(100))).await;
+    let plan = Plan::default()
+        .set("timeouts.drain", "\"1s\"")
+        .set("timeouts.settle", "\"200ms\"");
+    let mut cluster = plan.workers(&workers).start(1).await;
+    let data = cluster.replicas[0].data();
+    let mut open = Vec::new();
+    for number in 0..4 {
+        let body = streamed(&format!("too long {number}"), 1_000);
+        let mut stream = Stream::open(data, &body).await.expect("it is accepted");
+        stream.read_events(2).await.expect("it has begun");
+        open.push(stream);
+    }
+    let mut over_h2 = Http2::open(data, &streamed("too long by HTTP/2", 1_000)).await;
+    over_h2.read_until("data: ").await;
+    // No byte of this one has gone out: it gets an answer.
+    let plain = tokio::spawn(async move {
+        let body = chat::chat("not begun", 1_000);
+        http1::post(data, "/v1/chat/completions", &body).await
+    });
+    eventually(LIMIT, "six in flight", async || {
+        let seen = workers[0].stats().in_flight;
+        (seen == 6).then_some(()).ok_or_else(|| format!("{seen}"))
+    })
+    .await;
+
+    let told = Instant::now();
+    cluster.replicas[0].process().signal(Signal::TERM);
+    for stream in open {
+        let Ending::ErrorEvent(error) = stream.finish().await.ending else {
+            panic!("no error event");
+        };
+        assert_eq!(error["code"], "shutting_down", "{error}");
+    }
+    let rest = over_h2.read_to_end().await;
+    assert!(
+        rest.contains("shutting_down") && !rest.contains("[DONE]"),
+        "{rest}"
+    );
+    let answer = plain.await.expect("an answer");
+    assert_eq!(answer.head.status, 503, "{}", answer.text());
+    assert!(answer.head.header("retry-after").is_some());
+    assert!(answer.text().contains("shutting_down"), "{}", answer.text());
+    let status = cluster.replicas[0].ended().await;
+    println!(
+        "settle 0.2 s, drain 1 s: ended {:?} after SIGTERM",
+        told.elapsed()
+    );
+    assert_eq!(status.code(), Some(0));
+    let log = cluster.replicas[0].log();
+    assert!(
+        log.contains("cut at the drain limit connections=6"),
+        "{log}"
+    );
+    assert_eq!(log.matches("outcome=\"shut_down\"").count(), 6, "{log}");
+}
+
+/// One stream over HTTP/2 in plain text.
+struct Http2 {
+    response: reqwest::Response,
+    read: String,
+}
+
+impl Http2 {
+    async fn open(address: SocketAddr, body: &serde_json::Value) -> Self {
+        // A second installation in this process changes nothing.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder()
+            .http2_prior_knowledge()
+            .no_proxy()
+            .tls_certs_only([])
+            .build();
+        let response = client
+            .expect("a client")
+            .post(format!("http://{address}/v1/chat/completions"))
+            .header("content-type", "application/json")
+            .body(body.to_string())
+            .send()
+            .await
+            .expect("an answer");
+        assert_eq!(response.version(), reqwest::Version::HTTP_2);
+        Self {
+            response,
+            read: String::new(),
+        }
+    }
+
+    async fn read_until(&mut self, text: &str) {
+        while !self.read.contains(text) {
+            let piece = self.response.chunk().await.expect("it goes on");
+            self.read
+                .push_str(&String::from_utf8_lossy(&piece.expect("not the end")));
+        }
+    }
+
+    async fn read_to_end(mut self) -> String {
+        while let Some(piece) = self.response.chunk().await.expect("a well-formed end") {
+            self.read.push_str(&String::from_utf8_lossy(&piece));
+        }
+        self.read
+    }
 }

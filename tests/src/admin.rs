@@ -58,6 +58,15 @@ pub struct Peer {
     pub live: bool,
     /// Says that it takes traffic.
     pub ready: bool,
+    /// Says that it was told to end; earlier releases do not say.
+    #[serde(default)]
+    pub leaving: bool,
+    /// Rises with each of its starts.
+    pub generation: u64,
+    /// Its release.
+    pub version: String,
+    /// Digest of its registry, as it says.
+    pub registry: String,
 }
 
 /// One worker in `GET /workers`.

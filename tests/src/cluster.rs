@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::admin::Admin;
-use crate::process::{self, Process, Signal};
+use crate::process::{self, Process, Program, Signal};
 use crate::wait::{LIMIT, eventually};
 
 /// What a cluster is started with.
@@ -20,6 +20,8 @@ pub struct Plan {
     settings: BTreeMap<&'static str, String>,
     /// URL, models, and further lines of the section.
     workers: Vec<(String, Vec<String>, String)>,
+    /// What its replicas run.
+    program: Program,
 }
 
 impl Default for Plan {
@@ -32,11 +34,19 @@ impl Default for Plan {
         Self {
             settings: quick.map(|(key, value)| (key, value.to_owned())).into(),
             workers: Vec::new(),
+            program: Program::default(),
         }
     }
 }
 
 impl Plan {
+    /// Has every replica run this.
+    #[must_use]
+    pub fn program(mut self, program: Program) -> Self {
+        self.program = program;
+        self
+    }
+
     /// Sets one key, such as `limits.body_bytes`, to a TOML value.
     #[must_use]
     pub fn set(mut self, key: &'static str, value: &str) -> Self {
@@ -95,13 +105,15 @@ impl Plan {
         let cluster = Cluster {
             replicas: Vec::new(),
             authority: dir.path().join("ca"),
+            program: self.program,
             dir,
         };
         ca(&["init"], &cluster.authority).await;
         cluster
     }
 
-    fn toml(&self) -> String {
+    /// The configuration file.
+    pub fn toml(&self) -> String {
         let settings = self.settings.iter();
         let settings = settings.map(|(key, value)| format!("{key} = {value}\n"));
         let workers = self.workers.iter().map(|(url, models, lines)| {
@@ -123,6 +135,7 @@ pub struct Cluster {
     /// In order of joining; killed ones keep their place.
     pub replicas: Vec<Replica>,
     authority: PathBuf,
+    program: Program,
     dir: TempDir,
 }
 
@@ -149,6 +162,7 @@ impl Cluster {
         let mut replica = Replica {
             name: name.to_owned(),
             seeds,
+            program: self.program.clone(),
             identity,
             dir: self.dir.path().to_owned(),
             process: None,
@@ -158,6 +172,18 @@ impl Cluster {
         replica.start().await;
         self.replicas.push(replica);
         self.replicas.last_mut().expect("one was added just now")
+    }
+
+    /// The configuration file that all replicas read at their start.
+    pub fn config(&self) -> PathBuf {
+        self.dir.path().join("grapevine.toml")
+    }
+
+    /// Seeds of a replica that joins again: all others that run.
+    pub fn others(&self, index: usize) -> Vec<String> {
+        let others = self.replicas.iter().enumerate();
+        let running = others.filter(|(at, other)| *at != index && other.process.is_some());
+        running.map(|(_, other)| other.gossip_address()).collect()
     }
 
     /// Where files of this cluster may be put.
@@ -232,6 +258,8 @@ pub struct Replica {
     pub name: String,
     /// Gossip addresses that it asks when it is started next.
     pub seeds: Vec<String>,
+    /// What it runs when it is started next.
+    pub program: Program,
     identity: Identity,
     dir: PathBuf,
     process: Option<Process>,
@@ -249,7 +277,7 @@ impl Replica {
             .dir
             .join(format!("{}.{}.log", self.name, self.logs.len()));
         self.logs.push(log.clone());
-        let (process, addresses) = Process::start(&self.args(), &log).await;
+        let (process, addresses) = Process::start_as(&self.program, &self.args(), &log).await;
         self.process = Some(process);
         self.addresses = Some(addresses);
     }

@@ -20,6 +20,15 @@ const LISTENS_WITHIN: Duration = Duration::from_secs(20);
 /// From the last signal to the end of a process.
 const ENDS_WITHIN: Duration = Duration::from_secs(40);
 
+/// What is run, if it is not the program under test as it is.
+#[derive(Debug, Clone, Default)]
+pub struct Program {
+    /// Another release of it.
+    pub binary: Option<PathBuf>,
+    /// Variables of its environment.
+    pub environment: Vec<(&'static str, &'static str)>,
+}
+
 /// A server that said where it listens.
 pub struct Process {
     child: Child,
@@ -34,18 +43,34 @@ impl Process {
     ///
     /// `log`: file for its standard error.
     pub async fn start<T: DeserializeOwned>(args: &[String], log: &Path) -> (Self, T) {
+        Self::start_as(&Program::default(), args, log).await
+    }
+
+    /// The same of another release, or in another environment.
+    pub async fn start_as<T: DeserializeOwned>(
+        program: &Program,
+        args: &[String],
+        log: &Path,
+    ) -> (Self, T) {
         let stderr = File::create(log).expect("a log file can be made");
-        Self::spawn(args, stderr.into(), log).await
+        Self::spawn(program, args, stderr.into(), log).await
     }
 
     /// The same with something else as its standard error: a pipe stays open and is never read.
     pub async fn start_with<T: DeserializeOwned>(args: &[String], stderr: Stdio) -> (Self, T) {
-        Self::spawn(args, stderr, Path::new("/dev/null")).await
+        Self::spawn(&Program::default(), args, stderr, Path::new("/dev/null")).await
     }
 
-    async fn spawn<T: DeserializeOwned>(args: &[String], stderr: Stdio, log: &Path) -> (Self, T) {
-        let mut child = Command::new(grapevine())
+    async fn spawn<T: DeserializeOwned>(
+        program: &Program,
+        args: &[String],
+        stderr: Stdio,
+        log: &Path,
+    ) -> (Self, T) {
+        let binary = program.binary.as_deref();
+        let mut child = Command::new(binary.unwrap_or_else(|| grapevine()))
             .args(args)
+            .envs(program.environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(stderr)
@@ -77,6 +102,16 @@ impl Process {
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid, signal).expect("the process is there");
+    }
+
+    /// Stops it where it stands, as a machine does that is suspended; its sockets stay open.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
     }
 
     /// Waits for the process's end.

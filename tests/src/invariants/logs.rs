@@ -7,7 +7,7 @@ pub(super) fn are_quiet(cluster: &Cluster, expected_errors: &[&str]) {
         let log = replica.log();
         let loud = |line: &&str| {
             let expected = expected_errors.iter().any(|part| line.contains(part));
-            (line.contains(" ERROR ") && !expected) || line.contains("panicked at")
+            (line.contains(" ERROR ") || line.contains("panicked at")) && !expected
         };
         let found: Vec<&str> = log.lines().filter(loud).collect();
         assert!(found.is_empty(), "{} said: {found:#?}", replica.name);

@@ -18,7 +18,7 @@ const SAMPLE: usize = 200;
 
 /// Checks every invariant on the running replicas; `workers` are those of this process.
 ///
-/// `expected_errors`: parts of ERROR lines that the test provoked.
+/// `expected_errors`: parts of the lines of errors and panics that the test provoked.
 pub async fn hold(cluster: &Cluster, workers: &[FakeWorker], expected_errors: &[&str]) {
     rings::are_equal(cluster).await;
     same_worker::for_the_same_prefix(cluster, SAMPLE).await;

@@ -1,0 +1,111 @@
+//! R07: the configuration read again at SIGHUP. Workers come and go; a mistake changes nothing.
+
+use std::time::Duration;
+
+use grapevine_tests::chat::{self, Ending, MODEL, streamed};
+use grapevine_tests::cluster::{Cluster, Plan};
+use grapevine_tests::invariants;
+use grapevine_tests::process::Signal;
+use grapevine_tests::wait::{LIMIT, eventually};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_of_the_file_come_and_go_at_sighup() {
+    let workers = chat::workers(3, &chat::paced(Duration::from_millis(1))).await;
+    let url = |at: usize| workers[at].url();
+    let mut cluster = Plan::default().workers(&workers[..2]).start(2).await;
+    let write = |cluster: &Cluster, text: &str| {
+        std::fs::write(cluster.config(), text).expect("a file can be written");
+    };
+    let good = std::fs::read_to_string(cluster.config()).expect("it is there");
+
+    // A mistake anywhere: nothing changes, and it is said.
+    for (number, bad) in [
+        "[[worker]\nurl =".to_owned(),
+        format!("timeouts.settle = \"soon\"\n{good}"),
+        good.replace("[[worker]]", "[[worker]]\nwieght = 2"),
+    ]
+    .iter()
+    .enumerate()
+    {
+        write(&cluster, bad);
+        cluster.replicas[0].process().signal(Signal::HUP);
+        reloads(&cluster, 0, "failed", number as f64 + 1.0).await;
+        sees(&cluster, &[url(0), url(1)]).await;
+    }
+    std::fs::remove_file(cluster.config()).expect("it was there");
+    cluster.replicas[0].process().signal(Signal::HUP);
+    reloads(&cluster, 0, "failed", 4.0).await;
+    sees(&cluster, &[url(0), url(1)]).await;
+
+    // One goes, one comes, for the whole cluster; the other replica reads its file later, and that changes nothing.
+    let changed = format!("limits.requests = 4000\n{}", good.replace(&url(0), &url(2)));
+    write(&cluster, &changed);
+    for index in 0..2 {
+        cluster.replicas[index].process().signal(Signal::HUP);
+        reloads(&cluster, index, "loaded", 1.0).await;
+        sees(&cluster, &[url(1), url(2)]).await;
+    }
+    let log = cluster.replicas[0].log();
+    assert!(
+        log.contains("sections=\"limits\""),
+        "needs a restart: {log}"
+    );
+    let outcome = chat::stream(cluster.replicas[1].data(), &streamed("hello", 2)).await;
+    assert_eq!(outcome.ending, Ending::Done);
+
+    // A replica that starts with the former file resurrects nothing.
+    write(&cluster, &good);
+    let others = cluster.others(1);
+    cluster.replicas[1].terminate().await;
+    cluster.replicas[1].seeds = others;
+    cluster.replicas[1].start().await;
+    cluster.settled().await;
+    sees(&cluster, &[url(1), url(2)]).await;
+    // Only an explicit word does: of the file, where it differs from what this replica read before.
+    cluster.replicas[0].process().signal(Signal::HUP);
+    reloads(&cluster, 0, "loaded", 2.0).await;
+    sees(&cluster, &[url(0), url(1)]).await;
+
+    // What an administrator says wins over the file.
+    cluster.replicas[0].admin().remove(&url(1)).await;
+    sees(&cluster, &[url(0)]).await;
+    cluster.replicas[0]
+        .admin()
+        .add_cold(&url(1), &url(1), &[MODEL])
+        .await;
+    sees(&cluster, &[url(0), url(1)]).await;
+    let expected = ["the configuration was not taken over"];
+    invariants::hold(&cluster, &workers, &expected).await;
+}
+
+/// Waits for the count of readings with this result.
+async fn reloads(cluster: &Cluster, index: usize, result: &str, count: f64) {
+    let admin = cluster.replicas[index].admin();
+    eventually(LIMIT, "the file was read", async || {
+        let metrics = admin.metrics().await;
+        let label = format!("result=\"{result}\"");
+        let seen = metrics.sum("grapevine_config_reloads_total", &label);
+        (seen == count)
+            .then_some(())
+            .ok_or_else(|| format!("{seen} {result}"))
+    })
+    .await;
+}
+
+/// Waits until every replica has exactly these workers.
+async fn sees(cluster: &Cluster, urls: &[String]) {
+    let mut expected = urls.to_vec();
+    expected.sort();
+    eventually(LIMIT, "these workers", async || {
+        for replica in cluster.running() {
+            let workers = replica.admin().workers().await;
+            let mut ids: Vec<String> = workers.into_iter().map(|worker| worker.id).collect();
+            ids.sort();
+            if ids != expected {
+                return Err(format!("{} has {ids:?}", replica.name));
+            }
+        }
+        Ok(())
+    })
+    .await;
+}

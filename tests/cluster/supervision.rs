@@ -1,0 +1,138 @@
+//! R08, R09: a part of a replica fails by a defect of ours; the rest goes on, and the part comes back.
+//!
+//! Defects are provoked in debug builds only: a release has no way to ask for one.
+#![cfg(debug_assertions)]
+
+use std::time::Duration;
+
+use grapevine_tests::chat::{self, Ending, Stream, streamed};
+use grapevine_tests::cluster::{Cluster, Plan};
+use grapevine_tests::http1::{self, Connection};
+use grapevine_tests::invariants;
+use grapevine_tests::process::{Program, Signal};
+use grapevine_tests::wait::{LIMIT, eventually};
+
+const PATH: &str = "/v1/chat/completions";
+const PROVOKED: [&str; 3] = [
+    "src/provoke.rs",
+    "src/membership.rs",
+    "the gossip task ended",
+];
+
+fn plan() -> Plan {
+    Plan::default().program(Program {
+        environment: vec![("GRAPEVINE_PROVOKE", "1")],
+        ..Program::default()
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_go_on_while_the_gossip_task_is_started_again() {
+    let workers = chat::workers(2, &chat::paced(Duration::from_millis(20))).await;
+    let cluster = plan().workers(&workers).start(2).await;
+    let tripped = &cluster.replicas[0];
+    let generation = async || {
+        let view = tripped.admin().view().await;
+        let own = view.replicas.iter().find(|replica| replica.id == "r1");
+        own.expect("it knows itself").generation
+    };
+    let former = generation().await;
+    let mut open = Stream::open(tripped.data(), &streamed("over it", 100))
+        .await
+        .expect("it is accepted");
+    open.read_events(2).await.expect("it has begun");
+    tripped.process().signal(Signal::USR1);
+
+    // Either may be seen first on a busy machine: it is not ready for a fifth of a second only.
+    let (_, took) = eventually(LIMIT, "not ready, or back already", async || {
+        let ready = tripped.admin().is_ready().await;
+        let risen = generation().await > former;
+        (!ready || risen)
+            .then_some(())
+            .ok_or_else(|| "ready in its former generation".to_owned())
+    })
+    .await;
+    println!("not ready, or back already, after {took:?}");
+    let during = chat::stream(tripped.data(), &streamed("meanwhile", 3)).await;
+    assert_eq!(during.ending, Ending::Done, "the last roster serves on");
+    let (_, took) = eventually(LIMIT, "back in a higher generation", async || {
+        let ready = tripped.admin().is_ready().await;
+        let risen = generation().await > former;
+        (ready && risen)
+            .then_some(())
+            .ok_or_else(|| format!("ready {ready}, risen {risen}"))
+    })
+    .await;
+    println!("back in a higher generation after another {took:?}");
+    cluster.settled().await;
+    assert_eq!(open.finish().await.ending, Ending::Done);
+    let restarts = tripped.admin().metrics().await;
+    assert_eq!(restarts.sum("grapevine_gossip_restarts_total", ""), 1.0);
+    invariants::hold(&cluster, &workers, &PROVOKED).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_costs_its_request_and_nothing_else() {
+    let workers = chat::workers(1, &chat::paced(Duration::from_millis(5))).await;
+    let cluster = plan().workers(&workers).start(1).await;
+    let replica = &cluster.replicas[0];
+    let mut other = Stream::open(replica.data(), &streamed("another one", 200))
+        .await
+        .expect("it is accepted");
+    other.read_events(2).await.expect("it has begun");
+
+    for number in 0..3 {
+        let body = chat::chat(&format!("panic {number}"), 3).to_string();
+        let headers = [("x-request-id", "panic-in-handler")];
+        let answer = http1::exchange(replica.data(), "POST", PATH, &headers, body.as_bytes()).await;
+        assert_eq!(answer.head.status, 500, "{}", answer.text());
+        let error = answer.json::<serde_json::Value>()["error"].clone();
+        assert_eq!(error["code"], "internal_error", "{error}");
+        assert_eq!(error["type"], "server_error", "{error}");
+    }
+    // After the head: an error event, and the end.
+    let body = streamed("panic later", 50).to_string();
+    let mut connection = Connection::open(replica.data()).await;
+    let headers = [("x-request-id", "panic-in-stream")];
+    let request = http1::request("POST", PATH, &headers, body.as_bytes());
+    connection.send(&request).await.expect("it is there");
+    let answer = connection.response().await.expect("it ends well-formed");
+    assert_eq!(answer.head.status, 200);
+    let text = answer.text();
+    drop(connection);
+    assert!(
+        text.contains("internal_error") && !text.contains("[DONE]"),
+        "{text}"
+    );
+
+    assert_eq!(other.finish().await.ending, Ending::Done);
+    let after = chat::stream(replica.data(), &streamed("after it", 3)).await;
+    assert_eq!(after.ending, Ending::Done);
+    let metrics = replica.admin().metrics().await;
+    let errors = metrics.sum("grapevine_errors_total", "code=\"internal_error\"");
+    assert_eq!(errors, 4.0);
+    let outcomes = metrics.sum("grapevine_requests_total", "outcome=\"error\"");
+    assert_eq!(outcomes, 4.0);
+    assert_no_connections(&cluster).await;
+    // Ids given by clients are not unique here, and the invariants count by id.
+    let log = replica.log();
+    assert_eq!(log.matches("panicked at").count(), 4, "{log}");
+}
+
+async fn assert_no_connections(cluster: &Cluster) {
+    eventually(LIMIT, "no connection, nothing in flight", async || {
+        let metrics = cluster.replicas[0].admin().metrics().await;
+        for name in [
+            "grapevine_connections",
+            "grapevine_requests_active",
+            "grapevine_worker_in_flight",
+        ] {
+            let left = metrics.sum(name, "");
+            if left != 0.0 {
+                return Err(format!("{name} {left}"));
+            }
+        }
+        Ok(())
+    })
+    .await;
+}
