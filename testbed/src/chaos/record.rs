@@ -157,7 +157,8 @@ impl MarkKind {
 pub(crate) struct Sample {
     pub(crate) at_ms: u64,
     pub(crate) replicas: Vec<ReplicaSample>,
-    /// Would a request go to the same worker from each replica, each with its own view of the load now?
+    /// Would a request go to the same worker from each replica, each with its own view of the load now? `None`:
+    /// not asked this time; about 0 prompts: asked, and fewer than two replicas answered.
     pub(crate) agreement: Option<Agreement>,
     /// The same without regard to load: what membership and memory alone decide.
     pub(crate) agreement_idle: Option<Agreement>,

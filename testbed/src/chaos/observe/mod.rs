@@ -198,7 +198,7 @@ async fn watch_seats(
         };
         let at_ms = origin.elapsed_ms();
         let looks = look_at_all(&replicas, &mut eyes, &prompts).await;
-        let sample = Arc::new(sample(at_ms, &replicas, looks));
+        let sample = Arc::new(sample(at_ms, &replicas, looks, ask));
         {
             let mut state = lock(&state);
             let State {
@@ -239,11 +239,12 @@ async fn look_at_all(
     looks
 }
 
-fn sample(at_ms: u64, seats: &[&Seat], looks: Vec<Option<Look>>) -> Sample {
+fn sample(at_ms: u64, seats: &[&Seat], looks: Vec<Option<Look>>, asked: bool) -> Sample {
     let answers = looks.iter().flatten().map(|look| &look.placements);
     let answers: Vec<&Placements> = answers.collect();
-    let agreement = agreement(&answers, |placement| &placement.now);
-    let agreement_idle = self::agreement(&answers, |placement| &placement.idle);
+    let compared = |part| asked.then(|| agreement(&answers, part));
+    let now = compared(|placement| &placement.now);
+    let idle = compared(|placement| &placement.idle);
     let replica = |(seat, look): (&&Seat, Option<Look>)| {
         let process = seat.pid.and_then(look::process).unwrap_or_default();
         let (seen, resident) = look.map(|look| (look.seen, look.resident_bytes)).unzip();
@@ -264,28 +265,25 @@ fn sample(at_ms: u64, seats: &[&Seat], looks: Vec<Option<Look>>) -> Sample {
     Sample {
         at_ms,
         replicas: seats.iter().zip(looks).map(replica).collect(),
-        agreement,
-        agreement_idle,
+        agreement: now,
+        agreement_idle: idle,
     }
 }
 
-/// Over the prompts that all replicas in contact were asked about; `None` where fewer than two answered.
-fn agreement(
-    answers: &[&Placements],
-    part: fn(&look::Placement) -> &Option<String>,
-) -> Option<Agreement> {
-    let asked = answers.iter().map(|answer| answer.len()).min()?;
-    if answers.len() < 2 || asked == 0 {
-        return None;
+/// Over the prompts that all replicas that answer were asked about; none of them where fewer than two answer.
+fn agreement(answers: &[&Placements], part: fn(&look::Placement) -> &Option<String>) -> Agreement {
+    if answers.len() < 2 {
+        return Agreement::default();
     }
+    let asked = answers.iter().map(|answer| answer.len()).min().unwrap_or(0);
     let equal = |prompt: &usize| {
         let first = part(&answers[0][*prompt]);
         first.is_some() && answers.iter().all(|answer| part(&answer[*prompt]) == first)
     };
-    Some(Agreement {
+    Agreement {
         asked,
         equal: (0..asked).filter(equal).count(),
-    })
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::super::record::{Mark, Promise, Record, Window};
 use super::panels::panels;
 use super::phases::{Phase, phases};
-use super::scale::{clock, clock_tenths, short};
+use super::scale::{clock, clock_tenths, known, percent, short};
 use super::timeline;
 
 const STYLE: &str = include_str!("page.css");
@@ -212,7 +212,6 @@ fn events(marks: &[Mark]) -> Markup {
 }
 
 fn parts(phases: &[Phase]) -> Markup {
-    let ms = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), short);
     html! {
         table {
             thead {
@@ -239,8 +238,8 @@ fn parts(phases: &[Phase]) -> Markup {
                         td.number { (phase.succeeded) }
                         td.number { (phase.failed) }
                         td.number { (short(phase.per_s)) }
-                        td.number { (ms(phase.p50_ms)) }
-                        td.number { (ms(phase.p99_ms)) }
+                        td.number { (known(phase.p50_ms)) }
+                        td.number { (known(phase.p99_ms)) }
                         td.number { (percent(phase.hit_rate)) }
                         td.number { (percent(phase.agreement)) }
                         td.number { (percent(phase.agreement_idle)) }
@@ -254,7 +253,6 @@ fn parts(phases: &[Phase]) -> Markup {
 
 fn windows(windows: &[Window]) -> Markup {
     let every = windows.len().div_ceil(ROWS_MAX).max(1);
-    let ms = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), short);
     html! {
         @if every > 1 { p.about { "One window of " (every) " is shown; the JSON has all." } }
         table {
@@ -274,10 +272,10 @@ fn windows(windows: &[Window]) -> Markup {
                         td.number { (window.succeeded) }
                         td.number { (window.failed) }
                         td.number { (window.refused) }
-                        td.number { (ms(window.p50_ms)) }
-                        td.number { (ms(window.p99_ms)) }
-                        td.number { (ms(window.first_event_p50_ms)) }
-                        td.number { (ms(window.first_event_p99_ms)) }
+                        td.number { (known(window.p50_ms)) }
+                        td.number { (known(window.p99_ms)) }
+                        td.number { (known(window.first_event_p50_ms)) }
+                        td.number { (known(window.first_event_p99_ms)) }
                     }
                 }
             }
@@ -327,8 +325,4 @@ fn failures(record: &Record) -> Markup {
             }
         }
     }
-}
-
-fn percent(share: Option<f64>) -> String {
-    share.map_or_else(|| "–".to_owned(), |share| format!("{:.1}", 100.0 * share))
 }

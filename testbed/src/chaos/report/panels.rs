@@ -85,15 +85,7 @@ fn of_replicas(record: &Record) -> Vec<Panel> {
             points.map(|sample| (sample.at_ms, value(sample))),
         )
     };
-    // Questions are rarer than samples: those without an answer are no gap.
-    let agreement = |name: &str, of: fn(&Sample) -> Option<Agreement>| {
-        let points = record.samples.iter().filter_map(|sample| {
-            let seen = of(sample)?;
-            let percent = 100.0 * share(seen.equal as u64, seen.asked as u64);
-            Some((sample.at_ms, Some(percent)))
-        });
-        Series::new(name, Shape::Line, points)
-    };
+    let agreed = |name: &str, of| Series::new(name, Shape::Line, agreement(&record.samples, of));
     let each = |shape, value: fn(&ReplicaSample) -> Option<f64>| {
         let points = record.samples.iter().flat_map(|sample| {
             let replicas = sample.replicas.iter();
@@ -108,8 +100,8 @@ fn of_replicas(record: &Record) -> Vec<Panel> {
             unit: "%",
             range: Range::Fixed(100.0),
             series: vec![
-                agreement("under load", |sample| sample.agreement),
-                agreement("without load", |sample| sample.agreement_idle),
+                agreed("under load", |sample| sample.agreement),
+                agreed("without load", |sample| sample.agreement_idle),
             ],
         },
         Panel {
@@ -175,6 +167,18 @@ fn distinct(digests: usize) -> Option<f64> {
     (digests > 0).then_some(digests as f64)
 }
 
+/// In percent. Questions are rarer than samples: one that was not asked is no gap, one that nobody could answer is.
+fn agreement(
+    samples: &[Sample],
+    of: fn(&Sample) -> Option<Agreement>,
+) -> impl Iterator<Item = (u64, Option<f64>)> {
+    samples.iter().filter_map(move |sample| {
+        let seen = of(sample)?;
+        let percent = 100.0 * share(seen.equal as u64, seen.asked as u64);
+        Some((sample.at_ms, (seen.asked > 0).then_some(percent)))
+    })
+}
+
 fn hit_rate(windows: &[Window]) -> impl Iterator<Item = (u64, Option<f64>)> {
     windows.iter().enumerate().map(|(index, window)| {
         let recent = &windows[(index + 1).saturating_sub(HIT_RATE_WINDOWS)..=index];
@@ -233,6 +237,24 @@ mod tests {
         let rates = rate(Series::new("r1", Shape::Line, points.into_iter()));
         let values: Vec<_> = rates.points.iter().map(|(_, value)| *value).collect();
         assert_eq!(values, [None, Some(0.5), None, Some(1.0)]);
+    }
+
+    #[test]
+    fn agreement_has_a_gap_where_nobody_could_be_compared_and_none_where_nobody_was_asked() {
+        let asked = |asked, equal| Some(Agreement { asked, equal });
+        let answers = [asked(4, 4), None, asked(0, 0), None, asked(4, 1)];
+        let samples = answers
+            .into_iter()
+            .zip(0..)
+            .map(|(agreement, at_ms)| Sample {
+                at_ms,
+                replicas: Vec::new(),
+                agreement,
+                agreement_idle: None,
+            });
+        let samples: Vec<Sample> = samples.collect();
+        let points: Vec<_> = agreement(&samples, |sample| sample.agreement).collect();
+        assert_eq!(points, [(0, Some(100.0)), (2, None), (4, Some(25.0))]);
     }
 
     #[test]

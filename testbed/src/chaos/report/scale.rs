@@ -126,6 +126,16 @@ pub(super) fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
+/// As [`short`]; a dash where nobody knows.
+pub(super) fn known(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), short)
+}
+
+/// A share of 0 to 1 in percent, to a tenth; a dash where nobody knows.
+pub(super) fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "–".to_owned(), |share| format!("{:.1}", 100.0 * share))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

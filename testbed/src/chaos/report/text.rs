@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::super::record::Record;
 use super::phases::phases;
-use super::scale::{clock, clock_tenths, short};
+use super::scale::{clock, clock_tenths, known, percent, short};
 
 /// Events that are printed; the page and the JSON have all.
 const EVENTS_MAX: usize = 40;
@@ -72,10 +72,6 @@ fn events(record: &Record, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 fn parts(record: &Record, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let ms = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), short);
-    let percent = |share: Option<f64>| {
-        share.map_or_else(|| "-".to_owned(), |share| format!("{:.1}", 100.0 * share))
-    };
     let phases = phases(record);
     if phases.is_empty() {
         return Ok(());
@@ -101,8 +97,8 @@ fn parts(record: &Record, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             clock_tenths(phase.from_ms),
             phase.succeeded,
             phase.failed,
-            ms(phase.p50_ms),
-            ms(phase.p99_ms),
+            known(phase.p50_ms),
+            known(phase.p99_ms),
             percent(phase.hit_rate),
             percent(phase.agreement),
             percent(phase.agreement_idle)
