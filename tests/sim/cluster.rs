@@ -79,18 +79,25 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// `size` replicas; each asks `seeds` first.
     pub(crate) fn start(size: usize, seed: u64, seeds: &[&str]) -> Self {
-        Self::start_ticking(size, seed, seeds, TICK)
+        Self::start_configured(size, seed, seeds, TICK, &[])
     }
 
-    /// The same in steps of `tick`: longer ones cost less and delay packets more.
-    pub(crate) fn start_ticking(size: usize, seed: u64, seeds: &[&str], tick: Duration) -> Self {
+    /// The same with workers in everybody's configuration file, in steps of `tick`: longer ones cost
+    /// less and delay packets more.
+    pub(crate) fn start_configured(
+        size: usize,
+        seed: u64,
+        seeds: &[&str],
+        tick: Duration,
+        configured: &[WorkerSpec],
+    ) -> Self {
         let seeds = |_| seeds.iter().map(|seed| (*seed).to_owned()).collect();
-        Self::start_with(size, seed, tick, seeds)
+        Self::start_with(size, seed, tick, configured, seeds)
     }
 
     /// `size` replicas, each of which knows only the one before.
     pub(crate) fn chain(size: usize, seed: u64) -> Self {
-        Self::start_with(size, seed, TICK, |at| {
+        Self::start_with(size, seed, TICK, &[], |at| {
             at.checked_sub(1).map(name).into_iter().collect()
         })
     }
@@ -99,6 +106,7 @@ impl Cluster {
         size: usize,
         seed: u64,
         tick: Duration,
+        configured: &[WorkerSpec],
         seeds: impl Fn(usize) -> Vec<String>,
     ) -> Self {
         chance::start(seed);
@@ -151,7 +159,7 @@ impl Cluster {
                 plug,
                 process: None,
                 ear: Arc::default(),
-                configured: Vec::new(),
+                configured: configured.to_vec(),
             });
         }
         let mut cluster = Self {
@@ -166,13 +174,6 @@ impl Cluster {
         };
         (0..size).for_each(|at| cluster.spawn(at));
         cluster
-    }
-
-    /// Gives every replica these workers in its configuration file, from its next start on.
-    pub(crate) fn configure(&mut self, workers: &[WorkerSpec]) {
-        for host in &mut self.hosts {
-            host.configured = workers.to_vec();
-        }
     }
 
     /// Starts the process of a host.
@@ -226,6 +227,22 @@ impl Cluster {
         lock(&self.table)
             .get(&at)
             .is_some_and(|handle| *handle.ready.borrow())
+    }
+
+    /// Forgets what all replicas heard on the evidence plane.
+    pub(crate) fn clear_ears(&self) {
+        for host in &self.hosts {
+            *lock(&host.ear) = Ear::default();
+        }
+    }
+
+    /// The value of a metric of `at` without labels.
+    pub(crate) fn gauge(&self, at: usize, name: &str) -> u64 {
+        let lines = self.counted(at, &format!("{name} "));
+        let value = lines
+            .first()
+            .and_then(|line| line.rsplit(' ').next()?.parse().ok());
+        value.unwrap_or(0)
     }
 
     /// What the others' bulletins say at `at`.
@@ -457,7 +474,15 @@ impl Cluster {
     pub(crate) fn describe(&self) -> String {
         let line = |at: usize| {
             let (ready, view) = (self.is_ready(at), self.view(at));
-            format!("r{at} ready={ready} {}\n", in_short(&view))
+            let counted = [
+                "gossip_dropped",
+                "gossip_refused",
+                "gossip_bulletin_parts",
+                "gossip_handshakes",
+            ]
+            .map(|beginning| self.counted(at, beginning).join(" "));
+            let counted = counted.join(" ");
+            format!("r{at} ready={ready} {}\n  {counted}\n", in_short(&view))
         };
         self.running().into_iter().map(line).collect()
     }

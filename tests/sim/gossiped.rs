@@ -1,0 +1,179 @@
+//! Evidence told and bulletins posted in a schedule, and who must know of them when all is quiet.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use grapevine_gossip::bulletin::{Bulletin, TenantUse};
+use grapevine_gossip::evidence::Evidence;
+use grapevine_gossip::worker::WorkerId;
+
+use crate::cluster::Cluster;
+
+/// One record of evidence: its link is its number.
+#[derive(Debug)]
+struct Told {
+    link: u64,
+    by: usize,
+    /// Those that the speaker had met before, and their lives: later ones get a snapshot instead.
+    met: Vec<(usize, u64)>,
+    life: u64,
+}
+
+/// What was told since the last quiet time, and the lives of those that told it.
+#[derive(Debug)]
+pub(crate) struct Gossiped {
+    /// How often each replica was started.
+    lives: Vec<u64>,
+    /// Pairs that held each other for alive, in which lives, since when.
+    met: BTreeMap<(usize, usize), (u64, u64, Duration)>,
+    told: Vec<Told>,
+    links: u64,
+    /// The last bulletin of each replica in this life: a count that is different each time.
+    posted: BTreeMap<usize, u32>,
+    posts: u32,
+}
+
+impl Gossiped {
+    pub(crate) fn new(replicas: usize) -> Self {
+        Self {
+            lives: vec![0; replicas],
+            met: BTreeMap::new(),
+            told: Vec::new(),
+            links: 0,
+            posted: BTreeMap::new(),
+            posts: 0,
+        }
+    }
+
+    /// A replica ended: what it said may be gone with it.
+    pub(crate) fn died(&mut self, at: usize) {
+        self.lives[at] += 1;
+        self.posted.remove(&at);
+    }
+
+    /// Learns who has met whom.
+    pub(crate) fn observe(&mut self, cluster: &Cluster) {
+        let now = cluster.elapsed();
+        let running = cluster.running();
+        let sees = |at: usize, other: usize| {
+            let own = cluster.view(other);
+            let name = format!("r{other}");
+            let generation = own.replicas().iter().find(|seen| seen.id.as_str() == name);
+            let generation = generation.map(|seen| seen.generation);
+            let view = cluster.view(at);
+            let mut replicas = view.replicas().iter();
+            replicas.any(|seen| {
+                seen.id.as_str() == name && seen.live && Some(seen.generation) == generation
+            })
+        };
+        for &a in &running {
+            for &b in running.iter().filter(|&&b| b != a) {
+                let lives = (self.lives[a], self.lives[b]);
+                let known = self.met.get(&(a, b)).map(|&(a, b, _)| (a, b));
+                if known != Some(lives) && sees(a, b) && sees(b, a) {
+                    self.met.insert((a, b), (lives.0, lives.1, now));
+                }
+            }
+        }
+    }
+
+    /// Tells so many records through `at`, about a worker that is always there.
+    pub(crate) fn tell(
+        &mut self,
+        cluster: &mut Cluster,
+        at: usize,
+        worker: &WorkerId,
+        count: usize,
+    ) {
+        let now = cluster.elapsed();
+        let met: Vec<_> = (0..self.lives.len())
+            .filter_map(|other| {
+                let &(own, others, since) = self.met.get(&(at, other))?;
+                let is_current = (own, others) == (self.lives[at], self.lives[other]);
+                (is_current && now >= since + SETTLED).then_some((other, others))
+            })
+            .collect();
+        let mut records = Vec::new();
+        for _ in 0..count {
+            self.links += 1;
+            records.push(Evidence {
+                worker: worker.clone(),
+                epoch: 0,
+                links: vec![self.links],
+            });
+            self.told.push(Told {
+                link: self.links,
+                by: at,
+                met: met.clone(),
+                life: self.lives[at],
+            });
+        }
+        cluster.call(at, move |agent| async move {
+            records
+                .into_iter()
+                .for_each(|record| agent.tell_evidence(record));
+        });
+    }
+
+    /// Posts another bulletin through `at`.
+    pub(crate) fn post(&mut self, cluster: &mut Cluster, at: usize) {
+        self.posts += 1;
+        let usage = vec![TenantUse {
+            tenant: TENANT,
+            in_flight: self.posts,
+            queued: 0,
+        }];
+        self.posted.insert(at, self.posts);
+        let health = Vec::new();
+        cluster.call(at, move |agent| async move {
+            agent.post(Bulletin { health, usage });
+        });
+    }
+
+    /// What somebody should have heard and neither heard nor knows to be lost.
+    pub(crate) fn missing(&self, cluster: &Cluster) -> Vec<String> {
+        let mut missing = Vec::new();
+        for at in cluster.running() {
+            let ear = cluster.ear(at);
+            for told in &self.told {
+                let is_due =
+                    self.lives[told.by] == told.life && told.met.contains(&(at, self.lives[at]));
+                let by = format!("r{}", told.by).parse().expect("an id");
+                let is_heard = ear.lost.contains(&by)
+                    || ear
+                        .heard
+                        .get(&by)
+                        .is_some_and(|heard| heard.contains(&told.link));
+                if is_due && !is_heard {
+                    missing.push(format!("r{at} lacks link {} of {by}", told.link));
+                }
+            }
+            let posted = cluster.posted(at);
+            for (&by, &count) in self.posted.iter().filter(|(by, _)| **by != at) {
+                let name = format!("r{by}");
+                let mut peers = posted.peers();
+                let peer = peers.find(|peer| peer.replica.as_str() == name);
+                let seen = peer.and_then(|peer| Some(peer.usage.first()?.in_flight));
+                if seen != Some(count) {
+                    missing.push(format!("r{at} has {seen:?} for {count} of {name}"));
+                }
+            }
+        }
+        missing
+    }
+
+    /// Begins anew after a quiet time.
+    pub(crate) fn settle(&mut self, cluster: &Cluster) {
+        self.told.clear();
+        cluster.clear_ears();
+    }
+
+    /// Records told in all.
+    pub(crate) fn records(&self) -> u64 {
+        self.links
+    }
+}
+
+const TENANT: u64 = 7;
+/// After both saw each other the connections of both directions are used for evidence, too.
+const SETTLED: Duration = Duration::from_secs(1);
