@@ -95,7 +95,7 @@ fn claims(posted: &Posted, name: &str, now: Instant) -> Vec<(String, Claim, Dura
 fn a_bad_claim_does_not_grow_younger() {
     let (mut rack, mut now) = (rack(), start());
     let from = replica("liar");
-    let mut say = |rack: &mut Rack, seq, said, now| {
+    let say = |rack: &mut Rack, seq, said, now| {
         let taken = rack.health(&from, (1, seq), vec![claim("a", said, MS)], now);
         assert_eq!(taken, Taken::Fresh);
         claims(&rack.posted(), "a", now)[0].2

@@ -10,7 +10,7 @@
 //!   in the generation and at the address that they gave then. Entries about others are trimmed:
 //!   honest peers know more replicas than we have met, so it is no offence. They name whom to dial.
 //! - A replica speaks for itself. While it does, what others say about its keys is trimmed. What they
-//!   say about its heartbeat is cut down to its own last word and the rounds since ([`ROUND_MS`]).
+//!   say about its heartbeat is cut down to its own last word and the rounds since (`word.rs`).
 //!   Neither is an offence: an honest peer may carry what a liar told it.
 //! - Nobody tells us about ourselves.
 //! - Lengths, counts, versions, keys and values are bounded (`parse.rs`).
@@ -21,20 +21,23 @@ mod conduct;
 #[cfg(test)]
 mod known_attacks;
 mod parse;
+mod reason;
 #[cfg(test)]
 mod tests;
+mod word;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use crate::config::ROUND;
 use crate::replica::ReplicaId;
 
 pub(crate) use conduct::Lane;
 use conduct::{Allowed, Conduct};
 pub(crate) use parse::MESSAGE_BYTES_MAX;
 use parse::{Change, KEYS_MAX, Message, Node, Standing};
+pub(crate) use reason::Reason;
+use word::{NUMBER_MAX, Word};
 
 /// A replica in one generation, as it named itself under its certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,52 +47,6 @@ pub(crate) struct Member {
     pub(crate) generation: u64,
     /// Where it is dialled.
     pub(crate) address: SocketAddr,
-}
-
-/// Why a message did not reach chitchat; also the label of the counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Reason {
-    /// Longer than chitchat ever writes.
-    TooLong,
-    /// Not a chitchat 0.11.1 message.
-    Malformed,
-    /// The compressed part grows beyond the limit.
-    Inflated,
-    /// More nodes or keys than a cluster can have.
-    TooMany,
-    /// A key or value that chitchat could not handle.
-    BadValue,
-    /// Heartbeat or version out of order, or further than the replica can have come.
-    Implausible,
-    /// It claims to know more of our own state than we have written.
-    OwnState,
-    /// It comes from, or answers, another cluster.
-    OtherCluster,
-    /// More than any honest replica sends.
-    Flood,
-    /// The sender was cut off before.
-    Banned,
-    /// The sender never shook hands, or has left: messages on other streams may come after its goodbye.
-    Unknown,
-}
-
-impl Reason {
-    /// Label of the counter.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::TooLong => "too_long",
-            Self::Malformed => "malformed",
-            Self::Inflated => "inflated",
-            Self::TooMany => "too_many",
-            Self::BadValue => "bad_value",
-            Self::Implausible => "implausible",
-            Self::OwnState => "own_state",
-            Self::OtherCluster => "other_cluster",
-            Self::Flood => "flood",
-            Self::Banned => "banned",
-            Self::Unknown => "unknown",
-        }
-    }
 }
 
 /// A refused message, and whether its sender has now used up its patience.
@@ -125,13 +82,6 @@ struct Admitted {
     /// The replica's own last word about itself.
     word: Option<Word>,
     keys: BTreeSet<Box<str>>,
-}
-
-#[derive(Clone, Copy)]
-struct Word {
-    heartbeat: u64,
-    version: u64,
-    at: Instant,
 }
 
 impl Firewall {
@@ -479,50 +429,9 @@ impl Admitted {
     }
 }
 
-impl Word {
-    /// Cuts hearsay down to what the replica has said itself and surely done since.
-    ///
-    /// It makes at least one heartbeat a round, so nobody can put it ahead of itself: its own next word
-    /// is news again. One that is silent still lives by hearsay, which rises with time.
-    fn cut(&self, standing: &mut Standing<'_>, now: Instant) {
-        let rounds = self.since_ms(now) / ROUND_MS;
-        standing.heartbeat = standing
-            .heartbeat
-            .min(self.heartbeat.saturating_add(rounds));
-        standing.version = standing.version.min(self.version + self.ahead(now));
-        standing.collected = standing.collected.min(standing.version);
-    }
-
-    /// Whether hearsay about keys up to `version` counts: only while the replica itself is not heard.
-    fn leaves_room(&self, version: u64, now: Instant) -> bool {
-        self.since_ms(now) >= SPEAKS_FOR_ITSELF_MS && version <= self.version + self.ahead(now)
-    }
-
-    /// How many versions it can have written since.
-    fn ahead(&self, now: Instant) -> u64 {
-        (self.since_ms(now) / 1000)
-            .saturating_mul(VERSIONS_PER_S)
-            .min(NUMBER_MAX)
-    }
-
-    fn since_ms(&self, now: Instant) -> u64 {
-        let since = now.saturating_duration_since(self.at).as_millis();
-        u64::try_from(since).unwrap_or(u64::MAX)
-    }
-}
-
 /// Most replicas of a cluster.
 pub(crate) const REPLICAS_MAX: usize = 256;
 /// Records of conduct: everybody admitted, and as many who left with something on them.
 const CONDUCTS_MAX: usize = 2 * REPLICAS_MAX;
-/// A replica makes at least one heartbeat in this time.
-const ROUND_MS: u64 = ROUND.as_millis() as u64;
-/// A replica that said something in this time speaks for itself: in a cluster of 16 each pair exchanges
-/// messages every half second, and 99 times in 100 within this.
-const SPEAKS_FOR_ITSELF_MS: u64 = 2000;
-/// Key versions that a replica can write in a second: one for each change of the worker set and its ring.
-const VERSIONS_PER_S: u64 = 250;
-/// No counter of an honest replica gets here in a century.
-const NUMBER_MAX: u64 = 1 << 48;
 /// Strangers named from one message.
 const STRANGERS_MAX: usize = 8;

@@ -329,10 +329,27 @@ fn a_flood_of_honest_messages_is_refused_and_ends_in_a_ban() {
     };
     assert_eq!(verdict, Reason::Banned);
     println!("{passed} messages passed before the ban");
-    assert!((400..2000).contains(&passed), "{passed}");
+    assert!((400..1000).contains(&passed), "{passed}");
     // The others are not counted against.
     let b = bench.b.id.clone();
     assert!(bench.firewall.inspect(&b, &syn, bench.now).is_ok());
+}
+
+/// Answers are bounded by their bytes; asking for more is no offence.
+#[test]
+fn answers_are_withheld_when_a_share_is_used_up() {
+    let mut bench = Bench::new();
+    let (a, b) = (bench.a.id.clone(), bench.b.id.clone());
+    let mut answers = 0;
+    while bench.firewall.may_answer(&a, bench.now) {
+        bench.firewall.answered(&a, 1 << 20, bench.now);
+        answers += 1;
+    }
+    assert_eq!(answers, 16, "16 MiB at once");
+    assert!(bench.firewall.may_answer(&b, bench.now));
+    bench.now += Duration::from_secs(1);
+    assert!(bench.firewall.may_answer(&a, bench.now));
+    assert!(bench.pass(&parse::write_syn(&[], "demo")).is_ok());
 }
 
 proptest! {

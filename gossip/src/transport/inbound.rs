@@ -208,6 +208,9 @@ impl Link {
             Some(
                 message @ (Message::Evidence(_) | Message::EvidenceMark(_) | Message::Heat(_)),
             ) => {
+                if !self.allows(Lane::Evidence, 1) {
+                    return;
+                }
                 self.shared.metrics.received(message.plane(), bytes.len());
                 self.planes
                     .evidence(&self.member.id, header, message, bytes.len());

@@ -12,8 +12,9 @@ use grapevine_gossip::load::{Coverage, Load, LoadFrame, SlotLoad};
 use grapevine_gossip::registry::Entry;
 use grapevine_gossip::wire::{Message, Snapshot};
 use grapevine_gossip::worker::{Source, WorkerId};
+use tokio::time::Instant;
 
-use super::rogue::now_ms;
+use super::rogue::{LIMIT, now_ms};
 use super::scene::{Scene, eventually, resident_kib, until_cut, worker};
 
 fn full(roster: u32, slots: usize, load: Load) -> Message {
@@ -187,53 +188,66 @@ async fn floods_of_well_formed_messages_end_in_a_ban() {
     for (number, (kind, message)) in kinds.iter().enumerate() {
         let rogue = scene.rogue(&format!("flood-{number}"));
         let mut line = rogue.dial(victim.address()).await;
-        let (memory, begun) = (resident_kib(), tokio::time::Instant::now());
+        let (memory, begun) = (resident_kib(), Instant::now());
+        // Long frames may be within their bytes a second on a slow machine.
+        let must_end = *kind != "evidence";
+        let limit = if must_end { 3 * LIMIT } else { LIMIT / 5 };
         let mut sent = 0u64;
-        // Without waiting for each: as fast as streams may be opened.
-        while !line.is_over() && sent < 200_000 {
+        // Without waiting for each: as fast as it goes.
+        while !line.is_over() && begun.elapsed() < limit {
             sent += 1;
             let bytes = line.frame(&message(sent));
+            if *kind == "load" {
+                let _ = line.connection.send_datagram_wait(bytes.into()).await;
+                continue;
+            }
             let Ok(mut stream) = line.connection.open_uni().await else {
                 break;
             };
             let _ = stream.write_all(&bytes).await;
             let _ = stream.finish();
         }
-        assert!(line.is_banned().await, "{kind}");
+        assert!(!must_end || line.is_banned().await, "{kind}");
+        let grown = resident_kib() - memory;
         println!(
-            "{kind}: cut off after {sent} in {:?}, memory {:+} KiB",
+            "{kind}: {sent} sent in {:?}, cut off: {}; memory {grown:+} KiB",
             begun.elapsed(),
-            resident_kib() - memory
+            line.is_over()
         );
+        assert!(grown < 64 << 10, "{kind}: {grown} KiB");
+        drop(line);
         scene.unharmed(kind).await;
     }
     scene.still_works("floods").await;
 }
 
-/// Questions that are asked all the time: those of dry runs and of the registry.
+/// Questions that are asked all the time: those of dry runs have a rate that is below what anybody can
+/// ask in a second; those of the registry are answered, in their turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn floods_of_questions_are_bounded() {
     let mut scene = Scene::new().await;
     let victim = scene.victim();
-    for (kind, question) in [
-        (
-            "dry runs",
-            Message::DryRunRequest(Arc::new(DryRun::default())),
-        ),
-        ("snapshots", Message::SnapshotRequest),
+    let dry_run = Message::DryRunRequest(Arc::new(DryRun::default()));
+    for (kind, question, is_cut) in [
+        ("dry-runs", dry_run, true),
+        ("snapshots", Message::SnapshotRequest, false),
     ] {
-        let rogue = scene.rogue(&kind.replace(' ', "-"));
+        let rogue = scene.rogue(kind);
         let mut line = rogue.dial(victim.address()).await;
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
         let (mut asked, mut answered) = (0u32, 0usize);
         let memory = resident_kib();
-        while asked < 60_000 && !line.is_over() {
+        let limit = if is_cut {
+            LIMIT
+        } else {
+            Duration::from_secs(2)
+        };
+        while !line.is_over() && begun.elapsed() < limit {
             // Sixteen at once, which is what may be open.
             let frames: Vec<_> = (0..16).map(|_| line.frame(&question)).collect();
-            let connection = &line.connection;
             let mut open = Vec::new();
             for bytes in &frames {
-                let Ok((mut send, receive)) = connection.open_bi().await else {
+                let Ok((mut send, receive)) = line.connection.open_bi().await else {
                     break;
                 };
                 let _ = send.write_all(bytes).await;
@@ -250,7 +264,8 @@ async fn floods_of_questions_are_bounded() {
             begun.elapsed(),
             resident_kib() - memory
         );
-        assert!(line.is_banned().await, "{kind}");
+        assert!(!is_cut || line.is_banned().await, "{kind}");
+        drop(line);
         scene.unharmed(kind).await;
     }
     scene.still_works("questions").await;
@@ -347,7 +362,7 @@ async fn answers_that_lie_are_offences() {
         (linked >= 3.0).then_some(())
     })
     .await;
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     // Each change is pushed to the liar, too, which acknowledges with a snapshot.
     let mut changes = 0;
     while !line.is_over() && changes < 100 {
