@@ -7,7 +7,7 @@
 //! A generation never repeats: with the same one twice, two replicas' copies of a third diverge for
 //! ever. It is the start time, or one above the highest that anybody has seen of our id.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 #[cfg(debug_assertions)]
@@ -21,7 +21,7 @@ use chitchat::{
     FailureDetectorConfig, NodeState, Serializable, spawn_chitchat,
 };
 use tokio::sync::{Mutex, mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::ROUND;
@@ -105,6 +105,7 @@ impl Membership {
             stop: stop.clone(),
             #[cfg(debug_assertions)]
             tripped: tripped.clone(),
+            stillness: Stillness::default(),
         };
         transport.spawn(task.run(generation));
         Self {
@@ -194,6 +195,7 @@ struct Supervisor {
     stop: CancellationToken,
     #[cfg(debug_assertions)]
     tripped: Arc<AtomicBool>,
+    stillness: Stillness,
 }
 
 type Inbox = Arc<Mutex<mpsc::Receiver<(SocketAddr, Vec<u8>)>>>;
@@ -269,6 +271,7 @@ impl Supervisor {
     async fn attend(&mut self, handle: &ChitchatHandle, generation: u64) -> Ended {
         let mut termination = std::pin::pin!(handle.termination_watcher());
         let mut round = tokio::time::interval(ROUND);
+        round.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 result = &mut termination => {
@@ -304,17 +307,18 @@ impl Supervisor {
         self.transport.own_version(own.max_version());
     }
 
-    async fn look(&self, handle: &ChitchatHandle) {
+    async fn look(&mut self, handle: &ChitchatHandle) {
         let chitchat = handle.chitchat();
         let chitchat = chitchat.lock().await;
         let own = chitchat.self_chitchat_id();
-        let live: Vec<_> = chitchat.live_nodes().collect();
+        let live = chitchat.live_nodes().cloned().collect();
+        let live = self.stillness.judge(live, Instant::now().into_std());
         let others = chitchat
             .node_states()
             .iter()
             .filter(|(node, _)| *node != own);
         let seen = others
-            .filter_map(|(node, state)| sighting(node, state, live.contains(&node)))
+            .filter_map(|(node, state)| sighting(node, state, live.contains(node)))
             .collect();
         self.sightings.send_replace(seen);
     }
@@ -360,6 +364,50 @@ fn sighting(node: &ChitchatId, state: &NodeState, live: bool) -> Option<Sighting
 /// to go.
 fn is_plausible(seen: u64, now_ms: u64) -> bool {
     seen < now_ms.saturating_add(GENERATION_AHEAD_MS)
+}
+
+/// Tells a replica that stood still (a stopped process, a suspended machine, a starved one) from peers
+/// that fell silent. To chitchat both look alike, and on waking it would hold everybody for dead:
+/// whoever was alive before stays so until there was time to hear of it.
+///
+/// Local health, as in Lifeguard (Dadgar, Phillips, Currey 2018, arXiv:1707.00788).
+#[derive(Default)]
+struct Stillness {
+    looked: Option<std::time::Instant>,
+    /// Who was alive before this replica stood still, and until when that counts.
+    before: HashSet<ChitchatId>,
+    until: Option<std::time::Instant>,
+    /// Who is alive as far as the last look said.
+    live: HashSet<ChitchatId>,
+}
+
+impl Stillness {
+    /// Who is to be held for alive, given whom chitchat holds for alive. Called each round.
+    fn judge(
+        &mut self,
+        heard: HashSet<ChitchatId>,
+        now: std::time::Instant,
+    ) -> HashSet<ChitchatId> {
+        let still = self.looked.replace(now).map_or(Duration::ZERO, |looked| {
+            now.saturating_duration_since(looked)
+        });
+        if still >= STOOD_STILL {
+            tracing::warn!(
+                ?still,
+                "this replica stood still; its peers get time to be heard again"
+            );
+            self.before = std::mem::take(&mut self.live);
+            self.until = Some(now + HEARD_AGAIN_WITHIN);
+        }
+        self.live = heard;
+        if self.until.is_some_and(|until| now < until) {
+            self.live.extend(self.before.iter().cloned());
+        } else {
+            self.until = None;
+            self.before.clear();
+        }
+        self.live.clone()
+    }
 }
 
 /// What chitchat takes for its network.
@@ -414,6 +462,11 @@ const GREETINGS: usize = 64;
 /// Dead replicas stay in every digest for half of this; a crash loop must not fill them.
 const DEAD_NODE_GRACE: Duration = Duration::from_secs(60);
 const KEY_GRACE: Duration = Duration::from_secs(15 * 60);
+/// A round that comes so late means that this replica stood still: five rounds, and half of what it
+/// takes chitchat to hold somebody for dead.
+const STOOD_STILL: Duration = Duration::from_secs(1);
+/// Time to connect and to hear two heartbeats.
+const HEARD_AGAIN_WITHIN: Duration = Duration::from_secs(2);
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
 const STOP_WITHIN: Duration = Duration::from_millis(500);
 const GENERATION_AHEAD_MS: u64 = 24 * 60 * 60 * 1000;
@@ -430,5 +483,30 @@ mod tests {
         assert_eq!(next_generation(u64::MAX, now), u64::MAX);
         assert!(is_plausible(now + 1_000_000, now));
         assert!(!is_plausible(u64::MAX, now));
+    }
+
+    #[test]
+    fn who_stood_still_gives_its_peers_time() {
+        let peer = |port| ChitchatId::new("r", 1, ([127, 0, 0, 1], port).into());
+        let all: HashSet<_> = [peer(1), peer(2)].into();
+        let begun = Instant::now().into_std();
+        let mut stillness = Stillness::default();
+        let at = |ms| begun + Duration::from_millis(ms);
+        assert_eq!(stillness.judge(all.clone(), at(0)), all);
+        assert_eq!(stillness.judge(HashSet::new(), at(200)), HashSet::new());
+        assert_eq!(stillness.judge(all.clone(), at(400)), all);
+        // Thirty seconds later nobody was heard; one is heard soon, the other never.
+        assert_eq!(stillness.judge(HashSet::new(), at(30_400)), all);
+        assert_eq!(stillness.judge([peer(1)].into(), at(31_000)), all);
+        assert_eq!(stillness.judge([peer(1)].into(), at(31_800)), all);
+        assert_eq!(
+            stillness.judge([peer(1)].into(), at(32_400)),
+            [peer(1)].into()
+        );
+        // Another stillness meanwhile gives nobody a life who had none.
+        assert_eq!(
+            stillness.judge(HashSet::new(), at(40_000)),
+            [peer(1)].into()
+        );
     }
 }
