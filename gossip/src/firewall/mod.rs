@@ -81,6 +81,10 @@ struct Admitted {
     address: SocketAddr,
     /// The replica's own last word about itself.
     word: Option<Word>,
+    /// The highest heartbeat of it that each other replica told since.
+    told: HashMap<ReplicaId, u64>,
+    /// The highest heartbeat that passed.
+    believed: u64,
     keys: BTreeSet<Box<str>>,
 }
 
@@ -326,11 +330,11 @@ impl Firewall {
             if self.is_own(&standing.node) {
                 return true; // how much the sender knows of us: decides only what we tell it
             }
-            let Some(word) = self.known(&standing.node).and_then(|known| known.word) else {
+            let known = self.admitted.get_mut(standing.node.id);
+            let Some(known) = known.filter(|known| known.is(&standing.node)) else {
                 return false;
             };
-            word.cut(standing, now);
-            true
+            known.cut(from, standing, now)
         });
         Ok(before - digest.len())
     }
@@ -379,11 +383,14 @@ impl Firewall {
             let last = known
                 .word
                 .map_or((0, 0), |word| (word.heartbeat, word.version));
-            known.word = Some(Word {
+            let word = Word {
                 heartbeat: last.0.max(standing.heartbeat),
                 version: last.1.max(standing.version),
                 at: now,
-            });
+            };
+            known.word = Some(word);
+            known.told.clear();
+            known.believed = known.believed.max(word.heartbeat);
         }
     }
 
@@ -420,12 +427,35 @@ impl Admitted {
             generation: member.generation,
             address: member.address,
             word: None,
+            told: HashMap::new(),
+            believed: 0,
             keys: BTreeSet::new(),
         }
     }
 
     fn is(&self, node: &Node<'_>) -> bool {
         self.generation == node.generation && self.address == node.address
+    }
+
+    /// Cuts hearsay down to what the replica has said itself and surely done since; false if it never
+    /// said anything.
+    ///
+    /// Nobody can put it ahead of itself: its own next word is news again. One that is silent still
+    /// lives by hearsay, which rises with time, but only as long as somebody has news of it: the others
+    /// know a dead replica's last heartbeat all along, and must not keep it alive by repeating that.
+    fn cut(&mut self, from: &ReplicaId, standing: &mut Standing<'_>, now: Instant) -> bool {
+        let Some(word) = self.word else {
+            return false;
+        };
+        let told = self.told.entry(from.clone()).or_default();
+        if standing.heartbeat > *told {
+            *told = standing.heartbeat;
+            self.believed = self.believed.max(standing.heartbeat.min(word.surely(now)));
+        }
+        standing.heartbeat = standing.heartbeat.min(self.believed);
+        standing.version = standing.version.min(word.version + word.ahead(now));
+        standing.collected = standing.collected.min(standing.version);
+        true
     }
 }
 

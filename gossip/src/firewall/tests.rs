@@ -409,3 +409,23 @@ fn releases_speak_the_same_chitchat() {
         }
     }
 }
+
+/// All know the last heartbeat of a dead replica, and each has heard it at another time: it must not
+/// live on by what they repeat.
+#[test]
+fn what_was_told_before_is_no_news() {
+    let mut bench = Bench::new();
+    let b = bench.b.clone();
+    let said = |heartbeat| parse::write_syn(&[standing(&b, heartbeat, 5)], "demo");
+    let mut check = |told, seconds, expected| {
+        bench.now += Duration::from_secs(seconds);
+        let passed = bench.pass(&said(told)).expect("an honest word");
+        assert_eq!(passed.bytes, said(expected), "{told} after {seconds} s");
+    };
+    check(150, 1, 105);
+    check(150, 1, 105);
+    check(150, 5, 105);
+    check(151, 1, 140);
+    check(151, 60, 140);
+    check(180, 1, 180);
+}

@@ -4,7 +4,6 @@
 
 use std::time::Instant;
 
-use super::parse::Standing;
 use crate::config::ROUND;
 
 /// A replica's last word about itself.
@@ -16,17 +15,10 @@ pub(super) struct Word {
 }
 
 impl Word {
-    /// Cuts hearsay down to what the replica has said itself and surely done since.
-    ///
-    /// It makes at least one heartbeat a round, so nobody can put it ahead of itself: its own next word
-    /// is news again. One that is silent still lives by hearsay, which rises with time.
-    pub(super) fn cut(&self, standing: &mut Standing<'_>, now: Instant) {
+    /// Heartbeats that it has made for sure by now: at least one a round since it was last heard.
+    pub(super) fn surely(&self, now: Instant) -> u64 {
         let rounds = self.since_ms(now) / ROUND_MS;
-        standing.heartbeat = standing
-            .heartbeat
-            .min(self.heartbeat.saturating_add(rounds));
-        standing.version = standing.version.min(self.version + self.ahead(now));
-        standing.collected = standing.collected.min(standing.version);
+        self.heartbeat.saturating_add(rounds)
     }
 
     /// Whether hearsay about keys up to `version` counts: only while the replica itself is not heard.
@@ -35,7 +27,7 @@ impl Word {
     }
 
     /// How many versions it can have written since.
-    fn ahead(&self, now: Instant) -> u64 {
+    pub(super) fn ahead(&self, now: Instant) -> u64 {
         (self.since_ms(now) / 1000)
             .saturating_mul(VERSIONS_PER_S)
             .min(NUMBER_MAX)
