@@ -29,6 +29,16 @@ pub(crate) fn below(end: usize) -> usize {
     usize::try_from(next() % end as u64).expect("below a usize")
 }
 
+/// A number from 0 to 1, 1 left out.
+pub(crate) fn share() -> f64 {
+    (next() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// True in this share of all cases. Draws nothing for a share of zero.
+pub(crate) fn happens(share_of_all: f64) -> bool {
+    share_of_all > 0.0 && share() < share_of_all
+}
+
 /// # Safety
 /// As getrandom(2): `buffer` must be valid for `length` bytes.
 #[allow(

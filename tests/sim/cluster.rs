@@ -22,7 +22,7 @@ use turmoil::Sim;
 use crate::chance;
 use crate::host::{self, Plug, Process, WallClock};
 use crate::invariants::{Watchman, in_short};
-use crate::network::SimNetwork;
+use crate::network::{SimNetwork, Weather};
 
 /// Gossip port of every host.
 pub(crate) const PORT: u16 = 30_002;
@@ -73,6 +73,7 @@ pub(crate) struct Cluster {
     hosts: Vec<Host>,
     table: Table,
     seed: u64,
+    weather: Weather,
     watchman: Watchman,
 }
 
@@ -119,6 +120,7 @@ impl Cluster {
             .rng_seed(seed)
             .build();
         let authority = identity::create("sim").expect("authority");
+        let weather = Weather::default();
         let elapsed_ms = Arc::new(AtomicU64::new(0));
         let mut names = BTreeMap::new();
         let mut hosts = Vec::new();
@@ -145,16 +147,20 @@ impl Cluster {
                 seeds: seeds.iter().map(|seed| format!("{seed}:{PORT}")).collect(),
                 ..GossipConfig::new(([0, 0, 0, 0], PORT).into(), Facts::default())
             };
+            let seed = chance::next();
             let network = SimNetwork {
-                seed: chance::next(),
+                host: name.clone(),
+                weather: weather.clone(),
             };
             let plug = Plug::default();
             let relayed = plug.clone();
-            sim.host(name, move || host::relay(network, PORT, relayed.clone()));
+            sim.host(name, move || {
+                host::relay(network.clone(), PORT, relayed.clone())
+            });
             hosts.push(Host {
                 config,
                 identity,
-                seed: network.seed,
+                seed,
                 clock: Arc::new(WallClock::new(elapsed_ms.clone())),
                 plug,
                 process: None,
@@ -170,6 +176,7 @@ impl Cluster {
             hosts,
             table: Table::default(),
             seed,
+            weather,
             watchman: Watchman::new(seed),
         };
         (0..size).for_each(|at| cluster.spawn(at));
@@ -212,6 +219,11 @@ impl Cluster {
 
     pub(crate) fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// What happens to packets on their way.
+    pub(crate) fn weather(&self) -> &Weather {
+        &self.weather
     }
 
     /// Indices of the replicas that run.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use quinn::{IdleTimeout, TransportConfig, VarInt};
 
+use super::window::Floored;
 use crate::frame::FRAME_BYTES_MAX;
 
 /// Settings of both roles.
@@ -16,6 +17,7 @@ pub(super) fn quic() -> Arc<TransportConfig> {
         ))
         .keep_alive_interval(Some(KEEP_ALIVE))
         .initial_rtt(INITIAL_RTT)
+        .congestion_controller_factory(Arc::new(Floored::default()))
         .max_concurrent_uni_streams(VarInt::from_u32(UNI_STREAMS))
         .max_concurrent_bidi_streams(VarInt::from_u32(BI_STREAMS))
         .stream_receive_window(VarInt::from_u32(FRAME_BYTES_MAX as u32))

@@ -29,6 +29,7 @@ mod seeds;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,133 @@
+//! Clocks that jump and replicas that stop for a while: X01, X02, R03, X04.
+
+use crate::cluster::Cluster;
+use crate::invariants::{Ledger, agree, nobody_offended};
+use crate::probe::{LIMIT, SECOND, Watch, joined, spread, whole};
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// X01: a wall clock that jumps two hours either way changes nobody's liveness, and changes go on.
+#[test]
+fn a_wall_clock_that_jumps_kills_nobody() {
+    for (seed, skew) in [(701, -2 * HOUR_MS), (702, 2 * HOUR_MS)] {
+        let mut cluster = joined(3, seed);
+        let (before, _) = cluster.add_worker(0, 8000);
+        cluster.until("worker everywhere", LIMIT, agree);
+        let mut watch = Watch::new(&cluster);
+        cluster.skew(2, skew);
+        watch.run(&mut cluster, 60 * SECOND);
+        assert_eq!(watch.liveness_changes(), 0, "{:?}", watch.liveness);
+        assert_eq!(watch.rings, 0);
+        // Who comes later wins, also over a stamp from two hours ahead.
+        let (gone, ack) = cluster.add_worker(2, 8001);
+        assert!(ack.replicated);
+        cluster.until("worker everywhere", LIMIT, agree);
+        assert!(cluster.remove_worker(0, &gone).replicated);
+        let (kept, _) = cluster.add_worker(0, 8002);
+        let taken = cluster.until("changes everywhere", LIMIT, agree);
+        assert!(taken <= SECOND, "{taken:?}");
+        let ledger = Ledger {
+            kept: [before, kept].into(),
+            gone: [gone].into(),
+            ..Ledger::default()
+        };
+        ledger.check(&cluster);
+        cluster.skew(2, 0);
+        let mut watch = Watch::new(&cluster);
+        watch.run(&mut cluster, 20 * SECOND);
+        assert_eq!(watch.liveness_changes(), 0, "{:?}", watch.liveness);
+        ledger.check(&cluster);
+    }
+}
+
+/// X02: a replica restarts with its clock an hour back. It is accepted within two seconds, in a
+/// generation above the former one.
+#[test]
+fn a_restart_with_an_older_clock_is_accepted() {
+    let mut cluster = joined(3, 703);
+    spread(&mut cluster, 0, 8000);
+    let former = generation(&cluster, 2);
+    cluster.kill(2);
+    cluster.run(3 * SECOND);
+    cluster.skew(2, -HOUR_MS);
+    cluster.restart(2);
+    let taken = cluster.until("accepted", LIMIT, |cluster| {
+        cluster.running().len() == 3 && whole(cluster)
+    });
+    assert!(taken <= 2 * SECOND, "{taken:?}");
+    assert!(generation(&cluster, 2) > former);
+    let mut watch = Watch::new(&cluster);
+    watch.run(&mut cluster, 20 * SECOND);
+    assert_eq!(watch.liveness_changes(), 0, "{:?}", watch.liveness);
+}
+
+/// R03: one stops for ten and for thirty seconds, and goes on as if nothing were: it is held for dead
+/// meanwhile, takes what was changed, and its own old word brings nothing back.
+#[test]
+fn a_paused_replica_catches_up() {
+    for (seed, seconds) in [(704, 10), (705, 30)] {
+        let mut cluster = joined(3, seed);
+        let (gone, _) = cluster.add_worker(2, 8000);
+        cluster.until("worker everywhere", LIMIT, agree);
+        cluster.pause(2);
+        let mut watch = Watch::new(&cluster);
+        watch.run(&mut cluster, 5 * SECOND);
+        assert_eq!((cluster.live(0), cluster.live(1)), (2, 2));
+        assert!(cluster.remove_worker(0, &gone).replicated);
+        let (kept, _) = cluster.add_worker(1, 8001);
+        cluster.run((seconds - 5) * SECOND);
+        cluster.resume(2);
+        let taken = cluster.until("equal digests", LIMIT, agree);
+        assert!(taken <= 2 * SECOND, "{taken:?}");
+        let alive = cluster.until("all alive again", LIMIT, whole);
+        assert!(alive <= 3 * SECOND, "{alive:?}");
+        let ledger = Ledger {
+            kept: [kept].into(),
+            gone: [gone].into(),
+            ..Ledger::default()
+        };
+        ledger.check(&cluster);
+        cluster.run(10 * SECOND);
+        assert!(whole(&cluster));
+        ledger.check(&cluster);
+    }
+}
+
+/// X04: the host of all of them sleeps for thirty seconds.
+#[test]
+fn all_paused_together_go_on_together() {
+    let mut cluster = joined(5, 706);
+    let (kept, _) = cluster.add_worker(0, 8000);
+    cluster.until("worker everywhere", LIMIT, agree);
+    let mut watch = Watch::new(&cluster);
+    (0..5).for_each(|at| cluster.pause(at));
+    watch.run(&mut cluster, 30 * SECOND);
+    (0..5).for_each(|at| cluster.resume(at));
+    // The views of before still say that all is well; three seconds later it must be so.
+    watch.run(&mut cluster, 3 * SECOND);
+    assert!(whole(&cluster), "{:?}", watch.liveness);
+    let evicted = watch.liveness_changes();
+    watch.run(&mut cluster, 20 * SECOND);
+    println!(
+        "X04: 30 s of sleep, {evicted} changes of liveness in the 3 s after it, {} in all, ring {}",
+        watch.liveness_changes(),
+        watch.rings
+    );
+    assert_eq!(watch.rings, 0);
+    assert_eq!(watch.liveness_changes(), 0, "{:?}", watch.liveness);
+    nobody_offended(&cluster);
+    Ledger {
+        kept: [kept].into(),
+        ..Ledger::default()
+    }
+    .check(&cluster);
+}
+
+fn generation(cluster: &Cluster, of: usize) -> u64 {
+    let view = cluster.view(0);
+    let name = format!("r{of}");
+    let mut replicas = view.replicas().iter();
+    replicas
+        .find(|seen| seen.id.as_str() == name)
+        .map_or(0, |seen| seen.generation)
+}
