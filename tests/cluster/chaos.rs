@@ -30,7 +30,7 @@ async fn a_partition_and_a_kill_break_no_promise() {
     let asked = [
         "run",
         "partition",
-        "replica-kill",
+        "worker-kill",
         "--quick",
         "--rate",
         "4",
@@ -51,7 +51,7 @@ async fn a_partition_and_a_kill_break_no_promise() {
     }
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     let names: Vec<_> = records.iter().map(|record| &record["scenario"]).collect();
-    assert_eq!(names, ["partition", "replica-kill"]);
+    assert_eq!(names, ["partition", "worker-kill"]);
     for record in &records {
         assert!(promises(record).count() >= 8 && promises(record).all(|(_, held, _)| held));
         assert!(record["totals"]["succeeded"].as_u64() > Some(0), "{record}");
@@ -60,7 +60,7 @@ async fn a_partition_and_a_kill_break_no_promise() {
     let has = |record, part: &str| texts(record).iter().any(|text| text.contains(part));
     assert!(has(&records[0], "both sides hold different rings"));
     assert!(has(&records[1], "no ring changes"));
-    for page in ["index.html", "partition.html", "replica-kill.json"] {
+    for page in ["index.html", "partition.html", "worker-kill.json"] {
         assert!(Path::new(dir).join(page).exists(), "{page}");
     }
 }

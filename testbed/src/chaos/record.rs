@@ -4,7 +4,9 @@
 //! Times are milliseconds since the run began ([`Origin`]), so that samples, windows and marks lie on one axis.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+#[cfg(test)]
+use std::time::Duration;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -41,6 +43,7 @@ impl Origin {
     }
 
     /// The instant at which the run was `after` old.
+    #[cfg(test)]
     pub(crate) fn after(self, after: Duration) -> Instant {
         self.at + after
     }

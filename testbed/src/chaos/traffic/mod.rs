@@ -119,12 +119,6 @@ impl Traffic {
         self.shared.state().live
     }
 
-    /// Failures so far, those from number `from` on, in the order of their ends.
-    pub(crate) fn failures_from(&self, from: usize) -> Vec<FailedRequest> {
-        let state = self.shared.state();
-        state.failures.get(from..).unwrap_or_default().to_vec()
-    }
-
     /// Sends nothing more and waits for what is in flight, at most for one request's limit.
     pub(crate) async fn stop(self) -> anyhow::Result<TrafficReport> {
         self.stop.cancel();
@@ -211,11 +205,6 @@ mod tests {
             assert!(origin.ms(Instant::now()) < 50_000, "{:?}", traffic.live());
             sleep(Duration::from_millis(5)).await;
         }
-        assert_eq!(traffic.failures_from(0).len(), 3);
-        assert_eq!(
-            (traffic.failures_from(3), traffic.failures_from(9)),
-            (vec![], vec![])
-        );
         let report = traffic.stop().await.expect("it ends");
         let sum = |of: fn(&Window) -> u64| report.windows.iter().map(of).sum::<u64>();
         let totals = &report.totals;
