@@ -14,7 +14,7 @@
 //! | registry pushes, exchanges, snapshots, pulls of evidence | bi stream: one request, its answer |
 //!
 //! Sending never waits: [`Transport::send_gossip`] and [`Transport::send_load`] only enqueue. The
-//! task of each peer (`peer.rs`) owns its connection; one unreachable peer slows nobody else.
+//! task of each peer (`peer`) owns its connection; one unreachable peer slows nobody else.
 
 mod alarm;
 mod credentials;
