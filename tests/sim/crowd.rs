@@ -9,7 +9,7 @@ use crate::probe::{LIMIT, SECOND, count, death_seen, joined, quantile, setting, 
 /// Sizes for every day; `SIM_STORM=50`, `SIM_OVERSIZE=64` and `SIM_GROWTH=64` are the whole rows, for
 /// an optimised build.
 const STORM: u64 = 20;
-const OVERSIZE: u64 = 6;
+const OVERSIZE: u64 = 3;
 const GROWTH: u64 = 8;
 const WORKERS: u16 = 1000;
 /// Planes of `gossip_bytes_total`.
