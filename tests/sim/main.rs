@@ -19,6 +19,7 @@ mod invariants;
 mod ledger;
 mod network;
 mod partitions;
+mod pauses;
 mod plan;
 mod probe;
 mod scenarios;

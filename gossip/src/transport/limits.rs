@@ -40,8 +40,8 @@ pub(super) fn pause(silent: Duration, draw: f64) -> Duration {
 }
 
 /// A connection without a packet for this long is over.
-const IDLE: Duration = Duration::from_secs(5);
-const KEEP_ALIVE: Duration = Duration::from_secs(1);
+pub(super) const IDLE: Duration = Duration::from_secs(5);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// Assumed before the first measurement; the library's 333 ms make a lost first packet expensive.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
 const PAUSE_MIN: Duration = Duration::from_millis(100);

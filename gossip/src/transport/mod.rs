@@ -26,6 +26,7 @@ mod network;
 mod peer;
 mod reminders;
 mod seeds;
+mod slept;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -165,6 +166,7 @@ impl Transport {
             .tracker
             .spawn(inbound::accept(shared.clone(), planes.clone()));
         self.spawn(reminders::remind(shared.clone()));
+        self.spawn(slept::give_up_links(shared.clone()));
         for seed in seeds {
             shared
                 .tracker
