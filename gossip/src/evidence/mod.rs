@@ -22,8 +22,6 @@ mod outbox;
 mod roster;
 mod sequence;
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;
 mod told;
 
