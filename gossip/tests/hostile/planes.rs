@@ -189,12 +189,9 @@ async fn floods_of_well_formed_messages_end_in_a_ban() {
         let rogue = scene.rogue(&format!("flood-{number}"));
         let mut line = rogue.dial(victim.address()).await;
         let (memory, begun) = (resident_kib(), Instant::now());
-        // Long frames may be within their bytes a second on a slow machine.
-        let must_end = *kind != "evidence";
-        let limit = if must_end { 3 * LIMIT } else { LIMIT / 5 };
         let mut sent = 0u64;
         // Without waiting for each: as fast as it goes.
-        while !line.is_over() && begun.elapsed() < limit {
+        while !line.is_over() && begun.elapsed() < LIMIT {
             sent += 1;
             let bytes = line.frame(&message(sent));
             if *kind == "load" {
@@ -207,12 +204,14 @@ async fn floods_of_well_formed_messages_end_in_a_ban() {
             let _ = stream.write_all(&bytes).await;
             let _ = stream.finish();
         }
-        assert!(!must_end || line.is_banned().await, "{kind}");
+        // What a slow machine can send may be within the limits.
+        let allowed = 3000.0 + 600.0 * begun.elapsed().as_secs_f64();
+        let is_cut = line.is_over() && line.is_banned().await;
+        assert!(is_cut || (sent as f64) < allowed, "{kind}: {sent} sent");
         let grown = resident_kib() - memory;
         println!(
-            "{kind}: {sent} sent in {:?}, cut off: {}; memory {grown:+} KiB",
-            begun.elapsed(),
-            line.is_over()
+            "{kind}: {sent} sent in {:?}, cut off: {is_cut}; memory {grown:+} KiB",
+            begun.elapsed()
         );
         assert!(grown < 64 << 10, "{kind}: {grown} KiB");
         drop(line);
@@ -264,7 +263,13 @@ async fn floods_of_questions_are_bounded() {
             begun.elapsed(),
             resident_kib() - memory
         );
-        assert!(!is_cut || line.is_banned().await, "{kind}");
+        // What a slow machine can ask may be within the limits.
+        let allowed = 100.0 + 200.0 * begun.elapsed().as_secs_f64();
+        let is_banned = line.is_over() && line.is_banned().await;
+        assert!(
+            !is_cut || is_banned || f64::from(asked) < allowed,
+            "{kind}: {asked} asked"
+        );
         drop(line);
         scene.unharmed(kind).await;
     }

@@ -117,6 +117,19 @@ impl Rogue {
         }
     }
 
+    /// Whether it is refused because of a ban; tried again while a busy machine lets no handshake end.
+    pub(crate) async fn is_locked_out(&self, to: SocketAddr) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < LIMIT {
+            match self.greet(to, &self.id).await {
+                Ok(_) => return false,
+                Err(error) if is_ban(&error) => return true,
+                Err(_) => sleep(Duration::from_millis(50)).await,
+            }
+        }
+        false
+    }
+
     /// Connects and says HELLO under any name.
     pub(crate) async fn greet(&self, to: SocketAddr, name: &str) -> Result<Line, ConnectionError> {
         let connection = self.connect(to).await?;
