@@ -249,7 +249,8 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
         misled: Quiet::default(),
     };
     let connections = shutdown.connections().clone();
-    tasks.spawn(listener::run(listeners.data, Arc::new(front), connections));
+    let accepting = listener::run(listeners.data, Arc::new(front), connections);
+    shutdown.accepting().spawn(accepting);
 
     let admin = Arc::new(Admin {
         replica,

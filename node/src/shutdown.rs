@@ -199,6 +199,7 @@ pub struct Shutdown {
     stage: watch::Sender<Stage>,
     caught_up: Arc<AtomicBool>,
     is_cutting: Arc<AtomicBool>,
+    accepting: TaskTracker,
     connections: TaskTracker,
     background: TaskTracker,
 }
@@ -217,6 +218,7 @@ impl Shutdown {
             stage: watch::Sender::new(Stage::Serving),
             caught_up: Arc::default(),
             is_cutting: Arc::default(),
+            accepting: TaskTracker::new(),
             connections: TaskTracker::new(),
             background: TaskTracker::new(),
         }
@@ -236,6 +238,13 @@ impl Shutdown {
     #[must_use]
     pub fn caught_up(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.caught_up)
+    }
+
+    /// For the task that accepts clients' connections, and ends soon after [`Phase::draining`]: until then there may be
+    /// another connection.
+    #[must_use]
+    pub fn accepting(&self) -> &TaskTracker {
+        &self.accepting
     }
 
     /// For the tasks of clients' connections, which are drained.
@@ -288,6 +297,8 @@ impl Shutdown {
         let drained = async {
             tokio::time::sleep(limits.settle).await;
             self.stage.send_replace(Stage::Draining);
+            self.accepting.close();
+            self.accepting.wait().await;
             self.connections.close();
             info!(connections = self.connections.len(), limit = ?limits.drain, "draining");
             timeout(limits.drain, self.connections.wait()).await

@@ -93,7 +93,7 @@ pub struct Front {
     pub misled: Quiet,
 }
 
-/// Accepts until the replica stops accepting.
+/// Accepts until the replica stops accepting, and what waits in the queue then.
 pub async fn run(listener: TcpListener, front: Arc<Front>, tracker: TaskTracker) {
     let most = descriptors::connections_for(front.limits.connections);
     let connections = Arc::new(Semaphore::new(most as usize));
@@ -299,6 +299,9 @@ where
         .serve_connection(TokioIo::new(guarded), service);
     let mut connection = pin!(connection);
     tokio::select! {
+        // In this order: told to end, hyper closes a connection of which it has read nothing, or that is idle, although
+        // a request may be waiting in its socket.
+        biased;
         result = connection.as_mut() => return result,
         () = front.phase.draining() => connection.as_mut().graceful_shutdown(),
     }
