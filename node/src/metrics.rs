@@ -648,4 +648,26 @@ mod tests {
         metrics.forget_worker(&worker);
         assert!(!metrics.encode().contains("http://w:1"));
     }
+
+    /// The guide must not tell anybody to look at, or alarm on, what is not there.
+    #[test]
+    fn the_operations_guide_names_metrics_that_exist() {
+        let readme = include_str!("../README.md");
+        let gossip = include_str!("../../gossip/src/metrics.rs");
+        let guide = include_str!("../OPERATIONS.md");
+        let (_, alarms) = guide.split_once("## Alarms").expect("it has alarms");
+        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+        let names = alarms.split(|c: char| !is_name(c));
+        let names = names.filter_map(|word| word.strip_prefix("grapevine_"));
+        let mut checked = 0;
+        for name in names {
+            let known = match name.strip_prefix("gossip_") {
+                Some(name) => gossip.contains(&format!("\"{}\"", name.trim_end_matches("_total"))),
+                None => readme.contains(&format!("`grapevine_{name}`")),
+            };
+            assert!(known, "grapevine_{name}");
+            checked += 1;
+        }
+        assert!(checked > 20, "{checked} names");
+    }
 }
