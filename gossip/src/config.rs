@@ -255,7 +255,7 @@ pub(crate) const ROUND: Duration = Duration::from_millis(200);
 pub(crate) const SYNC_EVERY: Duration = Duration::from_secs(5);
 /// How long a change waits for the first peer to confirm it.
 pub(crate) const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
-/// A replica that met no peer for this long is ready alone.
+/// A replica that met no peer for this long is ready alone, unless it has seeds and knows no worker.
 pub(crate) const ALONE_AFTER: Duration = Duration::from_secs(2);
 /// A replica to which no peer gives its registry for this long is ready with what it has.
 pub(crate) const SNAPSHOT_WITHIN: Duration = Duration::from_secs(10);

@@ -187,9 +187,13 @@ fn a_chain_of_seeds_becomes_a_mesh() {
 fn a_late_seed_is_found() {
     let mut cluster = Cluster::start(3, 8, &["r0"]);
     cluster.kill(0);
-    cluster.until("serving alone", LIMIT, |cluster| {
+    let taken = cluster.until("serving alone", LIMIT, |cluster| {
         cluster.running().len() == 2 && cluster.is_ready(1) && cluster.is_ready(2)
     });
+    assert!(
+        taken > 5 * SECOND,
+        "{taken:?}: ready without a worker while there are seeds to ask"
+    );
     cluster.run(20 * SECOND);
     assert_eq!((cluster.live(1), cluster.live(2)), (1, 1));
     cluster.restart(0);

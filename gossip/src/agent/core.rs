@@ -55,6 +55,8 @@ pub(super) struct Core {
 pub(super) struct Net {
     pub(super) transport: Transport,
     pub(super) membership: Membership,
+    /// Whether there is anybody to ask for the cluster.
+    pub(super) has_seeds: bool,
 }
 
 /// What the mutex protects.

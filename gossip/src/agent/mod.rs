@@ -120,6 +120,7 @@ impl Agent {
         let net = Net {
             transport: transport.clone(),
             membership,
+            has_seeds: !config.seeds.is_empty(),
         };
         let core = Arc::new(Core::new(
             replica,

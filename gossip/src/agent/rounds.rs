@@ -55,7 +55,7 @@ fn round(core: &Arc<Core>, net: &Net, seen: Vec<Sighting>, is_alive: bool, slow:
     core.metrics.peers_linked.set(linked.len() as i64);
     core.metrics.isolated.set(i64::from(live.is_empty()));
 
-    let own_digest = {
+    let (own_digest, knows_nobody) = {
         let mut state = core.state();
         state.plane.set_live(1 + live.len() as u32);
         let generation = net.transport.generation();
@@ -75,11 +75,14 @@ fn round(core: &Arc<Core>, net: &Net, seen: Vec<Sighting>, is_alive: bool, slow:
             }
             greet_silent(net, &linked, &live, &state.others);
         }
-        state.registry.digest().to_string()
+        let digest = state.registry.digest();
+        (digest.to_string(), digest.count == 0)
     };
 
     let waited = core.started.elapsed();
-    let is_alone = linked.is_empty() && waited >= ALONE_AFTER;
+    // Without a single worker nothing can be served: whoever has seeds to ask had better be late.
+    let waits_on = knows_nobody && net.has_seeds;
+    let is_alone = linked.is_empty() && waited >= ALONE_AFTER && !waits_on;
     if !*core.synced.borrow() && (is_alone || waited >= SNAPSHOT_WITHIN) {
         core.synced.send_replace(true);
     }
