@@ -2,7 +2,7 @@
 //!
 //! Simulated seconds: the test asks what holds, not how fast. A failure names its seed.
 
-#[path = "../../tests/sim/network.rs"]
+#[path = "common/network.rs"]
 mod network;
 
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //!
 //! Simulated seconds: the test asks what holds, not how fast.
 
-#[path = "../../tests/sim/network.rs"]
+#[path = "common/network.rs"]
 mod network;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -163,17 +163,16 @@ impl Cost {
         let before = read(cluster);
         cluster.run(seconds * SECOND);
         let after = read(cluster);
-        let rate = |(plane, (before, after)): (&'static str, ((u64, u64), (u64, u64)))| {
+        let rate = |at: usize| {
             let seconds = u64::from(seconds);
             (
-                plane,
-                (after.0 - before.0) / seconds,
-                (after.1 - before.1) / seconds,
+                PLANES[at],
+                (after[at].0 - before[at].0) / seconds,
+                (after[at].1 - before[at].1) / seconds,
             )
         };
-        let both = before.into_iter().zip(after);
         Self {
-            planes: PLANES.into_iter().zip(both).map(rate).collect(),
+            planes: (0..PLANES.len()).map(rate).collect(),
         }
     }
 

@@ -32,6 +32,8 @@ use crate::network::SimNetwork;
 const START_MS: u64 = 1_760_000_000_000;
 /// Datagrams that wait in a receive buffer: some 200 KiB of what gossip sends.
 const RECEIVE_BUFFER: usize = 512;
+/// Datagrams of one tick that wait to be sent; more are lost.
+const SEND_BUFFER: usize = 4096;
 const DATAGRAM_MAX: usize = 65_536;
 
 /// The wall clock of one host: virtual time and a skew. It outlives the host's processes.
@@ -65,7 +67,7 @@ type Datagram = (SocketAddr, Vec<u8>);
 
 /// The network's side of a process's socket.
 pub(crate) struct NetEnd {
-    sent: mpsc::UnboundedReceiver<Datagram>,
+    sent: mpsc::Receiver<Datagram>,
     arrived: mpsc::Sender<Datagram>,
 }
 
@@ -93,7 +95,7 @@ impl Process {
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        let (outgoing, sent) = mpsc::unbounded_channel();
+        let (outgoing, sent) = mpsc::channel(SEND_BUFFER);
         let (arrived, incoming) = mpsc::channel(RECEIVE_BUFFER);
         *lock(plug) = Some(NetEnd { sent, arrived });
         let socket = Arc::new(HostSocket {
@@ -223,7 +225,7 @@ impl Network for HostNetwork {
 }
 
 struct HostSocket {
-    outgoing: mpsc::UnboundedSender<Datagram>,
+    outgoing: mpsc::Sender<Datagram>,
     incoming: Mutex<mpsc::Receiver<Datagram>>,
 }
 
@@ -240,7 +242,7 @@ impl AsyncUdpSocket for HostSocket {
 
     fn try_send(&self, transmit: &Transmit) -> io::Result<()> {
         let datagram = (transmit.destination, transmit.contents.to_vec());
-        let _ = self.outgoing.send(datagram);
+        let _ = self.outgoing.try_send(datagram);
         Ok(())
     }
 

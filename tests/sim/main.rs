@@ -25,4 +25,5 @@ mod probe;
 mod scenarios;
 mod schedules;
 mod seeds;
+mod socket;
 mod weather;

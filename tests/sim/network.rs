@@ -1,21 +1,17 @@
-//! turmoil's UDP under QUIC, and the weather on the way: loss, delay, reordering, duplicates, damage.
+//! The weather on the way: loss, delay, reordering, duplicates, damage.
 //!
 //! Cuts, kills and restarts are turmoil's own. Each packet draws its fate by itself when it is sent.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quinn::udp::{RecvMeta, Transmit};
-use quinn::{AsyncUdpSocket, UdpPoller};
+use quinn::AsyncUdpSocket;
 use turmoil::net::UdpSocket;
 
-use crate::chance;
+use crate::{chance, socket};
 
 /// What happens to packets in one direction of a link, beside turmoil's 1 to 5 ms. Shares are 0 to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -126,101 +122,20 @@ pub(crate) struct SimNetwork {
 
 impl SimNetwork {
     pub(crate) async fn bind(&self, address: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        let socket = Arc::new(UdpSocket::bind(address).await?);
-        Ok(Arc::new(SimSocket {
-            socket,
-            readable: Mutex::new(None),
-            host: self.host.clone(),
-            weather: self.weather.clone(),
-        }))
-    }
-}
-
-type Readable = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
-
-struct SimSocket {
-    socket: Arc<UdpSocket>,
-    readable: Mutex<Option<Readable>>,
-    host: String,
-    weather: Weather,
-}
-
-impl std::fmt::Debug for SimSocket {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.socket.fmt(f)
-    }
-}
-
-impl AsyncUdpSocket for SimSocket {
-    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        Box::pin(AlwaysWritable)
-    }
-
-    fn try_send(&self, transmit: &Transmit) -> io::Result<()> {
-        let to = transmit.destination;
-        for (time, packet) in self.weather.fate(&self.host, to.ip(), transmit.contents) {
-            // To a host that does not exist: lost, as on a real network.
-            if time.is_zero() {
-                let _ = self.socket.try_send_to(&packet, to);
-                continue;
-            }
-            let socket = self.socket.clone();
-            tokio::spawn(async move {
-                tokio::time::sleep(time).await;
-                let _ = socket.try_send_to(&packet, to);
-            });
-        }
-        Ok(())
-    }
-
-    fn poll_recv(
-        &self,
-        cx: &mut Context,
-        buffers: &mut [IoSliceMut<'_>],
-        meta: &mut [RecvMeta],
-    ) -> Poll<io::Result<usize>> {
-        let mut readable = self.readable.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(waiting) = readable.as_mut() {
-                match waiting.as_mut().poll(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    // It holds the socket's lock until it is dropped.
-                    Poll::Ready(result) => {
-                        *readable = None;
-                        result?;
-                    }
+        let Self { host, weather } = self.clone();
+        let send = move |socket: &Arc<UdpSocket>, packet: &[u8], to: SocketAddr| {
+            for (time, packet) in weather.fate(&host, to.ip(), packet) {
+                if time.is_zero() {
+                    socket::send_now(socket, &packet, to);
+                    continue;
                 }
+                let socket = socket.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(time).await;
+                    socket::send_now(&socket, &packet, to);
+                });
             }
-            match self.socket.try_recv_from(&mut buffers[0]) {
-                Ok((length, from)) => {
-                    meta[0] = RecvMeta {
-                        addr: from,
-                        len: length,
-                        stride: length,
-                        ecn: None,
-                        dst_ip: None,
-                    };
-                    return Poll::Ready(Ok(1));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let socket = self.socket.clone();
-                    *readable = Some(Box::pin(async move { socket.readable().await }));
-                }
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
-    }
-}
-
-#[derive(Debug)]
-struct AlwaysWritable;
-
-impl UdpPoller for AlwaysWritable {
-    fn poll_writable(self: Pin<&mut Self>, _: &mut Context) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+        };
+        socket::bind(address, Box::new(send)).await
     }
 }

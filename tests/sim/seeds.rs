@@ -60,6 +60,10 @@ fn random_schedules_end_in_agreement() {
     let jobs = number("SIM_JOBS").unwrap_or(cores);
     let next = AtomicU64::new(first);
     let (results, failed) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "real time, for a person who waits"
+    )]
     let start = Instant::now();
     let work = || {
         loop {

@@ -106,7 +106,7 @@ impl Scene {
             digests
                 .windows(2)
                 .all(|pair| pair[0] == pair[1])
-                .then(|| digests[0].clone())
+                .then(|| digests[0])
         })
         .await;
     }
