@@ -6,6 +6,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use super::run::End;
 use crate::metrics::{EventLabels, ResultLabels};
 
 /// Handles, registered with the router's other metrics.
@@ -36,6 +37,10 @@ impl WarmupMetrics {
             prompts_kept_bytes: Gauge::default(),
             prompt_events: Family::default(),
         };
+        // All of them from the start, so that the first of each is seen as a rise.
+        for result in End::ALL.map(End::as_str) {
+            let _zero = metrics.ended.get_or_create(&ResultLabels { result });
+        }
         registry.register(
             "warm_ups",
             "Warm-ups of joining workers by this replica, by result",

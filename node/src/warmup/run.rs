@@ -37,7 +37,7 @@ const HELD_BYTES: usize = 64 * 1024;
 
 /// How a warm-up ended, as metric label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     /// Everything that was planned was sent; the worker is active.
     Complete,
     /// Nothing will move to it that is kept here; the worker is active.
@@ -51,7 +51,15 @@ enum End {
 }
 
 impl End {
-    fn as_str(self) -> &'static str {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Complete,
+        Self::Nothing,
+        Self::OutOfTime,
+        Self::Unhealthy,
+        Self::Cancelled,
+    ];
+
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Complete => "complete",
             Self::Nothing => "nothing",
