@@ -7,6 +7,7 @@ mod certificates;
 mod chaos;
 mod convergence;
 mod hearsay;
+mod hostile;
 mod hot_prompt;
 mod hot_share;
 mod reload;

@@ -142,14 +142,19 @@ pub struct Cluster {
 impl Cluster {
     /// Starts one more replica with certificates of this cluster's authority; it need not be ready yet.
     pub async fn join(&mut self, name: &str, seeds: Vec<String>) -> &mut Replica {
+        let identity = self.issue(name).await;
+        self.join_as(name, identity, seeds).await
+    }
+
+    /// Makes certificates of this cluster's authority.
+    pub async fn issue(&self, name: &str) -> Identity {
         ca(&["issue", name], &self.authority).await;
-        let identity = Identity {
+        Identity {
             ca: self.authority.join("ca.pem"),
             cert: self.authority.join(format!("{name}.pem")),
             key: self.authority.join(format!("{name}.key")),
             cluster: "grapevine".to_owned(),
-        };
-        self.join_as(name, identity, seeds).await
+        }
     }
 
     /// The same with any certificates.
