@@ -102,16 +102,11 @@ fn one_other_ring_is_one_too_many() {
     assert!(!one_ring(&apart).held && !agreement(&apart).held);
     let later = [sample(0, &["a", "a"], 0.0), sample(1, &["b", "b"], 0.0)];
     assert!(!one_ring(&later).held);
-    let mut alone = sample(1, &["a", "none"], 0.0);
-    let seen = alone.replicas[1].seen.as_mut().expect("it is up");
-    (seen.workers, seen.isolated) = (0, true);
-    assert!(one_ring(&[alone.clone()]).held);
-    let seen = alone.replicas[1].seen.as_mut().expect("it is up");
-    seen.isolated = false;
-    assert!(
-        !one_ring(&[alone]).held,
-        "it has peers and lost its workers"
-    );
+    let mut starting = sample(1, &["a", "none"], 0.0);
+    assert!(!one_ring(&[starting.clone()]).held, "ready without workers");
+    let seen = starting.replicas[1].seen.as_mut().expect("it is up");
+    seen.ready = false;
+    assert!(one_ring(&[starting]).held, "still learning");
     assert!(!one_ring(&[]).held && !agreement(&[]).held, "nothing seen");
 }
 

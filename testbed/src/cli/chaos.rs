@@ -147,6 +147,14 @@ impl ChaosArgs {
     }
 }
 
+/// Milliseconds since the epoch.
+fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |time| {
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    })
+}
+
 fn usage(error: &anyhow::Error) -> ExitCode {
     eprintln!("error: {error:#}");
     ExitCode::from(2)
@@ -267,6 +275,12 @@ impl Options {
             rate: self.rate,
             // So many that caches of every kind overflow in a soak.
             groups: if is_soak { 100_000 } else { 40 },
+            // Containers keep their caches from one run to the next, where the same prompts would be found.
+            prompts_seed: if self.compose {
+                self.seed.wrapping_add(now_ms())
+            } else {
+                self.seed
+            },
             look_every: Duration::from_millis(if is_soak { 2_000 } else { 500 }),
             tell_every: Duration::from_secs(if is_soak { 60 } else { 10 }),
             longest: goes_on.then_some(duration),

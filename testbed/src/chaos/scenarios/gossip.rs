@@ -106,7 +106,7 @@ fn partition(shape: &Shape) -> Vec<Step> {
         what: Sight::Apart,
         within: Duration::from_secs(20),
     }));
-    steps.push(Step::Wait(shape.seconds(30.0)));
+    steps.push(Step::Wait(shape.seconds(60.0)));
     steps.push(Step::Do(Fault::Heal));
     steps.push(agreed(shape.workers));
     steps.extend(phase("after", shape.seconds(12.0)));

@@ -34,7 +34,7 @@ pub(super) const ALL: &[Scenario] = &[
         title: "Every replica is restarted by SIGTERM, one after the other, under load",
         holds: "no request fails and no stream is cut; caches lose nothing",
         terms: Terms {
-            hit_dip_max: Some(10),
+            hit_dip_max: Some(1),
             ..Terms::STEADY
         },
         replicas_min: 2,

@@ -1,0 +1,285 @@
+//! One run: the steps of a scenario, one after the other, under load and under watch.
+
+mod plan;
+mod sight;
+mod steps;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::excuse::Excuse;
+use super::fleet::{Fault, Fleet, Node};
+use super::logs;
+use super::observe::{MarkId, Observer};
+use super::placement::{self, Placements};
+use super::promise::{self, promise};
+use super::record::{FAILURES_MAX, Origin, Promise, Record, Sample};
+use super::scenario::{Expectation, Scenario, Sight};
+use super::traffic::{Traffic, TrafficReport};
+use crate::client::Ask;
+pub(crate) use plan::RunPlan;
+use sight::short;
+
+/// After the load has ended, limit for nothing to be in flight.
+const QUIET_WITHIN: Duration = Duration::from_secs(20);
+/// After all is repaired, limit for replicas to agree on the ring and to send prompts where they went before.
+const SETTLED_WITHIN: Duration = Duration::from_secs(60);
+/// A quick run has so few requests that a few of them weigh so many points of the hit rate.
+const DIP_OF_FEW: u32 = 2;
+/// Prompts that are asked about before and after, and by each look of the observer.
+const PLACEMENTS: u64 = 60;
+const OBSERVED: u64 = 10;
+/// Seeds that no load uses.
+const PLACEMENT_SEED: u64 = 900_001;
+const OBSERVER_SEED: u64 = 900_002;
+/// Between two tries while waiting.
+const TRY_EVERY: Duration = Duration::from_millis(200);
+
+struct Run<'a> {
+    plan: &'a RunPlan,
+    fleet: &'a mut Fleet,
+    observer: &'a Observer,
+    origin: Origin,
+    /// What is broken now.
+    broken: Vec<(Fault, MarkId)>,
+    excuses: Vec<Excuse>,
+    promises: Vec<Promise>,
+    /// Expectations by their texts.
+    met: BTreeMap<String, Met>,
+    phase: Option<MarkId>,
+    /// Workers that are registered.
+    workers: BTreeSet<usize>,
+    rushes: Vec<TrafficReport>,
+    /// When the first fault was done, and when the latest step was.
+    first_ms: Option<u64>,
+    last_ms: u64,
+}
+
+/// An expectation, as often as it came up.
+#[derive(Debug, Default)]
+struct Met {
+    times: u32,
+    slowest: Duration,
+    /// What was seen instead, the first time.
+    missed: Option<String>,
+}
+
+impl Met {
+    fn promise(self, text: String) -> Promise {
+        let slowest = self.slowest.as_secs_f64();
+        let seen = match (&self.missed, self.times) {
+            (Some(instead), _) => format!("not in time; {instead}"),
+            (None, 1) => format!("after {slowest:.1} s"),
+            (None, times) => format!("{times} times, the slowest after {slowest:.1} s"),
+        };
+        promise(text, self.missed.is_none(), seen)
+    }
+}
+
+/// Runs a scenario on a cluster that is well, and judges. `stop` ends it early, with everything repaired and a
+/// verdict on what was seen until then.
+///
+/// # Errors
+/// When the cluster cannot be asked at all; whatever goes wrong under way is a broken promise.
+pub(crate) async fn run(
+    scenario: &Scenario,
+    plan: &RunPlan,
+    fleet: &mut Fleet,
+    stop: &CancellationToken,
+) -> anyhow::Result<Record> {
+    let seats = fleet.seats();
+    let samples = placement::samples(PLACEMENT_SEED, PLACEMENTS);
+    let before = same_placements(fleet, &samples).await;
+    let before = before.context("the replicas do not agree before anything was done")?;
+    if scenario.terms.hit_dip_max.is_some() {
+        let warmed = plan.warm(fleet.front()).await;
+        warmed.context("the caches cannot be warmed")?;
+    }
+    let observed = placement::samples(OBSERVER_SEED, OBSERVED);
+    let origin = Origin::now();
+    let observer = Observer::start(seats, plan.look_every, observed, origin);
+    let traffic = Traffic::start(fleet.front(), plan.traffic(), origin);
+    let initial: BTreeSet<usize> = (1..=plan.shape.workers).collect();
+    let mut run = Run {
+        plan,
+        fleet,
+        observer: &observer,
+        origin,
+        broken: Vec::new(),
+        excuses: Vec::new(),
+        promises: Vec::new(),
+        met: BTreeMap::new(),
+        phase: None,
+        workers: initial.clone(),
+        rushes: Vec::new(),
+        first_ms: None,
+        last_ms: 0,
+    };
+    let steps = (scenario.steps)(&plan.shape);
+    let mut notes = run.steps(&steps, &traffic, stop).await;
+    run.settle().await;
+    let mut reports = vec![traffic.stop().await?];
+    run.quiet().await;
+    let after = run.placements_again(&samples, &before, &initial).await;
+    run.promises.push(after);
+    let Run {
+        mut promises,
+        met,
+        excuses,
+        rushes,
+        first_ms,
+        last_ms,
+        ..
+    } = run;
+    reports.extend(rushes);
+    let ended_ms = origin.elapsed_ms();
+    let seen = observer.finish();
+    notes.extend(seen.notes);
+
+    let terms = &scenario.terms;
+    let (mut judged, mut steady) = (Vec::new(), None);
+    for report in reports {
+        judged.push(promise::requests(&report, &excuses, terms));
+        judged.push(promise::streams(&report, &excuses));
+        if steady.is_none() {
+            steady = Some(report);
+        } else {
+            let totals = &report.totals;
+            notes.push(format!(
+                "{} requests of a rush, {} succeeded",
+                totals.requests, totals.succeeded
+            ));
+        }
+    }
+    let steady = steady.expect("the first report is of the steady load");
+    if terms.ring_stays {
+        judged.push(promise::one_ring(&seen.samples));
+    }
+    if terms.agreement_stays {
+        judged.push(promise::agreement(&seen.samples));
+    }
+    if let (Some(dip_max), Some(from)) = (terms.hit_dip_max, first_ms) {
+        let few = if plan.shape.quick { DIP_OF_FEW } else { 0 };
+        let dip_max = dip_max + few;
+        judged.push(promise::hit_dip(&steady.windows, from, last_ms, dip_max));
+    }
+    if terms.flat {
+        judged.extend(promise::flat(&seen.samples));
+    }
+    let files = fleet.logs().await?;
+    judged.push(read_logs(files, terms.errors).await?);
+    judged.extend(met.into_iter().map(|(text, met)| met.promise(text)));
+    judged.append(&mut promises);
+    let failures = steady.failures.into_iter().take(FAILURES_MAX).collect();
+    Ok(Record {
+        scenario: scenario.name.to_owned(),
+        title: scenario.title.to_owned(),
+        place: plan.place,
+        seed: Some(plan.shape.seed),
+        began: origin.wall(),
+        duration_ms: ended_ms,
+        promises: judged,
+        marks: seen.marks,
+        samples: seen.samples,
+        windows: steady.windows,
+        failures,
+        totals: steady.totals,
+        shed: steady.shed,
+        notes,
+    })
+}
+
+async fn read_logs(
+    files: Vec<(String, PathBuf)>,
+    expected: &'static [&'static str],
+) -> anyhow::Result<Promise> {
+    let loud = tokio::task::spawn_blocking(move || logs::loud(&files, expected)).await?;
+    Ok(promise::quiet_logs(&loud?))
+}
+
+/// Where all replicas would send the samples, once they say the same.
+async fn same_placements(fleet: &Fleet, samples: &[Ask]) -> anyhow::Result<Placements> {
+    let seats = fleet.seats();
+    let start = Instant::now();
+    loop {
+        let now = seats.borrow().clone();
+        match placement::placements(&now, samples).await {
+            Err(error) if start.elapsed() > SETTLED_WITHIN => return Err(error),
+            Err(_) => sleep(TRY_EVERY).await,
+            same => return same,
+        }
+    }
+}
+
+impl Run<'_> {
+    /// All replicas agree once everything is repaired.
+    async fn settle(&mut self) {
+        let what = Sight::Agreed {
+            workers: self.workers.len(),
+        };
+        let within = SETTLED_WITHIN;
+        self.expect(&Expectation { what, within }).await;
+    }
+
+    async fn quiet(&mut self) {
+        let idle = |sample: &Sample| {
+            let mut seen = sample.replicas.iter().filter_map(|r| r.seen.as_ref());
+            seen.all(|seen| seen.in_flight == 0)
+        };
+        let quiet = self.observer.until(QUIET_WITHIN, idle).await;
+        let seen = match (&quiet, self.observer.latest()) {
+            (None, Some(sample)) => short(&sample),
+            _ => "nothing".to_owned(),
+        };
+        self.promises.push(promise(
+            "nothing stays in flight when the load has ended",
+            quiet.is_some(),
+            seen,
+        ));
+    }
+
+    /// Same prefix, same worker as before, on all replicas; but for workers that came or left.
+    async fn placements_again(
+        &self,
+        samples: &[Ask],
+        before: &Placements,
+        initial: &BTreeSet<usize>,
+    ) -> Promise {
+        let names = |numbers: Vec<usize>| -> BTreeSet<String> {
+            let name = |number| self.fleet.name(Node::Worker(number));
+            numbers.into_iter().map(name).collect()
+        };
+        let left = names(initial.difference(&self.workers).copied().collect());
+        let came = names(self.workers.difference(initial).copied().collect());
+        let start = Instant::now();
+        let mut seen = String::new();
+        let again = async {
+            loop {
+                seen = match same_placements(self.fleet, samples).await {
+                    Err(error) => format!("{error:#}"),
+                    Ok(after) => {
+                        let wrong = placement::moved_wrongly(before, &after, &left, &came);
+                        if wrong == 0 {
+                            return;
+                        }
+                        format!("{wrong} of {} prompts moved", samples.len())
+                    }
+                };
+                sleep(TRY_EVERY).await;
+            }
+        };
+        let held = timeout(SETTLED_WITHIN, again).await.is_ok();
+        if held {
+            let took = start.elapsed().as_secs_f64();
+            seen = format!("all of {} prompts, after {took:.1} s", samples.len());
+        }
+        let text =
+            "once repaired, every replica sends the same prefix to the same worker as before";
+        promise(text, held, seen)
+    }
+}

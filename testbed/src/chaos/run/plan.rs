@@ -1,0 +1,117 @@
+//! How large a run is, and what it sends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use tokio_util::sync::CancellationToken;
+
+use crate::chaos::record::Place;
+use crate::chaos::scenario::{Rush, Shape};
+use crate::chaos::traffic::TrafficPlan;
+use crate::client::{Client, Target};
+use crate::load::{self, Arrivals, Plan, Prompts};
+use crate::processes::MODEL;
+
+/// Limit of one request: longer than anything stands still.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Requests in flight above which further ones are shed.
+const IN_FLIGHT_MAX: usize = 1_000;
+/// Short requests that warm the caches: of each prefix so many, by so many clients, within so long. Enough at a time
+/// that some prefixes also reach the workers that they go to when their own is busy.
+const WARM_REQUESTS: u64 = 8;
+const WARM_CLIENTS: usize = 16;
+const WARM_WITHIN: Duration = Duration::from_secs(120);
+
+/// What a run needs besides its scenario.
+#[derive(Debug, Clone)]
+pub(crate) struct RunPlan {
+    pub(crate) shape: Shape,
+    pub(crate) place: Place,
+    /// Requests per second.
+    pub(crate) rate: f64,
+    /// Different shared prefixes.
+    pub(crate) groups: u64,
+    /// Seed of the texts.
+    pub(crate) prompts_seed: u64,
+    /// Between two looks at the replicas.
+    pub(crate) look_every: Duration,
+    /// Between two lines about how it goes.
+    pub(crate) tell_every: Duration,
+    /// The run ends after this, in the middle of its steps if need be; everything is repaired then.
+    pub(crate) longest: Option<Duration>,
+}
+
+impl RunPlan {
+    pub(super) fn traffic(&self) -> TrafficPlan {
+        TrafficPlan {
+            arrivals: Arrivals::Open {
+                rate: self.rate,
+                in_flight_max: IN_FLIGHT_MAX,
+            },
+            prompts: Prompts {
+                seed: self.prompts_seed,
+                groups: self.groups,
+                shared_bytes: 4_000,
+                own_bytes: 400,
+                max_tokens: 80,
+                model: Some(MODEL.to_owned()),
+                ..Prompts::default()
+            },
+            timeout: REQUEST_TIMEOUT,
+            // A run ends when its steps do; a day is no limit.
+            longest: self.longest.unwrap_or(Duration::from_secs(3_600)) + Duration::from_secs(600),
+            seed: self.shape.seed,
+        }
+    }
+
+    pub(super) fn rush(&self, rush: Rush) -> TrafficPlan {
+        let steady = self.traffic();
+        TrafficPlan {
+            arrivals: Arrivals::Open {
+                rate: self.rate * rush.times,
+                in_flight_max: IN_FLIGHT_MAX,
+            },
+            prompts: Prompts {
+                seed: self.prompts_seed.wrapping_add(1),
+                groups: if rush.same_prefix { 1 } else { self.groups },
+                ..steady.prompts
+            },
+            longest: rush.time,
+            ..steady
+        }
+    }
+
+    /// Sends every shared prefix some times, so that whoever compares hit rates begins with warm caches.
+    ///
+    /// # Errors
+    /// When one of these requests fails: nobody has hurt the cluster yet.
+    pub(super) async fn warm(&self, front: Target) -> anyhow::Result<()> {
+        let steady = self.traffic();
+        let plan = Plan {
+            arrivals: Arrivals::Closed {
+                clients: WARM_CLIENTS,
+            },
+            requests: self.groups * WARM_REQUESTS,
+            duration: WARM_WITHIN,
+            timeout: steady.timeout,
+            prompts: Prompts {
+                // What comes after the shared part fills no block: the steady load asks it anew.
+                own_bytes: 8,
+                max_tokens: 1,
+                ..steady.prompts
+            },
+            explain: false,
+            seed: steady.seed,
+        };
+        let client = Arc::new(Client::one(front));
+        let warmed = load::run_until(client, plan, &CancellationToken::new(), |_, _| ()).await;
+        let (all, well) = (warmed.summary.requests, warmed.summary.succeeded);
+        ensure!(
+            all == well,
+            "{} of {all} requests failed before anything was done",
+            all - well
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! What is looked for in a sample of the replicas.
+
+use crate::chaos::record::{ReplicaSample, ReplicaState, Sample};
+use crate::chaos::scenario::Sight;
+
+impl Sight {
+    pub(super) fn is_seen(&self, sample: &Sample) -> bool {
+        // A paused or starting replica says nothing; a stopped one does not count.
+        let mut running = sample
+            .replicas
+            .iter()
+            .filter(|replica| replica.state != ReplicaState::Stopped);
+        match self {
+            Self::Agreed { workers } => {
+                let well = running.all(|replica| {
+                    let seen = replica.seen.as_ref();
+                    seen.is_some_and(|seen| seen.ready && seen.workers == *workers as u64)
+                });
+                well && sample.rings().len() == 1 && sample.registries().len() == 1
+            }
+            Self::Peers { replica, alive } => {
+                let nth = sample.replicas.get(replica - 1);
+                let seen = nth.and_then(|replica| replica.seen.as_ref());
+                seen.is_some_and(|seen| seen.live_peers == *alive)
+            }
+            Self::Apart => sample.rings().len() > 1,
+        }
+    }
+}
+
+impl std::fmt::Display for Sight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Agreed { workers } => {
+                write!(f, "all replicas hold the same ring of {workers} workers")
+            }
+            Self::Peers { replica, alive } => {
+                write!(f, "replica {replica} sees {alive} others alive")
+            }
+            Self::Apart => f.write_str("the cut bites: both sides hold different rings"),
+        }
+    }
+}
+
+/// What replicas say, in a line.
+pub(super) fn short(sample: &Sample) -> String {
+    let one = |replica: &ReplicaSample| match &replica.seen {
+        None => format!("{} {:?}", replica.name, replica.state),
+        Some(seen) => format!(
+            "{} {} ring {} of {} workers, {} peers, {} in flight",
+            replica.name,
+            if seen.ready { "ready" } else { "not ready" },
+            seen.ring,
+            seen.workers,
+            seen.live_peers,
+            seen.in_flight
+        ),
+    };
+    sample
+        .replicas
+        .iter()
+        .map(one)
+        .collect::<Vec<_>>()
+        .join("; ")
+}
