@@ -7,8 +7,10 @@
 
 mod control;
 mod docker;
+mod life;
 mod links;
 mod restore;
+mod seats;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -21,11 +23,12 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::fleet::{Fault, Link, Node, Reach, Seat, SeatState};
+use super::fleet::{Fault, Link, Node, Reach, Seat};
 use crate::client::Target;
 pub(crate) use docker::Testbed;
 use docker::{Container, ContainerState, Docker, docker, filter};
 use links::BadLink;
+use seats::{node, seat, service, target};
 
 /// Ports inside of the network, as in `docker-compose.yml`.
 const FRONT_PORT: u16 = 30080;
@@ -40,10 +43,6 @@ const WORKERS_MAX: usize = 8;
 /// What it starts without a profile: the first ones. These workers are in the replicas' configuration.
 const REPLICAS_CONFIGURED: usize = 3;
 pub(crate) const WORKERS_CONFIGURED: usize = 4;
-/// Microseconds over which docker counts processor time, and the least share of them.
-const CPU_PERIOD: f64 = 100_000.0;
-const CPU_QUOTA_MIN: f64 = 1_000.0;
-
 /// The containers of one compose project, and what was done to them.
 pub(crate) struct ComposeFleet {
     docker: Docker,
@@ -154,10 +153,9 @@ impl ComposeFleet {
                  there; run this with processes, without --compose"
             ),
             Fault::Starve { node, share } => {
-                let quota = (share * CPU_PERIOD).max(CPU_QUOTA_MIN);
-                self.limit_processor(node, &format!("{quota:.0}")).await?;
+                self.starve(node, share).await?;
             }
-            Fault::Feed(node) => self.limit_processor(node, "-1").await?,
+            Fault::Feed(node) => self.feed(node).await?,
         }
         self.refresh().await
     }
@@ -229,77 +227,6 @@ impl ComposeFleet {
     /// Undoes every fault: runs what ran at first, and nothing else, with the workers of the configuration.
     pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
         self.restore().await
-    }
-
-    /// SIGTERM; the seat is told when the container has ended.
-    async fn terminate(&mut self, node: Node) -> anyhow::Result<()> {
-        let id = self.container(node)?.id.clone();
-        docker(&["kill", "--signal", "TERM", &id]).await?;
-        let seats = Arc::clone(&self.seats);
-        let ended = tokio::spawn(async move {
-            if docker(&["wait", &id]).await.is_ok() {
-                seats.send_modify(|seats| {
-                    seats
-                        .iter_mut()
-                        .filter(|seat| seat.node == node)
-                        .for_each(end)
-                });
-            }
-        });
-        self.endings.insert(node, AbortOnDropHandle::new(ended));
-        Ok(())
-    }
-
-    /// Runs a container, made first if it is one of the profile, and waits until it answers. One that is on its way
-    /// to its end ends first.
-    async fn start(&mut self, node: Node) -> anyhow::Result<()> {
-        let name = service(node);
-        if let Some(ending) = self.endings.remove(&node) {
-            // Its own limit ends it at the latest.
-            ending.await.context("waiting does not panic")?;
-        }
-        self.refresh().await?;
-        match self.nodes.get(&node).cloned() {
-            None => self.docker.up(&name).await?,
-            Some(container) if container.state == ContainerState::Stopped => {
-                docker(&["start", &container.id]).await?;
-            }
-            Some(_) => return Ok(()),
-        }
-        self.refresh().await?;
-        let (port, path) = match node {
-            Node::Replica(_) => (ADMIN_PORT, "/healthz"),
-            Node::Worker(_) => (WORKER_PORT, "/health"),
-        };
-        let address = self.container(node)?.address;
-        let address =
-            address.with_context(|| format!("{name} ended at once: docker-compose logs {name}"))?;
-        control::answers(target(address, port), path)
-            .await
-            .with_context(|| format!("{name} does not answer: docker-compose logs {name}"))
-    }
-
-    async fn limit_processor(&self, node: Node, quota: &str) -> anyhow::Result<()> {
-        let id = &self.container(node)?.id;
-        let period = format!("{CPU_PERIOD:.0}");
-        let update = ["update", "--cpu-period", &period, "--cpu-quota", quota, id];
-        docker(&update).await.map(drop)
-    }
-
-    /// By libfaketime, which reads the file each second; monotonic time stays true.
-    async fn set_clock(&self, node: Node, ahead: i64) -> anyhow::Result<()> {
-        let container = self.container(node)?;
-        ensure!(
-            container.has_faketime,
-            "clocks need libfaketime in the image and its variable: apt-get install faketime, testbed/docker/build.sh \
-             --binary FILE, GRAPEVINE_PRELOAD=/lib/libfaketime.so.1 docker-compose up -d"
-        );
-        let pid = container
-            .pid
-            .with_context(|| format!("{} does not run", service(node)))?;
-        let file = clock_file(pid);
-        std::fs::write(&file, format!("{ahead:+}\n"))
-            .with_context(|| format!("cannot write {}; this needs root", file.display()))
     }
 
     async fn spoil(&mut self, link: BadLink) -> anyhow::Result<()> {
@@ -390,77 +317,11 @@ fn only_loss(link: &Link) -> anyhow::Result<f64> {
     Ok(loss)
 }
 
-fn clock_file(pid: u32) -> PathBuf {
-    Path::new("/proc")
-        .join(pid.to_string())
-        .join("root/etc/faketimerc")
-}
-
-fn service(node: Node) -> String {
-    match node {
-        Node::Replica(number) => format!("router-{number}"),
-        Node::Worker(number) => format!("worker-{number}"),
-    }
-}
-
-fn node(service: &str) -> Option<Node> {
-    let (kind, number) = service.split_once('-')?;
-    let number = number.parse().ok()?;
-    match kind {
-        "router" => Some(Node::Replica(number)),
-        "worker" => Some(Node::Worker(number)),
-        _ => None,
-    }
-}
-
-fn target(address: Ipv4Addr, port: u16) -> Target {
-    let url = format!("http://{address}:{port}");
-    url.parse().expect("an address and a port are a target")
-}
-
-fn seat(node: Node, container: &Container) -> Seat {
-    let at = |port| container.address.map(|address| target(address, port));
-    let (admin, token, http) = match node {
-        Node::Replica(_) => (at(ADMIN_PORT), Some(TOKEN.to_owned()), at(DATA_PORT)),
-        Node::Worker(_) => (None, None, at(WORKER_PORT)),
-    };
-    Seat {
-        node,
-        name: service(node),
-        state: match container.state {
-            ContainerState::Running => SeatState::Running,
-            ContainerState::Paused => SeatState::Paused,
-            ContainerState::Stopped => SeatState::Stopped,
-        },
-        admin,
-        token,
-        metrics: None,
-        http,
-        pid: container.pid,
-    }
-}
-
-/// Its container has ended.
-fn end(seat: &mut Seat) {
-    seat.state = SeatState::Stopped;
-    (seat.admin, seat.http, seat.pid) = (None, None, None);
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    #[test]
-    fn services_are_nodes_and_back() {
-        for one in [Node::Replica(1), Node::Replica(6), Node::Worker(12)] {
-            assert_eq!(node(&service(one)), Some(one));
-        }
-        for other in ["balancer", "router", "router-x", "prometheus-1"] {
-            assert_eq!(node(other), None, "{other}");
-        }
-    }
 
     #[test]
     fn what_a_packet_filter_cannot_do_is_refused() {

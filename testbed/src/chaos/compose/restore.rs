@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use anyhow::Context;
 
 use super::docker::{Container, ContainerState, docker, filter};
-use super::{ADMIN_PORT, ComposeFleet, WORKER_PORT, WORKERS_CONFIGURED};
-use super::{clock_file, control, service, target};
+use super::life::clock_file;
+use super::seats::{service, target};
+use super::{ADMIN_PORT, ComposeFleet, WORKER_PORT, WORKERS_CONFIGURED, control};
 use crate::chaos::fleet::Node;
 
 impl ComposeFleet {
