@@ -90,6 +90,15 @@ fi
 import "$root" "$image" 'ENV LD_LIBRARY_PATH=/lib' 'ENTRYPOINT ["/grapevine"]'
 
 # --- haproxy
+# Its Debian package, into $unpacked/packages. Its own libraries are among its direct dependencies; what those need
+# is part of any Debian. apt drops its rights for downloads and may not write here; that is only a warning.
+download() {
+  local packages
+  packages=$(apt-cache depends --important haproxy 2> "$work/apt.log" |
+    sed -n 's/^ *Depends: \(lib[^ <>]*\)$/\1/p') || return
+  (cd "$unpacked/packages" && apt-get download haproxy $packages 2> "$work/apt.log" > /dev/null)
+}
+
 if [ -z "${HAPROXY_IMAGE:-}" ]; then
   root=$work/haproxy
   unpacked=$work/debian
@@ -98,10 +107,8 @@ if [ -z "${HAPROXY_IMAGE:-}" ]; then
     command -v apt-get > /dev/null ||
       fail "haproxy is not here: install it, or name an image: HAPROXY_IMAGE=haproxy:lts"
     mkdir -p "$unpacked/packages"
-    # Its own libraries are among its direct dependencies; what those need is part of any Debian.
-    packages=$(apt-cache depends --important haproxy | sed -n 's/^ *Depends: \(lib[^ <>]*\)$/\1/p')
-    # apt drops its rights for downloads and may not write here; that is only a warning.
-    (cd "$unpacked/packages" && apt-get download haproxy $packages 2> "$work/apt.log" > /dev/null) ||
+    # A fresh machine has no lists of packages, or old ones.
+    download || { apt-get update > /dev/null 2>&1 && download; } ||
       fail "haproxy is not here and cannot be had: $(tail -1 "$work/apt.log")
   Try: apt-get update, or apt-get install haproxy, or name an image: HAPROXY_IMAGE=haproxy:lts"
     for package in "$unpacked"/packages/*.deb; do dpkg -x "$package" "$unpacked"; done
