@@ -155,7 +155,10 @@ pub(super) fn hit_dip(windows: &[Window], from_ms: u64, until_ms: u64, dip_max: 
     let before = rate(&|w| w.until_ms() <= from_ms);
     let during = rate(&|w| w.at_ms >= from_ms && w.until_ms() <= until_ms);
     promise(
-        format!("the hit rate falls by at most {dip_max} points"),
+        format!(
+            "the hit rate falls by at most {dip_max} point{}",
+            if dip_max == 1 { "" } else { "s" }
+        ),
         before - during <= f64::from(dip_max),
         format!("{before:.1} % before, {during:.1} % meanwhile"),
     )
