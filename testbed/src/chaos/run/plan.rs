@@ -115,3 +115,58 @@ impl RunPlan {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_worker::{Config, FakeWorker, Fault, Rule};
+    use crate::tally::share;
+
+    #[tokio::test]
+    async fn warm_caches_hold_what_is_shared_and_nothing_else() {
+        let config = Config {
+            speed: 1_000.0,
+            ..Config::default()
+        };
+        let worker = FakeWorker::start(config).await.expect("port 0");
+        let front: Target = worker.url().parse().expect("URL");
+        let plan = RunPlan {
+            shape: Shape {
+                replicas: 1,
+                workers: 1,
+                quick: true,
+                seed: 1,
+                duration: Duration::ZERO,
+            },
+            place: Place::Processes,
+            rate: 1.0,
+            groups: 5,
+            prompts_seed: 1,
+            look_every: Duration::ZERO,
+            tell_every: Duration::ZERO,
+            longest: None,
+        };
+        plan.warm(front.clone())
+            .await
+            .expect("a worker that is well");
+        let client = Client::one(front.clone());
+        let (mut cached, mut prompt) = (0, 0);
+        for number in 0..20 {
+            let ask = plan.traffic().prompts.ask(number);
+            let outcome = client.exchange(&ask, REQUEST_TIMEOUT).await;
+            let usage = outcome.usage.expect("it was asked for");
+            (cached, prompt) = (cached + usage.cached, prompt + usage.prompt);
+        }
+        let hits = share(cached, prompt);
+        assert!(
+            (0.8..0.95).contains(&hits),
+            "{hits}: 4,000 of 4,400 bytes are shared"
+        );
+
+        worker
+            .add_rule(Rule::next(1, Fault::status(500)))
+            .expect("room");
+        let failed = plan.warm(front).await.expect_err("one request fails");
+        assert!(failed.to_string().contains("1 of 40"), "{failed}");
+    }
+}
