@@ -365,6 +365,35 @@ fn a_newcomer_goes_on_where_its_snapshot_ends() {
     }
 }
 
+/// A cut outlives every memory of the plane: what was told meanwhile is pulled, or known as lost.
+#[test]
+fn what_was_told_in_a_cut_of_more_than_a_minute_is_pulled_or_lost() {
+    let (now, a, roster) = (start(), replica("a"), roster(&[("w", 1)]));
+    let back = now + Duration::from_secs(90);
+    let after_cut = |generation, first, next| {
+        let mut inbox = Inbox::new(&EvidenceConfig::default());
+        inbox.batch(&a, GENERATION, batch(2), &roster, now);
+        (1..90).for_each(|at| drop(inbox.tick(now + Duration::from_secs(at))));
+        assert!(inbox.heads().is_empty(), "it is forgotten");
+        let outcome = inbox.mark(&a, generation, Mark { first, next }, back);
+        let pull = inbox.pulls(back + Duration::from_secs(1)).pop();
+        (
+            outcome.lost,
+            links(&outcome.heard).1,
+            pull.map(|pull| pull.gaps),
+        )
+    };
+    let gap = |start, end| Some(vec![Gap { start, end }]);
+    assert_eq!(after_cut(GENERATION, 0, 8), (0, 0, gap(3, 8)));
+    // Of 3 to 7 the sender keeps two.
+    assert_eq!(after_cut(GENERATION, 6, 8), (3, 1, gap(6, 8)));
+    // More than any sender keeps.
+    let next = 3 + LOG_BATCHES_MAX as u64 + 5;
+    assert_eq!(after_cut(GENERATION, next, next), (next - 3, 2, None));
+    // In another life nothing of this one is missing.
+    assert_eq!(after_cut(GENERATION + 1, 0, 8), (0, 0, None));
+}
+
 #[test]
 fn evidence_about_former_lives_is_not_heard() {
     let (now, a) = (start(), replica("a"));
