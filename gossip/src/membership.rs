@@ -333,7 +333,7 @@ impl Supervisor {
             // The transport asks the seeds; see `transport/seeds.rs`.
             seed_nodes: Vec::new(),
             failure_detector_config: FailureDetectorConfig {
-                phi_threshold: 12.0,
+                phi_threshold: 8.0,
                 sampling_window_size: 200,
                 // Longer gaps are outages, not a rhythm to learn.
                 max_interval: 10 * ROUND,

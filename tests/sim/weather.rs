@@ -14,11 +14,11 @@ const CALM: u64 = 15;
 /// Changes whose way through the cluster is measured.
 const CHANGES: u16 = 20;
 
-/// G04: at a fifth lost a change takes at most a second (p99) and a kill is found within 2.5 s. At half
-/// lost the row allows two seconds and 3.5; the greatest of 20 draws gets a margin.
+/// G04: at a fifth lost a change takes at most a second (p99) and a kill is found within 2.5 s, at half
+/// lost two seconds and 3.5.
 #[test]
 fn changes_and_deaths_are_known_in_time_under_loss() {
-    for (loss, change, death, seed) in [(0.2, 1000, 2500, 201), (0.5, 3000, 4500, 202)] {
+    for (loss, change, death, seed) in [(0.2, 1000, 2500, 201), (0.5, 2000, 3500, 202)] {
         let mut cluster = joined(5, seed);
         lose(&cluster, loss);
         cluster.run(20 * SECOND);

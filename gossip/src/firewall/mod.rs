@@ -28,8 +28,9 @@ mod word;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use crate::config::ROUND;
 use crate::replica::ReplicaId;
 
 pub(crate) use conduct::Lane;
@@ -37,7 +38,7 @@ use conduct::{Allowed, Conduct};
 pub(crate) use parse::MESSAGE_BYTES_MAX;
 use parse::{Change, KEYS_MAX, Message, Node, Standing};
 pub(crate) use reason::Reason;
-use word::{NUMBER_MAX, Word};
+use word::{NUMBER_MAX, Pace, Word};
 
 /// A replica in one generation, as it named itself under its certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,8 +84,10 @@ struct Admitted {
     word: Option<Word>,
     /// The highest heartbeat of it that each other replica told since.
     told: HashMap<ReplicaId, u64>,
-    /// The highest heartbeat that passed.
+    pace: Pace,
+    /// The highest heartbeat that passed, and when it rose.
     believed: u64,
+    rose: Option<Instant>,
     keys: BTreeSet<Box<str>>,
 }
 
@@ -383,14 +386,15 @@ impl Firewall {
             let last = known
                 .word
                 .map_or((0, 0), |word| (word.heartbeat, word.version));
-            let word = Word {
-                heartbeat: last.0.max(standing.heartbeat),
+            let heartbeat = last.0.max(standing.heartbeat);
+            known.word = Some(Word {
+                heartbeat,
                 version: last.1.max(standing.version),
                 at: now,
-            };
-            known.word = Some(word);
+                pace: known.pace.heard(heartbeat, now),
+            });
             known.told.clear();
-            known.believed = known.believed.max(word.heartbeat);
+            known.believe(heartbeat, now);
         }
     }
 
@@ -428,7 +432,9 @@ impl Admitted {
             address: member.address,
             word: None,
             told: HashMap::new(),
+            pace: Pace::new(),
             believed: 0,
+            rose: None,
             keys: BTreeSet::new(),
         }
     }
@@ -437,28 +443,44 @@ impl Admitted {
         self.generation == node.generation && self.address == node.address
     }
 
-    /// Cuts hearsay down to what the replica has said itself and surely done since; false if it never
+    /// Cuts hearsay down to what the replica has said itself and, at its pace, done since; false if it never
     /// said anything.
     ///
-    /// Nobody can put it ahead of itself: its own next word is news again. One that is silent still
+    /// Nobody can put it far ahead of itself: its own next word is news again. One that is silent still
     /// lives by hearsay, which rises with time, but only as long as somebody has news of it: the others
     /// know a dead replica's last heartbeat all along, and must not keep it alive by repeating that.
     fn cut(&mut self, from: &ReplicaId, standing: &mut Standing<'_>, now: Instant) -> bool {
         let Some(word) = self.word else {
             return false;
         };
-        let told = self.told.entry(from.clone()).or_default();
-        if standing.heartbeat > *told {
-            *told = standing.heartbeat;
-            self.believed = self.believed.max(standing.heartbeat.min(word.surely(now)));
+        let told = self.told.get(from).copied().unwrap_or(0);
+        if standing.heartbeat > told && self.may_rise(now) {
+            self.told.insert(from.clone(), standing.heartbeat);
+            self.believe(standing.heartbeat.min(word.surely(now)), now);
         }
         standing.heartbeat = standing.heartbeat.min(self.believed);
         standing.version = standing.version.min(word.version + word.ahead(now));
         standing.collected = standing.collected.min(standing.version);
         true
     }
+
+    /// Once a round: chitchat reckons how long a silence may last from how often a heartbeat rises, which
+    /// would be the more often, and the silence the shorter, the more there are who tell of it.
+    fn believe(&mut self, heartbeat: u64, now: Instant) {
+        if heartbeat > self.believed && self.may_rise(now) {
+            self.believed = heartbeat;
+            self.rose = Some(now);
+        }
+    }
+
+    fn may_rise(&self, now: Instant) -> bool {
+        self.rose
+            .is_none_or(|rose| now.saturating_duration_since(rose) >= RISES_EACH)
+    }
 }
 
+/// A little less than a round, so that one that comes each round is not left out each other time.
+const RISES_EACH: Duration = Duration::from_millis(ROUND.as_millis() as u64 * 3 / 4);
 /// Most replicas of a cluster.
 pub(crate) const REPLICAS_MAX: usize = 256;
 /// Records of conduct: everybody admitted, and as many who left with something on them.

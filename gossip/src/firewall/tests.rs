@@ -120,6 +120,7 @@ pub(super) fn operations(changes: &[Change<'_>]) -> Vec<u8> {
 #[test]
 fn honest_messages_pass_unchanged() {
     let mut bench = Bench::new();
+    bench.now += ROUND;
     let (a, b, me) = (bench.a.clone(), bench.b.clone(), bench.me.clone());
     let digest = [
         standing(&a, 101, 6),
@@ -401,7 +402,9 @@ fn releases_speak_the_same_chitchat() {
     let now = messages.map(|(name, bytes)| (name.to_owned(), bytes));
     for kept in crate::releases::kept("chitchat", &now) {
         for (name, bytes) in &kept.lines {
-            let passed = Bench::new().pass(bytes);
+            let mut bench = Bench::new();
+            bench.now += ROUND;
+            let passed = bench.pass(bytes);
             let passed =
                 passed.unwrap_or_else(|why| panic!("{name} of release {}: {why:?}", kept.release));
             assert_eq!(passed.trimmed, 0, "{name} of release {}", kept.release);
@@ -428,4 +431,28 @@ fn what_was_told_before_is_no_news() {
     check(151, 1, 140);
     check(151, 60, 140);
     check(180, 1, 180);
+}
+
+/// All that know of a replica together know its last heartbeat within a round or two; if it came through drop
+/// by drop, each drop would be news to somebody, and a dead replica would live on for seconds.
+#[test]
+fn hearsay_counts_at_the_replicas_own_pace_and_once_a_round() {
+    let mut bench = Bench::new();
+    let b = bench.b.clone();
+    let said = |heartbeat| parse::write_syn(&[standing(&b, heartbeat, 5)], "demo");
+    bench.now += Duration::from_secs(3);
+    let own = bench.firewall.inspect(&b.id, &said(190), bench.now);
+    assert_eq!(own.expect("its own word").bytes, said(190));
+    let mut check = |told, ms, expected| {
+        bench.now += Duration::from_millis(ms);
+        let passed = bench.pass(&said(told)).expect("an honest word");
+        assert_eq!(passed.bytes, said(expected), "{told} after {ms} ms");
+    };
+    // Thirty a second.
+    check(1000, 1000, 220);
+    check(1001, 100, 220);
+    check(1001, 100, 226);
+    check(1002, 8800, 490);
+    // Whoever was silent for so long may have become slower.
+    check(1003, 10_000, 540);
 }
