@@ -17,6 +17,8 @@ const DESCRIBED: usize = 5;
 const AGREEMENT_MIN: f64 = 0.95;
 /// Memory and open files of a process are warm after so long.
 const WARM_UP_MS: u64 = 600_000;
+/// A process that warmed up so much later says too little about an hour: a restarted one rises for longer than others.
+const SPAN_MIN_MS: u64 = 1_800_000;
 /// Growth in an hour that counts as flat.
 const RSS_PER_HOUR_MAX: f64 = 4.0 * 1_048_576.0;
 const FILES_PER_HOUR_MAX: f64 = 20.0;
@@ -218,7 +220,8 @@ impl Figure {
         let mut seen = Vec::new();
         for name in names {
             let life = trend::longest_life(samples, name, self.of);
-            let Some(trend) = trend::trend(&life, WARM_UP_MS) else {
+            let trend = trend::trend(&life, WARM_UP_MS);
+            let Some(trend) = trend.filter(|trend| trend.span_ms >= SPAN_MIN_MS) else {
                 seen.push(format!("{name}: no life that is long enough to tell"));
                 continue;
             };

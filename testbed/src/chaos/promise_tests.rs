@@ -123,7 +123,11 @@ fn a_leak_is_seen_and_a_plateau_is_none() {
         judged(&hour(|hour| 80.0 + 200.0 * hour.min(0.1))),
         [true, true]
     );
-    assert_eq!(judged(&hour(|hour| 80.0 + 20.0 * hour)), [false, true]);
+    let leak = hour(|hour| 80.0 + 20.0 * hour);
+    assert_eq!(judged(&leak), [false, true]);
+    let young = &leak[..120];
+    assert_eq!(judged(young), [true, true], "ten minutes of warm life");
+    assert!(flat(young)[0].seen.contains("long enough"));
 }
 
 #[test]
