@@ -36,11 +36,12 @@ pub mod registry;
 mod releases;
 mod replica;
 mod transport;
+pub mod twin;
 pub mod view;
 pub mod wire;
 pub mod worker;
 
-pub use agent::{Ack, Agent, DryRunHandler, EvidenceSource};
+pub use agent::{Ack, Agent, DryRunHandler, EvidenceSource, Said};
 pub use error::{ChangeError, StartError};
 pub use identity::{Identity, IdentityError};
 pub use metrics::Metrics;

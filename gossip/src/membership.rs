@@ -39,6 +39,8 @@ pub(crate) mod fact {
     pub(crate) const LEAVING: &str = "leaving";
     pub(crate) const REGISTRY: &str = "registry";
     pub(crate) const RING: &str = "ring";
+    /// Ids under which the teller saw two processes; see [`crate::twin`].
+    pub(crate) const TWINS: &str = "twins";
 }
 
 /// What a replica says about itself, by name.

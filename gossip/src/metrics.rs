@@ -20,11 +20,13 @@ pub struct Metrics {
     pub(crate) peers_live: Gauge,
     pub(crate) peers_linked: Gauge,
     pub(crate) isolated: Gauge,
+    pub(crate) twins: Gauge,
     pub(crate) registry_entries: Gauge,
     pub(crate) registry_tombstones: Gauge,
     pub(crate) registry_digest: Gauge,
     pub(crate) registry_differing: Gauge,
     pub(crate) registry_unread: Gauge,
+    pub(crate) views: Counter,
     pub(crate) syncs: Family<Why, Counter>,
     pub(crate) load_frames: Family<Why, Counter>,
     pub(crate) load_cut: Gauge,
@@ -126,6 +128,11 @@ impl Metrics {
             all.isolated,
         );
         registry.register(
+            "twins",
+            "Replica ids under which two processes run, as this replica or a live peer sees it",
+            all.twins,
+        );
+        registry.register(
             "registry_entries",
             "Entries of the worker registry, removals included",
             all.registry_entries,
@@ -149,6 +156,11 @@ impl Metrics {
             "registry_unread",
             "Entries that only a later release can read, carried for it",
             all.registry_unread,
+        );
+        registry.register(
+            "views",
+            "Views made of the registry and the replicas; what changes together is in one",
+            all.views,
         );
         registry.register(
             "syncs",

@@ -56,6 +56,7 @@ impl Running {
                 in_flight,
                 queued: 1,
             }],
+            ..Bulletin::default()
         });
     }
 
@@ -183,6 +184,7 @@ async fn a_cluster_of_one_posts_to_nobody() {
     agent.post(Bulletin {
         health: vec![said(Claim::Stalled)],
         usage: Vec::new(),
+        ..Bulletin::default()
     });
     let posted = agent.posted();
     assert_eq!(posted.peers().len(), 0);

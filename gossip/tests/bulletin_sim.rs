@@ -93,6 +93,7 @@ async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> tu
                     in_flight: count,
                     queued: 0,
                 }],
+                ..Bulletin::default()
             });
         }
         let posted = agent.posted();

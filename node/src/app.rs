@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use grapevine_gossip::config::Facts;
-use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 use grapevine_gossip::{Agent, Identity};
 use grapevine_placement::load::damp;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::admin::{self, Admin, Port};
+use crate::admin::{self, Admin, Gate, Port};
 use crate::admission::{Admission, AdmissionParts};
 use crate::agreement::{Samples, Survey, SurveyParts, Views};
 use crate::cache::ResponseCache;
@@ -24,14 +23,21 @@ use crate::cluster::{Bulletins, Cluster, WorkerDefaults};
 use crate::config::{Config, Layers};
 use crate::follow::Follower;
 use crate::lag::Lag;
+use crate::learner::Learner;
+use crate::left_out::LeftOut;
 use crate::listener::tls::ListenerTls;
-use crate::listener::{self, Front, Quiet};
+use crate::listener::{self, Door, Front, Quiet};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 #[cfg(debug_assertions)]
 use crate::provoke;
+use crate::proxy::body::ByteBudget;
+use crate::proxy::cors::Cors;
 use crate::proxy::failover::Failovers;
+use crate::proxy::quarantine::Quarantine;
+use crate::proxy::realtime::Sessions;
 use crate::proxy::{Proxy, ProxyParts};
+use crate::readiness::{Condition, Lack, Readiness, ReadinessParts};
 use crate::reload::Reload;
 use crate::shutdown::{Phase, Shutdown, ShutdownLimits};
 use crate::tenants::watch::Watch;
@@ -39,13 +45,12 @@ use crate::tenants::{Gossiped, Keys};
 use crate::tls::{GossipFiles, Reloader};
 use crate::trace::Tracing;
 use crate::upstream::duty::Duty;
-use crate::upstream::facts::{Fact, Learned};
 use crate::upstream::probe::{ProbeParts, Prober};
-use crate::upstream::{Reach, ReachParts, Worker};
+use crate::upstream::{Reach, ReachParts};
 use crate::warmup::{WarmUpParts, WarmUps};
 
 /// Answers of workers to "what do you serve?" that wait for the registry.
-const LEARNED_WAITING_MAX: usize = 256;
+const LEARNED_WAITING_MAX: usize = 1_024;
 
 /// Sockets of a replica.
 struct Listeners {
@@ -89,6 +94,7 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
         breaker: config.breaker.clone(),
         health: config.health.clone(),
         reach: Arc::clone(&reach),
+        worker_series: config.metrics.worker_series as usize,
     };
     let (samples, asked) = Samples::new();
     let cluster = Arc::new(Cluster::new(
@@ -118,16 +124,15 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
     agent.serve_evidence(Arc::new(move || {
         known.upgrade().map_or_else(Vec::new, |c| c.evidence())
     }));
-    for worker in &config.worker {
-        let (id, spec) = worker.registered()?;
-        agent.configure(id, spec)?;
-    }
+    let configured = config.worker.iter().map(|worker| worker.registered());
+    agent.configure_all(configured.collect::<Result<Vec<_>, _>>()?)?;
     let reload = Reload {
         layers: origin,
         current: config.clone(),
         agent: Arc::clone(&agent),
         reach: Arc::clone(&reach),
         metrics: Arc::clone(&metrics),
+        left_out: LeftOut::default(),
     };
     let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
     let reload = reload.run(hangups, phase.clone());
@@ -142,6 +147,7 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
             metrics: Arc::clone(&metrics),
             duty: Duty(Arc::clone(&agent)),
             lag: Arc::clone(&lag),
+            silence: config.timeouts.first_token,
         },
         shutdown.background().clone(),
     );
@@ -166,11 +172,13 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
     }
 
     tasks.spawn(follower.run(heard));
-    tasks.spawn(learn(Arc::clone(&agent), to_learn, phase.clone()));
+    let learner = Learner::new(Arc::clone(&agent), Arc::clone(&cluster));
+    tasks.spawn(learner.run(to_learn, phase.clone()));
     tasks.spawn(announce_leaving(Arc::clone(&agent), phase.clone()));
     #[cfg(debug_assertions)]
     tasks.spawn(provoke::trip_gossip(Arc::clone(&agent), phase.clone()));
 
+    let quarantine = Arc::new(Quarantine::new(config.retry.quarantine));
     if agent.local_addr().is_some() {
         let bulletins = Bulletins {
             agent: Arc::clone(&agent),
@@ -179,6 +187,7 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
                 let keys = Arc::clone(&keys);
                 Arc::new(move || keys.in_use())
             },
+            quarantine: Arc::clone(&quarantine),
             metrics: Arc::clone(&metrics),
             phase: phase.clone(),
         };
@@ -210,16 +219,33 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
         tasks.spawn(sender.run(phase.clone()));
         tracing
     });
-    let admission = Admission::new(AdmissionParts {
+    let admission = Arc::new(Admission::new(AdmissionParts {
         config: config.admission.clone(),
         requests: config.limits.requests,
         bytes_per_token: config.cluster.bytes_per_token.get(),
         tenant_header: config.cluster.tenant_header.clone(),
         others: Arc::new(Gossiped(Arc::clone(&agent))),
+        bodies: Arc::new(ByteBudget::new(config.limits.body_bytes_total.0)),
         metrics: metrics.admission.clone(),
-    });
+    }));
+    let proxies = [
+        &config.listen.trusted_proxies,
+        &config.listen.proxy_protocol_from,
+    ];
+    let proxies = proxies.into_iter().flatten().copied().collect();
+    let seats = listener::seats(&config.limits, proxies, &metrics);
     let memory = Arc::new(Memory::of(config.limits.memory));
-    tasks.spawn(Arc::clone(&memory).watch(phase.clone()));
+    let watched = Arc::clone(&memory).watch(Arc::clone(&seats), phase.clone());
+    tasks.spawn(watched);
+
+    let readiness = Arc::new(Readiness::new(ReadinessParts {
+        phase: phase.clone(),
+        cluster: Arc::clone(&cluster),
+        conditions: vec![twin(&agent), short_of_memory(&memory)],
+        config: config.health.clone(),
+        metrics: Arc::clone(&metrics),
+    }));
+    tasks.spawn(Arc::clone(&readiness).run(Arc::clone(&agent)));
 
     announce(&replica, &listeners, agent.local_addr())?;
     let front = Front {
@@ -228,7 +254,11 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
             cluster: Arc::clone(&cluster),
             metrics: Arc::clone(&metrics),
             phase: phase.clone(),
+            sessions: Sessions::new(config.realtime.clone()),
+            cors: Cors::of(&config.cors),
+            request_codings: config.listen.request_codings.clone(),
             request_id_headers: config.listen.request_id_headers.clone(),
+            open_paths: config.listen.open_paths.clone(),
             timeouts: config.timeouts.clone(),
             retry: config.retry.clone(),
             limits: config.limits.clone(),
@@ -236,20 +266,24 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
             cache,
             tracing,
             keys,
-            admission,
+            admission: Arc::clone(&admission),
             failovers: Failovers::new(config.failover.clone(), &config.model),
             memory: Arc::clone(&memory),
+            readiness: Arc::clone(&readiness),
+            quarantine: Arc::clone(&quarantine),
         })),
         tls,
         timeouts: config.timeouts.clone(),
         limits: config.limits.clone(),
+        balancers: config.listen.proxy_protocol_from.clone(),
         trusted_proxies: config.listen.trusted_proxies.clone(),
         metrics: Arc::clone(&metrics),
         phase: phase.clone(),
         misled: Quiet::default(),
     };
+    let door = Door::new(listeners.data, seats, Arc::clone(&metrics));
     let connections = shutdown.connections().clone();
-    let accepting = listener::run(listeners.data, Arc::new(front), connections);
+    let accepting = listener::run(door, Arc::new(front), connections);
     shutdown.accepting().spawn(accepting);
 
     let admin = Arc::new(Admin {
@@ -257,12 +291,21 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
         cluster,
         agent: Arc::clone(&agent),
         metrics,
+        admission,
         phase,
+        readiness,
         warm_ups,
+        quarantine,
         reach,
         token: config.admin.token.clone(),
+        admin_gate: Gate::new(config.admin.host, config.admin.allowed_hosts.clone()),
+        metrics_gate: Gate::new(config.metrics.host, config.admin.allowed_hosts.clone()),
     });
-    let serve = |socket, port| admin::run(socket, port, Arc::clone(&admin), tasks.clone());
+    let serve = |socket, port| {
+        let seats = admin::seats(port, &admin.metrics);
+        let door = Door::new(socket, seats, Arc::clone(&admin.metrics));
+        admin::run(door, port, Arc::clone(&admin), tasks.clone())
+    };
     tasks.spawn(serve(listeners.admin, Port::Admin));
     if let Some(socket) = listeners.metrics {
         tasks.spawn(serve(socket, Port::Metrics));
@@ -383,44 +426,26 @@ fn reach(config: &Config, reloader: &mut Reloader) -> anyhow::Result<Arc<Reach>>
     Ok(reach)
 }
 
+/// Not ready while the cluster keeps another process under this replica's id.
+fn twin(agent: &Arc<Agent>) -> Condition {
+    let agent = Arc::clone(agent);
+    Condition {
+        lack: Lack::Twin,
+        is_missing: Box::new(move || agent.kept_instead().is_some()),
+    }
+}
+
+/// Not ready while requests are refused because memory is short.
+fn short_of_memory(memory: &Arc<Memory>) -> Condition {
+    let memory = Arc::clone(memory);
+    Condition {
+        lack: Lack::Memory,
+        is_missing: Box::new(move || memory.is_short()),
+    }
+}
+
 /// Tells the other replicas at once that this one is leaving.
 async fn announce_leaving(agent: Arc<Agent>, phase: Phase) {
     phase.leaving().await;
     agent.set_leaving();
-}
-
-/// Writes what workers said about themselves into the registry.
-async fn learn(agent: Arc<Agent>, mut learned: mpsc::Receiver<Learned>, phase: Phase) {
-    loop {
-        let Learned { worker, fact } = tokio::select! {
-            () = phase.closed() => return,
-            next = learned.recv() => match next {
-                Some(next) => next,
-                None => return,
-            },
-        };
-        let outcome = register(&agent, &worker, fact).await;
-        // It may have been removed while it was asked.
-        if let Err(error) = outcome
-            && agent.view().worker(&worker.id).is_some()
-        {
-            tracing::warn!(worker = &*worker.label, %error, "cannot register what the worker said of itself");
-        }
-    }
-}
-
-async fn register(agent: &Agent, worker: &Worker, fact: Fact) -> anyhow::Result<()> {
-    match fact {
-        Fact::Models(models) => {
-            let facts = WorkerSpec::new(RawWorker {
-                models,
-                ..RawWorker::at(worker.address.url(""))
-            })?;
-            agent.learn(worker.id.clone(), facts).await?;
-        }
-        Fact::Started(epoch) => {
-            agent.restarted(&worker.id, epoch).await?;
-        }
-    }
-    Ok(())
 }

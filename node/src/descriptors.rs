@@ -2,13 +2,19 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Kept for listeners, gossip, the admin port, probes and the runtime.
+use crate::listener::spare;
+
+/// Kept for listeners, gossip, probes and the runtime.
 const RESERVED: u64 = 64;
+/// Of so many files, one may be a connection of the admin port, and one of the metrics port.
+const PER_OPERATOR: u64 = 16;
+/// Connections of the admin port, and of the metrics port, however many files there are.
+const OPERATORS_MAX: u32 = 256;
 /// A client's own, and that of the connection to the worker that answers it.
 const PER_CLIENT: u64 = 2;
 
 /// Raises this process's limit as far as it may, and says how many connections of clients fit in it, `asked` at
-/// most. Clients beyond it wait in the backlog; without descriptors left, no worker could be reached for anybody.
+/// most. Without descriptors left, no worker could be reached for anybody.
 pub(crate) fn connections_for(asked: u32) -> u32 {
     let limit = raised();
     let fit = fitting(asked, limit);
@@ -21,6 +27,11 @@ pub(crate) fn connections_for(asked: u32) -> u32 {
         );
     }
     fit
+}
+
+/// How many connections the admin port takes, and the metrics port.
+pub(crate) fn connections_of_operators() -> u32 {
+    operators(raised())
 }
 
 /// The soft limit after it was raised to the hard one; none: unlimited.
@@ -38,9 +49,19 @@ fn raised() -> Option<u64> {
 }
 
 fn fitting(asked: u32, limit: Option<u64>) -> u32 {
-    let Some(limit) = limit else { return asked };
-    let fit = limit.saturating_sub(RESERVED) / PER_CLIENT;
-    u32::try_from(fit.max(1)).unwrap_or(u32::MAX).min(asked)
+    let Some(files) = limit else { return asked };
+    let with_spare = |connections| u64::from(connections + spare(connections));
+    let reserved = RESERVED + 2 * with_spare(operators(limit));
+    let fit = files.saturating_sub(reserved) / PER_CLIENT;
+    let fit = u32::try_from(fit).unwrap_or(u32::MAX);
+    fit.saturating_sub(spare(fit)).clamp(1, asked)
+}
+
+fn operators(limit: Option<u64>) -> u32 {
+    let fit = limit.map_or(u64::MAX, |limit| limit / PER_OPERATOR);
+    u32::try_from(fit)
+        .unwrap_or(u32::MAX)
+        .clamp(1, OPERATORS_MAX)
 }
 
 #[cfg(test)]
@@ -51,8 +72,17 @@ mod tests {
     fn connections_leave_room_for_workers() {
         assert_eq!(fitting(65_536, None), 65_536);
         assert_eq!(fitting(65_536, Some(1 << 20)), 65_536);
-        assert_eq!(fitting(65_536, Some(1_024)), 480);
+        assert_eq!(fitting(65_536, Some(1_024)), 387);
         assert_eq!(fitting(100, Some(1_024)), 100);
         assert_eq!(fitting(100, Some(10)), 1);
+    }
+
+    #[test]
+    fn operators_have_room_of_their_own() {
+        let of = |limit| operators(limit);
+        assert_eq!(
+            [None, Some(1 << 20), Some(1_024), Some(10)].map(of),
+            [256, 256, 64, 1]
+        );
     }
 }

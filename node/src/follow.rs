@@ -1,6 +1,8 @@
 //! The one task that listens to gossip: every new view becomes a fleet, every word of evidence knowledge.
 //!
-//! One task, so that a worker is known before evidence about it is learned.
+//! One task, so that a worker is known before evidence about it is learned. A fleet costs time in proportion to the
+//! workers, so it is made beside the requests, and after one the task rests before the next: workers that come in a
+//! row make a few fleets, not one each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +12,8 @@ use grapevine_gossip::Agent;
 use grapevine_gossip::evidence::Heard;
 use grapevine_gossip::view::View;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::agreement::Views;
 use crate::cluster::Cluster;
@@ -19,6 +22,10 @@ use crate::upstream::probe::Prober;
 
 /// How often heat is reported and memory returned.
 const TICK: Duration = Duration::from_secs(1);
+/// Rest after a fleet, in times of what it took: fleets take at most a quarter of a processor.
+const REST: u32 = 3;
+/// Longest rest.
+const REST_MAX: Duration = Duration::from_millis(300);
 /// Most records that are learned under one lock.
 const HEARD_AT_ONCE: usize = 64;
 
@@ -46,26 +53,28 @@ impl Follower {
         let mut followed: Option<Arc<View>> = None;
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut said_ready = None;
         let mut batch = Vec::with_capacity(HEARD_AT_ONCE);
+        let mut rests_until = Instant::now();
         loop {
             let view = Arc::clone(&views.borrow_and_update());
-            if followed.as_ref().is_none_or(|old| !Arc::ptr_eq(old, &view)) {
-                self.follow(followed.as_deref(), &view);
+            let is_new = followed.as_ref().is_none_or(|old| !Arc::ptr_eq(old, &view));
+            let began = Instant::now();
+            let waits = is_new && began < rests_until;
+            if is_new && !waits {
+                self.follow(followed.as_deref(), &view).await;
+                let took = began.elapsed();
+                rests_until = Instant::now() + (took * REST).min(REST_MAX);
                 followed = Some(view);
             }
             let holds_view = *ready.borrow_and_update();
             self.caught_up.store(holds_view, Ordering::Relaxed);
-            let is_ready = self.phase.is_ready();
-            if said_ready.replace(is_ready) != Some(is_ready) {
-                self.agent.set_ready(is_ready);
-            }
             // Evidence about a new worker comes after the view that has it.
             tokio::select! {
                 biased;
                 () = self.phase.closed() => return,
                 changed = views.changed() => if changed.is_err() { return },
                 changed = ready.changed() => if changed.is_err() { return },
+                () = sleep_until(rests_until), if waits => {}
                 _ = tick.tick() => self.cluster.tick(),
                 _ = heard.recv_many(&mut batch, HEARD_AT_ONCE), if !heard.is_closed() => {
                     self.cluster.knowledge().hear(batch.drain(..));
@@ -74,10 +83,12 @@ impl Follower {
         }
     }
 
-    fn follow(&mut self, old: Option<&View>, view: &View) {
+    async fn follow(&mut self, old: Option<&View>, view: &Arc<View>) {
         // Most views differ in what replicas say of themselves; rings are built when workers change.
         if old.is_none_or(|old| old.workers() != view.workers()) {
-            self.cluster.update(view);
+            let (cluster, view) = (Arc::clone(&self.cluster), Arc::clone(view));
+            let updated = spawn_blocking(move || cluster.update(&view)).await;
+            updated.expect("a fleet can be made of every view");
             self.prober.follow(&self.cluster.fleet());
         }
         let digest = self.cluster.fleet().digest().to_string();

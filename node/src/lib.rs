@@ -17,6 +17,8 @@ pub mod config;
 mod descriptors;
 pub mod follow;
 pub mod lag;
+pub mod learner;
+pub mod left_out;
 pub mod listener;
 pub mod logging;
 pub mod memory;
@@ -24,6 +26,7 @@ pub mod metrics;
 #[cfg(debug_assertions)]
 pub mod provoke;
 pub mod proxy;
+pub mod readiness;
 pub mod reload;
 pub mod series;
 pub mod shutdown;

@@ -3,14 +3,14 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use grapevine::cli::{self, Cli, Command, Failure, ServeArgs, Task};
 use grapevine::config::{Config, Layers, LogConfig, documented_defaults};
 use grapevine::logging::{self, LogGuard};
+use grapevine::memory::allocator;
 use tokio::runtime::{Builder, Runtime};
 
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let command = Cli::read().command;
     rustls::crypto::ring::default_provider()
         .install_default()
         .expect("nothing was installed before");
@@ -57,6 +57,7 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Failure> {
 
 fn replica(config: Config, origin: Layers) -> Result<ExitCode, Failure> {
     let _log = log(&config.log)?;
+    allocator::start();
     for note in config.notes() {
         tracing::info!("{note}");
     }

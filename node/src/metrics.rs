@@ -17,6 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::admission::metrics::AdmissionMetrics;
 use crate::api::error::ErrorKind;
 use crate::cache::CacheMetrics;
+use crate::listener::Counts;
 use crate::tenants::metrics::TenantMetrics;
 use crate::tls::TlsMetrics;
 use crate::trace::TraceMetrics;
@@ -72,6 +73,10 @@ labels! {
     ClaimLabels { claim: &'static str, believed: &'static str }
 }
 labels! {
+    /// One of the ports.
+    PortLabels { port: &'static str }
+}
+labels! {
     /// A limit that was reached.
     LimitLabels { limit: &'static str }
 }
@@ -109,8 +114,14 @@ pub struct Metrics {
     pub attempts: Family<AttemptLabels, Counter>,
     /// Retries.
     pub retries: Counter,
+    /// Requests with which workers ended, by what came of it.
+    pub queries_of_death: Family<ResultLabels, Counter>,
+    /// Requests that no worker gets, at the moment.
+    pub quarantined: Gauge,
     /// Streams whose worker broke off where failover was wanted, by what came of it.
     pub failovers: Family<ResultLabels, Counter>,
+    /// Responses that had to be found, by how they were.
+    pub response_searches: Family<ResultLabels, Counter>,
     /// Prompt tokens that workers reported.
     pub prompt_tokens: Family<WorkerLabels, Counter>,
     /// Of these, tokens that came from the worker's prefix cache.
@@ -129,6 +140,10 @@ pub struct Metrics {
     pub requests_active: Gauge,
     /// Client connections open.
     pub connections: Gauge,
+    /// PROXY headers of balancers, and what came in place of them.
+    pub proxy_headers: Family<ResultLabels, Counter>,
+    /// Idle connections that were closed for others.
+    pub connections_shed: Family<PortLabels, Counter>,
     /// Requests in flight by worker, from this replica.
     pub worker_in_flight: Family<WorkerLabels, Gauge>,
     /// Requests in flight by worker, over the whole cluster, as placement counts them.
@@ -161,14 +176,24 @@ pub struct Metrics {
     pub agreement_ratio: FloatGauge,
     /// 1 once this replica takes traffic.
     pub ready: Gauge,
+    /// What keeps it from that: 1 while it is missing.
+    pub not_ready: Family<ReasonLabels, Gauge>,
+    /// Workers that share their series with others.
+    pub workers_without_series: Gauge,
+    /// Fleets that were made of the registry, with their rings.
+    pub fleets: Counter,
     /// Log lines that were dropped because standard error was not read.
     pub log_lines_dropped: Counter,
     /// Resident memory of the process, in bytes.
     pub memory: Gauge,
+    /// Of it, what the process's data take, in bytes.
+    pub memory_live: Gauge,
     /// Seconds by which this process's timers were late.
     pub timer_lag: Counter<f64, AtomicU64>,
     /// Readings of the configuration at SIGHUP.
     pub config_reloads: Family<ResultLabels, Counter>,
+    /// Requests that the admin and Prometheus ports refused, by reason.
+    pub admin_refusals: Family<ReasonLabels, Counter>,
     /// Warm-ups of joining workers.
     pub warmup: WarmupMetrics,
     /// TLS with clients and workers.
@@ -204,9 +229,12 @@ impl Metrics {
             inter_token_seconds: Family::new_with_constructor(|| seconds(0.000_1)),
             stream_pause_seconds: Family::new_with_constructor(|| seconds(0.001)),
             decision_seconds: seconds(0.000_001),
+            response_searches: Family::default(),
             placements: Family::default(),
             attempts: Family::default(),
             retries: Counter::default(),
+            queries_of_death: Family::default(),
+            quarantined: Gauge::default(),
             failovers: Family::default(),
             prompt_tokens: Family::default(),
             cached_tokens: Family::default(),
@@ -217,6 +245,8 @@ impl Metrics {
             limits_reached: Family::default(),
             requests_active: Gauge::default(),
             connections: Gauge::default(),
+            proxy_headers: Family::default(),
+            connections_shed: Family::default(),
             worker_in_flight: Family::default(),
             worker_in_flight_cluster: Family::default(),
             probes: Family::default(),
@@ -233,10 +263,15 @@ impl Metrics {
             agreement_samples: Family::default(),
             agreement_ratio: FloatGauge::default(),
             ready: Gauge::default(),
+            not_ready: Family::default(),
+            workers_without_series: Gauge::default(),
+            fleets: Counter::default(),
             log_lines_dropped: Counter::default(),
             memory: Gauge::default(),
+            memory_live: Gauge::default(),
             timer_lag: Counter::default(),
             config_reloads: Family::default(),
+            admin_refusals: Family::default(),
         };
         metrics.agreement_ratio.set(f64::NAN);
         metrics.register();
@@ -292,6 +327,21 @@ impl Metrics {
         );
         r.register("retries", "Attempts after the first", self.retries.clone());
         r.register(
+            "queries_of_death",
+            "Requests with which workers ended, by what came of it",
+            self.queries_of_death.clone(),
+        );
+        r.register(
+            "quarantined",
+            "Requests that no worker gets, for a time",
+            self.quarantined.clone(),
+        );
+        r.register(
+            "response_searches",
+            "Requests about a response that one worker holds, by how that worker was found",
+            self.response_searches.clone(),
+        );
+        r.register(
             "failovers",
             "Streams whose worker broke off where failover was wanted, by result",
             self.failovers.clone(),
@@ -337,9 +387,19 @@ impl Metrics {
             self.requests_active.clone(),
         );
         r.register(
+            "proxy_headers",
+            "PROXY headers of connections by what they were",
+            self.proxy_headers.clone(),
+        );
+        r.register(
             "connections",
             "Open connections of clients",
             self.connections.clone(),
+        );
+        r.register(
+            "connections_shed",
+            "Idle connections that were closed for others, longest idle first",
+            self.connections_shed.clone(),
         );
         r.register(
             "worker_in_flight",
@@ -413,9 +473,24 @@ impl Metrics {
             self.agreement_ratio.clone(),
         );
         r.register(
+            "workers_without_series",
+            "Workers above `metrics.worker_series`: they share the label `other`",
+            self.workers_without_series.clone(),
+        );
+        r.register(
+            "fleets",
+            "Fleets made of the registry, with their rings; workers that come together are in one",
+            self.fleets.clone(),
+        );
+        r.register(
             "ready",
             "1 when this replica takes traffic",
             self.ready.clone(),
+        );
+        r.register(
+            "not_ready",
+            "1 while this is missing and this replica takes no traffic",
+            self.not_ready.clone(),
         );
         r.register(
             "log_lines_dropped",
@@ -429,6 +504,12 @@ impl Metrics {
             self.memory.clone(),
         );
         r.register_with_unit(
+            "memory_live",
+            "Memory in use by this process's data, as its allocator counts",
+            Unit::Bytes,
+            self.memory_live.clone(),
+        );
+        r.register_with_unit(
             "timer_lag",
             "Time by which this process's timers were late",
             Unit::Seconds,
@@ -438,6 +519,11 @@ impl Metrics {
             "config_reloads",
             "Readings of the configuration at SIGHUP",
             self.config_reloads.clone(),
+        );
+        r.register(
+            "admin_refusals",
+            "Requests that the admin and Prometheus ports refused",
+            self.admin_refusals.clone(),
         );
     }
 
@@ -467,11 +553,36 @@ impl Metrics {
         self.errors.get_or_create(&ErrorLabels { code }).inc();
     }
 
+    /// Counts what a connection's PROXY header was.
+    pub fn proxy_header(&self, result: &'static str) {
+        self.proxy_headers
+            .get_or_create(&ResultLabels { result })
+            .inc();
+    }
+
+    /// Counts a request with which workers ended.
+    pub fn query_of_death(&self, result: &'static str) {
+        let labels = ResultLabels { result };
+        self.queries_of_death.get_or_create(&labels).inc();
+    }
+
     /// Counts that a limit was reached.
     pub fn limit_reached(&self, limit: &'static str) {
         self.limits_reached
             .get_or_create(&LimitLabels { limit })
             .inc();
+    }
+
+    /// What the places of a port count; `limit`: the name under which it is counted that they are all taken.
+    pub fn seats(&self, port: &'static str, limit: &'static str) -> Counts {
+        let shed = self.connections_shed.get_or_create(&PortLabels { port });
+        Counts {
+            full: self
+                .limits_reached
+                .get_or_create(&LimitLabels { limit })
+                .clone(),
+            shed: shed.clone(),
+        }
     }
 
     /// Forgets the series of a worker that left the registry.
@@ -540,6 +651,13 @@ mod tests {
                 .get_or_create(&ReasonLabels { reason: "r" }),
         );
         metrics.health.fill(&worker);
+        drop(
+            metrics
+                .not_ready
+                .get_or_create(&ReasonLabels { reason: "r" }),
+        );
+        let models = vec![(Arc::clone(&worker), 1)];
+        metrics.admission.show_models(models, Vec::new());
         drop(metrics.attempts.get_or_create(&AttemptLabels {
             worker,
             result: "r",
@@ -561,6 +679,9 @@ mod tests {
         }));
         drop(metrics.errors.get_or_create(&ErrorLabels { code: "c" }));
         metrics.limit_reached("l");
+        metrics.proxy_header("r");
+        metrics.query_of_death("found");
+        drop(metrics.seats("p", "l"));
         drop(
             metrics
                 .failovers
@@ -583,13 +704,18 @@ mod tests {
             &metrics.cache.answers,
             &metrics.trace.spans,
             &metrics.config_reloads,
+            &metrics.response_searches,
         ] {
             drop(family.get_or_create(&ResultLabels { result: "r" }));
         }
         metrics.tls.handshake("r");
         metrics.tls.reloaded("f", "r");
         metrics.tls.expires("f", Some(std::time::SystemTime::now()));
-        for family in [&metrics.cache.bypassed, &metrics.cache.evicted] {
+        for family in [
+            &metrics.cache.bypassed,
+            &metrics.cache.evicted,
+            &metrics.admin_refusals,
+        ] {
             drop(family.get_or_create(&ReasonLabels { reason: "r" }));
         }
         let tenant: Arc<str> = "t".into();

@@ -15,6 +15,7 @@ use tokio::signal::unix::Signal;
 use tokio::task::spawn_blocking;
 
 use crate::config::{Config, Layers};
+use crate::left_out::LeftOut;
 use crate::metrics::{Metrics, ResultLabels};
 use crate::shutdown::Phase;
 use crate::upstream::Reach;
@@ -31,6 +32,8 @@ pub struct Reload {
     pub reach: Arc<Reach>,
     /// Where to count.
     pub metrics: Arc<Metrics>,
+    /// What is said of workers that are not in the cluster.
+    pub left_out: LeftOut,
 }
 
 /// The workers of a configuration, as the registry knows them.
@@ -42,9 +45,17 @@ impl Reload {
         for result in ["loaded", "failed"] {
             drop(self.counter(result));
         }
+        let agent = Arc::clone(&self.agent);
+        let (mut ready, mut is_started) = (agent.ready(), false);
         loop {
             tokio::select! {
                 () = phase.closed() => return,
+                // The registry was taken over, so it is known who took what out.
+                Ok(_) = ready.wait_for(|ready| *ready), if !is_started => {
+                    is_started = true;
+                    self.look_at_the_start();
+                    continue;
+                }
                 Some(()) = hangups.recv() => {}
             }
             let result = match self.reload().await {
@@ -58,6 +69,13 @@ impl Reload {
                 }
             };
             self.counter(result).inc();
+        }
+    }
+
+    fn look_at_the_start(&mut self) {
+        // What cannot be registered ended the start.
+        if let Ok(workers) = workers(&self.current) {
+            self.left_out.look(workers.iter(), &self.agent);
         }
     }
 
@@ -87,9 +105,6 @@ impl Reload {
                     .await
                     .context("workers before it in the file were taken over")?;
                 put += 1;
-                if self.agent.view().worker(id).is_none() {
-                    tracing::warn!(worker = %id, "an administrator removed this worker; add it through the admin API");
-                }
             }
         }
         for id in was.keys().filter(|id| !will.contains_key(id)) {
@@ -97,6 +112,7 @@ impl Reload {
             retracted += 1;
         }
         tracing::info!(put, retracted, "the configuration was read again");
+        self.left_out.look(will.iter(), &self.agent);
         self.current.worker = new.worker;
         self.current.workers.urls = new.workers.urls;
         Ok(())

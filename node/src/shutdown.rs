@@ -48,10 +48,10 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// Whether balancers should send requests here: caught up with the cluster and not leaving.
+    /// Whether this replica holds the cluster's view.
     #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.caught_up.load(Ordering::Relaxed) && !self.is_leaving()
+    pub fn is_caught_up(&self) -> bool {
+        self.caught_up.load(Ordering::Relaxed)
     }
 
     /// Whether clients should be asked to connect elsewhere (`Connection: close`).
@@ -211,7 +211,7 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
-    /// Serving, and not ready before [`Shutdown::caught_up`] is set.
+    /// Serving, and without the cluster's view before [`Shutdown::caught_up`] is set.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -378,19 +378,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn ready_needs_a_view_and_ends_with_the_first_signal() {
+    async fn it_leaves_with_the_first_signal() {
         let shutdown = Shutdown::new();
         let phase = shutdown.phase();
-        assert!(!phase.is_ready() && !phase.is_leaving());
+        assert!(!phase.is_caught_up() && !phase.is_leaving());
         shutdown.caught_up().store(true, Ordering::Relaxed);
-        assert!(phase.is_ready());
+        assert!(phase.is_caught_up() && !phase.is_leaving());
         let (signal, signals) = mpsc::channel(1);
         signal.send(Signal::Terminate).await.expect("received");
         let end = connection(&shutdown);
         let began = Instant::now();
         let request = async {
             phase.leaving().await;
-            assert!(!phase.is_ready());
+            assert!(phase.is_caught_up() && phase.is_leaving());
             phase.draining().await;
             assert_eq!(
                 began.elapsed(),

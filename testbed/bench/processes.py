@@ -45,8 +45,11 @@ def ask(address, method, path, body=None, headers=(), within_s=60):
     """One request on a connection of its own: (status, headers with lower-case names, body bytes)."""
     host, port = address.rsplit(":", 1)
     connection = http.client.HTTPConnection(host, int(port), timeout=within_s)
+    headers = dict(headers)
+    if body:
+        headers.setdefault("content-type", "application/json")
     try:
-        connection.request(method, path, body, dict(headers))
+        connection.request(method, path, body, headers)
         reply = connection.getresponse()
         return reply.status, {k.lower(): v for k, v in reply.getheaders()}, reply.read()
     finally:
@@ -157,7 +160,7 @@ def cluster(binary, folder, names, worker_urls, arguments=(), kind=Replica):
             views = [r.admin_get("/cluster") for r in replicas]
             pools = [r.admin_get("/ring")["pools"] for r in replicas]
             return all(v["ready"] and v["agreeing"] == len(names) for v in views) and all(
-                any(len(pool["workers"]) == len(worker_urls) for pool in of) for of in pools)
+                len({worker for pool in of for worker in pool["workers"]}) == len(worker_urls) for of in pools)
 
         until(agreed, JOIN_S, f"{len(names)} replicas that agree on {len(worker_urls)} workers")
         yield replicas

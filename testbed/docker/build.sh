@@ -47,9 +47,10 @@ libraries() {
 
 # Puts a file into an image's root, with its libraries in /lib and the loader where the file asks for it.
 place() {  # file, path in the image, root, where to look for libraries first
-  local root=$3 library
+  local root=$3 library needed
+  needed=$(libraries "$1" "${4:-}")   # on its own: in a `for` its failure would be lost
   install -D "$1" "$root$2"
-  for library in $(libraries "$1" "${4:-}"); do
+  for library in $needed; do
     case $library in
       */ld-*|*/ld64*) install -D "$library" "$root$library" ;;
       *) install -D "$library" "$root/lib/$(basename "$library")" ;;
@@ -90,12 +91,14 @@ fi
 import "$root" "$image" 'ENV LD_LIBRARY_PATH=/lib' 'ENTRYPOINT ["/grapevine"]'
 
 # --- haproxy
-# Its Debian package, into $unpacked/packages. Its own libraries are among its direct dependencies; what those need
-# is part of any Debian. apt drops its rights for downloads and may not write here; that is only a warning.
+# Its Debian package, into $unpacked/packages, with its libraries and those that these need; what is behind them is
+# part of any Debian. apt drops its rights for downloads and may not write here; that is only a warning.
+needed_by() {
+  apt-cache depends --important "$@" 2> "$work/apt.log" | sed -n 's/^ *Depends: \(lib[^ <>]*\)$/\1/p' | sort -u
+}
 download() {
   local packages
-  packages=$(apt-cache depends --important haproxy 2> "$work/apt.log" |
-    sed -n 's/^ *Depends: \(lib[^ <>]*\)$/\1/p') || return
+  packages=$(needed_by haproxy) && packages=$(needed_by haproxy $packages) || return
   (cd "$unpacked/packages" && apt-get download haproxy $packages 2> "$work/apt.log" > /dev/null)
 }
 

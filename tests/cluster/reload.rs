@@ -61,6 +61,8 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     cluster.replicas[1].start().await;
     cluster.settled().await;
     sees(&cluster, &[url(1), url(2)]).await;
+    let back = format!("grapevine workers add {} --model {MODEL}", url(0));
+    says(&cluster, 1, &["took it out", &back], 1).await;
     // Only an explicit word does: of the file, where it differs from what this replica read before.
     cluster.replicas[0].process().signal(Signal::HUP);
     reloads(&cluster, 0, "loaded", 2.0).await;
@@ -69,6 +71,18 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     // What an administrator says wins over the file.
     cluster.replicas[0].admin().remove(&url(1)).await;
     sees(&cluster, &[url(0)]).await;
+    let back = format!("grapevine workers add {} --model {MODEL}", url(1));
+    for count in 3..5 {
+        cluster.replicas[0].process().signal(Signal::HUP);
+        reloads(&cluster, 0, "loaded", f64::from(count)).await;
+        // Said once, also where it is read again.
+        says(&cluster, 0, &["an administrator removed it", &back], 1).await;
+    }
+    cluster.replicas[1].kill().await;
+    cluster.replicas[1].start().await;
+    cluster.settled().await;
+    says(&cluster, 1, &["an administrator removed it", &back], 1).await;
+    sees(&cluster, &[url(0)]).await;
     cluster.replicas[0]
         .admin()
         .add_cold(&url(1), &url(1), &[MODEL])
@@ -76,6 +90,22 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     sees(&cluster, &[url(0), url(1)]).await;
     let expected = ["the configuration was not taken over"];
     invariants::hold(&cluster, &workers, &expected).await;
+}
+
+/// Waits until the last start of a replica has said so many times that a worker is left out, in these words.
+async fn says(cluster: &Cluster, index: usize, parts: &[&str], count: usize) {
+    eventually(LIMIT, "the log says it", async || {
+        let log = cluster.replicas[index].last_log();
+        let is_it = |line: &&str| {
+            let left_out = line.contains(" WARN ") && line.contains("is left out");
+            left_out && parts.iter().all(|part| line.contains(part))
+        };
+        let found = log.lines().filter(is_it).count();
+        (found == count)
+            .then_some(())
+            .ok_or_else(|| format!("{found} times in {log}"))
+    })
+    .await;
 }
 
 /// Waits for the count of readings with this result.

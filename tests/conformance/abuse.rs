@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Fault, Rule};
-use grapevine_tests::chat::chat;
+use grapevine_tests::chat::{Ending, Stream, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
 use grapevine_tests::wait::{LIMIT, eventually, quantile};
@@ -150,15 +150,15 @@ async fn idle_connections_are_cheap_and_close_quietly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_descriptors_the_replica_waits_and_recovers() {
+async fn without_descriptors_the_idle_leave_and_the_busy_stay() {
     const CLIENTS: usize = 400;
-    let house = House::new(1).await;
+    let house = House::of(Plan::default(), vec![paced(Duration::from_millis(10))]).await;
     let replica = &house.cluster.replicas[0];
     let live = request("GET", "/liveness", &[], b"");
-    // Connections that are there before, so that somebody can be asked meanwhile.
-    let mut early = Connection::open(house.data()).await;
-    early.send(&live).await.expect("taken");
-    early.response().await.expect("answered");
+    let mut early = Stream::open(house.data(), &streamed("early", 300))
+        .await
+        .expect("accepted");
+    early.read_events(2).await.expect("it has begun");
     let open = replica.process().descriptors();
     replica.process().limit_descriptors(open + 50);
     let limited = Instant::now();
@@ -178,28 +178,28 @@ async fn without_descriptors_the_replica_waits_and_recovers() {
         (said > 0).then_some(()).ok_or_else(|| "not yet".to_owned())
     })
     .await;
-    early.send(&live).await.expect("taken");
-    let answer = early.response().await.expect("served meanwhile");
-    assert_eq!(answer.head.status, 200);
-    clients.shutdown().await;
-    let (_, took) = eventually(LIMIT, "new connections are served again", async || {
+    let (_, took) = eventually(LIMIT, "newcomers are served", async || {
         let client = Connection::try_open(house.data()).await;
         let mut client = client.map_err(|error| error.to_string())?;
         client.send(&live).await.map_err(|_| "cut".to_owned())?;
-        match client.response_within(Duration::from_secs(1)).await {
+        match client.response_within(LIMIT).await {
             Some(Ok(answer)) if answer.head.status == 200 => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
     .await;
-    println!("{CLIENTS} clients beyond the descriptors: served again {took:?} after they left");
+    println!("{CLIENTS} idle clients beyond the descriptors: a newcomer was served after {took:?}");
+    let whole = early.finish().await;
+    assert_eq!(whole.ending, Ending::Done, "{whole:?}");
+    clients.shutdown().await;
     let log = replica.log();
     let said = log.matches("accept failed").count() as u64;
-    // Ten attempts a second, one line a second.
+    // Many attempts a second, one line a second.
     let most = 2 + limited.elapsed().as_secs();
     assert!(said <= most, "{said} lines about failed accepts:\n{log}");
     let metrics = replica.admin().metrics().await;
     assert!(metrics.sum("grapevine_limits_reached_total", "\"accept\"") > 0.0);
+    assert!(metrics.sum("grapevine_connections_shed_total", "\"data\"") > 0.0);
     house.close().await;
 }
 
@@ -278,7 +278,7 @@ async fn what_is_no_http_ends_at_once_and_quietly() {
         (
             "a PROXY line",
             b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n",
-            &[400],
+            &[],
         ),
         (
             "an HTTP/2 preface that goes wrong",

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use grapevine_testbed::fake_worker::Config;
+use grapevine_testbed::fake_worker::{Config, Fault, Rule};
 use grapevine_tests::chat::{self, MODEL, Stream, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, Response, request};
@@ -343,6 +343,34 @@ async fn an_overload_is_turned_away_and_capacity_goes_on_being_used() {
     assert_eq!(answer.head.status, 200, "{}", answer.text());
     println!("served again after {:?}", after.elapsed());
     waiting(&house, "admission", 0).await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_room_is_429_where_that_was_chosen() {
+    let plan = narrow(0).set("admission.no_room_status", "429");
+    let house = House::of(plan, vec![quick()]).await;
+    let held = hold(&house).await;
+    let answer = http1::post(house.data(), CHATS, &chat("no room", 1)).await;
+    assert_error(&answer, 429, "overloaded");
+    assert_eq!(answer.head.header("retry-after"), Some("1"));
+    held.leave(false);
+    // A worker's own word that it is full; what is no lack of room stays as it is.
+    for (said, shown) in [(503, 429), (500, 500)] {
+        let rule = Rule::always(Fault::status(said));
+        house.workers[0].add_rule(rule).expect("room for a rule");
+        let answer = eventually(LIMIT, "the held one's place is free", async || {
+            let answer = http1::post(house.data(), CHATS, &chat("full worker", 1)).await;
+            let is_ours = answer.text().contains("\"overloaded\"");
+            (!is_ours)
+                .then_some(answer)
+                .ok_or_else(|| "not yet".to_owned())
+        });
+        let (answer, _) = answer.await;
+        assert_eq!(answer.head.status, shown, "{}", answer.text());
+        assert_eq!(answer.head.header("retry-after").is_some(), shown == 429);
+        house.workers[0].clear_rules();
+    }
     house.close().await;
 }
 

@@ -7,6 +7,7 @@ use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::wait::{LIMIT, eventually};
 use tokio::task::JoinSet;
 
+use crate::errors::assert_error;
 use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
@@ -73,6 +74,59 @@ async fn a_worker_that_fails_is_left_alone_until_trials_succeed() {
     let ejected = metrics.sum("grapevine_worker_health_changes_total", "to=\"ejected\"");
     assert!(ejected >= 1.0);
     house.close().await;
+}
+
+/// What users of vllm-router's `--cb-*` flags mean, where no other worker is left: failing ones are left alone for that
+/// time, clients are told at once and when to come back, and successes let everybody in again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_breaker_holds_where_no_other_worker_is_left() {
+    for workers in [1, 2] {
+        let plan = Plan::default().set("breaker.open_for", "\"3s\"");
+        let plan = plan.set("breaker.failure_threshold", "3");
+        let plan = plan.set("breaker.success_threshold", "2");
+        let plan = plan.set("breaker.jitter", "0.0");
+        let plan = plan.set("retry.enabled", "false");
+        let house = House::of(plan, vec![quick(); workers]).await;
+        let admin = house.cluster.replicas[0].admin();
+        for worker in &house.workers {
+            let fails = Rule::always(Fault::status(500));
+            worker.add_rule(fails).expect("there is room");
+        }
+        let seen = || house.workers.iter().map(|w| w.log().len()).sum::<usize>();
+        let mut number = 0;
+        eventually(LIMIT, "all breakers open", async || {
+            number += 1;
+            ask(&house, &format!("question {number}")).await;
+            let known = admin.workers().await;
+            let open = known.iter().all(|worker| worker.breaker == "open");
+            open.then_some(()).ok_or_else(|| format!("{known:?}"))
+        })
+        .await;
+        let before = seen();
+        assert_eq!(before, 3 * workers, "three failures of each are enough");
+        for number in 0..20 {
+            let body = chat(&format!("meanwhile {number}"), 1);
+            let answer = http1::post(house.data(), CHATS, &body).await;
+            assert_error(&answer, 503, "no_worker_available");
+            let after = answer.head.header("retry-after").expect("it says when");
+            assert!(["1", "2", "3"].contains(&after), "{after}");
+        }
+        assert_eq!(seen(), before, "nobody was asked");
+        for worker in &house.workers {
+            worker.clear_rules();
+        }
+        eventually(LIMIT, "served again", async || {
+            number += 1;
+            let status = ask(&house, &format!("question {number}")).await;
+            let known = admin.workers().await;
+            let closed = known.iter().all(|worker| worker.breaker == "closed");
+            (closed && status == 200)
+                .then_some(())
+                .ok_or_else(|| format!("{status}, {known:?}"))
+        })
+        .await;
+        house.close().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -37,7 +37,9 @@ fn vectors() -> Vec<Vector> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_sees_one_well_formed_request_for_each_that_is_accepted() {
     let recorder = Recorder::start().await;
-    let plan = Plan::default().worker(&recorder.url(), &[MODEL]);
+    let plan = Plan::default()
+        .worker(&recorder.url(), &[MODEL])
+        .set("listen.open_paths", r#"["POST /opened"]"#);
     let house = House::with(plan, Vec::new()).await;
     let (mut refused, mut accepted) = (0, 0);
     for vector in vectors() {
@@ -65,7 +67,7 @@ async fn a_worker_sees_one_well_formed_request_for_each_that_is_accepted() {
         let seen = recorder.take();
         assert_eq!(seen.len(), vector.requests, "{name}: {seen:?}");
         for request in seen {
-            assert_eq!(request.line, "POST /tokenize HTTP/1.1", "{name}");
+            assert_eq!(request.line, "POST /opened HTTP/1.1", "{name}");
             assert_eq!(request.body, vector.body.as_bytes(), "{name}");
             let length = vector.body.len().to_string();
             let lengths = request.values("content-length");
@@ -143,7 +145,8 @@ async fn an_unread_body_is_never_the_next_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn heads_above_the_limits_are_refused_by_name() {
     const CAP: usize = 64 << 10;
-    let house = House::new(1).await;
+    let plan = Plan::default().set("listen.open_paths", r#"["GET /version"]"#);
+    let house = House::of(plan, vec![quick()]).await;
     let value = |bytes: usize| {
         format!(
             "GET /version HTTP/1.1\r\nhost: a\r\nx-long: {}\r\n\r\n",

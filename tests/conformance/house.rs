@@ -65,6 +65,16 @@ impl House {
         Self { cluster, workers }
     }
 
+    /// Waits until the replica takes traffic.
+    pub(crate) async fn until_ready(&self) {
+        let admin = self.cluster.replicas[0].admin();
+        eventually(LIMIT, "the replica is ready", async || {
+            let is_ready = admin.is_ready().await;
+            is_ready.then_some(()).ok_or_else(|| "not yet".to_owned())
+        })
+        .await;
+    }
+
     /// The data port.
     pub(crate) fn data(&self) -> SocketAddr {
         self.cluster.replicas[0].data()

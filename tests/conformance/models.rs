@@ -77,6 +77,59 @@ async fn models_are_the_union_over_all_workers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_model_is_shown_as_its_workers_say_it() {
+    let of_length = |tokens| Config {
+        model_len_max: tokens,
+        ..serving(&["m", "adapter"])
+    };
+    let house = House::of(Plan::default(), vec![of_length(8_192), of_length(4_096)]).await;
+    let shown = |id: &'static str| {
+        let data = house.data();
+        async move {
+            http1::get(data, &format!("/v1/models/{id}"))
+                .await
+                .json::<Value>()
+        }
+    };
+    let (model, _) = eventually(LIMIT, "both workers have said it", async || {
+        let model = shown("m").await;
+        let differs = model["grapevine_differs"].is_object();
+        differs
+            .then_some(model.clone())
+            .ok_or_else(|| model.to_string())
+    })
+    .await;
+    assert_eq!(model["max_model_len"], 4_096, "what every worker takes");
+    assert_eq!(
+        model["grapevine_differs"]["max_model_len"],
+        serde_json::json!([4_096, 8_192])
+    );
+    assert_eq!(model["owned_by"], "vllm");
+    assert_eq!(
+        (model["root"].as_str(), model["parent"].as_str()),
+        (Some("m"), None)
+    );
+    assert!(model["created"].as_u64() > Some(1_000_000_000), "{model}");
+    assert_eq!(model["permission"][0]["object"], "model_permission");
+    assert_eq!(
+        shown("adapter").await["root"],
+        "m",
+        "as vLLM gives it to an adapter"
+    );
+    // Once for each of the two models.
+    eventually(LIMIT, "the log says it", async || {
+        let log = house.cluster.replicas[0].log();
+        let said = log
+            .lines()
+            .filter(|line| line.contains("do not say the same of it"));
+        let said = said.count();
+        assert!(said <= 2, "more than once: {log}");
+        (said == 2).then_some(()).ok_or(log)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_without_models_is_asked_for_them() {
     let house = House::new(0).await;
     house.cluster.settled().await;

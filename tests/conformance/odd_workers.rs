@@ -1,9 +1,12 @@
 //! Workers whose answers are odd, hostile, or none that HTTP knows.
 
 use grapevine_testbed::fake_worker::{BadSse, Canned, Fault, Rule};
-use grapevine_tests::chat::{self, Ending, chat, streamed};
+use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 use crate::errors::assert_error;
 use crate::house::{House, quick};
@@ -70,6 +73,135 @@ async fn what_is_no_answer_is_a_502_or_another_workers_answer() {
         assert_eq!(outcome.worker, Some(pair.workers[1 - home].url()), "{what}");
     }
     alone.close().await;
+}
+
+/// A worker that says these bytes to each request. It serves while the second value lives.
+async fn raw_worker(bytes: &'static str) -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let mut serving = JoinSet::new();
+    serving.spawn(async move {
+        let mut open = JoinSet::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            open.spawn(async move {
+                let mut read = vec![0; 16 << 10];
+                while let Ok(1..) = stream.read(&mut read).await {
+                    // The connection stays: who trusts the answer would use it again.
+                    if stream.write_all(bytes.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (url, serving)
+}
+
+/// W27: where an answer ends must be beyond doubt (RFC 9112, 6.3), or what is behind it could be taken for another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_whose_length_is_in_doubt_is_a_502() {
+    let chunked = "transfer-encoding: chunked\r\n\r\n5\r\nwrong\r\n0\r\n\r\n";
+    let cases = [
+        ("length, then chunks", "content-length: 5\r\n", chunked),
+        (
+            "chunks, then length",
+            "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
+            "\r\n5\r\nwrong\r\n0\r\n\r\n",
+        ),
+        (
+            "a length in place of chunks",
+            "transfer-encoding: chunked\r\ncontent-length: 30\r\n",
+            "\r\n{\"wrong\": \"not in chunks\"}     ",
+        ),
+        (
+            "two lengths",
+            "content-length: 5\r\ncontent-length: 6\r\n",
+            "\r\nwrong!",
+        ),
+        (
+            "two lengths in one",
+            "content-length: 5, 6\r\n",
+            "\r\nwrong!",
+        ),
+        (
+            "a length with a sign",
+            "content-length: +5\r\n",
+            "\r\nwrong",
+        ),
+        (
+            "an unknown coding",
+            "transfer-encoding: gzip\r\n",
+            "\r\nwrong",
+        ),
+        (
+            "chunks within a coding",
+            "transfer-encoding: chunked, gzip\r\n",
+            "\r\n5\r\nwrong\r\n0\r\n\r\n",
+        ),
+        (
+            "a coding within chunks",
+            "transfer-encoding: gzip\r\n",
+            chunked,
+        ),
+        (
+            "no coding and chunks",
+            "transfer-encoding: identity\r\n",
+            chunked,
+        ),
+        (
+            "two codings",
+            "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+            "\r\n5\r\nwrong\r\n0\r\n\r\n",
+        ),
+        (
+            "chunks that are almost so",
+            "transfer-encoding: xchunked\r\n",
+            "\r\nwrong",
+        ),
+    ];
+    // Each is the only worker of a model of its own.
+    let mut plan = Plan::default().set("health.interval", "\"1h\"");
+    let (mut models, mut serving) = (Vec::new(), Vec::new());
+    for (what, first, rest) in cases {
+        for kind in ["application/json", "text/event-stream"] {
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: ";
+            let bytes = format!("{head}{kind}\r\n{first}{rest}");
+            let (url, worker) = raw_worker(bytes.leak()).await;
+            let model = format!("{what} as {kind}");
+            plan = plan.worker(&url, &[&model]);
+            serving.push(worker);
+            models.push(model);
+        }
+    }
+    let house = House::with(plan, Vec::new()).await;
+    for model in &models {
+        for mut body in [chat("well?", 1), streamed("well?", 1)] {
+            body["model"] = model.as_str().into();
+            let answer = http1::post(house.data(), CHATS, &body).await;
+            println!("{model}: {}", answer.text());
+            assert_error(&answer, 502, "upstream_failed");
+            assert!(!answer.text().contains("wrong"), "{model}");
+        }
+    }
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let malformed = metrics.sum("grapevine_attempts_total", "result=\"malformed\"");
+    assert_eq!(malformed, 2.0 * models.len() as f64, "each was asked once");
+}
+
+/// What a worker sends behind the end of its answer is nobody's, least of all the next request's.
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_behind_an_answer_are_no_other_requests_answer() {
+    let bytes = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}\
+                 HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 7\r\n\r\n\"wrong\"";
+    let (url, _serving) = raw_worker(bytes).await;
+    let plan = Plan::default().worker(&url, &[MODEL]);
+    let plan = plan.set("health.interval", "\"1h\"");
+    let house = House::with(plan, Vec::new()).await;
+    for number in 0..20 {
+        let body = chat(&format!("question {number}"), 1);
+        let answer = http1::post(house.data(), CHATS, &body).await;
+        assert_eq!((answer.head.status, &*answer.body), (200, &b"{}"[..]));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -167,20 +167,21 @@ async fn a_dead_worker_costs_many_requests_at_once_no_budget() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_may_have_been_done_is_not_done_twice() {
-    let house = House::new(1).await;
+    let plan = Plan::default().set("listen.open_paths", r#"["POST /opened"]"#);
+    let house = House::of(plan, vec![quick()]).await;
     let worker = &house.workers[0];
     let cut = || Rule::next(1, Fault::stop(Point::Head(0), How::Fin));
     let once = json!({ "model": MODEL, "prompt": "once" });
-    let tokenize = || http1::post(house.data(), "/tokenize", &once);
+    let opened = || http1::post(house.data(), "/opened", &once);
     assert_eq!(
-        tokenize().await.head.status,
-        200,
-        "leaves an idle connection"
+        opened().await.head.status,
+        404,
+        "the worker's word leaves an idle connection"
     );
     worker.reset();
     worker.add_rule(cut()).expect("room for a rule");
-    assert_error(&tokenize().await, 502, "upstream_failed");
-    assert_eq!(seen(&house), 1, "an unknown path may store something");
+    assert_error(&opened().await, 502, "upstream_failed");
+    assert_eq!(seen(&house), 1, "an opened path may store something");
 
     // A chat computes and no more: it may be sent again on a new connection.
     eventually(LIMIT, "served again", async || {

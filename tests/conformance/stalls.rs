@@ -25,7 +25,7 @@ fn impatient() -> Plan {
 }
 
 /// Requests of clients that a worker has seen.
-fn of_clients(worker: &FakeWorker) -> usize {
+pub(crate) fn of_clients(worker: &FakeWorker) -> usize {
     let is_probe = |id: &Option<String>| {
         id.as_deref()
             .is_some_and(|id| id.starts_with("token-probe-"))

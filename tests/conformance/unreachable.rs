@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use grapevine_testbed::fake_worker::Config;
+use grapevine_testbed::fake_worker::{Config, FakeWorker, Fault, Rule};
 use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
@@ -76,10 +76,14 @@ async fn all_workers_down_is_503_and_the_first_one_back_serves() {
     .await;
     let answer = http1::post(house.data(), CHATS, &chat("known to be down", 1)).await;
     assert_error(&answer, 503, "no_worker_available");
-    eventually(LIMIT, "the replica itself is ready", async || {
-        let ready = admin.is_ready().await;
-        ready.then_some(()).ok_or_else(|| "not ready".to_owned())
-    })
+    eventually(
+        LIMIT,
+        "balancers are told that nobody serves here",
+        async || {
+            let ready = admin.is_ready().await;
+            (!ready).then_some(()).ok_or_else(|| "ready".to_owned())
+        },
+    )
     .await;
 
     house.workers.push(
@@ -97,6 +101,115 @@ async fn all_workers_down_is_503_and_the_first_one_back_serves() {
     })
     .await;
     println!("served again {took:?} after a worker came back");
+    house.close().await;
+}
+
+/// W25: most workers are gone, one is idle and well. Requests that come before anybody knows, and those that come
+/// while it is known and health is not believed, all go to the one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_worker_serves_while_all_others_refuse() {
+    const WORKERS: usize = 8;
+    // Nobody is known to be dead but by requests; and: everybody is, by probes.
+    for probes in ["1h", "50ms"] {
+        let plan = Plan::default().set("health.interval", &format!("\"{probes}\""));
+        let plan = plan.set("retry.budget", "0.0");
+        let plan = plan.set("retry.budget_floor", "0");
+        let mut house = House::of(plan, vec![quick(); WORKERS]).await;
+        let admin = house.cluster.replicas[0].admin();
+        let dead: Vec<String> = house.workers[1..].iter().map(FakeWorker::url).collect();
+        let answer = http1::post(house.data(), CHATS, &chat("all are well", 1)).await;
+        assert_eq!(answer.head.status, 200);
+        for worker in house.workers.drain(1..) {
+            worker.kill().await;
+        }
+        if probes != "1h" {
+            eventually(LIMIT, "seven are known to be gone", async || {
+                let workers = admin.workers().await;
+                let gone = workers.iter().filter(|w| w.health == "unhealthy").count();
+                (gone == WORKERS - 1)
+                    .then_some(())
+                    .ok_or_else(|| format!("{workers:?}"))
+            })
+            .await;
+        }
+        let mut before = Vec::new();
+        for url in &dead {
+            before.push(admin.attempts(url).await);
+        }
+        for number in 0..40 {
+            let body = chat(&format!("a new question, number {number}"), 1);
+            let answer = http1::post(house.data(), CHATS, &body).await;
+            assert_eq!(answer.head.status, 200, "{number}: {}", answer.text());
+        }
+        let mut asked = 0.0;
+        for (url, before) in dead.iter().zip(before) {
+            asked += admin.attempts(url).await - before;
+        }
+        println!("probes every {probes}: 40 of 40 answered, {asked} connections refused");
+        let most = if probes == "1h" { 7.0 } else { 0.0 };
+        assert!(asked <= most, "{asked} connections to what is gone");
+        house.close().await;
+    }
+}
+
+/// W14: what is known to be gone is not asked once more by each request, all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_dead_workers_cost_a_request_a_few_connections() {
+    const WORKERS: usize = 12;
+    let plan = Plan::default().set("retry.max_attempts", "3");
+    let mut house = House::of(plan, vec![quick(); WORKERS]).await;
+    let admin = house.cluster.replicas[0].admin();
+    for worker in house.workers.drain(..) {
+        worker.kill().await;
+    }
+    let connections = async || {
+        let metrics = admin.metrics().await;
+        metrics.sum("grapevine_attempts_total", "result=\"connect\"")
+    };
+    let ask = async || {
+        let answer = http1::post(house.data(), CHATS, &chat("anybody?", 1)).await;
+        assert_error(&answer, 503, "no_worker_available");
+    };
+    ask().await;
+    eventually(LIMIT, "all are known to be gone", async || {
+        let workers = admin.workers().await;
+        let all = workers.iter().all(|worker| worker.health == "unhealthy");
+        all.then_some(()).ok_or_else(|| format!("{workers:?}"))
+    })
+    .await;
+    let before = connections().await;
+    for _ in 0..10 {
+        ask().await;
+    }
+    let cost = connections().await - before;
+    assert!(cost <= 30.0, "{cost} connections for 10 requests");
+    house.close().await;
+}
+
+/// A request whose first worker refuses it waits for room at the others like one that comes now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_request_waits_where_the_others_are_full() {
+    let (_bound, dead) = closed_port();
+    let alive = chat::worker(quick()).await;
+    let slow = Rule::always(Fault::delay_ms(200));
+    alive.add_rule(slow).expect("room for a rule");
+    let plan = Plan::default().worker(&dead, &[MODEL]);
+    let plan = plan.worker_with(&alive.url(), &[MODEL], "max_in_flight = 1");
+    // Only requests find out that one is gone.
+    let plan = plan.set("health.interval", "\"1h\"");
+    let house = House::with(plan, vec![alive]).await;
+    let data = house.data();
+    let mut asked = JoinSet::new();
+    for number in 0..6 {
+        asked.spawn(async move {
+            let body = chat(&format!("question {number}"), 1);
+            http1::post(data, CHATS, &body).await
+        });
+    }
+    while let Some(answer) = asked.join_next().await {
+        let answer = answer.expect("no panic");
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
     house.close().await;
 }
 

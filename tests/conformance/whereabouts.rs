@@ -52,6 +52,10 @@ async fn workers_are_not_added_where_secrets_are() {
         "http://user:secret@127.0.0.1:8000",
         "http://127.0.0.1:8000?x=1",
         "http://127.0.0.1:8000#x",
+        "http://metadata.google.internal/computeMetadata/v1/",
+        "http://METADATA.google.internal.:80",
+        "http://instance-data:80",
+        "http://metadata.azure.internal",
         "127.0.0.1:8000",
         "",
     ] {
@@ -59,7 +63,8 @@ async fn workers_are_not_added_where_secrets_are() {
         assert_eq!(status, 400, "{url}: {said}");
         let error: Value = serde_json::from_str(&said).expect("OpenAI's shape");
         assert_eq!(error["error"]["type"], "invalid_request_error", "{said}");
-        if url.contains("169") || url.contains("::") {
+        let is_special = ["169", "::", "metadata", "METADATA", "instance-data"];
+        if is_special.iter().any(|part| url.contains(part)) {
             assert!(said.contains("workers.allow"), "it says what to do: {said}");
         }
     }

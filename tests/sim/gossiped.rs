@@ -126,7 +126,11 @@ impl Gossiped {
         self.posted.insert(at, self.posts);
         let health = Vec::new();
         cluster.call(at, move |agent| async move {
-            agent.post(Bulletin { health, usage });
+            agent.post(Bulletin {
+                health,
+                usage,
+                ..Bulletin::default()
+            });
         });
     }
 

@@ -28,6 +28,7 @@ fn a_replica_that_slept_speaks_to_everybody_soon() {
             agent.post(Bulletin {
                 health: Vec::new(),
                 usage: vec![TenantUse::default()],
+                ..Bulletin::default()
             });
         });
         cluster.run(SECOND / 50);

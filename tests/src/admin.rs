@@ -41,12 +41,25 @@ pub struct Pool {
 pub struct View {
     /// Takes traffic.
     pub ready: bool,
+    /// What keeps it from that; earlier releases do not say.
+    #[serde(default)]
+    pub missing: Vec<String>,
     /// Live replicas with the same digest and settings.
     pub agreeing: usize,
     /// Live replicas, the asked one included.
     pub live: usize,
     /// Every replica that is known.
     pub replicas: Vec<Peer>,
+}
+
+impl View {
+    /// It holds the cluster's view and is not leaving. That no worker can be reached is the business of the test.
+    pub fn is_in(&self) -> bool {
+        let of_workers = ["no_worker", "no_worker_reachable", "models_unknown"];
+        let mut missing = self.missing.iter();
+        let is_waiting = !self.missing.is_empty();
+        self.ready || is_waiting && missing.all(|lack| of_workers.contains(&lack.as_str()))
+    }
 }
 
 /// One replica in another's view.

@@ -202,13 +202,13 @@ impl Cluster {
         self.replicas.iter().filter(running)
     }
 
-    /// Waits until every running replica is ready and all of them agree on everything.
+    /// Waits until every running replica holds the cluster's view and all of them agree on everything.
     pub async fn settled(&self) {
         let count = self.running().count();
-        eventually(LIMIT, "replicas are ready and agree", async || {
+        eventually(LIMIT, "replicas are in and agree", async || {
             for replica in self.running() {
                 let view = replica.admin().view().await;
-                if !view.ready || view.live != count || view.agreeing != count {
+                if !view.is_in() || view.live != count || view.agreeing != count {
                     return Err(format!("{} sees {view:?}", replica.name));
                 }
             }
@@ -278,9 +278,10 @@ impl Replica {
     /// Starts the process; after the first time on the same ports.
     pub async fn start(&mut self) {
         assert!(self.process.is_none(), "{} runs already", self.name);
-        let log = self
-            .dir
-            .join(format!("{}.{}.log", self.name, self.logs.len()));
+        // Another process may have run under this name.
+        let logs = (0..).map(|start| self.dir.join(format!("{}.{start}.log", self.name)));
+        let mut unused = logs.skip(self.logs.len()).filter(|log| !log.exists());
+        let log = unused.next().expect("there is always another number");
         self.logs.push(log.clone());
         let (process, addresses) = Process::start_as(&self.program, &self.args(), &log).await;
         self.process = Some(process);

@@ -75,7 +75,7 @@ impl Response {
 
 /// Bytes of a request with `Host` and, if there is a body, its length and type.
 pub fn request(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
-    let mut head = format!("{method} {target} HTTP/1.1\r\nhost: grapevine.test\r\n");
+    let mut head = format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\n");
     if !body.is_empty() {
         head.push_str(&format!("content-length: {}\r\n", body.len()));
         if !headers.iter().any(|(name, _)| *name == "content-type") {

@@ -129,15 +129,22 @@ pub async fn connect(
     config: ClientConfig,
     address: SocketAddr,
 ) -> std::io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    shake_hands(config, stream).await
+}
+
+/// Begins TLS with `localhost` on a connection that something else was said on before.
+///
+/// # Errors
+/// What TLS or the socket says.
+pub async fn shake_hands(
+    config: ClientConfig,
+    stream: TcpStream,
+) -> std::io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from("localhost").expect("a name");
-    let connected = async {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        TlsConnector::from(Arc::new(config))
-            .connect(name, stream)
-            .await
-    };
-    timeout(LIMIT, connected).await.expect("a handshake ends")
+    let shaken = TlsConnector::from(Arc::new(config)).connect(name, stream);
+    timeout(LIMIT, shaken).await.expect("a handshake ends")
 }
 
 /// TLS in front of a plain server; ends when dropped.

@@ -86,6 +86,7 @@ impl Core {
         drop(poster);
         self.metrics.bulletin_cut("health", cut.claims);
         self.metrics.bulletin_cut("usage", cut.tenants);
+        self.metrics.bulletin_cut("quarantine", cut.quarantined);
     }
 
     /// Takes a part that a peer pushed. A flood counts against it.
@@ -96,6 +97,9 @@ impl Core {
         let taken = match message {
             Message::Health(claims) => rack.health(from, order, Arc::unwrap_or_clone(claims), now),
             Message::Usage(usage) => rack.usage(from, order, Arc::unwrap_or_clone(usage), now),
+            Message::Quarantine(entries) => {
+                rack.quarantine(from, order, Arc::unwrap_or_clone(entries), now)
+            }
             _ => return,
         };
         if taken == Taken::Fresh {

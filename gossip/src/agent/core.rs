@@ -1,5 +1,7 @@
 //! The agent's shared state, and what peers do to it.
 //!
+//! Changes become views at the pace of `publish.rs`.
+//!
 //! One mutex around the registry, the load plane and the sightings; it is held for computations only,
 //! never across an await. Readers take the view and the load board, which need no lock.
 
@@ -9,13 +11,16 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::bulletin::BulletinDesk;
 use super::dry_run::DryRunDesk;
 use super::evidence::EvidenceDesk;
 use super::exchange;
+use super::publish::Pace;
+use super::pushes::Pushes;
+use super::twins::TwinDesk;
 use super::unlike::Unlike;
 use crate::config::{EvidenceConfig, is_fact};
 use crate::error::ChangeError;
@@ -38,6 +43,7 @@ pub(super) struct Core {
     pub(super) evidence: EvidenceDesk,
     pub(super) bulletins: BulletinDesk,
     pub(super) dry_runs: DryRunDesk,
+    pub(super) twins: TwinDesk,
     pub(super) metrics: Metrics,
     /// `None` in a cluster of one.
     pub(super) net: Option<Net>,
@@ -47,6 +53,12 @@ pub(super) struct Core {
     pub(super) synced: watch::Sender<bool>,
     /// Whether a task watches the ends of warm-ups: a cluster of one starts it late.
     pub(super) keeps_time: AtomicBool,
+    /// Number of the latest change that is in the view.
+    pub(super) published: watch::Sender<u64>,
+    /// Wakes the task that publishes what had to wait.
+    pub(super) due: Notify,
+    /// Own changes on their way to peers.
+    pub(super) pushes: Pushes,
     pub(super) started: Instant,
     state: Mutex<State>,
 }
@@ -73,6 +85,8 @@ pub(super) struct State {
     /// Exchanges after which the registries still differed.
     pub(super) unlike: Unlike,
     pub(super) generation: u64,
+    /// When changes become a view.
+    pub(super) pace: Pace,
     address: SocketAddr,
     facts: FactMap,
 }
@@ -101,6 +115,7 @@ impl Core {
             exchanging: HashSet::new(),
             unlike: Unlike::default(),
             generation,
+            pace: Pace::default(),
             address,
             facts,
         };
@@ -111,12 +126,16 @@ impl Core {
             evidence: EvidenceDesk::new(evidence),
             bulletins: BulletinDesk::default(),
             dry_runs: DryRunDesk::default(),
+            twins: TwinDesk::default(),
             metrics,
             net,
             view: watch::Sender::new(Arc::new(view)),
             ready: watch::Sender::new(is_solo),
             synced: watch::Sender::new(is_solo),
             keeps_time: AtomicBool::new(false),
+            published: watch::Sender::new(0),
+            due: Notify::new(),
+            pushes: Pushes::default(),
             started: now,
             state: Mutex::new(state),
         }
@@ -132,12 +151,20 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn configure(&self, id: WorkerId, spec: WorkerSpec) -> Result<(), ChangeError> {
+    pub(super) fn configure(
+        &self,
+        workers: impl IntoIterator<Item = (WorkerId, WorkerSpec)>,
+    ) -> Result<(), ChangeError> {
         let mut state = self.state();
-        if state.registry.configure(id, spec)?.is_some() {
-            self.refresh(&mut state);
+        let mut is_changed = false;
+        let configured = workers.into_iter().try_for_each(|(id, spec)| {
+            is_changed |= state.registry.configure(id, spec)?.is_some();
+            Ok(())
+        });
+        if is_changed {
+            self.publish(&mut state);
         }
-        Ok(())
+        configured
     }
 
     /// Takes a value for one of our own facts and tells it to the others.
@@ -151,12 +178,30 @@ impl Core {
         }
         let mut state = self.state();
         if state.facts.insert(name, value.to_owned()).as_deref() != Some(value) {
+            // Whoever says that it leaves cannot wait for the next view.
+            if let Some(net) = &self.net {
+                net.membership.tell(name, value);
+            }
             self.refresh(&mut state);
         }
     }
 
+    /// Something changed: it becomes a view at once, or together with what changes in the next moment.
+    ///
+    /// Returns the number of the change; see [`Core::published`].
+    pub(super) fn refresh(&self, state: &mut State) -> u64 {
+        // A cluster of one has no task that would publish later.
+        if state.pace.changed(Instant::now().into_std()) || self.net.is_none() {
+            self.publish(state);
+        } else {
+            self.due.notify_one();
+        }
+        state.pace.latest()
+    }
+
     /// Publishes the view of a changed state, and its digest to the others.
-    pub(super) fn refresh(&self, state: &mut State) {
+    pub(super) fn publish(&self, state: &mut State) {
+        let began = Instant::now().into_std();
         let digest = state.registry.digest();
         state.facts.insert(fact::REGISTRY, digest.to_string());
         if let Some(net) = &self.net {
@@ -171,16 +216,18 @@ impl Core {
         self.bulletins.follow(&view);
         self.view.send_replace(Arc::new(view));
 
-        let removed = state
-            .registry
-            .entries()
-            .filter(|entry| entry.is_removed())
-            .count();
+        let (mut removed, mut unread) = (0, 0);
+        for entry in state.registry.entries() {
+            removed += i64::from(entry.is_removed());
+            unread += i64::from(!entry.is_read());
+        }
         self.metrics.registry_entries.set(i64::from(digest.count));
-        self.metrics.registry_tombstones.set(removed as i64);
+        self.metrics.registry_tombstones.set(removed);
         self.metrics.registry_digest.set(i64::from(digest.crc));
-        let unread = state.registry.entries().filter(|entry| !entry.is_read());
-        self.metrics.registry_unread.set(unread.count() as i64);
+        self.metrics.registry_unread.set(unread);
+        self.metrics.views.inc();
+        let published = state.pace.published(began, Instant::now().into_std());
+        self.published.send_replace(published);
     }
 
     /// Merges entries of a peer. False if nothing of them may be used.

@@ -1,14 +1,14 @@
-//! The registry between replicas: changes pushed at once, anti-entropy for what a push missed, and
+//! The registry between replicas: changes written and confirmed, anti-entropy for what a push missed, and
 //! the first snapshot of a starting replica.
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use super::Ack;
-use super::core::{Core, Net, State};
+use super::core::{Core, State};
 use super::newcomer;
+use super::pushes;
 use super::unlike::Pair;
 use crate::config::{CONFIRM_WITHIN, WRITES_AFTER};
 use crate::error::ChangeError;
@@ -31,49 +31,30 @@ pub(super) async fn change(
         synced.wait_for(|synced| *synced),
     )
     .await;
-    let written = {
+    let (written, change) = {
         let mut state = core.state();
         let written = write(&mut state.registry, core.unix_ms())?;
-        if !written.is_empty() {
-            core.refresh(&mut state);
-        }
-        written
+        let change = match written.is_empty() {
+            true => state.pace.latest(),
+            false => core.refresh(&mut state),
+        };
+        (written, change)
     };
-    let confirmed_by = match &core.net {
-        Some(net) if !written.is_empty() => push(net, written).await,
-        _ => 0,
+    let confirmed_by = match written.is_empty() {
+        true => 0,
+        false => pushes::push(core, written).await,
     };
+    // Who was told that it is done finds it in the view. Only the end of this replica can prevent it.
+    let mut published = core.published.subscribe();
+    let _ = timeout(
+        CONFIRM_WITHIN,
+        published.wait_for(|latest| *latest >= change),
+    )
+    .await;
     Ok(Ack {
         confirmed_by,
         replicated: confirmed_by > 0,
     })
-}
-
-/// Pushes entries to every connected peer; returns how many confirmed until the first had, or none
-/// within [`CONFIRM_WITHIN`]. The other pushes go on.
-async fn push(net: &Net, entries: Vec<Entry>) -> usize {
-    let message = Arc::new(Message::RegistryPush(entries));
-    let linked = net.transport.linked();
-    let (confirm, mut confirmations) = mpsc::channel(linked.len().max(1));
-    for peer in linked {
-        let (transport, message, confirm) =
-            (net.transport.clone(), message.clone(), confirm.clone());
-        net.transport.spawn(async move {
-            if let Ok(answer) = transport.request(&peer, &message).await
-                && answer
-                    .iter()
-                    .any(|received| matches!(received.message, Some(Message::PushAck { .. })))
-            {
-                // Nobody listens any more once the first confirmation was taken.
-                let _ = confirm.try_send(());
-            }
-        });
-    }
-    drop(confirm);
-    match timeout(CONFIRM_WITHIN, confirmations.recv()).await {
-        Ok(Some(())) => 1 + std::iter::from_fn(|| confirmations.try_recv().ok()).count(),
-        _ => 0,
-    }
 }
 
 /// Answers a request of a peer.

@@ -5,11 +5,14 @@
 //! - `mod.rs`: the public handle.
 //! - `core.rs`: the shared state, and what arrives from peers.
 //! - `rounds.rs`: what happens by the clock: rounds of membership, load frames, ends of warm-ups.
-//! - `exchange.rs`: registry pushes, anti-entropy, the first snapshot.
+//! - `publish.rs`: when changes become a view.
+//! - `exchange.rs`: anti-entropy, the first snapshot.
+//! - `pushes.rs`: own changes, pushed together where they come together.
 //! - `unlike.rs`: with whom anti-entropy was in vain.
 //! - `evidence.rs`: evidence and heat, told and heard.
 //! - `bulletin.rs`: this replica's bulletin posted, those of the others kept.
 //! - `newcomer.rs`: the evidence that a starting replica takes.
+//! - `twins.rs`: two processes under one id, said to the operator and to the peers.
 //! - `dry_run.rs`: what a peer would decide, and what we would.
 
 #[cfg(test)]
@@ -20,11 +23,15 @@ mod dry_run;
 mod evidence;
 mod exchange;
 mod newcomer;
+mod publish;
+mod pushes;
 mod rounds;
 #[cfg(test)]
 mod tests;
+mod twins;
 mod unlike;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,8 +51,10 @@ use crate::identity::{self, Identity, IdentityError};
 use crate::load::LoadBoard;
 use crate::membership::{FactMap, Membership, fact, next_generation};
 use crate::metrics::Metrics;
+use crate::registry::TakenOut;
 use crate::replica::ReplicaId;
 use crate::transport::{Network, Planes, SystemNetwork, Transport, system_ms};
+use crate::twin::Twin;
 use crate::view::View;
 use crate::worker::{Source, WorkerId, WorkerSpec};
 
@@ -60,6 +69,15 @@ pub struct Ack {
     pub confirmed_by: usize,
     /// False: only this replica has it, and its end would lose it.
     pub replicated: bool,
+}
+
+/// What a worker said of itself.
+#[derive(Debug, Clone)]
+pub enum Said {
+    /// Facts that fill gaps of what the sources say, such as its models.
+    Facts(Box<WorkerSpec>),
+    /// When its process started, in seconds since 1970.
+    Started(u64),
 }
 
 /// The running gossip of one replica.
@@ -134,6 +152,7 @@ impl Agent {
         ));
         let planes: Arc<dyn Planes> = core.clone();
         transport.start(&config.seeds, &planes);
+        transport.spawn(publish::late(core.clone()));
         transport.spawn(rounds::membership(core.clone()));
         transport.spawn(rounds::load(core.clone(), config.load_batch));
         transport.spawn(evidence::rounds(core.clone(), config.evidence.batch));
@@ -199,6 +218,40 @@ impl Agent {
         self.core.ready.subscribe()
     }
 
+    /// Replica ids under which two processes run, as this replica or a live peer sees it, sorted.
+    pub fn twins(&self) -> Vec<Twin> {
+        self.core.twins.list()
+    }
+
+    /// Where the process is that the cluster keeps instead of this one, under the same id: until one of the two ends
+    /// this one should take no requests.
+    pub fn kept_instead(&self) -> Option<SocketAddr> {
+        self.core.twins.kept_instead()
+    }
+
+    /// Requests in flight at a worker from each live replica, as it says; `None` of one that was not heard for 2 s.
+    pub fn in_flight_at(&self, worker: &WorkerId) -> BTreeMap<ReplicaId, Option<u32>> {
+        let own = self.core.board.cell(worker).own().requests;
+        let view = self.view();
+        let live = view.replicas().iter().filter(|replica| replica.live);
+        let now = tokio::time::Instant::now().into_std();
+        let told = self.core.state().plane.requests_at(worker, now);
+        let count = |id: &ReplicaId| {
+            if *id == self.core.replica {
+                Some(own)
+            } else {
+                told.get(id).copied()
+            }
+        };
+        live.map(|replica| (replica.id.clone(), count(&replica.id)))
+            .collect()
+    }
+
+    /// Who took a worker out of the set that the configuration may name; `None` if it is in the set, or nobody did.
+    pub fn taken_out(&self, worker: &WorkerId) -> Option<TakenOut> {
+        self.core.state().registry.taken_out(worker)
+    }
+
     /// Load counters: own ones are written by the data path, others' sums are written here.
     pub fn load(&self) -> &Arc<LoadBoard> {
         &self.core.board
@@ -209,7 +262,18 @@ impl Agent {
     /// # Errors
     /// [`ChangeError`] if the registry is full.
     pub fn configure(&self, id: WorkerId, spec: WorkerSpec) -> Result<(), ChangeError> {
-        self.core.configure(id, spec)
+        self.core.configure([(id, spec)])
+    }
+
+    /// [`Agent::configure`] of many, with one new view.
+    ///
+    /// # Errors
+    /// [`ChangeError`] if the registry is full; those before it are configured.
+    pub fn configure_all(
+        &self,
+        workers: impl IntoIterator<Item = (WorkerId, WorkerSpec)>,
+    ) -> Result<(), ChangeError> {
+        self.core.configure(workers)
     }
 
     /// Adds or changes a worker in the name of `source`.
@@ -229,9 +293,20 @@ impl Agent {
         source: Source,
         spec: WorkerSpec,
     ) -> Result<Ack, ChangeError> {
-        let write = |registry: &mut crate::registry::Registry, now| {
-            Ok(registry.put(id, source, spec, now)?.into_iter().collect())
-        };
+        self.put_workers(source, vec![(id, spec)]).await
+    }
+
+    /// [`Agent::put_worker`] of many, as one change: all or none, confirmed together.
+    ///
+    /// # Errors
+    /// [`ChangeError`] if the registry has no room for all of them.
+    pub async fn put_workers(
+        &self,
+        source: Source,
+        workers: Vec<(WorkerId, WorkerSpec)>,
+    ) -> Result<Ack, ChangeError> {
+        let write =
+            |registry: &mut crate::registry::Registry, now| registry.put_all(&source, workers, now);
         if self.core.net.is_none() && !self.core.keeps_time.swap(true, Ordering::Relaxed) {
             let (core, stop) = (self.core.clone(), self.stop.clone());
             let ends = async move { stop.run_until_cancelled(rounds::warm_ups(core)).await };
@@ -299,6 +374,30 @@ impl Agent {
             Ok(registry.learn(id, facts, now)?.into_iter().collect())
         };
         exchange::change(&self.core, write).await
+    }
+
+    /// What many workers said of themselves, as one change; see [`Agent::learn`] and [`Agent::restarted`].
+    ///
+    /// Returns what could not be taken over, and why. Waits as [`Agent::put_worker`].
+    pub async fn learn_all(&self, said: Vec<(WorkerId, Said)>) -> Vec<(WorkerId, ChangeError)> {
+        let mut refused = Vec::new();
+        let write = |registry: &mut crate::registry::Registry, now| {
+            let mut written = Vec::new();
+            for (id, said) in said {
+                let entry = match said {
+                    Said::Facts(facts) => registry.learn(id.clone(), *facts, now),
+                    Said::Started(epoch) => registry.restarted(&id, epoch, now),
+                };
+                match entry {
+                    Ok(entry) => written.extend(entry),
+                    Err(error) => refused.push((id, error.into())),
+                }
+            }
+            Ok(written)
+        };
+        // The write above refuses single words, never all.
+        let _ = exchange::change(&self.core, write).await;
+        refused
     }
 
     /// Tells the others whether this replica takes requests.

@@ -9,6 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::core::{Core, Net};
 use super::exchange;
+use super::twins;
 use super::unlike::Pair;
 use crate::config::{ALONE_AFTER, ROUND, SNAPSHOT_WITHIN, SYNC_EVERY};
 use crate::membership::{Sighting, fact};
@@ -26,6 +27,9 @@ pub(super) async fn membership(core: Arc<Core>) {
     let mut slow = Slow {
         second: Instant::now(),
         exchange: Instant::now(),
+        own: String::new(),
+        changed: Instant::now(),
+        compared: Instant::now(),
     };
     loop {
         tokio::select! {
@@ -43,6 +47,11 @@ pub(super) async fn membership(core: Arc<Core>) {
 struct Slow {
     second: Instant,
     exchange: Instant,
+    /// Our registry's digest, and since when it is that.
+    own: String,
+    changed: Instant,
+    /// The latest exchange because of digests that differ.
+    compared: Instant,
 }
 
 fn round(core: &Arc<Core>, net: &Net, seen: Vec<Sighting>, is_alive: bool, slow: &mut Slow) {
@@ -54,6 +63,7 @@ fn round(core: &Arc<Core>, net: &Net, seen: Vec<Sighting>, is_alive: bool, slow:
     core.metrics.peers_live.set(live.len() as i64);
     core.metrics.peers_linked.set(linked.len() as i64);
     core.metrics.isolated.set(i64::from(live.is_empty()));
+    twins::look(core, net, &others);
 
     let (own_digest, knows_nobody) = {
         let mut state = core.state();
@@ -135,8 +145,18 @@ fn partners<'a>(
             (id, pair)
         })
     };
-    let differing: Vec<_> = linked.iter().filter_map(differing).collect();
+    let mut differing: Vec<_> = linked.iter().filter_map(differing).collect();
     core.metrics.registry_differing.set(differing.len() as i64);
+    if slow.own != own_digest {
+        slow.own = own_digest.to_owned();
+        slow.changed = Instant::now();
+    }
+    // What changed just now is on its way, here and there: comparing meanwhile would send nearly everything.
+    if slow.changed.elapsed() < ROUND && slow.compared.elapsed() < SETTLES_WITHIN {
+        differing.clear();
+    } else if !differing.is_empty() {
+        slow.compared = Instant::now();
+    }
     let mut state = core.state();
     state.unlike.retain(|id| linked.contains(id));
     let now = Instant::now().into_std();
@@ -191,10 +211,13 @@ pub(super) async fn warm_ups(core: Arc<Core>) {
             _ = views.changed() => {}
             () = end => {
                 let mut state = core.state();
-                core.refresh(&mut state);
+                // Not later: what is over by the clock would be over again and again until then.
+                core.publish(&mut state);
             }
         }
     }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+/// A registry that never stops changing is compared this often all the same.
+const SETTLES_WITHIN: Duration = Duration::from_secs(1);

@@ -1,8 +1,8 @@
 //! The bulletin plane: what each replica found out about workers, and how much of each tenant it has
-//! in hand.
+//! in hand; besides, which requests no worker is to get.
 //!
-//! Pure; instants are arguments. Each replica has one bulletin. Its two parts, claims about workers
-//! and use by tenants, travel apart, so that a count that changes with each request does not carry
+//! Pure; instants are arguments. Each replica has one bulletin. Its parts, claims about workers,
+//! use by tenants and quarantined requests, travel apart, so that a count that changes with each request does not carry
 //! hundreds of claims along. Each part is said whole, in absolute values, and the latest one counts:
 //! a lost frame is healed by the next, and nothing is added up.
 //!
@@ -29,7 +29,9 @@ pub(crate) use rack::{Rack, Taken};
 /// Greatest number of tenants in a bulletin.
 pub const TENANTS_MAX: usize = 1024;
 /// Greatest number of claims in a bulletin: one for each worker that a registry may hold.
-pub const CLAIMS_MAX: usize = crate::registry::ENTRIES_MAX;
+pub const CLAIMS_MAX: usize = 4096;
+/// Greatest number of quarantined requests in a bulletin.
+pub const QUARANTINE_MAX: usize = 256;
 /// Greatest length of one part in a frame, in bytes.
 pub const PART_BYTES_MAX: usize = 64 * 1024;
 /// Greatest age of a claim; older ones count as just so old.
@@ -51,6 +53,8 @@ pub struct Bulletin {
     pub health: Vec<HealthClaim>,
     /// What it has in hand for tenants, at most [`TENANTS_MAX`]; those with the least are left out.
     pub usage: Vec<TenantUse>,
+    /// Requests that no worker is to get, at most [`QUARANTINE_MAX`]; the oldest are left out.
+    pub quarantine: Vec<Quarantined>,
 }
 
 /// What a replica found out itself about one worker; never hearsay.
@@ -100,6 +104,24 @@ impl Claim {
             Self::Stalled => "stalled",
             Self::Ejected => "ejected",
         }
+    }
+}
+
+/// A request with which workers ended, told apart by its body's length and a hash. Who holds it decides for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quarantined {
+    /// Bytes of its body.
+    pub length: u64,
+    /// Of its path and body.
+    pub hash: [u8; 16],
+    /// How long before the sending it was found, to the millisecond and up to [`AGE_MAX`].
+    pub age: Duration,
+}
+
+impl Quarantined {
+    /// What tells it apart; the order on the wire.
+    pub(crate) fn id(&self) -> (u64, [u8; 16]) {
+        (self.length, self.hash)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{HealthClaim, TenantUse};
+use super::{HealthClaim, Quarantined, TenantUse};
 use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
 
@@ -27,6 +27,8 @@ pub struct PeerBulletin {
     pub health: Vec<HealthClaim>,
     /// Rising by tenant.
     pub usage: Vec<TenantUse>,
+    /// Requests that no worker is to get, with their ages when they came.
+    pub quarantine: Vec<Quarantined>,
 }
 
 impl Posted {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{
-    AGE_MAX, Bulletin, CLAIMS_MAX, Claim, HealthClaim, PART_BYTES_MAX, RENEW_AFTER, TENANTS_MAX,
-    TenantUse,
+    AGE_MAX, Bulletin, CLAIMS_MAX, Claim, HealthClaim, PART_BYTES_MAX, QUARANTINE_MAX, Quarantined,
+    RENEW_AFTER, TENANTS_MAX, TenantUse,
 };
 use crate::wire::Message;
 
@@ -14,6 +14,8 @@ use crate::wire::Message;
 pub(crate) struct Poster {
     health: Option<Part<HealthClaim>>,
     usage: Option<Part<TenantUse>>,
+    /// Mostly there is nothing to say.
+    quarantine: Option<Part<Quarantined>>,
 }
 
 #[derive(Debug)]
@@ -30,25 +32,44 @@ struct Part<T> {
 pub(crate) struct Cut {
     pub(crate) claims: usize,
     pub(crate) tenants: usize,
+    pub(crate) quarantined: usize,
 }
 
 impl Poster {
     /// Replaces the bulletin. Ages alone are no news: they go with the next renewal.
     pub(crate) fn post(&mut self, bulletin: Bulletin, now: Instant) -> Cut {
-        let Bulletin { health, usage } = bulletin;
+        let Bulletin {
+            health,
+            usage,
+            quarantine,
+        } = bulletin;
         let (health, claims) = fit_claims(health);
         let (usage, tenants) = fit_usage(usage);
         replace(&mut self.health, health, now, |a, b| {
             (&a.worker, a.epoch, a.claim) == (&b.worker, b.epoch, b.claim)
         });
         replace(&mut self.usage, usage, now, PartialEq::eq);
-        Cut { claims, tenants }
+        let (quarantine, quarantined) = fit_quarantine(quarantine);
+        if quarantine.is_empty() {
+            // What is not renewed ends by itself.
+            self.quarantine = None;
+        } else {
+            replace(&mut self.quarantine, quarantine, now, |a, b| {
+                a.id() == b.id()
+            });
+        }
+        Cut {
+            claims,
+            tenants,
+            quarantined,
+        }
     }
 
     /// True if something changed that nobody was told yet.
     pub(crate) fn has_news(&self) -> bool {
         self.health.as_ref().is_some_and(|part| part.is_news)
             || self.usage.as_ref().is_some_and(|part| part.is_news)
+            || self.quarantine.as_ref().is_some_and(|part| part.is_news)
     }
 
     /// A peer connected that was told nothing yet: everything is news.
@@ -57,6 +78,9 @@ impl Poster {
             part.is_news = true;
         }
         if let Some(part) = &mut self.usage {
+            part.is_news = true;
+        }
+        if let Some(part) = &mut self.quarantine {
             part.is_news = true;
         }
     }
@@ -79,6 +103,16 @@ impl Poster {
             && part.is_due(now)
         {
             due.push(Message::Usage(Arc::new(part.entries.clone())));
+        }
+        if let Some(part) = &mut self.quarantine
+            && part.is_due(now)
+        {
+            let since = now.saturating_duration_since(part.posted);
+            let aged = part.entries.iter().map(|entry| Quarantined {
+                age: clamped(entry.age.saturating_add(since)),
+                ..*entry
+            });
+            due.push(Message::Quarantine(Arc::new(aged.collect())));
         }
         due
     }
@@ -163,6 +197,19 @@ fn fit_usage(mut usage: Vec<TenantUse>) -> (Vec<TenantUse>, usize) {
         usage.sort_by_key(|used| used.tenant);
     }
     (usage, cut)
+}
+
+/// Brings quarantined requests into the order of the wire, and leaves out the oldest beyond [`QUARANTINE_MAX`].
+fn fit_quarantine(mut quarantine: Vec<Quarantined>) -> (Vec<Quarantined>, usize) {
+    quarantine.sort_by_key(|entry| (entry.id(), std::cmp::Reverse(entry.age)));
+    quarantine.dedup_by_key(|entry| entry.id());
+    let cut = quarantine.len().saturating_sub(QUARANTINE_MAX);
+    if cut > 0 {
+        quarantine.sort_by_key(|entry| entry.age);
+        quarantine.truncate(QUARANTINE_MAX);
+        quarantine.sort_by_key(Quarantined::id);
+    }
+    (quarantine, cut)
 }
 
 fn clamped(age: Duration) -> Duration {

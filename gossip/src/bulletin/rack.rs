@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{AGE_MAX, Claim, HealthClaim, PeerBulletin, Posted, SILENT_AFTER, TenantUse};
+use super::{
+    AGE_MAX, Claim, HealthClaim, PeerBulletin, Posted, Quarantined, SILENT_AFTER, TenantUse,
+};
 use crate::evidence::{Budget, Roster};
 use crate::replica::ReplicaId;
 
@@ -25,6 +27,7 @@ struct Sender {
     allowance: Budget,
     health: Part<HealthClaim>,
     usage: Part<TenantUse>,
+    quarantine: Part<Quarantined>,
     /// What is shown of it; `None` while it has nothing to show.
     shown: Option<Arc<PeerBulletin>>,
 }
@@ -81,6 +84,19 @@ impl Rack {
         })
     }
 
+    /// Takes quarantined requests, rising by length and hash.
+    pub(crate) fn quarantine(
+        &mut self,
+        from: &ReplicaId,
+        (generation, seq): (u64, u64),
+        quarantine: Vec<Quarantined>,
+        now: Instant,
+    ) -> Taken {
+        self.take(from, generation, now, |sender| {
+            sender.quarantine.take(seq, quarantine, now)
+        })
+    }
+
     fn take(
         &mut self,
         from: &ReplicaId,
@@ -129,6 +145,7 @@ impl Rack {
         sender.has_left = true;
         sender.health.said = None;
         sender.usage.said = None;
+        sender.quarantine.said = None;
         sender.shown.take().is_some()
     }
 
@@ -138,7 +155,8 @@ impl Rack {
         self.senders.retain(|id, sender| {
             let health = sender.health.expire(now);
             let usage = sender.usage.expire(now);
-            if health || usage {
+            let quarantine = sender.quarantine.expire(now);
+            if health || usage || quarantine {
                 sender.show(id, &self.roster);
                 has_changed = true;
             }
@@ -181,14 +199,21 @@ impl Sender {
             allowance: Budget::new(FRAMES_PER_S, FRAMES_BURST, now),
             health: Part::default(),
             usage: Part::default(),
+            quarantine: Part::default(),
             shown: None,
         }
     }
 
     fn show(&mut self, id: &ReplicaId, roster: &Roster) {
-        let Self { health, usage, .. } = &*self;
+        let Self {
+            health,
+            usage,
+            quarantine,
+            ..
+        } = &*self;
         // Ages are those of claims; without claims any time will do.
         let received = health.received().or(usage.received());
+        let received = received.or(quarantine.received());
         self.shown = received.map(|received| {
             let is_current = |claim: &&HealthClaim| roster.is_current(&claim.worker, claim.epoch);
             Arc::new(PeerBulletin {
@@ -201,6 +226,7 @@ impl Sender {
                     .cloned()
                     .collect(),
                 usage: usage.entries().to_vec(),
+                quarantine: quarantine.entries().to_vec(),
             })
         });
     }
@@ -271,7 +297,7 @@ impl Part<HealthClaim> {
 pub(crate) const SENDERS_MAX: usize = 256;
 /// A silent sender is forgotten after this long; no frame of it is under way any more.
 pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(60);
-/// Frames a second taken from one sender: an honest one sends its two parts 20 times at most.
+/// Frames a second taken from one sender: an honest one sends its three parts 20 times at most.
 const FRAMES_PER_S: u32 = 80;
 /// What may come late and all at once: as much as an honest sender says while its path is dead and
 /// the connection lives, 5 s.

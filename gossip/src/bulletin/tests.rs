@@ -124,6 +124,7 @@ fn only_parts_that_changed_are_sent_and_all_are_renewed() {
         let bulletin = Bulletin {
             health: vec![claim("a", Claim::Stalled, age)],
             usage: vec![used(7, in_flight, 0)],
+            ..Bulletin::default()
         };
         assert_eq!(poster.post(bulletin, now), Cut::default());
     };
@@ -142,6 +143,7 @@ fn only_parts_that_changed_are_sent_and_all_are_renewed() {
     let other = Bulletin {
         health: vec![claim("b", Claim::Good, MS)],
         usage: vec![],
+        ..Bulletin::default()
     };
     poster.post(other, now);
     post(&mut poster, 60 * MS, 2, now);
@@ -174,6 +176,7 @@ fn what_is_posted_is_brought_into_form() {
             used(9, 1, 0),
             used(4, 0, 0),
         ],
+        ..Bulletin::default()
     };
     assert_eq!(poster.post(bulletin, now), Cut::default());
     let due = poster.due(now);
@@ -200,6 +203,7 @@ fn what_does_not_fit_is_left_out_and_counted() {
     let bulletin = Bulletin {
         health: good.chain(bad).collect(),
         usage: tenants.collect(),
+        ..Bulletin::default()
     };
     let cut = poster.post(bulletin, now);
     let due = poster.due(now);
@@ -220,6 +224,7 @@ fn what_does_not_fit_is_left_out_and_counted() {
             .map(|n| long(n, Claim::Stalled, n as u32 * MS))
             .collect(),
         usage: vec![],
+        ..Bulletin::default()
     };
     let cut = poster.post(bulletin, now);
     let due = poster.due(now);
@@ -387,7 +392,8 @@ proptest! {
                 (poster, generation, seq) = (Poster::default(), generation + 1, 0);
             }
             let usage = vec![used(7, in_flight, 0)];
-            poster.post(Bulletin { health: vec![claim("a", kind, MS)], usage }, now);
+            let health = vec![claim("a", kind, MS)];
+            poster.post(Bulletin { health, usage, ..Bulletin::default() }, now);
             last = (kind, in_flight);
             now += PAUSE;
             for message in poster.due(now) {
@@ -466,7 +472,7 @@ proptest! {
         let usage: Vec<_> = usage.into_iter().map(|(tenant, a, b)| used(tenant, a, b)).collect();
         let now = start();
         let mut poster = Poster::default();
-        let cut = poster.post(Bulletin { health, usage }, now);
+        let cut = poster.post(Bulletin { health, usage, ..Bulletin::default() }, now);
         for message in poster.due(now + AGE_MAX) {
             let mut bytes = Vec::new();
             wire::encode(&mut bytes, 1, 1, &message).expect("fits");
@@ -479,4 +485,64 @@ proptest! {
             }
         }
     }
+}
+
+fn quarantined(length: u64, age: Duration) -> Quarantined {
+    Quarantined {
+        length,
+        hash: [7; 16],
+        age,
+    }
+}
+
+#[test]
+fn quarantined_requests_are_told_while_there_are_any_and_grow_older() {
+    let (mut poster, mut now) = (Poster::default(), start());
+    let post = |poster: &mut Poster, quarantine, now| {
+        let bulletin = Bulletin {
+            quarantine,
+            ..Bulletin::default()
+        };
+        poster.post(bulletin, now)
+    };
+    let told = |due: &[Message]| {
+        due.iter().find_map(|message| match message {
+            Message::Quarantine(entries) => Some(entries.to_vec()),
+            _ => None,
+        })
+    };
+    post(&mut poster, vec![], now);
+    assert_eq!(told(&poster.due(now)), None, "nothing to say");
+    let both = vec![quarantined(9, MS), quarantined(3, MS)];
+    post(&mut poster, both.clone(), now);
+    assert!(poster.has_news());
+    let said = told(&poster.due(now)).expect("news");
+    assert_eq!(said, [quarantined(3, MS), quarantined(9, MS)]);
+    now += PAUSE;
+    post(&mut poster, both.clone(), now);
+    assert_eq!(told(&poster.due(now)), None, "the same");
+    now += RENEW_AFTER;
+    let said = told(&poster.due(now)).expect("renewed");
+    assert_eq!(said[0].age, MS + RENEW_AFTER, "since it was posted");
+
+    let (mut rack, from) = (rack(), replica("x"));
+    let taken = rack.quarantine(&from, (1, 1), said.clone(), now);
+    assert_eq!(taken, Taken::Fresh);
+    let shown = |rack: &Rack| {
+        let posted = rack.posted();
+        let mut peers = posted.peers().map(|peer| peer.quarantine.len());
+        peers.next()
+    };
+    assert_eq!(shown(&rack), Some(2));
+    assert!(rack.expire(now + SILENT_AFTER));
+    assert_eq!(shown(&rack), None);
+
+    let many = (0..QUARANTINE_MAX as u64 + 5).map(|n| quarantined(n, n as u32 * MS));
+    let cut = post(&mut poster, many.collect(), now);
+    assert_eq!(cut.quarantined, 5);
+    let said = told(&poster.due(now)).expect("news");
+    assert!(
+        said.iter()
+            .all(|entry| entry.length < QUARANTINE_MAX as u64)
+    );
 }

@@ -264,6 +264,20 @@ impl LoadPlane {
         self.board.summed(now);
     }
 
+    /// Requests in flight at a worker by replica, as each says them: not weighed, and none of those that are silent.
+    pub fn requests_at(&self, worker: &WorkerId, now: Instant) -> BTreeMap<ReplicaId, u32> {
+        let Ok(slot) = self.slots.binary_search_by(|slot| slot.id.cmp(worker)) else {
+            return BTreeMap::new();
+        };
+        let heard = self
+            .senders
+            .iter()
+            .filter(|(_, sender)| sender.is_heard(now));
+        heard
+            .map(|(replica, sender)| (replica.clone(), sender.loads[slot].requests))
+            .collect()
+    }
+
     /// Senders that were believed in part only, the last time.
     pub fn cut(&self) -> u32 {
         self.cut

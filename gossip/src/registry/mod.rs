@@ -18,7 +18,7 @@
 //! | 10 | a removal that masks something is never dropped | `a_masking_removal_stays` |
 //! | 11 | the first replica to give up a tombstone makes the others give it up | `a_tombstone_is_given_up_together` |
 //! | 12 | stamps from the future are merged; beyond 24 h nothing of the batch is | `far_future_is_quarantined_whole` |
-//! | 13 | tables are bounded: own writes at 4,096 entries, merges at twice that | `the_map_is_bounded` |
+//! | 13 | tables are bounded: own writes at 16,384 entries, merges at twice that | `the_map_is_bounded` |
 //! | 14 | after too long alone only configuration survives | `starting_over_keeps_configuration` |
 //! | 15 | a warm-up ends at its time, within 10 min, without a message | `a_warm_up_ends_by_itself`, `it_takes_ten_minutes_at_most` |
 //! | 16 | ending it earlier changes that word only: any later word beats it | `the_end_of_a_warm_up_overrides_nothing` |
@@ -38,8 +38,9 @@ mod simulation;
 mod tests;
 mod warming;
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
 use std::collections::btree_map::Entry as Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,7 +56,9 @@ use crate::replica::ReplicaId;
 use crate::worker::{Source, WorkerId, WorkerSpec};
 
 /// Own writes are refused when the map has this many entries (tombstones included).
-pub const ENTRIES_MAX: usize = 4096;
+///
+/// 5,000 workers, each with what its source, it itself and its last start say.
+pub const ENTRIES_MAX: usize = 16_384;
 /// New keys from peers are refused above this; more than [`ENTRIES_MAX`], so that writes made at
 /// the limit on several replicas at once still reach everybody.
 pub const MERGED_ENTRIES_MAX: usize = 2 * ENTRIES_MAX;
@@ -87,6 +90,8 @@ pub struct Registry {
     replica: ReplicaId,
     clock: Clock,
     entries: BTreeMap<Key, Entry>,
+    /// Sums over the entries, once somebody asked for them; emptied by every change.
+    summary: OnceCell<Summary>,
 }
 
 /// What merging a batch did.
@@ -98,6 +103,15 @@ pub struct Merged {
     pub refused: usize,
     /// Greatest lead of a stamp over our wall clock, if above the alarm limit.
     pub drift: Option<Duration>,
+}
+
+/// Who took a worker out of the set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakenOut {
+    /// An administrator, whose word masks every source.
+    ByAdmin,
+    /// Somebody's configuration, read again without it.
+    ByReload,
 }
 
 /// Why a registry operation was refused. Nothing was changed.
@@ -130,6 +144,7 @@ impl Registry {
             replica,
             clock: Clock::default(),
             entries: BTreeMap::new(),
+            summary: OnceCell::new(),
         }
     }
 
@@ -176,6 +191,28 @@ impl Registry {
                 *known == spec || warming::differ_in_warmth_only(known, &spec)
             });
         Ok((!is_repetition).then(|| self.write(id, source, Some(Arc::new(spec)), now_ms)))
+    }
+
+    /// [`Registry::put`] of many: all or none.
+    ///
+    /// # Errors
+    /// [`RegistryError::Full`].
+    pub fn put_all(
+        &mut self,
+        source: &Source,
+        workers: Vec<(WorkerId, WorkerSpec)>,
+        now_ms: u64,
+    ) -> Result<Vec<Entry>, RegistryError> {
+        let keys = workers.iter().map(|(id, _)| (id.clone(), source.clone()));
+        let new: BTreeSet<Key> = keys.filter(|key| !self.entries.contains_key(key)).collect();
+        if self.entries.len() + new.len() > ENTRIES_MAX {
+            return Err(RegistryError::Full);
+        }
+        let written = workers
+            .into_iter()
+            .map(|(id, spec)| self.put(id, source.clone(), spec, now_ms));
+        let written: Result<Vec<_>, _> = written.collect();
+        Ok(written?.into_iter().flatten().collect())
     }
 
     /// Facts that this replica learned by asking the worker. Returns the entry to push, or `None`
@@ -275,6 +312,23 @@ impl Registry {
             .collect()
     }
 
+    /// Who took a worker out of the set that the configuration may name; `None` if nobody did, or it is in the set.
+    pub fn taken_out(&self, id: &WorkerId) -> Option<TakenOut> {
+        let of_worker = self.of_worker(id);
+        if effective(&of_worker).is_some() {
+            return None;
+        }
+        let removed = |source| {
+            let mut entries = of_worker.iter();
+            entries.any(|entry| entry.source == source && entry.is_removed())
+        };
+        if removed(Source::Admin) {
+            Some(TakenOut::ByAdmin)
+        } else {
+            removed(Source::Config).then_some(TakenOut::ByReload)
+        }
+    }
+
     /// All entries that count, in key order, tombstones included: what a snapshot holds.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values().filter(|entry| !is_expired(entry))
@@ -282,12 +336,16 @@ impl Registry {
 
     /// Sum over the map.
     pub fn digest(&self) -> Digest {
-        self.summary().digest
+        self.sums().digest
     }
 
-    /// The question of anti-entropy: sums by part of the map. Costs one pass over all entries.
+    /// The question of anti-entropy: sums by part of the map. Costs one pass over all entries after each change.
     pub fn summary(&self) -> Summary {
-        Summary::of(self.entries())
+        self.sums().clone()
+    }
+
+    fn sums(&self) -> &Summary {
+        self.summary.get_or_init(|| Summary::of(self.entries()))
     }
 
     /// The answer to a peer's summary: our entries in every part that differs, those that we have
@@ -296,7 +354,7 @@ impl Registry {
     /// After the peer merged them, its own answer to *our* summary holds what we lack, so a sync
     /// is: summary out; summary and entries back; remaining entries out.
     pub fn differing(&self, theirs: &Summary) -> Vec<Entry> {
-        let ours = self.summary();
+        let ours = self.sums();
         self.entries
             .values()
             .filter(|entry| {
@@ -335,13 +393,18 @@ impl Registry {
         dropped
             .iter()
             .for_each(|key| drop(self.entries.remove(key)));
-        before - self.entries().count()
+        let ceased = before - self.entries().count();
+        if ceased > 0 || !dropped.is_empty() {
+            self.summary.take();
+        }
+        ceased
     }
 
     /// Drops everything but configuration read at start, after [`Reunion::StartOver`]. The clock
     /// stays, so that later writes still win over earlier ones.
     pub fn start_over(&mut self) {
         self.entries.retain(|_, entry| entry.stamp == Stamp::ZERO);
+        self.summary.take();
     }
 
     fn room_for(&self, id: &WorkerId, source: &Source) -> Result<(), RegistryError> {
@@ -378,6 +441,7 @@ impl Registry {
 
     /// The join of one key. Returns whether the map changed.
     fn keep_greater(&mut self, entry: Entry) -> bool {
+        self.summary.take();
         match self.entries.entry((entry.id.clone(), entry.source.clone())) {
             Cell::Vacant(cell) => {
                 cell.insert(entry);

@@ -124,6 +124,29 @@ fn admin_removal_masks() {
 }
 
 #[test]
+fn whoever_took_a_worker_out_is_known() {
+    let mut registry = registry("r1");
+    let id = id("w");
+    assert_eq!(registry.taken_out(&id), None);
+    registry.configure(id.clone(), spec(1000)).expect("room");
+    assert_eq!(registry.taken_out(&id), None);
+    registry.remove(&id, Source::Config, 5).expect("known");
+    assert_eq!(registry.taken_out(&id), Some(TakenOut::ByReload));
+    registry.configure(id.clone(), spec(1000)).expect("room");
+    assert_eq!(
+        registry.taken_out(&id),
+        Some(TakenOut::ByReload),
+        "a start says nothing new"
+    );
+    registry
+        .put(id.clone(), Source::Admin, spec(1000), 6)
+        .expect("room");
+    assert_eq!(registry.taken_out(&id), None);
+    registry.remove(&id, Source::Admin, 7).expect("known");
+    assert_eq!(registry.taken_out(&id), Some(TakenOut::ByAdmin));
+}
+
+#[test]
 fn admin_add_lifts_the_mask() {
     let mut one = registry("r");
     one.configure(id("w"), spec(1)).expect("room");

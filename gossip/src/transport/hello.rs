@@ -12,10 +12,11 @@ use quinn::{Connection, ConnectionError};
 use tokio::time::timeout;
 
 use super::stream::{read_frame, write_all};
-use super::{Close, Planes, Shared, limits, now};
+use super::{Close, Planes, Shared, limits, now, twins};
 use crate::firewall::{Member, Reason};
 use crate::identity::{certificate_names, replica_name};
 use crate::replica::ReplicaId;
+use crate::twin::Kept;
 use crate::wire::{self, Hello, HelloAck, Message, PeerHint, Received};
 
 /// Why a dialled address gave no connection. Messages are for operators.
@@ -41,6 +42,8 @@ pub(super) enum DialError {
     WrongName(ReplicaId),
     #[error("another process runs under this replica's id `{0}`; ids must be unique in a cluster")]
     Duplicate(ReplicaId),
+    #[error("another process under this replica's id, at {}, is kept instead", .0.address)]
+    Twin(Kept),
     #[error("it has seen generation {0} of this replica")]
     Outrun(u64),
     #[error("it says again and again that it has seen a later generation of this replica")]
@@ -67,6 +70,7 @@ impl DialError {
             Self::OtherCluster(_) => "other_cluster",
             Self::WrongName(_) => "wrong_name",
             Self::Duplicate(_) => "duplicate_id",
+            Self::Twin(_) => "twin",
             Self::Outrun(_) => "outrun",
             Self::Outruns => "outruns",
             Self::NotAdmitted => "not_admitted",
@@ -117,6 +121,11 @@ pub(super) async fn dial(
         .await
         .unwrap_or(Err(DialError::Silent));
     shared.handshake(result.as_ref().map_or_else(DialError::label, |_| "dialled"));
+    match &result {
+        Ok(_) => shared.twins().accepted(address),
+        Err(DialError::Twin(kept)) => shared.twins().refused(address, *kept, now()),
+        Err(_) => {}
+    }
     result
 }
 
@@ -152,13 +161,17 @@ async fn greet(
         return Err(Some(DialError::WrongName(ack.replica)));
     }
     if ack.replica == shared.own {
-        return Err(Some(if generation == shared.generation() {
-            DialError::Myself
-        } else {
-            DialError::Duplicate(ack.replica)
-        }));
+        if shared.is_own(generation) {
+            return Err(Some(DialError::Myself));
+        }
+        twins::meet(shared, generation, address);
+        return Err(Some(DialError::Duplicate(ack.replica)));
     }
     if ack.generation_seen > shared.generation() {
+        // The process that was kept instead of this one has ended: this one goes on above it.
+        if shared.kept_instead().is_some() {
+            return Err(Some(DialError::Outrun(ack.generation_seen)));
+        }
         // It costs us all our connections to start above it: one peer may say so once in a while.
         let mut firewall = shared.firewall();
         if !firewall.may_outrun(&ack.replica, ack.generation_seen, now()) {
@@ -225,22 +238,26 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
         address: hello.gossip_addr,
     };
     let is_self = member.id == shared.own;
-    if is_self && generation != shared.generation() && shared.alarms.due(from, "duplicate_id") {
-        tracing::error!(address = %from, replica = %member.id, "another process runs under this replica's id");
-    }
-    let (seen, verdict) = {
+    let (seen, verdict) = if is_self {
+        if !shared.is_own(generation) {
+            twins::meet(shared, generation, from);
+        }
+        (shared.generation(), Ok(()))
+    } else {
+        let greeted = shared.firewall().greeted(&member.id, now());
+        if greeted.is_ok() {
+            match twins::later_than(shared, &member, from).await {
+                twins::Later::No => {}
+                twins::Later::Silent => return Err(Close::Outdated),
+                twins::Later::Alive(kept) => {
+                    twins::refuse(shared, &member.id, connection, kept);
+                    return Err(Close::Twin);
+                }
+            }
+        }
         let mut firewall = shared.firewall();
-        let seen = if is_self {
-            shared.generation()
-        } else {
-            firewall.generation(&member.id).unwrap_or(0)
-        };
-        let verdict = if is_self {
-            Ok(())
-        } else {
-            let greeted = firewall.greeted(&member.id, now());
-            greeted.and_then(|()| firewall.admit(&member, now()))
-        };
+        let seen = firewall.generation(&member.id).unwrap_or(0);
+        let verdict = greeted.and_then(|()| firewall.admit(&member, now()));
         (seen, verdict)
     };
     match verdict {
@@ -287,6 +304,9 @@ fn proves(shared: &Shared, connection: &Connection, replica: &ReplicaId) -> bool
 
 /// What an ended connection says about the other side.
 fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
+    if let Some(kept) = kept_instead(error) {
+        return DialError::Twin(kept);
+    }
     match error {
         ConnectionError::TimedOut => DialError::Silent,
         ConnectionError::VersionMismatch => {
@@ -325,6 +345,16 @@ fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
     }
 }
 
+/// The other process under this replica's id for whose sake a peer ended a connection.
+pub(super) fn kept_instead(error: &ConnectionError) -> Option<Kept> {
+    let ConnectionError::ApplicationClosed(told) = error else {
+        return None;
+    };
+    let is_it = Close::from_code(told.error_code) == Some(Close::Twin);
+    let reason = is_it.then(|| std::str::from_utf8(&told.reason).ok())??;
+    Kept::parse(reason)
+}
+
 /// The TLS alert inside a QUIC error code.
 fn alert(code: u64) -> Option<u64> {
     (0x100..0x200).contains(&code).then(|| code - 0x100)
@@ -339,7 +369,12 @@ const NO_APPLICATION_PROTOCOL: u64 = 120;
 
 /// Logs a failed attempt once a minute, loudly if an operator must act.
 pub(super) fn report(shared: &Shared, address: SocketAddr, name: &str, error: &DialError) {
-    if matches!(error, DialError::Myself) || !shared.alarms.due(address, error.label()) {
+    // Of twins the agent speaks.
+    let is_said = matches!(
+        error,
+        DialError::Myself | DialError::Duplicate(_) | DialError::Twin(_)
+    );
+    if is_said || !shared.alarms.due(address, error.label()) {
         return;
     }
     tracing::warn!(%address, name, "no connection: {error}");
@@ -353,6 +388,9 @@ pub(super) fn learn(
     hints: &[PeerHint],
 ) {
     super::peer::meet(shared, planes, member);
+    if let Some(seen) = shared.twins().take_outrun() {
+        planes.outrun(seen);
+    }
     for hint in hints
         .iter()
         .filter(|hint| hint.replica != shared.own && hint.replica != member.id)

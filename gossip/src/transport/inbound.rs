@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::handshakes::{Doorstep, Turn};
 use super::stream::{StreamError, read_all, read_frame, write_all};
-use super::{Planes, Shared, credentials, hello, limits, now, peer};
+use super::{Planes, Shared, credentials, hello, limits, now, peer, twins};
 use crate::firewall::{Lane, MESSAGE_BYTES_MAX, Member, Reason, Refused};
 use crate::frame::{FRAME_BYTES_MAX, FrameError};
 use crate::wire::{self, Message, Received};
@@ -79,8 +79,9 @@ async fn serve(
         connection.closed().await;
         return;
     }
+    twins::cut_off_earlier(&shared, &member, &connection);
     peer::meet(&shared, &planes, &member);
-    shared.peers().accepted(&member.id, &connection);
+    shared.peers().accepted(&member, &connection);
     if !credentials::is_late(&shared, &connection) {
         peer::shown(&shared, &member.id, &connection);
     }
@@ -215,9 +216,13 @@ impl Link {
                 self.planes
                     .evidence(&self.member.id, header, message, bytes.len());
             }
-            Some(message @ (Message::Health(_) | Message::Usage(_))) => {
+            Some(message @ (Message::Health(_) | Message::Usage(_) | Message::Quarantine(_))) => {
                 self.shared.metrics.received(message.plane(), bytes.len());
                 self.planes.bulletin(&self.member.id, header, message);
+            }
+            // Another process of this id came since: this one takes its own leave only.
+            Some(Message::Leave) if self.is_former() => {
+                self.shared.metrics.dropped("former_generation");
             }
             Some(Message::Leave) => {
                 tracing::info!(replica = %self.member.id, "a replica leaves");
@@ -311,6 +316,11 @@ impl Link {
             return None;
         }
         Some(received)
+    }
+
+    fn is_former(&self) -> bool {
+        let known = self.shared.firewall().generation(&self.member.id);
+        known.is_some_and(|known| known > self.member.generation)
     }
 
     fn strike(&self, reason: Reason) {

@@ -46,6 +46,8 @@ pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(1);
 const INITIAL_RTT: Duration = Duration::from_millis(100);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Until a process that was refused because another one runs under its id asks again.
+pub(super) const TWIN_PAUSE: Duration = Duration::from_secs(1);
 /// How long a connection lasts at least before it is replaced by another one under new certificates.
 pub(super) const RENEW_PAUSE: Duration = Duration::from_secs(1);
 
@@ -69,8 +71,8 @@ pub(super) const CONNECTIONS: usize = 600;
 pub(super) const QUEUE: usize = 32;
 /// Frames of evidence waiting for one peer; the rest waits in the log, which is shared by all peers.
 pub(super) const EVIDENCE_QUEUE: usize = 16;
-/// Parts of bulletins waiting for one peer: the two of one sending.
-pub(super) const BULLETIN_QUEUE: usize = 2;
+/// Parts of bulletins waiting for one peer: the three of one sending.
+pub(super) const BULLETIN_QUEUE: usize = 3;
 /// A datagram that fits every path (1,162 B at the guaranteed 1,200), with a margin.
 pub(crate) const DATAGRAM_FRAME_MAX: usize = 1150;
 /// Frames in the answer to one request; times the frame's limit, 16 MiB.

@@ -10,7 +10,7 @@
 //! | load frames | datagram up to 1,150 bytes, else uni stream |
 //! | leaving | uni stream |
 //! | evidence, heat | one uni stream for each batch or report, in a queue of its own |
-//! | bulletins | one uni stream for each, at most two waiting |
+//! | bulletins | one uni stream for each, at most three waiting |
 //! | registry pushes, exchanges, snapshots, pulls of evidence | bi stream: one request, its answer |
 //!
 //! Sending never waits: [`Transport::send_gossip`] and [`Transport::send_load`] only enqueue. The
@@ -30,6 +30,7 @@ mod slept;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod twins;
 mod window;
 
 use std::net::SocketAddr;
@@ -50,6 +51,7 @@ use crate::identity::{self, Identity, IdentityError};
 use crate::load::LoadFrame;
 use crate::metrics::{Metrics, Why};
 use crate::replica::ReplicaId;
+use crate::twin::{Sightings, Twin};
 use crate::wire::{self, Message, Received};
 
 use alarm::Alarms;
@@ -95,9 +97,12 @@ struct Shared {
     /// Where the others dial us.
     address: SocketAddr,
     generation: AtomicU64,
+    /// The generation before a renewal: a HELLO to ourselves may have been on its way.
+    former: AtomicU64,
     seq: AtomicU64,
     firewall: Mutex<Firewall>,
     peers: Mutex<Peers>,
+    twins: Mutex<Sightings>,
     alarms: Alarms,
     metrics: Metrics,
     tracker: TaskTracker,
@@ -149,8 +154,10 @@ impl Transport {
                 endpoint,
                 address,
                 generation: AtomicU64::new(generation),
+                former: AtomicU64::new(generation),
                 seq: AtomicU64::new(0),
                 peers: Mutex::default(),
+                twins: Mutex::default(),
                 alarms: Alarms::default(),
                 metrics,
                 tracker: TaskTracker::new(),
@@ -290,6 +297,16 @@ impl Transport {
         self.shared.firewall().generation(id)
     }
 
+    /// Ids under which this replica saw two processes.
+    pub(crate) fn twins(&self) -> Vec<Twin> {
+        self.shared.twins().twins(now())
+    }
+
+    /// The process that the cluster keeps instead of this one.
+    pub(crate) fn kept_instead(&self) -> Option<SocketAddr> {
+        self.shared.kept_instead()
+    }
+
     /// Tells the firewall how far our own keys have come; call it before a peer can have seen them.
     pub(crate) fn own_version(&self, version: u64) {
         self.shared.firewall().own_version(version);
@@ -297,6 +314,8 @@ impl Transport {
 
     /// The gossip task starts again under a higher generation: every peer gets a new HELLO.
     pub(crate) fn renew(&self, generation: u64) {
+        let former = self.shared.generation();
+        self.shared.former.store(former, Ordering::Relaxed);
         self.shared.generation.store(generation, Ordering::Relaxed);
         self.shared.firewall().renew(generation);
         self.shared.peers().close_links(Close::Renewed);
@@ -350,8 +369,22 @@ impl Shared {
         self.firewall.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn twins(&self) -> MutexGuard<'_, Sightings> {
+        self.twins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kept_instead(&self) -> Option<SocketAddr> {
+        let connected = self.peers().linked_ids().len();
+        self.twins().kept_instead(connected, now())
+    }
+
     fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is this process that speaks in this generation of our id.
+    fn is_own(&self, generation: u64) -> bool {
+        generation == self.generation() || generation == self.former.load(Ordering::Relaxed)
     }
 
     /// One frame under our generation and the next sequence number.
@@ -406,6 +439,8 @@ enum Close {
     Crowded,
     Outdated,
     Revoked,
+    /// Another process of the same id is kept; the reason says which.
+    Twin,
 }
 
 impl Close {
@@ -416,7 +451,7 @@ impl Close {
     fn from_code(code: VarInt) -> Option<Self> {
         use Close::{
             Banned, Crowded, Done, Leaving, NoHello, OtherCluster, Outdated, Renewed, Revoked,
-            WrongName,
+            Twin, WrongName,
         };
         [
             Done,
@@ -429,6 +464,7 @@ impl Close {
             Crowded,
             Outdated,
             Revoked,
+            Twin,
         ]
         .into_iter()
         .find(|close| close.code() == code)

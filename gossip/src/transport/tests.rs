@@ -205,7 +205,9 @@ async fn a_connection_without_hello_ends() {
 #[tokio::test]
 async fn an_older_generation_learns_the_highest_seen() {
     let bench = Bench::new().await;
-    let (_first, _connection, _) = bench.hello("a", "demo", 9).await;
+    let (first, connection, _) = bench.hello("a", "demo", 9).await;
+    connection.close(Close::Done.code(), b"");
+    first.wait_idle().await;
     let (_second, connection, answer) = bench.hello("a", "demo", 5).await;
     let Some(Received {
         message: Some(Message::HelloAck(ack)),
@@ -216,6 +218,28 @@ async fn an_older_generation_learns_the_highest_seen() {
     };
     assert_eq!(ack.generation_seen, 9);
     assert_eq!(closed_with(&connection).await, Some(Close::Outdated));
+}
+
+/// While the later process answers, the earlier one is not told to start again above it, but where it is.
+#[tokio::test]
+async fn an_older_generation_learns_of_the_process_that_lives() {
+    let bench = Bench::new().await;
+    let (first, _connection, _) = bench.hello("a", "demo", 9).await;
+    let (second, connection, answer) = bench.hello("a", "demo", 5).await;
+    assert!(answer.is_none());
+    let kept = hello::kept_instead(&connection.closed().await);
+    let address = |of: &Endpoint| of.local_addr().expect("bound");
+    let expected = crate::twin::Kept {
+        address: address(&first),
+        generation: 9,
+    };
+    assert_eq!(kept, Some(expected));
+    let twins = bench.transport.twins();
+    assert_eq!(twins.len(), 1);
+    assert_eq!(
+        (twins[0].kept, twins[0].cut_off),
+        (address(&first), address(&second))
+    );
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bulletin::{WireHealth, WireUsage, bounded};
+use super::bulletin::{WireHealth, WireQuarantine, WireUsage, bounded};
 use super::dry_run::{WireQuestion, WireReply};
 use super::entry::{WireEntry, core_entries, wire_entries};
 use super::evidence::{
@@ -47,6 +47,7 @@ mod kind {
     pub(super) const EVIDENCE_SIZE: u8 = 25;
     pub(super) const HEALTH: u8 = 26;
     pub(super) const USAGE: u8 = 27;
+    pub(super) const QUARANTINE: u8 = 28;
 }
 
 #[derive(Encode, Decode)]
@@ -184,6 +185,9 @@ pub(super) fn seal(
         Message::DryRunAnswer(reply) => seal.put(kind::DRY_RUN_ANSWER, &WireReply::from(&**reply)),
         Message::Health(claims) => seal.put(kind::HEALTH, &WireHealth::from(claims.as_slice())),
         Message::Usage(usage) => seal.put(kind::USAGE, &WireUsage::from(usage.as_slice())),
+        Message::Quarantine(entries) => {
+            seal.put(kind::QUARANTINE, &WireQuarantine::from(entries.as_slice()))
+        }
     }
 }
 
@@ -300,6 +304,11 @@ pub(super) fn read(kind: u8, body: &[u8]) -> Result<Read, FrameError> {
             bounded(body)?;
             let usage: WireUsage = frame::decode(&mut body)?;
             Message::Usage(Arc::new(usage.checked()?))
+        }
+        kind::QUARANTINE => {
+            bounded(body)?;
+            let entries: WireQuarantine = frame::decode(&mut body)?;
+            Message::Quarantine(Arc::new(entries.checked()?))
         }
         _ => {
             return Ok(Read {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::bulletin::{
-    AGE_MAX, CLAIMS_MAX, Claim, HealthClaim, PART_BYTES_MAX, TENANTS_MAX, TenantUse,
+    AGE_MAX, CLAIMS_MAX, Claim, HealthClaim, PART_BYTES_MAX, QUARANTINE_MAX, Quarantined,
+    TENANTS_MAX, TenantUse,
 };
 use crate::frame::{Decode, Encode, FrameError};
 
@@ -14,6 +15,10 @@ pub(super) struct WireHealth(Vec<(String, u64, u8, u64)>);
 /// Hash of the tenant, requests in flight, requests waiting; strictly rising by hash.
 #[derive(Encode, Decode)]
 pub(super) struct WireUsage(Vec<([u8; 8], u32, u32)>);
+
+/// Bytes of the body, hash, age in milliseconds; strictly rising by the first two.
+#[derive(Encode, Decode)]
+pub(super) struct WireQuarantine(Vec<(u64, [u8; 16], u64)>);
 
 /// A number for each claim: one that a later release adds costs its entry only.
 mod code {
@@ -101,5 +106,28 @@ impl WireUsage {
             return Err(FrameError::Value("list of tenants"));
         }
         Ok(usage)
+    }
+}
+
+impl From<&[Quarantined]> for WireQuarantine {
+    fn from(quarantine: &[Quarantined]) -> Self {
+        let wire =
+            |entry: &Quarantined| (entry.length, entry.hash, super::body::wire_ms(entry.age));
+        Self(quarantine.iter().map(wire).collect())
+    }
+}
+
+impl WireQuarantine {
+    pub(super) fn checked(self) -> Result<Vec<Quarantined>, FrameError> {
+        let entry = |(length, hash, age_ms)| Quarantined {
+            length,
+            hash,
+            age: Duration::from_millis(age_ms).min(AGE_MAX),
+        };
+        let entries: Vec<_> = self.0.into_iter().map(entry).collect();
+        if entries.len() > QUARANTINE_MAX || !entries.is_sorted_by(|a, b| a.id() < b.id()) {
+            return Err(FrameError::Value("list of quarantined requests"));
+        }
+        Ok(entries)
     }
 }

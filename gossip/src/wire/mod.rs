@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bulletin::{HealthClaim, TenantUse};
+use crate::bulletin::{HealthClaim, Quarantined, TenantUse};
 use crate::dry_run::{DryRun, Reply};
 use crate::evidence::{Batch, EvidenceSnapshot, Gap, HeatReport, Mark};
 use crate::frame::{self, FrameError, Header};
@@ -86,8 +86,10 @@ pub enum Message {
     DryRunAnswer(Box<Reply>),
     /// What the sender found out about workers: the one part of its bulletin.
     Health(Arc<Vec<HealthClaim>>),
-    /// What the sender has in hand for tenants: the other part.
+    /// What the sender has in hand for tenants: another part.
     Usage(Arc<Vec<TenantUse>>),
+    /// Requests that no worker is to get: the third part.
+    Quarantine(Arc<Vec<Quarantined>>),
 }
 
 impl Message {
@@ -139,7 +141,7 @@ impl Message {
             | Self::EvidenceSize(_) => "evidence",
             Self::Heat(_) => "heat",
             Self::DryRunRequest(_) | Self::DryRunAnswer(_) => "dry_run",
-            Self::Health(_) | Self::Usage(_) => "bulletin",
+            Self::Health(_) | Self::Usage(_) | Self::Quarantine(_) => "bulletin",
         }
     }
 }

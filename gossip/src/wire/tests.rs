@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::bulletin::{AGE_MAX, Claim, TENANTS_MAX};
+use crate::bulletin::{AGE_MAX, Claim, QUARANTINE_MAX, TENANTS_MAX};
 use crate::dry_run::{self, DryRunAnswer, KeyParts, Refusal};
 use crate::evidence::{
     BATCH_RECORDS_MAX, Evidence, HEAT_COUNTS_MAX, Head, LINKS_MAX, PULL_BATCHES_MAX, Record,
@@ -162,6 +162,8 @@ fn messages() -> Vec<Message> {
         Message::Health(Arc::default()),
         Message::Usage(Arc::new(usage())),
         Message::Usage(Arc::default()),
+        Message::Quarantine(Arc::new(quarantine())),
+        Message::Quarantine(Arc::default()),
     ]
 }
 
@@ -183,6 +185,15 @@ fn usage() -> Vec<TenantUse> {
         queued: u32::MAX,
     };
     [0, 7, u64::MAX].map(used).to_vec()
+}
+
+fn quarantine() -> Vec<Quarantined> {
+    let entry = |length: u64| Quarantined {
+        length,
+        hash: [length as u8; 16],
+        age: Duration::from_millis(length),
+    };
+    [1, 300, 70_000].map(entry).to_vec()
 }
 
 fn evidence(worker: &str, links: u64) -> Evidence {
@@ -504,6 +515,15 @@ fn bulletins_that_break_a_limit_are_refused() {
         ..TenantUse::default()
     });
     refused(Message::Usage(Arc::new(many.collect())), "list of tenants");
+    let mut twice = quarantine();
+    twice.insert(0, twice[0]);
+    let list = "list of quarantined requests";
+    refused(Message::Quarantine(Arc::new(twice)), list);
+    let many = (0..=QUARANTINE_MAX as u64).map(|length| Quarantined {
+        length,
+        ..quarantine()[0]
+    });
+    refused(Message::Quarantine(Arc::new(many.collect())), list);
     // A name that no worker can have, an age beyond any, and a claim of a later release.
     let raw = |claims: Vec<(&str, u64, u8, u64)>| {
         let mut bytes = Vec::new();
@@ -587,7 +607,7 @@ fn evidence_is_small() {
 proptest! {
     /// A valid envelope around random bytes, as a broken or hostile peer could send it.
     #[test]
-    fn random_bodies_do_not_panic(kind in 0..28u8, body in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn random_bodies_do_not_panic(kind in 0..29u8, body in prop::collection::vec(any::<u8>(), 0..400)) {
         let _ = body::read(kind, &body);
     }
 

@@ -1,7 +1,7 @@
-//! Percentiles of one decision, key hashing included: 8k-token prompts, 240 workers, 100,000 entries of evidence,
+//! Percentiles of one decision, key hashing included: 8k-token prompts, 240 workers or as many as are asked for, 100,000 entries of evidence,
 //! and system messages so hot that all workers share them.
 //!
-//! `cargo run --release -p grapevine-placement --example decision_latency [decisions]`
+//! `cargo run --release -p grapevine-placement --example decision_latency [decisions] [workers]`
 //! Candidates are filled anew for each decision, as the caller has to.
 
 #![allow(
@@ -21,6 +21,7 @@ use grapevine_placement::{
 };
 use hdrhistogram::Histogram;
 
+/// Unless another number is given.
 const WORKERS: usize = 240;
 const PROMPT_BYTES: usize = 8_192 * 4;
 const SECOND: u64 = 1_000_000_000;
@@ -34,12 +35,15 @@ fn main() {
     let decisions = std::env::args().nth(1).map_or(200_000, |count| {
         count.parse().expect("a number of decisions")
     });
+    let workers = std::env::args()
+        .nth(2)
+        .map_or(WORKERS, |count| count.parse().expect("a number of workers"));
     let member = |index| Member {
         id: format!("http://10.0.0.1:{index}"),
         weight: Weight::ONE,
     };
     let ring =
-        Ring::build(&RingSettings::default(), (0..WORKERS).map(member)).expect("distinct ids");
+        Ring::build(&RingSettings::default(), (0..workers).map(member)).expect("distinct ids");
     let prompts: Vec<String> = (0..PROMPTS).map(prompt).collect();
     let (sketch, slots) = evidence(&ring, &prompts);
     let hot = heat(&prompts);
@@ -55,7 +59,7 @@ fn main() {
         numbers >> 16
     };
     println!(
-        "{WORKERS} workers, {PROMPT_BYTES} bytes of prompt, {decisions} decisions, key included, {} entries of evidence; nanoseconds",
+        "{workers} workers, {PROMPT_BYTES} bytes of prompt, {decisions} decisions, key included, {} entries of evidence; nanoseconds",
         sketch.len()
     );
     println!(
@@ -73,7 +77,7 @@ fn main() {
             ..PolicySettings::default()
         };
         let mut histogram = Histogram::<u64>::new_with_bounds(1, SECOND, 3).expect("valid bounds");
-        let (mut links, mut candidates) = (Vec::new(), Vec::with_capacity(WORKERS));
+        let (mut links, mut candidates) = (Vec::new(), Vec::with_capacity(workers));
         for turn in 0..decisions {
             let loads: [u64; 4] = std::array::from_fn(|_| next());
             let start = Instant::now();
@@ -86,7 +90,7 @@ fn main() {
             let key = builder.finish();
             candidates.clear();
             candidates
-                .extend((0..WORKERS).map(|index| candidate(loads[index % 4] >> (index % 16))));
+                .extend((0..workers).map(|index| candidate(loads[index % 4] >> (index % 16))));
             sketch.fill(&key, &slots, NOW, &mut candidates);
             let decision = decide(&settings, view, &key, &candidates, &[], loads[0]);
             let elapsed = start.elapsed();
@@ -141,7 +145,7 @@ fn evidence(ring: &Ring, prompts: &[String]) -> (Sketch, Vec<Slot>) {
     for (turn, prompt) in prompts.iter().enumerate() {
         for worker in 0..3 {
             sketch.record(
-                slots[(turn * 3 + worker) % WORKERS],
+                slots[(turn * 3 + worker) % slots.len()],
                 key(prompt).marks(),
                 NOW,
             );
@@ -151,7 +155,11 @@ fn evidence(ring: &Ring, prompts: &[String]) -> (Sketch, Vec<Slot>) {
         if sketch.len() >= EVIDENCE {
             break;
         }
-        sketch.record(slots[number % WORKERS], key(&prompt(number)).marks(), NOW);
+        sketch.record(
+            slots[number % slots.len()],
+            key(&prompt(number)).marks(),
+            NOW,
+        );
     }
     (sketch, slots)
 }

@@ -5,7 +5,7 @@
 //! ([`crate::order`]), so they can never change where prefixes live.
 //!
 //! Invariants, each a test of that name: `input_order_is_irrelevant`, `removal_moves_only_its_keys`,
-//! `addition_moves_only_to_the_new`, `share_follows_weight`, `digest_tells_rings_apart`.
+//! `addition_moves_only_to_the_new`, `share_follows_weight`, `digest_tells_rings_apart`, `a_rebuilt_ring_is_the_built_one`.
 //!
 //! Karger et al. 1997.
 
@@ -99,6 +99,23 @@ impl Ring {
         settings: &RingSettings,
         members: impl IntoIterator<Item = Member>,
     ) -> Result<Self, RingError> {
+        Self::build_from(settings, members, None)
+    }
+
+    /// The ring of other members under the same settings: equal to a built one, but the points of members that stay
+    /// are taken over, and only those of new ones are computed and sorted.
+    ///
+    /// # Errors
+    /// As [`Ring::build`].
+    pub fn rebuild(&self, members: impl IntoIterator<Item = Member>) -> Result<Self, RingError> {
+        Self::build_from(&self.settings, members, Some(self))
+    }
+
+    fn build_from(
+        settings: &RingSettings,
+        members: impl IntoIterator<Item = Member>,
+        former: Option<&Self>,
+    ) -> Result<Self, RingError> {
         let mut members: Vec<_> = members.into_iter().collect();
         members.sort_unstable_by(|a, b| a.id.cmp(&b.id));
         if let Some(pair) = members.windows(2).find(|pair| pair[0].id == pair[1].id) {
@@ -112,10 +129,15 @@ impl Ring {
             return Err(RingError::TooManyPoints { points: total });
         }
 
-        let mut placed =
-            Vec::with_capacity(usize::try_from(total).expect("checked against POINTS_MAX"));
+        let total = usize::try_from(total).expect("checked against POINTS_MAX");
+        let (staying, moved) = former.map_or_else(Default::default, |ring| ring.staying(&members));
+        let mut placed = Vec::new();
         let mut marks = Vec::with_capacity(members.len());
         for (index, member) in (0_u32..).zip(&members) {
+            if let Some((former, Some(at))) = former.zip(staying.get(index as usize).copied()) {
+                marks.push(former.marks[at]);
+                continue;
+            }
             let mark = settings.hash.hash(
                 settings.seed,
                 &Canonical::new("mark")
@@ -130,7 +152,8 @@ impl Ring {
         }
         // Points on the same position: the first id has it, whatever the order of input.
         placed.sort_unstable();
-        let (points, owners): (Vec<_>, Vec<_>) = placed.into_iter().unzip();
+        let kept = former.into_iter().flat_map(|ring| ring.kept(&moved));
+        let (points, owners) = merged(kept, placed, total);
         let (buckets, shift) = buckets(&points);
         let digest = digest(settings, &members);
         Ok(Self {
@@ -145,10 +168,38 @@ impl Ring {
         })
     }
 
+    /// For each of the sorted members, where it is among ours, if it is the same; and for each of ours, where it is
+    /// among them.
+    fn staying(&self, members: &[Member]) -> (Vec<Option<usize>>, Vec<Option<u32>>) {
+        let mut staying = vec![None; members.len()];
+        let mut moved = vec![None; self.members.len()];
+        let mut ours = (0..).zip(&self.members).peekable();
+        for (index, member) in (0_u32..).zip(members) {
+            while ours.next_if(|(_, our)| our.id < member.id).is_some() {}
+            if let Some((at, _)) = ours.next_if(|(_, our)| *our == member) {
+                staying[index as usize] = Some(at);
+                moved[at] = Some(index);
+            }
+        }
+        (staying, moved)
+    }
+
+    /// The points of members that stay, in order, with the members' new places.
+    fn kept<'a>(&'a self, moved: &'a [Option<u32>]) -> impl Iterator<Item = (u64, u32)> {
+        let points = self.points.iter().zip(&self.owners);
+        points.filter_map(|(&point, &owner)| Some((point, moved[owner as usize]?)))
+    }
+
     /// The members, sorted by id. Everything indexed "like the ring's members" follows this order.
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members
+    }
+
+    /// How it was built.
+    #[must_use]
+    pub fn settings(&self) -> &RingSettings {
+        &self.settings
     }
 
     /// Number of members.
@@ -202,6 +253,28 @@ impl Ring {
         }
         if index == self.points.len() { 0 } else { index }
     }
+}
+
+/// Two rows of points, each in order, as one.
+fn merged(
+    kept: impl Iterator<Item = (u64, u32)>,
+    placed: Vec<(u64, u32)>,
+    total: usize,
+) -> (Vec<u64>, Vec<u32>) {
+    let (mut points, mut owners) = (Vec::with_capacity(total), Vec::with_capacity(total));
+    let mut push = |(point, owner)| {
+        points.push(point);
+        owners.push(owner);
+    };
+    let mut placed = placed.into_iter().peekable();
+    for old in kept {
+        while let Some(new) = placed.next_if(|new| *new < old) {
+            push(new);
+        }
+        push(old);
+    }
+    placed.for_each(push);
+    (points, owners)
 }
 
 /// Hash of two numbers: a member's mark with a point's number or with a key.

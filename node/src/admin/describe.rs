@@ -1,5 +1,9 @@
 //! What `GET` shows: replicas, rings, workers.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use grapevine_gossip::twin::Twin;
 use grapevine_gossip::view::ReplicaInfo;
 use grapevine_gossip::worker::State;
 use grapevine_placement::Claim;
@@ -7,7 +11,9 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::Admin;
+use super::page::{PAGE, Page};
 use crate::cluster::Fleet;
+use crate::readiness::Lack;
 use crate::upstream::Worker;
 use crate::warmup::Progress;
 
@@ -16,6 +22,8 @@ use crate::warmup::Progress;
 pub(super) struct ClusterView {
     replica: String,
     ready: bool,
+    /// What keeps it from being ready.
+    missing: Vec<&'static str>,
     digest: String,
     settings: String,
     /// Live replicas with the same ring digest and settings as this one, itself included.
@@ -26,6 +34,17 @@ pub(super) struct ClusterView {
     agreement_samples: usize,
     registry: RegistryView,
     replicas: Vec<ReplicaView>,
+    /// Replica ids under which two processes run.
+    twins: Vec<TwinView>,
+}
+
+#[derive(Debug, Serialize)]
+struct TwinView {
+    id: String,
+    /// Gossip address of the process that counts.
+    kept: String,
+    /// Gossip address of the other one, which is not ready until one of the two ends.
+    cut_off: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -67,13 +86,21 @@ struct PoolView {
     digest: String,
     /// More than half of its workers are unhealthy, and health is not believed.
     panic: bool,
+    /// How many workers it has.
+    count: usize,
+    /// The first of them.
     workers: Vec<String>,
 }
 
 /// `GET /workers`.
 #[derive(Debug, Serialize)]
 pub(super) struct WorkersView {
+    /// One page of them, in order of their ids.
     workers: Vec<WorkerView>,
+    /// All of them.
+    total: usize,
+    /// `?after=` of the next page; null on the last one.
+    next: Option<String>,
 }
 
 /// One worker.
@@ -108,6 +135,9 @@ pub(super) struct WorkerView {
     metrics_age_s: Option<u64>,
     in_flight: f64,
     in_flight_here: u32,
+    /// By live replica, as each says; null of one that was not heard for 2 s. Of a single worker only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) in_flight_at: Option<BTreeMap<String, Option<u32>>>,
     pending_prefill_tokens: f64,
     context_tokens: f64,
     idle_connections: usize,
@@ -132,6 +162,16 @@ pub(super) fn state_name(state: State) -> &'static str {
         State::Active => "active",
         State::Warming { .. } => "warming",
         State::Draining => "draining",
+    }
+}
+
+impl From<Twin> for TwinView {
+    fn from(twin: Twin) -> Self {
+        Self {
+            id: twin.replica.to_string(),
+            kept: twin.kept.to_string(),
+            cut_off: twin.cut_off.to_string(),
+        }
     }
 }
 
@@ -174,9 +214,11 @@ impl Admin {
             .filter(|r| r.ring == digest && r.settings == settings)
             .count();
         let compared = self.cluster.samples().agreement();
+        let missing: Vec<_> = self.readiness.missing().map(Lack::as_str).collect();
         ClusterView {
             replica: self.replica.clone(),
-            ready: self.phase.is_ready(),
+            ready: missing.is_empty(),
+            missing,
             digest,
             settings,
             agreeing,
@@ -185,6 +227,7 @@ impl Admin {
             agreement_samples: compared.map_or(0, |(_, count)| count),
             registry: self.registry(),
             replicas: view.replicas().iter().map(ReplicaView::from).collect(),
+            twins: self.agent.twins().into_iter().map(TwinView::from).collect(),
         }
     }
 
@@ -194,9 +237,11 @@ impl Admin {
             model: pool.model().to_owned(),
             digest: pool.digest().to_string(),
             panic: pool.panics(),
+            count: pool.slots().len(),
             workers: pool
                 .slots()
                 .iter()
+                .take(PAGE)
                 .map(|slot| slot.worker.id.to_string())
                 .collect(),
         });
@@ -208,13 +253,19 @@ impl Admin {
         }
     }
 
-    pub(super) fn describe_workers(&self) -> WorkersView {
+    pub(super) fn describe_workers(&self, page: &Page) -> WorkersView {
         let fleet: &Fleet = &self.cluster.fleet();
-        let workers = fleet
-            .workers()
-            .filter_map(|worker| self.describe_worker(worker));
+        let mut all: Vec<&Arc<Worker>> = fleet.workers().collect();
+        all.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        let (workers, last) = page.cut(&all, |worker| worker.id.as_str());
+        let next = last.map(|worker| worker.id.to_string());
+        let workers = workers.iter();
         WorkersView {
-            workers: workers.collect(),
+            workers: workers
+                .filter_map(|worker| self.describe_worker(worker))
+                .collect(),
+            total: all.len(),
+            next,
         }
     }
 
@@ -246,6 +297,7 @@ impl Admin {
             metrics_age_s: worker.scraped_ago(Instant::now()).map(|age| age.as_secs()),
             in_flight: load.requests,
             in_flight_here: worker.load.own().requests,
+            in_flight_at: None,
             pending_prefill_tokens: load.prefill_tokens,
             context_tokens: load.context_tokens,
             idle_connections: worker.idle.resting(),

@@ -5,12 +5,13 @@ use grapevine_placement::Explanation;
 use http::{HeaderMap, Method, StatusCode};
 use serde::Serialize;
 
+use super::page::PAGE;
 use super::{Admin, Answer, Query, json};
 use crate::api::Endpoint;
 use crate::api::error::ApiError;
 use crate::cluster::Pool;
 use crate::proxy::caller::Caller;
-use crate::proxy::question::Question;
+use crate::proxy::question::{Asking, Question};
 
 #[derive(Debug, Serialize)]
 struct Explained<'a> {
@@ -26,6 +27,8 @@ struct Explained<'a> {
     prompt_tokens: u32,
     expected_tokens: u32,
     panic: bool,
+    /// How many workers were considered; `order` has the first of them.
+    workers: usize,
     order: Vec<Row<'a>>,
 }
 
@@ -57,10 +60,17 @@ impl Admin {
             Some("ignore") => false,
             Some(_) => return Err(ApiError::invalid("load", "load is `now` or `ignore`")),
         };
-        let endpoint = Endpoint::of(&Method::POST, path)?;
+        let endpoint = Endpoint::of(&Method::POST, path, &[])?;
         let tenant = query.value("tenant");
         let caller = tenant.as_deref().map_or(Caller::Anybody, Caller::Tenant);
-        let question = Question::of(&self.cluster, endpoint, headers, body, caller)?;
+        let asking = Asking {
+            endpoint,
+            path,
+            headers,
+            body,
+            caller,
+        };
+        let question = Question::of(&self.cluster, &asking)?;
         let explanation = self
             .cluster
             .explain(&question.pool, &question.key, with_load);
@@ -73,7 +83,7 @@ impl Admin {
     fn described<'a>(&'a self, question: &'a Question, explanation: &Explanation) -> Explained<'a> {
         let pool = &question.pool;
         let decision = explanation.decision.as_ref();
-        let rows = explanation.rows.iter().map(|row| Row {
+        let rows = explanation.rows.iter().take(PAGE).map(|row| Row {
             worker: name(pool, row.index),
             verdict: row.verdict.as_str(),
             cost: row.cost,
@@ -95,6 +105,7 @@ impl Admin {
             prompt_tokens: question.key.prompt_tokens(),
             expected_tokens: decision.map_or(0, |d| d.expected_tokens),
             panic: explanation.panic,
+            workers: explanation.rows.len(),
             order: rows.collect(),
         }
     }

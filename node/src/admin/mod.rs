@@ -3,20 +3,24 @@
 //! | method, path | what |
 //! |---|---|
 //! | `GET /healthz` | the process runs |
-//! | `GET /readyz` | the replica takes traffic |
+//! | `GET /readyz` | the replica takes traffic; else what is missing |
 //! | `GET /metrics` | OpenMetrics |
 //! | `GET /cluster` | replicas as this one sees them, registry, ring digest |
-//! | `GET /ring` | digest of every ring |
-//! | `GET /workers`, `POST /workers?warmup=` | list, add; `warmup=false`: active at once |
+//! | `GET /ring` | digest of every ring, and its first workers |
+//! | `GET /workers?limit=&after=` | list, 1,000 at a time in order of ids; `next` is the `after` of the next page |
+//! | `POST /workers?warmup=` | add one, or a list, all or none; `warmup=false`: active at once |
 //! | `GET`, `PATCH`, `DELETE /workers/{id}` | one worker; the id percent-encoded |
-//! | `POST /workers/{id}/drain` | no new prefixes for it |
+//! | `POST /workers/{id}/drain` | nothing new for it: no new prefixes, and sessions move with their next request |
+//! | `PATCH /workers/{id}` with `{"state":"active"}` | undoes a drain |
 //! | `POST /add_worker?url=&warmup=`, `POST /remove_worker?url=`, `GET /list_workers` | as in vllm-router |
 //! | `POST /explain?path=&tenant=` | where the request in the body would go, and why |
 //!
-//! Never on the data port. Beyond loopback it needs a token.
+//! Never on the data port. Beyond loopback it needs a token. Web pages are kept out by `gate.rs`.
 
 mod describe;
 mod explain;
+mod gate;
+mod page;
 mod workers;
 
 use std::convert::Infallible;
@@ -26,39 +30,59 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use grapevine_gossip::Agent;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use grapevine_placement::Claim;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use self::page::Page;
+use crate::admission::Admission;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::Cluster;
 use crate::config::Secret;
+use crate::descriptors;
+use crate::listener::client_io::ClientIo;
+use crate::listener::framing::HeadLimits;
+use crate::listener::guard::{Guarded, Waits};
+use crate::listener::{Door, Seat, Seats, Terms};
 use crate::logging;
 use crate::memory;
-use crate::metrics::{self, Metrics, WorkerLabels};
+use crate::metrics::{self, Metrics, ReasonLabels, WorkerLabels};
+use crate::proxy::quarantine::Quarantine;
+use crate::readiness::Readiness;
 use crate::shutdown::Phase;
+use crate::tenants::bearer;
 use crate::upstream::Reach;
+use crate::upstream::worker::OTHER_WORKERS;
 use crate::warmup::WarmUps;
 
-/// Connections at once; more wait in the backlog.
-const CONNECTIONS_MAX: usize = 256;
-/// From accepting a connection to the end of a request's head, and between requests.
-const HEADER_WITHIN: Duration = Duration::from_secs(15);
+pub use gate::Gate;
+use gate::Refused;
+
+/// From the first byte of a request to the end of its head; between requests, and before the first one.
+const WAITS: Waits = Waits {
+    header: Duration::from_secs(15),
+    keep_alive: Duration::from_secs(15),
+};
+/// Largest head that is taken.
+const HEAD: HeadLimits = HeadLimits {
+    bytes: 64 << 10,
+    lines: 100,
+};
+/// Longest time that a client may leave its answer unread.
+const WRITE_STALL: Duration = Duration::from_secs(30);
 /// From the head to the end of the body.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 /// Largest body, in bytes: `/explain` takes whole requests.
 const BODY_BYTES_MAX: usize = 16 << 20;
-/// After a failed accept before the next.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the admin API shows and changes.
 pub struct Admin {
@@ -70,14 +94,24 @@ pub struct Admin {
     pub agent: Arc<Agent>,
     /// All metrics.
     pub metrics: Arc<Metrics>,
+    /// Who is let in to the data port.
+    pub admission: Arc<Admission>,
     /// Where this replica is between start and end.
     pub phase: Phase,
+    /// Whether it takes traffic.
+    pub readiness: Arc<Readiness>,
     /// Warm-ups of workers that join.
     pub warm_ups: Arc<WarmUps>,
+    /// Requests that no worker gets.
+    pub quarantine: Arc<Quarantine>,
     /// Where workers may be.
     pub reach: Arc<Reach>,
     /// Clients must send it.
     pub token: Option<Secret>,
+    /// Whose requests the admin port takes.
+    pub admin_gate: Gate,
+    /// Whose requests the Prometheus port takes.
+    pub metrics_gate: Gate,
 }
 
 /// Which of the two ports a listener is.
@@ -91,44 +125,67 @@ pub enum Port {
 
 type Answer = Response<Full<Bytes>>;
 
+/// The places of one of the two ports: operators come from few addresses, so none has a share.
+pub fn seats(port: Port, metrics: &Metrics) -> Arc<Seats> {
+    let terms = Terms {
+        capacity: descriptors::connections_of_operators(),
+        share_percent: 100,
+        per_address: None,
+        proxies: Vec::new(),
+    };
+    let (port, limit) = match port {
+        Port::Admin => ("admin", "admin_connections"),
+        Port::Metrics => ("metrics", "metrics_connections"),
+    };
+    Seats::new(terms, metrics.seats(port, limit))
+}
+
 /// Serves until the replica is closed: an operator needs the admin port most while something ends.
-pub async fn run(listener: TcpListener, port: Port, admin: Arc<Admin>, tracker: TaskTracker) {
-    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+pub async fn run(door: Door, port: Port, admin: Arc<Admin>, tracker: TaskTracker) {
     loop {
-        let permit = Arc::clone(&connections).acquire_owned().await;
-        let accepted = tokio::select! {
+        let (stream, _, seat) = tokio::select! {
             () = admin.phase.closed() => return,
-            accepted = listener.accept() => accepted,
+            next = door.next() => next,
         };
-        match accepted {
-            Ok((stream, _)) => {
-                let admin = Arc::clone(&admin);
-                tracker.spawn(async move {
-                    let _permit = permit;
-                    serve(stream, port, admin).await;
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "accept failed on the admin port; going on");
-                sleep(ACCEPT_PAUSE).await;
-            }
-        }
+        let admin = Arc::clone(&admin);
+        tracker.spawn(async move { serve(stream, port, &seat, admin).await });
     }
 }
 
-async fn serve(stream: TcpStream, port: Port, admin: Arc<Admin>) {
+async fn serve(stream: TcpStream, port: Port, seat: &Seat, admin: Arc<Admin>) {
     let phase = admin.phase.clone();
+    let progress = seat.progress();
+    let (io, socket) = ClientIo::new(stream, WRITE_STALL, progress.clone());
+    let metrics = Arc::clone(&admin.metrics);
+    let guarded = Guarded::new(io, HEAD, WAITS, progress.clone(), metrics);
     let service = service_fn(|request| {
         let admin = Arc::clone(&admin);
-        async move { Ok::<_, Infallible>(admin.answer(port, request).await) }
+        let in_progress = progress.begin();
+        async move {
+            let answer = admin.answer(port, request).await;
+            drop(in_progress);
+            Ok::<_, Infallible>(answer)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_WITHIN)
-        .serve_connection(TokioIo::new(stream), service);
+        // Both waits are the guard's.
+        .header_read_timeout(None)
+        .max_buf_size(HEAD.bytes)
+        .max_headers(HEAD.lines)
+        .serve_connection(TokioIo::new(guarded), service);
     let mut connection = pin!(connection);
     let result = tokio::select! {
+        // In this order: a request that has come is answered before the connection ends.
+        biased;
         result = connection.as_mut() => result,
+        () = progress.told_to_leave() => {
+            connection.as_mut().graceful_shutdown();
+            match seat.goodbye(connection.as_mut()).await {
+                Some(ended) => ended,
+                None => connection.await,
+            }
+        }
         () = phase.closed() => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -136,6 +193,9 @@ async fn serve(stream: TcpStream, port: Port, admin: Arc<Admin>) {
     };
     if let Err(error) = result {
         tracing::debug!(%error, "admin connection ended");
+    }
+    if !seat.is_wanted() {
+        socket.linger().await;
     }
 }
 
@@ -149,6 +209,10 @@ impl Admin {
     }
 
     fn metrics_only(&self, request: &Request<Incoming>) -> Result<Answer, ApiError> {
+        let gate = &self.metrics_gate;
+        gate.check_page(request.headers())
+            .and_then(|()| gate.check_host(request.headers(), request.uri().authority()))
+            .map_err(|refused| self.refusal(refused))?;
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/metrics") => Ok(self.metrics()),
             _ => Err(not_found("this port serves GET /metrics")),
@@ -159,18 +223,23 @@ impl Admin {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
         let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+        self.admin_gate
+            .check_page(&head.headers)
+            .map_err(|refused| self.refusal(refused))?;
         // Liveness and readiness are for probes, which carry no token and learn nothing else.
         match (&head.method, segments.as_slice()) {
             (&Method::GET, ["healthz"]) => return Ok(text(StatusCode::OK, "ok\n")),
-            (&Method::GET, ["readyz"]) => return Ok(self.readiness()),
-            _ => self.check_token(&head.headers)?,
+            (&Method::GET, ["readyz"]) => return Ok(self.readyz()),
+            _ => self.check_caller(&head)?,
         }
+        gate::check_body(&head.method, &head.headers, !body.is_end_stream())
+            .map_err(|refused| self.refusal(refused))?;
         let query = Query(head.uri.query().unwrap_or_default());
         match (&head.method, segments.as_slice()) {
             (&Method::GET, ["metrics"]) => Ok(self.metrics()),
             (&Method::GET, ["cluster"]) => Ok(json(StatusCode::OK, &self.describe_cluster())),
             (&Method::GET, ["ring"]) => Ok(json(StatusCode::OK, &self.describe_rings())),
-            (&Method::GET, ["workers"]) => Ok(json(StatusCode::OK, &self.describe_workers())),
+            (&Method::GET, ["workers"]) => Ok(self.list_workers(&Page::of(&query)?)),
             (&Method::POST, ["workers"]) => {
                 self.add_worker(query.warms_up()?, &read(body).await?).await
             }
@@ -195,61 +264,104 @@ impl Admin {
         }
     }
 
-    fn check_token(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+    /// Whoever has the token may call this port by any name; without one the name has to be its own.
+    fn check_caller(&self, head: &http::request::Parts) -> Result<(), ApiError> {
         let Some(token) = &self.token else {
-            return Ok(());
+            let gate = &self.admin_gate;
+            let checked = gate.check_host(&head.headers, head.uri.authority());
+            return checked.map_err(|refused| self.refusal(refused));
         };
-        let sent = headers
-            .get(header::AUTHORIZATION)
-            .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "))
-            .unwrap_or_default();
+        let sent = bearer(&head.headers).unwrap_or_default();
         if is_equal(token.reveal().as_bytes(), sent) {
             return Ok(());
         }
+        self.refused("token");
         Err(ApiError::new(
             ErrorKind::Unauthorized,
             "the admin API needs its token as `Authorization: Bearer <token>`",
         ))
     }
 
-    fn readiness(&self) -> Answer {
-        if self.phase.is_ready() {
-            text(StatusCode::OK, "ready\n")
-        } else {
-            text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
-        }
+    fn refusal(&self, refused: Refused) -> ApiError {
+        self.refused(refused.label());
+        ApiError::new(ErrorKind::PermissionDenied, refused.to_string())
+    }
+
+    fn refused(&self, reason: &'static str) {
+        let refusals = &self.metrics.admin_refusals;
+        refusals.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    fn readyz(&self) -> Answer {
+        let (is_ready, body) = self.readiness.body();
+        let status = match is_ready {
+            true => StatusCode::OK,
+            false => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        answer(status, "application/json", body.into())
+    }
+
+    fn show_load(&self, worker: &Arc<str>, own: i64, of_cluster: f64) {
+        let labels = WorkerLabels {
+            worker: Arc::clone(worker),
+        };
+        let metrics = &self.metrics;
+        metrics.worker_in_flight.get_or_create(&labels).set(own);
+        let cluster = metrics.worker_in_flight_cluster.get_or_create(&labels);
+        cluster.set(of_cluster);
     }
 
     /// Gauges that follow from other state are set here, when somebody looks.
     fn metrics(&self) -> Answer {
-        self.metrics.ready.set(self.phase.is_ready().into());
+        self.metrics.ready.set(self.readiness.is_ready().into());
         let resident = memory::resident_bytes().unwrap_or(0);
         let resident = i64::try_from(resident).unwrap_or(i64::MAX);
         self.metrics.memory.set(resident);
+        let live = memory::allocator::live_bytes().unwrap_or(0);
+        let live = i64::try_from(live).unwrap_or(i64::MAX);
+        self.metrics.memory_live.set(live);
         let dropped = &self.metrics.log_lines_dropped;
         dropped.inc_by(logging::lines_dropped().saturating_sub(dropped.get()));
-        for worker in self.cluster.fleet().workers() {
-            let labels = WorkerLabels {
-                worker: Arc::clone(&worker.label),
-            };
-            let metrics = &self.metrics;
-            let own = i64::from(worker.load.own().requests);
-            metrics.worker_in_flight.get_or_create(&labels).set(own);
-            metrics
-                .worker_in_flight_cluster
-                .get_or_create(&labels)
-                .set(self.cluster.load_of(worker).requests);
-            metrics.health.show(worker);
-        }
         let fleet = self.cluster.fleet();
+        let mut others = Others::default();
+        for worker in fleet.workers() {
+            let own = i64::from(worker.load.own().requests);
+            let of_cluster = self.cluster.load_of(worker).requests;
+            self.metrics.health.count(worker, &mut others.verdicts);
+            if worker.has_series() {
+                self.show_load(&worker.label, own, of_cluster);
+                self.metrics.health.show(worker);
+            } else {
+                others.count += 1;
+                others.own += own;
+                others.of_cluster += of_cluster;
+            }
+        }
+        if others.count > 0 {
+            self.show_load(&OTHER_WORKERS.into(), others.own, others.of_cluster);
+        }
+        self.metrics.workers_without_series.set(others.count);
+        self.metrics.health.show_verdicts(&others.verdicts);
         let pools = fleet.pools().iter();
         let panics = pools.map(|pool| (pool.label(), pool.panics()));
         self.metrics.health.show_panic(panics);
+        self.admission.show();
+        let quarantined = self.quarantine.count();
+        self.metrics.quarantined.set(quarantined as i64);
         let mut response = Response::new(Full::from(self.metrics.encode()));
         let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         response
     }
+}
+
+/// What is shown of workers without series of their own, and of all together.
+#[derive(Debug, Default)]
+struct Others {
+    count: i64,
+    own: i64,
+    of_cluster: f64,
+    verdicts: [i64; Claim::ALL.len()],
 }
 
 /// The query of a URL, decoded when asked for.

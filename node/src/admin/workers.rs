@@ -1,12 +1,15 @@
 //! Adding, changing, draining and removing workers, through any replica, for all of them.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use grapevine_gossip::worker::{RawWorker, Source, State, WorkerError, WorkerId, WorkerSpec};
 use grapevine_gossip::{Ack, ChangeError};
 use http::StatusCode;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::page::Page;
 use super::{Admin, Answer, json, not_found};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
@@ -32,6 +35,25 @@ enum WantedState {
     Draining,
 }
 
+/// Most workers of one request that join with a warm-up; above it they are active at once, since so many new ones
+/// change most homes anyway, and warming them all would take the workers that serve from clients.
+const WARMED_TOGETHER_MAX: usize = 64;
+
+/// What became of a list of new workers.
+#[derive(Debug, Serialize)]
+struct Added {
+    /// Live peers that have all of them.
+    confirmed_by: usize,
+    replicated: bool,
+    workers: Vec<AddedWorker>,
+}
+
+#[derive(Debug, Serialize)]
+struct AddedWorker {
+    id: String,
+    state: &'static str,
+}
+
 /// What became of a change.
 #[derive(Debug, Serialize)]
 struct Changed {
@@ -46,7 +68,17 @@ struct Changed {
 }
 
 impl Wanted {
-    fn parse(body: &[u8]) -> Result<Self, ApiError> {
+    /// The id, if one is wanted, and the description of a new worker.
+    fn into_new(mut self) -> Result<(Option<String>, RawWorker), ApiError> {
+        let url = self.url.take();
+        let url = url.ok_or_else(|| ApiError::invalid("url", "give the worker's url"))?;
+        let id = self.id.take();
+        let mut raw = RawWorker::at(url);
+        self.apply(&mut raw)?;
+        Ok((id, raw))
+    }
+
+    fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         serde_json::from_slice(body).map_err(|error| {
             ApiError::new(
                 ErrorKind::InvalidRequest,
@@ -112,16 +144,48 @@ fn changed(status: StatusCode, id: &WorkerId, ack: &Ack, state: Option<State>) -
 }
 
 impl Admin {
+    /// One worker, or a list of them: all are added, or none.
     pub(super) async fn add_worker(&self, warm_up: bool, body: &[u8]) -> Result<Answer, ApiError> {
-        let mut wanted = Wanted::parse(body)?;
-        let url = wanted
-            .url
-            .take()
-            .ok_or_else(|| ApiError::invalid("url", "give the worker's url"))?;
-        let id = wanted.id.take();
-        let mut raw = RawWorker::at(url);
-        wanted.apply(&mut raw)?;
+        if body.trim_ascii_start().starts_with(b"[") {
+            return self.add_workers(warm_up, body).await;
+        }
+        let (id, raw) = Wanted::parse::<Wanted>(body)?.into_new()?;
         self.put(StatusCode::CREATED, id, raw, warm_up).await
+    }
+
+    /// One change for all of them, so that they cost every replica one ring and not one each.
+    async fn add_workers(&self, warm_up: bool, body: &[u8]) -> Result<Answer, ApiError> {
+        let wanted: Vec<Wanted> = Wanted::parse(body)?;
+        let warm_up = warm_up && wanted.len() <= WARMED_TOGETHER_MAX;
+        let (mut workers, mut ids) = (Vec::with_capacity(wanted.len()), BTreeSet::new());
+        for (index, wanted) in wanted.into_iter().enumerate() {
+            let of_item = |error: ApiError| error.within(&format!("workers[{index}]"));
+            let (id, raw) = wanted.into_new().map_err(of_item)?;
+            let (id, spec) = self.prepared(id, raw, warm_up).map_err(of_item)?;
+            if !ids.insert(id.clone()) {
+                let twice = ApiError::invalid("id", format!("{id} is in the list twice"));
+                return Err(of_item(twice));
+            }
+            workers.push((id, spec));
+        }
+        let added = workers.iter().map(|(id, spec)| AddedWorker {
+            id: id.to_string(),
+            state: super::describe::state_name(spec.state()),
+        });
+        let added: Vec<_> = added.collect();
+        let put = self.agent.put_workers(Source::Admin, workers).await;
+        let ack = put.map_err(|error| wrong_change(&error))?;
+        tracing::info!(
+            workers = added.len(),
+            confirmed_by = ack.confirmed_by,
+            "workers added or changed"
+        );
+        let body = Added {
+            confirmed_by: ack.confirmed_by,
+            replicated: ack.replicated,
+            workers: added,
+        };
+        Ok(json(StatusCode::CREATED, &body))
     }
 
     /// vllm-router's way: a URL and nothing else.
@@ -141,6 +205,26 @@ impl Admin {
         raw: RawWorker,
         warm_up: bool,
     ) -> Result<Answer, ApiError> {
+        let (id, spec) = self.prepared(id, raw, warm_up)?;
+        let state = spec.state();
+        let put = self.agent.put_worker(id.clone(), Source::Admin, spec).await;
+        let ack = put.map_err(|error| wrong_change(&error))?;
+        tracing::info!(
+            worker = id.as_str(),
+            confirmed_by = ack.confirmed_by,
+            state = super::describe::state_name(state),
+            "worker added or changed"
+        );
+        Ok(changed(status, &id, &ack, Some(state)))
+    }
+
+    /// A worker as it is to be written: checked, and allowed here.
+    fn prepared(
+        &self,
+        id: Option<String>,
+        raw: RawWorker,
+        warm_up: bool,
+    ) -> Result<(WorkerId, WorkerSpec), ApiError> {
         let mut spec = WorkerSpec::new(raw).map_err(|error| wrong_worker(&error))?;
         let wrong_url = |error: &dyn Display| ApiError::invalid("url", error.to_string());
         Address::of(&spec).map_err(|error| wrong_url(&error))?;
@@ -160,30 +244,31 @@ impl Admin {
             raw.state = self.warm_ups.joining_state(&id, &spec);
             spec = WorkerSpec::new(raw).map_err(|error| wrong_worker(&error))?;
         }
-        let state = spec.state();
-        let put = self.agent.put_worker(id.clone(), Source::Admin, spec).await;
-        let ack = put.map_err(|error| wrong_change(&error))?;
-        tracing::info!(
-            worker = id.as_str(),
-            confirmed_by = ack.confirmed_by,
-            state = super::describe::state_name(state),
-            "worker added or changed"
-        );
-        Ok(changed(status, &id, &ack, Some(state)))
+        Ok((id, spec))
+    }
+
+    /// `?limit=` of them after the id `?after=`, in order of their ids.
+    pub(super) fn list_workers(&self, page: &Page) -> Answer {
+        json(StatusCode::OK, &self.describe_workers(page))
     }
 
     pub(super) fn show_worker(&self, id: &str) -> Result<Answer, ApiError> {
         let fleet = self.cluster.fleet();
         let worker = fleet.workers().find(|worker| worker.id.as_str() == id);
         worker
-            .and_then(|worker| self.describe_worker(worker))
-            .map(|worker| json(StatusCode::OK, &worker))
+            .and_then(|worker| {
+                let mut described = self.describe_worker(worker)?;
+                let open = self.agent.in_flight_at(&worker.id).into_iter();
+                described.in_flight_at =
+                    Some(open.map(|(id, count)| (id.to_string(), count)).collect());
+                Some(json(StatusCode::OK, &described))
+            })
             .ok_or_else(|| not_found("no worker with this id; GET /workers lists them"))
     }
 
     pub(super) async fn change_worker(&self, id: &str, body: &[u8]) -> Result<Answer, ApiError> {
         let mut raw = self.registered(id)?;
-        let wanted = Wanted::parse(body)?;
+        let wanted: Wanted = Wanted::parse(body)?;
         if wanted.id.as_deref().is_some_and(|new| new != id) {
             return Err(ApiError::invalid(
                 "id",

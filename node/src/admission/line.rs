@@ -22,6 +22,8 @@ pub(super) enum Turned {
     Displaced,
     /// The time was over.
     Late,
+    /// Bodies that wait for the same model hold all bytes that may wait.
+    Heavy,
 }
 
 /// A waiting line.

@@ -1,5 +1,6 @@
 //! Metrics of admission. Every series exists from the start, so that a request costs an atomic and no look-up.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -21,17 +22,19 @@ pub(super) enum Verdict {
     QueueFull,
     Displaced,
     QueueTimeout,
+    QueueBytes,
     ClientLeft,
 }
 
 impl Verdict {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Admitted,
         Self::TenantRequests,
         Self::RequestRate,
         Self::QueueFull,
         Self::Displaced,
         Self::QueueTimeout,
+        Self::QueueBytes,
         Self::ClientLeft,
     ];
 
@@ -43,6 +46,7 @@ impl Verdict {
             Self::QueueFull => "queue_full",
             Self::Displaced => "displaced",
             Self::QueueTimeout => "queue_timeout",
+            Self::QueueBytes => "queue_bytes",
             Self::ClientLeft => "client_left",
         }
     }
@@ -80,6 +84,12 @@ struct QueueLabels {
     class: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ModelStateLabels {
+    model: Arc<str>,
+    state: &'static str,
+}
+
 /// Handles, registered with the router's other metrics.
 #[derive(Debug, Clone)]
 pub struct AdmissionMetrics {
@@ -88,6 +98,7 @@ pub struct AdmissionMetrics {
     /// By what is waited for and class.
     waiting: [[Gauge; Priority::ALL.len()]; For::ALL.len()],
     waited: [[Histogram; Priority::ALL.len()]; For::ALL.len()],
+    models: Family<ModelStateLabels, Gauge>,
 }
 
 /// A request in a queue: counted while it lives; its wait is observed when it ends.
@@ -119,6 +130,12 @@ impl AdmissionMetrics {
             Unit::Seconds,
             wait.clone(),
         );
+        let models = Family::<ModelStateLabels, Gauge>::default();
+        registry.register(
+            "model_requests",
+            "Requests of a model that have a place, or wait for one",
+            models.clone(),
+        );
         let class = Priority::as_str;
         let labels = |queue: For, of| QueueLabels {
             queue: queue.as_str(),
@@ -138,6 +155,19 @@ impl AdmissionMetrics {
             }),
             waited: For::ALL
                 .map(|queue| Priority::ALL.map(|of| wait.get_or_create_owned(&labels(queue, of)))),
+            models,
+        }
+    }
+
+    /// Sets how many requests of each model have a place and how many wait for one.
+    pub(crate) fn show_models(&self, held: Vec<(Arc<str>, u32)>, waiting: Vec<(Arc<str>, u32)>) {
+        // Models come and go.
+        self.models.clear();
+        for (state, counts) in [("in_progress", held), ("waiting", waiting)] {
+            for (model, count) in counts {
+                let labels = ModelStateLabels { model, state };
+                self.models.get_or_create(&labels).set(count.into());
+            }
         }
     }
 

@@ -1,16 +1,23 @@
-//! Who is let in, who waits, who is turned away, before a byte of the body is read.
+//! Who is let in, who waits, who is turned away.
 //!
 //! 1. Limits of the key and its tenant: above them 429 at once.
-//! 2. A place among the requests of this replica, held to the end of the answer. With room and nobody waiting it
-//!    costs one atomic; else the request waits in line: classes in strict order with a reserve for those passed over,
-//!    tenants by fair shares (`queue` has the rules). A full line and a wait that was too long are 503.
-//! 3. Later, where every worker of the model is at its own limit, the same kind of line for room at a worker.
+//! 2. The door, before a byte of the body is read: a place among the requests of this replica. With room and nobody
+//!    waiting it costs a lock and no wait; else the request waits in line: classes in strict order with a reserve
+//!    for those passed over, tenants by fair shares (`queue` has the rules). A full line and a wait that was too long
+//!    are 503.
+//! 3. Its model, as soon as the body was read: the place becomes one of the model, if the model may have one more
+//!    (`places` has the rule), and is held to the end of the answer. Else it is given back, and the request waits in
+//!    its model's line, in the same order. So one model's requests do not keep another's out. Where one model is
+//!    served, or none is kept apart, this never waits: all waiting is at the door, unread.
+//! 4. Where every worker of the model is at its own limit, the same kind of line for room at a worker.
 //!
 //! A waiting request that is dropped, because its client left or its time is over, leaves its line at once and is
 //! never sent to a worker.
 
 mod line;
+mod lines;
 pub mod metrics;
+mod places;
 mod queue;
 #[cfg(test)]
 mod queue_tests;
@@ -27,14 +34,17 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tokio::time::Instant;
 
 use self::line::{Line, Turned};
+use self::lines::{Lines, Wait};
 use self::metrics::{AdmissionMetrics, For, Verdict};
+use self::places::Places;
 use self::queue::{Claim, FlowId};
-use self::room::{NoRoom, Rooms};
+use self::room::NoRoom;
 pub use self::slots::Permit;
 use self::slots::Slots;
 use crate::api::Priority;
 use crate::api::error::{ApiError, ErrorKind};
-use crate::config::AdmissionConfig;
+use crate::config::{AdmissionConfig, NoRoomStatus};
+use crate::proxy::body::ByteBudget;
 use crate::tenants::bucket::Quota;
 use crate::tenants::{Key, OthersUse, Seat};
 
@@ -56,6 +66,8 @@ pub struct AdmissionParts {
     pub tenant_header: Option<HeaderName>,
     /// What the other replicas do.
     pub others: Arc<dyn OthersUse>,
+    /// Bytes of all bodies.
+    pub bodies: Arc<ByteBudget>,
     /// Where to count.
     pub metrics: AdmissionMetrics,
 }
@@ -73,6 +85,8 @@ pub struct Ask {
     claim: Claim,
     /// Until when it may wait, for a place and for a worker together.
     by: Instant,
+    /// Bytes of its body that it holds while it waits.
+    bytes: u64,
 }
 
 /// A request that was let in.
@@ -109,18 +123,40 @@ impl Ask {
     pub fn class(&self) -> Priority {
         self.claim.class
     }
+
+    /// The same when so many bytes of its body are held.
+    pub fn holding(self, bytes: usize) -> Self {
+        Self {
+            bytes: bytes as u64,
+            ..self
+        }
+    }
 }
 
 impl Admission {
     /// With nobody in.
     pub fn new(parts: AdmissionParts) -> Self {
         let config = &parts.config;
-        let line = Line::new(config.queue_size as usize, config.passed_over_max);
-        let rooms = Rooms::new(config.queue_size as usize, config.passed_over_max);
+        let (len_max, passed_over_max) = (config.queue_size as usize, config.passed_over_max);
+        let lines = || Lines::new(len_max, passed_over_max);
+        let door = Line::new(len_max, passed_over_max);
+        // A ratio of 0 to 1.
+        let kept_milli = (config.model_reserve.get() * 1_000.0).round() as u32;
+        let places = Places::new(parts.requests, kept_milli);
         Self {
-            slots: Arc::new(Slots::new(parts.requests, line, rooms)),
+            slots: Arc::new(Slots::new(places, door, lines(), lines())),
             parts,
         }
+    }
+
+    /// The status of an answer that means "no room".
+    pub fn no_room_status(&self) -> NoRoomStatus {
+        self.parts.config.no_room_status
+    }
+
+    /// What holds the bytes of all bodies.
+    pub fn bodies(&self) -> &Arc<ByteBudget> {
+        &self.parts.bodies
     }
 
     /// What a request asks for, by its head. `body_bytes`: length of its body, if the client said it; `deadline`: the
@@ -149,6 +185,7 @@ impl Admission {
                 cost: prompt.saturating_add(TOKENS_UNKNOWN),
             },
             by: self.patience(deadline),
+            bytes: 0,
         }
     }
 
@@ -165,19 +202,30 @@ impl Admission {
         deadline.map_or(patience, |deadline| deadline.min(patience))
     }
 
-    /// Lets a request in, at once or after a wait.
+    /// Lets a request in to be read, at once or after a wait; `models`: how many are served.
     ///
     /// # Errors
     /// 429 above a limit of the key, 503 when the queue is full or the wait was too long.
-    pub async fn admit(&self, key: Option<&Arc<Key>>, ask: &Ask) -> Result<Admitted, Refused> {
+    pub async fn admit(
+        &self,
+        key: Option<&Arc<Key>>,
+        ask: &Ask,
+        models: usize,
+    ) -> Result<Admitted, Refused> {
         let (mut seat, quota) = match key {
             Some(key) => self.within_limits(key, ask)?,
             None => (None, None),
         };
-        let queued = if self.slots.line.is_empty() && self.slots.take().is_some() {
-            None
-        } else {
-            Some(self.queue(key, ask, quota).await?)
+        self.slots.serve(u32::try_from(models).unwrap_or(u32::MAX));
+        let queued = match self.slots.take_unread() {
+            Some(()) => None,
+            None => match self
+                .queue(key, ask, self.slots.wait_unread(self.wait(ask)))
+                .await
+            {
+                Ok(waited) => Some(waited),
+                Err(error) => return Err(Refused { error, quota }),
+            },
         };
         if let Some(seat) = &mut seat {
             seat.admitted();
@@ -188,6 +236,31 @@ impl Admission {
             queued,
             quota,
         })
+    }
+
+    /// Makes the place of a request that was read one of its model, at once or after a wait, and says how long it
+    /// waited, if it did.
+    ///
+    /// # Errors
+    /// 503 when the model's queue is full, or the wait was too long.
+    pub async fn enter(
+        &self,
+        permit: &mut Permit,
+        key: Option<&Arc<Key>>,
+        model: &Arc<str>,
+        ask: &Ask,
+    ) -> Result<Option<Duration>, ApiError> {
+        if self.slots.change(permit, model) {
+            return Ok(None);
+        }
+        let turn = self.slots.wait(permit, model, self.wait(ask));
+        self.queue(key, ask, turn).await.map(Some)
+    }
+
+    /// Sets the metrics of models to what is so now.
+    pub fn show(&self) {
+        let (held, waiting) = (self.slots.held(), self.slots.lines.lengths());
+        self.parts.metrics.show_models(held, waiting);
     }
 
     /// Places a request that is in: tries, and while every worker of the model is at its own limit, waits in line.
@@ -207,7 +280,11 @@ impl Admission {
             }
         }
         let mut waiting = Pending::new(&self.parts.metrics, For::Worker, ask.class());
-        let room = self.slots.rooms.wait(model, ask.claim, ask.by, place);
+        let wait = Wait {
+            again: room::AGAIN,
+            ..self.wait(ask)
+        };
+        let room = room::wait(&self.slots.rooms, model, wait, place);
         let (placed, verdict) = match room.await {
             Ok(placed) => (Ok(placed), None),
             Err(NoRoom::NoWorker(why)) => (Err(Unplaced::NoWorker(why)), None),
@@ -272,18 +349,24 @@ impl Admission {
         }
     }
 
-    /// Waits for a place and takes it; says how long that took.
+    fn wait(&self, ask: &Ask) -> Wait {
+        Wait {
+            claim: ask.claim,
+            by: ask.by,
+            again: LOOK_AGAIN,
+            bytes: ask.bytes,
+            bytes_free: self.parts.bodies.free(),
+        }
+    }
+
+    /// Counts a wait for a place; says how long it took.
     async fn queue(
         &self,
         key: Option<&Arc<Key>>,
         ask: &Ask,
-        quota: Option<Quota>,
-    ) -> Result<Duration, Refused> {
+        turn: impl Future<Output = Result<(), Turned>>,
+    ) -> Result<Duration, ApiError> {
         let mut waiting = Pending::new(&self.parts.metrics, For::Admission, ask.class());
-        let slots = &self.slots;
-        let turn = slots
-            .line
-            .wait(ask.claim, ask.by, LOOK_AGAIN, || slots.take());
         match turn.await {
             Ok(()) => {
                 waiting.ended(None);
@@ -295,10 +378,7 @@ impl Admission {
                 if let Some(key) = key {
                     key.tenant().refused(verdict.as_str());
                 }
-                Err(Refused {
-                    error: turned_away(verdict),
-                    quota,
-                })
+                Err(turned_away(verdict))
             }
         }
     }
@@ -353,6 +433,7 @@ fn verdict_of(turned: Turned) -> Verdict {
         Turned::Full => Verdict::QueueFull,
         Turned::Displaced => Verdict::Displaced,
         Turned::Late => Verdict::QueueTimeout,
+        Turned::Heavy => Verdict::QueueBytes,
     }
 }
 
@@ -360,6 +441,9 @@ fn turned_away(verdict: Verdict) -> ApiError {
     let message = match verdict {
         Verdict::QueueTimeout => "no room was found while the request waited; try again later",
         Verdict::Displaced => "more urgent requests took the place in the queue; try again later",
+        Verdict::QueueBytes => {
+            "the waiting requests of this model hold too many bytes already; try again later"
+        }
         _ => "this replica has too many requests in progress; try again",
     };
     ApiError::new(ErrorKind::Overloaded, message)

@@ -1,62 +1,184 @@
-//! Places for requests in progress: one atomic to take, one to give back.
+//! The places of this replica and the lines in front of them.
+//!
+//! A request waits twice at most for a place: at the door, before its body is read, and in its model's line once the
+//! model is known. While it waits in the second it has no place: nothing of one model stands in the way of another.
+//! Whose turn it is, `places` decides; whoever gives something back wakes the first of that line, and a newcomer
+//! takes nothing for which somebody waits who goes first.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::line::Line;
-use super::room::Rooms;
+use super::line::{Line, Turned};
+use super::lines::{Lines, Wait};
+use super::places::{Holder, Places, Turn};
 use crate::tenants::Seat;
 
 /// A number of places, and who waits for one.
 #[derive(Debug)]
 pub(super) struct Slots {
-    free: AtomicU32,
-    /// Requests that wait for a place.
-    pub(super) line: Line,
+    places: Mutex<Places>,
+    /// Models that are served, to be compared without the lock.
+    models: AtomicU32,
+    /// Requests that wait for a place, unread.
+    pub(super) door: Line,
+    /// Requests that wait for a place of their model.
+    pub(super) lines: Lines,
     /// Requests that have one and wait for a worker.
-    pub(super) rooms: Rooms,
+    pub(super) rooms: Lines,
 }
 
 /// A place among the requests in progress; given back on drop.
 #[derive(Debug)]
 pub struct Permit {
     slots: Arc<Slots>,
+    /// None while it waits for a place of its model.
+    holder: Option<Holder>,
     /// The request's place among those of its tenant.
     _seat: Option<Seat>,
 }
 
+/// Lets the next one look, whatever became of a wait.
+struct WakeNext<'a>(&'a Slots);
+
+impl Drop for WakeNext<'_> {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
+}
+
 impl Slots {
-    pub(super) fn new(places: u32, line: Line, rooms: Rooms) -> Self {
+    pub(super) fn new(places: Places, door: Line, lines: Lines, rooms: Lines) -> Self {
         Self {
-            free: AtomicU32::new(places),
-            line,
+            places: Mutex::new(places),
+            models: AtomicU32::new(0),
+            door,
+            lines,
             rooms,
         }
     }
 
-    /// Takes a place, whoever may be waiting for it. The caller owes it a [`Permit`].
-    pub(super) fn take(&self) -> Option<()> {
-        let taken = self
-            .free
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |free| {
-                free.checked_sub(1)
-            });
-        taken.ok().map(|_| ())
+    /// So many models are served.
+    pub(super) fn serve(&self, models: u32) {
+        if self.models.swap(models, Ordering::Relaxed) != models {
+            self.places().serve(models);
+            self.wake();
+        }
+    }
+
+    /// Takes a place for a request that has just come, if nobody waits for one who goes first. The caller owes it a
+    /// [`Permit`].
+    pub(super) fn take_unread(&self) -> Option<()> {
+        let nobody_waits = self.door.is_empty();
+        nobody_waits.then(|| self.take(&Holder::Reading, false))?
+    }
+
+    /// Waits at the door for a place. The caller owes it a [`Permit`].
+    pub(super) async fn wait_unread(&self, wait: Wait) -> Result<(), Turned> {
+        let _next = WakeNext(self);
+        let take = || self.take(&Holder::Reading, true);
+        let line = &self.door;
+        line.wait(wait.claim, wait.by, wait.again, take).await
     }
 
     /// The permit of a place that was taken.
     pub(super) fn permit(self: &Arc<Self>, seat: Option<Seat>) -> Permit {
         Permit {
             slots: Arc::clone(self),
+            holder: Some(Holder::Reading),
             _seat: seat,
         }
+    }
+
+    /// Makes the place of a request that was read one of its model; false: it has none any more, and has to wait.
+    pub(super) fn change(&self, permit: &mut Permit, model: &Arc<str>) -> bool {
+        let to = Holder::Model(Arc::clone(model));
+        let others_wait = self.lines.is_waited_for(model);
+        let changed = {
+            let mut places = self.places();
+            if let Some(from) = permit.holder.take() {
+                places.give_back(&from);
+            }
+            !others_wait && self.take_of(&mut places, &to, false).is_some()
+        };
+        permit.holder = changed.then_some(to);
+        self.wake();
+        changed
+    }
+
+    /// Waits in the model's line for a place.
+    pub(super) async fn wait(
+        &self,
+        permit: &mut Permit,
+        model: &Arc<str>,
+        wait: Wait,
+    ) -> Result<(), Turned> {
+        let _next = WakeNext(self);
+        let to = Holder::Model(Arc::clone(model));
+        let take = || self.take(&to, true);
+        self.lines.wait(model, wait, take).await?;
+        permit.holder = Some(to);
+        Ok(())
+    }
+
+    /// Requests of each model that have a place.
+    pub(super) fn held(&self) -> Vec<(Arc<str>, u32)> {
+        self.places().held()
+    }
+
+    fn take(&self, holder: &Holder, waits: bool) -> Option<()> {
+        self.take_of(&mut self.places(), holder, waits)
+    }
+
+    /// `waits`: it is the first of its line, so of those with equal turns it is not behind.
+    fn take_of(&self, places: &mut Places, holder: &Holder, waits: bool) -> Option<()> {
+        let turn = places.turn(holder)?;
+        let is_behind = |other: Turn| other < turn || (other == turn && !waits);
+        let mut others = self.waiting(places).into_iter();
+        if others.any(|(other, turn, _)| other != *holder && is_behind(turn)) {
+            return None;
+        }
+        places.take(holder);
+        Some(())
+    }
+
+    /// Lines whose first may have a place now.
+    fn waiting(&self, places: &Places) -> Vec<(Holder, Turn, Option<Arc<Line>>)> {
+        let door = (!self.door.is_empty()).then_some((Holder::Reading, None));
+        let lines = self.lines.waited_for().into_iter();
+        let lines = lines.map(|(model, line)| (Holder::Model(model), Some(line)));
+        let may = |(holder, line): (Holder, _)| {
+            let turn = places.turn(&holder)?;
+            Some((holder, turn, line))
+        };
+        door.into_iter().chain(lines).filter_map(may).collect()
+    }
+
+    /// A place may be free: who is next should look.
+    fn wake(&self) {
+        // Sequentially consistent with a waiting request, which counts itself before it looks: one of both sees the
+        // other.
+        if self.door.is_empty() && self.lines.are_empty() {
+            return;
+        }
+        let waiting = self.waiting(&self.places());
+        match waiting.into_iter().min_by_key(|(_, turn, _)| *turn) {
+            Some((_, _, Some(line))) => line.wake(),
+            Some((_, _, None)) => self.door.wake(),
+            None => {}
+        }
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.slots.free.fetch_add(1, Ordering::SeqCst);
-        self.slots.line.wake();
-        self.slots.rooms.wake();
+        if let Some(holder) = self.holder.take() {
+            self.slots.places().give_back(&holder);
+            self.slots.wake();
+        }
+        self.slots.rooms.wake_all();
     }
 }

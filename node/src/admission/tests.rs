@@ -33,6 +33,10 @@ struct Door {
 }
 
 fn door(requests: u32, queue_size: u32) -> Door {
+    door_with(requests, queue_size, 1 << 30)
+}
+
+fn door_with(requests: u32, queue_size: u32, body_bytes: u64) -> Door {
     let mut registry = Registry::default();
     let others = Arc::new(Others::default());
     let admission = Admission::new(AdmissionParts {
@@ -45,6 +49,7 @@ fn door(requests: u32, queue_size: u32) -> Door {
         bytes_per_token: 4,
         tenant_header: None,
         others: Arc::clone(&others) as Arc<dyn OthersUse>,
+        bodies: Arc::new(ByteBudget::new(body_bytes)),
         metrics: AdmissionMetrics::register(&mut registry),
     });
     Door {
@@ -72,13 +77,29 @@ impl Door {
             .ask(key, &HeaderMap::new(), Some(400), deadline)
     }
 
+    /// Lets in a request of one of two models, and makes its place one of its model's.
+    async fn of_model(&self, model: &Arc<str>) -> Result<Admitted, ApiError> {
+        let ask = self.ask(None, None).holding(400);
+        let admitted = self.admission.admit(None, &ask, 2).await;
+        let mut admitted = admitted.map_err(|refused| refused.error)?;
+        let permit = &mut admitted.permit;
+        admitted.queued = self.admission.enter(permit, None, model, &ask).await?;
+        Ok(admitted)
+    }
+
     async fn admit(&self, key: Option<&Arc<Key>>) -> Result<Admitted, Refused> {
-        self.admission.admit(key, &self.ask(key, None)).await
+        self.admission.admit(key, &self.ask(key, None), 1).await
+    }
+
+    fn text(&self) -> String {
+        self.admission.show();
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).expect("text");
+        text
     }
 
     fn counted(&self, line: &str) -> u64 {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry).expect("text");
+        let text = self.text();
         let found = text.lines().find_map(|l| l.strip_prefix(line));
         let found = found.unwrap_or_else(|| panic!("no {line} in {text}"));
         found.trim().parse().expect("a number")
@@ -139,7 +160,11 @@ async fn nobody_waits_longer_than_the_queue_or_the_request_allows() {
     for (deadline, waits) in [(None, 10), (Some(begun + Duration::from_secs(15)), 5)] {
         let since = Instant::now();
         let ask = door.ask(None, deadline);
-        let refused = door.admission.admit(None, &ask).await.expect_err("no room");
+        let refused = door
+            .admission
+            .admit(None, &ask, 1)
+            .await
+            .expect_err("no room");
         assert_eq!(refused.error.kind, ErrorKind::Overloaded);
         assert_eq!(since.elapsed().as_secs(), waits);
     }
@@ -237,4 +262,101 @@ async fn room_at_a_worker_is_waited_for_in_turn() {
         .await
         .expect_err("at once");
     assert!(matches!(refused, Unplaced::NoWorker(NoWorker::Unhealthy)));
+}
+
+/// Asks until the next one would wait.
+async fn fill(door: &Door, model: &Arc<str>) -> Vec<Admitted> {
+    let mut held = Vec::new();
+    loop {
+        let mut next = Box::pin(door.of_model(model));
+        match poll_once(next.as_mut()) {
+            Some(admitted) => held.push(admitted.expect("room")),
+            None => return held,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_model_does_not_wait_behind_a_large_one() {
+    let door = door(64, 2);
+    let (large, small): (Arc<str>, Arc<str>) = ("large".into(), "small".into());
+    let mut held = fill(&door, &large).await;
+    assert_eq!(held.len(), 45, "all but 15 for the small one, 4 to be read");
+    let mut first = Box::pin(door.of_model(&large));
+    let mut second = Box::pin(door.of_model(&large));
+    assert!(poll_once(first.as_mut()).is_none());
+    assert!(poll_once(second.as_mut()).is_none());
+    let full = door.of_model(&large).await.expect_err("two wait");
+    assert_eq!(full.kind, ErrorKind::Overloaded);
+
+    // Its own line is full; the other's requests come and go as if it were not there.
+    for _ in 0..100 {
+        let admitted = door.of_model(&small).await.expect("a place of its own");
+        assert_eq!(admitted.queued, None);
+    }
+    let own = fill(&door, &small).await;
+    assert_eq!(own.len(), 15);
+    for (model, state, count) in [
+        ("large", "in_progress", 45),
+        ("large", "waiting", 2),
+        ("small", "in_progress", 15),
+    ] {
+        let line = format!("model_requests{{model=\"{model}\",state=\"{state}\"}}");
+        assert_eq!(door.counted(&line), count, "{line}");
+    }
+
+    // What the small one has beyond its own it waits for, but goes before the large one, which has more.
+    let mut small_waits = Box::pin(door.of_model(&small));
+    assert!(poll_once(small_waits.as_mut()).is_none());
+    drop(held.pop());
+    assert!(poll_once(first.as_mut()).is_none());
+    assert!(poll_once(small_waits.as_mut()).is_some());
+    drop(held.pop());
+    let first = first.await.expect("its turn");
+    assert_eq!(first.queued, Some(Duration::ZERO));
+    // Who leaves its line leaves nothing behind.
+    drop(second);
+    drop((held, own, first, small_waits));
+    assert!(!door.text().contains("model_requests{"), "nobody is left");
+    assert_eq!(fill(&door, &small).await.len(), 45, "nothing is lost");
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_bodies_are_read_slowly_the_next_waits_at_the_door_unread() {
+    let door = door(64, 8);
+    let large: Arc<str> = "large".into();
+    let held = fill(&door, &large).await;
+    let ask = door.ask(None, None);
+    let mut reading = Vec::new();
+    for _ in 0..4 {
+        let admitted = door.admission.admit(None, &ask, 2).await;
+        reading.push(admitted.expect("a place to be read"));
+    }
+    let mut next = Box::pin(door.admission.admit(None, &ask, 2));
+    assert!(poll_once(next.as_mut()).is_none());
+    // One was read: it waits for its model without a place, so that the next is read.
+    let mut read = reading.pop().expect("four");
+    let mut entering = Box::pin(door.admission.enter(&mut read.permit, None, &large, &ask));
+    assert!(poll_once(entering.as_mut()).is_none());
+    assert!(poll_once(next.as_mut()).is_some_and(|next| next.is_ok()));
+    drop(held);
+    assert_eq!(entering.await.expect("room"), Some(Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_that_wait_for_one_model_leave_bytes_for_others() {
+    let door = door_with(8, 100, 1_000);
+    let (large, small): (Arc<str>, Arc<str>) = ("large".into(), "small".into());
+    let _held = fill(&door, &large).await;
+    let mut waiting = Vec::new();
+    for _ in 0..2 {
+        let mut waits = Box::pin(door.of_model(&large));
+        assert!(poll_once(waits.as_mut()).is_none());
+        waiting.push(waits);
+    }
+    let refused = door.of_model(&large).await.expect_err("1,200 of 1,000");
+    assert_eq!(refused.kind, ErrorKind::Overloaded);
+    assert!(door.of_model(&small).await.is_ok());
+    let counted = "admissions_total{class=\"normal\",result=\"queue_bytes\"}";
+    assert_eq!(door.counted(counted), 1);
 }

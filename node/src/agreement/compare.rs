@@ -176,6 +176,7 @@ mod tests {
             shared_tokens: 0,
             credited: false,
             panic: false,
+            unreachable: false,
             prompt_tokens: 100,
         };
         Sample {

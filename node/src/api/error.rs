@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Method, Response, StatusCode, header};
 use serde::Serialize;
 
 /// What went wrong, as one label of a metric and one status.
@@ -29,6 +29,8 @@ pub enum ErrorKind {
     MethodNotAllowed,
     /// The path is not served.
     NotFound,
+    /// What is asked for is switched off here.
+    NotImplemented,
     /// The client's body stalled.
     RequestTimeout,
     /// The body is above the limit.
@@ -47,6 +49,8 @@ pub enum ErrorKind {
     UpstreamFailed,
     /// The worker's answer broke off after bytes had reached the client.
     UpstreamBroke,
+    /// Workers ended while they had such a request.
+    QueryOfDeath,
     /// No attempt produced a first token in time.
     UpstreamTimeout,
     /// The replica is shutting down.
@@ -64,6 +68,7 @@ impl ErrorKind {
             Self::PermissionDenied => StatusCode::FORBIDDEN,
             Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
             Self::ModelNotFound | Self::NotFound => StatusCode::NOT_FOUND,
+            Self::NotImplemented => StatusCode::NOT_IMPLEMENTED,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -74,6 +79,7 @@ impl ErrorKind {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::UpstreamFailed | Self::UpstreamBroke => StatusCode::BAD_GATEWAY,
+            Self::QueryOfDeath => StatusCode::UNPROCESSABLE_ENTITY,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -88,12 +94,14 @@ impl ErrorKind {
             | Self::PermissionDenied
             | Self::ModelNotFound
             | Self::NotFound
+            | Self::NotImplemented
             | Self::MethodNotAllowed
             | Self::RequestTimeout
             | Self::TooLarge
             | Self::UnsupportedEncoding
             | Self::TargetTooLong
-            | Self::HeadTooLarge => "invalid_request_error",
+            | Self::HeadTooLarge
+            | Self::QueryOfDeath => "invalid_request_error",
             Self::RateLimited => "rate_limit_error",
             Self::Overloaded | Self::NoWorker | Self::ShuttingDown => "overloaded_error",
             Self::UpstreamFailed | Self::UpstreamBroke | Self::UpstreamTimeout | Self::Internal => {
@@ -113,6 +121,7 @@ impl ErrorKind {
             Self::ModelNotFound => "model_not_found",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::NotFound => "not_found",
+            Self::NotImplemented => "not_implemented",
             Self::RequestTimeout => "request_timeout",
             Self::TooLarge => "request_too_large",
             Self::UnsupportedEncoding => "unsupported_content_encoding",
@@ -122,6 +131,7 @@ impl ErrorKind {
             Self::NoWorker => "no_worker_available",
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamBroke => "upstream_broke",
+            Self::QueryOfDeath => "query_of_death",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::ShuttingDown => "shutting_down",
             Self::Internal => "internal_error",
@@ -138,6 +148,8 @@ pub struct ApiError {
     pub message: Cow<'static, str>,
     /// The offending parameter of the request, when there is one.
     pub param: Option<&'static str>,
+    /// Methods that the path has, of a 405.
+    pub allow: Option<Cow<'static, str>>,
 }
 
 impl ApiError {
@@ -147,16 +159,37 @@ impl ApiError {
             kind,
             message: message.into(),
             param: None,
+            allow: None,
+        }
+    }
+
+    /// A 405 that says which methods the path has.
+    pub fn method_not_allowed(asked: &Method, allowed: &[&Method]) -> Self {
+        let allowed: Vec<&str> = allowed.iter().map(|method| method.as_str()).collect();
+        let allowed = allowed.join(", ");
+        let message = match allowed.as_str() {
+            "" => format!("{asked} is not served"),
+            _ => format!("this path takes {allowed}"),
+        };
+        Self {
+            allow: Some(allowed.into()),
+            ..Self::new(ErrorKind::MethodNotAllowed, message)
         }
     }
 
     /// A 400 that names the parameter at fault.
     pub fn invalid(param: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
-            kind: ErrorKind::InvalidRequest,
-            message: message.into(),
             param: Some(param),
+            ..Self::new(ErrorKind::InvalidRequest, message)
         }
+    }
+
+    /// The same about one part of what was sent, which the message names.
+    #[must_use]
+    pub fn within(mut self, part: &str) -> Self {
+        self.message = format!("{part}: {}", self.message).into();
+        self
     }
 
     /// The JSON body.
@@ -186,15 +219,21 @@ impl ApiError {
     }
 
     /// The event that ends a stream whose head has already gone out: no `[DONE]` follows it.
-    /// `mid_line`: the stream broke within a line, which has to be ended first.
-    pub fn sse_event(&self, mid_line: bool) -> Bytes {
+    /// `mid_line`: the stream broke within a line, which has to be ended first. `named`: its events have names, and
+    /// its clients (Anthropic's) look for one, and for the same word in the data.
+    pub fn sse_event(&self, mid_line: bool, named: bool) -> Bytes {
         let body = self.body();
-        let mut event = Vec::with_capacity(body.len() + 12);
+        let mut event = Vec::with_capacity(body.len() + 48);
         if mid_line {
             event.extend_from_slice(b"\n\n");
         }
-        event.extend_from_slice(b"data: ");
-        event.extend_from_slice(&body);
+        if named {
+            event.extend_from_slice(b"event: error\ndata: {\"type\":\"error\",");
+            event.extend_from_slice(&body[1..]);
+        } else {
+            event.extend_from_slice(b"data: ");
+            event.extend_from_slice(&body);
+        }
         event.extend_from_slice(b"\n\n");
         event.into()
     }
@@ -215,6 +254,11 @@ impl ApiError {
         if status == StatusCode::UNAUTHORIZED {
             // RFC 9110, section 15.5.2: a 401 says how to do better.
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(allow) = &self.allow {
+            // RFC 9110, section 15.5.6: a 405 lists what the path has, which may be nothing.
+            let allow = HeaderValue::from_str(allow).expect("names of methods");
+            headers.insert(header::ALLOW, allow);
         }
         if self.kind == ErrorKind::UnsupportedEncoding {
             // RFC 9110, section 12.5.3: says what would have been taken.
@@ -238,7 +282,7 @@ pub fn retry_after(status: StatusCode) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    const ALL: [ErrorKind; 20] = [
+    const ALL: [ErrorKind; 22] = [
         ErrorKind::InvalidRequest,
         ErrorKind::Unauthorized,
         ErrorKind::InvalidApiKey,
@@ -247,6 +291,7 @@ mod tests {
         ErrorKind::ModelNotFound,
         ErrorKind::MethodNotAllowed,
         ErrorKind::NotFound,
+        ErrorKind::NotImplemented,
         ErrorKind::RequestTimeout,
         ErrorKind::TooLarge,
         ErrorKind::UnsupportedEncoding,
@@ -256,6 +301,7 @@ mod tests {
         ErrorKind::NoWorker,
         ErrorKind::UpstreamFailed,
         ErrorKind::UpstreamBroke,
+        ErrorKind::QueryOfDeath,
         ErrorKind::UpstreamTimeout,
         ErrorKind::ShuttingDown,
         ErrorKind::Internal,
@@ -284,10 +330,18 @@ mod tests {
 
     #[test]
     fn stream_event_is_one_data_line_and_no_done() {
-        let event = ApiError::new(ErrorKind::UpstreamBroke, "line\nbreak").sse_event(false);
+        let event = ApiError::new(ErrorKind::UpstreamBroke, "line\nbreak").sse_event(false, false);
         let text = std::str::from_utf8(&event).expect("UTF-8");
         assert!(text.starts_with("data: {\"error\":") && text.ends_with("\n\n"));
         assert_eq!(text.trim_end().lines().count(), 1);
         assert!(!text.contains("[DONE]"));
+        let named = ApiError::new(ErrorKind::UpstreamBroke, "broke").sse_event(true, true);
+        let text = std::str::from_utf8(&named).expect("UTF-8");
+        let data = text
+            .strip_prefix("\n\nevent: error\ndata: ")
+            .expect("a name");
+        let json: serde_json::Value = serde_json::from_str(data.trim_end()).expect("JSON");
+        assert_eq!(json["type"], "error");
+        assert_eq!(json["error"]["code"], "upstream_broke");
     }
 }

@@ -2,13 +2,18 @@
 //!
 //! No sockets here; `proxy` owns the request's life.
 
+pub mod cards;
 pub mod endpoint;
 pub mod error;
+mod message;
 pub mod models;
+pub mod multipart;
+mod open;
 mod priority;
 pub mod prompt;
 pub mod request;
 
 pub use endpoint::Endpoint;
 pub use error::ApiError;
+pub use open::OpenPath;
 pub use priority::Priority;

@@ -1,17 +1,23 @@
 //! `/v1/models`: the union of what all workers serve, from the cluster's own registry, and the aliases for it.
 //!
-//! Answered without asking a worker, so that every replica gives the same answer and a slow worker delays nobody.
+//! Answered without asking a worker, so that a slow worker delays nobody. Which models there are, the registry says,
+//! the same on every replica; what is said of each, its workers have told this replica.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use grapevine_placement::{Models, Target};
-use serde_json::json;
+use serde_json::{Value, json};
+
+use super::cards::{DIFFERS, Merged};
 
 /// What may be asked for now: a name, and for an alias the target of the greatest weight.
 #[derive(Debug)]
 pub struct Catalog<'a>(BTreeMap<&'a str, Option<&'a str>>);
+
+/// What workers say of a model.
+pub type Said<'a> = &'a dyn Fn(&str) -> Merged;
 
 impl<'a> Catalog<'a> {
     /// From the models that workers serve, and the configured aliases. An alias of which nothing is served is not there.
@@ -41,38 +47,85 @@ impl<'a> Catalog<'a> {
     }
 
     /// Body of `GET /v1/models`.
-    pub fn list(&self) -> Bytes {
-        let cards = self.0.iter().map(|(id, target)| card(id, *target));
+    pub fn list(&self, said: Said<'_>) -> Bytes {
+        let cards = self.0.iter().map(|(id, target)| card(id, *target, said));
         let data: Vec<_> = cards.collect();
         json!({"object": "list", "data": data}).to_string().into()
     }
 
     /// Body of `GET /v1/models/{id}`; `None`: there is no such model.
-    pub fn one(&self, id: &str) -> Option<Bytes> {
+    pub fn one(&self, id: &str, said: Said<'_>) -> Option<Bytes> {
         let target = self.0.get(id)?;
-        Some(card(id, *target).to_string().into())
+        Some(card(id, *target, said).to_string().into())
     }
 }
 
-/// An alias has `root` and `parent` as vLLM gives them to an adapter.
-fn card(id: &str, target: Option<&str>) -> serde_json::Value {
-    json!({
-        "id": id,
-        "object": "model",
-        // OpenAI's client requires it; the registry does not know when a model was made.
-        "created": 0,
-        "owned_by": "grapevine",
-        "root": target.unwrap_or(id),
-        "parent": target,
-    })
+/// The card that the model's workers give it. An alias has that of its target, with `root` and `parent` as vLLM gives
+/// them to an adapter.
+fn card(id: &str, target: Option<&str>, said: Said<'_>) -> Value {
+    let Merged {
+        mut fields,
+        differs,
+    } = said(target.unwrap_or(id));
+    let mut default = |name: &str, value: Value| {
+        fields.entry(name).or_insert(value);
+    };
+    // OpenAI's client requires it; no worker has said yet when it was made.
+    default("created", 0.into());
+    default("owned_by", "grapevine".into());
+    default("root", id.into());
+    default("parent", Value::Null);
+    fields.insert("id".to_owned(), id.into());
+    fields.insert("object".to_owned(), "model".into());
+    if let Some(target) = target {
+        fields.insert("root".to_owned(), target.into());
+        fields.insert("parent".to_owned(), target.into());
+    }
+    if !differs.is_empty() {
+        fields.insert(DIFFERS.to_owned(), json!(differs));
+    }
+    Value::Object(fields)
 }
 
 #[cfg(test)]
 mod tests {
-    use grapevine_placement::{ModelSettings, Weight};
-    use serde_json::Value;
-
+    use super::super::cards::Card;
     use super::*;
+    use grapevine_placement::{ModelSettings, Weight};
+
+    fn nothing(_: &str) -> Merged {
+        Merged::default()
+    }
+
+    #[test]
+    fn a_model_shows_what_its_workers_say() {
+        let models = models(&[("alias", &[("m", 1)])]);
+        let catalog = Catalog::new(["m"].into_iter(), &models);
+        let said = |model: &str| {
+            let of = |length: u32| {
+                let value = json!({"id": model, "created": 5, "owned_by": "vllm", "root": "/models/m", "parent": null,
+                    "max_model_len": length});
+                Card::of(value).expect("it has an id")
+            };
+            Merged::of([of(8), of(4)].iter())
+        };
+        let one = |id: &str| -> Value {
+            let body = catalog.one(id, &said).expect("there");
+            serde_json::from_slice(&body).expect("JSON")
+        };
+        let expected = json!({"id": "m", "object": "model", "created": 5, "owned_by": "vllm", "root": "/models/m",
+            "parent": null, "max_model_len": 4, "grapevine_differs": {"max_model_len": [4, 8]}});
+        assert_eq!(one("m"), expected);
+        let alias = one("alias");
+        for (field, value) in [
+            ("id", json!("alias")),
+            ("root", json!("m")),
+            ("parent", json!("m")),
+            ("max_model_len", json!(4)),
+        ] {
+            assert_eq!(alias[field], value, "{field}");
+        }
+    }
 
     fn models(aliases: &[(&str, &[(&str, u32)])]) -> Models {
         let settings = |targets: &[(&str, u32)]| ModelSettings {
@@ -97,7 +150,7 @@ mod tests {
     #[test]
     fn list_has_openai_shape() {
         let none = Models::default();
-        let list = Catalog::new(["b", "a"].into_iter(), &none).list();
+        let list = Catalog::new(["b", "a"].into_iter(), &none).list(&nothing);
         let value: Value = serde_json::from_slice(&list).expect("JSON");
         assert_eq!(value["object"], "list");
         assert_eq!(value["data"][1]["id"], "b");
@@ -122,13 +175,13 @@ mod tests {
             ("b", "b", None),
             ("half", "a", Some("a")),
         ] {
-            let body = catalog.one(id).expect("there");
+            let body = catalog.one(id, &nothing).expect("there");
             let value: Value = serde_json::from_slice(&body).expect("JSON");
             assert_eq!(value["id"], id);
             assert_eq!(value["root"], root, "{id}");
             assert_eq!(value["parent"].as_str(), parent, "{id}");
         }
-        assert_eq!(catalog.one("c"), None);
-        assert_eq!(catalog.one("nothing"), None);
+        assert_eq!(catalog.one("c", &nothing), None);
+        assert_eq!(catalog.one("nothing", &nothing), None);
     }
 }

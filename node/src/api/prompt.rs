@@ -1,4 +1,4 @@
-//! `prompt` and `input`: one prompt or several, as text, as token ids, or as something else.
+//! A prompt by any name: one or several, as text, as token ids, or as something else.
 
 use std::fmt;
 
@@ -26,24 +26,29 @@ pub struct Batch<'a>(&'a str);
 
 impl<'a> Batch<'a> {
     /// Each prompt in its order: a text, token ids, or what else is there as JSON. Never a batch in a batch.
-    pub fn for_each(&self, see: impl FnMut(Prompt<'a>)) {
-        struct Each<F>(F);
-        impl<'de, F: FnMut(Prompt<'de>)> Visitor<'de> for Each<F> {
-            type Value = ();
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of prompts")
-            }
-            fn visit_seq<S: SeqAccess<'de>>(mut self, mut seq: S) -> Result<(), S::Error> {
-                while let Some(prompt) = seq.next_element::<&'de RawValue>()? {
-                    (self.0)(Prompt::one(prompt.get()));
-                }
-                Ok(())
-            }
-        }
-        let mut json = serde_json::Deserializer::from_str(self.0);
-        // It is a list: the body's parse went over it.
-        let _ = (&mut json).deserialize_seq(Each(see));
+    pub fn for_each(&self, mut see: impl FnMut(Prompt<'a>)) {
+        for_each_element(self.0, |prompt| see(Prompt::one(prompt.get())));
     }
+}
+
+/// Each element of a JSON list as it stands; of anything else, none.
+pub fn for_each_element<'a>(json: &'a str, see: impl FnMut(&'a RawValue)) {
+    struct Each<F>(F);
+    impl<'de, F: FnMut(&'de RawValue)> Visitor<'de> for Each<F> {
+        type Value = ();
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+        fn visit_seq<S: SeqAccess<'de>>(mut self, mut seq: S) -> Result<(), S::Error> {
+            while let Some(element) = seq.next_element::<&'de RawValue>()? {
+                (self.0)(element);
+            }
+            Ok(())
+        }
+    }
+    let mut json = serde_json::Deserializer::from_str(json);
+    // The body's parse went over it; what is no list has no elements.
+    let _ = (&mut json).deserialize_seq(Each(see));
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Prompt<'a> {

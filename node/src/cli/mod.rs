@@ -6,21 +6,24 @@
 //! Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no replica
 //! answers. Those of `serve` are with [`crate::shutdown::Ending`].
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::config::ConfigError;
 
 mod ca;
 mod client;
+mod drain;
 mod explain;
 mod keys;
+mod migration;
 mod serve;
 mod settings;
 mod show;
 mod status;
-mod unsupported;
 mod workers;
 
 pub use ca::{CaArgs, ca};
@@ -56,6 +59,7 @@ Examples:
 #[derive(Subcommand)]
 pub enum Command {
     /// Run a router replica.
+    #[command(alias = "launch")]
     Serve(Box<ServeArgs>),
     /// Show the cluster: replicas, workers, agreement.
     Status(StatusArgs),
@@ -70,6 +74,46 @@ pub enum Command {
     /// Fake workers, load, replay, balancer and demo: no router code in them.
     #[command(flatten)]
     Testbed(grapevine_testbed::cli::Command),
+}
+
+impl Cli {
+    /// Reads the process's command line; ends the process with what is wrong with it, or with the help it asks for.
+    #[must_use]
+    pub fn read() -> Self {
+        Self::of(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// The same for any words.
+    ///
+    /// # Errors
+    /// The words cannot be followed.
+    pub(crate) fn of(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let words: Vec<OsString> = words.into_iter().collect();
+        let first = words.get(1).and_then(|word| word.to_str());
+        Self::try_parse_from(&words).map_err(|error| match first {
+            // As vllm-router and SMG are started.
+            Some(flag) if is_flag_of_serve(flag) => {
+                let message =
+                    format!("a replica is started by `serve`: grapevine serve {flag} ...\n");
+                clap::Error::raw(ErrorKind::MissingSubcommand, message)
+            }
+            _ => error,
+        })
+    }
+}
+
+/// Whether a word is a flag that `serve` knows and the program itself does not.
+fn is_flag_of_serve(word: &str) -> bool {
+    let Some(flag) = word.strip_prefix("--") else {
+        return false;
+    };
+    let name = flag.split_once('=').map_or(flag, |(name, _)| name);
+    let has = |command: &clap::Command| {
+        let mut longs = command.get_arguments().filter_map(clap::Arg::get_long);
+        longs.any(|long| long == name)
+    };
+    let command = Cli::command();
+    !has(&command) && command.find_subcommand("serve").is_some_and(has)
 }
 
 /// Why a command did not do what it was asked.

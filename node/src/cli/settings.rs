@@ -1,8 +1,8 @@
 //! The flags of `serve` that set a configuration value, made from the table of settings.
 //!
 //! Names, help, defaults and checks come from the settings' own rows, so a flag cannot drift from
-//! its setting. vllm-router's flags that have no counterpart are known too: taking one silently
-//! would start a router that does something else than its command line says.
+//! its setting. The flags of other routers are known too, `migration` says what each is here; all that are refused
+//! are named in one answer.
 
 use clap::builder::StyledStr;
 use clap::error::ErrorKind;
@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, Error};
 
 use crate::config::{Flag, FlagKind, rows, variable};
 
-use super::unsupported::UNSUPPORTED;
+use super::migration;
 
 /// Flags that were given, with their arguments; they lie over the environment and the file.
 #[derive(Default)]
@@ -40,11 +40,13 @@ impl clap::Args for SettingFlags {
                     .help_heading(heading(section)),
             )
         });
-        let unsupported = UNSUPPORTED.iter().map(|(name, _)| {
-            let arg = Arg::new(*name).long(*name).hide(true);
-            arg.num_args(0..).action(ArgAction::Append)
+        let foreign = migration::foreign().map(|name| {
+            let arg = Arg::new(name).long(name).hide(true);
+            arg.num_args(0..)
+                .allow_negative_numbers(true)
+                .action(ArgAction::Append)
         });
-        command.args(settings).args(unsupported)
+        command.args(settings).args(foreign)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -54,29 +56,46 @@ impl clap::Args for SettingFlags {
 
 impl clap::FromArgMatches for SettingFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        if let Some((name, instead)) = UNSUPPORTED.iter().find(|(name, _)| given(matches, name)) {
-            let message = format!("--{name} of vllm-router is not supported: {instead}");
+        let theirs: Vec<(&str, Vec<String>)> = migration::foreign()
+            .filter(|name| given(matches, name))
+            .map(|name| (name, words(matches, name)))
+            .collect();
+        let refusal = |(name, words): &(&str, Vec<String>)| {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            migration::refusal(name, &words)
+        };
+        let refused: Vec<String> = theirs.iter().filter_map(refusal).collect();
+        if !refused.is_empty() {
+            // In one answer, or each start would find the next one.
+            let message = format!("{}\n", refused.join("\n       "));
             return Err(Error::raw(ErrorKind::UnknownArgument, message));
         }
-        let flags = rows()
-            .filter_map(|(_, row)| row.flag)
-            .filter(|flag| given(matches, flag.name));
-        let words = |flag: Flag| match takes_value(flag.kind) {
-            true => matches
-                .get_many(flag.name)
-                .into_iter()
-                .flatten()
-                .cloned()
-                .collect(),
-            false => Vec::new(),
-        };
-        Ok(Self(flags.map(|flag| (flag, words(flag))).collect()))
+        let ours = rows().filter_map(|(_, row)| row.flag);
+        let ours = ours.filter(|flag| given(matches, flag.name));
+        let own = ours.map(|flag| match takes_value(flag.kind) {
+            true => (flag, words(matches, flag.name)),
+            false => (flag, Vec::new()),
+        });
+        // Under another router's name; the own name counts more.
+        let renamed = theirs.into_iter().filter_map(|(name, words)| {
+            let ours = migration::ours(name)?;
+            let mut flags = rows().filter_map(|(_, row)| row.flag);
+            Some((flags.find(|flag| flag.name == ours)?, words))
+        });
+        let flags = renamed.chain(own);
+        let flags = flags.filter(|(flag, words)| !migration::is_default(flag.name, words));
+        Ok(Self(flags.collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+fn words(matches: &ArgMatches, name: &str) -> Vec<String> {
+    let words = matches.get_many(name).into_iter().flatten();
+    words.cloned().collect()
 }
 
 /// Whether a flag stood on the command line; clap counts the default of a switch as present.
@@ -89,10 +108,13 @@ fn takes_value(kind: FlagKind) -> bool {
 }
 
 fn argument(flag: Flag) -> Arg {
-    let arg = Arg::new(flag.name).long(flag.name);
+    let arg = Arg::new(flag.name)
+        .long(flag.name)
+        .visible_aliases(flag.alias);
     match flag.kind {
         FlagKind::On | FlagKind::Off => arg.action(ArgAction::SetTrue),
-        FlagKind::Text => arg.value_name("VALUE"),
+        // A number below 0 is a wrong value, or another router's word for its default; no flag begins with a digit.
+        FlagKind::Text => arg.value_name("VALUE").allow_negative_numbers(true),
         FlagKind::Millis => arg.value_name("MILLISECONDS"),
         FlagKind::Secs => arg.value_name("SECONDS"),
         FlagKind::List => arg
@@ -105,7 +127,7 @@ fn argument(flag: Flag) -> Arg {
 fn heading(section: &'static str) -> &'static str {
     match section {
         "replica" | "gossip" | "cluster" => "Cluster",
-        "listen" | "tls" => "Data port",
+        "listen" | "tls" | "cors" => "Data port",
         "admin" | "metrics" | "log" => "Admin, metrics, log",
         "workers" | "health" => "Workers",
         "retry" | "breaker" => "Retries and breakers",

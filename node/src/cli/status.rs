@@ -34,7 +34,7 @@ const REPLICAS: &[Column] = &[
 pub async fn status(args: StatusArgs) -> Result<(), Failure> {
     let client = AdminClient::new(&args.admin)?;
     let cluster = client.get(&["cluster"]).await?;
-    let workers = client.get(&["workers"]).await?;
+    let workers = super::workers::all_workers(&client).await?;
     if args.admin.json {
         return print_json(&serde_json::json!({ "cluster": cluster, "workers": workers }));
     }
@@ -45,6 +45,14 @@ pub async fn status(args: StatusArgs) -> Result<(), Failure> {
         field(&cluster, "agreeing"),
         field(&cluster, "live"),
     ))?;
+    for twin in rows(&cluster, "twins") {
+        print_line(&format!(
+            "TWO PROCESSES run as {}: {} counts, {} is cut off and not ready; end one of them",
+            field(twin, "id"),
+            field(twin, "kept"),
+            field(twin, "cut_off"),
+        ))?;
+    }
     if let Some(agreement) = cluster["agreement"].as_f64() {
         print_line(&format!(
             "of the last {} requests compared, a peer chose the same worker for {:.1} %",

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use clap::CommandFactory;
+use http::Method;
 
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, WebOrigin, Wild};
 
 fn parse(line: &str) -> Result<ServeArgs, clap::Error> {
     let words = ["grapevine", "serve"]
@@ -140,22 +141,110 @@ fn seeds_are_repeated_or_parted_by_commas() {
 }
 
 #[test]
-fn flags_of_vllm_router_without_counterpart_say_what_to_do() {
-    let error = parse("--service-discovery --selector app=vllm")
-        .err()
-        .expect("refused");
+fn origins_are_taken_as_vllm_and_as_vllm_router_write_them() {
+    let expected = ["https://a.example", "http://b.example:3000"]
+        .map(|origin| Wild::One(WebOrigin::new(origin).expect(origin)));
+    for line in [
+        "--cors-allowed-origins https://a.example http://b.example:3000",
+        r#"--allowed-origins ["https://a.example","http://b.example:3000"]"#,
+        "--allowed-origins https://a.example,http://b.example:3000",
+    ] {
+        assert_eq!(config(line).cors.allowed_origins, expected, "{line}");
+    }
+    let all =
+        config(r#"--allowed-origins ["*"] --allowed-methods ["get"] --allowed-headers ["*"]"#);
+    assert_eq!(all.cors.allowed_origins, [Wild::Any]);
+    assert_eq!(all.cors.allowed_methods, [Wild::One(Method::GET)]);
+    assert_eq!(all.cors.allowed_headers, [Wild::Any]);
+    let refused = parse("--cors-allowed-origins * --allow-credentials");
+    let refused = refused.expect("well formed").task(std::iter::empty());
+    let error = refused.expect_err("no browser takes it").to_string();
+    assert!(error.contains("cors.allow_credentials"), "{error}");
+}
+
+#[test]
+fn all_flags_without_counterpart_are_told_at_once() {
+    let line = "--service-discovery --selector app=vllm --port 1 --intra-node-data-parallel-size 4 \
+                --mesh-port 39527 --kv-connector nixl";
+    let error = parse(line).err().expect("refused");
     assert_eq!(error.exit_code(), 2);
     let message = error.to_string();
-    let expected = "error: --service-discovery of vllm-router is not supported: give workers by \
-                    --worker-urls, in the file, or while running by `grapevine workers add`\n";
-    assert!(message.starts_with(expected), "{message}");
-    for (name, _) in unsupported::UNSUPPORTED {
-        let error = parse(&format!("--{name} 1")).err().expect(name).to_string();
-        assert!(
-            error.contains(&format!("--{name} of vllm-router")),
-            "{error}"
-        );
+    let lines: Vec<&str> = message
+        .lines()
+        .map(|line| line.trim_start().trim_start_matches("error: "))
+        .collect();
+    let beginnings = [
+        "--service-discovery of vllm-router and SMG is not supported: give workers by \
+         --worker-urls, in the file, or while running by `grapevine workers add`",
+        "--selector of vllm-router and SMG",
+        "--intra-node-data-parallel-size of vllm-router is not supported: write one worker for each rank",
+        "--mesh-port of SMG is not supported: --gossip-port",
+    ];
+    for beginning in beginnings {
+        let named = lines.iter().filter(|line| line.starts_with(beginning));
+        assert_eq!(named.count(), 1, "{beginning} in {message}");
     }
+    assert!(
+        !message.contains("kv-connector"),
+        "its default changes nothing: {message}"
+    );
+}
+
+#[test]
+fn flags_that_change_nothing_are_taken() {
+    let line = "--intra-node-data-parallel-size 1 --kv-connector nixl --enable-igw --max-tree-size 33554432 \
+                --worker-startup-timeout-secs 600 --disable-tokenizer-autoload --history-backend none \
+                --max-concurrent-requests -1";
+    assert_eq!(config(line), Config::default());
+}
+
+#[test]
+fn a_command_line_of_smg_is_understood() {
+    let config = config(
+        "--host 127.0.0.1 --worker-urls http://a:8000 --backend vllm --policy power_of_two --tls-cert-path c \
+         --tls-key-path k --shutdown-grace-period-secs 20 --header-read-timeout-secs 30 \
+         --idle-connection-timeout-secs 90 --upstream-pool-idle-timeout-secs 3 --cache-match-threshold 0.4 \
+         --spill-abs-threshold 7 --log-json --sticky-sessions --max-concurrent-requests 64",
+    );
+    let timeouts = &config.timeouts;
+    let seconds = [
+        timeouts.drain,
+        timeouts.header,
+        timeouts.keep_alive,
+        timeouts.upstream_idle,
+    ];
+    assert_eq!(seconds.map(|time| time.as_secs()), [20, 30, 90, 3]);
+    let rule = config.cluster_settings().policy.cache_aware;
+    assert_eq!(
+        [rule.match_share.get(), rule.imbalance_requests.get()],
+        [0.4, 7.0]
+    );
+    assert_eq!(config.tls.cert.as_deref(), Some("c".as_ref()));
+    assert_eq!(config.tls.key.as_deref(), Some("k".as_ref()));
+    assert!(config.log.json);
+    assert_eq!(config.limits.requests, 64);
+}
+
+#[test]
+fn serve_is_what_was_meant_where_its_flags_come_first() {
+    let of = |line: &str| Cli::of(line.split_whitespace().map(Into::into));
+    for line in [
+        "grapevine --worker-urls http://a:8000",
+        "grapevine --port=8080",
+        "grapevine --prefill x",
+    ] {
+        let error = of(line).err().expect("refused");
+        assert_eq!(error.exit_code(), 2);
+        let flag = line.split(' ').nth(1).expect("a flag");
+        let expected = format!("grapevine serve {flag} ...");
+        assert!(error.to_string().contains(&expected), "{error}");
+    }
+    for line in ["grapevine --nonsense", "grapevine --help", "grapevine"] {
+        let error = of(line).err().expect("no command");
+        assert!(!error.to_string().contains("is started by"), "{error}");
+    }
+    let launched = of("grapevine launch --port 8080").map(|cli| cli.command);
+    assert!(matches!(launched, Ok(Command::Serve(_))));
 }
 
 #[test]

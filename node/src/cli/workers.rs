@@ -1,4 +1,8 @@
-//! `grapevine workers`: list, add, drain and remove workers, through any replica.
+//! `grapevine workers`: list, add, drain, activate and remove workers, through any replica.
+
+use std::time::Duration;
+
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use reqwest::Method;
@@ -14,8 +18,10 @@ use super::show::{Column, field, print_json, print_line, print_table, rows};
 Examples:
   grapevine workers list
   grapevine workers add http://10.0.0.7:8000 --weight 2
+  grapevine workers add --file workers.txt          # one address a line
   grapevine workers add http://10.0.0.7:8000 --no-warm-up   # requests at once, cold cache
-  grapevine workers drain http://10.0.0.7:8000      # no new prefixes; sessions stay
+  grapevine workers drain http://10.0.0.7:8000 --wait   # sessions move; ends when nothing is open there
+  grapevine workers activate http://10.0.0.7:8000   # undoes it
   grapevine workers remove http://10.0.0.7:8000     # gone everywhere, also after restarts")]
 pub struct WorkersArgs {
     #[command(subcommand)]
@@ -29,14 +35,18 @@ enum Action {
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Adds a worker, or brings back a removed one.
+    /// Adds workers, or brings back removed ones.
     ///
     /// In a cluster with traffic it is warmed up first: the hottest prompts that will move to it are computed there.
     /// It takes requests when that is done, at the latest after `warmup.limit` (30 s).
     Add {
-        /// Address, as http://host:port or https://host:port.
-        url: String,
-        /// Id in the cluster [default: the address].
+        /// Addresses, as http://host:port or https://host:port. What follows is said of all of them.
+        #[arg(value_name = "URL", required_unless_present = "file")]
+        urls: Vec<String>,
+        /// File with one address a line, besides; `#` begins a comment, `-` is standard input.
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// Id in the cluster, of a single worker [default: the address].
         #[arg(long)]
         id: Option<String>,
         /// Model or adapter it serves; may be repeated [default: the worker is asked].
@@ -57,8 +67,25 @@ enum Action {
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Gives a worker no new prefixes; sessions it holds may stay until it is removed.
+    /// Gives a worker nothing new, so that it can be removed: no new prefixes, and sessions move with their next
+    /// request.
+    ///
+    /// What is open there goes on to its end; no stream is cut. Its keys stay its own: `workers activate` brings
+    /// them back.
     Drain {
+        /// Id or address of the worker.
+        worker: String,
+        /// Wait until no replica has a request open there, and show what is.
+        #[arg(long)]
+        wait: bool,
+        /// With --wait: give up after so many seconds; the drain goes on [default: never].
+        #[arg(long, value_name = "SECONDS", requires = "wait")]
+        timeout: Option<u64>,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Gives a draining worker requests again, or ends its warm-up.
+    Activate {
         /// Id or address of the worker.
         worker: String,
         #[command(flatten)]
@@ -94,7 +121,7 @@ pub(super) const COLUMNS: &[Column] = &[
 pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
     match args.action {
         Action::List { admin } => {
-            let answer = AdminClient::new(&admin)?.get(&["workers"]).await?;
+            let answer = all_workers(&AdminClient::new(&admin)?).await?;
             if admin.json {
                 print_json(&answer)
             } else {
@@ -102,7 +129,8 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
             }
         }
         Action::Add {
-            url,
+            urls,
+            file,
             id,
             models,
             weight,
@@ -121,24 +149,64 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
             let given = optional
                 .into_iter()
                 .filter_map(|(key, value)| Some((key.into(), value?)));
-            let worker: Map<String, Value> = given
-                .chain([("url".to_owned(), Value::from(url))])
-                .collect();
-            let body = Value::Object(worker).to_string().into_bytes();
+            let given: Map<String, Value> = given.collect();
+            let urls = all_urls(urls, file.as_deref())?;
+            if given.contains_key("id") && urls.len() > 1 {
+                let why = "--id names one worker, and there are several".to_owned();
+                return Err(Failure::Refused(why));
+            }
+            let worker = |url: &String| {
+                let mut worker = given.clone();
+                worker.insert("url".to_owned(), Value::from(url.as_str()));
+                Value::Object(worker)
+            };
             let client = AdminClient::new(&admin)?;
             let query: &[_] = if no_warm_up {
                 &[("warmup", "false")]
             } else {
                 &[]
             };
-            let answer = client.call(Method::POST, &["workers"], query, body).await?;
-            report("added", &answer, &admin)
+            if let [url] = urls.as_slice() {
+                let body = worker(url).to_string().into_bytes();
+                let answer = client.call(Method::POST, &["workers"], query, body).await?;
+                return report("added", &answer, &admin);
+            }
+            for urls in urls.chunks(ADDED_AT_ONCE) {
+                let body = Value::from(urls.iter().map(worker).collect::<Vec<_>>());
+                let body = body.to_string().into_bytes();
+                let answer = client.call(Method::POST, &["workers"], query, body).await?;
+                report_all(&answer, &admin)?;
+            }
+            Ok(())
         }
-        Action::Drain { worker, admin } => {
+        Action::Drain {
+            worker,
+            wait,
+            timeout,
+            admin,
+        } => {
             let client = AdminClient::new(&admin)?;
             let path = ["workers", &worker, "drain"];
             let answer = client.call(Method::POST, &path, &[], Vec::new()).await?;
-            report("draining", &answer, &admin)
+            report("draining", &answer, &admin)?;
+            if !wait {
+                return Ok(());
+            }
+            let limit = timeout.map(Duration::from_secs);
+            super::drain::wait(&client, &worker, limit, admin.json).await?;
+            if admin.json {
+                return Ok(());
+            }
+            print_line(&format!(
+                "drained {worker}: nothing is open there; `grapevine workers remove` takes it out"
+            ))
+        }
+        Action::Activate { worker, admin } => {
+            let client = AdminClient::new(&admin)?;
+            let path = ["workers", &worker];
+            let body = json!({ "state": "active" }).to_string().into_bytes();
+            let answer = client.call(Method::PATCH, &path, &[], body).await?;
+            report("active:", &answer, &admin)
         }
         Action::Remove { worker, admin } => {
             let client = AdminClient::new(&admin)?;
@@ -149,22 +217,78 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
     }
 }
 
+/// Workers that are added with one request.
+const ADDED_AT_ONCE: usize = 1_000;
+
+fn all_urls(mut urls: Vec<String>, file: Option<&Path>) -> Result<Vec<String>, Failure> {
+    let Some(file) = file else {
+        return Ok(urls);
+    };
+    let text = match file.as_os_str() == "-" {
+        true => std::io::read_to_string(std::io::stdin()),
+        false => std::fs::read_to_string(file),
+    };
+    let text = text.map_err(|error| Failure::Refused(format!("{}: {error}", file.display())))?;
+    let lines = text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim());
+    urls.extend(lines.filter(|line| !line.is_empty()).map(str::to_owned));
+    if urls.is_empty() {
+        let why = format!("{} names no worker", file.display());
+        return Err(Failure::Refused(why));
+    }
+    Ok(urls)
+}
+
+/// Every worker, page by page, in one answer.
+pub(super) async fn all_workers(client: &AdminClient) -> Result<Value, Failure> {
+    let mut workers = Vec::new();
+    let mut after: Option<String> = None;
+    loop {
+        let query = after.as_deref().map(|after| ("after", after));
+        let path = ["workers"];
+        let mut page = client
+            .call(Method::GET, &path, query.as_slice(), Vec::new())
+            .await?;
+        if let Some(Value::Array(more)) = page.get_mut("workers").map(Value::take) {
+            workers.extend(more);
+        }
+        after = page["next"].as_str().map(str::to_owned);
+        if after.is_none() {
+            return Ok(json!({ "workers": workers }));
+        }
+    }
+}
+
+/// Says how far a list of new workers went.
+fn report_all(answer: &Value, admin: &AdminArgs) -> Result<(), Failure> {
+    if admin.json {
+        return print_json(answer);
+    }
+    let count = rows(answer, "workers").len();
+    print_line(&format!("added {count} workers{}", reach(answer)))
+}
+
 /// Says how far a change went: a replica that is alone keeps it, but nobody else has it yet.
 fn report(done: &str, answer: &Value, admin: &AdminArgs) -> Result<(), Failure> {
     if admin.json {
         return print_json(answer);
     }
-    let reach = match answer.get("replicated").and_then(Value::as_bool) {
+    let reach = reach(answer);
+    let warming = match answer.get("state").and_then(Value::as_str) {
+        Some("warming") => "; it is being warmed up and takes requests soon, see `workers list`",
+        _ => "",
+    };
+    print_line(&format!("{done} {}{reach}{warming}", field(answer, "id")))
+}
+
+fn reach(answer: &Value) -> String {
+    match answer.get("replicated").and_then(Value::as_bool) {
         Some(true) => format!(
             ", confirmed by {} other replica(s)",
             field(answer, "confirmed_by")
         ),
         Some(false) => ", not confirmed by another replica yet".to_owned(),
         None => String::new(),
-    };
-    let warming = match answer.get("state").and_then(Value::as_str) {
-        Some("warming") => "; it is being warmed up and takes requests soon, see `workers list`",
-        _ => "",
-    };
-    print_line(&format!("{done} {}{reach}{warming}", field(answer, "id")))
+    }
 }

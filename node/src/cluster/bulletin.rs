@@ -17,6 +17,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Cluster, Fleet};
 use crate::metrics::{ClaimLabels, Metrics};
+use crate::proxy::quarantine::Quarantine;
 use crate::shutdown::Phase;
 use crate::upstream::Worker;
 
@@ -31,6 +32,8 @@ pub struct Bulletins {
     pub cluster: Arc<Cluster>,
     /// What is told of tenants.
     pub own_use: OwnUse,
+    /// Requests that no worker gets, to tell and to hear of.
+    pub quarantine: Arc<Quarantine>,
     /// Where claims are counted.
     pub metrics: Arc<Metrics>,
     /// Where this replica is between start and end.
@@ -78,6 +81,7 @@ impl Bulletins {
         self.agent.post(Bulletin {
             health: fleet.workers().filter_map(claim).collect(),
             usage: (self.own_use)(),
+            quarantine: self.quarantine.told(),
         });
     }
 
@@ -101,6 +105,14 @@ impl Bulletins {
             }));
         }
         counts.publish(&self.metrics);
+        let told = posted.peers().flat_map(|peer| &peer.quarantine);
+        let (new, gone) = self.quarantine.heard(told);
+        for _ in 0..new {
+            self.metrics.query_of_death("heard");
+        }
+        for _ in 0..gone {
+            self.metrics.limit_reached("quarantine");
+        }
     }
 }
 
@@ -197,6 +209,7 @@ mod tests {
             received: tokio::time::Instant::now().into_std(),
             health: claims.iter().enumerate().map(said).collect(),
             usage: Vec::new(),
+            quarantine: Vec::new(),
         }
     }
 

@@ -9,6 +9,7 @@ use grapevine_placement::{
     total_digest,
 };
 
+use crate::api::cards::{Card, Merged};
 use crate::upstream::Worker;
 
 /// A worker's place in a pool.
@@ -29,7 +30,7 @@ pub struct Slot {
 pub struct Pool {
     model: Arc<str>,
     pub(super) policy: PolicySettings,
-    pub(super) ring: Ring,
+    pub(super) ring: Arc<Ring>,
     /// In the order of the ring's members.
     pub(super) slots: Vec<Slot>,
     /// Where knowledge keeps each worker, in the same order.
@@ -96,6 +97,20 @@ impl Fleet {
         &self.pools
     }
 
+    /// What the workers of a model say of it.
+    pub fn said_of(&self, model: &str) -> Merged {
+        let Some(pool) = self.pool(model) else {
+            return Merged::default();
+        };
+        let cards = pool
+            .slots()
+            .iter()
+            .map(|slot| slot.worker.cards.load_full());
+        let cards: Vec<Arc<Vec<Card>>> = cards.collect();
+        let of_model = cards.iter().flat_map(|cards| cards.iter());
+        Merged::of(of_model.filter(|card| card.id() == model))
+    }
+
     /// Every worker, for requests that name no model.
     pub fn whole(&self) -> Arc<Pool> {
         Arc::clone(&self.whole)
@@ -139,11 +154,25 @@ impl Fleet {
 }
 
 /// The ring; with fewer virtual nodes when weights are so great that it would not fit, which every replica
-/// finds out by itself and alike.
-fn ring_of(mut settings: RingSettings, members: impl Iterator<Item = Member> + Clone) -> Ring {
+/// finds out by itself and alike. One of `known` with the same members is taken as it is, and the first of them is
+/// what a new one is made from: most members stay.
+fn ring_of(
+    mut settings: RingSettings,
+    members: impl Iterator<Item = Member> + Clone,
+    known: &[&Arc<Ring>],
+) -> Arc<Ring> {
+    let known = || known.iter().filter(|ring| *ring.settings() == settings);
+    if let Some(same) = known().find(|ring| ring.members().iter().cloned().eq(members.clone())) {
+        return Arc::clone(same);
+    }
+    if let Some(former) = known().next()
+        && let Ok(ring) = former.rebuild(members.clone())
+    {
+        return Arc::new(ring);
+    }
     loop {
         match Ring::build(&settings, members.clone()) {
-            Ok(ring) => return ring,
+            Ok(ring) => return Arc::new(ring),
             Err(error) => {
                 let fewer = NonZeroU16::new(settings.virtual_nodes.get() / 2);
                 settings.virtual_nodes = fewer.expect("ids are distinct, and one point each fits");
@@ -177,7 +206,12 @@ impl Entry {
     }
 }
 
-pub(super) fn assemble(settings: &ClusterSettings, entries: BTreeMap<&str, Entry>) -> Fleet {
+/// `former`: the fleet before, whose rings are used again where they can be.
+pub(super) fn assemble(
+    settings: &ClusterSettings,
+    entries: BTreeMap<&str, Entry>,
+    former: Option<&Fleet>,
+) -> Fleet {
     let mut by_model: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
     for entry in entries.values() {
         for model in &entry.models {
@@ -185,18 +219,30 @@ pub(super) fn assemble(settings: &ClusterSettings, entries: BTreeMap<&str, Entry
         }
     }
     let takes_requests = |entry: &&Entry| !entry.warming;
+    let now = || entries.values().filter(takes_requests);
+    let before = former.map(|fleet| &fleet.whole.ring);
+    let whole = Arc::new(pool_of(settings, "", now(), before.as_slice()));
     let (mut pools, mut prospective) = (Vec::new(), Vec::new());
     for (model, members) in by_model {
         let now: Vec<&Entry> = members.iter().copied().filter(takes_requests).collect();
         if now.len() < members.len() {
-            prospective.push(Arc::new(pool_of(settings, model, members.into_iter())));
+            let before = former.and_then(|fleet| prospective_of(fleet, model));
+            let known: Vec<_> = before.iter().map(|pool| &pool.ring).collect();
+            prospective.push(Arc::new(pool_of(
+                settings,
+                model,
+                members.into_iter(),
+                &known,
+            )));
         }
         if !now.is_empty() {
-            pools.push(Arc::new(pool_of(settings, model, now.into_iter())));
+            let before = former.and_then(|fleet| fleet.pool(model));
+            // Most clusters serve one model, on all workers.
+            let known = before.iter().map(|pool| &pool.ring).chain([&whole.ring]);
+            let known: Vec<_> = known.collect();
+            pools.push(Arc::new(pool_of(settings, model, now.into_iter(), &known)));
         }
     }
-    let now = || entries.values().filter(takes_requests);
-    let whole = Arc::new(pool_of(settings, "", now()));
     let digests: Vec<_> = pools.iter().map(|p| (p.model(), p.digest())).collect();
     let urls: Vec<String> = now().map(|entry| entry.worker.address.url("")).collect();
     let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
@@ -214,16 +260,21 @@ pub(super) fn assemble(settings: &ClusterSettings, entries: BTreeMap<&str, Entry
     }
 }
 
+fn prospective_of<'a>(fleet: &'a Fleet, model: &str) -> Option<&'a Arc<Pool>> {
+    fleet.prospective.iter().find(|pool| pool.model() == model)
+}
+
 fn pool_of<'a>(
     settings: &ClusterSettings,
     model: &str,
     entries: impl Iterator<Item = &'a Entry> + Clone,
+    known: &[&Arc<Ring>],
 ) -> Pool {
     let members = entries.clone().map(|entry| Member {
         id: entry.worker.id.as_str().to_owned(),
         weight: Weight::from_thousandths(entry.weight).expect("the registry holds checked weights"),
     });
-    let ring = ring_of(settings.ring, members);
+    let ring = ring_of(settings.ring, members, known);
     let shelves = entries.clone().map(|entry| entry.shelf).collect();
     let slots = entries.map(Entry::slot).collect();
     Pool {
@@ -267,6 +318,7 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
                     load,
                     idle_max,
                     health,
+                    true,
                 )),
                 weight: 1_000,
                 models: Vec::new(),
@@ -278,5 +330,5 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
             }
         })
         .collect();
-    pool_of(settings, "m", entries.iter())
+    pool_of(settings, "m", entries.iter(), &[])
 }

@@ -26,8 +26,8 @@ use grapevine_gossip::view::View as Registered;
 use grapevine_gossip::worker::{Role, State, WorkerId};
 use grapevine_placement::load::own_scale;
 use grapevine_placement::{
-    Candidate, ClusterSettings, Decision, Explanation, Key, Load, NoWorker, Policy, Standing, View,
-    decide, explain,
+    Candidate, ClusterSettings, Decision, Explanation, Key, Load, NoWorker, Policy, Reason,
+    Standing, View, decide, explain,
 };
 use rand::Rng;
 use tokio::time::Instant;
@@ -41,7 +41,7 @@ pub use self::knowledge::{Knowledge, Taken};
 use crate::agreement::Samples;
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::metrics::Metrics;
-use crate::upstream::health::Health;
+use crate::upstream::health::{Health, Look};
 use crate::upstream::worker::Address;
 use crate::upstream::{Reach, Worker};
 
@@ -72,6 +72,8 @@ pub struct WorkerDefaults {
     pub health: HealthConfig,
     /// How workers are reached.
     pub reach: Arc<Reach>,
+    /// Most workers with series of their own.
+    pub worker_series: usize,
 }
 
 /// The current fleet, and placement on it.
@@ -96,7 +98,7 @@ impl Cluster {
         samples: Arc<Samples>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let fleet = assemble(&settings, BTreeMap::new());
+        let fleet = assemble(&settings, BTreeMap::new(), None);
         Self {
             fleet: ArcSwap::from_pointee(fleet),
             knowledge: Knowledge::new(&settings, Arc::clone(agent), Arc::clone(&metrics)),
@@ -150,22 +152,17 @@ impl Cluster {
     /// Takes over a new view of the registry. Called by one task.
     pub fn update(&self, view: &Registered) {
         let old = self.fleet.load_full();
+        let old_workers = old.workers().map(|worker| (worker.id.as_str(), worker));
+        let old_workers: BTreeMap<&str, &Arc<Worker>> = old_workers.collect();
         let mut slots: BTreeMap<&str, Entry> = BTreeMap::new();
+        let mut with_series = old.workers().filter(|worker| worker.has_series()).count();
         for registered in view.workers() {
             let spec = &registered.spec;
             if spec.role() != Role::Any {
                 continue;
             }
-            let address = match Address::of(spec) {
-                Ok(address) => address,
-                Err(error) => {
-                    tracing::warn!(worker = registered.id.as_str(), %error, "worker left out");
-                    continue;
-                }
-            };
-            let known = old
-                .workers()
-                .find(|worker| worker.id == registered.id && worker.address == address);
+            let known = old_workers.get(registered.id.as_str());
+            let known = known.filter(|worker| worker.address.url == *spec.url());
             if let Some(known) = known {
                 // From one known start to a later one: the first that is told is no restart.
                 let epoch = known.epoch.load(Ordering::Relaxed);
@@ -173,11 +170,28 @@ impl Cluster {
                     known.health.restarted();
                 }
             }
-            let worker = known.map_or_else(
-                || Arc::new(self.new_worker(registered.id.clone(), address)),
-                Arc::clone,
-            );
-            worker.models.store(Arc::new(spec.models().to_vec()));
+            let worker = match known {
+                Some(known) => Arc::clone(known),
+                None => match Address::of(spec) {
+                    Ok(address) => {
+                        // One that moved keeps its series.
+                        let before = old_workers.get(registered.id.as_str());
+                        let has_series = before
+                            .map_or(with_series < self.defaults.worker_series, |worker| {
+                                worker.has_series()
+                            });
+                        with_series += usize::from(has_series && before.is_none());
+                        Arc::new(self.new_worker(registered.id.clone(), address, has_series))
+                    }
+                    Err(error) => {
+                        tracing::warn!(worker = registered.id.as_str(), %error, "worker left out");
+                        continue;
+                    }
+                },
+            };
+            if worker.models.load().as_slice() != spec.models() {
+                worker.models.store(Arc::new(spec.models().to_vec()));
+            }
             worker.epoch.store(spec.epoch(), Ordering::Relaxed);
             slots.insert(
                 registered.id.as_str(),
@@ -199,22 +213,26 @@ impl Cluster {
                 worker.retire();
             }
             if stays.is_none() {
-                self.metrics.forget_worker(&worker.label);
+                if worker.has_series() {
+                    self.metrics.forget_worker(&worker.label);
+                }
                 self.knowledge.forget(&worker.id);
             }
         }
-        let fleet = assemble(&self.settings, slots);
+        let fleet = assemble(&self.settings, slots, Some(&old));
+        self.metrics.fleets.inc();
         self.metrics.workers.set(fleet.workers().count() as i64);
         self.metrics.ring_digest.set(i64::from(fleet.digest().0));
         self.fleet.store(Arc::new(fleet));
     }
 
-    fn new_worker(&self, id: WorkerId, address: Address) -> Worker {
+    fn new_worker(&self, id: WorkerId, address: Address, has_series: bool) -> Worker {
         let load = self.board.cell(&id);
         let label = id.as_str().into();
         let health = Health::new(label, &self.defaults.breaker, &self.defaults.health);
         let reach = Arc::clone(&self.defaults.reach);
-        Worker::new(id, address, reach, load, self.defaults.idle_max, health)
+        let idle_max = self.defaults.idle_max;
+        Worker::new(id, address, reach, load, idle_max, health, has_series)
     }
 
     /// Chooses a worker for an attempt; `tried` are the indices of earlier ones.
@@ -249,6 +267,27 @@ impl Cluster {
         })
     }
 
+    /// As [`Cluster::place`], on the one worker that has what the request is about.
+    ///
+    /// # Errors
+    /// It is not there, was tried, or may not take it.
+    pub fn place_at(
+        &self,
+        pool: &Arc<Pool>,
+        key: &Key,
+        worker: &WorkerId,
+        tried: &[usize],
+    ) -> Result<Placed, NoWorker> {
+        let at = pool.slots.iter().position(|slot| slot.worker.id == *worker);
+        let at = at
+            .filter(|at| !tried.contains(at))
+            .ok_or(NoWorker::Unhealthy)?;
+        let others: Vec<usize> = (0..pool.slots.len()).filter(|slot| *slot != at).collect();
+        let mut placed = self.place(pool, key, &others)?;
+        placed.decision.reason = Reason::Sticky;
+        Ok(placed)
+    }
+
     /// Where a request would go, and why, without sending it. `with_load` false: as in a quiet cluster.
     pub fn explain(&self, pool: &Pool, key: &Key, with_load: bool) -> Explanation {
         let draw = match pool.policy.policy {
@@ -272,14 +311,11 @@ impl Cluster {
         candidates.extend(pool.slots.iter().map(|slot| {
             let load = picture.load_of(&slot.worker);
             let look = slot.worker.health.look();
-            let at_cap = slot
-                .max_in_flight
-                .is_some_and(|max| load.requests >= f64::from(max))
-                || slot.worker.pause().is_some();
+            let at_cap = is_at_cap(slot, load);
             let standing = if slot.draining {
                 Standing::Draining
             } else if !look.is_usable {
-                Standing::Unhealthy
+                bad_standing(&slot.worker, look)
             } else if at_cap {
                 Standing::Full
             } else if look.is_doubted {
@@ -305,6 +341,19 @@ impl Cluster {
         self.knowledge.fill(pool, key, candidates);
     }
 
+    /// Whether a worker that was not tried would take a request now, as far as health is believed and says.
+    pub fn has_another(&self, pool: &Pool, tried: &[usize]) -> bool {
+        let picture = self.picture();
+        let mut slots = pool.slots.iter().enumerate();
+        let another = slots.any(|(index, slot)| {
+            !tried.contains(&index)
+                && !slot.draining
+                && slot.worker.health.is_usable()
+                && !is_at_cap(slot, picture.load_of(&slot.worker))
+        });
+        another && !pool.panics()
+    }
+
     /// Cluster-wide load of a worker, as placement counts it.
     pub fn load_of(&self, worker: &Worker) -> Load {
         self.picture().load_of(worker)
@@ -320,6 +369,23 @@ impl Cluster {
             others_count,
         }
     }
+}
+
+/// How a worker stands that is not to be used.
+fn bad_standing(worker: &Worker, look: Look) -> Standing {
+    if look.is_unreachable || worker.refuses() {
+        Standing::Unreachable
+    } else if look.is_resting {
+        Standing::Resting
+    } else {
+        Standing::Unhealthy
+    }
+}
+
+/// Whether nothing more may be sent there: its own limit, or what it asked for.
+fn is_at_cap(slot: &Slot, load: Load) -> bool {
+    let is_full = |max| load.requests >= f64::from(max);
+    slot.max_in_flight.is_some_and(is_full) || slot.worker.pause().is_some()
 }
 
 /// See [`Cluster::picture`].

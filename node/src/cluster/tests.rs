@@ -50,6 +50,7 @@ pub(super) fn house() -> House {
         breaker: BreakerConfig::default(),
         health: HealthConfig::default(),
         reach: Arc::new(Reach::load(ReachParts::default()).expect("nothing is read")),
+        worker_series: WORKERS - 1,
     };
     let (samples, _) = Samples::new();
     let cluster = Cluster::new(

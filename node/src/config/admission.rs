@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use http::HeaderName;
+use grapevine_placement::Ratio;
+use http::{HeaderName, StatusCode};
 
 use super::error::{ConfigError, Origin, Problem};
 use super::raw::{Table, read_list};
@@ -18,7 +19,8 @@ section! {
     ///
     /// Local. A request waits before its body is read; who leaves while waiting is never sent to a worker.
     [admission] AdmissionConfig {
-        /// Requests that may wait; above it 503. The same again for each model whose workers are all at their limit.
+        /// Requests that may wait, unread; above it 503. The same again for each model that has no place left, and
+        /// for each whose workers are all at their limit.
         queue_size: u32 = 100, in 0..=100_000, flag "queue-size" Text;
         /// How long a request may wait; then 503. Not longer than `timeouts.whole_request` either.
         queue_timeout: Duration = secs(60), in ms(1)..=HOUR, flag "queue-timeout-secs" Secs;
@@ -36,6 +38,18 @@ section! {
         ///
         /// Lower: less urgent classes get more under overload, 1 in `passed_over_max` + 1 each.
         passed_over_max: u32 = 8, in 1..=1_000;
+        /// Share of `limits.requests` that is kept for models, in equal parts, where several are served; the rest is
+        /// for whoever comes. A request is then read before it waits, and waits for others of its model only.
+        ///
+        /// Higher: more is there for a model that has been idle. Lower: a busy one may use more. 0: one pool for all,
+        /// in which requests wait unread.
+        model_reserve: Ratio = Ratio::new(0.5).expect("a ratio"),
+            in Ratio::new(0.0).expect("a ratio")..=Ratio::new(1.0).expect("a ratio");
+        /// Status of answers that mean "no room": 503, or 429 as vllm-router and SMG say it.
+        ///
+        /// For clients and balancers that take a replica or a cluster for broken after some 5xx. Both carry
+        /// `Retry-After`, and their `code` says which limit it was. Holds for a worker's own 503 of full queues, too.
+        no_room_status: NoRoomStatus = NoRoomStatus::ServiceUnavailable, flag "no-room-status" Text;
     }
 }
 
@@ -78,6 +92,44 @@ section! {
         weight: f64 = 1.0, in 0.001..=100.0;
         /// When it ends, as "2027-01-31T00:00:00Z". Unset: never.
         expires: Option<Expiry> = None;
+    }
+}
+
+/// What a client gets that nobody has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoRoomStatus {
+    /// 503.
+    ServiceUnavailable,
+    /// 429.
+    TooManyRequests,
+}
+
+impl NoRoomStatus {
+    /// The status.
+    #[must_use]
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+}
+
+impl Setting for NoRoomStatus {
+    fn parse(value: &Value) -> Result<Self, String> {
+        let number = match value {
+            Value::Integer(number) => Some(*number),
+            other => other.text().and_then(|text| text.parse().ok()),
+        };
+        match number {
+            Some(503) => Ok(Self::ServiceUnavailable),
+            Some(429) => Ok(Self::TooManyRequests),
+            _ => Err(mismatch("503 or 429", value)),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.status().as_u16().to_string())
     }
 }
 
@@ -331,6 +383,22 @@ mod tests {
             assert_eq!(parse(&text).expect_err(expected), [expected]);
         }
         assert!(parse("[[key]\n").expect_err("syntax")[0].starts_with("keys.toml:1:"));
+    }
+
+    #[test]
+    fn no_room_has_one_of_two_statuses() {
+        let word = |word: &str| NoRoomStatus::parse(&Value::Word(word.to_owned()));
+        for status in [
+            NoRoomStatus::ServiceUnavailable,
+            NoRoomStatus::TooManyRequests,
+        ] {
+            let shown = status.show().expect("always set");
+            assert_eq!(word(&shown), Ok(status));
+            let number = Value::Integer(status.status().as_u16().into());
+            assert_eq!(NoRoomStatus::parse(&number), Ok(status));
+        }
+        let expected = "expected 503 or 429, found \"500\"";
+        assert_eq!(word("500").expect_err("neither"), expected);
     }
 
     #[test]

@@ -6,8 +6,10 @@ use std::net::SocketAddr;
 use grapevine_placement::ModelFault;
 
 use super::Config;
+use super::cors::Wild;
 use super::error::{Origin, Problem};
 use super::raw::{Raw, Table};
+use super::types::Secret;
 use crate::upstream::allow::Allow;
 
 /// Everything that does not fit together, each at the place of the setting to change.
@@ -20,6 +22,7 @@ pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
     gossip(config, &mut checks);
     sizes(config, &mut checks);
     tls(config, &mut checks);
+    cors(config, &mut checks);
     workers(config, &mut checks);
     models(config, &mut checks);
     checks.problems
@@ -62,7 +65,21 @@ fn admin(config: &Config, checks: &mut Checks<'_>) {
             admin.host
         ),
     );
+    let is_short =
+        |token: &Secret| !admin.host.is_loopback() && token.reveal().len() < TOKEN_BYTES_MIN;
+    checks.refuse_if(
+        admin.token.as_ref().is_some_and(is_short),
+        "admin",
+        "token",
+        format!(
+            "beyond loopback a token has at least {TOKEN_BYTES_MIN} characters, so that it cannot be guessed: \
+             `openssl rand -hex 16` makes one"
+        ),
+    );
 }
+
+/// Below it a token can be found by asking: 16 random hexadecimal digits are 64 bits.
+const TOKEN_BYTES_MIN: usize = 16;
 
 fn gossip(config: &Config, checks: &mut Checks<'_>) {
     let gossip = &config.gossip;
@@ -189,6 +206,17 @@ fn tls(config: &Config, checks: &mut Checks<'_>) {
     );
 }
 
+fn cors(config: &Config, checks: &mut Checks<'_>) {
+    let cors = &config.cors;
+    checks.refuse_if(
+        cors.allow_credentials && cors.allowed_origins.contains(&Wild::Any),
+        "cors",
+        "allow_credentials",
+        "browsers take no credentials together with \"*\", and to answer each page with its own origin would hand \
+         its user's credentials to every page there is: list the origins in cors.allowed_origins",
+    );
+}
+
 const KEY_TWICE: &str = "the key is given twice; keep api_key or api_key_file";
 
 fn workers(config: &Config, checks: &mut Checks<'_>) {
@@ -258,6 +286,12 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
             "no workers are configured: add one with --worker-urls or `grapevine workers add \
              http://address:port --admin http://{}`, or learn them from other replicas",
             SocketAddr::new(config.admin.host, config.admin.port)
+        ));
+    }
+    let switches = config.listen.open_paths.iter();
+    for open in switches.filter(|open| open.opens_engine_control()) {
+        notes.push(format!(
+            "listen.open_paths has {open}: any client that this replica serves may steer the workers' engines by it"
         ));
     }
     if config.gossip.identity().is_none() {

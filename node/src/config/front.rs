@@ -1,6 +1,7 @@
 //! Settings of what clients and operators touch: listeners, admin, metrics, time limits, sizes, log.
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use http::HeaderName;
@@ -8,8 +9,9 @@ use ipnet::IpNet;
 use tracing::Level;
 
 use super::table::section;
-use super::types::{ByteSize, Name, Secret};
+use super::types::{AllowedHost, ByteSize, Coding, Name, Secret};
 use super::value::{HOUR, LOOPBACK, ms, secs};
+use crate::api::OpenPath;
 
 section! {
     /// Who this replica is. Local: differs on every replica.
@@ -42,13 +44,30 @@ section! {
         ///
         /// From everybody else they are dropped; workers get `X-Forwarded-For` with the connection's address.
         trusted_proxies: Vec<IpNet> = Vec::new(), flag "trusted-proxies" List;
+        /// Paths that workers may be asked for beyond the known ones: a method and a path, or all below one, such
+        /// as `"GET /version"` or `"POST /v1/custom/*"`.
+        ///
+        /// Workers get them with the key of `workers.api_key`. A prefix opens no path that steers an engine
+        /// (`/sleep`, `/collective_rpc`, `/metrics`, ...); one that is named in full is opened with a warning.
+        open_paths: Vec<OpenPath> = Vec::new(), flag "open-paths" Text;
+        /// Codings of request bodies that are inflated: gzip, zstd. Empty: a compressed body is 415.
+        ///
+        /// `limits.body_bytes` holds for what comes out. Workers get the plain body. Each such body takes time of the
+        /// thread that serves it, so clients of a fast network gain nothing.
+        request_codings: Vec<Coding> = Vec::new(), flag "request-codings" List;
+        /// Networks of balancers that pass bytes and begin each connection with a PROXY header (version 1 or 2), such
+        /// as "10.0.0.0/8". The client that it names counts as the connection's, also for `trusted_proxies`.
+        ///
+        /// A connection from there without one is closed, so leave out who else connects from there, such as
+        /// health checks of another origin. From everywhere else a header is refused.
+        proxy_protocol_from: Vec<IpNet> = Vec::new(), flag "proxy-protocol-from" List;
     }
 }
 
 section! {
     /// The admin port: workers, cluster view, explain, readiness, metrics.
     [admin] AdminConfig {
-        /// Address of the admin port. Beyond loopback a token is required.
+        /// Address of the admin port. Beyond loopback a token of at least 16 characters is required.
         host: IpAddr = LOOPBACK, flag "admin-host" Text;
         /// The admin port; 0 takes a free one.
         port: u16 = 30001, flag "admin-port" Text;
@@ -56,6 +75,10 @@ section! {
         ///
         /// Prefer the environment to the command line, where other users can read it.
         token: Option<Secret> = None, flag "admin-token" Text;
+        /// Names and networks, besides loopback addresses and `localhost`, under which the admin and metrics ports
+        /// are reached: `"ops.example"`, `"*.lab"`, `"10.0.0.0/8"`. Without a token a request under any other
+        /// `Host` gets 403 on loopback; pages of these hosts may use the ports.
+        allowed_hosts: Vec<AllowedHost> = Vec::new(), flag "admin-allowed-hosts" List;
     }
 }
 
@@ -68,6 +91,10 @@ section! {
         host: IpAddr = LOOPBACK, flag "prometheus-host" Text;
         /// The metrics port; 0 takes a free one.
         port: u16 = 29000, flag "prometheus-port" Text;
+        /// Workers with series of their own, the first that came; those above it share the label `other`.
+        ///
+        /// Each costs some 20 lines of every scrape. 0: none has any.
+        worker_series: u32 = 1_000, in 0..=100_000;
     }
 }
 
@@ -79,20 +106,21 @@ section! {
         /// Lower: idle connects cost less memory. Higher: balancers may open connections ahead.
         first_byte: Duration = secs(10), in ms(1)..=HOUR;
         /// From the first byte of a request to the end of its head.
-        header: Duration = secs(15), in ms(1)..=HOUR;
+        header: Duration = secs(15), in ms(1)..=HOUR, flag "header-read-timeout-secs" Secs;
         /// How long a request's body may stay below 1 KiB a second; then 408.
         body_progress: Duration = secs(30), in ms(1)..=HOUR;
         /// How long a client's connection may stay open between two requests.
         ///
         /// Keep it above the idle time of a balancer in front, or it meets closed connections.
-        keep_alive: Duration = secs(75), in ms(1)..=HOUR;
+        keep_alive: Duration = secs(75), in ms(1)..=HOUR, flag "idle-connection-timeout-secs" Secs;
         /// For a TLS handshake, with a client or with a worker.
         ///
         /// Apart from `connect`, since a busy worker answers it, not its machine.
         tls_handshake: Duration = secs(10), in ms(1)..=secs(600);
         /// To open a connection to a worker.
         connect: Duration = secs(1), in ms(1)..=secs(60);
-        /// To the first token of an answer, whatever the prompt's length.
+        /// To the first token of a stream, whatever the prompt's length. For a plain answer, whose first byte is its
+        /// last: longest time without any sign of life of its worker, however long the answer takes.
         ///
         /// Covers the worker's queue. Lower: a frozen worker is left sooner. Too low: requests
         /// that only waited are sent twice.
@@ -101,12 +129,18 @@ section! {
         first_token_per_1k: Duration = secs(2), in Duration::ZERO..=secs(600);
         /// Longest pause between two events of a stream; comments do not count.
         ///
-        /// A frozen engine keeps sending comments, so bytes prove nothing.
+        /// A frozen engine keeps sending comments, so bytes prove nothing. Of the body of a plain answer: longest time
+        /// without a byte and without any sign of life of its worker.
         inter_token: Duration = secs(60), in ms(1)..=HOUR;
         /// Longest silence of an answer whose worker refuses new connections, in place of the two limits above.
         ///
         /// vLLM told to stop closes its port and leaves open answers without a byte or an end.
         worker_gone: Duration = secs(5), in ms(1)..=HOUR;
+        /// Longest silence of an answer that has begun, once its worker is known to be bad: its checks fail or it is
+        /// stalled, and it shows no sign of life. In place of `inter_token`, where that is longer.
+        ///
+        /// Lower: broken streams end, or go on elsewhere, sooner. Higher: more of them outlive a worker's pause.
+        worker_bad: Duration = secs(15), in ms(1)..=HOUR;
         /// Longest time that a client may leave its answer unread.
         write_stall: Duration = secs(60), in ms(1)..=HOUR;
         /// Longest time of a whole request, all attempts and the stream included; 0 is off.
@@ -115,7 +149,11 @@ section! {
         ///
         /// Stay below the worker's own keep-alive (5s for vLLM), or requests meet closed
         /// connections.
-        upstream_idle: Duration = secs(4), in ms(1)..=HOUR;
+        upstream_idle: Duration = secs(4), in ms(1)..=HOUR, flag "upstream-pool-idle-timeout-secs" Secs;
+        /// How long a worker may take to say whether it holds a response that another request is about.
+        ///
+        /// Asked only where this replica does not know. Lower: a worker that hangs delays such a request less.
+        response_search: Duration = secs(2), in ms(1)..=secs(60);
         /// After SIGTERM: how long to serve on while balancers see that this replica is not ready.
         settle: Duration = secs(5), in Duration::ZERO..=HOUR, flag "settle-secs" Secs;
         /// After `settle`: how long open requests may take to end; then they are cut.
@@ -126,8 +164,21 @@ section! {
 section! {
     /// What one client, one request, or all together may take. Times reached are in the metrics.
     [limits] LimitConfig {
-        /// Connections of clients at once; above it new ones wait in the backlog.
+        /// Connections of clients at once.
+        ///
+        /// Above it the longest idle one is closed for each that comes. Where all are busy, probes of this replica are
+        /// answered, and other requests on further connections get 503.
         connections: u32 = 65_536, in 1..=1_000_000;
+        /// Percent of `connections` that one address may hold before its idle ones are the first to be closed.
+        ///
+        /// Without effect until connections run out. Addresses in `listen.trusted_proxies` stand for many clients and
+        /// have no share; with IPv6 a /64 counts as one address.
+        address_share_percent: u32 = 25, in 1..=100;
+        /// Connections of one address at once; above it its longest idle one is closed, or else the new one.
+        ///
+        /// Unset: no limit, because behind a NAT or a balancer that is none of `listen.trusted_proxies` all clients
+        /// have one address.
+        connections_per_address: Option<NonZeroU32> = None;
         /// Requests at once, each counted to the end of its stream; above it they wait (see `[admission]`).
         requests: u32 = 32_768, in 1..=1_000_000, flag "max-concurrent-requests" Text;
         /// Requests at once on one HTTP/2 connection.
@@ -141,13 +192,22 @@ section! {
         /// A body is held once, until the answer begins, so that it can be sent to another worker.
         body_bytes: ByteSize = ByteSize::mib(16), in ByteSize(1)..=ByteSize::mib(1024),
             flag "max-payload-size" Text;
+        /// Bytes of an upload to a path that takes files (`/v1/audio/transcriptions` and its like); above it 413.
+        ///
+        /// vLLM takes files of 25 MB. An upload is held as a body is: once, and with the same bound for all.
+        upload_bytes: ByteSize = ByteSize::mib(32), in ByteSize(1)..=ByteSize::mib(1024);
         /// Bytes of all bodies held at once; above it 503.
         ///
         /// With `body_bytes` the bound on memory: raise it for many long prompts at a time.
         body_bytes_total: ByteSize = ByteSize::mib(1024), in ByteSize(1)..=ByteSize::mib(65_536);
-        /// Memory of this process. From 85 % of it on, new requests get 503 until it is below 80 %.
+        /// Responses of `/v1/responses` whose worker is remembered; of older ones the workers are asked.
         ///
-        /// Unset: the limit of the process's cgroup, if it has one.
+        /// About 150 bytes each, when they are used.
+        response_ids: u32 = 16_384, in 0..=1_000_000;
+        /// Memory of this process. From 85 % of it in use, new requests get 503 until it is below 80 %.
+        ///
+        /// While it is so, readiness says it, and idle connections are closed, longest idle first. What the allocator
+        /// keeps free does not count below 95 %. Unset: the limit of the process's cgroup, if it has one.
         memory: Option<ByteSize> = None;
         /// Bytes of a worker's stream that are held until its first event tells an answer from a refusal.
         ///

@@ -14,6 +14,7 @@ mod cache;
 mod check;
 mod cluster;
 mod convert;
+mod cors;
 mod error;
 mod failover;
 mod front;
@@ -21,6 +22,7 @@ mod front;
 mod model_tests;
 mod print;
 mod raw;
+mod realtime;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -32,18 +34,22 @@ mod value;
 mod warmup;
 
 pub(crate) use admission::parse_keys;
-pub use admission::{AdmissionConfig, Expiry, KeyConfig, KeyHash, KeysConfig, read_keys};
+pub use admission::{
+    AdmissionConfig, Expiry, KeyConfig, KeyHash, KeysConfig, NoRoomStatus, read_keys,
+};
 pub use cache::CacheConfig;
 pub use cluster::{ClusterConfig, GossipSettings, ModelConfig};
+pub use cors::{CorsConfig, Origin as WebOrigin, Wild};
 pub use error::{ConfigError, Origin, Problem};
 pub use failover::FailoverConfig;
 pub use front::{
     AdminConfig, LimitConfig, ListenConfig, LogConfig, MetricsConfig, ReplicaConfig, TimeoutConfig,
 };
 pub use print::documented_defaults;
+pub use realtime::RealtimeConfig;
 pub use tls::TlsConfig;
 pub use trace::TraceConfig;
-pub use types::{AllowedHost, ByteSize, HostPort, Name, PriceRule, Secret};
+pub use types::{AllowedHost, ByteSize, Coding, HostPort, Name, PriceRule, Secret};
 pub use upstream::{BreakerConfig, HealthConfig, RetryConfig, WorkerConfig, WorkersConfig};
 pub use warmup::WarmupConfig;
 
@@ -62,6 +68,8 @@ pub struct Config {
     pub listen: ListenConfig,
     /// TLS on the data port.
     pub tls: TlsConfig,
+    /// Web pages on the data port.
+    pub cors: CorsConfig,
     /// The admin port.
     pub admin: AdminConfig,
     /// The Prometheus port.
@@ -86,6 +94,8 @@ pub struct Config {
     pub failover: FailoverConfig,
     /// Warm-up of joining workers.
     pub warmup: WarmupConfig,
+    /// WebSocket sessions.
+    pub realtime: RealtimeConfig,
     /// Response cache.
     pub cache: CacheConfig,
     /// Who waits when there is no room.
@@ -196,8 +206,8 @@ impl Config {
             };
         }
         compare!(
-            replica listen tls admin metrics gossip cluster model workers worker retry breaker health failover warmup
-            cache admission keys timeouts limits trace log
+            replica listen tls cors admin metrics gossip cluster model workers worker retry breaker health failover warmup
+            realtime cache admission keys timeouts limits trace log
         );
         differing
     }
@@ -220,6 +230,7 @@ impl Config {
             replica: raw.read(),
             listen: raw.read(),
             tls: raw.read(),
+            cors: raw.read(),
             admin: raw.read(),
             metrics: raw.read(),
             gossip: raw.read(),
@@ -232,6 +243,7 @@ impl Config {
             health: raw.read(),
             failover: raw.read(),
             warmup: raw.read(),
+            realtime: raw.read(),
             cache: raw.read(),
             admission: raw.read(),
             keys: raw.read(),
@@ -252,6 +264,7 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'
         of::<ReplicaConfig>(),
         of::<ListenConfig>(),
         of::<TlsConfig>(),
+        of::<CorsConfig>(),
         of::<AdminConfig>(),
         of::<MetricsConfig>(),
         of::<GossipSettings>(),
@@ -262,6 +275,7 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'
         of::<HealthConfig>(),
         of::<FailoverConfig>(),
         of::<WarmupConfig>(),
+        of::<RealtimeConfig>(),
         of::<CacheConfig>(),
         of::<AdmissionConfig>(),
         of::<KeysConfig>(),

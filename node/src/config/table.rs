@@ -40,6 +40,8 @@ pub(crate) struct Row {
 pub(crate) struct Flag {
     /// Without the leading dashes.
     pub(crate) name: &'static str,
+    /// The same setting under the name that another server gives it.
+    pub(crate) alias: Option<&'static str>,
     pub(crate) kind: FlagKind,
 }
 
@@ -81,7 +83,8 @@ impl<T: Setting> fmt::Display for Bounds<'_, T> {
     }
 }
 
-/// Declares a section: `[name] Type { key: T = default, in range, flag "name" Kind; ... }`.
+/// Declares a section: `[name] Type { key: T = default, in range, flag "name" Kind; ... }`; after the kind a flag may
+/// have another name, as `alias "name"`.
 macro_rules! section {
     (
         $(#[doc = $about:literal])*
@@ -90,7 +93,7 @@ macro_rules! section {
                 $(#[doc = $doc:literal])*
                 $key:ident: $T:ty = $default:expr
                     $(, in $range:expr)?
-                    $(, flag $flag:literal $kind:ident)?;
+                    $(, flag $flag:literal $kind:ident $(alias $alias:literal)?)?;
             )*
         }
     ) => {
@@ -118,7 +121,7 @@ macro_rules! section {
                         $crate::config::value::Setting::show(&default)
                     },
                     range: section!(@range $T $(, $range)?),
-                    flag: section!(@flag $($flag $kind)?),
+                    flag: section!(@flag $($flag $kind $($alias)?)?),
                 },
             )*];
 
@@ -145,9 +148,12 @@ macro_rules! section {
         |value: &$T| $crate::config::table::Bounds(&$range).check(value)
     };
     (@flag) => { None };
-    (@flag $flag:literal $kind:ident) => {
+    (@flag $flag:literal $kind:ident) => { section!(@flag $flag $kind, None) };
+    (@flag $flag:literal $kind:ident $alias:literal) => { section!(@flag $flag $kind, Some($alias)) };
+    (@flag $flag:literal $kind:ident, $alias:expr) => {
         Some($crate::config::table::Flag {
             name: $flag,
+            alias: $alias,
             kind: $crate::config::table::FlagKind::$kind,
         })
     };

@@ -108,7 +108,9 @@ fn mistakes_are_named_with_place_and_remedy() {
     );
     check(
         "[cluster]\npolicy = \"kv_aware\"",
-        &["g.toml:2:10: cluster.policy: \"kv_aware\" is called prefix here"],
+        &[
+            "g.toml:2:10: cluster.policy: \"kv_aware\" is not here yet; use prefix, which follows prompts without events from workers",
+        ],
     );
     check(
         "[cluster]\nhash_bound = \"requests:0.9\"",
@@ -162,7 +164,18 @@ fn unsafe_binds_are_refused_with_what_to_set() {
            admin.token, GRAPEVINE_ADMIN__TOKEN or --admin-token",
         ],
     );
-    check("[admin]\nhost = \"0.0.0.0\"\ntoken = \"t\"", &[]);
+    check(
+        "[admin]\nhost = \"0.0.0.0\"\ntoken = \"0123456789abcde\"",
+        &[
+            "g.toml:3:9: admin.token: beyond loopback a token has at least 16 characters, so that it cannot be \
+           guessed: `openssl rand -hex 16` makes one",
+        ],
+    );
+    check(
+        "[admin]\nhost = \"0.0.0.0\"\ntoken = \"0123456789abcdef\"",
+        &[],
+    );
+    check("[admin]\ntoken = \"t\"", &[]);
     let make = "run `grapevine ca init` once and `grapevine ca issue r1` for this replica, then \
                 set gossip.ca, gossip.cert and gossip.key";
     check(
@@ -378,8 +391,9 @@ fn examples_in_the_printed_file_are_valid() {
 fn no_two_settings_share_a_flag_or_variable() {
     let mut names: Vec<String> = rows()
         .flat_map(|(section, row)| {
-            let flag = row.flag.map(|flag| flag.name.to_owned());
-            flag.into_iter().chain([variable(section, row.key)])
+            let flags = row.flag.map(|flag| [Some(flag.name), flag.alias]);
+            let flags = flags.into_iter().flatten().flatten().map(str::to_owned);
+            flags.chain([variable(section, row.key)])
         })
         .collect();
     let all = names.len();

@@ -269,6 +269,42 @@ impl Setting for Target {
     }
 }
 
+/// How a request's body may be compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coding {
+    /// RFC 1952.
+    Gzip,
+    /// RFC 8878.
+    Zstd,
+}
+
+impl Coding {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Gzip, Self::Zstd];
+
+    /// Its name in HTTP.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+        }
+    }
+
+    /// The coding of that name in a header.
+    #[must_use]
+    pub fn of(name: &[u8]) -> Option<Self> {
+        // The old name of gzip means the same (RFC 9110, section 8.4.1.3).
+        let name = if name.eq_ignore_ascii_case(b"x-gzip") {
+            &b"gzip"[..]
+        } else {
+            name
+        };
+        let is_it = |coding: &Self| name.eq_ignore_ascii_case(coding.as_str().as_bytes());
+        Self::ALL.into_iter().find(is_it)
+    }
+}
+
 /// How candidates of the policy `prefix` are priced; see [`grapevine_placement::Price`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PriceRule {

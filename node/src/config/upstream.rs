@@ -71,8 +71,17 @@ section! {
     [retry] RetryConfig {
         /// Retries at all.
         enabled: bool = true, flag "disable-retries" Off;
-        /// Attempts in all, the first included.
+        /// Attempts in all, the first included. A connection that is refused is none, unless the worker was known to
+        /// refuse.
         max_attempts: NonZeroU32 = count(5), in count(1)..=count(32), flag "retry-max-retries" Text;
+        /// Workers that may end while they have one request: then it is sent to no other, and its body is refused for
+        /// `quarantine`.
+        ///
+        /// A process that ends takes along all that it has in hand, so the first end says little. Higher: a request that
+        /// ends workers ends so many.
+        deaths_max: NonZeroU32 = count(2), in count(1)..=count(32);
+        /// How long such a body is refused, by all replicas; 0s: not at all.
+        quarantine: Duration = secs(600), in Duration::ZERO..=HOUR * 24;
         /// Pause before the first retry; a refused connection is retried without pause.
         initial_backoff: Duration = ms(50), in Duration::ZERO..=secs(60),
             flag "retry-initial-backoff-ms" Millis;
@@ -95,7 +104,8 @@ section! {
 }
 
 section! {
-    /// Circuit breaker of each worker, fed by the ends of requests; 4xx, 429 and 503 never open it.
+    /// Circuit breaker of each worker, fed by the ends of requests; 4xx, 429 and 503 never open it. While no worker of
+    /// a model is well, open breakers refuse its requests at once; else panic may overrule them (`cluster.panic`).
     [breaker] BreakerConfig {
         /// Breakers that may open.
         enabled: bool = true, flag "disable-circuit-breaker" Off;
@@ -143,7 +153,8 @@ section! {
         /// How long a worker may take to tell its metrics or its models. Without an answer what it told before stays
         /// true; it is no less healthy.
         scrape_timeout: Duration = secs(5), in ms(1)..=secs(600);
-        /// Ask a worker that takes requests and delivers no tokens for one token, until it delivers.
+        /// Ask a worker that takes requests and delivers no tokens for one token, until it delivers; also one on which
+        /// requests wait in silence, where its metrics do not show that it works.
         ///
         /// Such a worker may well pass its checks: only a token proves it. Off: a client's request tries it, one
         /// at a time, at growing intervals.
@@ -157,5 +168,12 @@ section! {
         ///
         /// Else a worker that fails at once looks idle. Longer: workers are avoided for longer after single failures.
         failure_half_life: Duration = secs(2), in Duration::ZERO..=secs(600);
+        /// For how long no worker must have answered before a ready replica says that it is not ready.
+        ///
+        /// Shorter: balancers leave sooner. Too short: the restart of an only worker takes the whole cluster out.
+        unready_after: Duration = secs(3), in Duration::ZERO..=HOUR;
+        /// Be ready also while no worker can be reached, or none is known: requests then get this replica's 503,
+        /// which says why, instead of whatever a balancer says that has nobody left.
+        ready_without_workers: bool = false, flag "ready-without-workers" On;
     }
 }

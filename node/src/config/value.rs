@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use grapevine_gossip::worker::WorkerUrl;
 use grapevine_placement::{HashAlgorithm, HashBound, Policy, Ratio, Target};
-use http::HeaderName;
+use http::{HeaderName, Method};
 use ipnet::IpNet;
 use toml::de::DeValue;
 use tracing::Level;
 use url::Url;
 
-use super::types::{AllowedHost, ByteSize, HostPort, Name, PriceRule, Secret};
-use crate::api::Priority;
+use super::cors::Origin;
+use super::types::{AllowedHost, ByteSize, Coding, HostPort, Name, PriceRule, Secret};
+use crate::api::{OpenPath, Priority};
 
 // What the tables of settings are written with.
 pub(super) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -136,6 +137,12 @@ texts! {
     IpNet, "an address or a network such as \"10.0.0.5\" or \"10.0.0.0/8\"",
         |text| text.parse().ok().or_else(|| Some(text.parse::<IpAddr>().ok()?.into())),
         IpNet::to_string;
+    OpenPath, "a method and a plain path, such as \"GET /version\" or \"POST /v1/custom/*\"",
+        OpenPath::new, OpenPath::to_string;
+    Origin, "an origin as browsers write it, such as \"https://chat.example.com\"",
+        Origin::new, Origin::to_string;
+    Method, "the name of a method",
+        |text| text.to_ascii_uppercase().parse().ok(), Method::to_string;
     HeaderName, "the name of a header",
         |text| text.parse().ok(), HeaderName::to_string;
     Url, "an address such as \"http://collector:4318\", without user and password",
@@ -339,16 +346,20 @@ optional!(
     Ratio,
     String,
     u32,
+    NonZeroU32,
     HeaderName,
     Policy,
     ByteSize,
     Vec<Target>
 );
 
-/// In a word (environment), commas part the items.
+/// In a word (environment, flags), commas part the items; vLLM's form, a JSON list, is read as well.
 impl<T: Setting> Setting for Vec<T> {
     fn parse(value: &Value) -> Result<Self, String> {
-        let words = |text: &String| {
+        let words = |text: &String| -> Vec<Value> {
+            if let Ok(words) = serde_json::from_str::<Vec<String>>(text) {
+                return words.into_iter().map(Value::Word).collect();
+            }
             let words = text
                 .split(',')
                 .map(str::trim)
@@ -373,9 +384,9 @@ impl<T: Setting> Setting for Vec<T> {
     }
 }
 
-/// Enums with one word for each value; some words of vllm-router mean one of ours.
+/// Enums with one word for each value; of some words of other routers it is said what to write instead.
 macro_rules! words {
-    ($($T:ty, $all:expr, $word:expr, [$($peer:literal => $ours:literal),*];)*) => {$(
+    ($($T:ty, $all:expr, $word:expr, [$($peer:literal => $instead:literal),*];)*) => {$(
         impl Setting for $T {
             fn parse(value: &Value) -> Result<Self, String> {
                 let word: fn($T) -> &'static str = $word;
@@ -383,9 +394,9 @@ macro_rules! words {
                 if let Some(found) = $all.into_iter().find(|choice| Some(word(*choice)) == written) {
                     return Ok(found);
                 }
-                let renamed: &[(&str, &str)] = &[$(($peer, $ours)),*];
-                match renamed.iter().find(|(peer, _)| Some(*peer) == written) {
-                    Some((_, ours)) => Err(format!("{value} is called {ours} here")),
+                let foreign: &[(&str, &str)] = &[$(($peer, $instead)),*];
+                match foreign.iter().find(|(peer, _)| Some(*peer) == written) {
+                    Some((_, instead)) => Err(format!("{value} {instead}")),
                     None => Err(mismatch(&format!("one of {}", $all.map(word).join(", ")), value)),
                 }
             }
@@ -400,10 +411,20 @@ macro_rules! words {
 
 words! {
     Policy, Policy::ALL, Policy::as_str, [
-        "kv_aware" => "prefix",
-        "sticky_least_loaded" => "sticky", "rendezvous_hash" => "consistent_hash"
+        // vllm-router.
+        "kv_aware" => "is not here yet; use prefix, which follows prompts without events from workers",
+        "sticky_least_loaded" => "is called sticky here",
+        "rendezvous_hash" => "is called consistent_hash here",
+        // SMG.
+        "consistent_hashing" => "is called consistent_hash here",
+        "prefix_hash" => "is called prefix here",
+        "manual" => "is called sticky here",
+        "least_load" => "is called least_request here, which counts over the whole cluster",
+        "bucket" => "is for prefill workers, which are not here; use prefix",
+        "passthrough" => "chooses among nothing; with one worker every policy does that"
     ];
     HashAlgorithm, HashAlgorithm::ALL, HashAlgorithm::as_str, [];
     PriceRule, PriceRule::ALL, PriceRule::as_str, [];
+    Coding, Coding::ALL, Coding::as_str, [];
     Priority, Priority::ALL, Priority::as_str, [];
 }

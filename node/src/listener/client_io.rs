@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::guard::InProgress;
+use super::progress::{InProgress, Progress};
 
 /// How often a client with unread bytes is looked at. Without unread bytes the kernel's event is enough.
 const UNREAD_POLL: Duration = Duration::from_millis(50);
@@ -32,17 +32,23 @@ pub struct ClientIo {
     write_stall_max: Duration,
     /// Runs while a write is blocked.
     stalled: Option<Pin<Box<Sleep>>>,
+    progress: Progress,
 }
 
 impl ClientIo {
     /// Wraps a socket; a write that makes no progress for `write_stall_max` fails. The second value is for
     /// [`Gone::watch`].
-    pub fn new(stream: TcpStream, write_stall_max: Duration) -> (Self, ClientSocket) {
+    pub fn new(
+        stream: TcpStream,
+        write_stall_max: Duration,
+        progress: Progress,
+    ) -> (Self, ClientSocket) {
         let (socket, watched) = stream.into_split();
         let io = Self {
             socket,
             write_stall_max,
             stalled: None,
+            progress,
         };
         (io, ClientSocket(Arc::new(watched)))
     }
@@ -60,7 +66,9 @@ impl ClientIo {
             match write(stream) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => {
-                    self.stalled = None;
+                    if self.stalled.take().is_some() {
+                        self.progress.set_write_blocked(false);
+                    }
                     return Poll::Ready(result);
                 }
             }
@@ -69,7 +77,11 @@ impl ClientIo {
 
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let max = self.write_stall_max;
-        let timer = self.stalled.get_or_insert_with(|| Box::pin(sleep(max)));
+        let progress = &self.progress;
+        let timer = self.stalled.get_or_insert_with(|| {
+            progress.set_write_blocked(true);
+            Box::pin(sleep(max))
+        });
         ready!(timer.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(
             io::ErrorKind::TimedOut,
@@ -172,13 +184,21 @@ impl Gone {
         }
     }
 
-    /// For HTTP/2: hyper reads all the time and drops a reset stream's handler itself, and the socket's read
-    /// waker belongs to the connection's task, not to the stream's.
+    /// Watches nothing.
     pub fn never() -> Self {
         Self {
             socket: None,
             recheck: None,
             _progress: None,
+        }
+    }
+
+    /// For HTTP/2: hyper reads all the time and drops a reset stream's handler itself, and the socket's read
+    /// waker belongs to the connection's task, not to the stream's.
+    pub fn of_stream(progress: InProgress) -> Self {
+        Self {
+            _progress: Some(progress),
+            ..Self::never()
         }
     }
 
@@ -219,7 +239,6 @@ fn is_closed(stream: &TcpStream) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::guard::Progress;
     use super::*;
     use std::future::poll_fn;
     use tokio::io::AsyncWriteExt;
@@ -231,7 +250,7 @@ mod tests {
         let address = listener.local_addr().expect("address");
         let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
         let stream = accepted.expect("accept").0;
-        let (io, socket) = ClientIo::new(stream, Duration::from_millis(50));
+        let (io, socket) = ClientIo::new(stream, Duration::from_millis(50), Progress::default());
         (client.expect("connect"), io, socket)
     }
 

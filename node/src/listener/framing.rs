@@ -111,6 +111,11 @@ impl Framing {
         }
     }
 
+    /// How many heads have begun.
+    pub fn heads(&self) -> u64 {
+        self.heads
+    }
+
     /// The number of the head that has begun and is not complete. Empty lines between requests begin none.
     pub fn open_head(&self) -> Option<u64> {
         match &self.state {

@@ -8,7 +8,6 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::framing::{Fault, Framing, HeadLimits, Refused};
+use super::progress::Progress;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::metrics::Metrics;
@@ -25,67 +25,16 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// How long a connection may wait for what.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waits {
+pub struct Waits {
     /// From the first byte of a request to the end of its head.
-    pub(super) header: Duration,
+    pub header: Duration,
     /// Between two requests.
-    pub(super) keep_alive: Duration,
-}
-
-/// Whether a request of this connection is in progress: from its head to the end of its answer.
-#[derive(Debug, Clone)]
-pub(super) struct Progress(Arc<Shared>);
-
-#[derive(Debug)]
-struct Shared {
-    accepted: Instant,
-    is_busy: AtomicBool,
-    /// Milliseconds after `accepted`, of the end of the last answer.
-    ended: AtomicU64,
-}
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self(Arc::new(Shared {
-            accepted: Instant::now(),
-            is_busy: AtomicBool::new(false),
-            ended: AtomicU64::new(0),
-        }))
-    }
-}
-
-impl Progress {
-    /// A request begins. HTTP/1 has one at a time.
-    pub(super) fn begin(&self) -> InProgress {
-        self.0.is_busy.store(true, Ordering::Relaxed);
-        InProgress(self.clone())
-    }
-
-    fn is_busy(&self) -> bool {
-        self.0.is_busy.load(Ordering::Relaxed)
-    }
-
-    fn ended(&self) -> Instant {
-        self.0.accepted + Duration::from_millis(self.0.ended.load(Ordering::Relaxed))
-    }
-}
-
-/// A request in progress; dropped with its answer.
-#[derive(Debug)]
-pub struct InProgress(Progress);
-
-impl Drop for InProgress {
-    fn drop(&mut self) {
-        let shared = &self.0.0;
-        let ended = u64::try_from(shared.accepted.elapsed().as_millis()).unwrap_or(u64::MAX);
-        shared.ended.store(ended, Ordering::Relaxed);
-        shared.is_busy.store(false, Ordering::Relaxed);
-    }
+    pub keep_alive: Duration,
 }
 
 /// A client's stream, guarded.
 #[derive(Debug)]
-pub(super) struct Guarded<Io> {
+pub struct Guarded<Io> {
     io: Io,
     framing: Framing,
     waits: Waits,
@@ -97,7 +46,6 @@ pub(super) struct Guarded<Io> {
     since: Instant,
     /// Never later than what is due, often earlier: to set it anew for each request would cost more.
     timer: Pin<Box<Sleep>>,
-    is_write_blocked: bool,
     refusal: Option<Refusal>,
     /// What is wrong with the framing of the body being read.
     broken: Option<&'static str>,
@@ -112,7 +60,8 @@ struct Refusal {
 }
 
 impl<Io: AsyncRead + AsyncWrite + Unpin> Guarded<Io> {
-    pub(super) fn new(
+    /// `progress` tells when nothing may be said in between.
+    pub fn new(
         io: Io,
         limits: HeadLimits,
         waits: Waits,
@@ -128,10 +77,15 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Guarded<Io> {
             head: None,
             since: Instant::now(),
             timer: Box::pin(sleep_until(Instant::now())),
-            is_write_blocked: false,
             refusal: None,
             broken: None,
         }
+    }
+
+    /// Has the client said nothing behind the request in progress? Until its 101 it may not.
+    pub(super) fn has_waited(&self) -> bool {
+        let begun = self.progress.begun();
+        !self.is_over() && self.framing.heads() == begun && self.framing.open_head().is_none()
     }
 
     fn refuse(&mut self, error: &ApiError) {
@@ -160,7 +114,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Guarded<Io> {
         let Some(refusal) = &mut self.refusal else {
             return Poll::Pending;
         };
-        while self.progress.is_busy() || self.is_write_blocked {
+        while self.progress.is_busy() {
             // hyper does not poll for more when an answer ends, so this looks again by itself.
             ready!(self.timer.as_mut().poll(cx));
             self.timer.as_mut().reset(Instant::now() + LOOK);
@@ -214,7 +168,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Guarded<Io> {
             Some(_) => self.waits.header,
             None => self.waits.keep_alive,
         };
-        if self.progress.is_busy() || self.is_write_blocked {
+        if self.progress.is_busy() {
             return Instant::now() + limit;
         }
         self.since.max(self.progress.ended()) + limit
@@ -272,6 +226,9 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guarded<Io> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        if this.progress.has_switched() {
+            return Pin::new(&mut this.io).poll_read(cx, buf);
+        }
         if this.is_over() {
             return this.poll_over(cx);
         }
@@ -293,21 +250,13 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guarded<Io> {
     }
 }
 
-impl<Io: AsyncWrite + Unpin> Guarded<Io> {
-    fn wrote<T>(&mut self, result: Poll<T>) -> Poll<T> {
-        self.is_write_blocked = result.is_pending();
-        result
-    }
-}
-
 impl<Io: AsyncWrite + Unpin> AsyncWrite for Guarded<Io> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.io).poll_write(cx, buf);
-        self.wrote(result)
+        Pin::new(&mut self.io).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -315,8 +264,7 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for Guarded<Io> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
-        self.wrote(result)
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {

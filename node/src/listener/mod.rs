@@ -1,49 +1,56 @@
 //! The data port: accepts connections, with TLS or without, and serves HTTP/1.1 and HTTP/2 on them.
 //!
-//! One tracked task per connection. Limits: connections (a permit before the accept, so that surplus clients
-//! wait in the backlog), first byte, head, idle time, streams, bytes that wait in the kernel.
+//! One tracked task per connection. Limits: connections (a place before the accept, and the longest idle leaves for
+//! who comes: `seats`), first byte, head, idle time, streams, bytes that wait in the kernel.
 
 pub mod client_io;
+mod door;
 pub mod framing;
 pub mod guard;
+pub mod progress;
+mod proxied;
 mod quiet;
+mod seats;
 mod sniff;
 pub mod tls;
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::num::NonZeroU32;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use ipnet::IpNet;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use self::client_io::{ClientIo, ClientSocket, Gone};
+pub use self::door::Door;
 use self::framing::HeadLimits;
-use self::guard::{Guarded, Progress, Waits};
+use self::guard::{Guarded, Waits};
+use self::proxied::HeaderError;
 pub use self::quiet::Quiet;
+pub(crate) use self::seats::spare;
+pub use self::seats::{Counts, Seat, Seats, Terms};
 use self::sniff::{Opening, Protocol};
 use self::tls::ListenerTls;
 use crate::config::{LimitConfig, TimeoutConfig};
 use crate::descriptors;
 use crate::metrics::Metrics;
-use crate::proxy::Proxy;
 use crate::proxy::forwarded::Peer;
+use crate::proxy::relay::ResponseBody;
+use crate::proxy::{ClientLeft, Proxy};
 use crate::shutdown::{Cutoff, Phase};
 
-/// After a failed accept (no file descriptors left, mostly) before the next.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Nobody waits in the queue if nobody came for so long.
 const LAST_CALL_PAUSE: Duration = Duration::from_millis(20);
 /// For how long connections that wait in the queue are accepted when the port is about to close.
@@ -83,6 +90,8 @@ pub struct Front {
     pub timeouts: TimeoutConfig,
     /// Sizes and counts.
     pub limits: LimitConfig,
+    /// Balancers whose connections begin with a PROXY header.
+    pub balancers: Vec<IpNet>,
     /// Proxies whose word about a request's origin counts.
     pub trusted_proxies: Vec<IpNet>,
     /// Where to count.
@@ -93,67 +102,42 @@ pub struct Front {
     pub misled: Quiet,
 }
 
+/// The places of the data port.
+///
+/// `proxies`: whose connections are those of many clients, or of whom the PROXY header names.
+pub fn seats(limits: &LimitConfig, proxies: Vec<IpNet>, metrics: &Metrics) -> Arc<Seats> {
+    let terms = Terms {
+        capacity: descriptors::connections_for(limits.connections),
+        share_percent: limits.address_share_percent,
+        per_address: limits.connections_per_address.map(NonZeroU32::get),
+        proxies,
+    };
+    Seats::new(terms, metrics.seats("data", "connections"))
+}
+
 /// Accepts until the replica stops accepting, and what waits in the queue then.
-pub async fn run(listener: TcpListener, front: Arc<Front>, tracker: TaskTracker) {
-    let most = descriptors::connections_for(front.limits.connections);
-    let connections = Arc::new(Semaphore::new(most as usize));
-    let failures = Quiet::default();
+pub async fn run(door: Door, front: Arc<Front>, tracker: TaskTracker) {
+    let seated = |(stream, peer, seat)| {
+        tracker.spawn(serve(stream, peer, seat, Arc::clone(&front)));
+    };
     loop {
-        let accepted = tokio::select! {
+        tokio::select! {
             () = front.phase.draining() => break,
-            accepted = accept(&listener, &connections, &front.metrics) => accepted,
-        };
-        match accepted {
-            Ok((stream, peer, permit)) => {
-                tracker.spawn(serve(stream, peer, permit, Arc::clone(&front)));
-            }
-            Err(error) => {
-                if failures.is_over() {
-                    tracing::warn!(%error, "accept failed; going on");
-                }
-                front.metrics.limit_reached("accept");
-                sleep(ACCEPT_PAUSE).await;
-            }
+            next = door.next() => seated(next),
         }
     }
     // Whoever has connected by now believes to be heard: closing the socket would reset all that wait in its queue.
     let last_call = async {
-        while let Ok(Ok((stream, peer, permit))) = timeout(
-            LAST_CALL_PAUSE,
-            accept(&listener, &connections, &front.metrics),
-        )
-        .await
-        {
-            tracker.spawn(serve(stream, peer, permit, Arc::clone(&front)));
+        while let Ok(next) = timeout(LAST_CALL_PAUSE, door.next()).await {
+            seated(next);
         }
     };
     let _ = timeout(LAST_CALL, last_call).await;
 }
 
-async fn accept(
-    listener: &TcpListener,
-    connections: &Arc<Semaphore>,
-    metrics: &Metrics,
-) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    if connections.available_permits() == 0 {
-        metrics.limit_reached("connections");
-    }
-    let permit = Arc::clone(connections)
-        .acquire_owned()
-        .await
-        .map_err(io::Error::other)?;
-    let (stream, peer) = listener.accept().await?;
-    Ok((stream, peer, permit))
-}
-
-async fn serve(
-    stream: TcpStream,
-    peer: SocketAddr,
-    _permit: OwnedSemaphorePermit,
-    front: Arc<Front>,
-) {
+async fn serve(stream: TcpStream, peer: SocketAddr, seat: Seat, front: Arc<Front>) {
     let _open = Open::counted(&front.metrics);
-    if let Err(error) = serve_connection(stream, peer, &front).await {
+    if let Err(error) = serve_connection(stream, peer, &seat, &front).await {
         tracing::debug!(%peer, error = &*error, "connection ended");
     }
 }
@@ -175,34 +159,94 @@ impl Drop for Open<'_> {
 }
 
 async fn serve_connection(
-    stream: TcpStream,
+    mut stream: TcpStream,
     peer: SocketAddr,
+    seat: &Seat,
     front: &Arc<Front>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
     socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
-    let opening = sniff::opening(&stream, front.timeouts.first_byte).await;
+    let peer = if proxied::is_balancer(peer, &front.balancers) {
+        // On the heap: few connections need the room.
+        let client = Box::pin(seat.unless_told(proxied_for(&mut stream, peer, front)));
+        let Some(client) = client.await else {
+            return Ok(());
+        };
+        let client = client?;
+        if !seat.belongs_to(client.ip()) {
+            front.metrics.limit_reached("connections_per_address");
+            return Ok(());
+        }
+        client
+    } else {
+        peer
+    };
+    let opening = sniff::opening(&stream, front.timeouts.first_byte);
+    let Some(opening) = seat.unless_told(opening).await else {
+        return Ok(());
+    };
     if matches!(&opening, Err(error) if error.kind() == io::ErrorKind::TimedOut) {
         front.metrics.limit_reached("first_byte");
     }
     let opening = opening?;
     let peer = Peer::new(peer.ip(), &front.trusted_proxies);
+    let write_stall = front.timeouts.write_stall;
     match (&front.tls, opening) {
         (None, Opening::Plain(protocol)) => {
-            let (io, socket) = ClientIo::new(stream, front.timeouts.write_stall);
-            serve_http(protocol, io, socket, peer, front).await
+            let (io, socket) = ClientIo::new(stream, write_stall, seat.progress().clone());
+            serve_http(protocol, io, socket, peer, seat, front).await
         }
         (Some(tls), Opening::Tls) => {
-            let (io, socket) = ClientIo::new(stream, front.timeouts.write_stall);
+            let (io, socket) = ClientIo::new(stream, write_stall, seat.progress().clone());
             // On the heap: the task of a connection without TLS must not have the room that one with it needs.
-            let (io, protocol) = Box::pin(shake_hands(tls, io, front)).await?;
-            serve_http(protocol, Box::new(io), socket, peer, front).await
+            let shaken = Box::pin(seat.unless_told(shake_hands(tls, io, front)));
+            let Some(shaken) = shaken.await else {
+                return Ok(());
+            };
+            let (io, protocol) = shaken?;
+            serve_http(protocol, Box::new(io), socket, peer, seat, front).await
+        }
+        (_, Opening::Proxied) => {
+            drop(stream);
+            front.metrics.proxy_header("unasked");
+            if front.misled.is_over() {
+                tracing::warn!(
+                    "a connection began with a PROXY header, and its address is not in listen.proxy_protocol_from"
+                );
+            }
+            Ok(())
         }
         (tls, _) => {
             drop(stream);
             misled(tls.is_some(), front);
             Ok(())
+        }
+    }
+}
+
+/// Whose connection a balancer's is.
+async fn proxied_for(
+    stream: &mut TcpStream,
+    balancer: SocketAddr,
+    front: &Front,
+) -> Result<SocketAddr, HeaderError> {
+    let client = proxied::client_of(stream, front.timeouts.first_byte).await;
+    let result = match &client {
+        Ok(Some(_)) => Some("proxied"),
+        Ok(None) => Some("own"),
+        Err(error) => error.as_str(),
+    };
+    if let Some(result) = result {
+        front.metrics.proxy_header(result);
+    }
+    match client {
+        Ok(client) => Ok(client.unwrap_or(balancer)),
+        Err(error) => {
+            if error.as_str().is_some() && front.misled.is_over() {
+                tracing::warn!(%balancer, %error, "a connection of a balancer was closed");
+            }
+            Err(error)
         }
     }
 }
@@ -247,15 +291,19 @@ async fn serve_http<Io>(
     io: Io,
     socket: ClientSocket,
     peer: Peer,
+    seat: &Seat,
     front: &Arc<Front>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
 where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let served = match protocol {
-        Protocol::Http2 => Box::pin(serve_http2(io, peer, front)).await,
-        Protocol::Http1 => serve_http1(io, socket.clone(), peer, front).await,
+        Protocol::Http2 => Box::pin(serve_http2(io, peer, seat, front)).await,
+        Protocol::Http1 => serve_http1(io, socket.clone(), peer, seat, front).await,
     };
+    if seat.is_wanted() {
+        return Ok(served?);
+    }
     tokio::select! {
         () = socket.linger() => {}
         () = front.phase.closed() => {}
@@ -267,18 +315,32 @@ async fn serve_http1<Io>(
     io: Io,
     socket: ClientSocket,
     peer: Peer,
+    seat: &Seat,
     front: &Arc<Front>,
 ) -> Result<(), hyper::Error>
 where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let progress = Progress::default();
+    let progress = seat.progress();
     let service = service_fn(|mut request: Request<Incoming>| {
         peer.rewrite(request.headers_mut());
         let gone = Gone::watch(socket.clone(), progress.begin());
         let cutoff = Cutoff::of_connection(&front.phase);
+        let has_place = !seat.must_turn_away();
         let front = Arc::clone(front);
-        async move { front.proxy.serve(request, gone, cutoff).await }
+        let progress = progress.clone();
+        async move {
+            if !has_place && let Some(refusal) = front.proxy.turn_away(&request) {
+                return Ok(refusal);
+            }
+            let mut response = front.proxy.serve(request, gone, cutoff).await?;
+            if let ResponseBody::Tunnel(tunnel) = response.body_mut()
+                && let Some(tunnel) = tunnel.take()
+            {
+                progress.switch(tunnel);
+            }
+            Ok::<_, ClientLeft>(response)
+        }
     });
     let head = HeadLimits {
         bytes: front.limits.header_bytes.as_usize(),
@@ -290,20 +352,50 @@ where
     };
     let metrics = Arc::clone(&front.metrics);
     let guarded = Guarded::new(io, head, waits, progress.clone(), metrics);
-    let connection = http1::Builder::new()
+    let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         // Both waits are the guard's.
         .header_read_timeout(None)
         .max_buf_size(head.bytes)
         .max_headers(head.lines)
         .serve_connection(TokioIo::new(guarded), service);
-    let mut connection = pin!(connection);
+    let result = drive_http1(Pin::new(&mut connection), seat, front).await;
+    let Some(tunnel) = progress.take_tunnel() else {
+        return result;
+    };
+    result?;
+    let parts = connection.into_parts();
+    let client = parts.io.into_inner();
+    if client.has_waited() {
+        // On the heap: the task of a connection without a tunnel must not have its room.
+        Box::pin(tunnel.run(client, &parts.read_buf, &front.phase, &front.metrics)).await;
+    }
+    Ok(())
+}
+
+/// Serves HTTP/1 to the end of the connection, or of the replica, or until the protocol changes.
+async fn drive_http1<Driver, S>(
+    mut connection: Pin<&mut http1::Connection<TokioIo<Driver>, S>>,
+    seat: &Seat,
+    front: &Front,
+) -> Result<(), hyper::Error>
+where
+    Driver: AsyncRead + AsyncWrite + Unpin + 'static,
+    S: HttpService<Incoming, ResBody = ResponseBody>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     tokio::select! {
         // In this order: told to end, hyper closes a connection of which it has read nothing, or that is idle, although
         // a request may be waiting in its socket.
         biased;
         result = connection.as_mut() => return result,
         () = front.phase.draining() => connection.as_mut().graceful_shutdown(),
+        () = seat.progress().told_to_leave() => {
+            connection.as_mut().graceful_shutdown();
+            if let Some(ended) = Box::pin(seat.goodbye(connection.as_mut())).await {
+                return ended;
+            }
+        }
     }
     tokio::select! {
         result = connection.as_mut() => return result,
@@ -316,15 +408,27 @@ where
     }
 }
 
-async fn serve_http2<Io>(io: Io, peer: Peer, front: &Arc<Front>) -> Result<(), hyper::Error>
+async fn serve_http2<Io>(
+    io: Io,
+    peer: Peer,
+    seat: &Seat,
+    front: &Arc<Front>,
+) -> Result<(), hyper::Error>
 where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(|mut request: Request<Incoming>| {
         peer.rewrite(request.headers_mut());
+        let gone = Gone::of_stream(seat.progress().begin());
+        let has_place = !seat.must_turn_away();
         let front = Arc::clone(front);
         let cutoff = Cutoff::of_task(&front.phase);
-        async move { front.proxy.serve(request, Gone::never(), cutoff).await }
+        async move {
+            if !has_place && let Some(refusal) = front.proxy.turn_away(&request) {
+                return Ok(refusal);
+            }
+            front.proxy.serve(request, gone, cutoff).await
+        }
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -337,6 +441,12 @@ where
         result = connection.as_mut() => return result,
         // GOAWAY already while settling: a client that keeps one connection for hours would never leave.
         () = front.phase.leaving() => connection.as_mut().graceful_shutdown(),
+        () = seat.progress().told_to_leave() => {
+            connection.as_mut().graceful_shutdown();
+            if let Some(ended) = seat.goodbye(connection.as_mut()).await {
+                return ended;
+            }
+        }
     }
     tokio::select! {
         result = connection => result,

@@ -1,4 +1,4 @@
-//! HTTP/1.1, HTTP/2 with prior knowledge, or TLS? Decided by the first bytes, within a deadline.
+//! HTTP/1.1, HTTP/2 with prior knowledge, TLS, or a PROXY header that nobody asked for? Decided by the first bytes, within a deadline.
 //!
 //! hyper-util's own detection has none: "connect and say nothing" stays open for ever.
 
@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout_at};
+
+use super::proxied;
 
 /// RFC 9113, section 3.4.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -22,6 +24,8 @@ pub(super) enum Opening {
     Plain(Protocol),
     /// A TLS handshake.
     Tls,
+    /// A PROXY header.
+    Proxied,
 }
 
 /// What the client speaks, inside TLS or without.
@@ -49,6 +53,9 @@ pub(super) async fn opening(stream: &TcpStream, within: Duration) -> io::Result<
         }
         if seen[0] == TLS_HANDSHAKE {
             return Ok(Opening::Tls);
+        }
+        if proxied::is_header(&seen[..length]) {
+            return Ok(Opening::Proxied);
         }
         if seen[..length] != PREFACE[..length] {
             return Ok(Opening::Plain(Protocol::Http1));
@@ -97,6 +104,10 @@ mod tests {
         assert_eq!(propfind.expect("decided"), Opening::Plain(Protocol::Http1));
         let h2 = sniffed(&[&PREFACE[..5], &PREFACE[5..], b"more"], false).await;
         assert_eq!(h2.expect("decided"), Opening::Plain(Protocol::Http2));
+        let v1 = sniffed(&[b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"], false).await;
+        assert_eq!(v1.expect("decided"), Opening::Proxied);
+        let v2 = sniffed(&[b"\r\n\r\n\0\r\nQUIT\n\x21"], false).await;
+        assert_eq!(v2.expect("decided"), Opening::Proxied);
         let hello = sniffed(&[&[22], &[3, 1]], false).await;
         assert_eq!(hello.expect("decided"), Opening::Tls);
     }

@@ -3,10 +3,12 @@
 //! A 200 head from vLLM proves nothing: a stream's head leaves before admission, and an overloaded worker
 //! refuses a stream as 200 + an error event. So a stream is held until its first `data:` event and a short
 //! plain answer until its end; up to there everything can still be tried on another worker.
-//! Nothing here decides about retries: `retry` does. What can go wrong is in `failure`.
+//! Nothing here decides about retries: `retry` does. What can go wrong is in `failure`, how long is waited in
+//! `patience`.
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -18,15 +20,21 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, sleep_until};
 
 pub use super::failure::{Failure, is_retryable};
+use super::patience::{Known, Next, Patience};
+use super::rank::RANK;
+use super::realtime::handshake;
 use super::sse::{self, FirstEvent};
 use super::worker_body::WorkerBody;
 use crate::lag::{LISTEN_FIRST, overslept};
+use crate::upstream::connection::Switched;
 use crate::upstream::{Connection, SendError, Worker};
 
 /// Longest plain answer, in bytes, that is read to its end before the head goes out. Longer ones are relayed.
 const HELD_ANSWER_BYTES_MAX: u64 = 64 * 1024;
 /// Longest error body, in bytes, that is kept to be passed on when all attempts fail.
 const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
+/// A request that waits for longer than this listens for verdicts against its worker; most are over by then.
+const LISTENS_AFTER: Duration = Duration::from_millis(250);
 
 /// A request as every worker gets it.
 #[derive(Debug)]
@@ -41,6 +49,8 @@ pub struct Outgoing {
     pub body: WorkerBody,
     /// The client asked for a stream.
     pub stream: bool,
+    /// The request is a WebSocket handshake; what accepts it.
+    pub upgrade: Option<HeaderValue>,
     /// May a worker see it twice? A completion costs compute and no more; an unknown path may store something.
     pub repeatable: bool,
 }
@@ -50,12 +60,8 @@ pub struct Outgoing {
 pub struct AttemptLimits {
     /// Longest wait for the socket.
     pub connect: Duration,
-    /// When the first token (or the whole short answer) must be there.
-    pub first_token: Instant,
-    /// End of the whole request.
-    pub deadline: Option<Instant>,
-    /// Longest wait for a worker that refuses new connections.
-    pub worker_gone: Duration,
+    /// Longest wait for what may be shown.
+    pub patience: Patience,
     /// Most bytes of a stream that are held while its first event is incomplete.
     pub held_bytes: usize,
 }
@@ -67,13 +73,24 @@ pub enum Answer {
     Whole(Parts, Bytes),
     /// Its beginning; the rest is still to come.
     Begun(Box<Begun>),
+    /// The head of a 101; the connection is a tunnel from now on.
+    Switched(Parts, Box<Switched>),
 }
 
 impl Answer {
+    /// What has come of its body.
+    pub fn beginning(&self) -> &[u8] {
+        match self {
+            Self::Whole(_, bytes) => bytes,
+            Self::Begun(begun) => &begun.held,
+            Self::Switched(..) => &[],
+        }
+    }
+
     /// What the client will see.
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Whole(parts, _) => parts.status,
+            Self::Whole(parts, _) | Self::Switched(parts, _) => parts.status,
             Self::Begun(begun) => begun.parts.status,
         }
     }
@@ -101,7 +118,7 @@ impl Begun {
     }
 }
 
-/// Tries one worker.
+/// Tries one worker. `has_another`: whether somebody else would take the request, should this worker turn out bad.
 ///
 /// # Errors
 /// See [`Failure`]. Dropping the future drops the connection, which aborts the request at the worker.
@@ -109,46 +126,82 @@ pub async fn attempt(
     worker: &Arc<Worker>,
     outgoing: &Outgoing,
     limits: AttemptLimits,
+    has_another: impl Fn() -> bool,
 ) -> Result<Answer, Failure> {
-    let begun = Instant::now();
-    let mut answer = std::pin::pin!(attempt_untimed(worker, outgoing, limits));
-    let mut timer = std::pin::pin!(sleep_until(limits.next_look(worker, begun)?));
+    let (patience, heard) = (limits.patience, Heard::default());
+    let look = || {
+        patience.look(
+            Instant::now(),
+            known(worker, &patience, &heard, &has_another),
+        )
+    };
+    let mut answer = std::pin::pin!(attempt_untimed(worker, outgoing, limits, &heard));
+    let first = look()?.at.min(patience.begun + LISTENS_AFTER);
+    let mut timer = std::pin::pin!(sleep_until(first));
+    let mut verdict = std::pin::pin!(worker.health.gives_up());
+    let mut listens = false;
     poll_fn(|cx| {
         if let Poll::Ready(result) = answer.as_mut().poll(cx) {
             return Poll::Ready(result);
         }
-        while timer.as_mut().poll(cx).is_ready() {
-            if overslept(timer.deadline()) {
+        loop {
+            let told = listens && verdict.as_mut().poll(cx).is_ready();
+            if told {
+                verdict.set(worker.health.gives_up());
+            }
+            let fired = timer.as_mut().poll(cx).is_ready();
+            if !fired && !told {
+                return Poll::Pending;
+            }
+            listens = true;
+            if fired && overslept(timer.deadline()) {
                 timer.as_mut().reset(Instant::now() + LISTEN_FIRST);
                 continue;
             }
-            match limits.next_look(worker, begun) {
-                Ok(at) => timer.as_mut().reset(at),
+            match look() {
+                Ok(Next { at, wants_sign }) => {
+                    if wants_sign {
+                        worker.health.want_sign(patience.look_every());
+                    }
+                    timer.as_mut().reset(at);
+                }
                 Err(failure) => return Poll::Ready(Err(failure)),
             }
         }
-        Poll::Pending
     })
     .await
 }
 
-impl AttemptLimits {
-    /// When to look at these limits again, if none is reached.
-    fn next_look(&self, worker: &Worker, begun: Instant) -> Result<Instant, Failure> {
-        let now = Instant::now();
-        let given_up = worker.given_up_at(begun, self.worker_gone);
-        if self.deadline.is_some_and(|deadline| deadline <= now) {
-            return Err(Failure::OutOfTime);
-        }
-        if self.first_token <= now {
-            return Err(Failure::Late);
-        }
-        if given_up.is_some_and(|at| at <= now) {
-            return Err(Failure::Closed("it refuses connections".into()));
-        }
-        let limits = [Some(now + self.worker_gone), self.deadline, given_up];
-        let first = limits.into_iter().flatten().min();
-        Ok(first.map_or(self.first_token, |at| at.min(self.first_token)))
+/// When the latest byte of an answer's body came, in microseconds after the request was sent; 0: none yet.
+#[derive(Debug, Default)]
+struct Heard(AtomicU64);
+
+impl Heard {
+    fn now(&self, patience: &Patience) {
+        let us = u64::try_from(patience.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.0.store(us.max(1), Ordering::Relaxed);
+    }
+
+    fn at(&self, patience: &Patience) -> Option<Instant> {
+        let us = self.0.load(Ordering::Relaxed);
+        (us > 0).then(|| patience.begun + Duration::from_micros(us))
+    }
+}
+
+/// What the wait depends on, as it is now.
+fn known(
+    worker: &Worker,
+    patience: &Patience,
+    heard: &Heard,
+    has_another: impl Fn() -> bool,
+) -> Known {
+    let bad_since = worker.health.given_up_since();
+    Known {
+        heard: heard.at(patience),
+        sign: worker.health.last_sign(),
+        refuses_since: worker.refuses_since.get(),
+        // Asked for last: it looks at all workers.
+        bad_since: bad_since.filter(|at| *at > patience.begun && has_another()),
     }
 }
 
@@ -156,9 +209,10 @@ async fn attempt_untimed(
     worker: &Arc<Worker>,
     outgoing: &Outgoing,
     limits: AttemptLimits,
+    heard: &Heard,
 ) -> Result<Answer, Failure> {
     let (connection, response) = send(worker, outgoing, limits.connect).await?;
-    judge(worker, connection, response, outgoing, limits).await
+    judge(worker, connection, response, outgoing, limits, heard).await
 }
 
 /// Connects, sends the request, and waits for a response's head.
@@ -167,20 +221,43 @@ async fn send(
     outgoing: &Outgoing,
     connect: Duration,
 ) -> Result<(Connection, Response<Incoming>), Failure> {
+    let mut was_sent = false;
     if let Some(mut idle) = worker.idle.take(Instant::now()) {
         match idle.send(request_for(worker, outgoing)).await {
             Ok(response) => return Ok((idle, response)),
             // The worker closed it while the request was on its way: the one race that an idle limit leaves.
             Err(SendError::Unsent(_)) => {}
-            Err(SendError::Unanswered(_)) if outgoing.repeatable => {}
+            Err(SendError::Unanswered(_)) if outgoing.repeatable => was_sent = true,
             Err(error) => return Err(error.into()),
         }
     }
     let opened = Connection::open(worker, connect).await;
     worker.connected(&opened);
-    let mut fresh = opened.map_err(Failure::Connect)?;
+    let mut fresh = opened.map_err(|error| match was_sent {
+        // The process may have ended by what it got on the other connection.
+        true => Failure::Closed(error.into()),
+        false => Failure::Connect(error),
+    })?;
     let response = fresh.send(request_for(worker, outgoing)).await?;
     Ok((fresh, response))
+}
+
+/// What a worker says to a question of this replica's own: its status. The connection stays if its answer was short.
+///
+/// # Errors
+/// It did not say anything.
+pub(super) async fn status_of(
+    worker: &Worker,
+    question: &Outgoing,
+    connect: Duration,
+) -> Result<StatusCode, Failure> {
+    let (mut connection, response) = send(worker, question, connect).await?;
+    let (parts, mut body) = response.into_parts();
+    if !parts.status.is_success() {
+        read_error_body(&mut connection, &mut body).await;
+        rest(worker, connection, &body).await;
+    }
+    Ok(parts.status)
 }
 
 /// Holds a response back until it is known whether it may be shown.
@@ -190,12 +267,23 @@ async fn judge(
     response: Response<Incoming>,
     outgoing: &Outgoing,
     limits: AttemptLimits,
+    heard: &Heard,
 ) -> Result<Answer, Failure> {
     let (mut parts, mut body) = response.into_parts();
+    let accept = outgoing.upgrade.as_ref();
+    let is_accepted = accept.is_some_and(|accept| handshake::is_accepted(&parts, accept));
     super::headers::clean_response(&mut parts.headers);
 
+    if is_accepted {
+        let switched = connection.switch().await;
+        let ended = || Failure::Closed("it ended with its handshake".into());
+        return Ok(Answer::Switched(
+            parts,
+            Box::new(switched.ok_or_else(ended)?),
+        ));
+    }
     if parts.status.is_informational() {
-        // 101: hyper passes over all others. Nobody asked for another protocol, and nobody gets a tunnel.
+        // 101: hyper passes over all others. Nobody asked for this protocol, and nobody gets a tunnel.
         return Err(Failure::Malformed("it switched protocols unasked".into()));
     }
     if is_retryable(parts.status) {
@@ -208,7 +296,8 @@ async fn judge(
     }
     match body.size_hint().exact() {
         Some(length) if length <= HELD_ANSWER_BYTES_MAX => {
-            let bytes = read_whole(&mut connection, &mut body).await?;
+            let came = || heard.now(&limits.patience);
+            let bytes = read_whole(&mut connection, &mut body, came).await?;
             rest(worker, connection, &body).await;
             Ok(Answer::Whole(parts, bytes))
         }
@@ -232,13 +321,16 @@ fn request_for(worker: &Worker, outgoing: &Outgoing) -> Request<WorkerBody> {
         headers.insert(header::AUTHORIZATION, key);
     }
     if let Some(rank) = worker.address.rank() {
-        headers.insert("x-data-parallel-rank", HeaderValue::from(rank));
+        headers.insert(RANK, HeaderValue::from(rank));
     }
     if !outgoing.body.is_empty() {
         headers.insert(
             header::CONTENT_LENGTH,
             HeaderValue::from(outgoing.body.len()),
         );
+    }
+    if outgoing.upgrade.is_some() {
+        handshake::switch(&mut headers);
     }
     *request.headers_mut() = headers;
     request
@@ -310,13 +402,18 @@ fn error_status(json: &[u8]) -> StatusCode {
         .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-async fn read_whole(connection: &mut Connection, body: &mut Incoming) -> Result<Bytes, Failure> {
+async fn read_whole(
+    connection: &mut Connection,
+    body: &mut Incoming,
+    came: impl Fn(),
+) -> Result<Bytes, Failure> {
     let mut first = Bytes::new();
     let mut more = BytesMut::new();
     while let Some(frame) = poll_fn(|cx| connection.poll_frame(body, cx)).await {
         let Ok(data) = frame.map_err(Failure::of_broken)?.into_data() else {
             continue;
         };
+        came();
         if first.is_empty() {
             first = data;
         } else {

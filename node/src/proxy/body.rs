@@ -8,9 +8,13 @@ use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
+use super::inflate::{Fault, Inflater, SLICE_BYTES};
+use crate::api::endpoint::Form;
 use crate::api::error::{ApiError, ErrorKind};
+use crate::config::{Coding, LimitConfig, TimeoutConfig};
 
 /// Slowest body that is waited for, in bytes a second; below it for `progress` it ends in 408.
 const BODY_BYTES_PER_SECOND_MIN: u64 = 1024;
@@ -38,12 +42,18 @@ impl ByteBudget {
         }
     }
 
+    /// Bytes that may still be taken.
+    pub fn free(&self) -> u64 {
+        self.max.saturating_sub(self.used.load(Ordering::Relaxed))
+    }
+
     fn has_room(&self, bytes: u64) -> bool {
         let used = self.used.load(Ordering::Relaxed);
         used.checked_add(bytes).is_some_and(|sum| sum <= self.max)
     }
 
-    fn reserve(self: &Arc<Self>) -> Reserved {
+    /// A part of it that is empty yet.
+    pub(super) fn reserve(self: &Arc<Self>) -> Reserved {
         Reserved {
             budget: Arc::clone(self),
             bytes: 0,
@@ -53,7 +63,7 @@ impl ByteBudget {
 
 impl Reserved {
     /// Takes `more` bytes; false when the budget has no room.
-    fn grow(&mut self, more: u64) -> bool {
+    pub(super) fn grow(&mut self, more: u64) -> bool {
         let max = self.budget.max;
         let grown = self
             .budget
@@ -80,8 +90,28 @@ impl Drop for Reserved {
 pub struct BodyLimits {
     /// Most bytes.
     pub bytes: u64,
+    /// The name of that limit.
+    pub limit: &'static str,
     /// Longest time below the slowest pace.
     pub progress: Duration,
+    /// How it is compressed, where such bodies are taken; `bytes` then holds for both of its lengths.
+    pub coding: Option<Coding>,
+}
+
+impl BodyLimits {
+    /// Files may be longer than prompts; more than all bodies together nobody may send.
+    pub fn of(form: Form, limits: &LimitConfig, timeouts: &TimeoutConfig) -> Self {
+        let (bytes, limit) = match form {
+            Form::Multipart => (limits.upload_bytes, "upload_bytes"),
+            Form::Json | Form::Any | Form::Nothing => (limits.body_bytes, "body_bytes"),
+        };
+        Self {
+            bytes: bytes.min(limits.body_bytes_total).0,
+            limit,
+            progress: timeouts.body_progress,
+            coding: None,
+        }
+    }
 }
 
 /// Whether a body keeps up. Looks at one stretch after the other, each at most `progress` long: a body that came fast
@@ -134,6 +164,12 @@ pub struct BodyError {
     pub limit: Option<&'static str>,
 }
 
+impl From<ApiError> for BodyError {
+    fn from(error: ApiError) -> Self {
+        Self { error, limit: None }
+    }
+}
+
 fn refused(kind: ErrorKind, limit: &'static str, message: String) -> BodyError {
     BodyError {
         error: ApiError::new(kind, message),
@@ -141,19 +177,21 @@ fn refused(kind: ErrorKind, limit: &'static str, message: String) -> BodyError {
     }
 }
 
-/// Reads all of it.
+/// Reads all of it, and inflates it where it is compressed. `look` sees all bytes so far, each time that some have come
+/// (of a compressed body only the whole), and may end it.
 ///
 /// # Errors
-/// 413 above the limit and 503 when the budget is used up (both at once when `Content-Length` tells), 408 when the
-/// client stalls or drips, 400 when the body breaks off.
+/// What `look` says, 413 above the limit and 503 when the budget is used up (both at once when `Content-Length` tells),
+/// 408 when the client stalls or drips, 400 when the body breaks off or is not in its coding.
 pub async fn read(
     mut incoming: Incoming,
     limits: BodyLimits,
     budget: &Arc<ByteBudget>,
+    mut look: impl FnMut(&[u8]) -> Result<(), ApiError>,
 ) -> Result<HeldBody, BodyError> {
     let too_large = || {
         let message = format!("the body is larger than {} bytes", limits.bytes);
-        refused(ErrorKind::TooLarge, "body_bytes", message)
+        refused(ErrorKind::TooLarge, limits.limit, message)
     };
     let no_room = || {
         let message = "this replica holds too many request bodies; try again".to_owned();
@@ -168,6 +206,20 @@ pub async fn read(
     }
     // Taken as it arrives: announcing a body must not keep others out.
     let mut reserved = budget.reserve();
+    let fault = |fault| match fault {
+        Fault::TooLong => too_large(),
+        Fault::NoRoom => no_room(),
+        Fault::Malformed => BodyError {
+            error: ApiError::new(
+                ErrorKind::InvalidRequest,
+                "the body is not in the coding that its Content-Encoding names, or it breaks off",
+            ),
+            limit: None,
+        },
+    };
+    // On the heap: few bodies need its room.
+    let inflater = |coding| Inflater::new(coding, limits.bytes, budget.reserve()).map(Box::new);
+    let mut inflater = limits.coding.map(inflater).transpose().map_err(fault)?;
     let mut pace = Pace::new(limits.progress, Instant::now());
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
@@ -195,12 +247,20 @@ pub async fn read(
         if received > limits.bytes {
             return Err(too_large());
         }
+        if let Some(inflater) = &mut inflater {
+            for slice in data.chunks(SLICE_BYTES) {
+                inflater.feed(slice).map_err(fault)?;
+                yield_now().await;
+            }
+            continue;
+        }
         if !reserved.grow(data.len() as u64) {
             return Err(no_room());
         }
         // A body that came in one piece is not copied at all.
         if received == data.len() as u64 {
             first = data;
+            look(&first)?;
             continue;
         }
         if all.is_empty() {
@@ -209,9 +269,26 @@ pub async fn read(
             all.extend_from_slice(&first);
         }
         all.extend_from_slice(&data);
+        look(&all)?;
+    }
+    if let Some(inflater) = inflater {
+        let (plain, reserved) = inflater.finish().map_err(fault)?;
+        look(&plain)?;
+        return Ok(HeldBody {
+            bytes: plain.into(),
+            reserved,
+        });
     }
     let bytes = if all.is_empty() { first } else { all.freeze() };
     Ok(HeldBody { bytes, reserved })
+}
+
+#[cfg(test)]
+impl ByteBudget {
+    /// Nobody holds any of it.
+    pub(super) fn is_unused(&self) -> bool {
+        self.used.load(Ordering::Relaxed) == 0
+    }
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::{Pool, Taken};
 use crate::config::{FailoverConfig, ModelConfig};
-use crate::upstream::InFlight;
+use crate::upstream::{InFlight, Worker};
 
 /// Between two looks at a full budget.
 const BUDGET_LOOK: Duration = Duration::from_millis(20);
@@ -140,9 +140,14 @@ impl Failover {
     /// The worker broke off. Gives the bytes that were all that was missing, or begins to look for another
     /// worker.
     ///
+    /// `ended`: the worker, if its connection ended.
+    ///
     /// # Errors
     /// Why the stream cannot go on.
-    pub fn leave(&mut self) -> Result<Option<Bytes>, Reason> {
+    pub fn leave(&mut self, ended: Option<&Arc<Worker>>) -> Result<Option<Bytes>, Reason> {
+        if let Some(worker) = ended {
+            self.asked.broke_on(&self.proxy, worker);
+        }
         let body = match self.continuation.go_on()? {
             Next::End(bytes) => return Ok(Some(bytes)),
             Next::Ask(body) => body,
@@ -196,6 +201,9 @@ async fn search(
     number: u32,
     tried: &mut Vec<WorkerId>,
 ) -> Result<Moved, Reason> {
+    if asked.is_condemned(proxy).await {
+        return Err(Reason::QueryOfDeath);
+    }
     let loan = place_in_budget(proxy).await.ok_or(Reason::Budget)?;
     // The fleet may have changed since the stream began.
     let pool = proxy.parts.cluster.fleet().pool(asked.pool().model());
@@ -215,6 +223,10 @@ async fn search(
         Err(Lost::Failed(_)) => {
             loan.spend();
             return Err(Reason::Refused);
+        }
+        Err(Lost::Condemned) => {
+            loan.spend();
+            return Err(Reason::QueryOfDeath);
         }
     };
     match sent.into_stream() {
@@ -281,14 +293,26 @@ impl Course for ToNext<'_> {
         Ok(placed)
     }
 
+    fn is_last_resort(placed: &Placed) -> bool {
+        placed.is_last_resort()
+    }
+
     async fn send(&mut self, placed: Placed, attempt: u32) -> Result<Sent, Failure> {
         self.attempts = attempt;
         let deadline = self.asked.deadline();
-        let result = placed.send(self.proxy, &self.outgoing, deadline).await;
-        if result.is_err() {
+        let (worker, begun) = (Arc::clone(placed.worker()), Instant::now());
+        let result = placed
+            .send(self.proxy, &self.outgoing, deadline, attempt)
+            .await;
+        if let Err(failure) = &result {
             self.take_back();
+            self.asked.failed_on(self.proxy, &worker, begun, failure);
         }
         result
+    }
+
+    async fn is_condemned(&mut self) -> bool {
+        self.asked.is_condemned(self.proxy).await
     }
 }
 

@@ -6,9 +6,11 @@
 //! | [`Closed`](Failure::Closed) | as above | none | `closed` |
 //! | [`Malformed`](Failure::Malformed) | yes | a token | `malformed` |
 //! | [`Late`](Failure::Late) | yes | a token | `first_token_timeout` |
+//! | [`WorkerBad`](Failure::WorkerBad) | no, the verdict is there | none | `worker_bad` |
 //! | [`OutOfTime`](Failure::OutOfTime) | no | never retried | `out_of_time` |
 //! | [`Status`](Failure::Status), [`Refused`](Failure::Refused): 429, 503 | no | a token | `back_pressure` |
 //! | the same: the 500 of a vLLM that is told to stop | yes | none | `leaving` |
+//! | the same: that of a vLLM whose engine is dead | yes | none | `engine_dead` |
 //! | the same: any other | yes | a token | `status`, `error_event` |
 //!
 //! What the client gets is in `refusal`.
@@ -26,20 +28,25 @@ use crate::upstream::SendError;
 
 /// What vLLM answers, as a 500, between being told to stop and its end, while its `/health` is 200 (measured).
 const LEAVING: &[u8] = b"cannot schedule new futures after shutdown";
+/// What vLLM answers, as a 500 or an error event, from its engine's end to its own, which takes it half a minute
+/// (measured).
+const ENGINE_DEAD: &[u8] = b"EngineCore encountered an issue";
 /// How long such a worker is left alone; it is asked again then, so that a mistake heals.
 const LEAVING_PAUSE: Duration = Duration::from_secs(5);
 
 /// All results of attempts, as metric labels.
-pub const ATTEMPT_RESULTS: [&str; 11] = [
+pub const ATTEMPT_RESULTS: [&str; 13] = [
     "answered",
     "connect",
     "connect_timeout",
     "closed",
     "malformed",
     "first_token_timeout",
+    "worker_bad",
     "out_of_time",
     "back_pressure",
     "leaving",
+    "engine_dead",
     "status",
     "error_event",
 ];
@@ -55,8 +62,10 @@ pub enum Failure {
     Closed(Cause),
     /// What came is not an HTTP response, or one that nobody may be shown.
     Malformed(Cause),
-    /// No first token in time.
+    /// No first token, or no sign of life, in time.
     Late,
+    /// Its worker was found to be bad while it had shown nothing of the answer.
+    WorkerBad,
     /// The whole request's time is over.
     OutOfTime,
     /// A status that calls for another worker, with its whole answer.
@@ -71,7 +80,9 @@ impl From<SendError> for Failure {
             SendError::Unsent(error) => Self::Connect(io::Error::other(error)),
             SendError::Unanswered(error) => Self::Closed(error.into()),
             SendError::Malformed(error) => Self::of_broken(error),
-            error @ SendError::HeadTooLong => Self::Malformed(error.into()),
+            error @ (SendError::HeadTooLong | SendError::LengthInDoubt) => {
+                Self::Malformed(error.into())
+            }
         }
     }
 }
@@ -114,6 +125,17 @@ impl Failure {
         }
     }
 
+    /// The worker's engine is dead: it computes nothing of anybody's request any more.
+    pub fn is_engine_dead(&self) -> bool {
+        let (status, body) = match self {
+            Self::Status(parts, body) => (parts.status, body),
+            Self::Refused(status, body) => (*status, body),
+            _ => return false,
+        };
+        status == StatusCode::INTERNAL_SERVER_ERROR
+            && memchr::memmem::find(body, ENGINE_DEAD).is_some()
+    }
+
     /// The worker answered with this.
     pub fn status(&self) -> Option<StatusCode> {
         match self {
@@ -133,9 +155,17 @@ impl Failure {
         matches!(self, Self::Connect(_))
     }
 
+    /// Nobody took the connection, and the answer to that came at once.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Connect(error) if error.kind() != io::ErrorKind::TimedOut)
+    }
+
     /// The worker computes nothing of the request: to ask another one makes no more work than there was.
     pub fn is_free(&self) -> bool {
-        self.is_broken_connection() || self.is_leaving()
+        self.is_broken_connection()
+            || self.is_leaving()
+            || self.is_engine_dead()
+            || matches!(self, Self::WorkerBad)
     }
 
     /// How long the worker asks to be left alone.
@@ -144,13 +174,13 @@ impl Failure {
             Self::Status(parts, _) if self.is_back_pressure() => {
                 retry_after(&parts.headers, SystemTime::now())
             }
-            _ => self.is_leaving().then_some(LEAVING_PAUSE),
+            _ => (self.is_leaving() || self.is_engine_dead()).then_some(LEAVING_PAUSE),
         }
     }
 
     /// What the failure says about the worker.
     pub fn verdict(&self) -> Outcome {
-        if self.is_back_pressure() || matches!(self, Self::OutOfTime) {
+        if self.is_back_pressure() || matches!(self, Self::OutOfTime | Self::WorkerBad) {
             Outcome::Neutral
         } else {
             Outcome::Failure
@@ -165,9 +195,11 @@ impl Failure {
             Self::Closed(_) => "closed",
             Self::Malformed(_) => "malformed",
             Self::Late => "first_token_timeout",
+            Self::WorkerBad => "worker_bad",
             Self::OutOfTime => "out_of_time",
             Self::Status(..) | Self::Refused(..) if self.is_back_pressure() => "back_pressure",
             Self::Status(..) if self.is_leaving() => "leaving",
+            Self::Status(..) | Self::Refused(..) if self.is_engine_dead() => "engine_dead",
             Self::Status(..) => "status",
             Self::Refused(..) => "error_event",
         }
@@ -216,12 +248,17 @@ pub(super) mod tests {
             Failure::Closed("reset".into()),
             Failure::Malformed("garbage".into()),
             Failure::Late,
+            Failure::WorkerBad,
             Failure::OutOfTime,
             status(429, ""),
             status(500, "sick"),
             status(
                 500,
                 r#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#,
+            ),
+            status(
+                500,
+                r#"{"error":{"message":"EngineCore encountered an issue."}}"#,
             ),
             status(503, ""),
             Failure::Refused(code(503), Bytes::new()),
@@ -249,9 +286,11 @@ pub(super) mod tests {
             ("closed", (true, true)),
             ("malformed", (true, false)),
             ("first_token_timeout", (true, false)),
+            ("worker_bad", (false, true)),
             ("out_of_time", (false, false)),
             ("back_pressure", (false, false)),
             ("leaving", (true, true)),
+            ("engine_dead", (true, true)),
             ("status", (true, false)),
             ("error_event", (true, false)),
         ];

@@ -6,9 +6,12 @@
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::api::error::{ApiError, ErrorKind};
+use crate::config::Coding;
 
 /// Prefix of the router's own headers.
 pub const INTERNAL_PREFIX: &str = "x-grapevine-";
+/// Of the headers of answers that say which web pages may read them.
+const CORS_PREFIX: &str = "access-control-";
 /// Asks for the headers that explain a placement.
 pub const EXPLAIN: HeaderName = HeaderName::from_static("x-grapevine-explain");
 /// The worker that answered.
@@ -27,6 +30,8 @@ pub const DIGEST: HeaderName = HeaderName::from_static("x-grapevine-digest");
 pub const FAILOVER: HeaderName = HeaderName::from_static("x-grapevine-failover");
 /// To a worker: this request continues an answer that another worker began; how many broke off before.
 pub const CONTINUATION: HeaderName = HeaderName::from_static("x-grapevine-continuation");
+/// SMG's clients name a worker by it.
+pub const TARGET_WORKER: HeaderName = HeaderName::from_static("x-smg-target-worker");
 /// The request's id, in and out.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -42,17 +47,30 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     HeaderName::from_static("http2-settings"),
 ];
 
+/// Would have a server take another path or method than those that were judged here.
+const OTHER_TARGET: [HeaderName; 13] = [
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-original-uri"),
+    HeaderName::from_static("x-original-path"),
+    HeaderName::from_static("x-original-method"),
+    HeaderName::from_static("x-rewrite-url"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-method-override"),
+    HeaderName::from_static("x-forwarded-method"),
+    HeaderName::from_static("x-forwarded-path"),
+    HeaderName::from_static("x-forwarded-prefix"),
+    HeaderName::from_static("x-forwarded-uri"),
+    HeaderName::from_static("x-envoy-original-path"),
+];
+
 /// Drops from a client's head what a worker must not see. `Host` and framing are set by the caller.
 pub fn clean_request(headers: &mut HeaderMap) {
     remove_named_by_connection(headers);
-    let internal: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| name.as_str().starts_with(INTERNAL_PREFIX))
-        .cloned()
-        .collect();
-    for name in internal {
-        headers.remove(name);
-    }
+    remove_all(headers, |name| {
+        let text = name.as_str();
+        text.starts_with("x-") && (text.starts_with(INTERNAL_PREFIX) || OTHER_TARGET.contains(name))
+    });
     for name in HOP_BY_HOP {
         headers.remove(name);
     }
@@ -68,14 +86,26 @@ pub fn clean_request(headers: &mut HeaderMap) {
     }
 }
 
-/// Drops from a worker's head what must not reach the client.
+/// Drops from a worker's head what must not reach the client. Which pages may read an answer is said by `cors` alone.
 pub fn clean_response(headers: &mut HeaderMap) {
+    let is_cors = |name: &HeaderName| name.as_str().starts_with(CORS_PREFIX);
     // Most answers hold none of them, and a look at a few names is cheaper than eight look-ups.
-    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+    if !headers
+        .keys()
+        .any(|name| HOP_BY_HOP.contains(name) || is_cors(name))
+    {
         return;
     }
     remove_named_by_connection(headers);
+    remove_all(headers, is_cors);
     for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+fn remove_all(headers: &mut HeaderMap, which: impl Fn(&HeaderName) -> bool) {
+    let names: Vec<HeaderName> = headers.keys().filter(|n| which(n)).cloned().collect();
+    for name in names {
         headers.remove(name);
     }
 }
@@ -97,27 +127,58 @@ fn remove_named_by_connection(headers: &mut HeaderMap) {
 /// Refuses a head that this hop or the next could understand wrongly, whatever the HTTP version.
 ///
 /// # Errors
-/// 400 for two credentials, of which a worker would believe either; 415 for a compressed body, which would have to be
-/// inflated to be placed, and whose size inflated nobody knows.
-pub fn check_head(headers: &HeaderMap) -> Result<(), ApiError> {
+/// 400 for two credentials, of which a worker would believe either, and for a worker's number in a list that only one
+/// replica of another router has; 415 for a body in a coding that is not `taken`, or in several: it would have to be
+/// inflated to be placed.
+pub fn check_head(headers: &HeaderMap, taken: &[Coding]) -> Result<(), ApiError> {
     if headers.get_all(header::AUTHORIZATION).iter().count() > 1 {
         let message = "a request has one Authorization header at most";
         return Err(ApiError::new(ErrorKind::InvalidRequest, message));
     }
-    let is_plain = |coding: &HeaderValue| {
-        let coding = coding.as_bytes();
-        coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
+    if headers.contains_key(TARGET_WORKER) {
+        let message = "x-smg-target-worker is a place in the list of one replica, which means nothing here; name a \
+             session by x-session-id, and its requests stay on one worker";
+        return Err(ApiError::new(ErrorKind::InvalidRequest, message));
+    }
+    let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
+    let mut coded = codings.by_ref().filter(|coding| !is_plain(coding));
+    let is_taken = match (coded.next(), coded.next()) {
+        (None, _) => true,
+        (Some(coding), None) => Coding::of(coding.as_bytes()).is_some_and(|c| taken.contains(&c)),
+        (Some(_), Some(_)) => false,
     };
-    if !headers
-        .get_all(header::CONTENT_ENCODING)
-        .iter()
-        .all(is_plain)
-    {
-        let message =
-            "compressed request bodies are not taken; send the body without Content-Encoding";
+    if !is_taken {
+        let message = match taken {
+            [] => "compressed request bodies are not taken; send the body without Content-Encoding",
+            _ => {
+                "this Content-Encoding is not taken; Accept-Encoding of this answer says which are"
+            }
+        };
         return Err(ApiError::new(ErrorKind::UnsupportedEncoding, message));
     }
     Ok(())
+}
+
+fn is_plain(coding: &HeaderValue) -> bool {
+    let coding = coding.as_bytes();
+    coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
+}
+
+/// How the body of a request is compressed that [`check_head`] has let pass. Its worker gets the plain body, so nothing
+/// of it is left in the head.
+pub fn take_coding(headers: &mut HeaderMap) -> Option<Coding> {
+    let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
+    let coding = codings.find_map(|coding| Coding::of(coding.as_bytes()))?;
+    headers.remove(header::CONTENT_ENCODING);
+    Some(coding)
+}
+
+/// Says with a refusal for a coding which ones are taken (RFC 9110, section 12.5.3).
+pub fn say_codings(headers: &mut HeaderMap, taken: &[Coding]) {
+    if let Some(accepted) = headers.get_mut(header::ACCEPT_ENCODING) {
+        let names = taken.iter().map(|coding| coding.as_str());
+        *accepted = value_of(&names.chain(["identity"]).collect::<Vec<_>>().join(", "));
+    }
 }
 
 /// A header value from text that is known to be plain ASCII; anything else becomes `-`.
@@ -141,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn hop_by_hop_and_internal_headers_stay_here() {
+    fn hop_by_hop_internal_and_overriding_headers_stay_here() {
         let mut headers = map(&[
             ("host", "router"),
             ("connection", "close, X-Secret-Hop"),
@@ -151,6 +212,9 @@ mod tests {
             ("transfer-encoding", "chunked"),
             ("content-length", "5"),
             ("x-grapevine-worker", "w1"),
+            ("x-original-url", "/sleep"),
+            ("x-rewrite-url", "/sleep"),
+            ("x-http-method-override", "DELETE"),
             ("authorization", "Bearer k"),
             ("x-session-id", "s"),
         ]);
@@ -163,12 +227,14 @@ mod tests {
     #[test]
     fn two_credentials_and_compressed_bodies_are_refused() {
         let status = |pairs: &[(&str, &str)]| {
-            let refused = check_head(&map(pairs)).err();
+            let refused = check_head(&map(pairs), &[]).err();
             refused.map(|error| error.kind.status().as_u16())
         };
         let credential = ("authorization", "Bearer a");
         assert_eq!(status(&[credential]), None);
         assert_eq!(status(&[credential, credential]), Some(400));
+        assert_eq!(status(&[("x-smg-target-worker", "0")]), Some(400));
+        assert_eq!(status(&[("x-smg-routing-key", "k")]), None);
         for (coding, expected) in [
             ("", None),
             ("Identity", None),
@@ -188,6 +254,40 @@ mod tests {
             ("content-encoding", "gzip"),
         ];
         assert_eq!(status(&twice), Some(415));
+    }
+
+    #[test]
+    fn one_coding_that_is_taken_passes() {
+        let taken = [Coding::Gzip, Coding::Zstd];
+        for (codings, expected) in [
+            (&["gzip"][..], Some(Coding::Gzip)),
+            (&["x-gzip"], Some(Coding::Gzip)),
+            (&["identity", "ZSTD"], Some(Coding::Zstd)),
+            (&["identity"], None),
+        ] {
+            let mut headers = HeaderMap::new();
+            for coding in codings {
+                headers.append(header::CONTENT_ENCODING, HeaderValue::from_static(coding));
+            }
+            assert!(check_head(&headers, &taken).is_ok(), "{codings:?}");
+            assert_eq!(take_coding(&mut headers), expected, "{codings:?}");
+        }
+        for codings in [
+            &["deflate"][..],
+            &["gzip", "gzip"],
+            &["gzip, zstd"],
+            &["br"],
+        ] {
+            let pairs: Vec<_> = codings
+                .iter()
+                .map(|coding| ("content-encoding", *coding))
+                .collect();
+            let error = check_head(&map(&pairs), &taken).expect_err("refused");
+            assert_eq!(error.kind, ErrorKind::UnsupportedEncoding, "{codings:?}");
+        }
+        let mut refusal = ApiError::new(ErrorKind::UnsupportedEncoding, "no").response();
+        say_codings(refusal.headers_mut(), &taken);
+        assert_eq!(refusal.headers()["accept-encoding"], "gzip, zstd, identity");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 
-use super::Proxy;
 use super::relay::ResponseBody;
+use super::{Proxy, headers, request_id};
 use crate::api::error::ErrorKind;
 use crate::api::models::Catalog;
 use crate::api::{ApiError, Endpoint};
@@ -24,17 +24,40 @@ impl Proxy {
     ) -> Option<Response<ResponseBody>> {
         Some(match endpoint {
             Endpoint::Live => plain(StatusCode::OK, "ok\n"),
-            Endpoint::Ready if self.parts.phase.is_ready() => plain(StatusCode::OK, "ready\n"),
-            Endpoint::Ready => plain(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+            Endpoint::Ready => {
+                let (is_ready, body) = self.parts.readiness.body();
+                let mut response = json(body.into());
+                if !is_ready {
+                    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                }
+                response
+            }
             Endpoint::Models | Endpoint::Model => match key {
                 Ok(key) => self.models(endpoint, path, key.as_deref()),
                 Err(error) => refused(error),
             },
-            Endpoint::Chat
-            | Endpoint::Completions
-            | Endpoint::Embeddings
-            | Endpoint::Passthrough => return None,
+            _ => return None,
         })
+    }
+
+    /// The answer on a connection for which there is no place; none for probes of this replica.
+    pub fn turn_away<B>(&self, request: &Request<B>) -> Option<Response<ResponseBody>> {
+        let endpoint = Endpoint::of(request.method(), request.uri().path(), &[]);
+        if matches!(endpoint, Ok(Endpoint::Live | Endpoint::Ready)) {
+            return None;
+        }
+        let message = "all connections of this replica are busy; try again";
+        let error = ApiError::new(ErrorKind::Overloaded, message);
+        self.parts.metrics.own_error(error.kind);
+        let mut response = refused(&error);
+        *response.status_mut() = self.parts.admission.no_room_status().status();
+        let id = request_id::of(request.headers(), &self.parts.request_id_headers);
+        response.headers_mut().insert(headers::REQUEST_ID, id);
+        if let Some(cors) = &self.parts.cors {
+            let origin = request.headers().get(header::ORIGIN);
+            cors.tell(origin, response.headers_mut());
+        }
+        Some(response)
     }
 
     fn models(&self, endpoint: Endpoint, path: &str, key: Option<&Key>) -> Response<ResponseBody> {
@@ -43,13 +66,14 @@ impl Proxy {
         if let Some(key) = key {
             catalog.retain(|name| key.may_ask_for(Some(name)));
         }
+        let said = |model: &str| fleet.said_of(model);
         if endpoint == Endpoint::Models {
-            return json(catalog.list());
+            return json(catalog.list(&said));
         }
         let id = path.strip_prefix("/v1/models/").unwrap_or_default();
         // The official client writes the slash of `org/model` as `%2F`.
         let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
-        match catalog.one(&id) {
+        match catalog.one(&id, &said) {
             Some(body) => json(body),
             None => ApiError::new(ErrorKind::ModelNotFound, "this model is not served")
                 .response()

@@ -11,12 +11,20 @@ pub mod body;
 mod budget;
 pub mod caller;
 pub mod continuation;
+pub mod cors;
+mod deaths;
 pub mod failover;
 mod failure;
 pub mod forwarded;
 pub mod headers;
+mod holders;
+mod inflate;
 mod local;
+pub mod patience;
+pub mod quarantine;
 pub mod question;
+mod rank;
+pub mod realtime;
 pub mod record;
 mod refusal;
 pub mod relay;
@@ -25,6 +33,7 @@ pub mod request_id;
 mod retry;
 pub mod sse;
 mod stages;
+pub(crate) mod text;
 pub mod worker_body;
 
 use std::future::{Future, poll_fn};
@@ -33,28 +42,34 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{HeaderName, HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
 use tokio::time::timeout_at;
 
 use self::attempt::{Answer, Failure};
 use self::body::ByteBudget;
 use self::budget::Budget;
+use self::cors::Cors;
+use self::deaths::Deaths;
 use self::failover::Failovers;
 pub use self::failure::ATTEMPT_RESULTS;
+use self::holders::Holders;
+use self::quarantine::Quarantine;
+use self::realtime::Sessions;
 use self::record::Record;
 use self::refusal::Refusal;
 use self::relay::ResponseBody;
 use self::stages::{Accepted, Shown, Source};
 use crate::admission::{self, Admission};
 use crate::api::error::ErrorKind;
-use crate::api::{ApiError, Endpoint};
+use crate::api::{ApiError, Endpoint, OpenPath};
 use crate::cache::ResponseCache;
 use crate::cluster::Cluster;
-use crate::config::{LimitConfig, RetryConfig, TimeoutConfig};
+use crate::config::{Coding, LimitConfig, RetryConfig, TimeoutConfig};
 use crate::listener::client_io::Gone;
 use crate::memory::Memory;
 use crate::metrics::{AttemptLabels, Metrics};
+use crate::readiness::Readiness;
 use crate::shutdown::{Cutoff, Phase};
 use crate::tenants::{Key, Keys};
 use crate::trace::Tracing;
@@ -72,8 +87,16 @@ pub struct ProxyParts {
     pub metrics: Arc<Metrics>,
     /// Where this replica is between start and end.
     pub phase: Phase,
+    /// WebSocket sessions.
+    pub sessions: Sessions,
+    /// Which web pages may read answers; none when none may.
+    pub cors: Option<Cors>,
+    /// Codings of request bodies that are inflated.
+    pub request_codings: Vec<Coding>,
     /// Headers that may carry a request id.
     pub request_id_headers: Vec<HeaderName>,
+    /// Paths that workers may be asked for beyond the known ones.
+    pub open_paths: Vec<OpenPath>,
     /// Time limits.
     pub timeouts: TimeoutConfig,
     /// Retries.
@@ -89,11 +112,15 @@ pub struct ProxyParts {
     /// Who may ask.
     pub keys: Arc<Keys>,
     /// Who is let in, and who waits.
-    pub admission: Admission,
+    pub admission: Arc<Admission>,
     /// Which streams go on elsewhere when their worker fails.
     pub failovers: Failovers,
     /// Whether there is memory for more requests.
     pub memory: Arc<Memory>,
+    /// Whether this replica takes traffic.
+    pub readiness: Arc<Readiness>,
+    /// Requests that no worker gets.
+    pub quarantine: Arc<Quarantine>,
 }
 
 /// The data port's request handler.
@@ -102,6 +129,8 @@ pub struct Proxy {
     parts: ProxyParts,
     byte_budget: Arc<ByteBudget>,
     retries: Arc<Budget>,
+    deaths: Deaths,
+    holders: Holders,
 }
 
 /// Runs a step of a request. A panic in it is a defect of ours that must cost no other request: it becomes an error,
@@ -124,8 +153,10 @@ impl Proxy {
     /// Puts the parts together.
     pub fn new(parts: ProxyParts) -> Self {
         Self {
-            byte_budget: Arc::new(ByteBudget::new(parts.limits.body_bytes_total.0)),
+            byte_budget: Arc::clone(parts.admission.bodies()),
             retries: Arc::new(Budget::new(&parts.retry)),
+            deaths: Deaths::default(),
+            holders: Holders::new(parts.limits.response_ids),
             parts,
         }
     }
@@ -142,6 +173,8 @@ impl Proxy {
     ) -> Result<Response<ResponseBody>, ClientLeft> {
         let (head, body) = request.into_parts();
         let version = head.version;
+        let cors = self.parts.cors.as_ref();
+        let origin = cors.and_then(|_| head.headers.get(header::ORIGIN).cloned());
         let id = request_id::of(&head.headers, &self.parts.request_id_headers);
         let mut response = {
             let mut answer = std::pin::pin!(self.answer(head, body, &id));
@@ -160,11 +193,20 @@ impl Proxy {
             })
             .await?
         };
-        if let ResponseBody::Relay(relay) = response.body_mut() {
-            relay.watch(gone, cutoff);
+        let mut is_tunnel = false;
+        match response.body_mut() {
+            ResponseBody::Relay(relay) => relay.watch(gone, cutoff),
+            ResponseBody::Tunnel(Some(tunnel)) => {
+                tunnel.watch(gone);
+                is_tunnel = true;
+            }
+            _ => {}
         }
         response.headers_mut().insert(headers::REQUEST_ID, id);
-        if version < http::Version::HTTP_2 && self.parts.phase.is_leaving() {
+        if let Some(cors) = cors {
+            cors.tell(origin.as_ref(), response.headers_mut());
+        }
+        if version < http::Version::HTTP_2 && self.parts.phase.is_leaving() && !is_tunnel {
             local::close_after(&mut response);
         }
         Ok(response)
@@ -177,13 +219,25 @@ impl Proxy {
         body: Incoming,
         id: &HeaderValue,
     ) -> Response<ResponseBody> {
-        let endpoint = headers::check_head(&head.headers)
-            .and_then(|()| Endpoint::of(&head.method, head.uri.path()));
+        let cors = self.parts.cors.as_ref();
+        match cors.and_then(|cors| cors.preflight(&head.method, &head.headers)) {
+            None => {}
+            Some(Ok(response)) => return response,
+            Some(Err(error)) => {
+                self.parts.metrics.own_error(error.kind);
+                return local::refused(&error);
+            }
+        }
+        let codings = &self.parts.request_codings;
+        let endpoint = headers::check_head(&head.headers, codings)
+            .and_then(|()| Endpoint::of(&head.method, head.uri.path(), &self.parts.open_paths));
         let endpoint = match endpoint {
             Ok(endpoint) => endpoint,
             Err(error) => {
                 self.parts.metrics.own_error(error.kind);
-                return local::refused(&error);
+                let mut response = local::refused(&error);
+                headers::say_codings(response.headers_mut(), codings);
+                return response;
             }
         };
         let key = match endpoint {
@@ -247,7 +301,7 @@ impl Proxy {
                 }
                 response
             }
-            Err(refusal) => refusal.response(record),
+            Err(refusal) => refusal.response(record, self.parts.admission.no_room_status()),
         };
         if let Some(quota) = &quota {
             admission::tell(quota, response.headers_mut());
@@ -273,10 +327,14 @@ impl Proxy {
     /// Admits, asks, looks for a kept answer, places and tries until a worker gives an answer that may be shown.
     async fn win(&self, accepted: Accepted, record: &mut Record) -> Result<Shown, Refusal> {
         self.check_memory()?;
+        let opening = accepted.opening(self)?;
         let admitted = accepted.admit(self, record).await?;
-        let mut asked = match admitted.ask(self, record).await? {
-            Source::Kept(answer) => return Ok(Shown::Kept(answer)),
-            Source::Worker(asked) => asked,
+        let mut asked = match opening {
+            Some(opening) => admitted.session(opening, self, record).await?,
+            None => match admitted.ask(self, record).await? {
+                Source::Kept(answer) => return Ok(Shown::Kept(answer)),
+                Source::Worker(asked) => asked,
+            },
         };
         let terms = asked.terms(self);
         match retry::run(&mut asked.course(self, record), &terms).await {
@@ -290,7 +348,7 @@ impl Proxy {
         let index = ATTEMPT_RESULTS.iter().position(|label| *label == result);
         let find = || {
             let labels = AttemptLabels {
-                worker: Arc::clone(&worker.label),
+                worker: Arc::clone(&worker.series_label),
                 result,
             };
             self.parts.metrics.attempts.get_or_create(&labels).clone()

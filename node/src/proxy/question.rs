@@ -7,23 +7,36 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use grapevine_placement::{ClusterSettings, Key, KeyBuilder, KeySettings};
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue, header};
 
 use super::caller::{Caller, NamedTenant};
+use super::rank;
+use super::text::{add_message, add_text, name_sessions};
 use super::worker_body::WorkerBody;
 use crate::api::Endpoint;
+use crate::api::endpoint::{Form, is_id};
 use crate::api::error::{ApiError, ErrorKind};
-use crate::api::request::{BodyView, Content, Message, Prompt, Text};
+use crate::api::multipart::{self, Scanner};
+use crate::api::request::{BodyView, Text};
 use crate::cluster::{Cluster, Fleet, Pool};
-
-/// Names the session whose turns belong together; replaces the anchor that the text gives.
-const SESSION_HEADERS: [&str; 1] = ["x-session-id"];
-/// Name a user, a tenant or a flow: wider than a session, so only `consistent_hash` looks at them.
-/// Not `x-request-id` or `x-trace-id`, which differ per request.
-const USER_HEADERS: [&str; 3] = ["x-user-id", "x-tenant-id", "x-correlation-id"];
 
 /// Most bytes of `cache_salt`, and of the tenant header's value.
 pub const SALT_BYTES_MAX: usize = 1_024;
+
+/// A request as far as placement looks at it.
+#[derive(Debug, Clone, Copy)]
+pub struct Asking<'a> {
+    /// Its endpoint.
+    pub endpoint: Endpoint,
+    /// Its path.
+    pub path: &'a str,
+    /// Its head.
+    pub headers: &'a HeaderMap,
+    /// All of its body.
+    pub body: &'a [u8],
+    /// Whose request it is.
+    pub caller: Caller<'a>,
+}
 
 /// What placement has to answer.
 #[derive(Debug)]
@@ -34,103 +47,304 @@ pub struct Question {
     pub key: Key,
     /// The client asked for a stream.
     pub stream: bool,
+    /// The response that it is about, which one worker holds.
+    pub response: Option<String>,
     /// Where the body names an alias in place of the pool's model.
-    alias_at: Option<Range<usize>>,
+    alias: Option<Alias>,
+    /// The data-parallel rank that the client asks for, where that decides.
+    rank: Option<u32>,
+}
+
+/// Where an alias stands in a body.
+#[derive(Debug)]
+enum Alias {
+    /// As a JSON string, quotes included.
+    Json(Range<usize>),
+    /// As it is.
+    Plain(Range<usize>),
 }
 
 impl Question {
-    /// Reads the request of `caller`.
+    /// Reads a request.
     ///
     /// # Errors
-    /// 400 for a body that cannot be read or a salt that is too long, 404 for a model that nobody serves or that the
-    /// caller may not ask for, 403 for a request that names none from a caller who may ask for some only, 503 for a
-    /// cluster without workers.
-    pub fn of(
-        cluster: &Cluster,
-        endpoint: Endpoint,
-        headers: &HeaderMap,
-        body: &[u8],
-        caller: Caller<'_>,
-    ) -> Result<Self, ApiError> {
-        let view = BodyView::parse(endpoint, body)?;
-        caller.may_ask_for(view.model.as_ref().map(|model| &*model.0))?;
+    /// 400 for a body that cannot be read, a salt that is too long, a data-parallel rank that nobody has, or no model
+    /// where there are several; 404 for a model that nobody serves or that the caller may not ask for; 403 for a
+    /// request that names none from a caller who may ask for some only; 503 for a cluster without workers.
+    pub fn of(cluster: &Cluster, asking: &Asking<'_>) -> Result<Self, ApiError> {
+        let Asking {
+            endpoint,
+            headers,
+            body,
+            caller,
+            ..
+        } = *asking;
+        let read = Read::of(asking)?;
+        let view = &read.view;
         let settings = cluster.settings();
         let salt = salt_of(
             caller.tenant(settings.tenant_header.as_deref(), headers),
-            &view,
+            view,
         )?;
         let key_of = |model: &str| {
             let mut builder = KeyBuilder::new(&settings.key, model, &salt);
-            name_sessions(&mut builder, headers, &view);
-            add_text(&mut builder, &view, body);
+            name_sessions(&mut builder, headers, view);
+            match endpoint.traits().form {
+                Form::Nothing => builder.text(asking.path),
+                _ => add_text(&mut builder, endpoint.traits().text, view, body),
+            }
             builder.finish()
         };
         let fleet = cluster.fleet();
-        let pool = pool_of(&fleet, settings, &view, endpoint, |name| {
-            key_of(name).home()
-        })?;
+        let model = view.model.as_ref().map(|model| &*model.0);
+        let choice = Choice {
+            fleet: &fleet,
+            settings,
+            form: endpoint.traits().form,
+            caller,
+        };
+        let pool = choice.pool(model, |name| key_of(name).home())?;
         // The pool of all workers has no model: its requests keep the name that they came with.
-        let is_alias = |asked: &Text<'_>| {
-            asked.0 != pool.model() && settings.models.targets_of(&asked.0).is_some()
-        };
-        let alias_at = match &view.model {
-            Some(asked) if is_alias(asked) => view.model_at(body),
-            _ => None,
-        };
+        let is_alias =
+            |asked: &str| asked != pool.model() && settings.models.targets_of(asked).is_some();
         Ok(Self {
+            rank: rank::asked_for(headers, &pool)?,
             key: key_of(pool.model()),
-            pool,
+            response: response_of(asking, view),
+            alias: model.filter(|asked| is_alias(asked)).and(read.model_at),
             stream: view.stream,
-            alias_at,
+            pool,
         })
+    }
+
+    /// The same for the workers of now; the fleet may have changed while the request waited.
+    pub fn renew(&mut self, cluster: &Cluster) {
+        let fleet = cluster.fleet();
+        let now = match self.pool.model() {
+            "" => Some(fleet.whole()),
+            model => fleet.pool(model),
+        };
+        if let Some(now) = now {
+            self.pool = now;
+        }
+    }
+
+    /// Workers of this pool, by index, that the client does not want.
+    pub fn other_ranks(&self, pool: &Pool) -> Vec<usize> {
+        self.rank
+            .map_or_else(Vec::new, |rank| rank::others(pool, rank))
     }
 
     /// The body as workers get it: an alias gives way to the pool's model, all other bytes stay as they came.
     pub fn body_of(&self, bytes: Bytes) -> WorkerBody {
-        match &self.alias_at {
-            Some(at) => WorkerBody::with_text(&bytes, at.clone(), self.pool.model()),
+        let model = self.pool.model();
+        match &self.alias {
+            Some(Alias::Json(at)) => WorkerBody::with_text(&bytes, at.clone(), model),
+            Some(Alias::Plain(at)) => {
+                let model = Bytes::copy_from_slice(model.as_bytes());
+                WorkerBody::with(&bytes, at.clone(), model)
+            }
             None => WorkerBody::unchanged(bytes),
         }
     }
 }
 
-/// The workers that may answer. `split_key` gives the key of the conversation under a name.
-fn pool_of(
-    fleet: &Fleet,
-    settings: &ClusterSettings,
-    view: &BodyView<'_>,
-    endpoint: Endpoint,
-    split_key: impl Fn(&str) -> u64,
-) -> Result<Arc<Pool>, ApiError> {
-    if fleet.is_empty() {
-        return Err(ApiError::new(
-            ErrorKind::NoWorker,
-            "the cluster has no workers; add one with `grapevine workers add URL`",
-        ));
-    }
-    let Some(asked) = &view.model else {
-        return Ok(fleet.whole());
-    };
-    let targets = settings.models.targets_of(&asked.0);
-    // Only a choice needs the key: it costs a second pass over the prompt.
-    let split_key = match targets {
-        Some([_, _, ..]) => split_key(&asked.0),
-        _ => 0,
-    };
-    let served = |model: &str| fleet.pool(model).is_some();
-    let model = settings.target_of(&asked.0, split_key, served);
-    match model.and_then(|model| fleet.pool(model)) {
-        Some(pool) => Ok(pool),
-        None if fleet.models_unknown() > 0 && fleet.models().next().is_none() => {
-            Err(ApiError::new(
-                ErrorKind::NoWorker,
-                "no worker has said yet which models it serves; try again",
-            ))
+/// What a body says, and where it names its model.
+struct Read<'a> {
+    view: BodyView<'a>,
+    model_at: Option<Alias>,
+}
+
+impl<'a> Read<'a> {
+    fn of(asking: &Asking<'a>) -> Result<Self, ApiError> {
+        let (headers, body) = (asking.headers, asking.body);
+        let nothing = || Self {
+            view: BodyView::default(),
+            model_at: None,
+        };
+        match asking.endpoint.traits().form {
+            Form::Nothing => Ok(nothing()),
+            Form::Multipart => Self::of_upload(headers, body),
+            Form::Any if multipart::is_multipart(headers) => Self::of_upload(headers, body),
+            Form::Any if body.is_empty() || !may_be_json(headers) => Ok(nothing()),
+            Form::Any | Form::Json => {
+                let view = BodyView::parse(asking.endpoint, body)?;
+                Ok(Self {
+                    model_at: view.model_at(body).map(Alias::Json),
+                    view,
+                })
+            }
         }
-        // An unknown path may use `model` for anything; the worker knows. An alias no worker knows.
-        None if !endpoint.needs_model() && targets.is_none() => Ok(fleet.whole()),
-        None => Err(no_such_model(&asked.0)),
     }
+
+    fn of_upload(headers: &HeaderMap, body: &'a [u8]) -> Result<Self, ApiError> {
+        let mut scanner = Scanner::new(headers)?;
+        scanner.end(body)?;
+        let at = scanner.model().filter(|at| !at.is_empty());
+        let name = |at: &Range<usize>| std::str::from_utf8(&body[at.clone()]).ok();
+        let model = at.as_ref().and_then(name);
+        Ok(Self {
+            view: BodyView {
+                model: model.map(|name| Text(name.into())),
+                stream: scanner.stream(),
+                ..BodyView::default()
+            },
+            model_at: at.map(Alias::Plain),
+        })
+    }
+}
+
+/// The response that a request is about. An id of another form is none that a worker gave; what it gets is a worker's
+/// word about it.
+fn response_of(asking: &Asking<'_>, view: &BodyView<'_>) -> Option<String> {
+    let id = match asking.endpoint {
+        Endpoint::Response => asking.path.split('/').nth(3)?,
+        Endpoint::Responses => &*view.previous_response.as_ref()?.0,
+        _ => return None,
+    };
+    is_id(id).then(|| id.to_owned())
+}
+
+/// Would a worker read the body of an opened path as JSON? Without a word about its type, perhaps.
+fn may_be_json(headers: &HeaderMap) -> bool {
+    let mut kinds = headers.get_all(header::CONTENT_TYPE).iter().peekable();
+    let names_json = |kind: &HeaderValue| {
+        kind.as_bytes()
+            .to_ascii_lowercase()
+            .windows(4)
+            .any(|word| word == b"json")
+    };
+    kinds.peek().is_none() || kinds.any(names_json)
+}
+
+/// Looks at an upload while it arrives, so that one for a model that is not there ends before it has come.
+#[derive(Debug)]
+pub(super) struct Early(Option<Scanner>);
+
+impl Early {
+    /// # Errors
+    /// 400 for a head that says no boundary.
+    pub(super) fn of(endpoint: Endpoint, headers: &HeaderMap) -> Result<Self, ApiError> {
+        let is_upload = match endpoint.traits().form {
+            Form::Multipart => true,
+            Form::Any => multipart::is_multipart(headers),
+            Form::Json | Form::Nothing => false,
+        };
+        let scanner = is_upload.then(|| Scanner::new(headers));
+        Ok(Self(scanner.transpose()?))
+    }
+
+    /// Looks at all bytes so far.
+    ///
+    /// # Errors
+    /// 400 and 404 as [`Question::of`], as soon as it is known.
+    pub(super) fn look(
+        &mut self,
+        so_far: &[u8],
+        cluster: &Cluster,
+        caller: Caller<'_>,
+    ) -> Result<(), ApiError> {
+        let Some(scanner) = &mut self.0 else {
+            return Ok(());
+        };
+        scanner.advance(so_far)?;
+        let Some(at) = scanner.model().filter(|at| !at.is_empty()) else {
+            return Ok(());
+        };
+        // Once is enough.
+        self.0 = None;
+        let name = std::str::from_utf8(&so_far[at]).unwrap_or_default();
+        caller.may_ask_for(Some(name))?;
+        let fleet = cluster.fleet();
+        let served = |model: &str| fleet.pool(model).is_some();
+        let is_there = cluster
+            .settings()
+            .target_of(name, 0, served)
+            .is_some_and(served);
+        // Which worker, and whether there is one at all, is the question that follows the upload.
+        if is_there || fleet.models().next().is_none() {
+            Ok(())
+        } else {
+            Err(no_such_model(name))
+        }
+    }
+}
+
+/// What a pool is chosen from.
+struct Choice<'a> {
+    fleet: &'a Fleet,
+    settings: &'a ClusterSettings,
+    form: Form,
+    caller: Caller<'a>,
+}
+
+impl Choice<'_> {
+    /// The workers that may answer. `split_key` gives the key of the conversation under a name.
+    fn pool(
+        &self,
+        asked: Option<&str>,
+        split_key: impl Fn(&str) -> u64,
+    ) -> Result<Arc<Pool>, ApiError> {
+        let fleet = self.fleet;
+        if fleet.is_empty() {
+            return Err(ApiError::new(
+                ErrorKind::NoWorker,
+                "the cluster has no workers; add one with `grapevine workers add URL`",
+            ));
+        }
+        let Some(asked) = asked else {
+            return self.without_model();
+        };
+        self.caller.may_ask_for(Some(asked))?;
+        let targets = self.settings.models.targets_of(asked);
+        // Only a choice needs the key: it costs a second pass over the prompt.
+        let split_key = match targets {
+            Some([_, _, ..]) => split_key(asked),
+            _ => 0,
+        };
+        let served = |model: &str| fleet.pool(model).is_some();
+        let model = self.settings.target_of(asked, split_key, served);
+        match model.and_then(|model| fleet.pool(model)) {
+            Some(pool) => Ok(pool),
+            None if fleet.models().next().is_none() => Err(nothing_known()),
+            None => Err(no_such_model(asked)),
+        }
+    }
+
+    /// Of a request that names no model. Where a body has one, it may be left out only while there is no choice:
+    /// every worker would take its own first model for it.
+    fn without_model(&self) -> Result<Arc<Pool>, ApiError> {
+        if self.form == Form::Nothing {
+            // It is about a response, and so for the one worker that holds it: whoever looks for that one asks
+            // what this caller may ask.
+            return Ok(self.fleet.whole());
+        }
+        if self.form == Form::Any {
+            self.caller.may_ask_for(None)?;
+            return Ok(self.fleet.whole());
+        }
+        match self.fleet.pools() {
+            [] => Err(nothing_known()),
+            [only] => {
+                self.caller.may_ask_for(Some(only.model()))?;
+                Ok(Arc::clone(only))
+            }
+            _ => {
+                self.caller.may_ask_for(None)?;
+                Err(ApiError::invalid(
+                    "model",
+                    "you must provide a model parameter; GET /v1/models lists what is served",
+                ))
+            }
+        }
+    }
+}
+
+fn nothing_known() -> ApiError {
+    ApiError::new(
+        ErrorKind::NoWorker,
+        "no worker has said yet which models it serves; try again",
+    )
 }
 
 /// The same for a model that is not there and for one that the client may not know of.
@@ -187,40 +401,6 @@ fn shortened(text: &str) -> String {
     }
 }
 
-fn name_sessions(builder: &mut KeyBuilder, headers: &HeaderMap, view: &BodyView<'_>) {
-    let header = |names: &[&str]| {
-        names
-            .iter()
-            .find_map(|name| headers.get(*name))
-            .map(|value| value.as_bytes().to_vec())
-    };
-    let body = |text: &Option<Text<'_>>| text.as_ref().map(|text| text.0.as_bytes().to_vec());
-    let session = header(&SESSION_HEADERS)
-        .or_else(|| body(&view.session_params_id))
-        .or_else(|| body(&view.session_id));
-    if let Some(session) = session {
-        builder.session(session);
-    }
-    let user = header(&USER_HEADERS)
-        .or_else(|| body(&view.user))
-        .or_else(|| body(&view.user_id));
-    if let Some(user) = user {
-        builder.user(user);
-    }
-}
-
-fn add_text(builder: &mut KeyBuilder, view: &BodyView<'_>, body: &[u8]) {
-    if let Some(tools) = view.tools {
-        builder.tools(tools.get().as_bytes());
-    }
-    match (&view.messages, &view.prompt) {
-        (Some(messages), _) => messages.iter().for_each(|m| add_message(builder, m)),
-        (None, Some(prompt)) => add_prompt(builder, prompt),
-        // Nothing that we know: equal bodies still go to one worker.
-        (None, None) => builder.text(body),
-    }
-}
-
 /// Estimated tokens of a chat's tools and first messages, counted as its key counts them.
 pub(crate) fn tokens_of(settings: &KeySettings, view: &BodyView<'_>, messages: usize) -> u32 {
     let mut builder = KeyBuilder::new(settings, "", b"");
@@ -239,37 +419,8 @@ pub(crate) fn key_for_tests(endpoint: Endpoint, headers: &HeaderMap, body: &[u8]
     let view = BodyView::parse(endpoint, body).expect("a body for the endpoint");
     let mut builder = KeyBuilder::new(&KeySettings::default(), "m", b"");
     name_sessions(&mut builder, headers, &view);
-    add_text(&mut builder, &view, body);
+    add_text(&mut builder, endpoint.traits().text, &view, body);
     builder.finish()
-}
-
-fn add_message(builder: &mut KeyBuilder, message: &Message<'_>) {
-    builder.begin_message(&message.role.0);
-    match &message.content {
-        Content::Text(text) => builder.text(text.0.as_bytes()),
-        Content::Parts(parts) => {
-            for part in parts {
-                match &part.text {
-                    Some(text) => builder.text(text.0.as_bytes()),
-                    None => builder.text(part.raw),
-                }
-            }
-        }
-        Content::None => {}
-    }
-    if let Some(calls) = message.tool_calls {
-        builder.text(calls.get());
-    }
-    builder.end_message();
-}
-
-fn add_prompt(builder: &mut KeyBuilder, prompt: &Prompt<'_>) {
-    match prompt {
-        Prompt::Text(text) => builder.text(text.0.as_bytes()),
-        Prompt::Tokens(ids) => builder.token_ids(ids),
-        Prompt::Batch(prompts) => prompts.for_each(|p| add_prompt(builder, &p)),
-        Prompt::Raw(json) => builder.text(json),
-    }
 }
 
 #[cfg(test)]
@@ -283,7 +434,7 @@ mod tests {
             || "{}".to_owned(),
             |salt| serde_json::json!({ "cache_salt": salt }).to_string(),
         );
-        let view = BodyView::parse(Endpoint::Passthrough, body.as_bytes()).expect("any body");
+        let view = BodyView::parse(Endpoint::Opened, body.as_bytes()).expect("any body");
         salt_of(tenant.map(|tenant| (tenant.as_bytes(), "x-tenant")), &view)
     }
 

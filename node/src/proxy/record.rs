@@ -289,11 +289,28 @@ impl Record {
         }
     }
 
+    /// A worker agrees to a session, which begins.
+    pub fn switches(&mut self, head: &response::Parts) {
+        if let Some(taken) = &mut self.taken {
+            taken.settle();
+        }
+        self.answers(head, false);
+    }
+
     /// A piece of the answer's body passes.
     pub fn passes(&mut self, piece: &Bytes) {
         self.bytes_out += piece.len() as u64;
         if let Some(recording) = &mut self.recording {
             recording.add(piece);
+        }
+    }
+
+    /// It waited this long for a place, until now; none: not at all.
+    pub fn waited(&mut self, waited: Option<Duration>) {
+        let Some(waited) = waited else { return };
+        self.queued = Some(self.queued.unwrap_or_default() + waited);
+        if let Some(trace) = &mut self.trace {
+            trace.queued(waited);
         }
     }
 
@@ -310,8 +327,13 @@ impl Record {
 
     /// The router's own error is what the client gets.
     pub fn own_error(&mut self, error: &ApiError) {
+        self.own_error_as(error, error.kind.status());
+    }
+
+    /// The same under another status.
+    pub fn own_error_as(&mut self, error: &ApiError, status: StatusCode) {
         self.count_error(error.kind);
-        self.status = Some(error.kind.status());
+        self.status = Some(status);
         self.finish(Outcome::Error);
     }
 
@@ -402,7 +424,7 @@ impl Record {
         let metrics = &self.metrics;
         let count = |index, family: &Family<WorkerLabels, Counter>, tokens| {
             let find = || {
-                let worker = Arc::clone(&worker.label);
+                let worker = Arc::clone(&worker.series_label);
                 family.get_or_create(&WorkerLabels { worker }).clone()
             };
             worker.series.tokens.count(index, find, |counter| {

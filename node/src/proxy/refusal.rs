@@ -3,17 +3,23 @@
 //! | nothing to show because | client gets |
 //! |---|---|
 //! | a worker's status or error event | the last worker's own status and body |
-//! | no worker may be asked, or none could be reached | 503 `no_worker_available` |
+//! | no worker may be asked, none could be reached, or nobody took what a bad one was left with | 503 `no_worker_available` |
 //! | connections that ended, answers that are not HTTP | 502 `upstream_failed` |
-//! | no first token in time | 504 `upstream_timeout` |
+//! | no first token, or no sign of life, in time | 504 `upstream_timeout` |
 //! | the whole request's time is over | 504 `upstream_timeout` |
+//! | workers ended while they had the request, now or a while ago | 422 `query_of_death` |
 //!
-//! 429 and 503 carry `Retry-After`: what the workers ask for, the shortest of them, else 1 s.
+//! Where the reason is that nobody has room (a limit of this replica, every worker at its own, a worker's 503), the
+//! status is `admission.no_room_status`.
+//!
+//! 429 and 503 carry `Retry-After`: what the workers ask for, the shortest of them, or when the first open breaker
+//! lets a request try where nobody else is left; else 1 s.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, header, response};
+use grapevine_placement::NoWorker;
+use http::{HeaderValue, Response, StatusCode, header, response};
 
 use super::failure::Failure;
 use super::record::{Outcome, Record};
@@ -22,6 +28,7 @@ use super::retry::Lost;
 use crate::api::ApiError;
 use crate::api::error::{ErrorKind, retry_after};
 use crate::cluster::Pool;
+use crate::config::NoRoomStatus;
 
 /// No answer that may be shown.
 #[derive(Debug)]
@@ -29,20 +36,30 @@ pub(super) struct Refusal {
     word: Word,
     /// When the client may try again, as far as workers said.
     again: Option<Duration>,
+    /// Nothing is wrong but that there is no room.
+    no_room: bool,
 }
 
 #[derive(Debug)]
 enum Word {
-    /// The router's own.
-    Own(ApiError),
+    /// The router's own, and its status.
+    Own(ApiError, StatusCode),
     /// The last worker's, passed on.
     Worker(Box<response::Parts>, Bytes),
+}
+
+impl Word {
+    fn own(error: ApiError) -> Self {
+        let status = error.kind.status();
+        Self::Own(error, status)
+    }
 }
 
 impl From<ApiError> for Refusal {
     fn from(error: ApiError) -> Self {
         Self {
-            word: Word::Own(error),
+            no_room: error.kind == ErrorKind::Overloaded,
+            word: Word::own(error),
             again: None,
         }
     }
@@ -51,25 +68,49 @@ impl From<ApiError> for Refusal {
 impl Refusal {
     /// What the client gets when all attempts on this pool are over.
     pub(super) fn of(lost: Lost, pool: &Pool) -> Self {
+        let no_room = match &lost {
+            Lost::Unplaced(nobody) => *nobody == NoWorker::Full,
+            Lost::Turned(error) => error.kind == ErrorKind::Overloaded,
+            Lost::Failed(failure) => failure.is_back_pressure(),
+            Lost::Condemned => false,
+        };
         let word = match lost {
             Lost::Unplaced(nobody) => {
-                Word::Own(ApiError::new(ErrorKind::NoWorker, nobody.to_string()))
+                Word::own(ApiError::new(ErrorKind::NoWorker, nobody.to_string()))
             }
-            Lost::Turned(error) => Word::Own(error),
+            Lost::Turned(error) => Word::own(error),
             Lost::Failed(failure) => word_of(failure),
+            Lost::Condemned => Word::own(condemned()),
         };
         Self {
             word,
-            again: shortest_pause(pool),
+            again: shortest_pause(pool).or_else(|| shortest_rest(pool)),
+            no_room,
         }
     }
 
-    /// Ends the request with it.
-    pub(super) fn response(self, mut record: Record) -> Response<ResponseBody> {
+    /// Says it with this status, if it is one of 503 that means "no room".
+    fn say_no_room(&mut self, status: StatusCode) {
+        let said = match &mut self.word {
+            Word::Own(_, said) => said,
+            Word::Worker(parts, _) => &mut parts.status,
+        };
+        if self.no_room && *said == StatusCode::SERVICE_UNAVAILABLE {
+            *said = status;
+        }
+    }
+
+    /// Ends the request with it; `no_room`: the status of an answer that means this.
+    pub(super) fn response(
+        mut self,
+        mut record: Record,
+        no_room: NoRoomStatus,
+    ) -> Response<ResponseBody> {
+        self.say_no_room(no_room.status());
         let mut response = match self.word {
-            Word::Own(error) => {
-                record.own_error(&error);
-                error.response().map(ResponseBody::from)
+            Word::Own(error, status) => {
+                record.own_error_as(&error, status);
+                own(&error, status)
             }
             Word::Worker(mut parts, bytes) => {
                 // What is passed on may be shorter than what the worker promised.
@@ -84,9 +125,16 @@ impl Refusal {
     }
 }
 
+/// The router's own word under a status.
+fn own(error: &ApiError, status: StatusCode) -> Response<ResponseBody> {
+    let mut response = error.response().map(ResponseBody::from);
+    *response.status_mut() = status;
+    response
+}
+
 /// The table above, as far as an attempt failed.
 fn word_of(failure: Failure) -> Word {
-    let own = |kind, message| Word::Own(ApiError::new(kind, message));
+    let own = |kind, message| Word::own(ApiError::new(kind, message));
     match failure {
         Failure::Status(parts, bytes) => Word::Worker(parts, bytes),
         Failure::Refused(status, bytes) => {
@@ -109,7 +157,11 @@ fn word_of(failure: Failure) -> Word {
             ErrorKind::UpstreamTimeout,
             "no worker produced a first token in time",
         ),
-        Failure::OutOfTime => Word::Own(out_of_time()),
+        Failure::WorkerBad => own(
+            ErrorKind::NoWorker,
+            "its worker stopped answering, and no other one could take the request; try again",
+        ),
+        Failure::OutOfTime => Word::own(out_of_time()),
     }
 }
 
@@ -118,6 +170,25 @@ pub(super) fn out_of_time() -> ApiError {
     ApiError::new(
         ErrorKind::UpstreamTimeout,
         "the time limit for the whole request was reached before an answer began",
+    )
+}
+
+/// Workers ended while they had this request. No 5xx: nobody between is to send it again.
+fn condemned() -> ApiError {
+    ApiError::new(
+        ErrorKind::QueryOfDeath,
+        "each worker that was sent this request ended while it had it; it is sent to no other",
+    )
+}
+
+/// The same happened before.
+pub(super) fn quarantined(left: Duration) -> ApiError {
+    let seconds = left.as_secs() + 1;
+    ApiError::new(
+        ErrorKind::QueryOfDeath,
+        format!(
+            "workers ended while they had a request like this one; it is sent to none for {seconds} s"
+        ),
     )
 }
 
@@ -153,10 +224,25 @@ pub(super) fn shortest_pause(pool: &Pool) -> Option<Duration> {
         .filter(|pause| !pause.is_zero())
 }
 
+/// The shortest time for which a breaker lets nobody pass, where that keeps requests from every worker that is left.
+fn shortest_rest(pool: &Pool) -> Option<Duration> {
+    let mut shortest: Option<Duration> = None;
+    for slot in pool.slots().iter().filter(|slot| !slot.draining) {
+        let look = slot.worker.health.look();
+        if look.is_usable {
+            return None;
+        }
+        if look.is_resting && !look.is_unreachable {
+            let rest = slot.worker.health.shut_for();
+            shortest = Some(shortest.map_or(rest, |before| before.min(rest)));
+        }
+    }
+    shortest
+}
+
 #[cfg(test)]
 mod tests {
-    use grapevine_placement::{ClusterSettings, NoWorker};
-    use http::StatusCode;
+    use grapevine_placement::ClusterSettings;
     use tokio::time::Instant;
 
     use super::*;
@@ -166,15 +252,13 @@ mod tests {
     /// Status, own code if it is the router's own word, and `Retry-After`, as the client gets them.
     fn shown(refusal: Refusal) -> (StatusCode, Option<String>, Option<u64>) {
         let (mut response, code) = match refusal.word {
-            Word::Own(error) => {
-                let response = error.response();
-                let json: serde_json::Value =
-                    serde_json::from_slice(response.body()).expect("JSON");
+            Word::Own(error, status) => {
+                let json: serde_json::Value = serde_json::from_slice(&error.body()).expect("JSON");
                 for field in ["message", "type", "param", "code"] {
                     assert!(json["error"].get(field).is_some(), "{field} of {json}");
                 }
                 let code = json["error"]["code"].as_str().map(str::to_owned);
-                (response.map(ResponseBody::from), code)
+                (own(&error, status), code)
             }
             Word::Worker(parts, bytes) => (Response::from_parts(*parts, bytes.into()), None),
         };
@@ -187,15 +271,17 @@ mod tests {
     #[tokio::test]
     async fn every_failure_has_one_face() {
         let pool = pool_for_tests(&ClusterSettings::default(), &["a", "b"]);
-        let expected: [(&str, u16, Option<&str>); 10] = [
+        let expected: [(&str, u16, Option<&str>); 12] = [
             ("connect", 503, Some("no_worker_available")),
             ("connect_timeout", 503, Some("no_worker_available")),
             ("closed", 502, Some("upstream_failed")),
             ("malformed", 502, Some("upstream_failed")),
             ("first_token_timeout", 504, Some("upstream_timeout")),
+            ("worker_bad", 503, Some("no_worker_available")),
             ("out_of_time", 504, Some("upstream_timeout")),
             ("back_pressure", 503, None),
             ("leaving", 500, None),
+            ("engine_dead", 500, None),
             ("status", 500, None),
             ("error_event", 500, None),
         ];
@@ -213,6 +299,11 @@ mod tests {
             );
             assert_eq!(after, matches!(expected, 429 | 503).then_some(1), "{label}");
         }
+        let (status, own, after) = shown(Refusal::of(Lost::Condemned, &pool));
+        assert_eq!(
+            (status.as_u16(), own.as_deref(), after),
+            (422, Some("query_of_death"), None)
+        );
         for nobody in [NoWorker::Empty, NoWorker::Full, NoWorker::Unhealthy] {
             let (status, own, after) = shown(Refusal::of(Lost::Unplaced(nobody), &pool));
             assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
@@ -221,6 +312,42 @@ mod tests {
                 (Some("no_worker_available"), Some(1))
             );
         }
+    }
+
+    #[tokio::test]
+    async fn no_room_has_the_status_that_was_chosen_and_nothing_else_has() {
+        let pool = pool_for_tests(&ClusterSettings::default(), &["a"]);
+        let overloaded = || ApiError::new(ErrorKind::Overloaded, "full");
+        let of = |lost| Refusal::of(lost, &pool);
+        let no_worker = |why| of(Lost::Unplaced(why));
+        let table: [(&dyn Fn() -> Refusal, bool); 7] = [
+            (&|| Refusal::from(overloaded()), true),
+            (&|| of(Lost::Turned(overloaded())), true),
+            (&|| no_worker(NoWorker::Full), true),
+            (&|| of(Lost::Failed(status(503, ""))), true),
+            (&|| no_worker(NoWorker::Empty), false),
+            (&|| no_worker(NoWorker::Unhealthy), false),
+            (&|| Refusal::from(shutting_down()), false),
+        ];
+        for (refusal, no_room) in table {
+            for chosen in [
+                NoRoomStatus::ServiceUnavailable,
+                NoRoomStatus::TooManyRequests,
+            ] {
+                let mut refusal = refusal();
+                refusal.say_no_room(chosen.status());
+                let expected = match no_room {
+                    true => chosen.status(),
+                    false => StatusCode::SERVICE_UNAVAILABLE,
+                };
+                let (status, _, after) = shown(refusal);
+                assert_eq!((status, after), (expected, Some(1)));
+            }
+        }
+        // A worker's own 429 says who has to slow down; it stays.
+        let mut refusal = of(Lost::Failed(status(429, "")));
+        refusal.say_no_room(StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(shown(refusal).0, StatusCode::TOO_MANY_REQUESTS);
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,13 +2,25 @@
 //!
 //! Bytes pass through untouched; this only counts `data:` events, finds the end mark and the last usage, and
 //! notices an error event. State per stream is a few bytes: a line is never collected.
-//! WHATWG HTML, section 9.2.6 gives the line rules; vLLM sends `data: <json>\n\n`.
+//! WHATWG HTML, section 9.2.6 gives the line rules; vLLM sends `data: <json>\n\n`, and for `/v1/responses` and
+//! `/v1/messages` a line `event: <name>` before it. Those two have no `[DONE]`: the name of the last event ends them.
 
+use bytes::Bytes;
 use memchr::{memchr, memmem};
 use serde::Deserialize;
 
-/// Enough of a line to know it by: `data: {"error"` and `data: [DONE]`.
-const LINE_HEAD_BYTES: usize = 24;
+use crate::api::ApiError;
+
+/// Enough of a line to know it by: `data: {"error"`, `data: [DONE]`, `event: response.incomplete`.
+const LINE_HEAD_BYTES: usize = 32;
+/// Names of events after which nothing follows.
+const LAST_EVENTS: [&[u8]; 3] = [
+    b"message_stop",
+    b"response.completed",
+    b"response.incomplete",
+];
+/// Names of events that say that the worker failed.
+const ERROR_EVENTS: [&[u8]; 2] = [b"error", b"response.failed"];
 
 /// Token counts of a finished request, as vLLM reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,12 +39,14 @@ pub fn usage_of(json: &[u8]) -> Option<Usage> {
     const NAME: &[u8] = b"\"usage\":";
     #[derive(Deserialize)]
     struct RawUsage {
-        #[serde(default)]
+        #[serde(default, alias = "input_tokens")]
         prompt_tokens: u64,
-        #[serde(default)]
+        #[serde(default, alias = "output_tokens")]
         completion_tokens: Option<u64>,
-        #[serde(default)]
+        #[serde(default, alias = "input_tokens_details")]
         prompt_tokens_details: Option<Details>,
+        #[serde(default)]
+        cache_read_input_tokens: Option<u64>,
     }
     #[derive(Deserialize)]
     struct Details {
@@ -44,7 +58,10 @@ pub fn usage_of(json: &[u8]) -> Option<Usage> {
     Some(Usage {
         prompt_tokens: usage.prompt_tokens,
         completion_tokens: usage.completion_tokens.unwrap_or(0),
-        cached_tokens: usage.prompt_tokens_details.and_then(|d| d.cached_tokens),
+        cached_tokens: usage
+            .prompt_tokens_details
+            .and_then(|d| d.cached_tokens)
+            .or(usage.cache_read_input_tokens),
     })
 }
 
@@ -59,6 +76,8 @@ pub struct Scan {
     pub error: bool,
     /// The last usage that an event reported.
     pub usage: Option<Usage>,
+    /// Events have names.
+    pub named: bool,
     head: [u8; LINE_HEAD_BYTES],
     head_len: usize,
 }
@@ -78,6 +97,11 @@ impl Scan {
         self.events > before
     }
 
+    /// The event that ends this stream because of an error.
+    pub fn last_words(&self, error: &ApiError) -> Bytes {
+        error.sse_event(self.is_mid_line(), self.named)
+    }
+
     /// Has a line begun that has not ended?
     pub fn is_mid_line(&self) -> bool {
         self.head_len > 0
@@ -93,7 +117,12 @@ impl Scan {
     /// `whole` is the line when it lay in one chunk, else empty; vLLM writes an event as one chunk.
     fn line_ended(&mut self, whole: &[u8]) {
         let head = &self.head[..self.head_len];
-        if let Some(value) = head.strip_prefix(b"data:") {
+        if let Some(name) = head.strip_prefix(b"event:") {
+            let name = name.trim_ascii();
+            self.named = true;
+            self.error |= ERROR_EVENTS.contains(&name);
+            self.done |= LAST_EVENTS.contains(&name);
+        } else if let Some(value) = head.strip_prefix(b"data:") {
             let value = value.trim_ascii();
             self.events += 1;
             self.done |= value == b"[DONE]";
@@ -120,10 +149,13 @@ pub enum FirstEvent<'a> {
 /// Looks for the first complete `data:` line; comments and other fields before it do not count.
 pub fn first_event(held: &[u8]) -> FirstEvent<'_> {
     let mut rest = held;
+    let mut named_error = false;
     while let Some(end) = memchr(b'\n', rest) {
-        if let Some(value) = rest[..end].strip_prefix(b"data:") {
+        if let Some(name) = rest[..end].strip_prefix(b"event:") {
+            named_error = ERROR_EVENTS.contains(&name.trim_ascii());
+        } else if let Some(value) = rest[..end].strip_prefix(b"data:") {
             let value = value.trim_ascii();
-            return if value.starts_with(b"{\"error\"") {
+            return if named_error || value.starts_with(b"{\"error\"") {
                 FirstEvent::Error(value)
             } else {
                 FirstEvent::Data
@@ -175,6 +207,61 @@ mod tests {
         for (json, expected) in table {
             assert_eq!(usage_of(json).map(|usage| usage.prompt_tokens), *expected);
         }
+    }
+
+    #[test]
+    fn named_events_end_without_a_mark() {
+        for (stream, done, error, cached) in [
+            (
+                "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.completed\n\
+                 data: {\"response\":{\"usage\":{\"input_tokens\":7,\"input_tokens_details\":{\"cached_tokens\":3},\
+                 \"output_tokens\":2}}}\n\n",
+                true,
+                false,
+                Some(3),
+            ),
+            (
+                "event: message_delta\ndata: {\"usage\":{\"input_tokens\":7,\"output_tokens\":2,\
+                 \"cache_read_input_tokens\":5}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+                true,
+                false,
+                Some(5),
+            ),
+            (
+                "event: response.incomplete\r\ndata: {}\r\n\r\n",
+                true,
+                false,
+                None,
+            ),
+            (
+                "event: error\ndata: {\"type\":\"error\"}\n\n",
+                false,
+                true,
+                None,
+            ),
+            ("event: response.failed\ndata: {}\n\n", false, true, None),
+            ("event: message_stopped\ndata: {}\n\n", false, false, None),
+        ] {
+            let mut scan = Scan::default();
+            scan.read(stream.as_bytes());
+            assert_eq!(
+                (scan.done, scan.error, scan.named),
+                (done, error, true),
+                "{stream}"
+            );
+            let usage = scan
+                .usage
+                .filter(|usage| (usage.prompt_tokens, usage.completion_tokens) == (7, 2));
+            assert_eq!(
+                usage.and_then(|usage| usage.cached_tokens),
+                cached,
+                "{stream}"
+            );
+        }
+        let refused = b"event: error\ndata: {\"type\":\"error\",\"error\":{}}\n\n";
+        assert!(matches!(first_event(refused), FirstEvent::Error(_)));
+        let begun = b"event: message_start\ndata: {\"type\":\"message_start\"}\n\n";
+        assert_eq!(first_event(begun), FirstEvent::Data);
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! | state | what is known | holds |
 //! |---|---|---|
 //! | [`Accepted`] | the head; the endpoint is one of the workers' | the unread body |
-//! | [`Admitted`] | this replica has room | a permit, in the record |
-//! | [`Asked`] | the body, and what to ask of placement | bytes of the body's budget, a place in the retry budget's count |
+//! | [`Admitted`] | this replica has room to read it | a permit, in the record |
+//! | [`Asked`] | the body, what to ask of placement, that its model has room | bytes of the body's budget, a place in the retry budget's count |
 //! | [`Placed`] | one worker | its weight on that worker |
 //! | [`Sent`] | that worker's answer, held back | the connection, within the answer |
 //! | [`Won`] | it may be shown | all of these |
@@ -17,23 +17,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use grapevine_gossip::worker::WorkerId;
 use grapevine_placement::{Decision, NoWorker};
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, Uri, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::attempt::{self, Answer, AttemptLimits, Begun, Outgoing};
 use super::body::{self, BodyLimits, HeldBody};
 use super::budget::Counted;
 use super::caller::Caller;
+use super::deaths::Company;
 use super::failover::OnBreak;
 use super::failure::Failure;
-use super::question::Question;
+use super::holders::Wanted;
+use super::patience::{Patience, WaitsFor};
+use super::question::{Asking, Early, Question};
+use super::realtime::tunnel::Tunnel;
+use super::realtime::{self, Opening, handshake};
 use super::record::{Outcome, Record};
-use super::relay::{Relay, ResponseBody};
-use super::retry::{Course, Lost, Terms};
+use super::relay::{Relay, ResponseBody, Silence};
+use super::retry::{self, Course, Lost, Terms};
 use super::worker_body::WorkerBody;
 use super::{Proxy, headers, refusal, sse};
 use crate::admission::{Admission, Ask, Unplaced};
@@ -75,7 +82,14 @@ pub(super) struct Asked {
     pub(super) waits_by: Ask,
     /// A stream goes on elsewhere if its worker fails.
     failover: bool,
-    since: Instant,
+    /// The only worker that can answer.
+    holder: Option<WorkerId>,
+    /// How long it took to read what it asks for.
+    thought: Duration,
+    /// Workers that ended while they had it.
+    company: Company,
+    /// Its place among the WebSocket sessions, if it is one.
+    session: Option<OwnedSemaphorePermit>,
     _counted: Counted,
 }
 
@@ -105,6 +119,9 @@ pub(super) struct ToWorker<'a> {
 pub(super) struct Placed {
     in_flight: InFlight,
     decision: Decision,
+    pool: Arc<Pool>,
+    /// Workers that were tried before this one.
+    tried: Vec<usize>,
 }
 
 /// A request that a worker has answered in a way that may be shown.
@@ -152,7 +169,18 @@ impl Accepted {
         }
     }
 
-    /// Takes a place among the requests of this replica; waits for one if it must.
+    /// What of it is a WebSocket handshake.
+    ///
+    /// # Errors
+    /// See [`Proxy::opening`].
+    pub(super) fn opening(&self, proxy: &Proxy) -> Result<Option<Opening>, ApiError> {
+        match self.endpoint {
+            Endpoint::Realtime => proxy.opening(&self.head).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Takes a place to be read, among the requests of this replica; waits for one if it must.
     ///
     /// # Errors
     /// What [`Admission::admit`](crate::admission::Admission::admit) refuses.
@@ -172,13 +200,11 @@ impl Accepted {
         );
         record.tenant = key.map(|key| Arc::clone(key.tenant()));
         record.priority = waits_by.class();
-        match admission.admit(key, &waits_by).await {
+        let models = proxy.parts.cluster.fleet().pools().len();
+        match admission.admit(key, &waits_by, models).await {
             Ok(admitted) => {
                 record.admission = Some(admitted.permit);
-                record.queued = admitted.queued;
-                if let (Some(trace), Some(waited)) = (&mut record.trace, admitted.queued) {
-                    trace.queued(waited);
-                }
+                record.waited(admitted.queued);
                 record.quota = admitted.quota;
                 Ok(Admitted {
                     accepted: self,
@@ -194,23 +220,31 @@ impl Accepted {
 }
 
 impl Admitted {
-    /// Reads the body and what it asks for.
+    /// Reads the body and what it asks for, and takes a place of its model for it; waits for one if it must.
     ///
     /// # Errors
-    /// What [`body::read`] and [`Question::of`] refuse.
+    /// What [`body::read`], [`Question::of`] and [`Admission::enter`] refuse.
     pub(super) async fn ask(self, proxy: &Proxy, record: &mut Record) -> Result<Source, ApiError> {
         let Accepted {
-            head,
+            mut head,
             body,
             endpoint,
             key,
             deadline,
         } = self.accepted;
         let limits = BodyLimits {
-            bytes: proxy.parts.limits.body_bytes.0,
-            progress: proxy.parts.timeouts.body_progress,
+            coding: headers::take_coding(&mut head.headers),
+            ..BodyLimits::of(
+                endpoint.traits().form,
+                &proxy.parts.limits,
+                &proxy.parts.timeouts,
+            )
         };
-        let body = body::read(body, limits, &proxy.byte_budget)
+        let caller = key.as_deref().map_or(Caller::Anybody, Caller::Keyed);
+        let cluster = &proxy.parts.cluster;
+        let mut early = Early::of(endpoint, &head.headers)?;
+        let look = |so_far: &[u8]| early.look(so_far, cluster, caller);
+        let body = body::read(body, limits, &proxy.byte_budget, look)
             .await
             .map_err(|refused| {
                 if let Some(limit) = refused.limit {
@@ -218,11 +252,20 @@ impl Admitted {
                 }
                 refused.error
             })?;
-        let since = Instant::now();
-        let caller = key.as_deref().map_or(Caller::Anybody, Caller::Keyed);
-        let cluster = &proxy.parts.cluster;
-        let question = Question::of(cluster, endpoint, &head.headers, &body.bytes, caller)?;
+        let read = Instant::now();
+        let asking = Asking {
+            endpoint,
+            path: head.uri.path(),
+            headers: &head.headers,
+            body: &body.bytes,
+            caller,
+        };
+        let mut question = Question::of(cluster, &asking)?;
         record.model = Some(question.pool.label());
+        if let Some(left) = proxy.parts.quarantine.holds(head.uri.path(), &body.bytes) {
+            proxy.parts.metrics.query_of_death("refused");
+            return Err(refusal::quarantined(left));
+        }
         let failovers = &proxy.parts.failovers;
         let failover = failovers.wanted(&head.headers, question.pool.model())?;
         if let Some(cache) = &proxy.parts.cache {
@@ -236,23 +279,133 @@ impl Admitted {
                 Found::Bypass(_, None) => {}
             }
         }
+        let thought = read.elapsed();
+        let waits_by = self.waits_by.holding(body.bytes.len());
+        enter(proxy, record, key.as_ref(), &mut question, &waits_by).await?;
         let sent = question.body_of(body.bytes.clone());
+        let explained = head.headers.contains_key(headers::EXPLAIN);
+        let outgoing = Outgoing {
+            repeatable: endpoint.traits().repeatable || head.method == Method::GET,
+            stream: question.stream,
+            ..outgoing(head, sent, record.request_id(), key.is_some())
+        };
+        let holder = match &question.response {
+            None => None,
+            Some(id) => {
+                let wanted = Wanted {
+                    id,
+                    pool: &question.pool,
+                    caller: key.as_deref().map_or(Caller::Anybody, Caller::Keyed),
+                    headers: &outgoing.headers,
+                };
+                Some(proxy.holder_of(wanted).await?)
+            }
+        };
         Ok(Source::Worker(Asked {
-            explained: head.headers.contains_key(headers::EXPLAIN),
-            outgoing: Outgoing {
-                repeatable: endpoint.needs_model() || head.method == Method::GET,
-                stream: question.stream,
-                ..outgoing(head, sent, record.request_id(), key.is_some())
-            },
+            explained,
+            outgoing,
+            holder,
             question,
             body,
             endpoint,
             deadline,
-            waits_by: self.waits_by,
+            waits_by,
             failover,
-            since,
+            thought,
+            company: Company::default(),
+            session: None,
             _counted: proxy.retries.request(),
         }))
+    }
+}
+
+/// The permit becomes one of the model; waits for that if it must.
+async fn enter(
+    proxy: &Proxy,
+    record: &mut Record,
+    key: Option<&Arc<Key>>,
+    question: &mut Question,
+    waits_by: &Ask,
+) -> Result<(), ApiError> {
+    let Some(permit) = &mut record.admission else {
+        return Ok(());
+    };
+    let model = question.pool.label();
+    let admission = &proxy.parts.admission;
+    let waited = admission.enter(permit, key, &model, waits_by).await?;
+    record.waited(waited);
+    if waited.is_some() {
+        question.renew(&proxy.parts.cluster);
+    }
+    Ok(())
+}
+
+impl Admitted {
+    /// A session instead of a request with a body: only its handshake is sent.
+    ///
+    /// # Errors
+    /// What [`Question::of`] and [`Admission::enter`] refuse.
+    pub(super) async fn session(
+        self,
+        opening: Opening,
+        proxy: &Proxy,
+        record: &mut Record,
+    ) -> Result<Asked, ApiError> {
+        let Accepted {
+            mut head,
+            endpoint,
+            key,
+            deadline,
+            ..
+        } = self.accepted;
+        let read = Instant::now();
+        let caller = key.as_deref().map_or(Caller::Anybody, Caller::Keyed);
+        let cluster = &proxy.parts.cluster;
+        let body = opening.as_body();
+        let asking = Asking {
+            endpoint,
+            path: head.uri.path(),
+            headers: &head.headers,
+            body: &body,
+            caller,
+        };
+        let mut question = Question::of(cluster, &asking)?;
+        record.model = Some(question.pool.label());
+        let thought = read.elapsed();
+        enter(proxy, record, key.as_ref(), &mut question, &self.waits_by).await?;
+        let explained = head.headers.contains_key(headers::EXPLAIN);
+        let target = head
+            .uri
+            .path_and_query()
+            .map_or("/", |target| target.as_str());
+        let target = realtime::target_with(target, question.pool.model());
+        if let Ok(renamed) = target.parse() {
+            head.uri = renamed;
+        }
+        let nothing = WorkerBody::unchanged(Bytes::new());
+        Ok(Asked {
+            explained,
+            outgoing: Outgoing {
+                // Nothing has been said in it yet.
+                repeatable: true,
+                upgrade: Some(opening.accept),
+                ..outgoing(head, nothing, record.request_id(), key.is_some())
+            },
+            question,
+            body: HeldBody {
+                bytes: Bytes::new(),
+                reserved: proxy.byte_budget.reserve(),
+            },
+            endpoint,
+            deadline,
+            waits_by: self.waits_by,
+            failover: false,
+            thought,
+            company: Company::default(),
+            holder: None,
+            session: Some(opening.place),
+            _counted: proxy.retries.request(),
+        })
     }
 }
 
@@ -290,6 +443,48 @@ impl Asked {
         self.endpoint
     }
 
+    /// An attempt on this worker failed, which had the request since `begun`.
+    pub(super) fn failed_on(
+        &self,
+        proxy: &Proxy,
+        worker: &Arc<Worker>,
+        begun: Instant,
+        why: &Failure,
+    ) {
+        self.company.failed(&proxy.deaths, worker, begun, why);
+    }
+
+    /// The worker of its stream broke off.
+    pub(super) fn broke_on(&self, proxy: &Proxy, worker: &Arc<Worker>) {
+        self.company.broke(&proxy.deaths, worker);
+    }
+
+    /// Whether so many workers ended while they had it that no other is to get it. Says so once, everywhere.
+    pub(super) async fn is_condemned(&self, proxy: &Proxy) -> bool {
+        let Some(workers) = self.company.is_condemned(proxy).await else {
+            return false;
+        };
+        let path = self.outgoing.target.path();
+        let marked = proxy.parts.quarantine.mark(path, &self.body.bytes);
+        let (hash, displaced) = marked.unwrap_or_default();
+        let metrics = &proxy.parts.metrics;
+        metrics.query_of_death("found");
+        if displaced {
+            metrics.limit_reached("quarantine");
+        }
+        let workers: Vec<&str> = workers.iter().map(|worker| &*worker.label).collect();
+        let id = self.outgoing.headers.get(headers::REQUEST_ID);
+        let id = id.map(|id| String::from_utf8_lossy(id.as_bytes()));
+        tracing::warn!(
+            request_id = id.as_deref().unwrap_or_default(),
+            body = hash,
+            path,
+            ?workers,
+            "workers ended while they had this request: it is sent to no other"
+        );
+        true
+    }
+
     /// The end of the whole request.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
@@ -310,6 +505,7 @@ impl Asked {
             headers,
             body: WorkerBody::unchanged(body),
             stream: true,
+            upgrade: None,
             repeatable: true,
         }
     }
@@ -326,8 +522,17 @@ impl Asked {
         tried: &mut Vec<usize>,
     ) -> Result<(Placed, Option<Taken>), NoWorker> {
         let (cluster, metrics) = (&proxy.parts.cluster, &proxy.parts.metrics);
+        let other_ranks = self.question.other_ranks(pool);
         loop {
-            let placed = cluster.place(pool, &self.question.key, tried)?;
+            let key = &self.question.key;
+            let placed = if let Some(holder) = &self.holder {
+                cluster.place_at(pool, key, holder, tried)?
+            } else if other_ranks.is_empty() {
+                cluster.place(pool, key, tried)?
+            } else {
+                let passed_over = [tried.as_slice(), &other_ranks].concat();
+                cluster.place(pool, key, &passed_over)?
+            };
             let decision = placed.decision;
             tried.push(decision.worker);
             let reason = decision.reason.as_str();
@@ -340,6 +545,9 @@ impl Asked {
                 let placed = Placed {
                     in_flight,
                     decision,
+                    pool: Arc::clone(pool),
+                    // Empty, and then not allocated, for almost every request.
+                    tried: tried[..tried.len() - 1].to_vec(),
                 };
                 return Ok((placed, taken));
             }
@@ -352,6 +560,10 @@ impl Asked {
     /// An answer that the client will see; none other will be asked for.
     pub(super) fn won(self, sent: Sent, proxy: &Proxy) -> Won {
         if sent.answer.status().is_success() {
+            if self.endpoint == Endpoint::Responses {
+                let worker = &sent.placed.worker().id;
+                proxy.holders.answered(sent.answer.beginning(), worker);
+            }
             let (pool, key) = (&self.question.pool, &self.question.key);
             let warm_ups = &proxy.parts.warm_ups;
             warm_ups.offer(self.endpoint, pool, key, &self.body.bytes);
@@ -372,16 +584,21 @@ impl Course for ToWorker<'_> {
 
     fn place(&mut self, tried: &mut Vec<usize>) -> Result<Placed, NoWorker> {
         let first = tried.is_empty();
+        let begun = Instant::now();
         let (placed, taken) = self
             .asked
             .choose(self.proxy, &self.asked.question.pool, tried)?;
         if first {
-            let took = self.asked.since.elapsed();
+            let took = self.asked.thought + begun.elapsed();
             self.proxy.parts.metrics.decided(took);
             self.record.decided(took, placed.reason());
         }
         self.record.placed(placed.worker(), placed.reason(), taken);
         Ok(placed)
+    }
+
+    fn is_last_resort(placed: &Placed) -> bool {
+        placed.is_last_resort()
     }
 
     async fn send(&mut self, placed: Placed, attempt: u32) -> Result<Sent, Failure> {
@@ -390,11 +607,17 @@ impl Course for ToWorker<'_> {
         }
         self.record.propagate(&mut self.asked.outgoing.headers);
         let (outgoing, deadline) = (&self.asked.outgoing, self.asked.deadline);
-        let result = placed.send(self.proxy, outgoing, deadline).await;
+        let (worker, begun) = (Arc::clone(placed.worker()), Instant::now());
+        let result = placed.send(self.proxy, outgoing, deadline, attempt).await;
         if let Err(failure) = &result {
             self.record.attempt_failed(failure);
+            self.asked.failed_on(self.proxy, &worker, begun, failure);
         }
         result
+    }
+
+    async fn is_condemned(&mut self) -> bool {
+        self.asked.is_condemned(self.proxy).await
     }
 }
 
@@ -423,13 +646,18 @@ impl Placed {
         self.in_flight.worker()
     }
 
+    /// It was known to refuse connections when it was chosen.
+    pub(super) fn is_last_resort(&self) -> bool {
+        self.decision.unreachable
+    }
+
     /// Why it was chosen.
     pub(super) fn reason(&self) -> &'static str {
         self.decision.reason.as_str()
     }
 
     /// Connects, sends, and waits until the answer is known to be one. A failure has been told to the
-    /// worker's health when this returns.
+    /// worker's health when this returns. `attempt` counts from 1.
     ///
     /// # Errors
     /// See [`Failure`].
@@ -438,25 +666,40 @@ impl Placed {
         proxy: &Proxy,
         outgoing: &Outgoing,
         deadline: Option<Instant>,
+        attempt: u32,
     ) -> Result<Sent, Failure> {
-        let limits = AttemptLimits {
-            connect: proxy.parts.timeouts.connect,
-            first_token: self.first_token_by(proxy),
+        let patience = Patience {
+            begun: Instant::now(),
+            waits_for: if outgoing.stream {
+                WaitsFor::Token
+            } else {
+                WaitsFor::Answer
+            },
+            silence: self.longest_silence(proxy),
             deadline,
             worker_gone: proxy.parts.timeouts.worker_gone,
+        };
+        let limits = AttemptLimits {
+            connect: proxy.parts.timeouts.connect,
+            patience,
             held_bytes: proxy.parts.limits.event_line_bytes.as_usize(),
         };
         let worker = Arc::clone(self.in_flight.worker());
-        let result = attempt::attempt(&worker, outgoing, limits).await;
+        let may_move = retry::may_follow(&proxy.parts.retry, attempt) && outgoing.repeatable;
+        let has_another = || may_move && self.has_another(proxy);
+        let result = attempt::attempt(&worker, outgoing, limits, has_another).await;
         proxy.count_attempt(&worker, &result);
         match result {
-            Ok(answer) => Ok(Sent {
-                answer,
-                placed: self,
-            }),
+            Ok(answer) => {
+                worker.engine_dead_since.clear();
+                Ok(Sent {
+                    answer,
+                    placed: self,
+                })
+            }
             Err(failure) => {
                 if matches!(failure, Failure::Late) {
-                    self.in_flight.stalled(self.in_flight.begun());
+                    self.in_flight.stalled(Instant::now() - patience.silence);
                 }
                 self.in_flight.end(failure.verdict());
                 if failure.is_broken_connection() {
@@ -471,13 +714,20 @@ impl Placed {
         }
     }
 
+    /// Whether somebody else would take the request: else it is better off where it is.
+    fn has_another(&self, proxy: &Proxy) -> bool {
+        let mut tried = self.tried.clone();
+        tried.push(self.decision.worker);
+        proxy.parts.cluster.has_another(&self.pool, &tried)
+    }
+
     /// A long prompt takes longer to compute.
-    fn first_token_by(&self, proxy: &Proxy) -> Instant {
+    fn longest_silence(&self, proxy: &Proxy) -> Duration {
         let timeouts = &proxy.parts.timeouts;
         let per_token = timeouts.first_token_per_1k.as_secs_f64() / 1000.0;
         let tokens = f64::from(self.decision.prompt_tokens);
         let for_prompt = Duration::from_secs_f64(per_token * tokens);
-        Instant::now() + timeouts.first_token + for_prompt
+        timeouts.first_token + for_prompt
     }
 }
 
@@ -491,7 +741,7 @@ impl Sent {
                 in_flight.delivered();
                 Some((begun, in_flight))
             }
-            Answer::Begun(_) | Answer::Whole(..) => None,
+            Answer::Begun(_) | Answer::Whole(..) | Answer::Switched(..) => None,
         }
     }
 }
@@ -512,7 +762,16 @@ impl Won {
     pub(super) fn commit(self, proxy: &Arc<Proxy>, mut record: Record) -> Response<ResponseBody> {
         let Placed { mut in_flight, .. } = self.sent.placed;
         in_flight.prefilled();
-        if self.asked.endpoint.needs_model() && self.sent.answer.status().is_success() {
+        if let Answer::Switched(mut parts, switched) = self.sent.answer {
+            record.switches(&parts);
+            handshake::switch(&mut parts.headers);
+            let place = self.asked.session.expect("only a session asks for a 101");
+            let config = proxy.parts.sessions.config().clone();
+            let held = (in_flight, record);
+            let tunnel = Tunnel::new(*switched, config, self.asked.deadline, held, place);
+            return Response::from_parts(parts, ResponseBody::Tunnel(Some(Box::new(tunnel))));
+        }
+        if self.asked.endpoint.traits().computes && self.sent.answer.status().is_success() {
             in_flight.delivered();
         }
         record.first_token();
@@ -530,21 +789,23 @@ impl Won {
                 record.finish(outcome);
                 Response::from_parts(parts, bytes.into())
             }
+            Answer::Switched(..) => unreachable!("a tunnel is no answer to pass on"),
             Answer::Begun(begun) => {
                 record.answers(&begun.parts, begun.events);
-                let (idle, gone) = (
-                    proxy.parts.timeouts.inter_token,
-                    proxy.parts.timeouts.worker_gone,
-                );
-                let deadline = self.asked.deadline;
+                let timeouts = &proxy.parts.timeouts;
+                let silence = Silence {
+                    longest: timeouts.inter_token,
+                    worker_bad: timeouts.worker_bad,
+                    worker_gone: timeouts.worker_gone,
+                    deadline: self.asked.deadline,
+                };
                 let on_break = if self.asked.failover && begun.is_good_stream() {
                     let worker = in_flight.worker().id.clone();
                     OnBreak::of(proxy, self.asked, worker)
                 } else {
                     OnBreak::End
                 };
-                let (parts, mut relay) =
-                    Relay::new(*begun, in_flight, record, idle, gone, deadline);
+                let (parts, mut relay) = Relay::new(*begun, in_flight, record, silence);
                 relay.on_break(on_break);
                 Response::from_parts(parts, ResponseBody::Relay(Box::new(relay)))
             }
@@ -598,6 +859,7 @@ fn outgoing(head: Parts, body: WorkerBody, id: &HeaderValue, has_key: bool) -> O
         headers,
         body,
         stream: false,
+        upgrade: None,
         repeatable: false,
     }
 }

@@ -28,7 +28,15 @@ impl WorkerBody {
     /// If `at` is not inside `bytes`.
     pub fn with_text(bytes: &Bytes, at: Range<usize>, text: &str) -> Self {
         let text = serde_json::to_string(text).expect("strings always serialise");
-        Self([bytes.slice(..at.start), text.into(), bytes.slice(at.end..)])
+        Self::with(bytes, at, text.into())
+    }
+
+    /// The client's bytes with others in place of those at `at`.
+    ///
+    /// # Panics
+    /// If `at` is not inside `bytes`.
+    pub fn with(bytes: &Bytes, at: Range<usize>, others: Bytes) -> Self {
+        Self([bytes.slice(..at.start), others, bytes.slice(at.end..)])
     }
 
     /// All of it in one piece, copied only if it is not.

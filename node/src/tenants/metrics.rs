@@ -27,10 +27,11 @@ pub struct TenantReasonLabels {
 }
 
 /// Why requests of a tenant are turned away.
-pub const REFUSALS: [&str; 5] = [
+pub const REFUSALS: [&str; 6] = [
     "tenant_requests",
     "request_rate",
     "queue_full",
+    "queue_bytes",
     "displaced",
     "queue_timeout",
 ];

@@ -196,6 +196,15 @@ impl Keys {
     }
 }
 
+/// The token of `Authorization: Bearer <token>`; the scheme in any case (RFC 9110, section 11.1).
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme
+        .eq_ignore_ascii_case(b"bearer ")
+        .then(|| token.trim_ascii())
+}
+
 /// What a request has for a key.
 enum Sent<'a> {
     Key(&'a [u8]),
@@ -204,13 +213,13 @@ enum Sent<'a> {
 }
 
 fn sent(headers: &HeaderMap) -> Sent<'_> {
-    let bearer = headers.get(header::AUTHORIZATION);
+    let authorization = headers.get(header::AUTHORIZATION);
     let plain = headers.get_all(X_API_KEY);
     let mut plain = plain.iter();
-    let key = match (bearer, plain.next(), plain.next()) {
-        (Some(bearer), None, None) => match bearer.as_bytes().split_at_checked(7) {
-            Some((scheme, key)) if scheme.eq_ignore_ascii_case(b"bearer ") => key.trim_ascii(),
-            _ => return Sent::Unreadable,
+    let key = match (authorization, plain.next(), plain.next()) {
+        (Some(_), None, None) => match bearer(headers) {
+            Some(key) => key,
+            None => return Sent::Unreadable,
         },
         (None, Some(key), None) => key.as_bytes(),
         (None, None, _) => return Sent::Nothing,

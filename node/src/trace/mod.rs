@@ -132,13 +132,15 @@ fn route(endpoint: Endpoint) -> Option<&'static str> {
         Endpoint::Chat => Some("/v1/chat/completions"),
         Endpoint::Completions => Some("/v1/completions"),
         Endpoint::Embeddings => Some("/v1/embeddings"),
+        Endpoint::Responses => Some("/v1/responses"),
+        Endpoint::Messages => Some("/v1/messages"),
         _ => None,
     }
 }
 
 fn operation(endpoint: Endpoint) -> Option<&'static str> {
     match endpoint {
-        Endpoint::Chat => Some("chat"),
+        Endpoint::Chat | Endpoint::Responses | Endpoint::Messages => Some("chat"),
         Endpoint::Completions => Some("text_completion"),
         Endpoint::Embeddings => Some("embeddings"),
         _ => None,

@@ -28,6 +28,23 @@ const METADATA: [IpAddr; 5] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),                      // Oracle
 ];
 
+/// Names under which clouds' metadata services are reached from inside, without the dot of the root.
+/// They are refused before anybody resolves them: who resolves differently, a proxy say, must not be led there.
+const METADATA_NAMES: [&str; 10] = [
+    "metadata",                 // Google, by the search domain
+    "metadata.google.internal", // Google
+    "metadata.goog",            // Google
+    "metadata.azure.com",       // Azure
+    "metadata.azure.internal",  // Azure
+    "instance-data",            // AWS, by the search domain
+    "rancher-metadata",         // Rancher
+    "metadata.tencentyun.com",  // Tencent
+    "metadata.packet.net",      // Equinix
+    "metadata.platformequinix.com",
+];
+/// Domains in which clouds name them `instance-data`, as in `instance-data.ec2.internal`.
+const INSTANCE_DATA: (&str, &str) = ("instance-data.", ".internal");
+
 /// The rule of `workers.allow`.
 #[derive(Debug, Clone, Default)]
 pub struct Allow {
@@ -44,6 +61,11 @@ pub enum Refused {
          into workers.allow"
     )]
     Special(IpAddr),
+    /// The name is that of a metadata service.
+    #[error(
+        "{0} is a cloud's metadata service; if a worker is there, put this very name into workers.allow"
+    )]
+    Metadata(String),
     /// There is a list, and this is not in it.
     #[error("{0} is not in workers.allow")]
     NotListed(String),
@@ -69,6 +91,9 @@ impl Allow {
     pub fn host(&self, host: &str) -> Result<(), Refused> {
         match host.parse() {
             Ok(address) => self.address(host, address),
+            Err(_) if is_metadata(host) && !self.names_exactly(host) => {
+                Err(Refused::Metadata(host.to_owned()))
+            }
             // With networks in the list, the name's addresses decide.
             Err(_) if self.is_empty() || self.names(host) || !self.nets.is_empty() => Ok(()),
             Err(_) => Err(Refused::NotListed(host.to_owned())),
@@ -101,15 +126,32 @@ impl Allow {
         self.nets.is_empty() && self.names.is_empty()
     }
 
+    fn names_exactly(&self, host: &str) -> bool {
+        let named = AllowedHost::Host(plain(host));
+        self.names.contains(&named)
+    }
+
     fn names(&self, host: &str) -> bool {
         // A name may be written with the dot of the root.
-        let host = host.strip_suffix('.').unwrap_or(host);
+        let host = plain(host);
         self.names.iter().any(|entry| match entry {
-            AllowedHost::Host(name) => name == host,
+            AllowedHost::Host(name) => *name == host,
             AllowedHost::Below(domain) => host.ends_with(domain.as_str()),
             AllowedHost::Net(_) => false,
         })
     }
+}
+
+/// A name in lower case, without the dot of the root.
+fn plain(host: &str) -> String {
+    let host = host.strip_suffix('.').unwrap_or(host);
+    host.to_ascii_lowercase()
+}
+
+fn is_metadata(host: &str) -> bool {
+    let host = plain(host);
+    let (first, domain) = INSTANCE_DATA;
+    METADATA_NAMES.contains(&host.as_str()) || (host.starts_with(first) && host.ends_with(domain))
 }
 
 fn is_special(address: IpAddr) -> bool {
@@ -186,6 +228,43 @@ mod tests {
         ] {
             assert!(!verdict(&allow, bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn metadata_services_are_refused_by_name() {
+        let names = [
+            "metadata.google.internal",
+            "metadata.google.internal.",
+            "METADATA.Google.Internal",
+            "metadata",
+            "metadata.goog",
+            "instance-data",
+            "instance-data.ec2.internal",
+            "Instance-Data.eu-west-1.compute.internal.",
+            "metadata.azure.com",
+            "metadata.azure.internal",
+            "metadata.tencentyun.com",
+        ];
+        let nets_and_domains = rule(&["10.0.0.0/8", "*.internal", "*.com"]);
+        for name in names {
+            for allow in [&rule::<&str>(&[]), &nets_and_domains] {
+                assert!(allow.host(name).is_err(), "{name}");
+                assert!(!verdict(allow, &format!("http://{name}:80")), "{name}");
+            }
+        }
+        for name in [
+            "metadata.lab",
+            "my-metadata",
+            "ip-10-0-0-5.ec2.internal",
+            "instance-data.lab",
+        ] {
+            assert!(rule::<&str>(&[]).host(name).is_ok(), "{name}");
+        }
+        // A worker that really has such a name is named; what it resolves to is asked all the same.
+        let named = rule(&["metadata.goog"]);
+        assert!(named.host("metadata.goog.").is_ok());
+        let secret = "169.254.169.254".parse().expect("an address");
+        assert!(named.address("metadata.goog", secret).is_err());
     }
 
     #[test]

@@ -11,12 +11,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, Version, header};
 use http_body::Body;
 use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::Worker;
 use super::head_count::{Counted, HEAD_BYTES_MAX, HeadCount};
@@ -27,6 +27,9 @@ use crate::proxy::worker_body::WorkerBody;
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// Most header lines that a worker may answer with.
 const HEADERS_MAX: usize = 100;
+
+/// Longest wait for hyper to let go of a socket whose protocol changes.
+const LET_GO: Duration = Duration::from_secs(1);
 
 type Driver = http1::Connection<TokioIo<Counted<WorkerIo>>, WorkerBody>;
 
@@ -45,14 +48,36 @@ pub enum SendError {
     /// The head of the response is longer than [`HEAD_BYTES_MAX`].
     #[error("the head of the response is longer than {HEAD_BYTES_MAX} bytes")]
     HeadTooLong,
+    /// The head leaves open where its body ends.
+    #[error("the head of the response leaves open where its body ends")]
+    LengthInDoubt,
+}
+
+/// What drives a connection.
+#[derive(Debug)]
+struct Driving {
+    /// None once it has ended: a request still in its queue fails only when it is dropped.
+    running: Option<Driver>,
+    /// The driver that has ended, if the request asked for another protocol: it has the socket.
+    ended: Option<Driver>,
+    /// The request asks for another protocol.
+    may_switch: bool,
+}
+
+/// The socket of a connection that speaks another protocol from now on.
+#[derive(Debug)]
+pub struct Switched {
+    /// The socket.
+    pub io: WorkerIo,
+    /// What the worker has said in that protocol already.
+    pub early: Bytes,
 }
 
 /// A connection to one worker.
 #[derive(Debug)]
 pub struct Connection {
     sender: http1::SendRequest<WorkerBody>,
-    /// None once it has ended: a request still in its queue fails only when it is dropped.
-    driver: Option<Driver>,
+    driver: Driving,
     head: HeadCount,
     /// When it last became idle.
     pub idle_since: Instant,
@@ -74,14 +99,36 @@ impl Connection {
             .map_err(io::Error::other)?;
         Ok(Self {
             sender,
-            driver: Some(driver),
+            driver: Driving {
+                running: Some(driver),
+                ended: None,
+                may_switch: false,
+            },
             head,
             idle_since: Instant::now(),
         })
     }
 
     fn drive(&mut self, cx: &mut Context<'_>) {
-        drive(&mut self.driver, cx);
+        self.driver.drive(cx);
+    }
+
+    /// After a 101: the socket. None where the connection ended instead.
+    pub async fn switch(mut self) -> Option<Switched> {
+        // hyper lets go of it once it has written the last of the request.
+        let let_go = poll_fn(|cx| {
+            self.drive(cx);
+            match self.driver.running {
+                None => Poll::Ready(()),
+                Some(_) => Poll::Pending,
+            }
+        });
+        timeout(LET_GO, let_go).await.ok()?;
+        let parts = self.driver.ended?.into_parts();
+        Some(Switched {
+            io: parts.io.into_inner().into_inner(),
+            early: parts.read_buf,
+        })
     }
 
     /// Sends a request and waits for the response's head.
@@ -93,10 +140,12 @@ impl Connection {
         request: Request<WorkerBody>,
     ) -> Result<Response<Incoming>, SendError> {
         self.head.begin();
+        // No other request has this header: it is for one hop.
+        self.driver.may_switch = request.headers().contains_key(header::UPGRADE);
         let mut answer = std::pin::pin!(self.sender.send_request(request));
         let driver = &mut self.driver;
         let result = poll_fn(|cx| {
-            drive(driver, cx);
+            driver.drive(cx);
             answer.as_mut().poll(cx)
         })
         .await;
@@ -112,6 +161,7 @@ impl Connection {
             Ok(response) if much && head_bytes(&response) > HEAD_BYTES_MAX => {
                 Err(SendError::HeadTooLong)
             }
+            Ok(response) if is_length_in_doubt(&response) => Err(SendError::LengthInDoubt),
             result => result,
         }
     }
@@ -132,7 +182,7 @@ impl Connection {
     /// After a complete response: can the connection carry another request?
     pub fn is_reusable(&mut self, cx: &mut Context<'_>) -> bool {
         self.drive(cx);
-        self.driver.is_some() && self.sender.is_ready()
+        self.driver.running.is_some() && self.sender.is_ready()
     }
 
     /// Before reuse: has the worker closed it meanwhile?
@@ -150,12 +200,32 @@ fn head_bytes(response: &Response<Incoming>) -> usize {
         .sum()
 }
 
-/// Polls the driver, and drops it when it has ended.
-fn drive(driver: &mut Option<Driver>, cx: &mut Context<'_>) {
-    // The driver's own result says nothing that the response or its body does not say as well.
-    if let Some(running) = driver
-        && Pin::new(running).poll(cx).is_ready()
-    {
-        *driver = None;
+/// Whether the head says more than one thing about where its body ends, or something that is not understood here
+/// (RFC 9112, section 6.3). hyper takes one of them, and whoever is behind another proxy may take the other.
+fn is_length_in_doubt(response: &Response<Incoming>) -> bool {
+    let headers = response.headers();
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let (length, coding) = (lengths.next(), codings.next());
+    match coding {
+        None => lengths.next().is_some(),
+        Some(coding) => {
+            let is_chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+            let is_known = response.version() == Version::HTTP_11;
+            !is_chunked || !is_known || length.is_some() || codings.next().is_some()
+        }
+    }
+}
+
+impl Driving {
+    /// Polls the driver, and drops it when it has ended.
+    fn drive(&mut self, cx: &mut Context<'_>) {
+        // The driver's own result says nothing that the response or its body does not say as well.
+        if let Some(running) = &mut self.running
+            && Pin::new(running).poll(cx).is_ready()
+        {
+            let ended = self.running.take();
+            self.ended = ended.filter(|_| self.may_switch);
+        }
     }
 }

@@ -21,10 +21,11 @@ impl fmt::Debug for Duty {
 impl Duty {
     /// Whether this replica probes a worker now; `interval`: between two probes.
     ///
-    /// Whoever knows nothing good of it looks for itself: its own verdict ends with its own probes.
+    /// Whoever knows nothing good of it looks for itself: its own verdict ends with its own probes. So does whoever has
+    /// heard ill of it: what waits there moves at another's word only where something here agrees.
     pub fn is_ours(&self, worker: &Worker, interval: Duration) -> bool {
         let verdict = worker.health.claim();
-        if verdict.is_none_or(|(claim, _)| claim.is_bad()) {
+        if verdict.is_none_or(|(claim, _)| claim.is_bad()) || worker.health.look().is_doubted {
             return true;
         }
         let view = self.0.view();

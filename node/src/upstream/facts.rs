@@ -10,12 +10,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep};
 
 use super::Worker;
 use super::engine::EngineFacts;
 use super::probe::ProbeParts;
+use crate::api::cards::Card;
 
 /// Largest answer to `/v1/models` that is read, in bytes.
 const MODELS_BYTES_MAX: usize = 256 * 1024;
@@ -38,37 +39,46 @@ pub struct Learned {
 pub enum Fact {
     /// The models that it serves.
     Models(Vec<String>),
+    /// What it says of its models is not what it said before.
+    Cards,
     /// Seconds since 1970 at which it started: later than the registry knows, so its cache is empty.
     Started(u64),
 }
 
 /// Asks each time that it is told to, at most once in [`PAUSE`].
-pub(super) async fn ask_when_told(worker: &Arc<Worker>, parts: &ProbeParts, told: &Notify) {
+pub(super) async fn ask_when_told(
+    worker: &Arc<Worker>,
+    parts: &ProbeParts,
+    told: &Notify,
+    turns: &Semaphore,
+) {
     loop {
         told.notified().await;
-        ask_engine(worker, parts).await;
-        ask_models(worker, parts).await;
+        {
+            let _turn = turns.acquire().await;
+            ask_engine(worker, parts).await;
+            ask_models(worker, parts).await;
+        }
         sleep(PAUSE).await;
     }
 }
 
-fn learn(worker: &Arc<Worker>, fact: Fact, parts: &ProbeParts) {
+/// Waits while many are being learned: what is told now would be told again only a minute later.
+async fn learn(worker: &Arc<Worker>, fact: Fact, parts: &ProbeParts) {
     let worker = Arc::clone(worker);
-    // A full queue means that many are being learned; a later time of asking tells again.
-    let _ = parts.learned.try_send(Learned { worker, fact });
+    // Nobody listens any more once the replica ends.
+    let _ = parts.learned.send(Learned { worker, fact }).await;
 }
 
 /// Learns the size of the worker's cache, and whether it restarted; a worker without such metrics keeps the configured size.
 async fn ask_engine(worker: &Arc<Worker>, parts: &ProbeParts) {
-    match read(worker, "/metrics", METRICS_BYTES_MAX, parts).await {
-        Ok(text) => {
-            worker.scraped(Instant::now());
-            let facts = EngineFacts::parse(&String::from_utf8_lossy(&text), worker.address.rank());
+    match read_engine(worker, parts).await {
+        Ok(facts) => {
             let tokens = facts.cache_tokens.unwrap_or(0);
             worker.cache_tokens.store(tokens, Ordering::Relaxed);
             let known = worker.epoch.load(Ordering::Relaxed);
             if let Some(started) = facts.started.filter(|started| *started > known) {
-                learn(worker, Fact::Started(started), parts);
+                learn(worker, Fact::Started(started), parts).await;
             }
         }
         Err(error) => {
@@ -77,14 +87,26 @@ async fn ask_engine(worker: &Arc<Worker>, parts: &ProbeParts) {
     }
 }
 
+/// Reads its metrics, and notes whether its engine has worked since they were read before.
+pub(super) async fn read_engine(
+    worker: &Worker,
+    parts: &ProbeParts,
+) -> anyhow::Result<EngineFacts> {
+    let asked = Instant::now();
+    let text = read(worker, "/metrics", METRICS_BYTES_MAX, parts).await?;
+    let facts = EngineFacts::parse(&String::from_utf8_lossy(&text), worker.address.rank());
+    worker.scraped(asked, facts.activity);
+    Ok(facts)
+}
+
 async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts) {
-    let known = worker.models.load();
-    match models_of(worker, parts).await {
+    let known = worker.models.load_full();
+    match listed_by(worker, parts).await {
         Ok(models) if models.is_empty() => {
             tracing::warn!(worker = &*worker.label, "worker lists no models");
         }
         Ok(models) if known.is_empty() => {
-            learn(worker, Fact::Models(models), parts);
+            learn(worker, Fact::Models(models), parts).await;
         }
         Ok(models) => {
             let missing: Vec<_> = known.iter().filter(|m| !models.contains(m)).collect();
@@ -102,18 +124,28 @@ async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts) {
     }
 }
 
-async fn models_of(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<Vec<String>> {
+/// The models that it lists; what else it says of them is kept, and compared if it is new.
+async fn listed_by(worker: &Arc<Worker>, parts: &ProbeParts) -> anyhow::Result<Vec<String>> {
+    let cards = cards_of(worker, parts).await?;
+    let models = cards.iter().map(|card| card.id().to_owned()).collect();
+    if **worker.cards.load() != cards {
+        worker.cards.store(Arc::new(cards));
+        learn(worker, Fact::Cards, parts).await;
+    }
+    Ok(models)
+}
+
+async fn cards_of(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<Vec<Card>> {
     #[derive(Deserialize)]
     struct List {
-        data: Vec<Item>,
-    }
-    #[derive(Deserialize)]
-    struct Item {
-        id: String,
+        data: Vec<serde_json::Value>,
     }
     let answer = read(worker, "/v1/models", MODELS_BYTES_MAX, parts).await?;
     let list: List = serde_json::from_slice(&answer)?;
-    Ok(list.data.into_iter().map(|item| item.id).collect())
+    let cards = list.data.into_iter().map(Card::of);
+    cards
+        .collect::<Option<_>>()
+        .ok_or_else(|| anyhow::anyhow!("a model without an id"))
 }
 
 /// The answer to a `GET`, if it is a success, comes in time, and has at most so many bytes.

@@ -56,6 +56,11 @@ impl<S> Counted<S> {
     pub fn new(socket: S, count: HeadCount) -> Self {
         Self { socket, count }
     }
+
+    /// The socket again.
+    pub fn into_inner(self) -> S {
+        self.socket
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {

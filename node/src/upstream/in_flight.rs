@@ -12,7 +12,6 @@ use super::Worker;
 #[derive(Debug)]
 pub struct InFlight {
     worker: Arc<Worker>,
-    begun: Instant,
     /// It got a token.
     delivered: bool,
     held: Load,
@@ -32,7 +31,6 @@ impl InFlight {
         worker.load.add(held);
         Some(Self {
             worker: Arc::clone(worker),
-            begun: Instant::now(),
             delivered: false,
             held,
             permit: Some(permit),
@@ -42,11 +40,6 @@ impl InFlight {
     /// The worker it counts on.
     pub fn worker(&self) -> &Arc<Worker> {
         &self.worker
-    }
-
-    /// When it was sent there.
-    pub fn begun(&self) -> Instant {
-        self.begun
     }
 
     /// The first token is there: the prompt has been computed.
@@ -62,6 +55,11 @@ impl InFlight {
     pub fn delivered(&mut self) {
         self.delivered = true;
         self.worker.health.delivered();
+    }
+
+    /// A further token came.
+    pub fn goes_on(&self, now: Instant) {
+        self.worker.health.goes_on(now);
     }
 
     /// The request has waited as long as it may, without a sign of life since `since`.

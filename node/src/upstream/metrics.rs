@@ -22,6 +22,18 @@ pub struct ChangeLabels {
     pub to: &'static str,
 }
 
+/// One verdict.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[allow(missing_docs, reason = "the fields are the labels")]
+pub struct VerdictLabels {
+    pub verdict: &'static str,
+}
+
+/// Models of which each has a series; of the others one is shown for all.
+const MODEL_SERIES_MAX: usize = 1_000;
+/// What stands for the others.
+const OTHER_MODELS: &str = "other";
+
 /// Handles to the metrics of health.
 #[derive(Debug, Default)]
 pub struct HealthMetrics {
@@ -33,6 +45,7 @@ pub struct HealthMetrics {
     slow_start: Family<WorkerLabels, Gauge<f64, AtomicU64>>,
     changes: Family<ChangeLabels, Counter>,
     panic: Family<ModelLabels, Gauge>,
+    verdicts: Family<VerdictLabels, Gauge>,
     /// Stalled workers that were asked for a token, by what came of it.
     pub token_probes: Family<ResultLabels, Counter>,
 }
@@ -86,8 +99,13 @@ impl HealthMetrics {
             metrics.panic.clone(),
         );
         r.register(
+            "workers_by_verdict",
+            "Workers by this replica's verdict",
+            metrics.verdicts.clone(),
+        );
+        r.register(
             "token_probes",
-            "Stalled workers asked for a token, by what came of it",
+            "Stalled or silent workers asked for a token, by what came of it",
             metrics.token_probes.clone(),
         );
         metrics
@@ -120,11 +138,35 @@ impl HealthMetrics {
         }
     }
 
+    /// Counts a worker under its verdict.
+    pub fn count(&self, worker: &Worker, verdicts: &mut [i64; Claim::ALL.len()]) {
+        verdicts[worker.health.report().verdict as usize] += 1;
+    }
+
+    /// Sets how many workers have which verdict.
+    pub fn show_verdicts(&self, verdicts: &[i64; Claim::ALL.len()]) {
+        for (claim, count) in Claim::ALL.into_iter().zip(verdicts) {
+            let verdict = claim.as_str();
+            let gauge = self.verdicts.get_or_create(&VerdictLabels { verdict });
+            gauge.set(*count);
+        }
+    }
+
     /// Sets in which models' pools health is not believed now.
     pub fn show_panic<'a>(&self, pools: impl Iterator<Item = (Arc<str>, bool)> + 'a) {
         // Models come and go.
         self.panic.clear();
-        for (model, panics) in pools {
+        let mut others = None;
+        for (index, (model, panics)) in pools.enumerate() {
+            if index < MODEL_SERIES_MAX {
+                let labels = ModelLabels { model };
+                self.panic.get_or_create(&labels).set(panics.into());
+            } else {
+                others = Some(others.unwrap_or(false) || panics);
+            }
+        }
+        if let Some(panics) = others {
+            let model = OTHER_MODELS.into();
             let labels = ModelLabels { model };
             self.panic.get_or_create(&labels).set(panics.into());
         }
@@ -164,6 +206,7 @@ impl HealthMetrics {
         drop(self.slow_start.get_or_create(&labels));
         drop(self.changes.get_or_create(&change(worker, Claim::Good)));
         self.show_panic([("m".into(), false)].into_iter());
+        self.show_verdicts(&Default::default());
     }
 }
 

@@ -16,6 +16,7 @@ pub mod probe;
 pub mod reach;
 mod revive;
 pub mod tls;
+mod vigil;
 pub mod worker;
 
 pub use connection::{Connection, SendError};

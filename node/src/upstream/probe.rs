@@ -1,19 +1,20 @@
 //! Active health checks: one task per worker, each probe with a deadline.
 //!
 //! Control path, so reqwest. Besides, the same task asks what the worker says of itself (`facts`), and a stalled
-//! worker for a token (`revive`): neither can delay a probe. Most replicas leave most workers to others (`duty`).
+//! worker for a token (`revive`), and looks whether a silent one lives (`vigil`): none can delay a probe. Most replicas leave most workers to others (`duty`).
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::duty::Duty;
 use super::facts::{self, Learned};
-use super::{Worker, revive};
+use super::{Worker, revive, vigil};
 use crate::cluster::Fleet;
 use crate::config::HealthConfig;
 use crate::lag::Lag;
@@ -22,6 +23,9 @@ use crate::metrics::{Metrics, ResultLabels};
 /// Results of probes, as labels.
 const GOOD: &str = "good";
 const BAD: &str = "bad";
+/// New workers that are looked at, and workers that are asked about themselves, at once: thousands that are added
+/// together must not take the processor from requests. Later probes do not wait for this.
+const TURNS: usize = 256;
 /// Every so many probes a worker is asked again what it serves, and how large its cache is.
 const RECHECK_PROBES: u64 = 60;
 
@@ -38,6 +42,8 @@ pub struct ProbeParts {
     pub duty: Duty,
     /// Whether this replica is late itself.
     pub lag: Arc<Lag>,
+    /// How long requests wait on a silent worker.
+    pub silence: Duration,
 }
 
 impl ProbeParts {
@@ -53,6 +59,7 @@ impl ProbeParts {
 pub struct Prober {
     parts: Arc<ProbeParts>,
     tasks: BTreeMap<Arc<str>, (Arc<Worker>, AbortOnDropHandle<()>)>,
+    turns: Arc<Semaphore>,
     tracker: TaskTracker,
 }
 
@@ -66,6 +73,7 @@ impl Prober {
         Self {
             parts: Arc::new(parts),
             tasks: BTreeMap::new(),
+            turns: Arc::new(Semaphore::new(TURNS)),
             tracker,
         }
     }
@@ -77,7 +85,8 @@ impl Prober {
             let task = match self.tasks.remove(&worker.label) {
                 Some((known, task)) if Arc::ptr_eq(&known, worker) => task,
                 _ => {
-                    let watching = watch(Arc::clone(worker), Arc::clone(&self.parts));
+                    let (parts, turns) = (Arc::clone(&self.parts), Arc::clone(&self.turns));
+                    let watching = watch(Arc::clone(worker), parts, turns);
                     AbortOnDropHandle::new(self.tracker.spawn(watching))
                 }
             };
@@ -87,16 +96,17 @@ impl Prober {
     }
 }
 
-async fn watch(worker: Arc<Worker>, parts: Arc<ProbeParts>) {
+async fn watch(worker: Arc<Worker>, parts: Arc<ProbeParts>, turns: Arc<Semaphore>) {
     let ask = Notify::new();
     tokio::join!(
-        probe_for_ever(&worker, &parts, &ask),
-        facts::ask_when_told(&worker, &parts, &ask),
+        probe_for_ever(&worker, &parts, &ask, &turns),
+        facts::ask_when_told(&worker, &parts, &ask, &turns),
         revive::when_stalled(&worker, &parts),
+        vigil::while_wanted(&worker, &parts),
     );
 }
 
-async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify) {
+async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify, turns: &Semaphore) {
     let mut ticks = interval(parts.config.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for probe in 0_u64.. {
@@ -106,8 +116,13 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify) {
         if probe > 0 && !recheck && !parts.duty.is_ours(worker, parts.config.interval) {
             continue;
         }
+        let turn = match probe {
+            0 => turns.acquire().await.ok(),
+            _ => None,
+        };
         let began = Instant::now();
         let checked = check(worker, parts).await;
+        drop(turn);
         if checked.is_err() && parts.is_excused(began) {
             tracing::debug!(
                 worker = &*worker.label,

@@ -2,13 +2,16 @@
 //! should not have to wait for the answer.
 //!
 //! At most one such request at a time, with growing pauses, and none to a worker that is not stalled. A worker that
-//! refuses the question as such (no completions, a key of the client's) is tried with clients' requests instead.
+//! takes no completions is asked for an embedding; one that refuses that, too (a key of the client's, other tasks), is
+//! tried with clients' requests instead. `vigil` asks the same of workers on which requests wait in silence.
 
 use std::time::Duration;
 
 use http::HeaderValue;
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
 use tokio::time::sleep;
 
 use super::Worker;
@@ -25,8 +28,8 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// What came of asking. Labels of a metric: stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Came {
-    /// A token.
+pub(super) enum Came {
+    /// A token, or an embedding.
     Token,
     /// Nothing, in time; or an error.
     Nothing,
@@ -57,17 +60,8 @@ pub(super) async fn when_stalled(worker: &Worker, parts: &ProbeParts) {
         worker.health.stall_found().await;
         let mut pause = PAUSE;
         while worker.health.awaits_token() {
-            let came = ask(worker, parts).await;
-            let result = came.as_str();
-            let labels = ResultLabels { result };
-            parts
-                .metrics
-                .health
-                .token_probes
-                .get_or_create(&labels)
-                .inc();
-            match came {
-                Came::Token => worker.health.delivered(),
+            match ask_and_count(worker, parts).await {
+                Came::Token => {}
                 Came::Refusal => worker.health.try_with_clients(),
                 Came::Nothing => sleep(pause).await,
             }
@@ -76,20 +70,42 @@ pub(super) async fn when_stalled(worker: &Worker, parts: &ProbeParts) {
     }
 }
 
+/// Asks once; a token is told to the worker's health.
+pub(super) async fn ask_and_count(worker: &Worker, parts: &ProbeParts) -> Came {
+    let came = ask(worker, parts).await;
+    let result = came.as_str();
+    let labels = ResultLabels { result };
+    let counters = &parts.metrics.health.token_probes;
+    counters.get_or_create(&labels).inc();
+    if came == Came::Token {
+        worker.health.delivered();
+    }
+    came
+}
+
+/// Asks in one way after the other, until one is not refused as such.
 async fn ask(worker: &Worker, parts: &ProbeParts) -> Came {
     let Some(model) = worker.models.load().first().cloned() else {
         return Came::Refusal;
     };
-    let question = serde_json::json!({ "model": model, "prompt": "1", "max_tokens": 1 });
+    let token = serde_json::json!({ "model": model, "prompt": "1", "max_tokens": 1 });
+    let embedding = serde_json::json!({ "model": model, "input": "1" });
+    match ask_at("/v1/completions", &token, worker, parts).await {
+        Came::Refusal => ask_at("/v1/embeddings", &embedding, worker, parts).await,
+        came => came,
+    }
+}
+
+async fn ask_at(path: &str, question: &Value, worker: &Worker, parts: &ProbeParts) -> Came {
     let reach = &worker.reach;
-    let request = reach.request(Method::POST, &worker.address, "/v1/completions");
+    let request = reach.request(Method::POST, &worker.address, path);
     let Ok(request) = request.await else {
         return Came::Nothing;
     };
     let mut request = request
         .header(headers::REQUEST_ID, request_id::of_token_probe())
         .timeout(parts.config.token_timeout)
-        .json(&question);
+        .json(question);
     if let Some(rank) = worker.address.rank() {
         request = request.header("x-data-parallel-rank", HeaderValue::from(rank));
     }
@@ -123,20 +139,24 @@ async fn read(mut response: reqwest::Response) -> Came {
     }
 }
 
-/// Whether this is a completion of at least one token.
+/// Whether this is a completion of at least one token, or an embedding.
 fn has_token(answer: &[u8]) -> bool {
     #[derive(Deserialize)]
-    struct Completion {
-        choices: Vec<serde::de::IgnoredAny>,
+    struct Answer {
+        #[serde(default)]
+        choices: Vec<IgnoredAny>,
+        #[serde(default)]
+        data: Vec<IgnoredAny>,
         usage: Option<Usage>,
     }
     #[derive(Deserialize)]
     struct Usage {
-        completion_tokens: u64,
+        completion_tokens: Option<u64>,
     }
-    serde_json::from_slice::<Completion>(answer).is_ok_and(|completion| {
-        let counted = completion.usage.map(|usage| usage.completion_tokens);
-        !completion.choices.is_empty() && counted != Some(0)
+    serde_json::from_slice::<Answer>(answer).is_ok_and(|answer| {
+        let counted = answer.usage.and_then(|usage| usage.completion_tokens);
+        let completed = !answer.choices.is_empty() && counted != Some(0);
+        completed || !answer.data.is_empty()
     })
 }
 
@@ -157,6 +177,11 @@ mod tests {
                 false,
             ),
             (r#"{"choices":[]}"#, false),
+            (
+                r#"{"object":"list","data":[{"index":0,"embedding":[0.5]}],"usage":{"prompt_tokens":1,"completion_tokens":0}}"#,
+                true,
+            ),
+            (r#"{"object":"list","data":[]}"#, false),
             (r#"{"error":{"message":"engine dead"}}"#, false),
             ("", false),
         ];

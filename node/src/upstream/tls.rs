@@ -97,6 +97,19 @@ pub enum WorkerIo {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+impl WorkerIo {
+    /// Has the connection end by a reset when it is dropped: whoever does not read sees no other end behind what was
+    /// sent to it.
+    pub fn will_reset(&self) {
+        let stream = match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        // It fails only on a socket that has ended already.
+        let _ = stream.set_zero_linger();
+    }
+}
+
 impl AsyncRead for WorkerIo {
     fn poll_read(
         self: Pin<&mut Self>,

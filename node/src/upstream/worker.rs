@@ -18,7 +18,11 @@ use super::health::Health;
 use super::moment::Moment;
 use super::pool::IdlePool;
 use super::reach::Reach;
+use crate::api::cards::Card;
 use crate::series::WorkerSeries;
+
+/// The label that workers share which have no series of their own (`metrics.worker_series`).
+pub const OTHER_WORKERS: &str = "other";
 
 /// Where a worker is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,8 +97,10 @@ impl Address {
 pub struct Worker {
     /// Its id in the registry.
     pub id: WorkerId,
-    /// The id as a metric label.
+    /// The id as text, for logs and answers.
     pub label: Arc<str>,
+    /// The label of its series: the id, or [`OTHER_WORKERS`].
+    pub series_label: Arc<str>,
     /// Where it is.
     pub address: Address,
     /// How to get there.
@@ -107,6 +113,8 @@ pub struct Worker {
     pub health: Health,
     /// Models it serves, by the registry; empty until somebody has asked it.
     pub models: ArcSwap<Vec<String>>,
+    /// What it said of each of its models when this replica asked it last.
+    pub cards: ArcSwap<Vec<Card>>,
     /// Restart counter in the registry: the second at which it started, as far as it tells.
     pub epoch: AtomicU64,
     /// Tokens that its cache holds, as it says; 0 until it has said.
@@ -114,12 +122,16 @@ pub struct Worker {
     born: Instant,
     /// Milliseconds from `born` to its latest metrics; 0: none yet.
     scraped_ms: AtomicU64,
+    /// What its engine's counters were then, as one number; 0: they were not among them.
+    activity: AtomicU64,
     /// What requests count for it.
     pub series: WorkerSeries,
     /// Until then it asked not to be sent anything (`Retry-After`).
     pub paused_until: Moment,
     /// Since then nobody has listened on its port.
     pub refuses_since: Moment,
+    /// Since then it has said that its engine is dead, and answered nothing.
+    pub engine_dead_since: Moment,
 }
 
 impl Worker {
@@ -131,11 +143,18 @@ impl Worker {
         load: Arc<LoadCell>,
         idle_max: Duration,
         health: Health,
+        has_series: bool,
     ) -> Self {
         /// Most connections at rest; more are closed after use.
         const IDLE_CONNECTIONS_MAX: usize = 256;
+        let label: Arc<str> = id.as_str().into();
+        let series_label = match has_series {
+            true => Arc::clone(&label),
+            false => OTHER_WORKERS.into(),
+        };
         Self {
-            label: id.as_str().into(),
+            label,
+            series_label,
             id,
             address,
             reach,
@@ -143,14 +162,22 @@ impl Worker {
             idle: IdlePool::new(idle_max, IDLE_CONNECTIONS_MAX),
             health,
             models: ArcSwap::default(),
+            cards: ArcSwap::default(),
             epoch: AtomicU64::new(0),
             cache_tokens: AtomicU64::new(0),
             born: Instant::now(),
             scraped_ms: AtomicU64::new(0),
+            activity: AtomicU64::new(0),
             series: WorkerSeries::default(),
             paused_until: Moment::default(),
             refuses_since: Moment::default(),
+            engine_dead_since: Moment::default(),
         }
+    }
+
+    /// Whether it has series of its own in the metrics.
+    pub fn has_series(&self) -> bool {
+        Arc::ptr_eq(&self.label, &self.series_label)
     }
 
     /// How much longer it wants to be left alone.
@@ -174,15 +201,29 @@ impl Worker {
         }
     }
 
-    /// When an answer ends of which nothing has come since `heard`: `patience` after its worker began to
+    /// Whether nobody listens on its port, as far as connections and probes have shown.
+    pub fn refuses(&self) -> bool {
+        self.refuses_since.get().is_some()
+    }
+
+    /// When an answer ends without a sign of it since `heard`: `patience` after its worker began to
     /// refuse connections. `None` while it accepts them.
     pub fn given_up_at(&self, heard: Instant, patience: Duration) -> Option<Instant> {
         let since = self.refuses_since.get()?;
         Some(since.max(heard) + patience)
     }
 
-    /// It has told its metrics.
-    pub fn scraped(&self, now: Instant) {
+    /// It has told its metrics, asked `now`; `activity` as in [`EngineFacts`](super::engine::EngineFacts). Another one
+    /// than before says that its engine has worked since it was asked before.
+    pub fn scraped(&self, now: Instant, activity: Option<u64>) {
+        let activity = activity.map_or(0, |activity| activity.max(1));
+        let before = self.activity.swap(activity, Ordering::Relaxed);
+        if let Some(ago) = self.scraped_ago(now)
+            && ![0, activity].contains(&before)
+            && activity != 0
+        {
+            self.health.moved(now - ago);
+        }
         let ms = now.saturating_duration_since(self.born).as_millis();
         let ms = u64::try_from(ms).unwrap_or(u64::MAX).max(1);
         self.scraped_ms.store(ms, Ordering::Relaxed);

@@ -22,6 +22,7 @@ use super::{Progress, WarmUps};
 use crate::metrics::ResultLabels;
 use crate::proxy::attempt::{self, AttemptLimits, Failure, Outgoing};
 use crate::proxy::headers::REQUEST_ID;
+use crate::proxy::patience::{Patience, WaitsFor};
 use crate::proxy::request_id;
 use crate::proxy::worker_body::WorkerBody;
 use crate::upstream::Worker;
@@ -243,16 +244,24 @@ impl WarmUps {
     ) -> impl Future<Output = (Result<(), &'static str>, Planned)> + Send + use<> {
         let worker = Arc::clone(worker);
         let connect = self.parts.timeouts.connect;
+        let begun = Instant::now();
         let limits = AttemptLimits {
             connect,
-            first_token: by.min(Instant::now() + self.parts.config.limit / 2),
-            deadline: None,
-            worker_gone: self.parts.timeouts.worker_gone,
+            patience: Patience {
+                begun,
+                // One token is asked for: there is nothing else to wait for.
+                waits_for: WaitsFor::Token,
+                silence: by
+                    .saturating_duration_since(begun)
+                    .min(self.parts.config.limit / 2),
+                deadline: None,
+                worker_gone: self.parts.timeouts.worker_gone,
+            },
             held_bytes: HELD_BYTES,
         };
         let outgoing = self.outgoing(&planned);
         async move {
-            let result = match attempt::attempt(&worker, &outgoing, limits).await {
+            let result = match attempt::attempt(&worker, &outgoing, limits, || false).await {
                 Ok(answer) if answer.status().is_success() => Ok(()),
                 Ok(_) => Err("refused"),
                 Err(Failure::Connect(_) | Failure::Closed(_)) => Err("unreachable"),
@@ -274,6 +283,7 @@ impl WarmUps {
             target: Uri::from_static(planned.prompt.path()),
             headers,
             body: WorkerBody::unchanged(planned.prompt.body.clone()),
+            upgrade: None,
             stream: false,
             repeatable: true,
         }

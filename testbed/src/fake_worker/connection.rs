@@ -81,6 +81,11 @@ impl Connection {
         &self.stream
     }
 
+    /// The socket and what of it has been read, for another protocol.
+    pub(super) fn raw(&mut self) -> (&mut TcpStream, Vec<u8>) {
+        (&mut self.stream, self.inbox.split().to_vec())
+    }
+
     /// Waits for the first byte of the next request, at most `idle` when given.
     pub(super) async fn next_request_begins(
         &mut self,

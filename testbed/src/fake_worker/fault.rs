@@ -181,6 +181,9 @@ pub struct Fault {
     /// Slow sending of the body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drip: Option<Drip>,
+    /// The whole worker ends, as a process that crashes: no connection gets one byte more, and the port is closed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub exit: bool,
     /// An early end. `head:0` with `stall` never answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,

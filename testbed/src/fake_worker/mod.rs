@@ -20,9 +20,11 @@ mod ledger;
 mod metrics;
 mod pacer;
 mod prompt;
+mod realtime;
 mod reply;
 mod request;
 mod server;
+mod stored;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

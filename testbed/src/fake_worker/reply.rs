@@ -141,6 +141,21 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
+    /// One event with a name.
+    pub(super) async fn named_event(&mut self, name: &str, data: &str) -> Result<(), Ended> {
+        let event = self.spoil(format!("event: {name}\ndata: {data}\n\n"));
+        self.chunk(Piece::Event, &event).await?;
+        self.events += 1;
+        Ok(())
+    }
+
+    /// The clean end of a stream whose last event was its end mark.
+    pub(super) async fn end_named(&mut self) -> Result<(), Ended> {
+        self.send(Piece::End, END.len(), END, 0).await?;
+        self.complete();
+        Ok(())
+    }
+
     /// A comment line that keeps the connection alive; not an event.
     pub(super) async fn comment(&mut self) -> Result<(), Ended> {
         self.chunk(Piece::Body, b": keep-alive\n\n").await

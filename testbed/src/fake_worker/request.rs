@@ -19,7 +19,7 @@ pub(super) struct ApiError {
 
 impl ApiError {
     /// vLLM's own checks.
-    fn invalid(message: String, param: Option<&str>) -> Self {
+    pub(super) fn invalid(message: String, param: Option<&str>) -> Self {
         Self {
             status: 400,
             kind: "BadRequestError",
@@ -47,6 +47,15 @@ impl ApiError {
         let detail =
             format!("{{'type': '{kind}', 'loc': '{loc}', 'msg': '{message}', 'input': '{input}'}}");
         Self::schema(&detail, Some(&loc))
+    }
+
+    pub(super) fn not_found(message: &str) -> Self {
+        Self {
+            status: 404,
+            kind: "NotFoundError",
+            message: message.to_owned(),
+            param: None,
+        }
     }
 
     pub(super) fn unavailable(message: &str) -> Self {
@@ -327,7 +336,7 @@ fn said(body: &Value) -> u32 {
     u32::try_from(tokens).unwrap_or(u32::MAX)
 }
 
-fn missing(field: &str, body: &Value) -> ApiError {
+pub(super) fn missing(field: &str, body: &Value) -> ApiError {
     ApiError::field("missing", field, "Field required", &input(body))
 }
 
@@ -371,7 +380,7 @@ fn choices(kind: Kind, body: &Value) -> Result<u32, ApiError> {
     }
 }
 
-fn model(body: &Value, served: &[String]) -> Result<String, ApiError> {
+pub(super) fn model(body: &Value, served: &[String]) -> Result<String, ApiError> {
     match body["model"].as_str() {
         None => Ok(served.first().cloned().unwrap_or_default()),
         Some(asked) if served.iter().any(|name| name == asked) => Ok(asked.to_owned()),

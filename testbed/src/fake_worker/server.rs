@@ -19,7 +19,8 @@ use super::pacer::Pacer;
 use super::prompt::Prompt;
 use super::reply::{Ended, Reply, canned_body};
 use super::request::{self, ApiError, Kind};
-use super::{body, control, generate, metrics};
+use super::stored::{self, Kept};
+use super::{body, control, generate, metrics, realtime};
 
 pub(super) const JSON: &str = "application/json";
 
@@ -56,6 +57,7 @@ pub(super) struct Worker {
     pub(super) phase: watch::Sender<Phase>,
     pub(super) finished_by_stop: AtomicU64,
     pub(super) finished_by_length: AtomicU64,
+    pub(super) responses: Kept,
     rules: Mutex<Rules>,
     started_unix: u64,
     /// Microseconds since 1970, as `/metrics` says it: another one is another life of the process.
@@ -74,6 +76,7 @@ impl Worker {
             phase: watch::Sender::new(Phase::Running),
             finished_by_stop: AtomicU64::new(0),
             finished_by_length: AtomicU64::new(0),
+            responses: Kept::default(),
             rules: Mutex::default(),
             started_unix: super::ledger::unix_us() / 1_000_000,
             config,
@@ -92,6 +95,7 @@ impl Worker {
     /// What is left of a restart once the worker answers again: an empty cache and a later start.
     pub(super) fn restart(&self) -> u64 {
         self.pacer.forget_cache();
+        self.responses.forget();
         // At least a second later: readers may keep whole seconds only.
         let now = super::ledger::unix_us();
         let later = |start: u64| Some(now.max(start + 1_000_000));
@@ -224,11 +228,22 @@ async fn connection(worker: Arc<Worker>, stream: TcpStream, peer: SocketAddr) {
 }
 
 /// Paths that the worker knows, with their method.
-const ROUTES: [(&str, &str); 10] = [
+const ROUTES: [(&str, &str); 21] = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/embeddings"),
     ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/responses/{id}"),
+    ("POST", "/v1/responses/{id}/cancel"),
+    ("POST", "/v1/messages"),
+    ("POST", "/v1/messages/count_tokens"),
+    ("POST", "/rerank"),
+    ("POST", "/v1/rerank"),
+    ("POST", "/v2/rerank"),
+    ("POST", "/score"),
+    ("POST", "/v1/score"),
     ("GET", "/v1/models"),
     ("GET", "/health"),
     ("GET", "/ping"),
@@ -236,6 +251,17 @@ const ROUTES: [(&str, &str); 10] = [
     ("GET", "/version"),
     ("GET", "/load"),
 ];
+
+/// Is this path the known one? `{id}` stands for one segment.
+fn is_route(known: &str, path: &str) -> bool {
+    let Some((before, after)) = known.split_once("{id}") else {
+        return known == path;
+    };
+    let id = path
+        .strip_prefix(before)
+        .and_then(|rest| rest.strip_suffix(after));
+    id.is_some_and(|id| !id.is_empty() && !id.contains('/'))
+}
 
 async fn exchange(
     worker: &Arc<Worker>,
@@ -247,11 +273,21 @@ async fn exchange(
         let mut reply = Reply::new(connection, Fault::default(), None, None, request.keep_alive);
         return control::serve(worker, request, &mut reply).await;
     }
-    let route = ROUTES.iter().find(|(_, known)| *known == path);
+    if realtime::is_handshake(request) && authorized(worker, request) {
+        worker.ledger.path(realtime::PATH);
+        let entry = worker.ledger.open(entry(request));
+        let fault = fault(worker, request).unwrap_or_default();
+        let Some(canned) = fault.reply.clone() else {
+            return realtime::serve(connection, request, &entry).await;
+        };
+        let mut reply = Reply::new(connection, fault, Some(&entry), None, request.keep_alive);
+        return send_canned(&mut reply, &canned).await;
+    }
+    let route = ROUTES.iter().find(|(_, known)| is_route(known, path));
     worker
         .ledger
         .path(route.map_or("other", |(_, known)| known));
-    let probe = route.is_some_and(|(method, _)| *method == "GET");
+    let probe = route.is_some_and(|(method, path)| *method == "GET" && !path.contains('{'));
     let entry = (!probe).then(|| worker.ledger.open(entry(request)));
     let fault = fault(worker, request);
     // A request that comes while the worker hangs is refused; only older ones hang.
@@ -276,6 +312,11 @@ async fn exchange(
             .await;
     }
     reply.delay().await?;
+    if reply.fault().exit {
+        worker.terminate(StopMode::Exit);
+        // The end of the worker is that of this connection.
+        std::future::pending::<()>().await;
+    }
     if worker.config.request_id_headers {
         let id = request.header("x-request-id").map(str::to_owned);
         let id = id.unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
@@ -362,6 +403,10 @@ async fn route_to(
         "/v1/chat/completions" => Kind::Chat,
         "/v1/completions" => Kind::Completion,
         "/v1/embeddings" => Kind::Embedding,
+        "/tokenize" => return information(worker, request, path, reply).await,
+        _ if *method == "POST" || path.contains('{') => {
+            return stored::serve(worker, request, reply, entry).await;
+        }
         _ => return information(worker, request, path, reply).await,
     };
     let entry = entry.expect("every POST route has an entry");

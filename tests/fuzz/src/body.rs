@@ -5,27 +5,25 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use grapevine::agreement::Samples;
-use grapevine::api::Endpoint;
+use grapevine::api::endpoint::Form;
+use grapevine::api::{ApiError, Endpoint};
 use grapevine::cluster::{Cluster, WorkerDefaults};
 use grapevine::config::{BreakerConfig, HealthConfig};
 use grapevine::metrics::Metrics;
 use grapevine::proxy::caller::Caller;
-use grapevine::proxy::question::Question;
+use grapevine::proxy::question::{Asking, Question};
 use grapevine::upstream::{Reach, ReachParts};
 use grapevine_gossip::Agent;
 use grapevine_gossip::config::Facts;
 use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 use grapevine_placement::ClusterSettings;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
+use serde_json::Value;
 
-const MODEL: &str = "m";
-const WORKERS: usize = 5;
-const ENDPOINTS: [Endpoint; 4] = [
-    Endpoint::Chat,
-    Endpoint::Completions,
-    Endpoint::Embeddings,
-    Endpoint::Passthrough,
-];
+/// Two, so that there is a wrong one.
+const MODELS: [&str; 2] = ["m", "n"];
+const WORKERS: usize = 6;
+const BOUNDARY: &str = "multipart/form-data; boundary=b";
 
 thread_local! {
     /// Two replicas that know the same workers, which the first lists in another order.
@@ -35,13 +33,13 @@ thread_local! {
 /// The first byte chooses the endpoint, the rest is the body.
 ///
 /// # Panics
-/// Two replicas name different workers, reading twice gives different keys, or the body that a worker gets is not
-/// the client's.
+/// Two replicas name different workers, reading twice gives different keys, the body that a worker gets is not
+/// the client's, or the pool is not the one of the model that an ordinary reader of JSON finds.
 pub fn body(data: &[u8]) {
     let Some((&first, body)) = data.split_first() else {
         return;
     };
-    let endpoint = ENDPOINTS[usize::from(first) % ENDPOINTS.len()];
+    let endpoint = Endpoint::ALL[usize::from(first) % Endpoint::ALL.len()];
     REPLICAS.with(|replicas| {
         let homes = replicas
             .each_ref()
@@ -52,8 +50,26 @@ pub fn body(data: &[u8]) {
 
 /// The worker of a body, or that there is none.
 fn home(cluster: &Cluster, endpoint: Endpoint, body: &[u8]) -> Option<String> {
-    let ask = || Question::of(cluster, endpoint, &HeaderMap::new(), body, Caller::Anybody).ok();
-    let (question, again) = (ask()?, ask()?);
+    let form = endpoint.traits().form;
+    let mut headers = HeaderMap::new();
+    if form == Form::Multipart {
+        headers.insert("content-type", HeaderValue::from_static(BOUNDARY));
+    }
+    let ask = || {
+        let asking = Asking {
+            endpoint,
+            path: "/v1/responses/resp_1",
+            headers: &headers,
+            body,
+            caller: Caller::Anybody,
+        };
+        Question::of(cluster, &asking)
+    };
+    let asked = ask();
+    if matches!(form, Form::Json | Form::Any) && !body.is_empty() {
+        check_model(form, body, &asked);
+    }
+    let (question, again) = (asked.ok()?, ask().ok()?);
     assert_eq!(question.key.home(), again.key.home(), "reading twice");
     let bytes = Bytes::copy_from_slice(body);
     let sent = question.body_of(bytes);
@@ -62,6 +78,32 @@ fn home(cluster: &Cluster, endpoint: Endpoint, body: &[u8]) -> Option<String> {
     let decision = explanation.decision.expect("every worker is usable");
     let slot = &question.pool.slots()[decision.worker];
     Some(slot.worker.label.to_string())
+}
+
+/// The model that an ordinary reader finds is the one that is routed on, or the request is refused.
+fn check_model(form: Form, body: &[u8], asked: &Result<Question, ApiError>) {
+    let pool = match asked {
+        Ok(question) => question.pool.model(),
+        Err(error) => {
+            let status = error.kind.status().as_u16();
+            assert!(matches!(status, 400 | 404), "{status}");
+            return;
+        }
+    };
+    // Where it gives up (nesting, surrogates) there is nothing to compare with.
+    let Ok(read) = serde_json::from_slice::<Value>(body) else {
+        return;
+    };
+    let model = read
+        .get("model")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    assert!(read.is_object(), "sent on, although it is no object");
+    assert_eq!(pool, model, "the pool of another model");
+    assert!(
+        !model.is_empty() || form == Form::Any,
+        "any worker for no model"
+    );
 }
 
 fn replica(name: &str, backwards: bool) -> Cluster {
@@ -81,7 +123,7 @@ fn replica(name: &str, backwards: bool) -> Cluster {
             number
         };
         let spec = WorkerSpec::new(RawWorker {
-            models: vec![MODEL.to_owned()],
+            models: vec![MODELS[number % MODELS.len()].to_owned()],
             ..RawWorker::at(format!("http://w{number}:8000"))
         });
         let id = format!("w{number}").parse().expect("an id");
@@ -93,6 +135,7 @@ fn replica(name: &str, backwards: bool) -> Cluster {
         idle_max: Duration::from_secs(1),
         breaker: BreakerConfig::default(),
         health: HealthConfig::default(),
+        worker_series: 100,
         reach: Arc::new(Reach::load(ReachParts::default()).expect("nothing is read")),
     };
     let (samples, _) = Samples::new();

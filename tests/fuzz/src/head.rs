@@ -57,7 +57,7 @@ pub fn head(data: &[u8]) {
         };
         headers.append(name, value);
     }
-    if check_head(&headers).is_err() {
+    if check_head(&headers, &[]).is_err() {
         return;
     }
     let count = |name| headers.get_all(name).iter().count();

@@ -5,6 +5,7 @@ mod renewal;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use quinn::{Connection, SendDatagramError};
@@ -50,8 +51,8 @@ struct Waiting {
 #[derive(Default)]
 pub(super) struct Peers {
     by_id: HashMap<ReplicaId, Peer>,
-    /// Connections that peers dialled, oldest first.
-    accepted: HashMap<ReplicaId, Vec<Connection>>,
+    /// Connections that peers dialled, oldest first, each with the generation of its HELLO.
+    accepted: HashMap<ReplicaId, Vec<(u64, Connection)>>,
     /// Who left or never answered: others still name them for a while.
     absent: HashMap<ReplicaId, Instant>,
     tasks: u64,
@@ -149,18 +150,18 @@ impl Peers {
     }
 
     /// Keeps an accepted connection, so that it can be closed; the oldest gives way.
-    pub(super) fn accepted(&mut self, id: &ReplicaId, connection: &Connection) {
-        let open = self.accepted.entry(id.clone()).or_default();
+    pub(super) fn accepted(&mut self, member: &Member, connection: &Connection) {
+        let open = self.accepted.entry(member.id.clone()).or_default();
         if open.len() == limits::CONNECTIONS_PER_PEER {
-            open.remove(0).close(Close::Crowded.code(), b"");
+            open.remove(0).1.close(Close::Crowded.code(), b"");
         }
-        open.push(connection.clone());
+        open.push((member.generation, connection.clone()));
     }
 
     /// Lets go of the accepted connections of a peer that have ended.
     pub(super) fn ended(&mut self, id: &ReplicaId) {
         if let Some(open) = self.accepted.get_mut(id) {
-            open.retain(|connection| connection.close_reason().is_none());
+            open.retain(|(_, connection)| connection.close_reason().is_none());
             if open.is_empty() {
                 self.accepted.remove(id);
             }
@@ -202,21 +203,29 @@ impl Peers {
             .get(id)
             .and_then(|peer| peer.link.clone())
             .map(|(_, link)| link);
-        for connection in accepted.iter().chain(&dialled) {
+        let accepted = accepted.iter().map(|(_, connection)| connection);
+        for connection in accepted.chain(&dialled) {
             connection.close(Close::Banned.code(), b"");
         }
     }
 
     /// All open connections of each peer, in both directions.
     pub(super) fn open(&self) -> HashMap<ReplicaId, Vec<Connection>> {
-        let mut open: HashMap<_, Vec<_>> = self.accepted.clone();
-        for (id, connection) in self.links() {
-            open.entry(id).or_default().push(connection);
-        }
-        for connections in open.values_mut() {
-            connections.retain(|connection| connection.close_reason().is_none());
-        }
-        open
+        let ids = self.accepted.keys().chain(self.by_id.keys());
+        let of_one = |id: &ReplicaId| {
+            let open = self.connections_of(id).into_iter();
+            (id.clone(), open.map(|(_, connection)| connection).collect())
+        };
+        ids.map(of_one).collect()
+    }
+
+    /// Open connections in both directions with processes of this id, each with its generation.
+    pub(super) fn connections_of(&self, id: &ReplicaId) -> Vec<(u64, Connection)> {
+        let accepted = self.accepted.get(id).into_iter().flatten();
+        let dialled = self.by_id.get(id).and_then(|peer| peer.link.as_ref());
+        let all = accepted.chain(dialled).cloned();
+        all.filter(|(_, connection)| connection.close_reason().is_none())
+            .collect()
     }
 
     /// Has the connection to a peer replaced, without a gap.
@@ -412,10 +421,16 @@ impl Task {
     async fn dial_and_serve(&self, waiting: &mut Waiting) {
         let mut heard = Instant::now();
         loop {
+            let mut pause_min = Duration::ZERO;
             match hello::dial(&self.shared, self.peer.address, Some(&self.id)).await {
                 Ok(dialled) => {
                     self.serve(dialled, waiting).await;
                     heard = Instant::now();
+                }
+                // It answers, and another process of our id has to end first.
+                Err(DialError::Twin(_)) => {
+                    heard = Instant::now();
+                    pause_min = limits::TWIN_PAUSE;
                 }
                 Err(error) => {
                     let is_proven = self.shared.peers().is_proven(&self.id);
@@ -430,7 +445,7 @@ impl Task {
                     }
                 }
             }
-            let pause = limits::pause(heard.elapsed(), rand::random());
+            let pause = limits::pause(heard.elapsed(), rand::random()).max(pause_min);
             tokio::select! {
                 () = sleep(pause) => {}
                 // It came back and dialled us first.
@@ -484,6 +499,10 @@ impl Task {
             () = lanes => return,
         };
         self.shared.peers().set_link(&self.id, self.peer.task, None);
+        if let Some(kept) = hello::kept_instead(&closed) {
+            let mut twins = self.shared.twins();
+            twins.refused(self.peer.address, kept, super::now());
+        }
         tracing::info!(replica = %self.id, address = %self.peer.address, reason = %closed, "connection ended");
     }
 

@@ -15,8 +15,12 @@ pub enum Standing {
     Usable,
     /// At its own limit of requests in flight.
     Full,
-    /// Failing probes, its breaker is open, or it delivers no tokens.
+    /// Failing probes, its breaker waits for a trial, or it delivers no tokens.
     Unhealthy,
+    /// Its breaker is open: requests failed there, and it is left alone for a time.
+    Resting,
+    /// It refuses or drops connections.
+    Unreachable,
     /// Another replica says so, and this one knows no better: used when nobody else can be.
     Doubted,
     /// Leaves, or is not to be used yet: no new requests.
@@ -31,9 +35,17 @@ impl Standing {
             Self::Usable => "usable",
             Self::Full => "full",
             Self::Unhealthy => "unhealthy",
+            Self::Resting => "resting",
+            Self::Unreachable => "unreachable",
             Self::Doubted => "doubted",
             Self::Draining => "draining",
         }
+    }
+
+    /// This replica found out itself that something is wrong.
+    #[must_use]
+    pub const fn is_bad(self) -> bool {
+        matches!(self, Self::Unhealthy | Self::Resting | Self::Unreachable)
     }
 }
 
@@ -46,8 +58,8 @@ pub struct Candidate {
     pub own_requests: f64,
     /// Whether it may be used.
     pub standing: Standing,
-    /// It is unhealthy, and at its own limit of requests in flight besides: not to be used even where health is not
-    /// believed.
+    /// Its health is bad, and it is at its own limit of requests in flight besides: not to be used even where health
+    /// is not believed.
     pub at_cap: bool,
     /// While it starts slowly: the share of the mean requests in flight that it may have ([`crate::slow_start`]);
     /// never less than one request.
@@ -135,8 +147,10 @@ pub struct Decision {
     /// Nobody was known to hold more than what is hot, and this worker stands in for the home: what it is expected to
     /// hold beyond that is a guess ([`crate::PolicySettings::home_credit`]).
     pub credited: bool,
-    /// Health is not believed: the worker is used although it counts as unhealthy.
+    /// Health is not believed: the worker is used although its health is bad.
     pub panic: bool,
+    /// It is known to refuse connections, and the last resort: that it does so again is no news.
+    pub unreachable: bool,
     /// Estimated tokens of the prompt.
     pub prompt_tokens: u32,
 }

@@ -11,7 +11,7 @@ use crate::{key::Key, load::Load};
 pub struct Explanation {
     /// What [`super::decide`] answers to the same arguments.
     pub decision: Result<Decision, NoWorker>,
-    /// Whether more than half of the workers are unhealthy, and health is not believed.
+    /// Whether the health of more than half of the workers is bad, and not believed.
     pub panic: bool,
     /// All workers, in the key's order.
     pub rows: Vec<Row>,
@@ -48,7 +48,7 @@ pub enum Verdict {
     Tried,
     /// At its own limit.
     Full,
-    /// Failing probes, its breaker is open, or it delivers no tokens.
+    /// Failing probes, its breaker is open, it delivers no tokens, or it refuses connections.
     Unhealthy,
     /// Another replica says so.
     Doubted,
@@ -133,8 +133,8 @@ fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
             _ if fleet.tried(index) => Verdict::Tried,
             Standing::Full => Verdict::Full,
             Standing::Draining => Verdict::Draining,
-            Standing::Unhealthy if !fleet.panic => Verdict::Unhealthy,
-            Standing::Unhealthy if fleet.candidate(index).at_cap => Verdict::Full,
+            standing if standing.is_bad() && !fleet.stands(standing) => Verdict::Unhealthy,
+            standing if standing.is_bad() && fleet.candidate(index).at_cap => Verdict::Full,
             _ if fleet.is_spared(index) => Verdict::SlowStart,
             _ if fleet.eligible(index) => Verdict::Eligible,
             _ if fleet.usable(index) => Verdict::OverBound,

@@ -21,8 +21,12 @@ pub(super) struct Fleet<'a> {
     ring: &'a Ring,
     candidates: &'a [Candidate],
     tried: &'a [usize],
-    /// More than half unhealthy: health is not believed.
+    /// The health of more than half is bad: it is not believed.
     pub(super) panic: bool,
+    /// Somebody is well: to use the others all the same spares those that are.
+    spares_the_well: bool,
+    /// Workers that refuse connections are passed over, unless nobody else is left: panic does not raise the dead.
+    buries: bool,
     /// Workers that start slowly are spared, unless nobody else is left.
     spares: bool,
     /// Workers that others speak against are passed over, unless nobody else is left.
@@ -63,10 +67,12 @@ impl<'a> Fleet<'a> {
             .iter()
             .map(|candidate| candidate.held_tokens)
             .max();
-        let (mut unhealthy, mut doubted, mut spares) = (0, 0, false);
+        let (mut bad, mut doubted, mut well, mut spares) = (0, 0, 0, false);
         for candidate in candidates {
-            unhealthy += usize::from(candidate.standing == Standing::Unhealthy);
-            doubted += usize::from(candidate.standing == Standing::Doubted);
+            let standing = candidate.standing;
+            bad += usize::from(standing.is_bad());
+            doubted += usize::from(standing == Standing::Doubted);
+            well += usize::from(matches!(standing, Standing::Usable | Standing::Full));
             spares |= candidate.slow_start.is_some();
         }
         let is_whole = |held: u32| key.marks().last().is_some_and(|last| held >= last.tokens);
@@ -81,10 +87,12 @@ impl<'a> Fleet<'a> {
             ring,
             candidates,
             tried,
-            panic: settings.panics(unhealthy, candidates.len()),
+            panic: settings.panics(bad, candidates.len()),
+            spares_the_well: well + doubted > 0,
+            buries: true,
             spares,
             // Together the others may doubt more than each of them alone is believed.
-            doubts: doubted > 0 && !settings.panics(unhealthy + doubted, candidates.len()),
+            doubts: doubted > 0 && !settings.panics(bad + doubted, candidates.len()),
             bounded: settings.policy == Policy::Prefix,
             holder: None,
             mean_requests: 1.0,
@@ -110,11 +118,14 @@ impl<'a> Fleet<'a> {
         fleet.holder = fleet.first(|index| fleet.eligible(index));
         // None of these rules alone refuses a request: the weakest gives way first.
         while fleet.holder.is_none() {
+            // Rather wait for somebody who answers than ask those who do not.
+            let may_ask_the_dead = !fleet.is_full();
             let strictest = [&mut fleet.spares, &mut fleet.bounded, &mut fleet.doubts];
-            let Some(rule) = strictest.into_iter().find(|rule| **rule) else {
-                break;
-            };
-            *rule = false;
+            match strictest.into_iter().find(|rule| **rule) {
+                Some(rule) => *rule = false,
+                None if fleet.buries && may_ask_the_dead => fleet.buries = false,
+                None => break,
+            }
             fleet.holder = fleet.first(|index| fleet.eligible(index));
         }
         Ok(fleet)
@@ -139,7 +150,8 @@ impl<'a> Fleet<'a> {
             shared_tokens: self.place.shared_tokens(worker),
             expected_tokens: self.expected_tokens(worker),
             credited: self.is_credited(worker),
-            panic: self.candidates[worker].standing == Standing::Unhealthy,
+            panic: self.candidates[worker].standing.is_bad(),
+            unreachable: self.candidates[worker].standing == Standing::Unreachable,
             prompt_tokens: self.key.prompt_tokens(),
         })
     }
@@ -195,13 +207,24 @@ impl<'a> Fleet<'a> {
     /// Whether this worker may take this request, the bound apart.
     pub(super) fn usable(&self, index: usize) -> bool {
         let candidate = &self.candidates[index];
-        let stands = match candidate.standing {
+        let capped = candidate.standing.is_bad() && candidate.at_cap;
+        let stands = self.stands(candidate.standing) && !capped;
+        stands && !self.tried(index) && !self.is_spared(index)
+    }
+
+    /// Whether workers of this standing take requests now.
+    ///
+    /// An open breaker is no opinion that could be wrong, requests did fail: it is overruled only to spare those that
+    /// are well. Where nobody is, it holds, as it does for a model's only worker.
+    pub(super) fn stands(&self, standing: Standing) -> bool {
+        match standing {
             Standing::Usable => true,
             Standing::Doubted => !self.doubts,
-            Standing::Unhealthy => self.panic && !candidate.at_cap,
+            Standing::Unhealthy => self.panic,
+            Standing::Resting => self.panic && self.spares_the_well,
+            Standing::Unreachable => self.panic && !self.buries,
             Standing::Full | Standing::Draining => false,
-        };
-        stands && !self.tried(index) && !self.is_spared(index)
+        }
     }
 
     /// Whether this worker starts slowly and has all that it may have for now.
@@ -298,11 +321,10 @@ impl<'a> Fleet<'a> {
             return Reason::Failover;
         }
         match self.candidates[home].standing {
-            Standing::Unhealthy if !self.panic => Reason::Failover,
-            Standing::Doubted if self.doubts => Reason::Failover,
             Standing::Draining => Reason::Drain,
             Standing::Full => Reason::SpillFull,
-            Standing::Unhealthy if self.candidates[home].at_cap => Reason::SpillFull,
+            standing if !self.stands(standing) => Reason::Failover,
+            standing if standing.is_bad() && self.candidates[home].at_cap => Reason::SpillFull,
             _ if self.is_spared(home) => Reason::SlowStart,
             _ if self.within_bound(home) => {
                 if self.expected_tokens(worker) > self.expected_tokens(home) {
@@ -317,28 +339,33 @@ impl<'a> Fleet<'a> {
 
     /// Whether the worker takes a share of the load now.
     fn in_service(&self, index: usize) -> bool {
-        match self.candidates[index].standing {
-            Standing::Usable | Standing::Full => true,
-            Standing::Doubted => !self.doubts,
-            Standing::Unhealthy => self.panic,
-            Standing::Draining => false,
-        }
+        let standing = self.candidates[index].standing;
+        standing == Standing::Full || self.stands(standing)
+    }
+
+    /// Whether a worker that could have taken the request is at its own limit.
+    fn is_full(&self) -> bool {
+        self.candidates.iter().any(|candidate| {
+            let Candidate {
+                standing, at_cap, ..
+            } = *candidate;
+            standing == Standing::Full || standing.is_bad() && at_cap && self.stands(standing)
+        })
     }
 
     /// Why nobody is usable; the most hopeful cause wins.
     fn no_worker(&self) -> NoWorker {
-        let any = |standing| {
+        let any = |is: fn(Standing) -> bool| {
             self.candidates
                 .iter()
-                .any(|candidate| candidate.standing == standing)
+                .any(|candidate| is(candidate.standing))
         };
         let tried = |index: usize| self.tried(index) && self.in_service(index);
-        let capped = |candidate: &Candidate| self.panic && candidate.at_cap;
-        if any(Standing::Full) || self.candidates.iter().any(capped) {
+        if self.is_full() {
             NoWorker::Full
         } else if (0..self.len()).any(tried) {
             NoWorker::Tried
-        } else if any(Standing::Unhealthy) {
+        } else if any(Standing::is_bad) {
             NoWorker::Unhealthy
         } else {
             NoWorker::Draining

@@ -188,7 +188,8 @@ pub struct PolicySettings {
     pub hash_bound: HashBound,
     /// Thresholds of policy `cache_aware`.
     pub cache_aware: CacheAware,
-    /// Whether more than half of the workers unhealthy means that health is wrong, and all are used. Default yes.
+    /// Whether bad health of more than half of the workers means that it is wrong, and all are used: those that refuse
+    /// connections last, those with an open breaker only to spare others that are well. Default yes.
     pub panic: bool,
 }
 

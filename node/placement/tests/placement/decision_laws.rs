@@ -11,6 +11,9 @@ fn some_candidate() -> impl Strategy<Value = Candidate> {
         Standing::Usable,
         Standing::Full,
         Standing::Unhealthy,
+        Standing::Unhealthy,
+        Standing::Resting,
+        Standing::Unreachable,
         Standing::Doubted,
         Standing::Draining,
     ]);
@@ -93,13 +96,34 @@ impl View {
     /// Said again in the words of the design, apart from the code under test. Doubts of others and slow starts only
     /// order those that are.
     fn usable(&self, index: usize) -> bool {
-        let unhealthy = |candidate: &&Candidate| candidate.standing == Standing::Unhealthy;
-        let panic = self.settings.panic
-            && self.candidates.iter().filter(unhealthy).count() * 2 > self.candidates.len();
-        let standing = self.candidates[index].standing;
-        !self.tried.contains(&index)
-            && (matches!(standing, Standing::Usable | Standing::Doubted)
-                || panic && standing == Standing::Unhealthy)
+        let candidates = &self.candidates;
+        let any = |accepts: fn(Standing) -> bool| {
+            let mut standings = candidates.iter().map(|candidate| candidate.standing);
+            standings.any(accepts)
+        };
+        let bad = candidates
+            .iter()
+            .filter(|candidate| candidate.standing.is_bad());
+        let panic = self.settings.panic && bad.count() * 2 > candidates.len();
+        let is_well = |s| matches!(s, Standing::Usable | Standing::Full | Standing::Doubted);
+        let accepts_connections = |index: usize| {
+            !self.tried.contains(&index)
+                && match candidates[index].standing {
+                    Standing::Usable | Standing::Doubted => true,
+                    Standing::Unhealthy => panic,
+                    Standing::Resting => panic && any(is_well),
+                    _ => false,
+                }
+        };
+        let is_last_resort = |index: usize| {
+            let room_to_come = any(|standing| standing == Standing::Full);
+            panic
+                && candidates[index].standing == Standing::Unreachable
+                && !self.tried.contains(&index)
+                && !room_to_come
+                && !(0..candidates.len()).any(accepts_connections)
+        };
+        accepts_connections(index) || is_last_resort(index)
     }
 }
 

@@ -278,6 +278,7 @@ fn answers_teach_what_guesses_are_worth() {
         shared_tokens: 0,
         credited,
         panic: false,
+        unreachable: false,
         prompt_tokens: key.prompt_tokens(),
     };
     let mut answer = |number, credited, cached: Option<u32>| {

@@ -105,6 +105,74 @@ fn with_more_than_half_unhealthy_all_are_used_within_their_caps() {
     assert!(decide_panics(three) && !decide_panics(two));
 }
 
+#[test]
+fn what_refuses_connections_is_asked_last() {
+    use Standing::{Draining, Full, Unhealthy, Unreachable, Usable};
+    let hash = Policy::ConsistentHash;
+    let at = |standings: [Standing; 4]| place(hash, standings.map(of));
+    for policy in Policy::ALL {
+        let standings = [Unreachable, Unreachable, Unreachable, Usable].map(of);
+        let (chosen, _) = place(policy, standings).expect("one is idle and well");
+        assert_eq!(chosen, 3, "{policy}: panic raised the dead");
+    }
+    assert_eq!(
+        at([Unreachable, Unreachable, Unhealthy, Draining]),
+        Ok((2, Reason::Failover)),
+        "it accepts connections at least"
+    );
+    assert_eq!(
+        at([Unreachable, Unreachable, Unreachable, Full]),
+        Err(NoWorker::Full),
+        "room comes sooner than the dead come back"
+    );
+    let all = [Unreachable; 4];
+    assert_eq!(at(all), Ok((0, Reason::Home)), "nobody else is left");
+    let off = PolicySettings {
+        panic: false,
+        ..settings(hash)
+    };
+    assert_eq!(place_with(&off, all.map(of)), Err(NoWorker::Unhealthy));
+    // The dead share no load: the bound of those that are left is the same as without them.
+    let well = busy(20.0);
+    let dead = of(Unreachable);
+    let (chosen, _) = place(Policy::Prefix, [dead, dead, dead, well]).expect("one is well");
+    assert_eq!(chosen, 3);
+}
+
+#[test]
+fn an_open_breaker_is_overruled_to_spare_others_only() {
+    use Standing::{Doubted, Draining, Full, Resting, Unhealthy, Unreachable, Usable};
+    let hash = Policy::ConsistentHash;
+    let at = |standings: [Standing; 4]| place(hash, standings.map(of));
+    assert_eq!(
+        at([Resting, Resting, Resting, Usable]),
+        Ok((0, Reason::Home))
+    );
+    assert_eq!(at([Resting, Resting, Resting, Full]), Ok((0, Reason::Home)));
+    assert_eq!(
+        at([Resting, Resting, Resting, Doubted]),
+        Ok((0, Reason::Home))
+    );
+    for nobody_is_well in [
+        [Resting; 4],
+        [Resting, Resting, Resting, Draining],
+        [Resting, Resting, Resting, Unreachable],
+    ] {
+        let placed = at(nobody_is_well);
+        let dead = nobody_is_well.contains(&Unreachable);
+        let expected = match dead {
+            true => Ok((3, Reason::Failover)),
+            false => Err(NoWorker::Unhealthy),
+        };
+        assert_eq!(placed, expected, "{nobody_is_well:?}");
+    }
+    assert_eq!(
+        at([Resting, Unhealthy, Resting, Resting]),
+        Ok((1, Reason::Failover)),
+        "what probes say may be wrong"
+    );
+}
+
 /// Whether the chosen worker is one that counts as unhealthy.
 fn decide_panics(candidates: [Candidate; 4]) -> bool {
     let (ring, key) = (equal_ring(4), prompt(b"a prompt"));

@@ -287,3 +287,35 @@ fn impossible_rings_are_refused() {
     );
     assert!(Ring::build(&settings, []).unwrap().order(1).is_none());
 }
+
+/// Whatever came and went, taking over the points of those that stay changes nothing.
+#[test]
+fn a_rebuilt_ring_is_the_built_one() {
+    let settings = RingSettings::default();
+    let member = |number: u64, weight: u32| Member {
+        id: format!("w{number}"),
+        weight: Weight::from_thousandths(weight).expect("in range"),
+    };
+    let mut members: Vec<Member> = Vec::new();
+    let mut ring = Ring::build(&settings, members.clone()).expect("empty");
+    let mut random = 7_u64;
+    for step in 0..60 {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let at = (random >> 33) as usize % (members.len() + 1);
+        match random >> 60 {
+            0..=9 => members.insert(at, member(random >> 40, 1_000)),
+            10..=11 => members.extend((0..5).map(|n| member((random >> 12) + n, 2_000))),
+            12..=13 if at < members.len() => {
+                members[at].weight = Weight::from_thousandths(500).expect("in range")
+            }
+            _ if at < members.len() => drop(members.remove(at)),
+            _ => {}
+        }
+        let built = Ring::build(&settings, members.clone()).expect("distinct ids");
+        ring = ring.rebuild(members.clone()).expect("distinct ids");
+        assert_eq!(format!("{ring:?}"), format!("{built:?}"), "step {step}");
+    }
+    assert!(ring.len() > 10, "{} members", ring.len());
+}

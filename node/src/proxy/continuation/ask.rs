@@ -348,7 +348,7 @@ mod tests {
         let log = read(Endpoint::Completions, r#"{"prompt":"a","logprobs":0}"#);
         assert_eq!(log.err(), Some(Reason::Logprobs));
         assert!(Ask::read(Endpoint::Embeddings, Bytes::new()).is_none());
-        assert!(Ask::read(Endpoint::Passthrough, Bytes::new()).is_none());
+        assert!(Ask::read(Endpoint::Opened, Bytes::new()).is_none());
     }
 
     #[test]

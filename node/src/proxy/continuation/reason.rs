@@ -43,6 +43,8 @@ pub enum Reason {
     NoWorker,
     /// The workers that were asked did not take it.
     Refused,
+    /// Workers ended while they had it.
+    QueryOfDeath,
     /// The time limit of the whole request is reached.
     OutOfTime,
 }
@@ -71,6 +73,7 @@ impl Reason {
             Self::Budget => "budget",
             Self::NoWorker => "no_worker",
             Self::Refused => "refused",
+            Self::QueryOfDeath => "query_of_death",
             Self::OutOfTime => "out_of_time",
         }
     }

@@ -23,6 +23,7 @@ use crate::listener::client_io::Gone;
 use crate::proxy::attempt::Begun;
 use crate::proxy::failover::OnBreak;
 use crate::proxy::guarded;
+use crate::proxy::realtime::tunnel::Tunnel;
 use crate::proxy::record::{Outcome, Record};
 use crate::proxy::refusal;
 use crate::proxy::replay::Replay;
@@ -53,12 +54,27 @@ pub enum ResponseBody {
     Relay(Box<Relay>),
     /// A kept answer on its way.
     Replay(Box<Replay>),
+    /// None: the connection is a tunnel once the head is out, and whoever serves it takes this.
+    Tunnel(Option<Box<Tunnel>>),
 }
 
 impl From<Bytes> for ResponseBody {
     fn from(bytes: Bytes) -> Self {
         Self::Full(Some(bytes).filter(|b| !b.is_empty()))
     }
+}
+
+/// How long an answer that has begun may be silent.
+#[derive(Debug, Clone, Copy)]
+pub struct Silence {
+    /// Longest time without a `data:` event; when it is no event stream, without a byte or a sign of life.
+    pub longest: Duration,
+    /// The same once the worker is known to be bad.
+    pub worker_bad: Duration,
+    /// The same once the worker refuses connections.
+    pub worker_gone: Duration,
+    /// The end of the whole request.
+    pub deadline: Option<Instant>,
 }
 
 /// An answer on its way from a worker to a client.
@@ -72,10 +88,10 @@ pub struct Relay {
     cutoff: Option<Cutoff>,
     record: Record,
     scan: Option<Scan>,
-    idle_max: Duration,
-    worker_gone: Duration,
-    deadline: Option<Instant>,
+    silence: Silence,
     last_event: Instant,
+    /// It has waited for the worker since: what comes next has just been sent.
+    waited: bool,
     timer: Pin<Box<Sleep>>,
     on_break: OnBreak,
     /// How the worker ended whose stream is looking for another one.
@@ -86,16 +102,12 @@ pub struct Relay {
 type Next = Poll<Option<Result<Frame<Bytes>, RelayError>>>;
 
 impl Relay {
-    /// Goes on with an answer that has begun. `idle_max`: longest time without a `data:` event (without a
-    /// byte, when the answer is no event stream). `worker_gone`: the same once the worker refuses connections.
-    /// `deadline`: the end of the whole request.
+    /// Goes on with an answer that has begun.
     pub fn new(
         begun: Begun,
         in_flight: InFlight,
         record: Record,
-        idle_max: Duration,
-        worker_gone: Duration,
-        deadline: Option<Instant>,
+        silence: Silence,
     ) -> (http::response::Parts, Self) {
         let now = Instant::now();
         let relay = Self {
@@ -107,10 +119,9 @@ impl Relay {
             cutoff: None,
             record,
             scan: begun.events.then(Scan::default),
-            idle_max,
-            worker_gone,
-            deadline,
+            silence,
             last_event: now,
+            waited: false,
             timer: Box::pin(sleep_until(now)),
             on_break: OnBreak::End,
             broke_by: Outcome::WorkerBroke,
@@ -137,8 +148,7 @@ impl Relay {
             Err(error) => error,
         };
         self.record.count_error(error.kind);
-        let words = self.scan.as_ref().map(Scan::is_mid_line);
-        let words = words.map(|mid_line| error.sse_event(mid_line));
+        let words = self.scan.as_ref().map(|scan| scan.last_words(&error));
         if !self.ended {
             self.end(Outcome::Error);
         }
@@ -190,6 +200,10 @@ impl Relay {
             let now = Instant::now();
             self.record.event_after(now - self.last_event);
             self.last_event = now;
+            // What a slow reader left behind says nothing about the worker as it is now.
+            if std::mem::take(&mut self.waited) && self.scan.is_some() {
+                self.in_flight.goes_on(now);
+            }
         }
     }
 
@@ -197,6 +211,7 @@ impl Relay {
     /// time looked at, so that an event costs no timer operation. It fires often enough to see that the worker's
     /// port has closed.
     fn poll_limits(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        self.waited = true;
         if self.poll_cutoff(cx).is_ready() {
             return Poll::Ready(Outcome::ShutDown);
         }
@@ -206,25 +221,46 @@ impl Relay {
                 self.timer.as_mut().reset(now + LISTEN_FIRST);
                 continue;
             }
-            let idle = self.last_event + self.idle_max;
-            let worker = self.in_flight.worker();
-            let given_up = worker.given_up_at(self.last_event, self.worker_gone);
-            if idle <= now {
-                return Poll::Ready(Outcome::WorkerStalled);
+            match self.look(now) {
+                Ok(next) => self.timer.as_mut().reset(next),
+                Err(outcome) => return Poll::Ready(outcome),
             }
-            if given_up.is_some_and(|at| at <= now) {
-                return Poll::Ready(Outcome::WorkerBroke);
-            }
-            if self.deadline.is_some_and(|at| at <= now) {
-                return Poll::Ready(Outcome::OutOfTime);
-            }
-            let limits = [Some(now + self.worker_gone), given_up, self.deadline];
-            let first = limits.into_iter().flatten().min();
-            self.timer
-                .as_mut()
-                .reset(first.map_or(idle, |at| at.min(idle)));
         }
         Poll::Pending
+    }
+
+    /// When to look at the limits again, unless one is reached.
+    fn look(&self, now: Instant) -> Result<Instant, Outcome> {
+        let silence = self.silence;
+        let worker = self.in_flight.worker();
+        let heard = match (&self.scan, worker.health.last_sign()) {
+            // The body of a plain answer may pause for as long as its worker lives.
+            (None, Some(sign)) => sign.max(self.last_event),
+            _ => self.last_event,
+        };
+        let bad = heard + silence.worker_bad.min(silence.longest);
+        let idle = match worker.health.given_up_since() {
+            Some(_) => bad,
+            None => heard + silence.longest,
+        };
+        let given_up = worker.given_up_at(heard, silence.worker_gone);
+        if idle <= now {
+            return Err(Outcome::WorkerStalled);
+        }
+        if given_up.is_some_and(|at| at <= now) {
+            return Err(Outcome::WorkerBroke);
+        }
+        if silence.deadline.is_some_and(|at| at <= now) {
+            return Err(Outcome::OutOfTime);
+        }
+        let every = silence.longest / 4;
+        if self.scan.is_none() && heard + every <= now {
+            worker.health.want_sign(every);
+        }
+        let soon = Some(bad).filter(|at| *at > now);
+        let again = now + silence.worker_gone.min(every);
+        let limits = [Some(idle), given_up, silence.deadline, soon];
+        Ok(limits.into_iter().flatten().fold(again, Instant::min))
     }
 
     fn poll_cutoff(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -264,7 +300,6 @@ impl Relay {
         if !matches!(outcome, Outcome::OutOfTime | Outcome::ShutDown) {
             self.count_refused();
         }
-        let mid_line = self.scan.as_ref().map(Scan::is_mid_line);
         let broke = |message| ApiError::new(ErrorKind::UpstreamBroke, message);
         let error = match outcome {
             Outcome::WorkerStalled => broke("the worker stopped producing tokens"),
@@ -272,8 +307,9 @@ impl Relay {
             Outcome::ShutDown => refusal::shutting_down(),
             _ => broke("the worker's answer broke off"),
         };
+        let words = self.scan.as_ref().map(|scan| scan.last_words(&error));
         self.end(outcome);
-        mid_line.map(|mid_line| error.sse_event(mid_line))
+        words
     }
 
     fn count_refused(&self) {
@@ -332,17 +368,19 @@ impl Body for ResponseBody {
             Self::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
             Self::Relay(relay) => relay.poll_guarded(cx),
             Self::Replay(replay) => Poll::Ready(replay.next().map(|piece| Ok(Frame::data(piece)))),
+            Self::Tunnel(_) => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Full(None))
+        matches!(self, Self::Full(None) | Self::Tunnel(_))
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             Self::Relay(_) | Self::Replay(_) => SizeHint::default(),
+            Self::Tunnel(_) => SizeHint::with_exact(0),
         }
     }
 }

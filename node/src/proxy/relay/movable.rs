@@ -5,6 +5,7 @@
 //! it like everything else.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -63,7 +64,7 @@ impl Relay {
         if self.poll_cutoff(cx).is_ready() {
             return Poll::Ready(Outcome::ShutDown);
         }
-        let Some(deadline) = self.deadline else {
+        let Some(deadline) = self.silence.deadline else {
             return Poll::Pending;
         };
         if self.timer.deadline() != deadline {
@@ -149,8 +150,12 @@ impl Relay {
             self.end(Outcome::Success);
             return Bytes::new();
         }
+        let worker = (outcome == Outcome::WorkerBroke).then(|| Arc::clone(self.in_flight.worker()));
         self.part(outcome);
-        match self.failover().map(Failover::leave) {
+        let left = self
+            .failover()
+            .map(|failover| failover.leave(worker.as_ref()));
+        match left {
             Some(Ok(None)) => {
                 self.broke_by = outcome;
                 Bytes::new()

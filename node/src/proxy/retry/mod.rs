@@ -1,7 +1,10 @@
 //! May a failed attempt be followed by another? One place decides, before a byte has reached the client.
 //!
-//! A worker that is gone computes nothing more: another try after a refused or reset connection costs no budget,
-//! once per request and worker (each worker is tried once). Everything else has to fit the [`Budget`].
+//! A connection that was refused costs neither an attempt nor budget: nothing was sent, and the worker is known to be
+//! gone from then on. One that was reset costs an attempt. Each worker is tried once. One behind a verdict
+//! against a worker without a sign of life costs no budget: what moves is work that nobody does, and starved of budget
+//! it would wait for nothing. There is an end to that: a verdict is one for all that wait there, and with more than
+//! half of the workers bad no verdict is believed. Everything else has to fit the [`Budget`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,11 +37,17 @@ pub(super) trait Course {
     /// Nobody is left that may take it.
     fn place(&mut self, tried: &mut Vec<usize>) -> Result<Self::Placed, NoWorker>;
 
+    /// The worker was known to refuse connections when it was chosen.
+    fn is_last_resort(placed: &Self::Placed) -> bool;
+
     /// Tries that worker. `attempt` counts from 1.
     ///
     /// # Errors
     /// See [`Failure`]; nothing has reached the client then.
     async fn send(&mut self, placed: Self::Placed, attempt: u32) -> Result<Self::Answer, Failure>;
+
+    /// Whether so many workers ended while they had the request that no other is to get it.
+    async fn is_condemned(&mut self) -> bool;
 }
 
 /// What a request's retries have to keep to.
@@ -62,6 +71,8 @@ pub(super) enum Lost {
     Turned(ApiError),
     /// How the last attempt failed.
     Failed(Failure),
+    /// Workers ended while they had it: no other gets it.
+    Condemned,
 }
 
 /// Tries one worker after another until one answers.
@@ -70,36 +81,71 @@ pub(super) enum Lost {
 /// Why the last one did not.
 pub(super) async fn run<C: Course>(course: &mut C, terms: &Terms<'_>) -> Result<C::Answer, Lost> {
     let mut tried = Vec::new();
-    let mut attempts = 0;
+    let (mut sent, mut attempts) = (0, 0);
     let mut loan: Option<Loan> = None;
     let mut placed = course.place_first(&mut tried).await?;
     loop {
-        attempts += 1;
-        let failure = match course.send(placed, attempts).await {
+        // That a worker refuses again which did so before is no news, and there may be hundreds of them.
+        let was_known = C::is_last_resort(&placed);
+        sent += 1;
+        let failure = match course.send(placed, sent).await {
             Ok(answer) => return Ok(answer),
             Err(failure) => failure,
         };
-        if let Some(loan) = loan.take() {
-            loan.spend();
+        if course.is_condemned().await {
+            spend(&mut loan);
+            return Err(Lost::Condemned);
         }
+        let is_news = failure.is_refused() && !was_known;
+        attempts += u32::from(!is_news);
         let draw = rand::rng().random();
         match next(&failure, attempts, terms, Instant::now(), draw) {
             Next::Stop(why) => {
+                spend(&mut loan);
                 tracing::debug!(why, failure = failure.as_str(), "no further attempt");
                 return Err(Lost::Failed(failure));
             }
             Next::Retry { pause, loan: lent } => {
-                loan = lent;
+                // The token of a retry that was refused is for the next one.
+                if !failure.is_refused() {
+                    spend(&mut loan);
+                    loan = lent;
+                }
                 if !pause.is_zero() {
                     sleep(pause).await;
                 }
-                placed = match course.place(&mut tried) {
+                let again = if failure.is_unsent() {
+                    // As if it had just been let in: those that are left may be full.
+                    course.place_first(&mut tried).await
+                } else {
+                    course.place(&mut tried).map_err(Lost::Unplaced)
+                };
+                placed = match again {
                     Ok(placed) => placed,
-                    Err(_) => return Err(Lost::Failed(failure)),
+                    Err(Lost::Turned(error)) => return Err(Lost::Turned(error)),
+                    Err(_) => {
+                        // One that was lent just now was not used.
+                        if failure.is_refused() {
+                            spend(&mut loan);
+                        }
+                        return Err(Lost::Failed(failure));
+                    }
                 };
             }
         }
     }
+}
+
+/// The retry did not help.
+fn spend(loan: &mut Option<Loan>) {
+    if let Some(loan) = loan.take() {
+        loan.spend();
+    }
+}
+
+/// Whether there may be another attempt after `attempts` tries, whatever became of them.
+pub(super) fn may_follow(config: &RetryConfig, attempts: u32) -> bool {
+    config.enabled && attempts < config.max_attempts.get()
 }
 
 /// What to do after a failed attempt.

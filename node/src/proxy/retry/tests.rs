@@ -24,6 +24,7 @@ enum Act {
     Closed,
     Malformed,
     Late,
+    Freed,
     Full,
     Sick,
     OutOfTime,
@@ -37,6 +38,7 @@ impl Act {
             Self::Closed => Failure::Closed("cut".into()),
             Self::Malformed => Failure::Malformed("garbage".into()),
             Self::Late => Failure::Late,
+            Self::Freed => Failure::WorkerBad,
             Self::Full => status(503),
             Self::Sick => status(500),
             Self::OutOfTime => Failure::OutOfTime,
@@ -44,13 +46,17 @@ impl Act {
     }
 
     fn is_free(self) -> bool {
-        matches!(self, Self::Refused | Self::Closed)
+        matches!(self, Self::Refused | Self::Closed | Self::Freed)
     }
 }
 
 /// Workers that act by a script, each attempt taking a while.
 struct Script {
     workers: usize,
+    /// They were known to refuse connections before.
+    known_dead: bool,
+    /// Workers that may end with the request.
+    deaths_max: Option<usize>,
     acts: VecDeque<(Act, Duration)>,
     /// Who was asked, how it went, and when that was over.
     asked: Vec<(usize, Act, Instant)>,
@@ -60,6 +66,8 @@ impl Script {
     fn of(workers: usize, acts: impl IntoIterator<Item = (Act, Duration)>) -> Self {
         Self {
             workers,
+            known_dead: false,
+            deaths_max: None,
             acts: acts.into_iter().collect(),
             asked: Vec::new(),
         }
@@ -67,21 +75,26 @@ impl Script {
 }
 
 impl Course for Script {
-    type Placed = usize;
+    /// The worker, and whether it was known to refuse connections.
+    type Placed = (usize, bool);
     type Answer = ();
 
-    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<usize, Lost> {
+    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<(usize, bool), Lost> {
         self.place(tried).map_err(Lost::Unplaced)
     }
 
-    fn place(&mut self, tried: &mut Vec<usize>) -> Result<usize, NoWorker> {
+    fn place(&mut self, tried: &mut Vec<usize>) -> Result<(usize, bool), NoWorker> {
         let next = (0..self.workers).find(|worker| !tried.contains(worker));
         let next = next.ok_or(NoWorker::Tried)?;
         tried.push(next);
-        Ok(next)
+        Ok((next, self.known_dead))
     }
 
-    async fn send(&mut self, worker: usize, attempt: u32) -> Result<(), Failure> {
+    fn is_last_resort((_, known_dead): &(usize, bool)) -> bool {
+        *known_dead
+    }
+
+    async fn send(&mut self, (worker, _): (usize, bool), attempt: u32) -> Result<(), Failure> {
         assert_eq!(attempt as usize, self.asked.len() + 1);
         let (act, takes) = self
             .acts
@@ -90,6 +103,14 @@ impl Course for Script {
         sleep(takes).await;
         self.asked.push((worker, act, Instant::now()));
         act.failure().map_or(Ok(()), Err)
+    }
+
+    async fn is_condemned(&mut self) -> bool {
+        let ended = self
+            .asked
+            .iter()
+            .filter(|(_, act, _)| matches!(act, Act::Closed));
+        self.deaths_max.is_some_and(|most| ended.count() >= most)
     }
 }
 
@@ -100,6 +121,7 @@ fn acts() -> impl Strategy<Value = Vec<(Act, Duration)>> {
         2 => Just(Act::Closed),
         1 => Just(Act::Malformed),
         1 => Just(Act::Late),
+        1 => Just(Act::Freed),
         2 => Just(Act::Full),
         2 => Just(Act::Sick),
         1 => Just(Act::OutOfTime),
@@ -169,7 +191,8 @@ proptest! {
         workers.sort_unstable();
         workers.dedup();
         prop_assert_eq!(workers.len(), asked.len(), "a worker was asked twice");
-        prop_assert!(asked.len() <= max_attempts as usize);
+        let attempts = asked.iter().filter(|(_, act, _)| !matches!(act, Act::Refused)).count();
+        prop_assert!(attempts <= max_attempts as usize, "{} attempts", attempts);
         prop_assert!(enabled || asked.len() <= 1);
         // Nothing is sent after an answer, and an answer is the end.
         let answered = asked.iter().position(|(_, act, _)| matches!(act, Act::Answered));
@@ -185,15 +208,21 @@ proptest! {
         let unsent = failed.iter().all(|(_, act, _)| matches!(act, Act::Refused));
         prop_assert!(repeatable || unsent);
         prop_assert!(counted as u32 <= floor);
-        // Tokens come back exactly when their retry was answered.
+        // Tokens come back exactly when their retry was answered; one that was refused is for the next.
         let left = std::iter::from_fn(|| budget.lend()).collect::<Vec<_>>().len();
-        let mut spent = 0;
-        for pair in asked.windows(2) {
-            if !pair[0].1.is_free() && !matches!(pair[1].1, Act::Answered) {
-                spent += 1;
+        let (mut spent, mut lent) = (0, false);
+        for (number, (_, act, _)) in asked.iter().enumerate() {
+            let is_last = number + 1 == asked.len();
+            match act {
+                Act::Answered => {}
+                Act::Refused => spent += u32::from(lent && is_last),
+                _ => {
+                    spent += u32::from(lent);
+                    lent = !act.is_free() && !is_last;
+                }
             }
         }
-        prop_assert!(left <= floor as usize - spent.min(floor as usize));
+        prop_assert_eq!(left as u32, floor - spent);
     }
 }
 
@@ -215,9 +244,49 @@ fn dead_workers_cost_no_budget_and_no_pause() {
     assert!(play(&mut script, || terms(config.clone())).is_ok());
     assert_eq!(script.asked.len(), 5);
     assert_eq!(script.asked[0].2, script.asked[4].2, "without a pause");
+    let mut script = Script::of(5, [(Act::Freed, NOW); 4]);
+    assert!(play(&mut script, || terms(config.clone())).is_ok());
+    assert_eq!(script.asked[0].2, script.asked[4].2, "without a pause");
     let mut script = Script::of(5, [(Act::Sick, NOW)]);
     assert!(play(&mut script, || terms(config)).is_err());
     assert_eq!(script.asked.len(), 1);
+}
+
+#[test]
+fn a_refused_connection_costs_no_attempt_unless_it_was_known() {
+    let config = || RetryConfig {
+        max_attempts: 2.try_into().expect("not zero"),
+        budget_floor: 1,
+        budget: 0.0,
+        ..RetryConfig::default()
+    };
+    let dead = [(Act::Refused, NOW); 7];
+    let mut script = Script::of(8, dead);
+    assert!(play(&mut script, || terms(config())).is_ok());
+    assert_eq!(script.asked.len(), 8, "the eighth is alive");
+    let mut script = Script::of(8, dead);
+    script.known_dead = true;
+    assert!(play(&mut script, || terms(config())).is_err());
+    assert_eq!(
+        script.asked.len(),
+        2,
+        "hundreds of them would be asked for each request"
+    );
+    // The token that a sick worker's retry was lent survives refusals.
+    let sick = [(Act::Sick, NOW), (Act::Refused, NOW), (Act::Refused, NOW)];
+    let mut script = Script::of(8, sick);
+    assert!(play(&mut script, || terms(config())).is_ok());
+    assert_eq!(script.asked.len(), 4);
+}
+
+#[test]
+fn nobody_gets_what_ended_two() {
+    let ends = [(Act::Closed, NOW); 4];
+    let mut script = Script::of(8, ends);
+    script.deaths_max = Some(2);
+    let lost = play(&mut script, || terms(RetryConfig::default())).expect_err("condemned");
+    assert!(matches!(lost, Lost::Condemned), "{lost:?}");
+    assert_eq!(script.asked.len(), 2);
 }
 
 #[test]

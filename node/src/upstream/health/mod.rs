@@ -10,8 +10,10 @@
 //! | another replica | doubted: the last resort | its word, or a token delivered here since |
 //!
 //! Besides, failed requests count on as load for a while, and a worker that restarted, or was ejected, starts slowly.
+//! A verdict also frees the requests that wait there and have nothing to show, unless the worker shows life (`signs`).
 
 mod opinion;
+mod signs;
 #[cfg(test)]
 mod tests;
 
@@ -24,9 +26,11 @@ use grapevine_placement::{
 };
 use rand::Rng;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
-use self::opinion::{Doubt, Opinion, Stalled};
+use self::opinion::{Doubt, Failing, Opinion, Stalled};
+use self::signs::Signs;
 use crate::config::{BreakerConfig, HealthConfig};
 
 /// Opinion of one worker, formed by this replica.
@@ -45,10 +49,13 @@ pub struct Health {
     opinion: Mutex<Opinion>,
     /// Nothing is wrong: lets a decision over hundreds of workers skip as many locks.
     clear: AtomicBool,
-    /// Microseconds from `born` to the latest token that it delivered here; 0: none yet.
-    delivered_us: AtomicU64,
+    signs: Signs,
+    /// Somebody wants to know whether it lives.
+    wanted: Notify,
     /// Somebody found it stalled.
     stall: Notify,
+    /// What waits there has no reason to wait on.
+    given_up: Notify,
     /// Times that the verdict became each of [`Claim::ALL`].
     changes: [AtomicU64; Claim::ALL.len()],
 }
@@ -58,6 +65,10 @@ pub struct Health {
 pub struct Look {
     /// A request may be sent to it.
     pub is_usable: bool,
+    /// Its breaker lets nobody pass.
+    pub is_resting: bool,
+    /// It refused or dropped a connection, and no probe has passed since.
+    pub is_unreachable: bool,
     /// Others speak against it, and nothing here speaks for it.
     pub is_doubted: bool,
     /// Share of the mean requests in flight that it may have, while it starts slowly.
@@ -70,6 +81,8 @@ impl Look {
     /// Nothing is wrong.
     const CLEAR: Self = Self {
         is_usable: true,
+        is_resting: false,
+        is_unreachable: false,
         is_doubted: false,
         slow_start: None,
         penalty: Load {
@@ -101,6 +114,17 @@ pub struct Report {
     pub slow_start: Option<f64>,
 }
 
+/// Whether a worker would answer a request, as far as can be told without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// It showed a sign of life, here or to another replica, and nothing since speaks against it.
+    Yes,
+    /// It has shown none yet.
+    Unknown,
+    /// Probes, connections or a token that does not come say no. A breaker does not count: requests alone close it.
+    No,
+}
+
 impl Health {
     /// Nothing known yet: used like a healthy worker.
     pub fn new(label: Arc<str>, breaker: &BreakerConfig, health: &HealthConfig) -> Self {
@@ -113,8 +137,10 @@ impl Health {
             failure_half_life: health.failure_half_life,
             opinion: Mutex::new(Opinion::new(breaker, health)),
             clear: AtomicBool::new(true),
-            delivered_us: AtomicU64::new(0),
+            signs: Signs::default(),
+            wanted: Notify::new(),
             stall: Notify::new(),
+            given_up: Notify::new(),
             changes: Default::default(),
         }
     }
@@ -145,11 +171,16 @@ impl Health {
                 "worker health changed"
             );
         }
+        let given_up = opinion.given_up(self.signs.last());
+        let before = std::mem::replace(&mut opinion.gave_up, given_up);
         let look = self.look_at(opinion, now);
         let clear = look == Look::CLEAR
             && opinion.doubt.is_none()
             && opinion.breaker.state(now) == BreakerState::Closed;
         self.clear.store(clear, Ordering::Release);
+        if given_up.is_some() && given_up != before {
+            self.given_up.notify_waiters();
+        }
     }
 
     /// May a request be sent to it, and what else is there to consider?
@@ -167,6 +198,19 @@ impl Health {
         look
     }
 
+    /// Whether it would answer a request, as far as probes and tokens tell.
+    pub fn answers(&self) -> Answers {
+        let opinion = self.lock();
+        let seen = opinion.good_probe.max(self.signs.last_token());
+        if opinion.probes() == Probed::Unhealthy || opinion.is_silent() {
+            Answers::No
+        } else if seen.max(opinion.good_elsewhere).is_some() {
+            Answers::Yes
+        } else {
+            Answers::Unknown
+        }
+    }
+
     /// May a request be sent to it?
     pub fn is_usable(&self) -> bool {
         self.look().is_usable
@@ -175,6 +219,8 @@ impl Health {
     fn look_at(&self, opinion: &Opinion, now: Duration) -> Look {
         Look {
             is_usable: opinion.is_usable(now),
+            is_resting: opinion.breaker.state(now) == BreakerState::Open,
+            is_unreachable: opinion.unreachable,
             is_doubted: self.doubt_in(opinion).is_some(),
             slow_start: self.slow_start_in(opinion, now),
             penalty: opinion.penalty.load(now, self.failure_half_life),
@@ -232,6 +278,13 @@ impl Health {
         opinion.unreachable &= !good;
         if good {
             opinion.good_probe = Some(now);
+            opinion.failing = None;
+        } else {
+            let is_bad = opinion.probes() == Probed::Unhealthy;
+            let failing = opinion.failing.get_or_insert_with(|| Failing::since(now));
+            if is_bad {
+                failing.verdict.get_or_insert(now);
+            }
         }
         self.settle(&mut opinion, now);
         before != (opinion.probes.health(), opinion.unreachable)
@@ -239,9 +292,19 @@ impl Health {
 
     /// A token came: of a client's request, or of a probe that asked for one.
     pub fn delivered(&self) {
-        let now = self.now();
-        let us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX).max(1);
-        self.delivered_us.store(us, Ordering::Relaxed);
+        self.delivered_at(self.now());
+    }
+
+    /// A further token came on a stream; cheap where the one before it came just before.
+    pub fn goes_on(&self, now: Instant) {
+        let now = now.saturating_duration_since(self.born);
+        if !self.signs.is_fresh(now) {
+            self.delivered_at(now);
+        }
+    }
+
+    fn delivered_at(&self, now: Duration) {
+        self.signs.token(now);
         if self.clear.load(Ordering::Acquire) {
             return;
         }
@@ -252,11 +315,47 @@ impl Health {
         self.settle(&mut opinion, now);
     }
 
-    /// A request has waited as long as it may, without a sign of life since `since`. False if it alone did: others
-    /// got tokens meanwhile. Else the worker is stalled: passed over, whatever probes say, until it delivers a token.
+    /// Its engine has worked after `since`, as its counters say. Restores nobody: only a token does.
+    pub fn moved(&self, since: Instant) {
+        self.signs.moved(since.saturating_duration_since(self.born));
+    }
+
+    /// The latest sign of life of its engine: a token, or counters that moved.
+    pub fn last_sign(&self) -> Option<Instant> {
+        self.signs.last().map(|at| self.born + at)
+    }
+
+    /// Somebody waits there in silence: has it looked at whether the worker lives, unless that was done within `every`.
+    pub fn want_sign(&self, every: Duration) {
+        if self.signs.want(self.now(), every) {
+            self.wanted.notify_one();
+        }
+    }
+
+    /// Waits until somebody wants a sign of life.
+    pub async fn sign_wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// Since when nothing that waited there before has a reason to wait on; `None` while it shows life.
+    pub fn given_up_since(&self) -> Option<Instant> {
+        if self.clear.load(Ordering::Acquire) {
+            return None;
+        }
+        let at = self.lock().given_up(self.signs.last())?;
+        Some(self.born + at)
+    }
+
+    /// Ready once [`Self::given_up_since`] gives another time than when this was called.
+    pub fn gives_up(&self) -> Notified<'_> {
+        self.given_up.notified()
+    }
+
+    /// A request has waited as long as it may, without a sign of life since `since`. False if it alone did: there were
+    /// signs meanwhile. Else the worker is stalled: passed over, whatever probes say, until it delivers a token.
     pub fn stalled(&self, since: Instant) -> bool {
         let since = since.saturating_duration_since(self.born);
-        if self.delivered_at().is_some_and(|at| at > since) {
+        if self.signs.last().is_some_and(|at| at > since) {
             return false;
         }
         let mut opinion = self.lock();
@@ -328,7 +427,7 @@ impl Health {
         if verdict.is_bad() {
             return Some((verdict, now.saturating_sub(opinion.settled_at)));
         }
-        let good = opinion.good_probe.max(self.delivered_at());
+        let good = opinion.good_probe.max(self.signs.last_token());
         good.map(|at| (Claim::Good, now.saturating_sub(at)))
     }
 
@@ -337,14 +436,14 @@ impl Health {
     pub fn heard(&self, claims: impl IntoIterator<Item = (Claim, Duration)>) {
         let mut opinion = self.lock();
         let now = self.now();
-        opinion.doubt = None;
+        let before = opinion.doubt.take();
         opinion.good_elsewhere = None;
         for (claim, age) in claims {
             let since = now.saturating_sub(age);
             if !claim.is_bad() {
                 opinion.good_elsewhere = opinion.good_elsewhere.max(Some(since));
             } else if opinion.doubt.is_none_or(|doubt| doubt.since < since) {
-                opinion.doubt = Some(Doubt { claim, since });
+                opinion.doubt = Some(Doubt::heard(claim, since, now, before));
             }
         }
         self.settle(&mut opinion, now);
@@ -353,7 +452,7 @@ impl Health {
     /// Age of the youngest sign that it is well, seen here or heard of; for [`grapevine_placement::duty`].
     pub fn good_sign_age(&self) -> Option<Duration> {
         let opinion = self.lock();
-        let seen = opinion.good_probe.max(self.delivered_at());
+        let seen = opinion.good_probe.max(self.signs.last_token());
         let at = seen.max(opinion.good_elsewhere)?;
         Some(self.now().saturating_sub(at))
     }
@@ -366,6 +465,11 @@ impl Health {
     /// What the ends of requests say.
     pub fn breaker(&self) -> BreakerState {
         self.lock().breaker.state(self.now())
+    }
+
+    /// For how long its breaker still lets nobody pass; zero when it lets somebody.
+    pub fn shut_for(&self) -> Duration {
+        self.lock().breaker.shut_for(self.now())
     }
 
     /// Everything, for people.
@@ -393,15 +497,10 @@ impl Health {
         Claim::ALL.into_iter().zip(counts)
     }
 
-    fn delivered_at(&self) -> Option<Duration> {
-        let us = self.delivered_us.load(Ordering::Relaxed);
-        (us > 0).then(|| Duration::from_micros(us))
-    }
-
     /// What others say, unless this replica has seen better since.
     fn doubt_in(&self, opinion: &Opinion) -> Option<Claim> {
-        let Doubt { claim, since } = opinion.doubt?;
-        let delivered = self.delivered_at();
+        let Doubt { claim, since, .. } = opinion.doubt?;
+        let delivered = self.signs.last_token();
         let better = match claim {
             Claim::Unreachable | Claim::Unhealthy => delivered.max(opinion.good_probe),
             // A probe that passes says nothing about tokens.

@@ -15,6 +15,8 @@ pub(super) struct Opinion {
     pub(super) probes: ProbeState,
     /// The latest good probe.
     pub(super) good_probe: Option<Duration>,
+    /// Its probes fail.
+    pub(super) failing: Option<Failing>,
     /// It refused a connection, and no probe has passed since.
     pub(super) unreachable: bool,
     /// It takes requests and delivers no token.
@@ -30,6 +32,24 @@ pub(super) struct Opinion {
     pub(super) settled: Claim,
     /// When it became that.
     pub(super) settled_at: Duration,
+    /// [`Opinion::given_up`] after the latest change.
+    pub(super) gave_up: Option<Duration>,
+}
+
+/// Probes that fail, with no good one between.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failing {
+    /// The end of the first of them.
+    pub(super) since: Duration,
+    /// When they became a verdict.
+    pub(super) verdict: Option<Duration>,
+}
+
+impl Failing {
+    pub(super) fn since(since: Duration) -> Self {
+        let verdict = None;
+        Self { since, verdict }
+    }
 }
 
 /// A worker without tokens.
@@ -47,6 +67,27 @@ pub(super) struct Stalled {
 pub(super) struct Doubt {
     pub(super) claim: Claim,
     pub(super) since: Duration,
+    /// When it was first heard here.
+    pub(super) heard: Duration,
+}
+
+impl Doubt {
+    /// Heard `now`, or again: the age that comes with a word is not exact.
+    pub(super) fn heard(
+        claim: Claim,
+        since: Duration,
+        now: Duration,
+        before: Option<Self>,
+    ) -> Self {
+        const SAME: Duration = Duration::from_secs(1);
+        let again = before.filter(|b| b.claim == claim && b.since.abs_diff(since) < SAME);
+        let heard = again.map_or(now, |before| before.heard);
+        Self {
+            claim,
+            since,
+            heard,
+        }
+    }
 }
 
 impl Opinion {
@@ -58,6 +99,7 @@ impl Opinion {
                 success_threshold: health.success_threshold,
             }),
             good_probe: None,
+            failing: None,
             unreachable: false,
             stalled: None,
             started: None,
@@ -66,7 +108,30 @@ impl Opinion {
             good_elsewhere: None,
             settled: Claim::Good,
             settled_at: Duration::ZERO,
+            gave_up: None,
         }
+    }
+
+    /// Since when nothing that waited there before has a reason to wait on. `sign`: the latest sign of life; what it
+    /// refutes does not count, so that a worker whose health checks alone fail keeps its requests.
+    ///
+    /// A word of others counts where probes fail here, too; that it is stalled counts by itself: whoever says so has
+    /// waited a whole limit and asked in vain. Failed requests and a single broken connection say nothing about those
+    /// that wait.
+    pub(super) fn given_up(&self, sign: Option<Duration>) -> Option<Duration> {
+        let stands = |since: &Duration| sign.is_none_or(|sign| sign <= *since);
+        let failing = self.failing.filter(|failing| stands(&failing.since));
+        let stalled = self.stalled.map(|stalled| stalled.found).filter(stands);
+        let heard = self.doubt.filter(|doubt| stands(&doubt.since));
+        let heard = heard.and_then(|doubt| match doubt.claim {
+            Claim::Stalled => Some(doubt.heard),
+            Claim::Unreachable | Claim::Unhealthy => Some(failing?.since.max(doubt.heard)),
+            Claim::Ejected | Claim::Good => None,
+        });
+        failing
+            .and_then(|failing| failing.verdict)
+            .max(stalled)
+            .max(heard)
     }
 
     /// What it comes to; the surest first.

@@ -296,3 +296,88 @@ async fn requests_are_sent_although_health_speaks_against_it_if_it_is_not_believ
         .expect("more than half are like this one");
     health.end(permit, Outcome::Success, REQUEST);
 }
+
+#[tokio::test(start_paused = true)]
+async fn failed_checks_free_what_waits_unless_tokens_come() {
+    let health = health();
+    pass(SECOND).await;
+    let told = std::cell::Cell::new(false);
+    let listens = async {
+        health.gives_up().await;
+        told.set(true);
+    };
+    let checks = async {
+        for _ in 0..3 {
+            tokio::task::yield_now().await;
+            assert!(health.given_up_since().is_none() && !told.get());
+            health.probed(false);
+            pass(SECOND).await;
+        }
+    };
+    tokio::join!(listens, checks);
+    let at = health.given_up_since().expect("a verdict");
+    assert_eq!(at, Instant::now() - SECOND);
+    health.probed(false);
+    assert_eq!(health.given_up_since(), Some(at), "the same verdict");
+    health.goes_on(Instant::now());
+    assert!(!health.is_usable(), "its checks fail");
+    assert_eq!(health.given_up_since(), None, "its engine works");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_broken_connection_frees_nobody_before_a_check_fails_too() {
+    let health = health();
+    pass(SECOND).await;
+    health.unreachable();
+    assert_eq!(health.given_up_since(), None);
+    health.probed(false);
+    assert_eq!(health.given_up_since(), Some(Instant::now()));
+    health.probed(true);
+    assert_eq!(health.given_up_since(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn counters_that_move_are_life_but_restore_nobody() {
+    let health = health();
+    let asked = Instant::now();
+    pass(SECOND * 50).await;
+    health.moved(Instant::now());
+    pass(SECOND * 10).await;
+    assert!(!health.stalled(asked), "its engine works for somebody");
+    pass(SECOND * 60).await;
+    assert!(health.stalled(Instant::now() - SECOND * 60));
+    assert!(health.given_up_since().is_some());
+    pass(SECOND).await;
+    health.moved(Instant::now());
+    assert_eq!(health.given_up_since(), None);
+    assert_eq!(health.verdict(), Claim::Stalled, "only a token proves it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_word_of_others_frees_what_waits_where_something_here_agrees() {
+    // Claim, whether a check failed here, and whether requests are freed.
+    let table = [
+        (Claim::Stalled, false, true),
+        (Claim::Unhealthy, false, false),
+        (Claim::Unhealthy, true, true),
+        (Claim::Unreachable, true, true),
+        (Claim::Ejected, true, false),
+        (Claim::Good, true, false),
+    ];
+    for (claim, failed, freed) in table {
+        let health = health();
+        pass(SECOND * 10).await;
+        if failed {
+            health.probed(false);
+        }
+        pass(SECOND).await;
+        health.heard([(claim, Duration::from_millis(100))]);
+        let expected = freed.then(Instant::now);
+        assert_eq!(health.given_up_since(), expected, "{claim:?}, {failed}");
+        pass(SECOND).await;
+        health.heard([(claim, Duration::from_millis(1_150))]);
+        assert_eq!(health.given_up_since(), expected, "{claim:?}, heard again");
+        health.delivered();
+        assert_eq!(health.given_up_since(), None, "{claim:?}, refuted");
+    }
+}

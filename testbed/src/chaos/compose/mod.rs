@@ -35,7 +35,7 @@ const FRONT_PORT: u16 = 30080;
 const DATA_PORT: u16 = 30000;
 const ADMIN_PORT: u16 = 30001;
 const WORKER_PORT: u16 = 8000;
-const TOKEN: &str = "testbed";
+const TOKEN: &str = "testbed-0123456789";
 const BALANCER: &str = "balancer";
 /// What the file defines, profiles included.
 const REPLICAS_MAX: usize = 6;

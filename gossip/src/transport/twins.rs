@@ -1,0 +1,171 @@
+//! Tells a second process under one replica id from the same replica started again.
+//!
+//! Both look alike: a HELLO under a known id in another generation. The difference is whether the other process
+//! still is. So a connection in another generation that is open at another address is sent something, and the
+//! other process has to answer: QUIC acknowledges in user space, so a process that was killed, or stands still, answers
+//! nothing, whatever is left of its connections. Processes never share a socket, so one that renews its generation or
+//! its certificate is not taken for its own twin, nor one that restarts on its port.
+//!
+//! - A later process comes while an earlier one is connected: it is let in at once, as after a restart. The
+//!   earlier one is asked after a moment, in which a process that was just ending is gone; if it answers it is
+//!   cut off, and told why.
+//! - An earlier process comes while a later one is connected: the later one is asked at once; if it answers, the
+//!   earlier one is refused and told why. It is told to start again above the later one only when that one's
+//!   connections have ended: a silent moment of the later one must not make them take turns.
+//! - A process meets another one of its own id: the earlier of the two knows what it is.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn::Connection;
+use tokio::time::{Instant, sleep};
+
+use super::{Close, Shared, now};
+use crate::firewall::Member;
+use crate::replica::ReplicaId;
+use crate::twin::{Kept, Twin};
+
+/// What is known of a later process than the one that says HELLO.
+pub(super) enum Later {
+    /// There is none.
+    No,
+    /// It is connected and answers.
+    Alive(Kept),
+    /// It is connected and does not answer: dead or alive, its connections will tell.
+    Silent,
+}
+
+/// Looks for a later process of this id than the one that says HELLO.
+pub(super) async fn later_than(shared: &Shared, member: &Member, from: SocketAddr) -> Later {
+    let mut known = shared.peers().connections_of(&member.id);
+    let same = generations_at(&known, from);
+    known.retain(|(generation, _)| *generation > member.generation && !same.contains(generation));
+    let ranks = known.iter().map(|(g, other)| (*g, other.remote_address()));
+    let Some((generation, address)) = ranks.max() else {
+        return Later::No;
+    };
+    let connections: Vec<_> = known.into_iter().map(|(_, other)| other).collect();
+    let kept = Kept {
+        address,
+        generation,
+    };
+    if is_alive(&connections).await {
+        Later::Alive(kept)
+    } else if connections.iter().all(is_closed) {
+        Later::No
+    } else {
+        Later::Silent
+    }
+}
+
+/// The generations of whoever is connected at this address: lives of one process. What is connected elsewhere in one of
+/// them is that process too, since behind a relay or NAT it is dialled at another address than it comes from.
+fn generations_at(known: &[(u64, Connection)], from: SocketAddr) -> Vec<u64> {
+    let at = known
+        .iter()
+        .filter(|(_, other)| other.remote_address() == from);
+    at.map(|(generation, _)| *generation).collect()
+}
+
+/// Refuses a process because a later one of its id is alive.
+pub(super) fn refuse(shared: &Shared, id: &ReplicaId, connection: &Connection, kept: Kept) {
+    connection.close(Close::Twin.code(), kept.to_string().as_bytes());
+    shared.handshake("twin");
+    shared.twins().cut_off(
+        Twin {
+            replica: id.clone(),
+            kept: kept.address,
+            cut_off: connection.remote_address(),
+        },
+        now(),
+    );
+}
+
+/// A process was let in: cuts off earlier ones of its id, if they are still alive in a moment.
+pub(super) fn cut_off_earlier(shared: &Arc<Shared>, member: &Member, connection: &Connection) {
+    let from = connection.remote_address();
+    shared.twins().let_in(&member.id, from);
+    let mut earlier = shared.peers().connections_of(&member.id);
+    let same = generations_at(&earlier, from);
+    earlier.retain(|(generation, _)| *generation < member.generation && !same.contains(generation));
+    if earlier.is_empty() {
+        return;
+    }
+    let kept = Kept {
+        address: from,
+        generation: member.generation,
+    };
+    let (task, id, connection) = (shared.clone(), member.id.clone(), connection.clone());
+    let stop = shared.stop.clone();
+    shared.tracker.spawn(async move {
+        let asked = async {
+            sleep(ENDS_WITHIN).await;
+            for (_, other) in &earlier {
+                if is_alive(std::slice::from_ref(other)).await && !is_closed(&connection) {
+                    refuse(&task, &id, other, kept);
+                }
+            }
+        };
+        stop.run_until_cancelled(asked).await
+    });
+}
+
+/// This process met another one under its own id.
+pub(super) fn meet(shared: &Shared, generation: u64, address: SocketAddr) {
+    let own = shared.address;
+    let (kept, cut_off) = if (generation, address) > (shared.generation(), own) {
+        let kept = Kept {
+            address,
+            generation,
+        };
+        shared.twins().met(kept, now());
+        (address, own)
+    } else {
+        (own, address)
+    };
+    let replica = shared.own.clone();
+    let twin = Twin {
+        replica,
+        kept,
+        cut_off,
+    };
+    shared.twins().cut_off(twin, now());
+}
+
+/// Whether the process at the other end of one of these answers something that is sent now.
+///
+/// It goes to the dialling side, where nobody reads; its arrival is acknowledged all the same. On connections
+/// that were dialled from here frames are read, and load is sent every 250 ms at the least: that has to do.
+async fn is_alive(connections: &[Connection]) -> bool {
+    let before: Vec<_> = connections.iter().map(answers).collect();
+    for connection in connections.iter().filter(|one| one.side().is_server()) {
+        let _ = connection.send_datagram(Bytes::new());
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < ANSWERS_WITHIN && !connections.iter().all(is_closed) {
+        sleep(LOOK_EACH).await;
+        let mut each = connections.iter().zip(&before);
+        if each.any(|(one, before)| !is_closed(one) && answers(one) > *before) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Frames of an open connection that only its other end can have made.
+fn answers(connection: &Connection) -> u64 {
+    let frames = connection.stats().frame_rx;
+    frames.acks + frames.ping + frames.stream + frames.datagram
+}
+
+fn is_closed(connection: &Connection) -> bool {
+    connection.close_reason().is_some()
+}
+
+/// For a process that is ending while its successor starts, and for what it sent last to arrive.
+const ENDS_WITHIN: Duration = Duration::from_millis(300);
+/// A round trip and a busy machine; the one that waits for HELLO-ACK meanwhile gives up after a second.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
+const LOOK_EACH: Duration = Duration::from_millis(10);

@@ -1,0 +1,336 @@
+//! Keeps web pages off the admin and metrics ports: what a browser can be made to send is not taken. Pure.
+//!
+//! Any page that an operator opens can have the browser send requests to loopback and to the network around it.
+//! It reads no answer of another origin, but a change is made all the same (cross-site request forgery, CWE-352).
+//! And a name of the page's own that resolves to loopback a moment later makes this port the page's own origin,
+//! answers included (DNS rebinding, CWE-350). So:
+//!
+//! | asked | of | because |
+//! |---|---|---|
+//! | `Sec-Fetch-Site`, `Origin` | every request | a browser adds them, and a page cannot change them |
+//! | `Host` | every request that no token proves, on loopback | a rebound name shows there, and nowhere else |
+//! | `Content-Type` | every request with a body, every change that has one | a form, or a script that needs no permission, cannot say `application/json` |
+//!
+//! With a token `Host` may be anything: a browser adds no token by itself, so a page that rebinds a name has none;
+//! and beyond loopback, where a token is required, replicas are reached by names that nobody here can know. For the
+//! same reason the metrics port asks for `Host` on loopback only: beyond it its scrapers use names, and whoever
+//! reaches it may read it. `/healthz` and `/readyz` are not asked for `Host`: balancers send any, or none.
+
+use std::net::IpAddr;
+
+use http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, Method};
+use url::Url;
+
+use crate::config::AllowedHost;
+
+/// Who may have sent a request to one port.
+#[derive(Debug, Clone)]
+pub struct Gate {
+    bound: IpAddr,
+    names: Vec<AllowedHost>,
+}
+
+/// Why a request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refused {
+    /// The browser says that a page of another site asked.
+    #[error("a page of another site may not use this port (Sec-Fetch-Site)")]
+    CrossSite,
+    /// The page is of another origin, or hides its own.
+    #[error(
+        "a page of another origin may not use this port; a page that may has its host in admin.allowed_hosts"
+    )]
+    Origin,
+    /// The port was reached under a name that is not its own.
+    #[error(
+        "this port is reached by its address or as localhost; any other name has to be in admin.allowed_hosts"
+    )]
+    Host,
+    /// The body is what a form can send.
+    #[error("send the body as `Content-Type: application/json`: what a form can send is not taken")]
+    ContentType,
+}
+
+impl Refused {
+    /// Label of the counter.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::CrossSite => "cross_site",
+            Self::Origin => "origin",
+            Self::Host => "host",
+            Self::ContentType => "content_type",
+        }
+    }
+}
+
+impl Gate {
+    /// Of a port bound to this address, that is also reached under these names.
+    #[must_use]
+    pub fn new(bound: IpAddr, names: Vec<AllowedHost>) -> Self {
+        Self { bound, names }
+    }
+
+    /// Refuses what a page of another origin had a browser send.
+    pub(super) fn check_page(&self, headers: &HeaderMap) -> Result<(), Refused> {
+        for site in headers.get_all(&SEC_FETCH_SITE) {
+            // `none`: a person typed the address.
+            if site != "same-origin" && site != "none" {
+                return Err(Refused::CrossSite);
+            }
+        }
+        let own = only(headers, &HOST).and_then(|host| host.parse().ok());
+        for origin in headers.get_all(ORIGIN) {
+            let origin = origin.to_str().ok().and_then(|text| Url::parse(text).ok());
+            if !origin.is_some_and(|origin| self.is_own_page(&origin, own.as_ref())) {
+                return Err(Refused::Origin);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a name that is not this port's, on loopback; beyond it any may be.
+    pub(super) fn check_host(
+        &self,
+        headers: &HeaderMap,
+        target: Option<&Authority>,
+    ) -> Result<(), Refused> {
+        if !self.bound.is_loopback() {
+            return Ok(());
+        }
+        let host: Option<Authority> = only(headers, &HOST).and_then(|host| host.parse().ok());
+        // A target in absolute form names the host, too.
+        let own = |host: &Authority| self.is_own(host.host());
+        if host.as_ref().is_some_and(own) && target.is_none_or(own) {
+            Ok(())
+        } else {
+            Err(Refused::Host)
+        }
+    }
+
+    fn is_own_page(&self, origin: &Url, own: Option<&Authority>) -> bool {
+        let Some(host) = origin.host_str() else {
+            return false; // `null`, a file, an extension
+        };
+        let is_same = own.is_some_and(|own| {
+            let port = own.port_u16().or(default_port(origin.scheme()));
+            own.host().eq_ignore_ascii_case(host) && port == origin.port_or_known_default()
+        });
+        is_same || self.is_listed(host)
+    }
+
+    fn is_own(&self, host: &str) -> bool {
+        let name = host.strip_suffix('.').unwrap_or(host);
+        let is_loopback = address(host).is_some_and(|address| address.is_loopback());
+        is_loopback || name.eq_ignore_ascii_case("localhost") || self.is_listed(name)
+    }
+
+    fn is_listed(&self, host: &str) -> bool {
+        let address = address(host);
+        let host = host.to_ascii_lowercase();
+        self.names.iter().any(|entry| match entry {
+            AllowedHost::Net(net) => address.is_some_and(|address| net.contains(&address)),
+            AllowedHost::Host(name) => *name == host,
+            AllowedHost::Below(domain) => host.ends_with(domain.as_str()),
+        })
+    }
+}
+
+/// Refuses a body that does not say it is JSON.
+pub(super) fn check_body(
+    method: &Method,
+    headers: &HeaderMap,
+    has_body: bool,
+) -> Result<(), Refused> {
+    if method.is_safe() || (!has_body && !headers.contains_key(CONTENT_TYPE)) {
+        return Ok(());
+    }
+    let kind = only(headers, &CONTENT_TYPE).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/json") {
+        Ok(())
+    } else {
+        Err(Refused::ContentType)
+    }
+}
+
+/// The value of a header that is there once, as text.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) => value.to_str().ok(),
+        _ => None,
+    }
+}
+
+/// The address that a host of a URL is, with or without brackets.
+fn address(host: &str) -> Option<IpAddr> {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
+}
+
+fn default_port(scheme: &str) -> Option<u16> {
+    match scheme {
+        "http" => Some(80),
+        "https" => Some(443),
+        _ => None,
+    }
+}
+
+/// W3C Fetch Metadata Request Headers; sent to trustworthy addresses, of which loopback is one.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn headers(list: &[(HeaderName, &'static str)]) -> HeaderMap {
+        let value = |(name, value): &(HeaderName, &'static str)| {
+            (name.clone(), HeaderValue::from_static(value))
+        };
+        list.iter().map(value).collect()
+    }
+
+    fn gate(bound: &str, names: &[&str]) -> Gate {
+        let entry = |text: &&str| AllowedHost::new(text).expect("an entry");
+        Gate::new(
+            bound.parse().expect("an address"),
+            names.iter().map(entry).collect(),
+        )
+    }
+
+    #[test]
+    fn on_loopback_a_foreign_name_is_refused() {
+        let gate = gate("127.0.0.1", &["ops.example", "*.lab", "10.0.0.0/8"]);
+        for (host, expected) in [
+            ("127.0.0.1:30001", true),
+            ("127.0.0.1", true),
+            ("127.9.9.9:1", true),
+            ("[::1]:30001", true),
+            ("[::ffff:127.0.0.1]:30001", true),
+            ("localhost:30001", true),
+            ("LocalHost", true),
+            ("localhost.:30001", true),
+            ("ops.example:30001", true),
+            ("OPS.example.", true),
+            ("gpu.lab", true),
+            ("10.1.2.3:30001", true),
+            ("attacker.example:30001", false),
+            ("localhost.attacker.example", false),
+            ("127.0.0.1.attacker.example", false),
+            ("ops.example.attacker.example", false),
+            ("192.168.0.1:30001", false),
+            ("0.0.0.0:30001", false),
+            ("evil-lab", false),
+            ("user@127.0.0.1", true),
+            ("127.0.0.1@attacker.example", false),
+            ("", false),
+        ] {
+            let found = gate.check_host(&headers(&[(HOST, host)]), None).is_ok();
+            assert_eq!(found, expected, "{host:?}");
+        }
+        let own = (HOST, "127.0.0.1");
+        let twice = headers(&[own.clone(), (HOST, "attacker.example")]);
+        assert_eq!(gate.check_host(&twice, None), Err(Refused::Host));
+        assert_eq!(gate.check_host(&headers(&[]), None), Err(Refused::Host));
+        let target = Authority::from_static("attacker.example");
+        let found = gate.check_host(&headers(&[own]), Some(&target));
+        assert_eq!(found, Err(Refused::Host));
+    }
+
+    #[test]
+    fn beyond_loopback_a_name_proves_nothing() {
+        let gate = gate("0.0.0.0", &[]);
+        let named = headers(&[(HOST, "router-1:30001")]);
+        assert_eq!(gate.check_host(&named, None), Ok(()));
+    }
+
+    #[test]
+    fn pages_of_other_origins_are_refused() {
+        let gate = gate("127.0.0.1", &["ops.example"]);
+        let check = |list: &[(HeaderName, &'static str)], expected: Result<(), Refused>| {
+            let list = [&[(HOST, "127.0.0.1:30001")], list].concat();
+            assert_eq!(gate.check_page(&headers(&list)), expected, "{list:?}");
+        };
+        check(&[], Ok(()));
+        for site in ["same-origin", "none"] {
+            check(&[(SEC_FETCH_SITE, site)], Ok(()));
+        }
+        for site in ["cross-site", "same-site", "", "Same-Origin"] {
+            check(&[(SEC_FETCH_SITE, site)], Err(Refused::CrossSite));
+        }
+        for origin in [
+            "http://127.0.0.1:30001",
+            "https://ops.example",
+            "https://ops.example:8443",
+        ] {
+            check(&[(ORIGIN, origin)], Ok(()));
+        }
+        for origin in [
+            "null",
+            "",
+            "http://attacker.example",
+            "http://127.0.0.1",
+            "http://127.0.0.1:3000",
+            "http://localhost:30001",
+            "https://ops.example.attacker.example",
+            "file:///etc/passwd",
+            "chrome-extension://abc",
+        ] {
+            check(&[(ORIGIN, origin)], Err(Refused::Origin));
+        }
+        let own = (ORIGIN, "http://127.0.0.1:30001");
+        check(&[own, (ORIGIN, "null")], Err(Refused::Origin));
+    }
+
+    #[test]
+    fn an_origin_without_a_port_has_that_of_its_scheme() {
+        let gate = gate("0.0.0.0", &[]);
+        for (host, origin, expected) in [
+            ("ops.example", "https://ops.example", true),
+            ("ops.example:443", "https://ops.example", true),
+            ("ops.example", "http://ops.example", true),
+            ("ops.example:443", "http://ops.example", false),
+            ("ops.example", "http://other.example", false),
+        ] {
+            let found = gate.check_page(&headers(&[(HOST, host), (ORIGIN, origin)]));
+            assert_eq!(found.is_ok(), expected, "{host} {origin}");
+        }
+    }
+
+    #[test]
+    fn a_body_says_that_it_is_json() {
+        let check = |method: Method, kind: Option<&'static str>, has_body, expected: bool| {
+            let list = kind.map(|kind| (CONTENT_TYPE, kind));
+            let found = check_body(&method, &headers(&Vec::from_iter(list)), has_body);
+            assert_eq!(found.is_ok(), expected, "{method} {kind:?} {has_body}");
+        };
+        check(Method::POST, Some("application/json"), true, true);
+        check(
+            Method::PATCH,
+            Some("Application/JSON; charset=utf-8"),
+            true,
+            true,
+        );
+        check(Method::POST, None, false, true);
+        check(Method::DELETE, None, false, true);
+        check(Method::GET, Some("text/plain"), false, true);
+        // A script needs no permission to send bytes without a type, either.
+        check(Method::POST, None, true, false);
+        for form in [
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data; boundary=x",
+            "text/plain; application/json",
+            "application/jsonp",
+            "",
+        ] {
+            check(Method::POST, Some(form), true, false);
+            check(Method::POST, Some(form), false, false);
+            check(Method::DELETE, Some(form), false, false);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Messages of a chat, borrowed from the body: who speaks, and the text of it.
+//!
+//! What is not known here (pictures, calls, results of tools) counts by its JSON.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::request::Text;
+
+/// Most parts of one message's content. Each costs memory of its own, forty times what its shortest JSON does.
+pub(super) const PARTS_MAX: usize = 16 * 1024;
+/// Most messages and parts of one body together.
+pub(super) const ELEMENTS_MAX: usize = 64 * 1024;
+
+/// Content of a message: text, parts, or nothing (an assistant turn that only calls tools).
+#[derive(Debug, Default)]
+pub enum Content<'a> {
+    /// A plain string.
+    Text(Text<'a>),
+    /// The list of parts. Text parts count by their text, others by their JSON.
+    Parts(Vec<Part<'a>>),
+    /// `null`, or not there.
+    #[default]
+    None,
+}
+
+/// One part of a message's content.
+#[derive(Debug)]
+pub struct Part<'a> {
+    /// Text of a `text` part.
+    pub text: Option<Text<'a>>,
+    /// The part as it stands in the body, for every other type.
+    pub raw: &'a str,
+}
+
+/// One message of a chat.
+#[derive(Debug, serde::Deserialize)]
+pub struct Message<'a> {
+    /// `system`, `user`, `assistant`, `tool`, ...
+    #[serde(borrow)]
+    pub role: Text<'a>,
+    /// What it says.
+    #[serde(borrow, default)]
+    pub content: Content<'a>,
+    /// Calls that an assistant turn made, as JSON.
+    #[serde(borrow, default)]
+    pub tool_calls: Option<&'a RawValue>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ContentVisitor;
+        impl<'de> Visitor<'de> for ContentVisitor {
+            type Value = Content<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string, a list of content parts, or null")
+            }
+            fn visit_borrowed_str<E: de::Error>(self, v: &'de str) -> Result<Self::Value, E> {
+                Ok(Content::Text(Text(Cow::Borrowed(v))))
+            }
+            fn visit_str<E: de::Error>(self, v: &str) -> Result<Self::Value, E> {
+                Ok(Content::Text(Text(Cow::Owned(v.to_owned()))))
+            }
+            fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+                Ok(Content::None)
+            }
+            fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<Self::Value, S::Error> {
+                let mut parts = Vec::with_capacity(seq.size_hint().unwrap_or(2));
+                while let Some(raw) = seq.next_element::<&RawValue>()? {
+                    if parts.len() == PARTS_MAX {
+                        let message = format!("a message has more than {PARTS_MAX} parts");
+                        return Err(de::Error::custom(message));
+                    }
+                    parts.push(Part::of(raw).map_err(de::Error::custom)?);
+                }
+                Ok(Content::Parts(parts))
+            }
+        }
+        deserializer.deserialize_any(ContentVisitor)
+    }
+}
+
+impl<'a> Part<'a> {
+    fn of(raw: &'a RawValue) -> Result<Self, serde_json::Error> {
+        #[derive(serde::Deserialize)]
+        struct TextPart<'a> {
+            #[serde(borrow, default)]
+            r#type: Option<Text<'a>>,
+            #[serde(borrow, default)]
+            text: Option<Text<'a>>,
+        }
+        let raw_text = raw.get();
+        // A bare string among the parts is accepted by some servers; it counts as it stands.
+        if !raw_text.starts_with('{') {
+            return Ok(Self {
+                text: None,
+                raw: raw_text,
+            });
+        }
+        let part: TextPart<'a> = serde_json::from_str(raw_text)?;
+        // `/v1/responses` tells what was read from what was written.
+        let is_text = part
+            .r#type
+            .is_none_or(|kind| matches!(&*kind.0, "text" | "input_text" | "output_text"));
+        Ok(Self {
+            text: part.text.filter(|_| is_text),
+            raw: raw_text,
+        })
+    }
+}
+
+/// `messages`, counted.
+pub(super) struct Messages<'a>(pub(super) Vec<Message<'a>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Messages<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MessagesVisitor;
+        impl<'de> Visitor<'de> for MessagesVisitor {
+            type Value = Messages<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of messages")
+            }
+            fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<Self::Value, S::Error> {
+                let mut messages = Vec::new();
+                let mut elements = 0;
+                while let Some(message) = seq.next_element::<Message<'de>>()? {
+                    elements += 1 + match &message.content {
+                        Content::Parts(parts) => parts.len(),
+                        _ => 0,
+                    };
+                    if elements > ELEMENTS_MAX {
+                        return Err(de::Error::custom(format!(
+                            "there are more than {ELEMENTS_MAX} messages and parts"
+                        )));
+                    }
+                    messages.push(message);
+                }
+                Ok(Messages(messages))
+            }
+        }
+        deserializer.deserialize_seq(MessagesVisitor)
+    }
+}

@@ -1,0 +1,319 @@
+//! `multipart/form-data` (RFC 7578): where the model stands in an upload, found while the bytes arrive.
+//!
+//! Pure, and it keeps nothing of the upload: it is shown all bytes so far, again and again, and goes on where it
+//! stopped. Strict, because workers read the same bytes with other code: whatever two readers could take for
+//! different fields is refused, and clients of the usual libraries write nothing of the kind.
+
+use std::ops::Range;
+
+use http::{HeaderMap, header};
+use memchr::memmem;
+
+use super::error::{ApiError, ErrorKind};
+
+/// Most parts of an upload; Starlette, in front of vLLM, takes as many fields.
+const PARTS_MAX: u32 = 1_000;
+/// Longest head of a part.
+const PART_HEAD_BYTES_MAX: usize = 8 * 1024;
+/// Longest value of a field that is read here.
+const FIELD_BYTES_MAX: usize = 1_024;
+/// RFC 2046, section 5.1.1.
+const BOUNDARY_BYTES_MAX: usize = 70;
+
+/// Is the body `multipart/form-data`, by its head?
+pub fn is_multipart(headers: &HeaderMap) -> bool {
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .map(|kind| kind.as_bytes());
+    kind.is_some_and(|kind| {
+        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+        kind.trim_ascii()
+            .eq_ignore_ascii_case(b"multipart/form-data")
+    })
+}
+
+/// Looks for the fields of an upload that placement needs.
+#[derive(Debug)]
+pub struct Scanner {
+    /// What parts two parts: a line end, two hyphens, the boundary.
+    delimiter: Vec<u8>,
+    /// Up to here everything is read.
+    at: usize,
+    state: State,
+    parts: u32,
+    model: Option<Range<usize>>,
+    stream: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before the first delimiter, which has no line end in front.
+    Start,
+    /// Behind a delimiter: another part, or the end.
+    Delimited,
+    /// In the head of a part.
+    Head,
+    /// In the content of a part that begins here.
+    Content(Field, usize),
+    Ended,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Field {
+    Model,
+    Stream,
+    Other,
+}
+
+impl Scanner {
+    /// For the body of a request with this head.
+    ///
+    /// # Errors
+    /// 400 for another kind of body, and for a boundary that could be read in two ways.
+    pub fn new(headers: &HeaderMap) -> Result<Self, ApiError> {
+        let boundary = boundary_of(headers).ok_or_else(|| {
+            invalid(
+                "the body has to be multipart/form-data, with one plain boundary in Content-Type",
+            )
+        })?;
+        Ok(Self {
+            delimiter: [b"\r\n--", boundary].concat(),
+            at: 0,
+            state: State::Start,
+            parts: 0,
+            model: None,
+            stream: None,
+        })
+    }
+
+    /// Where the model's name stands, if it has come.
+    pub fn model(&self) -> Option<Range<usize>> {
+        self.model.clone()
+    }
+
+    /// The client asks for a stream.
+    pub fn stream(&self) -> bool {
+        self.stream == Some(true)
+    }
+
+    /// Reads on in `body`: all bytes that have come, those of earlier calls included.
+    ///
+    /// # Errors
+    /// 400 for what is malformed or could be read in two ways.
+    pub fn advance(&mut self, body: &[u8]) -> Result<(), ApiError> {
+        while self.step(body)? {}
+        Ok(())
+    }
+
+    /// Nothing more comes.
+    ///
+    /// # Errors
+    /// As [`Scanner::advance`], and for an upload without its end.
+    pub fn end(&mut self, body: &[u8]) -> Result<(), ApiError> {
+        self.advance(body)?;
+        let rest = &body[self.at..];
+        match self.state {
+            State::Ended if rest.is_empty() || rest == b"\r\n" => Ok(()),
+            State::Ended => Err(invalid("something follows the end of the multipart body")),
+            _ => Err(invalid(
+                "the multipart body ends before its closing boundary",
+            )),
+        }
+    }
+
+    /// One step; false when more bytes are needed for the next.
+    fn step(&mut self, body: &[u8]) -> Result<bool, ApiError> {
+        let rest = &body[self.at..];
+        match self.state {
+            State::Start => {
+                let first = &self.delimiter[2..];
+                if rest.len() < first.len() {
+                    return Ok(false);
+                }
+                if !rest.starts_with(first) {
+                    return Err(invalid(
+                        "the multipart body does not begin with its boundary",
+                    ));
+                }
+                self.at += first.len();
+                self.state = State::Delimited;
+            }
+            State::Delimited => {
+                self.state = match rest.get(..2) {
+                    None => return Ok(false),
+                    Some(b"--") => State::Ended,
+                    Some(b"\r\n") if self.parts < PARTS_MAX => State::Head,
+                    Some(b"\r\n") => return Err(invalid("the multipart body has too many parts")),
+                    Some(_) => {
+                        return Err(invalid(
+                            "a multipart boundary is followed by something else",
+                        ));
+                    }
+                };
+                self.at += 2;
+                self.parts += 1;
+            }
+            State::Head => {
+                let near = &rest[..rest.len().min(PART_HEAD_BYTES_MAX)];
+                let Some(length) = memmem::find(near, b"\r\n\r\n") else {
+                    if rest.len() >= PART_HEAD_BYTES_MAX {
+                        return Err(invalid("a part of the multipart body has too long a head"));
+                    }
+                    return Ok(false);
+                };
+                let field = field_of(&rest[..length])
+                    .ok_or_else(|| invalid("a part of the multipart body has an ambiguous head"))?;
+                self.at += length + 4;
+                self.state = State::Content(field, self.at);
+            }
+            State::Content(field, start) => {
+                let Some(length) = memmem::find(rest, &self.delimiter) else {
+                    // The delimiter may have come in part.
+                    let kept = rest.len().min(self.delimiter.len());
+                    self.at += rest.len() - kept;
+                    if field != Field::Other && self.at - start > FIELD_BYTES_MAX {
+                        return Err(invalid("a field of the multipart body is too long"));
+                    }
+                    return Ok(false);
+                };
+                self.take(field, start..self.at + length, body)?;
+                self.at += length + self.delimiter.len();
+                self.state = State::Delimited;
+            }
+            State::Ended => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn take(&mut self, field: Field, at: Range<usize>, body: &[u8]) -> Result<(), ApiError> {
+        let value = std::str::from_utf8(&body[at.clone()]).ok();
+        let value = value.filter(|value| value.len() <= FIELD_BYTES_MAX);
+        let twice = match field {
+            Field::Other => false,
+            Field::Model => self.model.replace(at).is_some(),
+            Field::Stream => {
+                let is_on = |word: &str| {
+                    let on = ["true", "1", "on", "yes", "t", "y"];
+                    on.iter().any(|known| word.eq_ignore_ascii_case(known))
+                };
+                self.stream.replace(value.is_some_and(is_on)).is_some()
+            }
+        };
+        match field {
+            Field::Model if twice => Err(ApiError::invalid("model", "model is there twice")),
+            Field::Stream if twice => Err(ApiError::invalid("stream", "stream is there twice")),
+            Field::Model if value.is_none() => Err(ApiError::invalid("model", "model is no name")),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn invalid(message: &'static str) -> ApiError {
+    ApiError::new(ErrorKind::InvalidRequest, message)
+}
+
+/// The boundary, if there is one and everybody reads the same.
+fn boundary_of(headers: &HeaderMap) -> Option<&[u8]> {
+    if !is_multipart(headers) || headers.get_all(header::CONTENT_TYPE).iter().count() > 1 {
+        return None;
+    }
+    let kind = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    let mut found = None;
+    for (name, value) in parameters(kind.split_once(';')?.1)? {
+        if name.eq_ignore_ascii_case("boundary") {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=?".contains(&byte);
+            let good = (1..=BOUNDARY_BYTES_MAX).contains(&value.len()) && value.bytes().all(plain);
+            if !good || found.replace(value.as_bytes()).is_some() {
+                return None;
+            }
+        } else if name.contains('*') {
+            return None;
+        }
+    }
+    found
+}
+
+/// What a part is, by its head; none when two readers could differ.
+fn field_of(head: &[u8]) -> Option<Field> {
+    let head = std::str::from_utf8(head).ok()?;
+    let mut disposition = None;
+    let mut is_plain = true;
+    for line in head.split("\r\n") {
+        let (name, value) = line.split_once(':')?;
+        let is_token =
+            !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        if !is_token || value.contains(['\r', '\n', '\0']) {
+            return None;
+        }
+        if name.eq_ignore_ascii_case("content-disposition") {
+            if disposition.replace(value.trim()).is_some() {
+                return None;
+            }
+        } else if name.eq_ignore_ascii_case("content-transfer-encoding") {
+            is_plain = matches!(value.trim(), "7bit" | "8bit" | "binary");
+        }
+    }
+    let (kind, rest) = disposition?.split_once(';')?;
+    if !kind.trim().eq_ignore_ascii_case("form-data") {
+        return None;
+    }
+    let (mut field, mut is_file) = (None, false);
+    for (name, value) in parameters(rest)? {
+        if name.eq_ignore_ascii_case("name") {
+            if field.replace(value).is_some() {
+                return None;
+            }
+        } else if name.eq_ignore_ascii_case("filename") || name.eq_ignore_ascii_case("filename*") {
+            is_file = true;
+        } else if name.contains('*') {
+            return None;
+        }
+    }
+    let field = match field? {
+        "model" => Field::Model,
+        "stream" => Field::Stream,
+        // Escaped in one way or another, which not everybody undoes.
+        name if name.contains(['\\', '%', '=']) => return None,
+        _ => return Some(Field::Other),
+    };
+    (is_plain && !is_file).then_some(field)
+}
+
+/// `; name=value; name="value"`, without the first semicolon. None for what is not of this form, or has an escaped
+/// quote: some readers end the value there and some do not.
+fn parameters(mut text: &str) -> Option<Vec<(&str, &str)>> {
+    let mut found = Vec::new();
+    loop {
+        text = text.trim_start();
+        if text.is_empty() {
+            return Some(found);
+        }
+        let (name, rest) = text.split_once('=')?;
+        let value;
+        (value, text) = match rest.strip_prefix('"') {
+            Some(quoted) => {
+                let (value, rest) = quoted.split_once('"')?;
+                if value.ends_with('\\') {
+                    return None;
+                }
+                (value, rest)
+            }
+            None => {
+                let end = rest.find(';').unwrap_or(rest.len());
+                (rest[..end].trim_end(), &rest[end..])
+            }
+        };
+        if name.contains([';', '"', ' ', '\t']) || value.contains('"') {
+            return None;
+        }
+        found.push((name, value));
+        text = text.trim_start();
+        if !text.is_empty() {
+            text = text.strip_prefix(';')?;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "multipart_tests.rs"]
+mod tests;

@@ -1,0 +1,363 @@
+use proptest::prelude::*;
+
+use super::super::message::{ELEMENTS_MAX, PARTS_MAX};
+use super::*;
+use crate::proxy::question::key_for_tests;
+
+fn chat(body: &str) -> BodyView<'_> {
+    BodyView::parse(Endpoint::Chat, body.as_bytes()).expect("valid")
+}
+
+#[test]
+fn text_borrows_unless_escaped() {
+    let view = chat(r#"{"model":"m","messages":[{"role":"user","content":"plain"}]}"#);
+    let messages = view.messages.expect("messages");
+    let Content::Text(Text(Cow::Borrowed("plain"))) = messages[0].content else {
+        panic!("not borrowed: {:?}", messages[0].content);
+    };
+    let view = chat(r#"{"model":"m","messages":[{"role":"user","content":"a\nb"}]}"#);
+    let messages = view.messages.expect("messages");
+    let Content::Text(Text(Cow::Owned(text))) = &messages[0].content else {
+        panic!("escapes must be undone");
+    };
+    assert_eq!(text, "a\nb");
+}
+
+#[test]
+fn parts_count_by_text_or_by_json() {
+    let view = chat(
+        r#"{"model":"m","messages":[{"role":"user","content":[
+            {"type":"text","text":"look"},{"type":"image_url","image_url":{"url":"u"}}]}]}"#,
+    );
+    let messages = view.messages.expect("messages");
+    let Content::Parts(parts) = &messages[0].content else {
+        panic!("parts")
+    };
+    assert_eq!(parts[0].text.as_ref().map(|t| &*t.0), Some("look"));
+    assert!(parts[1].text.is_none() && parts[1].raw.contains("image_url"));
+}
+
+#[test]
+fn the_model_is_found_where_it_stands() {
+    for (body, model, json) in [
+        (r#" {"messages":[],"model" : "m" ,"x":1} "#, "m", r#""m""#),
+        (
+            r#"{"model":"org\/m","messages":[]}"#,
+            "org/m",
+            r#""org\/m""#,
+        ),
+        (
+            r#"{"x":{"model":"other"},"mod\u0065l":"m","messages":[]}"#,
+            "m",
+            r#""m""#,
+        ),
+    ] {
+        let view = chat(body);
+        let at = view.model_at(body.as_bytes()).expect("there is a model");
+        assert_eq!(&body[at.clone()], json);
+        assert_eq!(view.model.expect("there is a model").0, model);
+        assert!(body[..at.start].ends_with([':', ' ']));
+    }
+    assert_eq!(BodyView::default().model_at(b"{}"), None);
+}
+
+#[test]
+fn prompt_forms() {
+    let prompt = |json| {
+        BodyView::parse(Endpoint::Completions, json)
+            .expect("valid")
+            .prompt
+            .expect("prompt")
+    };
+    assert!(matches!(
+        prompt(br#"{"model":"m","prompt":"a"}"#),
+        Prompt::Text(_)
+    ));
+    assert!(matches!(
+        prompt(br#"{"model":"m","prompt":[ 1,2]}"#),
+        Prompt::Tokens(t) if t == [1, 2]
+    ));
+    let batch = |json| {
+        let Prompt::Batch(batch) = prompt(json) else {
+            panic!("no batch");
+        };
+        let mut seen = Vec::new();
+        batch.for_each(|prompt| seen.push(format!("{prompt:?}")));
+        seen
+    };
+    assert_eq!(
+        batch(br#"{"model":"m","prompt":["a","b\n"]}"#),
+        [r#"Text(Text("a"))"#, r#"Text(Text("b\n"))"#]
+    );
+    assert_eq!(
+        batch(br#"{"model":"m","prompt":[[1], [2,3],[["x"]]]}"#),
+        ["Tokens([1])", "Tokens([2, 3])", r#"Raw("[[\"x\"]]")"#]
+    );
+    assert!(matches!(
+        prompt(br#"{"model":"m","prompt":{"odd":1}}"#),
+        Prompt::Raw(_)
+    ));
+}
+
+#[test]
+fn bad_bodies_name_what_is_wrong() {
+    for (body, expected) in [
+        ("", "empty"),
+        ("{", "could not parse"),
+        ("[1]", "expected form"),
+        ("{\"model\":7,\"messages\":[]}", "expected form"),
+        ("{\"model\":\"m\"}", "messages"),
+        (
+            "{\"model\":\"m\",\"model\":\"n\",\"messages\":[]}",
+            "duplicate",
+        ),
+        (
+            "{\"model\":\"m\",\"messages\":7,\"messages\":[]}",
+            "expected form",
+        ),
+        ("[\"m\", true]", "expected form"),
+        (
+            "{\"model\":\"m\",\"messages\":[{\"content\":7}]",
+            "expected form",
+        ),
+    ] {
+        let error = BodyView::parse(Endpoint::Chat, body.as_bytes()).expect_err(body);
+        assert!(
+            error.message.contains(expected),
+            "{body:?} -> {}",
+            error.message
+        );
+        assert_eq!(error.kind.status(), 400);
+    }
+}
+
+#[test]
+fn unknown_forms_are_left_to_the_worker() {
+    for messages in [
+        r#"[{"role":"user","content":7}]"#,
+        r#"[{"content":"x"}]"#,
+        r#"{"role":"user"}"#,
+        "7",
+    ] {
+        let body = format!(r#"{{"stream":true,"messages":{messages},"model":"a"}}"#);
+        let view = chat(&body);
+        assert_eq!(view.model.as_ref().map(|model| &*model.0), Some("a"));
+        assert!(view.stream && view.messages.is_none());
+        let at = view.model_at(body.as_bytes()).expect("it is in the body");
+        assert_eq!(&body[at], r#""a""#);
+    }
+    let view = chat(r#"{"model":"a","messages":[],"stream":"yes"}"#);
+    assert!(!view.stream);
+}
+
+#[test]
+fn nesting_bombs_do_not_overflow() {
+    const DEEP: usize = 200_000;
+    for close in ["", "]"] {
+        let nest = format!("{}{}", "[".repeat(DEEP), close.repeat(DEEP));
+        let object = format!("{}1{}", "{\"a\":".repeat(DEEP), "}".repeat(DEEP));
+        for field in ["messages", "prompt", "input", "tools", "user", "model", "x"] {
+            for bomb in [&nest, &object] {
+                let body = format!("{{\"model\":\"m\",\"{field}\":{bomb}}}");
+                for endpoint in [Endpoint::Chat, Endpoint::Completions, Endpoint::Opened] {
+                    if BodyView::parse(endpoint, body.as_bytes()).is_ok() {
+                        key_for_tests(endpoint, &http::HeaderMap::new(), body.as_bytes());
+                    }
+                }
+            }
+        }
+        let part = format!(
+            "{{\"model\":\"m\",\"messages\":[{{\"role\":\"user\",\"content\":[{nest}]}}]}}"
+        );
+        let _ = BodyView::parse(Endpoint::Chat, part.as_bytes());
+    }
+}
+
+#[test]
+fn lists_that_cost_more_than_they_weigh_are_not_read() {
+    let many = |element: &str, count: usize| vec![element; count].join(",");
+    let read = |messages: String| {
+        let body = format!("{{\"model\":\"m\",\"messages\":[{messages}]}}");
+        chat(&body).messages.map(|messages| messages.len())
+    };
+    let message = r#"{"role":""}"#;
+    assert_eq!(read(many(message, ELEMENTS_MAX)), Some(ELEMENTS_MAX));
+    assert_eq!(read(many(message, ELEMENTS_MAX + 1)), None);
+    let parts = |count| format!("{{\"role\":\"user\",\"content\":[{}]}}", many("1", count));
+    assert_eq!(read(parts(PARTS_MAX)), Some(1));
+    assert_eq!(read(parts(PARTS_MAX + 1)), None);
+    assert_eq!(read(many(&parts(PARTS_MAX), 4)), None);
+    // Neither many keys nor many short prompts cost anything.
+    let keys: Vec<String> = (0..200_000).map(|n| format!("\"k{n}\":{n}")).collect();
+    let batch = many("\"\"", 200_000);
+    let body = format!(
+        "{{\"model\":\"m\",{},\"prompt\":[{batch}]}}",
+        keys.join(",")
+    );
+    key_for_tests(
+        Endpoint::Completions,
+        &http::HeaderMap::new(),
+        body.as_bytes(),
+    );
+}
+
+#[test]
+fn errors_do_not_repeat_what_the_body_says() {
+    const SECRET: &str = "canary, expected nothing";
+    let mut refused = 0;
+    for body in [
+        format!(r#"{{"model":"m","messages":"{SECRET}"}}"#),
+        format!(r#"{{"model":"m","messages":["{SECRET}"]}}"#),
+        format!(
+            r#"{{"model":"m","messages":[{{"role":"user","content":[{{"type":["{SECRET}"]}}]}}]}}"#
+        ),
+        format!(r#"{{"model":"m","messages":[],"stream":"{SECRET}"}}"#),
+        format!(r#"{{"model":["{SECRET}"],"messages":[]}}"#),
+        format!(r#"{{"{SECRET}":1,"model":"m","messages":[1,"{SECRET}"]"#),
+        format!(r#""{SECRET}""#),
+    ] {
+        if let Err(error) = BodyView::parse(Endpoint::Chat, body.as_bytes()) {
+            assert!(!error.message.contains("canary"), "{}", error.message);
+            assert!(error.message.contains("line 1"), "{}", error.message);
+            refused += 1;
+        }
+    }
+    assert!(refused >= 3, "{refused}");
+}
+
+#[test]
+fn numbers_that_json_does_not_have_are_refused() {
+    for number in ["NaN", "Infinity", "-Infinity", "01", "1.", "+1", "0x1"] {
+        let body = format!(r#"{{"model":"m","messages":[],"temperature":{number}}}"#);
+        assert!(
+            BodyView::parse(Endpoint::Chat, body.as_bytes()).is_err(),
+            "{number}"
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_view_or_a_400(
+        bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        json in r#"[\[\]{}",:0-9a-e\\u ]{0,80}"#,
+        field in "(model|messages|prompt|input|tools|session_params|x)",
+    ) {
+        let bodies = [bytes, format!(r#"{{"model":"m","{field}":{json}}}"#).into_bytes()];
+        for body in bodies {
+            for endpoint in [Endpoint::Chat, Endpoint::Completions, Endpoint::Opened] {
+                match BodyView::parse(endpoint, &body) {
+                    Ok(_) => {
+                        key_for_tests(endpoint, &http::HeaderMap::new(), &body);
+                    }
+                    Err(error) => prop_assert_eq!(error.kind.status(), 400),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_other_field_has_a_say_in_the_model() {
+    let forms = [
+        "null",
+        "true",
+        "7",
+        "-1.5e3",
+        r#""a""#,
+        r#""\ud83d\ude00""#,
+        "[]",
+        "{}",
+    ];
+    let nested = [
+        r#"[1,"a",[2]]"#,
+        r#"[{"role":7}]"#,
+        r#"{"model":"other"}"#,
+        r#"[{"content":[{"text":1}]}]"#,
+    ];
+    let fields = [
+        "messages",
+        "prompt",
+        "input",
+        "text",
+        "query",
+        "tools",
+        "system",
+        "stream",
+        "instructions",
+        "previous_response_id",
+        "user",
+        "session_id",
+        "session_params",
+        "cache_salt",
+        "user_id",
+        "x",
+    ];
+    for field in fields {
+        for form in forms.iter().chain(&nested) {
+            let model = r#""model":"mod\u0065l""#;
+            let other = format!(r#""{field}":{form}"#);
+            let prompt = r#""prompt":{"id":"pmpt_1"}"#;
+            let bodies = [
+                format!("{{{model},{other}}}"),
+                format!("{{{other},{model}}}"),
+                format!(r#"{{"input":"a",{other},{model},{prompt}}}"#),
+            ];
+            for body in bodies {
+                for endpoint in Endpoint::ALL {
+                    if matches!(endpoint.traits().form, Form::Nothing | Form::Multipart) {
+                        continue;
+                    }
+                    match BodyView::parse(endpoint, body.as_bytes()) {
+                        Ok(view) => {
+                            let model = view.model.as_ref().map(|model| &*model.0);
+                            assert_eq!(model, Some("model"), "{endpoint:?} {body}");
+                            let at = view.model_at(body.as_bytes()).expect("it is there");
+                            assert_eq!(&body[at], r#""mod\u0065l""#);
+                        }
+                        // Twice the same field, or a chat without messages.
+                        Err(error) => assert!(
+                            error.param == Some("messages") || error.message.contains("duplicate"),
+                            "{endpoint:?} {body}: {}",
+                            error.message
+                        ),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_that_reads_in_two_ways_is_refused() {
+    for body in [
+        r#"{"model":"a","model":"b","input":"x"}"#,
+        r#"{"model":"a","input":"x","mod\u0065l":"b"}"#,
+        r#"{"model":null,"model":"b","input":"x"}"#,
+        r#"{"model":["a"],"input":"x"}"#,
+        r#"{"model":"a","input":"x"} {"model":"b"}"#,
+        r#"{"model":"a","messages":7,"model":"b"}"#,
+        r#"{"model":"a","x":NaN}"#,
+        r#"["a"]"#,
+        "\u{feff}{\"model\":\"a\"}",
+        "model=a",
+        "",
+    ] {
+        for endpoint in [
+            Endpoint::Responses,
+            Endpoint::Rerank,
+            Endpoint::Tokenize,
+            Endpoint::Opened,
+        ] {
+            let error = BodyView::parse(endpoint, body.as_bytes()).expect_err(body);
+            assert_eq!(error.kind.status(), 400, "{body}");
+        }
+    }
+    for body in [r#"{"input":"x"}"#, r#"{"model":null}"#, r#"{"model":""}"#] {
+        let view = BodyView::parse(Endpoint::Responses, body.as_bytes()).expect(body);
+        assert!(
+            view.model.is_none(),
+            "{body}: left to whoever knows the models"
+        );
+    }
+}

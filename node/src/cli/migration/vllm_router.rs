@@ -1,0 +1,163 @@
+//! The flags of vllm-router 0.1.17: those of its launcher, then those that only its Rust binary has.
+
+use super::{Row, accepted, differs, only, refused, renamed, served};
+
+pub(super) const PD: &str =
+    "Grapevine does not split prefill and decode; give whole workers by --worker-urls";
+const KV_EVENTS: &str = "the policy `prefix` needs no events from workers; leave it out";
+pub(super) const TREE: &str = "what is known of caches is bounded by cluster.sketch_entries_max and \
+     sketch_age_max, see `grapevine serve --print-config`";
+pub(super) const DISCOVERY: &str =
+    "give workers by --worker-urls, in the file, or while running by `grapevine workers add`";
+pub(super) const STARTUP: &str = "the router does not wait for workers: each is checked every \
+     --health-check-interval-secs and used when it answers";
+const WASM: &str = "there are no modules; put a proxy in front for what they do";
+const SESSIONS: &str = "leave it out; sessions stay on their worker by the ring";
+pub(super) const RATE: &str = "give each client a key with requests_per_minute (--api-keys-file); \
+     --max-concurrent-requests limits all together";
+pub(super) const LOGS: &str = "logs go to standard error; let the service manager keep them";
+pub(super) const MODELS: &str = "one router serves many models as it is";
+pub(super) const ATTEMPTS: &str = "attempts in all, the first included, inside a budget";
+pub(super) const BREAKER_WINDOW: &str = "takes effect; there it is never read";
+pub(super) const INTERVAL: &str = "default 1 s, not 60; two replicas check each worker";
+pub(super) const THRESHOLD: &str = "of the policy cache_aware";
+
+pub(super) const ROWS: &[Row] = &[
+    served(&["host"]),
+    served(&["port"]),
+    served(&["worker-urls"]),
+    refused(&["enable-program-scheduling"], SESSIONS),
+    refused(&["program-scheduling-config-json"], SESSIONS),
+    differs(&["policy"], "default prefix; names are below"),
+    refused(&["prefill-policy"], PD),
+    refused(&["decode-policy"], PD),
+    only(
+        &["router-temperature"],
+        &["0"],
+        "choices are not random here; leave it out",
+    ),
+    only(&["kv-penalty-host"], &["0.8"], KV_EVENTS),
+    only(&["kv-penalty-external"], &["0.6"], KV_EVENTS),
+    only(&["kv-penalty-disk"], &["0.3"], KV_EVENTS),
+    refused(&["kv-aware-session-affinity-ttl-secs"], SESSIONS),
+    refused(&["kv-event-source"], KV_EVENTS),
+    refused(&["kv-event-replay-source"], KV_EVENTS),
+    only(&["kv-event-block-size"], &["16"], KV_EVENTS),
+    refused(&["kv-event-model"], KV_EVENTS),
+    refused(&["pd-kv-events"], KV_EVENTS),
+    refused(
+        &["mini-lb"],
+        "use `grapevine balancer` in front of several replicas",
+    ),
+    refused(&["vllm-pd-disaggregation"], PD),
+    refused(&["prefill"], PD),
+    refused(&["decode"], PD),
+    accepted(&["worker-startup-timeout-secs"], STARTUP),
+    accepted(&["worker-startup-check-interval"], STARTUP),
+    differs(&["cache-threshold"], THRESHOLD),
+    differs(&["balance-abs-threshold"], THRESHOLD),
+    differs(&["balance-rel-threshold"], THRESHOLD),
+    only(&["eviction-interval-secs"], &["120"], TREE),
+    only(&["max-tree-size"], &["33554432"], TREE),
+    differs(
+        &["max-payload-size"],
+        "default 16 MiB, not 512; units may be written, as in 64MiB",
+    ),
+    refused(&["wasm-middleware"], WASM),
+    refused(&["wasm-middleware-sha256"], WASM),
+    refused(&["wasm-middleware-route"], WASM),
+    only(
+        &["intra-node-data-parallel-size"],
+        &["1"],
+        "write one worker for each rank, as http://host:port@rank",
+    ),
+    accepted(&["enable-igw"], MODELS),
+    differs(
+        &["api-key"],
+        "goes to workers in place of the client's; clients' keys are --api-keys-file",
+    ),
+    refused(&["log-dir"], LOGS),
+    differs(&["log-level"], "without critical"),
+    refused(&["service-discovery"], DISCOVERY),
+    refused(&["selector"], DISCOVERY),
+    only(&["service-discovery-port"], &["80"], DISCOVERY),
+    refused(&["service-discovery-namespace"], DISCOVERY),
+    refused(&["prefill-selector"], PD),
+    refused(&["decode-selector"], PD),
+    refused(&["vllm-discovery-address"], PD),
+    only(&["kv-connector"], &["nixl"], PD),
+    differs(&["prometheus-port"], "the admin port has the metrics, too"),
+    served(&["prometheus-host"]),
+    differs(
+        &["request-id-headers"],
+        "1 to 128 visible characters; the id reaches the worker, also one that was made here",
+    ),
+    differs(
+        &["request-timeout-secs"],
+        "off by default, not 1800 s; what is stuck is found by the timeouts of single steps",
+    ),
+    differs(&["retry-max-retries"], ATTEMPTS),
+    served(&["retry-initial-backoff-ms"]),
+    served(&["retry-max-backoff-ms"]),
+    served(&["retry-backoff-multiplier"]),
+    served(&["retry-jitter-factor"]),
+    served(&["disable-retries"]),
+    differs(&["cb-failure-threshold"], "default 5, not 10"),
+    differs(&["cb-success-threshold"], "one trial request at a time"),
+    differs(
+        &["cb-timeout-duration-secs"],
+        "default 10 s, not 60; grows when it opens again",
+    ),
+    differs(&["cb-window-duration-secs"], BREAKER_WINDOW),
+    served(&["disable-circuit-breaker"]),
+    served(&["health-failure-threshold"]),
+    served(&["health-success-threshold"]),
+    differs(&["health-check-timeout-secs"], "default 2 s, not 5"),
+    differs(&["health-check-interval-secs"], INTERVAL),
+    served(&["health-check-endpoint"]),
+    differs(
+        &["max-concurrent-requests"],
+        "counted to the end of the answer, with a part kept for each model",
+    ),
+    served(&["queue-size"]),
+    differs(&["queue-timeout-secs"], "then 503, not 408"),
+    refused(&["rate-limit-tokens-per-second"], RATE),
+    served(&["cors-allowed-origins"]),
+    refused(&["epd-config"], PD),
+    refused(
+        &["api-key-validation-urls"],
+        "keys are checked here: list their hashes in --api-keys-file",
+    ),
+    only(
+        &["backend"],
+        &["vllm", "openai"],
+        "workers are vLLM servers with the OpenAI API; leave it out",
+    ),
+    only(
+        &["runtime"],
+        &["vllm", "openai"],
+        "workers are vLLM servers with the OpenAI API; leave it out",
+    ),
+    refused(
+        &["enable-trace"],
+        "traces are on when --otlp-traces-endpoint is given; leave it out",
+    ),
+    differs(&["otlp-traces-endpoint"], "a URL"),
+    served(&["otel-sampling-ratio"]),
+    only(
+        &["otel-excluded-paths"],
+        &["/health", "/health_generate", "/liveness", "/readiness"],
+        "health checks and lists of models are not traced; leave it out",
+    ),
+    renamed(
+        &["pool-idle-timeout-secs"],
+        "upstream-pool-idle-timeout-secs",
+        "default 4 s, not 2",
+    ),
+    only(
+        &["history-backend"],
+        &["none"],
+        "answers are not stored; leave it out",
+    ),
+    refused(&["profile"], "leave it out"),
+];

@@ -1,0 +1,115 @@
+//! What becomes of what workers say of themselves: it goes to the registry once, and differences to the log.
+//!
+//! All that waits is taken together: thousands of workers that were added at once are a few changes of the registry.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::sync::Arc;
+
+use grapevine_gossip::worker::{RawWorker, WorkerError, WorkerId, WorkerSpec};
+use grapevine_gossip::{Agent, Said};
+use tokio::sync::mpsc;
+
+use crate::cluster::Cluster;
+use crate::shutdown::Phase;
+use crate::upstream::Worker;
+use crate::upstream::facts::{Fact, Learned};
+
+/// Most facts that are taken together.
+const TOGETHER_MAX: usize = 1_024;
+
+/// Learns what workers say.
+pub struct Learner {
+    /// Where the registry is.
+    pub agent: Arc<Agent>,
+    /// Where the workers of a model are.
+    pub cluster: Arc<Cluster>,
+    /// What the workers of a model did not agree on when it was last said.
+    differed: BTreeMap<String, String>,
+}
+
+impl Learner {
+    /// One that has learned nothing yet.
+    pub fn new(agent: Arc<Agent>, cluster: Arc<Cluster>) -> Self {
+        Self {
+            agent,
+            cluster,
+            differed: BTreeMap::new(),
+        }
+    }
+
+    /// Runs until the replica is closed.
+    pub async fn run(mut self, mut learned: mpsc::Receiver<Learned>, phase: Phase) {
+        let mut waiting = Vec::with_capacity(TOGETHER_MAX);
+        loop {
+            let count = tokio::select! {
+                () = phase.closed() => return,
+                count = learned.recv_many(&mut waiting, TOGETHER_MAX) => count,
+            };
+            if count == 0 {
+                return;
+            }
+            let (mut said, mut models) = (Vec::new(), BTreeSet::new());
+            for Learned { worker, fact } in waiting.drain(..) {
+                match fact {
+                    Fact::Models(models) => match facts(&worker, models) {
+                        Ok(facts) => said.push((worker.id.clone(), facts)),
+                        Err(error) => unusable(&worker.id, &error),
+                    },
+                    Fact::Started(epoch) => said.push((worker.id.clone(), Said::Started(epoch))),
+                    Fact::Cards => {
+                        let cards = worker.cards.load();
+                        models.extend(cards.iter().map(|card| card.id().to_owned()));
+                    }
+                }
+            }
+            if !said.is_empty() {
+                self.register(said).await;
+            }
+            self.compare(&models);
+        }
+    }
+
+    async fn register(&self, said: Vec<(WorkerId, Said)>) {
+        for (worker, error) in self.agent.learn_all(said).await {
+            // It may have been removed while it was asked.
+            if self.agent.view().worker(&worker).is_some() {
+                unusable(&worker, &error);
+            }
+        }
+    }
+
+    /// Says once what the workers of a model say differently of it.
+    fn compare(&mut self, models: &BTreeSet<String>) {
+        let fleet = self.cluster.fleet();
+        for model in models {
+            match fleet.said_of(model).difference() {
+                None => {
+                    self.differed.remove(model);
+                }
+                Some(what) if self.differed.get(model) == Some(&what) => {}
+                Some(what) => {
+                    tracing::warn!(
+                        model,
+                        what,
+                        "the workers of a model do not say the same of it"
+                    );
+                    self.differed.insert(model.clone(), what);
+                }
+            }
+        }
+        self.differed.retain(|model, _| fleet.pool(model).is_some());
+    }
+}
+
+fn facts(worker: &Worker, models: Vec<String>) -> Result<Said, WorkerError> {
+    let facts = WorkerSpec::new(RawWorker {
+        models,
+        ..RawWorker::at(worker.address.url(""))
+    })?;
+    Ok(Said::Facts(Box::new(facts)))
+}
+
+fn unusable(worker: &WorkerId, error: &dyn Display) {
+    tracing::warn!(worker = worker.as_str(), %error, "cannot register what the worker said of itself");
+}

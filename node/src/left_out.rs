@@ -1,0 +1,105 @@
+//! Says which workers of the configuration are not in the cluster, because somebody took them out of it.
+//!
+//! Whoever takes a worker out is long gone when a replica starts with a file that names it, so the log says so
+//! once, with the command that brings it back.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use grapevine_gossip::Agent;
+use grapevine_gossip::registry::TakenOut;
+use grapevine_gossip::worker::{WorkerId, WorkerSpec};
+
+/// Remembers what was said.
+#[derive(Debug, Default)]
+pub struct LeftOut {
+    said: BTreeSet<WorkerId>,
+}
+
+impl LeftOut {
+    /// Looks at the workers of a configuration, after the cluster's registry was taken over.
+    pub fn look<'a>(
+        &mut self,
+        configured: impl Iterator<Item = (&'a WorkerId, &'a WorkerSpec)>,
+        agent: &Agent,
+    ) {
+        let mut left_out = BTreeSet::new();
+        for (id, spec) in configured {
+            let Some(by) = agent.taken_out(id) else {
+                continue;
+            };
+            left_out.insert(id.clone());
+            if self.said.contains(id) {
+                continue;
+            }
+            let by = match by {
+                TakenOut::ByAdmin => "an administrator removed it",
+                TakenOut::ByReload => {
+                    "a reload of the configuration, here or elsewhere, took it out"
+                }
+            };
+            tracing::warn!(
+                worker = %id,
+                by,
+                bring_back = command(id, spec),
+                "a worker of the configuration is left out"
+            );
+        }
+        // One that came back and is taken out again is news.
+        self.said = left_out;
+    }
+}
+
+/// What adds the worker as the configuration describes it.
+fn command(id: &WorkerId, spec: &WorkerSpec) -> String {
+    let mut command = format!("grapevine workers add {}", spec.url());
+    // Writing to a string cannot fail.
+    if *id != spec.default_id() {
+        let _ = write!(command, " --id {id}");
+    }
+    for model in spec.models() {
+        let _ = write!(command, " --model {model}");
+    }
+    let weight = f64::from(spec.weight_milli()) / 1000.0;
+    if weight != 1.0 {
+        let _ = write!(command, " --weight {weight}");
+    }
+    if let Some(max) = spec.max_in_flight() {
+        let _ = write!(command, " --max-in-flight {max}");
+    }
+    if let Some(zone) = spec.zone() {
+        let _ = write!(command, " --zone {zone}");
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use grapevine_gossip::worker::RawWorker;
+
+    use super::*;
+
+    #[test]
+    fn the_command_says_all_that_the_file_says() {
+        let check = |id: Option<&str>, raw: RawWorker, expected: &str| {
+            let spec = WorkerSpec::new(raw).expect("valid");
+            let id = id.map_or_else(|| spec.default_id(), |id| id.parse().expect("valid"));
+            assert_eq!(command(&id, &spec), expected);
+        };
+        let plain = RawWorker::at("http://w:8000");
+        check(None, plain.clone(), "grapevine workers add http://w:8000");
+        let full = RawWorker {
+            models: vec!["b".into(), "a".into()],
+            weight_milli: 2500,
+            max_in_flight: Some(9),
+            zone: Some("z1".into()),
+            ..plain
+        };
+        check(
+            Some("w1"),
+            full,
+            "grapevine workers add http://w:8000 --id w1 --model a --model b --weight 2.5 \
+             --max-in-flight 9 --zone z1",
+        );
+    }
+}

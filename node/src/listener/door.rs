@@ -1,0 +1,75 @@
+//! Accepts the connections of one port, and seats them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout};
+
+use super::quiet::Quiet;
+use super::seats::{Seat, Seats};
+use crate::metrics::Metrics;
+
+/// After a failed accept (no file descriptors left, mostly) before the next.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The same when somebody was told to leave, which takes a moment.
+const LEAVE_PAUSE: Duration = Duration::from_millis(10);
+/// While all places are taken, between two looks whether somebody has become idle.
+const FULL_LOOK: Duration = Duration::from_millis(100);
+
+/// Where connections of one port come in.
+#[derive(Debug)]
+pub struct Door {
+    listener: TcpListener,
+    seats: Arc<Seats>,
+    metrics: Arc<Metrics>,
+    failures: Quiet,
+}
+
+impl Door {
+    /// `listener` is bound.
+    pub fn new(listener: TcpListener, seats: Arc<Seats>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            listener,
+            seats,
+            metrics,
+            failures: Quiet::default(),
+        }
+    }
+
+    /// The next connection. Failures of the system are said, counted, and waited out; surplus clients wait in the
+    /// backlog. Cancel safe.
+    pub async fn next(&self) -> (TcpStream, SocketAddr, Seat) {
+        loop {
+            match self.accept().await {
+                Ok((stream, peer, Some(seat))) => return (stream, peer, seat),
+                // Its address has its limit: there is nothing that it should be told slowly.
+                Ok((_, _, None)) => self.metrics.limit_reached("connections_per_address"),
+                Err(error) => {
+                    if self.failures.is_over() {
+                        tracing::warn!(%error, "accept failed; going on");
+                    }
+                    self.metrics.limit_reached("accept");
+                    let told = self.seats.relieve();
+                    sleep(if told { LEAVE_PAUSE } else { ACCEPT_PAUSE }).await;
+                }
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr, Option<Seat>)> {
+        let place = loop {
+            if self.seats.is_full() {
+                self.seats.free_one();
+            }
+            if let Ok(place) = timeout(FULL_LOOK, self.seats.place()).await {
+                break place;
+            }
+        };
+        let (stream, peer) = self.listener.accept().await?;
+        let seat = self.seats.take(place, peer.ip());
+        Ok((stream, peer, seat))
+    }
+}

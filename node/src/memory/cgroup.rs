@@ -1,0 +1,150 @@
+//! The cgroup whose memory limit binds this process, and what the system counts in it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A limit beyond this is none: cgroup v1 writes "unlimited" as a number close to 2^63.
+const LIMIT_MAX: u64 = 1 << 60;
+
+/// What a version of cgroups calls its files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Names {
+    limit: &'static str,
+    usage: &'static str,
+    /// Lines of `memory.stat` that the system takes back before it ends a process: pages of files.
+    files: [&'static str; 2],
+}
+
+const VERSION_1: Names = Names {
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    files: ["total_active_file", "total_inactive_file"],
+};
+const VERSION_2: Names = Names {
+    limit: "memory.max",
+    usage: "memory.current",
+    files: ["active_file", "inactive_file"],
+};
+
+/// A cgroup with a limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cgroup {
+    pub(super) limit: u64,
+    folder: PathBuf,
+    names: Names,
+}
+
+impl Cgroup {
+    /// The one with the smallest limit, of this process's own and those around it.
+    pub(super) fn own() -> Option<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+        Self::smallest(Path::new("/sys/fs/cgroup"), &own)
+    }
+
+    /// `own`: the process's `/proc/self/cgroup`.
+    fn smallest(root: &Path, own: &str) -> Option<Self> {
+        let limited = own.lines().flat_map(|line| {
+            // hierarchy:controllers:path; version 2 has hierarchy 0 and no controllers.
+            let mut parts = line.splitn(3, ':');
+            let (hierarchy, controllers, path) = (parts.next(), parts.next(), parts.next());
+            let (folder, names) = match (hierarchy, controllers) {
+                (Some("0"), Some("")) => (root.to_owned(), VERSION_2),
+                (_, Some(names)) if names.split(',').any(|name| name == "memory") => {
+                    (root.join("memory"), VERSION_1)
+                }
+                _ => return Vec::new(),
+            };
+            limited_on_the_way(&folder, path.unwrap_or_default(), names)
+        });
+        limited.min_by_key(|cgroup| cgroup.limit)
+    }
+
+    /// What counts against the limit and is not taken back before a process is ended: memory of all its processes,
+    /// also the kernel's for their sockets. None where it cannot be read.
+    pub(super) fn used(&self) -> Option<u64> {
+        let usage = number(&self.folder.join(self.names.usage))?;
+        let stat = fs::read_to_string(self.folder.join("memory.stat")).ok()?;
+        let files = stat.lines().filter_map(|line| {
+            let (name, bytes) = line.split_once(' ')?;
+            let is_file = self.names.files.contains(&name);
+            bytes.parse::<u64>().ok().filter(|_| is_file)
+        });
+        Some(usage.saturating_sub(files.sum()))
+    }
+}
+
+fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// The folder and those below it along the path that have a limit. In a container the path may be that of the host,
+/// and not there; the container's own limit is then in the first folder.
+fn limited_on_the_way(folder: &Path, path: &str, names: Names) -> Vec<Cgroup> {
+    let mut at = folder.to_owned();
+    let mut folders = vec![at.clone()];
+    for name in path.split('/').filter(|name| !name.is_empty()) {
+        at.push(name);
+        folders.push(at.clone());
+    }
+    let limited = folders.into_iter().filter_map(|folder| {
+        let limit = number(&folder.join(names.limit)).filter(|limit| *limit < LIMIT_MAX)?;
+        Some(Cgroup {
+            limit,
+            folder,
+            names,
+        })
+    });
+    limited.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let file = root.join(path);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+        fs::write(file, text).expect("written");
+    }
+
+    #[test]
+    fn the_smallest_cgroup_limit_counts() {
+        let root = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| write(root.path(), path, text);
+        let limit = |own: &str| Cgroup::smallest(root.path(), own).map(|cgroup| cgroup.limit);
+        assert_eq!(limit("0::/a/b\n"), None);
+        write("memory.max", "max\n");
+        write("a/memory.max", "500\n");
+        write("a/b/memory.max", "800\n");
+        assert_eq!(limit("0::/a/b\n"), Some(500));
+        assert_eq!(limit("0::/elsewhere\n"), None);
+        write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+        write("memory/c/memory.limit_in_bytes", "700\n");
+        let version_1 = "5:cpu,cpuacct:/c\n4:memory:/c\n";
+        assert_eq!(limit(version_1), Some(700));
+        assert_eq!(limit("4:memory:/of/the/host\n"), None);
+    }
+
+    #[test]
+    fn pages_of_files_are_not_used() {
+        let root = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| write(root.path(), path, text);
+        write("a/memory.max", "1000\n");
+        write("a/memory.current", "900\n");
+        write(
+            "a/memory.stat",
+            "anon 300\nactive_file 200\ninactive_file 100\nsock 300\n",
+        );
+        write("memory/a/memory.limit_in_bytes", "2000\n");
+        write("memory/a/memory.usage_in_bytes", "1500\n");
+        write(
+            "memory/a/memory.stat",
+            "inactive_file 1\ntotal_inactive_file 1000\n",
+        );
+        let used = |own| Cgroup::smallest(root.path(), own).and_then(|cgroup| cgroup.used());
+        assert_eq!(used("0::/a\n"), Some(600));
+        assert_eq!(used("4:memory:/a\n"), Some(500));
+        fs::remove_file(root.path().join("a/memory.stat")).expect("it was there");
+        assert_eq!(used("0::/a\n"), None);
+    }
+}

@@ -1,0 +1,249 @@
+//! Did a worker end because of a request? A process that ends takes along all that it has in hand, and one of these
+//! may be why.
+//!
+//! A request that was sent to a worker which ended without a word goes to another one at once: nearly always something
+//! else ended the first. If the next ends as well the request is the likeliest cause; it goes to nobody else, and its
+//! body is marked (`quarantine`). Unless something shows another reason:
+//!
+//! | seen | so |
+//! |---|---|
+//! | the worker had refused connections for a while before it ended | it was told to stop: a crash closes everything at once |
+//! | it accepts connections now | it lives; a connection ended, or something in front of it did |
+//! | its engine was known to be dead before the request came | it was not the request |
+//! | other workers ended a moment ago that did not have the request | a rack, a rollout, an operator |
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Proxy;
+use super::failure::Failure;
+use crate::upstream::{Connection, Worker};
+
+/// Longest time between the moment at which a crash closes a port and the one at which it cuts the last connection.
+const CRASH_TAKES: Duration = Duration::from_millis(250);
+/// Ends of other workers within this time belong together.
+const TOGETHER: Duration = Duration::from_secs(10);
+/// Other workers that have to end for it to be no request's doing.
+const OTHERS: usize = 2;
+/// Ends that are remembered.
+const SEEN_MAX: usize = 64;
+/// How long it may take to find out whether a worker lives.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Workers that ended a moment ago, as far as this replica noticed.
+#[derive(Debug, Default)]
+pub(super) struct Deaths {
+    seen: Mutex<VecDeque<(Arc<str>, Instant)>>,
+}
+
+impl Deaths {
+    fn recent(&self, now: Instant) -> MutexGuard<'_, VecDeque<(Arc<str>, Instant)>> {
+        // Each change is complete before anything could panic.
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_old = |(_, at): &(Arc<str>, Instant)| now.saturating_duration_since(*at) > TOGETHER;
+        while seen.front().is_some_and(is_old) {
+            seen.pop_front();
+        }
+        seen
+    }
+
+    /// A worker ended.
+    fn saw(&self, worker: &Arc<str>, now: Instant) {
+        let mut seen = self.recent(now);
+        if seen.iter().any(|(known, _)| known == worker) {
+            return;
+        }
+        if seen.len() >= SEEN_MAX {
+            seen.pop_front();
+        }
+        seen.push_back((Arc::clone(worker), now));
+    }
+
+    /// Workers that ended a moment ago, but for these.
+    fn others(&self, workers: &[Arc<Worker>], now: Instant) -> usize {
+        let seen = self.recent(now);
+        let is_other =
+            |(label, _): &&(Arc<str>, Instant)| !workers.iter().any(|w| w.label == *label);
+        seen.iter().filter(is_other).count()
+    }
+
+    /// It is known why these ended: that says nothing about others.
+    fn explained(&self, workers: &[Arc<Worker>], now: Instant) {
+        let mut seen = self.recent(now);
+        seen.retain(|(label, _)| !workers.iter().any(|worker| worker.label == *label));
+    }
+}
+
+/// Workers that ended while they had one request.
+#[derive(Debug, Default)]
+pub(super) struct Company(Mutex<Vec<(Arc<Worker>, Sign)>>);
+
+/// How it is known that a worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sign {
+    /// The connection ended: it may live all the same.
+    Connection,
+    /// It says that its engine is dead.
+    Word,
+}
+
+impl Company {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Arc<Worker>, Sign)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An attempt failed on a worker that had the request since `begun`.
+    pub(super) fn failed(
+        &self,
+        deaths: &Deaths,
+        worker: &Arc<Worker>,
+        begun: Instant,
+        why: &Failure,
+    ) {
+        let now = Instant::now();
+        let sign = match why {
+            _ if why.is_engine_dead() => {
+                worker.engine_dead_since.begin(now);
+                let since = worker.engine_dead_since.get();
+                // Moments are whole milliseconds.
+                if since.is_some_and(|at| at + Duration::from_millis(1) < begun) {
+                    return;
+                }
+                Sign::Word
+            }
+            Failure::Closed(_) => Sign::Connection,
+            // Another request on it was the first to notice.
+            Failure::WorkerBad if worker.health.look().is_unreachable => Sign::Connection,
+            Failure::Connect(_) if why.is_refused() => {
+                deaths.saw(&worker.label, now);
+                return;
+            }
+            _ => return,
+        };
+        self.ended(deaths, worker, sign);
+    }
+
+    /// A stream that had begun broke off.
+    pub(super) fn broke(&self, deaths: &Deaths, worker: &Arc<Worker>) {
+        self.ended(deaths, worker, Sign::Connection);
+    }
+
+    fn ended(&self, deaths: &Deaths, worker: &Arc<Worker>, sign: Sign) {
+        let now = Instant::now();
+        let refuses = worker.refuses_since.get();
+        deaths.saw(&worker.label, now);
+        if sign == Sign::Connection && refuses.is_some_and(|since| since + CRASH_TAKES < now) {
+            return;
+        }
+        self.lock().push((Arc::clone(worker), sign));
+    }
+
+    /// Whether so many workers ended with this request that it is the likeliest cause.
+    pub(super) async fn is_condemned(&self, proxy: &Proxy) -> Option<Vec<Arc<Worker>>> {
+        let most = proxy.parts.retry.deaths_max.get() as usize;
+        let ended = self.lock().clone();
+        if ended.len() < most {
+            return None;
+        }
+        let within = LOOK.min(proxy.parts.timeouts.connect);
+        let mut gone = Vec::with_capacity(ended.len());
+        for (worker, sign) in ended {
+            let lives = sign == Sign::Connection && Connection::open(&worker, within).await.is_ok();
+            if !lives {
+                gone.push((worker, sign));
+            }
+        }
+        self.lock().clone_from(&gone);
+        let gone: Vec<Arc<Worker>> = gone.into_iter().map(|(worker, _)| worker).collect();
+        let now = Instant::now();
+        if gone.len() < most {
+            return None;
+        }
+        if proxy.deaths.others(&gone, now) >= OTHERS {
+            proxy.parts.metrics.query_of_death("excused");
+            return None;
+        }
+        proxy.deaths.explained(&gone, now);
+        Some(gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use grapevine_placement::ClusterSettings;
+
+    use super::*;
+    use crate::cluster::pool_for_tests;
+
+    fn workers() -> Vec<Arc<Worker>> {
+        let pool = pool_for_tests(&ClusterSettings::default(), &["a", "b", "c", "d"]);
+        let slots = pool.slots().iter();
+        slots.map(|slot| Arc::clone(&slot.worker)).collect()
+    }
+
+    fn closed() -> Failure {
+        Failure::Closed("reset".into())
+    }
+
+    fn count(company: &Company) -> usize {
+        company.lock().len()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_was_told_to_stop_was_not_ended_by_a_request() {
+        let (deaths, company, workers) = (Deaths::default(), Company::default(), workers());
+        let now = Instant::now();
+        // The crash that a request brings about closes the port a moment before its connection.
+        workers[0].refuses_since.begin(now);
+        tokio::time::advance(CRASH_TAKES / 2).await;
+        company.failed(&deaths, &workers[0], now, &closed());
+        assert_eq!(count(&company), 1);
+        workers[1].refuses_since.begin(Instant::now());
+        tokio::time::advance(CRASH_TAKES * 2).await;
+        company.failed(&deaths, &workers[1], now, &closed());
+        assert_eq!(count(&company), 1);
+        // Nothing was sent.
+        let refused = Failure::Connect(std::io::ErrorKind::ConnectionRefused.into());
+        company.failed(&deaths, &workers[2], now, &refused);
+        company.failed(&deaths, &workers[2], now, &Failure::Late);
+        assert_eq!(count(&company), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_was_dead_before_was_not_ended_by_a_request() {
+        let (deaths, workers) = (Deaths::default(), workers());
+        let dead = || {
+            crate::proxy::failure::tests::status(
+                500,
+                r#"{"error":{"message":"EngineCore encountered an issue."}}"#,
+            )
+        };
+        let (first, later) = (Company::default(), Company::default());
+        first.failed(&deaths, &workers[0], Instant::now(), &dead());
+        assert_eq!(count(&first), 1);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        later.failed(&deaths, &workers[0], Instant::now(), &dead());
+        assert_eq!(count(&later), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ends_of_others_count_for_a_moment_and_once_each() {
+        let (deaths, workers) = (Deaths::default(), workers());
+        let see = |index: usize| deaths.saw(&workers[index].label, Instant::now());
+        let others = || deaths.others(&workers[..2], Instant::now());
+        for index in [0, 1, 2, 2] {
+            see(index);
+        }
+        assert_eq!(others(), 1);
+        tokio::time::advance(TOGETHER / 2).await;
+        see(3);
+        assert_eq!(others(), OTHERS);
+        deaths.explained(&workers[3..], Instant::now());
+        assert_eq!(others(), 1, "another request is known to have ended it");
+        tokio::time::advance(TOGETHER).await;
+        assert_eq!(others(), 0);
+    }
+}

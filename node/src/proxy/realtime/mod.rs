@@ -1,0 +1,190 @@
+//! WebSocket sessions: `GET /v1/realtime`, from the client's handshake to a tunnel.
+//!
+//! A session goes the way of every request (key, admission, question, placement, attempts on workers before anything
+//! is shown), with two differences. Its question has no body: the model stands in the query, as in OpenAI's API, and
+//! without a session header each session is placed by itself. And its answer is a 101, after which `tunnel` relays
+//! bytes as they are. There is no tunnel without a worker's valid 101, and none for any other path.
+//!
+//! vLLM names the model in the session's first message, which it takes only after it has greeted the client: too late
+//! to place by. So the query has to name it wherever more than one model is served.
+//!
+//! A browser sends a WebSocket handshake from every page, without preflight, and lets the page read the answer. So
+//! pages of other origins are refused here, as far as `[cors]` does not allow them.
+
+mod frames;
+pub(super) mod handshake;
+pub(crate) mod tunnel;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderValue, header};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use url::form_urlencoded;
+
+use super::Proxy;
+use crate::api::ApiError;
+use crate::api::error::ErrorKind;
+use crate::cluster::Fleet;
+use crate::config::RealtimeConfig;
+
+/// All sessions of this replica.
+#[derive(Debug)]
+pub struct Sessions {
+    config: RealtimeConfig,
+    room: Arc<Semaphore>,
+}
+
+/// A client's handshake that may be passed on.
+#[derive(Debug)]
+pub(super) struct Opening {
+    /// What the query asks for.
+    pub(super) model: String,
+    /// What makes its key: the client's random one.
+    nonce: String,
+    /// What a worker must answer to it.
+    pub(super) accept: HeaderValue,
+    /// Its place among the sessions.
+    pub(super) place: OwnedSemaphorePermit,
+}
+
+impl Sessions {
+    /// None open yet.
+    pub fn new(config: RealtimeConfig) -> Self {
+        let room = Arc::new(Semaphore::new(config.sessions as usize));
+        Self { config, room }
+    }
+
+    /// Its settings.
+    pub(super) fn config(&self) -> &RealtimeConfig {
+        &self.config
+    }
+}
+
+impl Proxy {
+    /// Looks at a handshake, before anything waits for it.
+    ///
+    /// # Errors
+    /// 501 where sessions are off, 400 for what is no handshake or names no model where there are several, 403 for a page
+    /// that may not ask, 503 with too many sessions.
+    pub(super) fn opening(&self, head: &Parts) -> Result<Opening, ApiError> {
+        let sessions = &self.parts.sessions;
+        if !sessions.config.enabled {
+            let message = "WebSocket sessions are off at this router (realtime.enabled)";
+            return Err(ApiError::new(ErrorKind::NotImplemented, message));
+        }
+        let handshake = handshake::read(head)?;
+        self.check_origin(head)?;
+        let model = match named_model(head.uri.query()) {
+            Some(model) => model,
+            None => only_model(&self.parts.cluster.fleet())?,
+        };
+        let Ok(place) = Arc::clone(&sessions.room).try_acquire_owned() else {
+            self.parts.metrics.limit_reached("realtime_sessions");
+            let message = "this replica has too many sessions; try again";
+            return Err(ApiError::new(ErrorKind::Overloaded, message));
+        };
+        Ok(Opening {
+            model,
+            nonce: handshake.key,
+            accept: handshake.accept,
+            place,
+        })
+    }
+
+    /// Browsers name the page's origin, and nobody else has to.
+    fn check_origin(&self, head: &Parts) -> Result<(), ApiError> {
+        let Some(origin) = head.headers.get(header::ORIGIN) else {
+            return Ok(());
+        };
+        let host = head.headers.get(header::HOST).map(HeaderValue::as_bytes);
+        let text = origin.to_str().unwrap_or_default();
+        let is_own = text.split_once("://").is_some_and(|(_, of)| {
+            host.is_some_and(|host| host.eq_ignore_ascii_case(of.as_bytes()))
+        });
+        let cors = self.parts.cors.as_ref();
+        if is_own || cors.is_some_and(|cors| cors.allows(origin)) {
+            return Ok(());
+        }
+        let message = "pages of this origin may not open sessions; see cors.allowed_origins";
+        Err(ApiError::new(ErrorKind::PermissionDenied, message))
+    }
+}
+
+impl Opening {
+    /// The body of a request that would be placed as this session is.
+    pub(super) fn as_body(&self) -> Vec<u8> {
+        let body = serde_json::json!({ "model": self.model, "prompt": self.nonce });
+        body.to_string().into_bytes()
+    }
+}
+
+/// `model` in a query; the first, as readers that take one do.
+fn named_model(query: Option<&str>) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(query?.as_bytes());
+    let (_, model) = pairs.find(|(name, _)| name == "model")?;
+    Some(model.into_owned()).filter(|model| !model.is_empty())
+}
+
+fn only_model(fleet: &Fleet) -> Result<String, ApiError> {
+    let mut models = fleet.models();
+    match (models.next(), models.next()) {
+        (Some(only), None) => Ok(only.to_owned()),
+        (None, _) => Err(ApiError::new(
+            ErrorKind::NoWorker,
+            "no worker has said yet which models it serves; try again",
+        )),
+        _ => Err(ApiError::invalid(
+            "model",
+            "several models are served: name one, as /v1/realtime?model=NAME",
+        )),
+    }
+}
+
+/// The target of a session, with the model's own name where the client wrote an alias.
+pub(super) fn target_with<'a>(target: &'a str, model: &str) -> Cow<'a, str> {
+    let Some((path, query)) = target.split_once('?') else {
+        return target.into();
+    };
+    if named_model(Some(query)).is_none_or(|named| named == model) {
+        return target.into();
+    }
+    let mut renamed = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        let value = if name == "model" { model } else { &value };
+        renamed.append_pair(&name, value);
+    }
+    format!("{path}?{}", renamed.finish()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_are_read_and_renamed_in_queries() {
+        for (query, expected) in [
+            (None, None),
+            (Some("model=org%2Fm&x=1"), Some("org/m")),
+            (Some("x=1&model=a&model=b"), Some("a")),
+            (Some("model="), None),
+            (Some("models=a"), None),
+        ] {
+            assert_eq!(named_model(query).as_deref(), expected, "{query:?}");
+        }
+        for (target, expected) in [
+            ("/v1/realtime", "/v1/realtime"),
+            (
+                "/v1/realtime?model=org%2Fm&x=%20",
+                "/v1/realtime?model=org%2Fm&x=%20",
+            ),
+            (
+                "/v1/realtime?x=1&model=alias",
+                "/v1/realtime?x=1&model=org%2Fm",
+            ),
+        ] {
+            assert_eq!(target_with(target, "org/m"), expected);
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Readiness: whether a request sent here would be served, and what is missing if not.
+//!
+//! One answer for everybody: both ports, the metrics, `GET /cluster`, and the word that goes to the other replicas.
+//! A balancer acts on it, so it must neither promise too much nor flap:
+//!
+//! - One worker that answers, and whose models are known, is enough: a failing worker is the business of placement.
+//! - Only what ends without clients' requests counts against a worker: probes, refused connections, stalls that a
+//!   token probe ends. An open breaker closes by requests alone, which a replica that is not ready would not get.
+//! - After a start the first look at all workers is awaited for a moment, so that the first requests find every
+//!   model. Later a lack of workers must last for `health.unready_after`; readiness comes back at once.
+//!
+//! When all workers are dead, all replicas say so together, and a balancer is left with nobody. That is meant: it can
+//! use another cluster, and rollouts stop. Whoever wants the replicas' own 503 instead, which clients know to repeat,
+//! sets `health.ready_without_workers`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use grapevine_gossip::Agent;
+use serde::Serialize;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::cluster::{Cluster, Fleet};
+use crate::config::HealthConfig;
+use crate::metrics::{Metrics, ReasonLabels};
+use crate::shutdown::Phase;
+use crate::upstream::Worker;
+use crate::upstream::health::Answers;
+
+/// How often workers are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long the first look at all workers is awaited; one that does not answer is known by then.
+const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(2);
+
+/// Something without which a request would not be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lack {
+    /// No peer's registry was taken yet, or the gossip task is down.
+    Gossip,
+    /// It was told to end.
+    Draining,
+    /// The cluster keeps another process under this replica's id.
+    Twin,
+    /// Memory is short, and new requests are refused.
+    Memory,
+    /// Nobody may get a new request: none is registered, or all are draining or being warmed up.
+    NoWorker,
+    /// None of them answers.
+    NoWorkerReachable,
+    /// Some answer, and nobody knows yet what they serve.
+    ModelsUnknown,
+}
+
+impl Lack {
+    const ALL: [Self; 7] = [
+        Self::Gossip,
+        Self::Draining,
+        Self::Twin,
+        Self::Memory,
+        Self::NoWorker,
+        Self::NoWorkerReachable,
+        Self::ModelsUnknown,
+    ];
+
+    /// As a label, and in answers.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Gossip => "gossip",
+            Self::Draining => "draining",
+            Self::Twin => "twin",
+            Self::Memory => "memory",
+            Self::NoWorker => "no_worker",
+            Self::NoWorkerReachable => "no_worker_reachable",
+            Self::ModelsUnknown => "models_unknown",
+        }
+    }
+
+    /// For people; says nothing that only the admin port may tell.
+    fn message(self) -> &'static str {
+        match self {
+            Self::Gossip => "the state of the cluster was not taken over yet",
+            Self::Draining => "this replica was told to end",
+            Self::Twin => "another process runs under this replica's id; see `grapevine status`",
+            Self::Memory => "this replica is short of memory",
+            Self::NoWorker => "no worker takes new requests; add one with `grapevine workers add`",
+            Self::NoWorkerReachable => "no worker answers its health checks",
+            Self::ModelsUnknown => "workers have not said yet which models they serve",
+        }
+    }
+}
+
+/// Something outside of this file that a replica may lack.
+pub struct Condition {
+    /// What it is.
+    pub lack: Lack,
+    /// Whether it is missing now; asked often.
+    pub is_missing: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// What readiness is judged by.
+pub struct ReadinessParts {
+    /// Where this replica is between start and end.
+    pub phase: Phase,
+    /// Whose workers.
+    pub cluster: Arc<Cluster>,
+    /// What else must hold.
+    pub conditions: Vec<Condition>,
+    /// How patient to be.
+    pub config: HealthConfig,
+    /// Where to count.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Whether this replica takes traffic.
+pub struct Readiness {
+    parts: ReadinessParts,
+    /// What the latest look at the workers found.
+    workers: ArcSwap<Option<Lack>>,
+}
+
+impl fmt::Debug for Readiness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let missing: Vec<_> = self.missing().collect();
+        f.debug_tuple("Readiness").field(&missing).finish()
+    }
+}
+
+impl Readiness {
+    /// Not ready before [`Readiness::run`] has looked at the workers.
+    #[must_use]
+    pub fn new(parts: ReadinessParts) -> Self {
+        let unseen = (!parts.config.ready_without_workers).then_some(Lack::NoWorkerReachable);
+        Self {
+            parts,
+            workers: ArcSwap::from_pointee(unseen),
+        }
+    }
+
+    /// What is missing now, the gravest first.
+    pub fn missing(&self) -> impl Iterator<Item = Lack> {
+        let phase = &self.parts.phase;
+        let own = [
+            (!phase.is_caught_up()).then_some(Lack::Gossip),
+            phase.is_leaving().then_some(Lack::Draining),
+        ];
+        let conditions = self.parts.conditions.iter();
+        let conditions = conditions
+            .filter(|one| (one.is_missing)())
+            .map(|one| one.lack);
+        let workers = **self.workers.load();
+        own.into_iter().flatten().chain(conditions).chain(workers)
+    }
+
+    /// Whether balancers should send requests here.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.missing().next().is_none()
+    }
+
+    /// The body of an answer, the same on both ports.
+    #[must_use]
+    pub fn body(&self) -> (bool, Vec<u8>) {
+        #[derive(Serialize)]
+        struct Body {
+            status: &'static str,
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            missing: Vec<Missing>,
+        }
+        #[derive(Serialize)]
+        struct Missing {
+            reason: &'static str,
+            message: &'static str,
+        }
+        let missing: Vec<_> = self
+            .missing()
+            .map(|lack| Missing {
+                reason: lack.as_str(),
+                message: lack.message(),
+            })
+            .collect();
+        let is_ready = missing.is_empty();
+        let status = if is_ready { "ready" } else { "not ready" };
+        let body = Body { status, missing };
+        let body = serde_json::to_vec(&body).expect("texts always serialise");
+        (is_ready, body)
+    }
+
+    /// Looks at the workers until the replica ends, and tells the other replicas what comes of it.
+    pub async fn run(self: Arc<Self>, agent: Arc<Agent>) {
+        let mut patience = Patience::new(self.parts.config.unready_after);
+        let mut said = None;
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = self.parts.phase.closed() => return,
+                _ = ticks.tick() => {}
+            }
+            if !self.parts.config.ready_without_workers && self.parts.phase.is_caught_up() {
+                let seen = Seen::of(&self.parts.cluster.fleet(), patience.awaits_all());
+                self.workers
+                    .store(Arc::new(patience.judge(seen, Instant::now())));
+            }
+            let missing: Vec<Lack> = self.missing().collect();
+            if said.as_ref() != Some(&missing) {
+                self.say(&missing, said.as_deref());
+                agent.set_ready(missing.is_empty());
+                said = Some(missing);
+            }
+        }
+    }
+
+    fn say(&self, missing: &[Lack], before: Option<&[Lack]>) {
+        for lack in Lack::ALL {
+            let reason = lack.as_str();
+            let gauge = self
+                .parts
+                .metrics
+                .not_ready
+                .get_or_create(&ReasonLabels { reason })
+                .clone();
+            gauge.set(missing.contains(&lack).into());
+        }
+        let reasons: Vec<_> = missing.iter().map(|lack| lack.as_str()).collect();
+        let reasons = reasons.join(", ");
+        match before {
+            _ if missing.is_empty() => tracing::info!("ready"),
+            // What ends is said by who ends it.
+            _ if missing.contains(&Lack::Draining) => {}
+            Some([]) => tracing::warn!(reasons, "not ready any more"),
+            _ => tracing::info!(reasons, "not ready yet"),
+        }
+    }
+}
+
+/// What a look at the workers finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    lack: Option<Lack>,
+    /// Every worker was asked how it is, and those that answer what they serve; false if nobody wants to know.
+    all_asked: bool,
+}
+
+impl Seen {
+    fn of(fleet: &Fleet, asks_for_all: bool) -> Self {
+        let answers = |worker: &Worker| worker.health.answers() == Answers::Yes;
+        let served = fleet.pools().iter().any(|pool| {
+            let mut slots = pool.slots().iter().filter(|slot| !slot.draining);
+            slots.any(|slot| answers(&slot.worker))
+        });
+        let whole = fleet.whole();
+        let in_use = || whole.slots().iter().filter(|slot| !slot.draining);
+        let lack = if served {
+            None
+        } else if in_use().next().is_none() {
+            Some(Lack::NoWorker)
+        } else if in_use().any(|slot| answers(&slot.worker)) {
+            Some(Lack::ModelsUnknown)
+        } else {
+            Some(Lack::NoWorkerReachable)
+        };
+        let is_asked = |worker: &Worker| match worker.health.answers() {
+            Answers::Yes => !worker.models.load().is_empty(),
+            Answers::Unknown => worker.refuses_since.get().is_some(),
+            Answers::No => true,
+        };
+        Self {
+            lack,
+            all_asked: asks_for_all
+                && lack.is_none()
+                && in_use().all(|slot| is_asked(&slot.worker)),
+        }
+    }
+}
+
+/// Keeps a short lack from being news, and the first request from coming too early. Pure: `now` is an argument.
+#[derive(Debug)]
+struct Patience {
+    unready_after: Duration,
+    was_served: bool,
+    /// When there was somebody to serve the first requests.
+    first_served: Option<Instant>,
+    lacking_since: Option<Instant>,
+}
+
+impl Patience {
+    fn new(unready_after: Duration) -> Self {
+        Self {
+            unready_after,
+            was_served: false,
+            first_served: None,
+            lacking_since: None,
+        }
+    }
+
+    /// Whether the first look at all workers is still awaited.
+    fn awaits_all(&self) -> bool {
+        !self.was_served
+    }
+
+    fn judge(&mut self, seen: Seen, now: Instant) -> Option<Lack> {
+        let Some(lack) = seen.lack else {
+            self.lacking_since = None;
+            let first = *self.first_served.get_or_insert(now);
+            self.was_served |= seen.all_asked || now - first >= FIRST_LOOK_WITHIN;
+            return (!self.was_served).then_some(Lack::ModelsUnknown);
+        };
+        let since = *self.lacking_since.get_or_insert(now);
+        if self.was_served && now - since < self.unready_after {
+            return None;
+        }
+        self.was_served = false;
+        Some(lack)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AFTER: Duration = Duration::from_secs(3);
+    const LACK: Option<Lack> = Some(Lack::NoWorkerReachable);
+
+    fn seen(lack: Option<Lack>, all_asked: bool) -> Seen {
+        Seen { lack, all_asked }
+    }
+
+    #[test]
+    fn a_short_lack_is_no_news_and_a_long_one_is() {
+        let mut patience = Patience::new(AFTER);
+        let begun = Instant::now();
+        let mut judge =
+            |lack, ms| patience.judge(seen(lack, true), begun + Duration::from_millis(ms));
+        assert_eq!(judge(LACK, 0), LACK, "at the start nothing is waited for");
+        assert_eq!(judge(None, 100), None);
+        assert_eq!(judge(LACK, 200), None);
+        assert_eq!(judge(LACK, 3_100), None);
+        assert_eq!(judge(None, 3_150), None, "it came back in time");
+        assert_eq!(judge(LACK, 3_200), None, "and the time begins anew");
+        assert_eq!(judge(LACK, 6_199), None);
+        assert_eq!(judge(LACK, 6_200), LACK);
+        assert_eq!(judge(None, 6_300), None, "at once");
+    }
+
+    #[test]
+    fn the_first_look_at_all_workers_is_awaited_for_a_moment() {
+        let begun = Instant::now();
+        let at = |ms| begun + Duration::from_millis(ms);
+        let mut patience = Patience::new(AFTER);
+        let early = Some(Lack::ModelsUnknown);
+        assert_eq!(patience.judge(seen(None, false), at(0)), early);
+        assert_eq!(patience.judge(seen(None, true), at(100)), None);
+        assert_eq!(
+            patience.judge(seen(None, false), at(200)),
+            None,
+            "one that is added later is not awaited"
+        );
+
+        let mut patience = Patience::new(AFTER);
+        assert_eq!(patience.judge(seen(None, false), at(0)), early);
+        assert_eq!(patience.judge(seen(None, false), at(1_999)), early);
+        assert_eq!(patience.judge(seen(None, false), at(2_000)), None);
+    }
+}

@@ -1,0 +1,356 @@
+//! `/v1/responses` and `/v1/messages` with what belongs to them, rerank and score: the forms of vLLM 0.32 (captured,
+//! but for rerank and score, which its pooling models have).
+//!
+//! They answer at once: the engine's time is modelled where most traffic is, in `generate`. Responses are kept in
+//! memory, as vLLM keeps them with `VLLM_ENABLE_RESPONSES_API_STORE`, so only the worker that made one has it.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+use serde_json::{Value, json};
+
+use super::body;
+use super::connection::Request;
+use super::ledger::Open;
+use super::prompt::{Close, Prompt, TOKEN_BYTES};
+use super::reply::{Ended, Reply};
+use super::request::{self, ApiError};
+use super::server::{JSON, Worker};
+
+/// Responses that a worker keeps; vLLM has no limit.
+const KEPT_MAX: usize = 10_000;
+
+/// Responses by their id, as they were answered.
+#[derive(Default)]
+pub(super) struct Kept(Mutex<BTreeMap<String, Value>>);
+
+impl Kept {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Value>> {
+        self.0.lock().expect("no holder of this lock panics")
+    }
+
+    pub(super) fn forget(&self) {
+        self.lock().clear();
+    }
+
+    fn get(&self, id: &str) -> Result<Value, ApiError> {
+        let kept = self.lock().get(id).cloned();
+        kept.ok_or_else(|| ApiError::not_found(&format!("Response with id '{id}' not found.")))
+    }
+}
+
+/// Serves a path that is here; `entry` remembers what was asked.
+pub(super) async fn serve(
+    worker: &Worker,
+    request: &Request,
+    reply: &mut Reply<'_>,
+    entry: Option<&Open>,
+) -> Result<(), Ended> {
+    let answer = match request.path() {
+        "/v1/responses" => respond(worker, request),
+        "/v1/messages" => message(worker, request),
+        "/v1/messages/count_tokens" => count(worker, request),
+        "/detokenize" => detokenize(request),
+        "/rerank" | "/v1/rerank" | "/v2/rerank" => rerank(worker, request),
+        "/score" | "/v1/score" => score(worker, request),
+        path => about(worker, path),
+    };
+    if let Some(entry) = entry {
+        entry.update(|entry| entry.tokens = answer.as_ref().map_or(0, |answer| answer.tokens));
+    }
+    match answer {
+        Ok(Answer {
+            events: Some(events),
+            ..
+        }) => {
+            reply.begin_stream().await?;
+            for (name, data) in events {
+                reply.named_event(name, &data.to_string()).await?;
+            }
+            reply.end_named().await
+        }
+        Ok(answer) => {
+            let text = answer.json.to_string();
+            reply.plain(200, JSON, text.as_bytes()).await
+        }
+        Err(error) => {
+            let text = body::error(&error);
+            reply.plain(error.status, JSON, text.as_bytes()).await
+        }
+    }
+}
+
+#[derive(Default)]
+struct Answer {
+    json: Value,
+    /// Name and data of each event, where a stream was asked for.
+    events: Option<Vec<(&'static str, Value)>>,
+    tokens: u64,
+}
+
+impl From<Value> for Answer {
+    fn from(json: Value) -> Self {
+        Self {
+            json,
+            ..Self::default()
+        }
+    }
+}
+
+fn wants_stream(asked: &Value) -> bool {
+    asked["stream"].as_bool().unwrap_or(false)
+}
+
+/// The tokens of an answer to this prompt.
+fn say(worker: &Worker, prompt: &Prompt, limit: &Value) -> Vec<String> {
+    let own = u64::from(worker.config.answer_tokens);
+    let count = limit.as_u64().unwrap_or(own).clamp(1, 4_096);
+    let mut answer = prompt.answer(0);
+    (0..count).map(|_| answer.next_token()).collect()
+}
+
+fn respond(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
+    let asked = request::json_object(&request.body)?;
+    if !asked["prompt"].is_null() {
+        let message = "prompt template is not supported (parameter=prompt)";
+        return Err(ApiError::invalid(message.into(), Some("prompt")));
+    }
+    let model = request::model(&asked, &worker.config.models)?;
+    let mut messages = match asked["previous_response_id"].as_str() {
+        Some(id) => worker.responses.get(id)?["input_messages"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default(),
+        None => Vec::new(),
+    };
+    if let Some(instructions) = asked["instructions"].as_str() {
+        messages.insert(0, json!({ "role": "system", "content": instructions }));
+    }
+    match &asked["input"] {
+        Value::String(text) => messages.push(json!({ "role": "user", "content": text })),
+        Value::Array(items) => {
+            messages.extend(items.iter().filter(|item| item.is_object()).cloned())
+        }
+        _ => return Err(request::missing("input", &asked)),
+    }
+    let prompt = Prompt::chat(&messages, asked.get("tools"), Close::NewMessage);
+    let words = say(worker, &prompt, &asked["max_output_tokens"]);
+    let text = words.concat();
+    messages.push(json!({ "role": "assistant", "content": text }));
+    let id = format!("resp_{:016x}", rand::random::<u64>());
+    let item = format!("msg_{:016x}", rand::random::<u64>());
+    let part = json!({ "annotations": [], "text": text, "type": "output_text", "logprobs": null });
+    let done = json!({
+        "id": item, "content": [part], "role": "assistant", "status": "completed", "type": "message", "phase": null,
+    });
+    let response = |output: Value, status: &str, usage: Value| {
+        json!({
+            "id": id, "created_at": super::ledger::unix_us() / 1_000_000, "model": model, "object": "response",
+            "output": output, "status": status, "usage": usage, "previous_response_id": asked["previous_response_id"],
+            "background": false, "error": null, "input_messages": messages,
+        })
+    };
+    let (input, output) = (prompt.tokens(), words.len());
+    let usage = json!({
+        "input_tokens": input, "input_tokens_details": { "cached_tokens": 0 }, "output_tokens": output,
+        "total_tokens": input as usize + output,
+    });
+    let whole = response(json!([done]), "completed", usage);
+    if asked["store"].as_bool().unwrap_or(true) && worker.responses.lock().len() < KEPT_MAX {
+        worker.responses.lock().insert(id.clone(), whole.clone());
+    }
+    let begun = response(json!([]), "in_progress", Value::Null);
+    let mut events = vec![
+        ("response.created", json!({ "response": begun })),
+        ("response.in_progress", json!({ "response": begun })),
+        (
+            "response.output_item.added",
+            json!({ "item": { "id": item, "content": [] }, "output_index": 0 }),
+        ),
+    ];
+    events.extend(words.iter().map(|word| {
+        (
+            "response.output_text.delta",
+            json!({ "content_index": 0, "delta": word, "item_id": item }),
+        )
+    }));
+    events.push((
+        "response.output_item.done",
+        json!({ "item": done, "output_index": 0 }),
+    ));
+    events.push(("response.completed", json!({ "response": whole })));
+    for (number, (name, data)) in events.iter_mut().enumerate() {
+        data["sequence_number"] = number.into();
+        data["type"] = (*name).into();
+    }
+    Ok(Answer {
+        json: whole,
+        events: wants_stream(&asked).then_some(events),
+        tokens: output as u64,
+    })
+}
+
+/// `GET /v1/responses/{id}`, and what may be done with it.
+fn about(worker: &Worker, path: &str) -> Result<Answer, ApiError> {
+    let rest = path.strip_prefix("/v1/responses/").unwrap_or_default();
+    match rest.split_once('/') {
+        None => worker.responses.get(rest).map(Answer::from),
+        Some((id, "cancel")) => {
+            worker.responses.get(id)?;
+            Err(ApiError::invalid(
+                "Cannot cancel a synchronous response.".into(),
+                Some("response_id"),
+            ))
+        }
+        Some(_) => Err(ApiError::not_found("Not Found")),
+    }
+}
+
+fn anthropic(asked: &Value) -> Result<Prompt, ApiError> {
+    let mut messages = asked["messages"].as_array().cloned().unwrap_or_default();
+    if messages.is_empty() {
+        return Err(request::missing("messages", asked));
+    }
+    if !asked["system"].is_null() {
+        messages.insert(0, json!({ "role": "system", "content": asked["system"] }));
+    }
+    Ok(Prompt::chat(
+        &messages,
+        asked.get("tools"),
+        Close::NewMessage,
+    ))
+}
+
+fn message(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
+    let asked = request::json_object(&request.body)?;
+    let model = request::model(&asked, &worker.config.models)?;
+    let prompt = anthropic(&asked)?;
+    let words = say(worker, &prompt, &asked["max_tokens"]);
+    let id = format!("chatcmpl-{:016x}", rand::random::<u64>());
+    let input = prompt.tokens();
+    let usage = json!({
+        "input_tokens": input, "output_tokens": words.len(), "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+    });
+    let text = json!([{ "type": "text", "text": words.concat() }]);
+    let whole = json!({
+        "id": id, "type": "message", "role": "assistant", "content": text, "model": model,
+        "stop_reason": "max_tokens", "usage": usage,
+    });
+    let begun = json!({
+        "id": id, "type": "message", "role": "assistant", "content": [], "model": model, "stop_reason": null,
+        "stop_sequence": null, "usage": { "input_tokens": input, "output_tokens": 0 },
+    });
+    let mut events = vec![
+        ("message_start", json!({ "message": begun })),
+        (
+            "content_block_start",
+            json!({ "content_block": { "type": "text", "text": "" }, "index": 0 }),
+        ),
+    ];
+    events.extend(words.iter().map(|word| {
+        (
+            "content_block_delta",
+            json!({ "delta": { "type": "text_delta", "text": word }, "index": 0 }),
+        )
+    }));
+    events.push(("content_block_stop", json!({ "index": 0 })));
+    let delta = json!({ "stop_reason": "max_tokens", "stop_sequence": null });
+    events.push(("message_delta", json!({ "delta": delta, "usage": usage })));
+    events.push(("message_stop", json!({})));
+    for (name, data) in &mut events {
+        data["type"] = (*name).into();
+    }
+    Ok(Answer {
+        json: whole,
+        events: wants_stream(&asked).then_some(events),
+        tokens: words.len() as u64,
+    })
+}
+
+fn count(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
+    let asked = request::json_object(&request.body)?;
+    request::model(&asked, &worker.config.models)?;
+    let tokens = anthropic(&asked)?.tokens();
+    Ok(json!({ "input_tokens": tokens }).into())
+}
+
+/// The text that `/tokenize` made these of, but for the bit that it drops of each.
+fn detokenize(request: &Request) -> Result<Answer, ApiError> {
+    let asked = request::json_object(&request.body)?;
+    let Some(ids) = asked["tokens"].as_array() else {
+        return Err(request::missing("tokens", &asked));
+    };
+    let mut bytes = Vec::with_capacity(ids.len() * TOKEN_BYTES);
+    for id in ids.iter().filter_map(Value::as_u64) {
+        bytes.extend(
+            (id as u32)
+                .to_le_bytes()
+                .into_iter()
+                .filter(|byte| *byte != 0),
+        );
+    }
+    Ok(json!({ "prompt": String::from_utf8_lossy(&bytes) }).into())
+}
+
+/// How well two texts go together, in 0..1, the same on every worker.
+fn likeness(query: &str, text: &str) -> f32 {
+    let numbers = Prompt::text(&format!("{query}\0{text}")).embedding(1);
+    f32::midpoint(numbers[0], 1.0)
+}
+
+fn texts(asked: &Value, field: &str) -> Result<Vec<String>, ApiError> {
+    match &asked[field] {
+        Value::String(text) => Ok(vec![text.clone()]),
+        Value::Array(items) => Ok(items
+            .iter()
+            .map(|item| {
+                item.as_str()
+                    .map_or_else(|| item.to_string(), str::to_owned)
+            })
+            .collect()),
+        _ => Err(request::missing(field, asked)),
+    }
+}
+
+fn rerank(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
+    let asked = request::json_object(&request.body)?;
+    let model = request::model(&asked, &worker.config.models)?;
+    let query = texts(&asked, "query")?.concat();
+    let documents = texts(&asked, "documents")?;
+    let mut results: Vec<(usize, f32)> = documents
+        .iter()
+        .map(|text| likeness(&query, text))
+        .enumerate()
+        .collect();
+    results.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    let results: Vec<Value> = results
+        .into_iter()
+        .map(|(index, score)| {
+            json!({ "index": index, "document": { "text": documents[index] }, "relevance_score": score })
+        })
+        .collect();
+    let tokens: u32 = documents
+        .iter()
+        .map(|text| Prompt::text(text).tokens())
+        .sum();
+    let id = format!("rerank-{:016x}", rand::random::<u64>());
+    Ok(json!({ "id": id, "model": model, "usage": { "total_tokens": tokens }, "results": results }).into())
+}
+
+fn score(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
+    let asked = request::json_object(&request.body)?;
+    let model = request::model(&asked, &worker.config.models)?;
+    let first = texts(&asked, "text_1")?.concat();
+    let data: Vec<Value> = texts(&asked, "text_2")?
+        .iter()
+        .enumerate()
+        .map(|(index, text)| json!({ "index": index, "object": "score", "score": likeness(&first, text) }))
+        .collect();
+    let id = format!("score-{:016x}", rand::random::<u64>());
+    let created = super::ledger::unix_us() / 1_000_000;
+    Ok(
+        json!({ "id": id, "object": "list", "created": created, "model": model, "data": data })
+            .into(),
+    )
+}

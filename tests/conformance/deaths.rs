@@ -1,0 +1,198 @@
+//! Requests that end their worker's process, and requests that only were there.
+
+use grapevine_testbed::fake_worker::{FakeWorker, Fault, Rule, When};
+use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1;
+use grapevine_tests::wait::{LIMIT, eventually};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::errors::assert_error;
+use crate::house::{House, quick, until_log_says};
+
+const CHATS: &str = "/v1/chat/completions";
+
+/// Whoever reads this text ends.
+fn deadly(text: &str) -> Rule {
+    let fault = Fault {
+        exit: true,
+        ..Fault::default()
+    };
+    when_it_says(text, fault)
+}
+
+fn when_it_says(text: &str, fault: Fault) -> Rule {
+    Rule {
+        when: When {
+            body_contains: Some(text.to_owned()),
+            ..When::default()
+        },
+        ..Rule::always(fault)
+    }
+}
+
+async fn dead(workers: &[FakeWorker]) -> usize {
+    let mut dead = 0;
+    for worker in workers {
+        dead += usize::from(TcpStream::connect(worker.addr()).await.is_err());
+    }
+    dead
+}
+
+/// W24: a request that ends its worker ends one more at most, here and behind the other replicas; whoever else was
+/// there is answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_ends_its_worker_ends_one_more_at_most() {
+    const INNOCENTS: usize = 40;
+    let mut plan = Plan::default();
+    let mut workers = Vec::new();
+    for _ in 0..8 {
+        let worker = chat::worker(quick()).await;
+        plan = plan.worker(&worker.url(), &[MODEL]);
+        worker.add_rule(deadly("deadly")).expect("room for a rule");
+        // They are there when it happens, and have shown nothing yet.
+        let slow = when_it_says("innocent", Fault::delay_ms(2_000));
+        worker.add_rule(slow).expect("room for a rule");
+        workers.push(worker);
+    }
+    let cluster = plan.start(2).await;
+    cluster.settled().await;
+    let (first, second) = (&cluster.replicas[0], &cluster.replicas[1]);
+
+    let mut innocents = JoinSet::new();
+    for number in 0..INNOCENTS {
+        let data = first.data();
+        innocents.spawn(async move {
+            let id = format!("innocent-{number}");
+            let body = chat(&format!("innocent question {number}"), 1).to_string();
+            let headers = [("x-request-id", &*id)];
+            let answer = http1::exchange(data, "POST", CHATS, &headers, body.as_bytes()).await;
+            (id, answer.head.status)
+        });
+    }
+    let at_workers = || {
+        workers
+            .iter()
+            .map(|worker| worker.log().len())
+            .sum::<usize>()
+    };
+    eventually(LIMIT, "the innocent are there", async || {
+        let there = at_workers();
+        (there == INNOCENTS)
+            .then_some(())
+            .ok_or_else(|| format!("{there}"))
+    })
+    .await;
+
+    let body = streamed("deadly", 5);
+    let answer = http1::post(first.data(), CHATS, &body).await;
+    assert_error(&answer, 422, "query_of_death");
+    assert_eq!(dead(&workers).await, 2);
+
+    let (mut gone, mut alive) = (Vec::new(), Vec::new());
+    for worker in &workers {
+        let is_gone = TcpStream::connect(worker.addr()).await.is_err();
+        if is_gone { &mut gone } else { &mut alive }.push(worker);
+    }
+    let (mut moved, mut lost) = (0, 0);
+    for (id, status) in innocents.join_all().await {
+        let seen_by = |workers: &[&FakeWorker]| {
+            let seen = workers.iter().flat_map(|worker| worker.log());
+            seen.filter(|entry| entry.request_id.as_deref() == Some(&id))
+                .count()
+        };
+        if status == 200 {
+            moved += usize::from(seen_by(&gone) > 0);
+            continue;
+        }
+        // Who was with both of them, and with nobody else, cannot be told from the culprit.
+        assert_eq!((status, seen_by(&alive)), (422, 0), "{id}");
+        assert!(seen_by(&gone) > 0, "{id}");
+        lost += 1;
+    }
+    println!(
+        "2 of 8 workers ended: of {INNOCENTS} others {moved} moved, {lost} had been with both"
+    );
+    assert!(lost < INNOCENTS / 4, "{lost} were lost");
+    until_log_says(&cluster, "sent to no other").await;
+    let log = first.log();
+    let line = log.lines().find(|line| line.contains("sent to no other"));
+    let line = line.unwrap_or_else(|| panic!("nothing in the log: {log}"));
+    assert!(
+        line.contains("request_id") && line.contains("body"),
+        "{line}"
+    );
+
+    // Its client tries again, also elsewhere.
+    let before = at_workers();
+    eventually(LIMIT, "the other replica has heard of it", async || {
+        let metrics = second.admin().metrics().await;
+        let held = metrics.sum("grapevine_quarantined", "");
+        (held >= 1.0).then_some(()).ok_or_else(|| format!("{held}"))
+    })
+    .await;
+    for replica in [first, second] {
+        let answer = http1::post(replica.data(), CHATS, &body).await;
+        let error = assert_error(&answer, 422, "query_of_death");
+        let message = error["message"].as_str().expect("a text");
+        assert!(message.contains("a request like this one"), "{message}");
+    }
+    assert_eq!(at_workers(), before, "no worker was asked");
+    assert_eq!(dead(&workers).await, 2);
+    let other = http1::post(second.data(), CHATS, &chat("something else", 1)).await;
+    assert_eq!(other.head.status, 200, "{}", other.text());
+}
+
+/// Connections that end say nothing about a request while their workers live.
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_close_connections_and_live_condemn_nobody() {
+    let mut plan = Plan::default().set("health.interval", "\"1h\"");
+    let mut closing = JoinSet::new();
+    for _ in 0..3 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        plan = plan.worker(&url, &[MODEL]);
+        closing.spawn(async move { while listener.accept().await.is_ok() {} });
+    }
+    let good = chat::worker(quick()).await;
+    plan = plan.worker(&good.url(), &[MODEL]);
+    let house = House::with(plan, vec![good]).await;
+    for number in 0..20 {
+        let body = streamed(&format!("question {number}"), 1);
+        let outcome = chat::stream(house.data(), &body).await;
+        assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
+    }
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    assert_eq!(metrics.sum("grapevine_quarantined", ""), 0.0);
+    house.close().await;
+}
+
+/// vLLM's server outlives its engine by half a minute, and says 500 meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_ends_an_engine_ends_one_more_at_most() {
+    let message = "EngineCore encountered an issue. See stack trace (above) for the root cause.";
+    let dead = || {
+        let mut fault = Fault::status(500);
+        let body = serde_json::json!({ "error": { "message": message, "code": 500 } });
+        if let Some(reply) = &mut fault.reply {
+            reply.body = Some(body.to_string());
+        }
+        fault
+    };
+    let plan = Plan::default().set("retry.budget", "0.0");
+    let plan = plan.set("retry.budget_floor", "0");
+    let house = House::of(plan, vec![quick(); 5]).await;
+    for worker in &house.workers {
+        let rule = when_it_says("deadly", dead());
+        worker.add_rule(rule).expect("room for a rule");
+    }
+    let answer = http1::post(house.data(), CHATS, &chat("deadly", 1)).await;
+    assert_error(&answer, 422, "query_of_death");
+    let asked = house
+        .workers
+        .iter()
+        .filter(|worker| !worker.log().is_empty());
+    assert_eq!(asked.count(), 2);
+    house.close().await;
+}

@@ -1,0 +1,141 @@
+//! Every endpoint that has a body is for one model: the request reaches a worker of it, whatever else the body says.
+
+use std::collections::BTreeSet;
+
+use grapevine_testbed::fake_worker::Config;
+use grapevine_tests::chat::MODEL;
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1;
+use serde_json::Value;
+
+use crate::errors::assert_error;
+use crate::house::{House, quick};
+
+/// Every path that takes JSON.
+const JSON_PATHS: [&str; 26] = [
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v2/embed",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/rerank",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/score",
+    "/v1/score",
+    "/generative_scoring",
+    "/classify",
+    "/v1/classify",
+    "/pooling",
+    "/tokenize",
+    "/v1/tokenize",
+    "/detokenize",
+    "/v1/detokenize",
+    "/v1/chat/completions/render",
+    "/v1/chat/completions/batch",
+    "/generate",
+    "/inference/v1/generate",
+    "/invocations",
+    "/v1/audio/speech",
+    "/v1/images/generations",
+];
+
+/// A model of its own, and one that all have.
+fn serving(model: &str) -> Config {
+    let models = vec![model.to_owned(), MODEL.to_owned()];
+    Config { models, ..quick() }
+}
+
+/// One worker for each of two models.
+async fn two_models(plan: Plan) -> House {
+    House::of(plan, vec![serving("a"), serving("b")]).await
+}
+
+/// Which of the workers saw something since the last look.
+fn asked(house: &House) -> BTreeSet<usize> {
+    let workers = house.workers.iter().enumerate();
+    let seen = workers.filter(|(_, worker)| !worker.log().is_empty());
+    let seen = seen.map(|(index, _)| index).collect();
+    house.workers.iter().for_each(|worker| worker.reset());
+    seen
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_reaches_a_worker_of_its_model_whatever_else_it_says() {
+    let aliases = r#"[{ name = "alias", targets = ["b"] }]"#;
+    let house = two_models(Plan::default().set("model", aliases)).await;
+    let forms = [
+        r#""input":"x","prompt":{"id":"pmpt_1"}"#,
+        r#""prompt":{"id":"pmpt_1"},"input":"x""#,
+        r#""input":[{"role":"user","content":7}]"#,
+        r#""messages":7,"stream":"yes""#,
+        r#""messages":[{"role":7}],"tools":"x""#,
+        r#""session_params":7,"user":{},"cache_salt":[]"#,
+        r#""system":{"a":[1]},"instructions":[1]"#,
+        r#""text":{},"query":[{}],"prompt":[[[]]]"#,
+    ];
+    for path in JSON_PATHS {
+        for form in forms {
+            for (model, worker) in [("a", 0), ("b", 1), ("alias", 1)] {
+                for body in [
+                    format!(r#"{{"model":"{model}",{form}}}"#),
+                    format!(r#"{{{form},"model":"{model}"}}"#),
+                ] {
+                    let answer =
+                        http1::exchange(house.data(), "POST", path, &[], body.as_bytes()).await;
+                    assert_eq!(
+                        asked(&house),
+                        BTreeSet::from([worker]),
+                        "{path} {body} {}",
+                        answer.text()
+                    );
+                }
+            }
+        }
+        for (body, status, code) in [
+            (
+                r#"{"input":"x","prompt":{"id":"p"},"model":"nobody"}"#,
+                404,
+                "model_not_found",
+            ),
+            (
+                r#"{"model":"a","input":"x","model":"b"}"#,
+                400,
+                "invalid_request",
+            ),
+            (r#"{"model":7,"input":"x"}"#, 400, "invalid_request"),
+            (r#"{"input":"x"}"#, 400, "invalid_request"),
+            (r#"{"model":null,"input":"x"}"#, 400, "invalid_request"),
+            (r#"{"model":"a","input":NaN}"#, 400, "invalid_request"),
+            (r#"["a"]"#, 400, "invalid_request"),
+            ("", 400, "invalid_request"),
+        ] {
+            let answer = http1::exchange(house.data(), "POST", path, &[], body.as_bytes()).await;
+            assert_error(&answer, status, code);
+            assert_eq!(asked(&house), BTreeSet::new(), "{path} {body}");
+        }
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_only_model_need_not_be_named() {
+    let house = House::of(Plan::default(), vec![quick()]).await;
+    for body in [
+        r#"{"prompt":"x","max_tokens":1}"#,
+        r#"{"model":null,"prompt":"x","max_tokens":1}"#,
+    ] {
+        let answer = http1::exchange(
+            house.data(),
+            "POST",
+            "/v1/completions",
+            &[],
+            body.as_bytes(),
+        )
+        .await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        assert_eq!(answer.json::<Value>()["model"], MODEL, "as vLLM has it");
+    }
+    house.close().await;
+}

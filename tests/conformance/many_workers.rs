@@ -1,0 +1,180 @@
+//! The admin API and the metrics with more workers than a page or a scrape should hold.
+
+use grapevine_tests::chat;
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1;
+use grapevine_tests::process;
+use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::{Value, json};
+
+use crate::errors::assert_refusal;
+use crate::house::{House, quick};
+
+/// URLs of workers that are never asked anything of interest.
+fn urls(count: usize) -> Vec<String> {
+    (0..count)
+        .map(|number| format!("http://127.2.0.{}:9", number + 1))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_workers_is_added_whole_or_not_at_all() {
+    let house = House::new(1).await;
+    let admin = house.cluster.replicas[0].admin();
+    let add = async |list: Value| http1::post(admin.0, "/workers", &list).await;
+    let wrong = add(json!([{ "url": "http://127.2.0.1:9" }, { "url": "ftp://x" }])).await;
+    assert_refusal(&wrong, 400, "invalid_request");
+    assert!(wrong.text().contains("workers[1]"), "{}", wrong.text());
+    let twice =
+        add(json!([{ "url": "http://127.2.0.1:9" }, { "url": "http://127.2.0.1:9/" }])).await;
+    assert_refusal(&twice, 400, "invalid_request");
+    let unknown = add(json!([{ "url": "http://127.2.0.1:9", "colour": "red" }])).await;
+    assert_refusal(&unknown, 400, "invalid_request");
+    assert_eq!(
+        admin.ring().await.workers,
+        1,
+        "nothing of a wrong list is added"
+    );
+
+    let list = urls(25)
+        .into_iter()
+        .map(|url| json!({ "url": url, "models": ["m"], "weight": 2.0 }));
+    let added = add(list.collect::<Vec<_>>().into()).await;
+    assert_eq!(added.head.status, 201, "{}", added.text());
+    let added: Value = added.json();
+    assert_eq!(added["workers"].as_array().map(Vec::len), Some(25));
+    assert_eq!(added["replicated"], false, "it is alone");
+
+    eventually(LIMIT, "all are in use", async || {
+        let known = admin.ring().await.workers;
+        (known == 26)
+            .then_some(())
+            .ok_or_else(|| format!("{known} workers"))
+    })
+    .await;
+    let mut seen = Vec::new();
+    let mut after = String::new();
+    loop {
+        let page: Value = http1::get(admin.0, &format!("/workers?limit=10{after}"))
+            .await
+            .json();
+        assert_eq!(page["total"], 26);
+        let workers = page["workers"].as_array().expect("a list");
+        seen.extend(
+            workers
+                .iter()
+                .map(|worker| worker["id"].as_str().expect("an id").to_owned()),
+        );
+        let Some(next) = page["next"].as_str() else {
+            break;
+        };
+        assert_eq!(workers.len(), 10);
+        after = format!("&after={next}");
+    }
+    assert_eq!(seen.len(), 26);
+    assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+    let wrong = http1::get(admin.0, "/workers?limit=0").await;
+    assert_refusal(&wrong, 400, "invalid_request");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_adds_many_from_its_line_and_from_a_file() {
+    let house = House::new(1).await;
+    let admin = format!("http://{}", house.cluster.replicas[0].admin().0);
+    let file = house.cluster.dir().join("workers.txt");
+    let all = urls(5);
+    let text = format!("# the rack\n{}\n\n{} # spare\n", all[2], all[3]);
+    std::fs::write(&file, text).expect("a file can be written");
+    let file = file.to_str().expect("temporary paths are UTF-8");
+    let args = [
+        "workers", "add", &all[0], &all[1], "--file", file, "--model", "m", "--admin", &admin,
+    ];
+    let done = process::run(&args).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    assert!(done.text.contains("added 4 workers"), "{}", done.text);
+    eventually(LIMIT, "all four are listed", async || {
+        let done = process::run(&["workers", "list", "--admin", &admin]).await;
+        let listed = all[..4].iter().all(|url| done.text.contains(url.as_str()));
+        listed.then_some(()).ok_or(done.text)
+    })
+    .await;
+    let done = process::run(&[
+        "workers", "add", &all[0], &all[4], "--id", "x", "--admin", &admin,
+    ])
+    .await;
+    assert_ne!(done.code, Some(0), "{}", done.text);
+    assert!(done.text.contains("--id names one worker"), "{}", done.text);
+}
+
+/// Series follow settings and registered workers, never what clients send.
+#[tokio::test(flavor = "multi_thread")]
+async fn series_are_bounded_whatever_comes() {
+    let plan = Plan::default()
+        .set("metrics.worker_series", "2")
+        .set("health.interval", "\"10s\"");
+    let house = House::of(plan, vec![quick(); 4]).await;
+    let replica = &house.cluster.replicas[0];
+    for number in 0..24 {
+        let chat = chat::chat(&format!("a prompt of its own {number} {number}"), 2);
+        let answer = http1::post(replica.data(), "/v1/chat/completions", &chat).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    let metrics = replica.admin().metrics().await;
+    let attempts = metrics.sum("grapevine_attempts_total", "");
+    assert_eq!(attempts, 24.0, "nothing is lost to the shared label");
+    // Whatever names no worker and no model has been seen once.
+    let odd = async |number: usize| {
+        let mut chat = chat::chat("x", 1);
+        chat["model"] = format!("no-such-model-{number}").into();
+        let id = format!("request-{number}");
+        let headers = [
+            ("x-request-id", id.as_str()),
+            ("content-type", "application/json"),
+        ];
+        let body = chat.to_string();
+        let path = "/v1/chat/completions";
+        let answer = http1::exchange(replica.data(), "POST", path, &headers, body.as_bytes()).await;
+        assert_eq!(answer.head.status, 404, "{}", answer.text());
+        http1::get(replica.data(), &format!("/no/such/path/{number}")).await;
+    };
+    odd(0).await;
+    let count = async || {
+        let text = http1::get(replica.admin().0, "/metrics").await.text();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        (lines.count(), text)
+    };
+    let (before, _) = count().await;
+    for number in 1..500 {
+        odd(number).await;
+    }
+    let (after, text) = count().await;
+    assert!(after <= before + 20, "{before} series became {after}");
+    assert!(
+        !text.contains("no-such-model") && !text.contains("request-") && !text.contains("/no/such")
+    );
+
+    let metrics = replica.admin().metrics().await;
+    let mut labels: Vec<&str> = metrics
+        .series("grapevine_worker_in_flight")
+        .into_iter()
+        .map(|(labels, _)| labels)
+        .collect();
+    labels.sort_unstable();
+    assert_eq!(labels.len(), 3, "{labels:?}");
+    assert!(labels.contains(&"{worker=\"other\"}"), "{labels:?}");
+    assert_eq!(metrics.sum("grapevine_workers_without_series", ""), 2.0);
+    assert_eq!(metrics.sum("grapevine_workers_by_verdict", "good"), 4.0);
+    assert!(metrics.sum("grapevine_attempts_total", "worker=\"other\"") > 0.0);
+
+    // One of them leaves: the others' series stay.
+    let listed = replica.admin().workers().await;
+    let without = listed
+        .iter()
+        .find(|worker| !labels.iter().any(|label| label.contains(&worker.id)));
+    replica
+        .admin()
+        .remove(&without.expect("two have none").id)
+        .await;
+    let metrics = replica.admin().metrics().await;
+    assert!(metrics.sum("grapevine_attempts_total", "worker=\"other\"") > 0.0);
+}

@@ -1,0 +1,68 @@
+//! `X-data-parallel-rank` of a client: it decides among workers that share an address, and reaches all others unchanged.
+
+use grapevine_tests::chat::{self, MODEL, chat};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1::{self, Response};
+
+use crate::errors::assert_error;
+use crate::house::{House, quick};
+
+const CHATS: &str = "/v1/chat/completions";
+const RANK: &str = "x-data-parallel-rank";
+
+async fn ask(house: &House, number: usize, rank: Option<&str>) -> Response {
+    let id = format!("ask-{number}");
+    let mut headers = vec![("x-request-id", id.as_str())];
+    headers.extend(rank.map(|rank| (RANK, rank)));
+    let body = chat(&format!("question {number}"), 1).to_string();
+    http1::exchange(house.data(), "POST", CHATS, &headers, body.as_bytes()).await
+}
+
+/// The ranks that the worker saw for this request.
+fn seen(house: &House, number: usize) -> Vec<String> {
+    let entries = house.seen(&format!("ask-{number}")).into_iter();
+    let headers = entries.flat_map(|entry| entry.headers);
+    let ranks = headers.filter(|(name, _)| name.eq_ignore_ascii_case(RANK));
+    ranks.map(|(_, value)| value).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_names_a_rank_gets_it() {
+    let worker = chat::worker(quick()).await;
+    let plan = [0, 1, 2].iter().fold(Plan::default(), |plan, rank| {
+        plan.worker(&format!("{}@{rank}", worker.url()), &[MODEL])
+    });
+    let house = House::with(plan, vec![worker]).await;
+    let mut homes = std::collections::BTreeSet::new();
+    for number in 0..30 {
+        let named = ["0", "1", "2"][number % 3];
+        let answer = ask(&house, number, Some(named)).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        assert_eq!(seen(&house, number), [named], "of request {number}");
+        let answer = ask(&house, 100 + number, None).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        homes.extend(seen(&house, 100 + number));
+    }
+    assert!(homes.len() > 1, "without it the router chooses: {homes:?}");
+    for (number, nobodys) in ["3", "-1", "x", "1, 1"].into_iter().enumerate() {
+        let answer = ask(&house, 200 + number, Some(nobodys)).await;
+        assert_error(&answer, 400, "invalid_request");
+        assert!(
+            answer.text().contains("X-data-parallel-rank"),
+            "{}",
+            answer.text()
+        );
+        assert!(seen(&house, 200 + number).is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_without_rank_chooses_among_its_engines_by_itself() {
+    let house = House::new(1).await;
+    for (number, rank) in ["7", "as it came"].into_iter().enumerate() {
+        let answer = ask(&house, number, Some(rank)).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        assert_eq!(seen(&house, number), [rank]);
+    }
+    house.close().await;
+}

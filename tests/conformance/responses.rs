@@ -1,0 +1,273 @@
+//! `/v1/responses` and `/v1/messages`: a response reaches everybody from the one worker that holds it, and streams
+//! without an end mark end well, or with an error that their clients know.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use grapevine_testbed::fake_worker::{Config, FakeWorker, Fault, How, Point, Rule, When};
+use grapevine_tests::chat::{self, EXPLAIN, MODEL};
+use grapevine_tests::cluster::{Cluster, Plan};
+use grapevine_tests::http1::{self, Response};
+use grapevine_tests::invariants;
+use grapevine_tests::keys::KeyFile;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::errors::assert_error;
+use crate::house::{House, quick};
+
+const PATH: &str = "/v1/responses";
+
+fn asked(input: &str) -> Value {
+    json!({ "model": MODEL, "input": input, "max_output_tokens": 3 })
+}
+
+fn worker_of(answer: &Response) -> &str {
+    answer.head.header("x-grapevine-worker").expect("explained")
+}
+
+async fn replicas(count: usize, workers: usize) -> (Cluster, Vec<FakeWorker>) {
+    let mut plan = Plan::default();
+    let mut running = Vec::new();
+    for _ in 0..workers {
+        let worker = chat::worker(quick()).await;
+        plan = plan.worker(&worker.url(), &[MODEL]);
+        running.push(worker);
+    }
+    (plan.start(count).await, running)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_replica_reaches_the_worker_that_holds_a_response() {
+    let (cluster, workers) = replicas(2, 4).await;
+    let data: Vec<_> = cluster.running().map(|replica| replica.data()).collect();
+    let mut used = BTreeSet::new();
+    for number in 0..12 {
+        let stream = number % 3 == 2;
+        let mut body = asked(&format!("question {number}"));
+        body["stream"] = stream.into();
+        let body = body.to_string();
+        let first =
+            http1::exchange(data[number % 2], "POST", PATH, &[EXPLAIN], body.as_bytes()).await;
+        assert_eq!(first.head.status, 200, "{}", first.text());
+        let holder = worker_of(&first).to_owned();
+        used.insert(holder.clone());
+        let id = if stream {
+            let text = first.text();
+            assert!(
+                text.contains("event: response.completed") && !text.contains("[DONE]"),
+                "{text}"
+            );
+            let (_, rest) = text.split_once(r#""id":"resp_"#).expect("an id");
+            format!("resp_{}", rest.split('"').next().expect("its end"))
+        } else {
+            first.json::<Value>()["id"]
+                .as_str()
+                .expect("an id")
+                .to_owned()
+        };
+        for data in &data {
+            // Twice: what was found by asking is remembered.
+            for _ in 0..2 {
+                let got =
+                    http1::exchange(*data, "GET", &format!("{PATH}/{id}"), &[EXPLAIN], b"").await;
+                assert_eq!(got.head.status, 200, "{}", got.text());
+                assert_eq!(got.json::<Value>()["id"], id.as_str());
+                assert_eq!(worker_of(&got), holder);
+            }
+            let cancel = format!("{PATH}/{id}/cancel");
+            let cancelled = http1::exchange(*data, "POST", &cancel, &[EXPLAIN], b"").await;
+            assert_eq!(
+                cancelled.head.status,
+                400,
+                "the worker's word: {}",
+                cancelled.text()
+            );
+            assert_eq!(worker_of(&cancelled), holder);
+            let mut next = asked("and then?");
+            next["previous_response_id"] = id.as_str().into();
+            let next = next.to_string();
+            let next = http1::exchange(*data, "POST", PATH, &[EXPLAIN], next.as_bytes()).await;
+            assert_eq!(next.head.status, 200, "{}", next.text());
+            assert_eq!(worker_of(&next), holder);
+        }
+    }
+    assert!(used.len() > 1, "all by chance: {used:?}");
+    for data in &data {
+        let missing = http1::get(*data, "/v1/responses/resp_nobody").await;
+        assert_error(&missing, 404, "not_found");
+        let mut next = asked("and then?");
+        next["previous_response_id"] = "resp_nobody".into();
+        assert_error(&http1::post(*data, PATH, &next).await, 404, "not_found");
+        let odd = http1::get(*data, "/v1/responses/resp_1%2f..%2fsleep").await;
+        assert_error(&odd, 404, "not_found");
+    }
+    invariants::hold(&cluster, &workers, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_hangs_delays_a_search_by_its_limit() {
+    let plan = Plan::default().set("timeouts.response_search", "\"1s\"");
+    let house = House::of(plan, vec![quick(); 3]).await;
+    let answer = http1::exchange(
+        house.data(),
+        "POST",
+        PATH,
+        &[EXPLAIN],
+        asked("x").to_string().as_bytes(),
+    )
+    .await;
+    let id = answer.json::<Value>()["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    let holder = worker_of(&answer).to_owned();
+    let other = house.workers.iter().find(|worker| worker.url() != holder);
+    let hung = other.expect("three of them");
+    // Its probes go on: a worker that is well otherwise.
+    let when = When {
+        path: Some("/v1/responses/resp_nobody".to_owned()),
+        ..When::default()
+    };
+    hung.add_rule(Rule {
+        when,
+        ..Rule::always(Fault::never_answer())
+    })
+    .expect("room for a rule");
+    let since = Instant::now();
+    let missing = http1::get(house.data(), "/v1/responses/resp_nobody").await;
+    assert_error(&missing, 503, "no_worker_available");
+    let took = since.elapsed();
+    assert!(took >= Duration::from_secs(1), "{took:?}");
+    println!("a search with one worker that hangs took {took:?}");
+    let got = http1::get(house.data(), &format!("{PATH}/{id}")).await;
+    assert_eq!(
+        got.head.status,
+        200,
+        "what is remembered needs no search: {}",
+        got.text()
+    );
+    hung.clear_rules();
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_finds_no_response_at_workers_of_other_models() {
+    let mut file = KeyFile::new();
+    let free = file.add("free", "").await;
+    let bound = file.add("bound", "models = [\"fake-model\"]").await;
+    let other = Config {
+        models: vec!["b".to_owned()],
+        ..quick()
+    };
+    let house = House::of(file.plan(), vec![quick(), quick(), other]).await;
+    let ask = async |key: &str, method: &str, path: &str, body: &str| {
+        let bearer = format!("Bearer {key}");
+        let headers = [("authorization", bearer.as_str())];
+        http1::exchange(house.data(), method, path, &headers, body.as_bytes()).await
+    };
+    for (model, found) in [(MODEL, 200), ("b", 404)] {
+        let mut body = asked("x");
+        body["model"] = model.into();
+        let made = ask(&free, "POST", PATH, &body.to_string()).await;
+        assert_eq!(made.head.status, 200, "{}", made.text());
+        let path = format!(
+            "{PATH}/{}",
+            made.json::<Value>()["id"].as_str().expect("an id")
+        );
+        assert_eq!(ask(&free, "GET", &path, "").await.head.status, 200);
+        assert_eq!(
+            ask(&bound, "GET", &path, "").await.head.status,
+            found,
+            "{model}"
+        );
+        assert_eq!(ask("gv-unknown", "GET", &path, "").await.head.status, 401);
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_with_named_events_end_well_or_with_a_named_error() {
+    let house = House::new(1).await;
+    let worker = &house.workers[0];
+    let message = json!({
+        "model": MODEL, "max_tokens": 5, "stream": true, "system": "be brief",
+        "messages": [{ "role": "user", "content": "hello" }],
+    });
+    let mut response = asked("hello");
+    response["stream"] = true.into();
+    for (path, body, last) in [
+        ("/v1/messages", &message, "event: message_stop"),
+        (PATH, &response, "event: response.completed"),
+    ] {
+        let whole = http1::post(house.data(), path, body).await;
+        assert_eq!(whole.head.status, 200, "{}", whole.text());
+        assert!(whole.text().contains(last), "{}", whole.text());
+        let broken = Rule::next(1, Fault::stop(Point::Event(3), How::Fin));
+        worker.add_rule(broken).expect("room for a rule");
+        let cut = http1::post(house.data(), path, body).await.text();
+        assert!(!cut.contains(last), "{cut}");
+        let (_, error) = cut
+            .rsplit_once("event: error\ndata: ")
+            .expect("a named error");
+        let error: Value = serde_json::from_str(error.trim_end()).expect("JSON");
+        assert_eq!(error["type"], "error");
+        assert_eq!(error["error"]["code"], "upstream_broke");
+    }
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    for endpoint in ["messages", "responses"] {
+        let counted = |outcome: &str| {
+            let labels = format!("endpoint=\"{endpoint}\",outcome=\"{outcome}\"");
+            metrics.sum("grapevine_requests_total", &labels)
+        };
+        assert_eq!(
+            (counted("success"), counted("worker_broke")),
+            (1.0, 1.0),
+            "{endpoint}"
+        );
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_prompt_has_the_same_home_in_every_form() {
+    let house = House::new(6).await;
+    let system = "You are terse. ".repeat(60);
+    let messages = json!([{ "role": "user", "content": "What is a list?" }]);
+    let with_system = json!([
+        { "role": "system", "content": system },
+        { "role": "user", "content": "What is a list?" },
+    ]);
+    let chat = json!({ "model": MODEL, "messages": with_system, "max_tokens": 1 });
+    house.home(&chat).await;
+    let parts = json!([{ "type": "text", "text": system }]);
+    let input = json!([{ "role": "user", "content": [{ "type": "input_text", "text": "What is a list?" }] }]);
+    let mut keys = BTreeSet::new();
+    for (path, body) in [
+        ("/v1/chat/completions", chat),
+        (
+            "/v1/messages",
+            json!({ "model": MODEL, "system": system, "messages": messages, "max_tokens": 1 }),
+        ),
+        (
+            "/v1/messages",
+            json!({ "model": MODEL, "system": parts, "messages": messages, "max_tokens": 1 }),
+        ),
+        (
+            PATH,
+            json!({ "model": MODEL, "instructions": system, "input": "What is a list?" }),
+        ),
+        (
+            PATH,
+            json!({ "model": MODEL, "instructions": system, "input": input }),
+        ),
+    ] {
+        let admin = house.cluster.replicas[0].admin().0;
+        let explain = format!("/explain?load=ignore&path={path}");
+        let explained: Value = http1::post(admin, &explain, &body).await.json();
+        assert!(explained["key"].is_string(), "{explained}");
+        keys.insert(explained["key"].to_string());
+    }
+    assert_eq!(keys.len(), 1, "{keys:?}");
+    house.close().await;
+}
