@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,12 +27,12 @@ struct Process {
     runtime: Option<Runtime>,
 }
 
-/// The operating system's, with a wall clock that is behind.
+/// The operating system's, with a wall clock that was read for the first time at some other moment.
 #[derive(Debug)]
-struct Behind(u64);
+struct StartedAt(AtomicU64);
 
 #[async_trait]
-impl Network for Behind {
+impl Network for StartedAt {
     async fn bind(&self, address: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         SystemNetwork.bind(address).await
     }
@@ -42,12 +42,16 @@ impl Network for Behind {
     }
 
     fn unix_ms(&self) -> u64 {
-        SystemNetwork.unix_ms() - self.0
+        match self.0.swap(0, Ordering::Relaxed) {
+            0 => SystemNetwork.unix_ms(),
+            started => started,
+        }
     }
 }
 
 impl Process {
-    async fn start_behind(behind_ms: u64, port: u16, identity: Identity, seeds: &[String]) -> Self {
+    /// A process whose generation is this time, in milliseconds since 1970.
+    async fn start_at(unix_ms: u64, port: u16, identity: Identity, seeds: &[String]) -> Self {
         let facts = Facts {
             http: "127.0.0.1:80".into(),
             version: "test".into(),
@@ -64,7 +68,7 @@ impl Process {
             .enable_all()
             .build()
             .expect("a runtime");
-        let network = Arc::new(Behind(behind_ms));
+        let network = Arc::new(StartedAt(AtomicU64::new(unix_ms)));
         let started = runtime.spawn(Agent::start_on(network, config, identity, |_| 1.0, handles));
         let agent = started.await.expect("it runs").expect("it starts");
         Self {
@@ -75,7 +79,7 @@ impl Process {
     }
 
     async fn start(port: u16, identity: Identity, seeds: &[String]) -> Self {
-        Self::start_behind(0, port, identity, seeds).await
+        Self::start_at(SystemNetwork.unix_ms(), port, identity, seeds).await
     }
 
     fn address(&self) -> SocketAddr {
@@ -251,8 +255,8 @@ async fn the_second_goes_on_when_the_first_ends() {
 async fn a_second_process_of_an_earlier_generation_is_refused() {
     let (first, identity, [r2, r3]) = cluster().await;
     let begun = Instant::now();
-    let hour = 3_600_000;
-    let second = Process::start_behind(hour, 0, identity, &[r2.seed()]).await;
+    let an_hour_ago = SystemNetwork.unix_ms() - 3_600_000;
+    let second = Process::start_at(an_hour_ago, 0, identity, &[r2.seed()]).await;
     until("refused", || {
         second.agent.kept_instead() == Some(first.address()) && !second.is_ready()
     })
@@ -281,8 +285,9 @@ async fn a_second_process_of_an_earlier_generation_is_refused() {
 async fn two_that_meet_each_other_only_know_it_too() {
     let authority = identity::create("demo").expect("an authority");
     let identity = issue(&authority, "r1");
-    let first = Process::start(0, identity.clone(), &[]).await;
-    let second = Process::start(0, identity, &[first.seed()]).await;
+    let now = SystemNetwork.unix_ms();
+    let first = Process::start_at(now - 1, 0, identity.clone(), &[]).await;
+    let second = Process::start_at(now, 0, identity, &[first.seed()]).await;
     until("the first is not ready", || {
         first.agent.kept_instead() == Some(second.address()) && !first.is_ready()
     })
@@ -294,6 +299,51 @@ async fn two_that_meet_each_other_only_know_it_too() {
         first.is_ready() && first.agent.twins().is_empty()
     })
     .await;
+}
+
+/// Both have one generation: neither may take the other for itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_of_one_millisecond_that_meet_are_two() {
+    let authority = identity::create("demo").expect("an authority");
+    let identity = issue(&authority, "r1");
+    let now = SystemNetwork.unix_ms();
+    let first = Process::start_at(now, 0, identity.clone(), &[]).await;
+    let second = Process::start_at(now, 0, identity, &[first.seed()]).await;
+    until("the one that dialled is the later one", || {
+        first.agent.kept_instead() == Some(second.address()) && second.is_ready()
+    })
+    .await;
+    assert_eq!(second.count("gossip_restarts_total"), 1);
+    second.kill();
+    until("the first is ready again", || {
+        first.is_ready() && first.agent.twins().is_empty()
+    })
+    .await;
+}
+
+/// They do not know of each other: a third one sees both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_of_one_millisecond_are_told_apart_by_others() {
+    let authority = identity::create("demo").expect("an authority");
+    let mine = issue(&authority, "r1");
+    let r2 = Process::start(0, issue(&authority, "r2"), &[]).await;
+    let seeds = [r2.seed()];
+    let now = SystemNetwork.unix_ms();
+    let first = Process::start_at(now, 0, mine.clone(), &seeds).await;
+    until("a cluster of two", || {
+        [&first, &r2].iter().all(|one| one.live() == 2)
+    })
+    .await;
+    let second = Process::start_at(now, 0, mine, &seeds).await;
+    until("the later one is kept", || {
+        first.agent.kept_instead() == Some(second.address()) && !first.is_ready()
+    })
+    .await;
+    until("it is ready", || second.is_ready() && second.live() == 2).await;
+    assert_eq!(first.count("gossip_restarts_total"), 0);
+    assert_eq!(second.count("gossip_restarts_total"), 1);
+    second.leave().await;
+    until("healed", || first.is_ready() && first.live() == 2).await;
 }
 
 /// Notes every twin that anybody ever names.
@@ -335,7 +385,8 @@ async fn a_restart_is_no_twin_however_quick() {
             let network = SystemNetwork.bind(([127, 0, 0, 1], port).into()).await;
             if network.is_ok() {
                 drop(network);
-                break Process::start_behind(behind, port, identity.clone(), &seeds).await;
+                let at = SystemNetwork.unix_ms() - behind;
+                break Process::start_at(at, port, identity.clone(), &seeds).await;
             }
             sleep(Duration::from_millis(5)).await;
         };

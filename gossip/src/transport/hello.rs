@@ -143,6 +143,7 @@ async fn greet(
         version: shared.release.clone(),
     });
     let bytes = shared.encode(&hello).ok_or(None)?;
+    let dialling = shared.loops.dialling(connection);
     write_all(&mut send, &bytes).await.map_err(|_| None)?;
     let answer = read_frame(&mut receive)
         .await
@@ -161,11 +162,18 @@ async fn greet(
         return Err(Some(DialError::WrongName(ack.replica)));
     }
     if ack.replica == shared.own {
-        if shared.is_own(generation) {
+        if dialling.was_answered_here() {
             return Err(Some(DialError::Myself));
         }
+        let own = shared.generation();
         twins::meet(shared, generation, address);
-        return Err(Some(DialError::Duplicate(ack.replica)));
+        // Both started in the same millisecond: whoever dials goes on above the other.
+        let is_tie = generation == own && shared.firewall().may_outrun(&shared.own, own, now());
+        return Err(Some(if is_tie {
+            DialError::Outrun(own)
+        } else {
+            DialError::Duplicate(ack.replica)
+        }));
     }
     if ack.generation_seen > shared.generation() {
         // The process that was kept instead of this one has ended: this one goes on above it.
@@ -239,15 +247,17 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
     };
     let is_self = member.id == shared.own;
     let (seen, verdict) = if is_self {
-        if !shared.is_own(generation) {
+        if !shared.loops.closes_with(connection) {
             twins::meet(shared, generation, from);
         }
         (shared.generation(), Ok(()))
     } else {
         let greeted = shared.firewall().greeted(&member.id, now());
+        let mut is_tie = false;
         if greeted.is_ok() {
             match twins::later_than(shared, &member, from).await {
                 twins::Later::No => {}
+                twins::Later::Tie => is_tie = true,
                 twins::Later::Silent => return Err(Close::Outdated),
                 twins::Later::Alive(kept) => {
                     twins::refuse(shared, &member.id, connection, kept);
@@ -255,10 +265,15 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
                 }
             }
         }
-        let mut firewall = shared.firewall();
-        let seen = firewall.generation(&member.id).unwrap_or(0);
-        let verdict = greeted.and_then(|()| firewall.admit(&member, now()));
-        (seen, verdict)
+        if is_tie {
+            // It comes again above the other one, and is the later of two.
+            (generation.saturating_add(1), Err(Reason::Implausible))
+        } else {
+            let mut firewall = shared.firewall();
+            let seen = firewall.generation(&member.id).unwrap_or(0);
+            let verdict = greeted.and_then(|()| firewall.admit(&member, now()));
+            (seen, verdict)
+        }
     };
     match verdict {
         Err(Reason::Banned | Reason::TooMany) => return Err(Close::Banned),

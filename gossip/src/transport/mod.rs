@@ -22,6 +22,7 @@ mod handshakes;
 mod hello;
 mod inbound;
 mod limits;
+mod loops;
 mod network;
 mod peer;
 mod reminders;
@@ -57,6 +58,7 @@ use crate::wire::{self, Message, Received};
 use alarm::Alarms;
 use credentials::Credentials;
 pub(crate) use limits::DATAGRAM_FRAME_MAX;
+use loops::Loops;
 pub(crate) use network::system_ms;
 pub use network::{Network, SystemNetwork};
 use peer::Peers;
@@ -97,8 +99,7 @@ struct Shared {
     /// Where the others dial us.
     address: SocketAddr,
     generation: AtomicU64,
-    /// The generation before a renewal: a HELLO to ourselves may have been on its way.
-    former: AtomicU64,
+    loops: Loops,
     seq: AtomicU64,
     firewall: Mutex<Firewall>,
     peers: Mutex<Peers>,
@@ -154,7 +155,7 @@ impl Transport {
                 endpoint,
                 address,
                 generation: AtomicU64::new(generation),
-                former: AtomicU64::new(generation),
+                loops: Loops::default(),
                 seq: AtomicU64::new(0),
                 peers: Mutex::default(),
                 twins: Mutex::default(),
@@ -314,8 +315,6 @@ impl Transport {
 
     /// The gossip task starts again under a higher generation: every peer gets a new HELLO.
     pub(crate) fn renew(&self, generation: u64) {
-        let former = self.shared.generation();
-        self.shared.former.store(former, Ordering::Relaxed);
         self.shared.generation.store(generation, Ordering::Relaxed);
         self.shared.firewall().renew(generation);
         self.shared.peers().close_links(Close::Renewed);
@@ -380,11 +379,6 @@ impl Shared {
 
     fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
-    }
-
-    /// Whether it is this process that speaks in this generation of our id.
-    fn is_own(&self, generation: u64) -> bool {
-        generation == self.generation() || generation == self.former.load(Ordering::Relaxed)
     }
 
     /// One frame under our generation and the next sequence number.

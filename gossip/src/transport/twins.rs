@@ -13,6 +13,8 @@
 //!   earlier one is refused and told why. It is told to start again above the later one only when that one's
 //!   connections have ended: a silent moment of the later one must not make them take turns.
 //! - A process meets another one of its own id: the earlier of the two knows what it is.
+//! - Two that started in the same millisecond have one generation: the one that dials, the other one or somebody who
+//!   is connected to the other one, is told to start again above it, and is the later of two from then on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,12 +37,24 @@ pub(super) enum Later {
     Alive(Kept),
     /// It is connected and does not answer: dead or alive, its connections will tell.
     Silent,
+    /// There is one in the same generation, which dialled from elsewhere and answers.
+    Tie,
 }
 
 /// Looks for a later process of this id than the one that says HELLO.
 pub(super) async fn later_than(shared: &Shared, member: &Member, from: SocketAddr) -> Later {
     let mut known = shared.peers().connections_of(&member.id);
     let same = generations_at(&known, from);
+    let beside: Vec<_> = known
+        .iter()
+        .filter(|(generation, other)| {
+            *generation == member.generation && is_from_elsewhere(other, from)
+        })
+        .map(|(_, other)| other.clone())
+        .collect();
+    if !beside.is_empty() && !same.contains(&member.generation) && is_alive(&beside).await {
+        return Later::Tie;
+    }
     known.retain(|(generation, _)| *generation > member.generation && !same.contains(generation));
     let ranks = known.iter().map(|(g, other)| (*g, other.remote_address()));
     let Some((generation, address)) = ranks.max() else {
@@ -67,6 +81,11 @@ fn generations_at(known: &[(u64, Connection)], from: SocketAddr) -> Vec<u64> {
         .iter()
         .filter(|(_, other)| other.remote_address() == from);
     at.map(|(generation, _)| *generation).collect()
+}
+
+/// A process dials from one socket, whatever relay or NAT it goes through.
+fn is_from_elsewhere(other: &Connection, from: SocketAddr) -> bool {
+    other.side().is_server() && other.remote_address() != from
 }
 
 /// Refuses a process because a later one of its id is alive.
@@ -115,7 +134,11 @@ pub(super) fn cut_off_earlier(shared: &Arc<Shared>, member: &Member, connection:
 /// This process met another one under its own id.
 pub(super) fn meet(shared: &Shared, generation: u64, address: SocketAddr) {
     let own = shared.address;
-    let (kept, cut_off) = if (generation, address) > (shared.generation(), own) {
+    // The one that dials goes on above the other.
+    if generation == shared.generation() {
+        return;
+    }
+    let (kept, cut_off) = if generation > shared.generation() {
         let kept = Kept {
             address,
             generation,
