@@ -9,7 +9,7 @@ use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use crate::house::{House, quick};
+use crate::house::{House, quick, until_log_says};
 
 const CHATS: &str = "/v1/chat/completions";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -241,18 +241,79 @@ async fn a_trace_that_is_not_sampled_goes_on_unsampled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_grpc_collector_gets_the_same_spans() {
+    let collector = Collector::grpc(0).await;
+    let plan = Plan::default()
+        .set("trace.endpoint", &collector.target())
+        .set("trace.protocol", "\"grpc\"")
+        .set("trace.interval", "\"20ms\"");
+    let house = House::of(plan, vec![quick()]).await;
+    for number in 0..3 {
+        let answer = ask(&house, &[], &chat(&format!("a secret canary {number}"), 1)).await;
+        assert_eq!(answer.head.status, 200);
+        // One connection takes one message after the other.
+        let spans = spans(&collector, (number + 1) * 3).await;
+        assert_eq!(named(&spans, "POST /v1/chat/completions").len(), number + 1);
+        assert_eq!(named(&spans, "POST").len(), number + 1);
+    }
+    for (path, kind) in collector.heads() {
+        assert_eq!(
+            (path.as_str(), kind.as_str()),
+            (
+                "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+                "application/grpc"
+            )
+        );
+    }
+    assert!(collector.was_told("grapevine") && !collector.was_told("canary"));
+    counted(&house, "sent", 9.0).await;
+    house.close().await;
+
+    // One that refuses gets nothing twice, and why is in the log.
+    let refusing = Collector::grpc(12).await;
+    let plan = Plan::default()
+        .set("trace.endpoint", &refusing.target())
+        .set("trace.protocol", "\"grpc\"")
+        .set("trace.interval", "\"20ms\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let answer = ask(&house, &[], &chat("refused", 1)).await;
+    assert_eq!(answer.head.status, 200);
+    counted(&house, "failed", 3.0).await;
+    assert_eq!(refusing.spans().len(), 3);
+    until_log_says(&house.cluster, "gRPC status 12").await;
+    house.close().await;
+}
+
+/// Waits until so many spans ended like this.
+async fn counted(house: &House, result: &str, count: f64) {
+    let admin = house.cluster.replicas[0].admin();
+    eventually(LIMIT, "spans are counted", async || {
+        let metrics = admin.metrics().await;
+        let spans = metrics.series("grapevine_trace_spans_total");
+        let found = spans
+            .iter()
+            .any(|(labels, found)| labels.contains(result) && *found >= count);
+        found.then_some(()).ok_or_else(|| format!("{spans:?}"))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_request_waits_for_a_collector() {
     let gone = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = gone.local_addr().expect("bound");
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     drop(gone);
     let silent_address = silent.local_addr().expect("bound");
-    for (address, timeout, result) in [
-        (address, "\"5s\"", "failed"),
+    for (address, timeout, result, protocol) in [
+        (address, "\"5s\"", "failed", "\"http/protobuf\""),
+        (address, "\"5s\"", "failed", "\"grpc\""),
         // Connections are taken by the kernel, and nothing is ever answered.
-        (silent_address, "\"60s\"", "dropped"),
+        (silent_address, "\"60s\"", "dropped", "\"http/protobuf\""),
+        (silent_address, "\"60s\"", "dropped", "\"grpc\""),
     ] {
         let plan = Plan::default()
+            .set("trace.protocol", protocol)
             .set("trace.endpoint", &format!("\"http://{address}\""))
             .set("trace.interval", "\"10ms\"")
             .set("trace.timeout", timeout)
@@ -263,16 +324,7 @@ async fn no_request_waits_for_a_collector() {
             let answer = ask(&house, &[], &chat(&format!("question {number}"), 1)).await;
             assert_eq!(answer.head.status, 200, "{}", answer.text());
         }
-        let admin = house.cluster.replicas[0].admin();
-        eventually(LIMIT, "lost spans are counted", async || {
-            let metrics = admin.metrics().await;
-            let spans = metrics.series("grapevine_trace_spans_total");
-            let lost = spans
-                .iter()
-                .any(|(labels, count)| labels.contains(result) && *count > 0.0);
-            lost.then_some(()).ok_or_else(|| format!("{spans:?}"))
-        })
-        .await;
+        counted(&house, result, 1.0).await;
         house.close().await;
     }
 }

@@ -1,15 +1,16 @@
-//! A collector of OpenTelemetry traces: takes OTLP over HTTP and keeps the spans.
+//! A collector of OpenTelemetry traces: takes OTLP, over HTTP or gRPC, and keeps the spans.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
+use hyper::{HeaderMap, Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
@@ -25,6 +26,12 @@ pub struct Collector {
     _tasks: JoinSet<()>,
 }
 
+#[derive(Debug, Clone, Copy)]
+enum Protocol {
+    Http,
+    Grpc(u16),
+}
+
 #[derive(Default)]
 struct Seen {
     /// Path and content type of each message.
@@ -35,6 +42,15 @@ struct Seen {
 impl Collector {
     /// Listens on a port of the kernel's choice.
     pub async fn start() -> Self {
+        Self::speaking(Protocol::Http).await
+    }
+
+    /// The same for gRPC; `status`: what it says to each call, 0 for yes.
+    pub async fn grpc(status: u16) -> Self {
+        Self::speaking(Protocol::Grpc(status)).await
+    }
+
+    async fn speaking(protocol: Protocol) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound port");
         let seen = Arc::new(Mutex::new(Seen::default()));
@@ -44,11 +60,25 @@ impl Collector {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let seen = Arc::clone(&kept);
-                let service = service_fn(move |request| take(Arc::clone(&seen), request));
+                let io = TokioIo::new(stream);
                 connections.spawn(async move {
-                    let http = hyper::server::conn::http1::Builder::new();
                     // A sender that leaves is no failure here.
-                    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+                    match protocol {
+                        Protocol::Http => {
+                            let service = service_fn(|request| take(&seen, request));
+                            let http = hyper::server::conn::http1::Builder::new();
+                            let _ = http.serve_connection(io, service).await;
+                        }
+                        Protocol::Grpc(status) => {
+                            let service = service_fn(|request| {
+                                let seen = Arc::clone(&seen);
+                                async move { take_call(&seen, request, status).await }
+                            });
+                            let executor = TokioExecutor::new();
+                            let http = hyper::server::conn::http2::Builder::new(executor);
+                            let _ = http.serve_connection(io, service).await;
+                        }
+                    }
                 });
             }
         });
@@ -62,6 +92,11 @@ impl Collector {
     /// The endpoint, as a TOML string.
     pub fn setting(&self) -> String {
         format!("\"http://{}\"", self.address)
+    }
+
+    /// The same as gRPC's clients name it: `host:port`.
+    pub fn target(&self) -> String {
+        format!("\"{}\"", self.address)
     }
 
     /// Path and content type of each message so far.
@@ -102,20 +137,59 @@ impl Collector {
 }
 
 async fn take(
-    seen: Arc<Mutex<Seen>>,
+    seen: &Mutex<Seen>,
     request: Request<Incoming>,
 ) -> Result<Response<Empty<Bytes>>, Infallible> {
+    let head = head_of(&request);
+    if let Ok(body) = request.into_body().collect().await {
+        keep(seen, head, body.to_bytes());
+    }
+    Ok(Response::new(Empty::new()))
+}
+
+/// A call: a message behind a byte that says that it is not compressed and four of its length.
+async fn take_call(
+    seen: &Mutex<Seen>,
+    request: Request<Incoming>,
+    status: u16,
+) -> Result<Response<BoxBody<Bytes, Infallible>>, Infallible> {
+    let head = head_of(&request);
+    assert_eq!(request.headers()["te"], "trailers");
+    if let Ok(body) = request.into_body().collect().await {
+        let mut message = body.to_bytes();
+        let prefix = message.split_to(5);
+        let length = u32::try_from(message.len()).expect("a short message");
+        assert_eq!(prefix[..], [&[0][..], &length.to_be_bytes()].concat()[..]);
+        keep(seen, head, message);
+    }
+    let mut end = HeaderMap::new();
+    end.insert("grpc-status", status.into());
+    let mut response = Response::new(());
+    response
+        .headers_mut()
+        .insert("content-type", "application/grpc".parse().expect("a value"));
+    if status != 0 {
+        // As servers refuse: nothing but a head.
+        response.headers_mut().extend(end);
+        return Ok(response.map(|()| Empty::new().boxed()));
+    }
+    // An answer that refuses nothing is an empty message.
+    let body = Full::new(Bytes::from_static(&[0; 5]));
+    Ok(response.map(|()| body.with_trailers(async { Some(Ok(end)) }).boxed()))
+}
+
+fn head_of(request: &Request<Incoming>) -> (String, String) {
     let kind = request.headers().get("content-type");
     let kind = kind
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
-    let head = (request.uri().path().to_owned(), kind.to_owned());
-    if let Ok(body) = request.into_body().collect().await {
-        let mut seen = seen.lock().expect("no holder of this lock panics");
-        seen.heads.push(head);
-        seen.bodies.push(body.to_bytes());
-    }
-    Ok(Response::new(Empty::new()))
+    (request.uri().path().to_owned(), kind.to_owned())
+}
+
+fn keep(seen: &Mutex<Seen>, head: (String, String), body: Bytes) {
+    let mut seen = seen.lock().expect("no holder of this lock panics");
+    seen.heads.push(head);
+    seen.bodies.push(body);
 }
 
 /// An attribute of a span as text; numbers in decimal. `None` when it is not there.

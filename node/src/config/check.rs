@@ -9,7 +9,7 @@ use super::Config;
 use super::cors::Wild;
 use super::error::{Origin, Problem};
 use super::raw::{Raw, Table};
-use super::types::Secret;
+use super::types::{Secret, TraceProtocol};
 use crate::upstream::allow::Allow;
 
 /// Everything that does not fit together, each at the place of the setting to change.
@@ -25,6 +25,7 @@ pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
     cors(config, &mut checks);
     workers(config, &mut checks);
     models(config, &mut checks);
+    traces(config, &mut checks);
     checks.problems
 }
 
@@ -75,6 +76,26 @@ fn admin(config: &Config, checks: &mut Checks<'_>) {
             "beyond loopback a token has at least {TOKEN_BYTES_MIN} characters, so that it cannot be guessed: \
              `openssl rand -hex 16` makes one"
         ),
+    );
+}
+
+fn traces(config: &Config, checks: &mut Checks<'_>) {
+    let Some(collector) = &config.trace.endpoint else {
+        return;
+    };
+    let is_grpc = config.trace.protocol == TraceProtocol::Grpc;
+    checks.refuse_if(
+        collector.is_target && !is_grpc,
+        "trace",
+        "endpoint",
+        "host:port is how gRPC's addresses are written: set trace.protocol = \"grpc\" (--otlp-traces-protocol \
+         grpc), or write http://host:port for OTLP over HTTP",
+    );
+    checks.refuse_if(
+        is_grpc && collector.url.path() != "/",
+        "trace",
+        "endpoint",
+        "a gRPC collector has no path: write http://host:port",
     );
 }
 

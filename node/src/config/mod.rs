@@ -49,7 +49,9 @@ pub use print::documented_defaults;
 pub use realtime::RealtimeConfig;
 pub use tls::TlsConfig;
 pub use trace::TraceConfig;
-pub use types::{AllowedHost, ByteSize, Coding, HostPort, Name, PriceRule, Secret};
+pub use types::{
+    AllowedHost, ByteSize, Coding, Collector, HostPort, Name, PriceRule, Secret, TraceProtocol,
+};
 pub use upstream::{BreakerConfig, HealthConfig, RetryConfig, WorkerConfig, WorkersConfig};
 pub use warmup::WarmupConfig;
 

@@ -103,6 +103,31 @@ fn mistakes_are_named_with_place_and_remedy() {
         ],
     );
     check(
+        "[trace]\nprotocol = \"http/json\"",
+        &[
+            "g.toml:2:12: trace.protocol: \"http/json\" is not spoken here; every collector that takes it takes \
+           http/protobuf at the same port",
+        ],
+    );
+    check(
+        "[trace]\nendpoint = \"collector:4317\"",
+        &[
+            "g.toml:2:12: trace.endpoint: host:port is how gRPC's addresses are written: set trace.protocol = \
+           \"grpc\" (--otlp-traces-protocol grpc), or write http://host:port for OTLP over HTTP",
+        ],
+    );
+    check(
+        "[trace]\nprotocol = \"grpc\"\nendpoint = \"http://collector:4317/v1/traces\"",
+        &["g.toml:3:12: trace.endpoint: a gRPC collector has no path: write http://host:port"],
+    );
+    for good in ["collector:4317", "[::1]:80", "https://collector:4317"] {
+        let text = format!("[trace]\nprotocol = \"grpc\"\nendpoint = {good:?}");
+        let config = Config::from_layers(file(&text)).expect("good");
+        let endpoint = config.trace.endpoint.expect("set");
+        assert_eq!(endpoint.to_string().trim_end_matches('/'), good);
+        assert_eq!(endpoint.url.path(), "/");
+    }
+    check(
         "[cluster]\nbound = 0.5",
         &["g.toml:2:9: cluster.bound: must be 1.0 to 100.0, found 0.5"],
     );

@@ -6,6 +6,7 @@ use std::str::FromStr as _;
 
 use grapevine_placement::{Target, Weight};
 use ipnet::IpNet;
+use url::Url;
 
 use super::value::{Setting, Value, mismatch};
 
@@ -302,6 +303,63 @@ impl Coding {
         };
         let is_it = |coding: &Self| name.eq_ignore_ascii_case(coding.as_str().as_bytes());
         Self::ALL.into_iter().find(is_it)
+    }
+}
+
+/// Where traces are sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Collector {
+    /// `http` or `https`, without user and password: it is printed as it is.
+    pub url: Url,
+    /// It was written as gRPC's targets are: `host:port`.
+    pub is_target: bool,
+}
+
+impl Collector {
+    pub(super) fn new(text: &str) -> Option<Self> {
+        let is_plain = |url: &Url| url.username().is_empty() && url.password().is_none();
+        let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
+        let is_target = !text.contains("://");
+        let url = match is_target {
+            true => Url::parse(&format!("http://{}", HostPort::new(text)?)),
+            false => Url::parse(text),
+        };
+        let url = url.ok().filter(|url| is_http(url) && is_plain(url))?;
+        Some(Self { url, is_target })
+    }
+}
+
+impl fmt::Display for Collector {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_target {
+            // As the setting is read again, with a port that a URL would leave out.
+            let host = self.url.host_str().unwrap_or_default();
+            let port = self.url.port_or_known_default().unwrap_or_default();
+            return write!(out, "{host}:{port}");
+        }
+        self.url.fmt(out)
+    }
+}
+
+/// How traces are sent: the words of OpenTelemetry's variable OTEL_EXPORTER_OTLP_PROTOCOL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TraceProtocol {
+    /// A message is the body of a POST.
+    HttpProtobuf,
+    /// A message is a call over HTTP/2.
+    Grpc,
+}
+
+impl TraceProtocol {
+    pub(super) const ALL: [Self; 2] = [Self::HttpProtobuf, Self::Grpc];
+
+    /// Its word in the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::HttpProtobuf => "http/protobuf",
+            Self::Grpc => "grpc",
+        }
     }
 }
 

@@ -13,10 +13,11 @@ use http::{HeaderName, Method};
 use ipnet::IpNet;
 use toml::de::DeValue;
 use tracing::Level;
-use url::Url;
 
 use super::cors::Origin;
-use super::types::{AllowedHost, ByteSize, Coding, HostPort, Name, PriceRule, Secret};
+use super::types::{
+    AllowedHost, ByteSize, Coding, Collector, HostPort, Name, PriceRule, Secret, TraceProtocol,
+};
 use crate::api::{OpenPath, Priority};
 
 // What the tables of settings are written with.
@@ -145,23 +146,14 @@ texts! {
         |text| text.to_ascii_uppercase().parse().ok(), Method::to_string;
     HeaderName, "the name of a header",
         |text| text.parse().ok(), HeaderName::to_string;
-    Url, "an address such as \"http://collector:4318\", without user and password",
-        parse_url, Url::to_string;
+    Collector, "an address such as \"http://collector:4318\", without user and password, or \"collector:4317\"",
+        Collector::new, Collector::to_string;
     PathBuf, "a path",
         |text| (!text.is_empty()).then(|| text.into()), |path| path.display().to_string();
     HashBound, "\"off\", \"requests:FACTOR\" or \"prefill:FACTOR\" with a factor from 1 to 100, such as \"requests:1.25\"",
         parse_hash_bound, show_hash_bound;
     Level, "one of trace, debug, info, warn, error", parse_level, show_level;
     String, "a text", |text| Some(text.to_owned()), String::clone;
-}
-
-/// Printed as it is, so it must not hold a secret.
-fn parse_url(text: &str) -> Option<Url> {
-    let is_plain = |url: &Url| url.username().is_empty() && url.password().is_none();
-    let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
-    Url::parse(text)
-        .ok()
-        .filter(|url| is_http(url) && is_plain(url))
 }
 
 fn parse_hash_bound(text: &str) -> Option<HashBound> {
@@ -342,7 +334,7 @@ optional!(
     HostPort,
     Secret,
     PathBuf,
-    Url,
+    Collector,
     Ratio,
     String,
     u32,
@@ -425,6 +417,9 @@ words! {
     ];
     HashAlgorithm, HashAlgorithm::ALL, HashAlgorithm::as_str, [];
     PriceRule, PriceRule::ALL, PriceRule::as_str, [];
+    TraceProtocol, TraceProtocol::ALL, TraceProtocol::as_str, [
+        "http/json" => "is not spoken here; every collector that takes it takes http/protobuf at the same port"
+    ];
     Coding, Coding::ALL, Coding::as_str, [];
     Priority, Priority::ALL, Priority::as_str, [];
 }

@@ -2,13 +2,15 @@
 //!
 //! The SDK's own batch processor has a thread that blocks and counts what it drops for itself only; this one is a
 //! task of the runtime, ends with the replica, and its counts are metrics. A message that fails is not sent again:
-//! spans of a collector that is down are not worth the memory.
+//! spans of a collector that is down are not worth the memory. Over HTTP and over gRPC (`grpc`) alike.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
 use opentelemetry::Context;
 use opentelemetry_http::{HttpClient, HttpError, ResponseBodyTooLarge};
 use opentelemetry_otlp::{Protocol, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig};
@@ -19,12 +21,14 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 
-use super::TraceMetrics;
-use crate::config::TraceConfig;
+use super::{TraceMetrics, grpc};
+use crate::config::{TraceConfig, TraceProtocol};
 use crate::shutdown::Phase;
 
 /// Longest answer of a collector, in bytes, that is read; it says how many spans it refused.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Between two looks whether a connection that carries calls lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// Time for the last spans at the end of the process.
 const LAST_WITHIN: Duration = Duration::from_secs(1);
 
@@ -43,9 +47,14 @@ pub struct Sender {
     batch: usize,
     interval: Duration,
     metrics: TraceMetrics,
+    /// Why the last message that failed did.
+    why: Why,
     /// The last message was taken; a change is worth a line in the log.
     works: bool,
 }
+
+/// The exporter tells its caller no more than that there was a failure.
+type Why = Arc<Mutex<String>>;
 
 pub(super) fn queue(
     config: &TraceConfig,
@@ -53,15 +62,25 @@ pub(super) fn queue(
     resource: &Resource,
     metrics: &TraceMetrics,
 ) -> anyhow::Result<(Queue, Sender)> {
+    let client = Client::new(config, endpoint)?;
+    let why = Arc::clone(&client.why);
     let mut exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(Client::new(endpoint, config.timeout)?)
+        .with_http_client(client)
         .with_retry_policy(RetryPolicy::disabled())
+        // The message is the same in both protocols; the client puts it into a call where that is wanted.
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(config.timeout)
-        .with_endpoint(target(endpoint))
+        .with_endpoint(match config.protocol {
+            TraceProtocol::HttpProtobuf => target(endpoint),
+            TraceProtocol::Grpc => grpc::target(endpoint),
+        })
         .build()?;
     exporter.set_resource(resource);
+    // There from the start: nothing lost is a zero and not a gap.
+    for result in ["sent", "failed", "dropped"] {
+        metrics.count(result, 0);
+    }
     let (spans, waiting) = mpsc::channel(config.queue as usize);
     let queue = Queue {
         spans,
@@ -73,6 +92,7 @@ pub(super) fn queue(
         batch: config.batch as usize,
         interval: config.interval,
         metrics: metrics.clone(),
+        why,
         works: true,
     };
     Ok((queue, sender))
@@ -160,7 +180,8 @@ impl Sender {
             Err(error) => {
                 self.metrics.count("failed", count);
                 if std::mem::replace(&mut self.works, false) {
-                    tracing::warn!(%error, "the collector of traces takes no spans; they are dropped");
+                    let why = std::mem::take(&mut *lock(&self.why));
+                    tracing::warn!(%error, why, "the collector of traces takes no spans; they are dropped");
                 }
             }
         }
@@ -169,39 +190,97 @@ impl Sender {
 
 /// The exporter's way out. It follows no redirects and uses no proxy of the environment.
 #[derive(Debug)]
-struct Client(reqwest::Client);
+struct Client {
+    http: reqwest::Client,
+    protocol: TraceProtocol,
+    within: Duration,
+    why: Why,
+}
 
 impl Client {
-    fn new(endpoint: &Url, within: Duration) -> anyhow::Result<Self> {
-        let mut client = reqwest::Client::builder()
-            .timeout(within)
+    fn new(config: &TraceConfig, endpoint: &Url) -> anyhow::Result<Self> {
+        let mut http = reqwest::Client::builder()
+            .timeout(config.timeout)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy();
         if endpoint.scheme() == "http" {
             // Without this a bare image without CA roots is an error.
-            client = client.tls_certs_only([]);
+            http = http.tls_certs_only([]);
         }
-        Ok(Self(client.build()?))
+        if config.protocol == TraceProtocol::Grpc {
+            // One connection carries all calls, and nothing else would show that it is dead.
+            http = http
+                .http2_prior_knowledge()
+                .http2_keep_alive_interval(KEEP_ALIVE)
+                .http2_keep_alive_timeout(config.timeout);
+        }
+        Ok(Self {
+            http: http.build()?,
+            protocol: config.protocol,
+            within: config.timeout,
+            why: Why::default(),
+        })
+    }
+
+    async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        match self.protocol {
+            TraceProtocol::HttpProtobuf => Ok(self.send(request).await?.0),
+            TraceProtocol::Grpc => {
+                let (response, end) = self.send(grpc::call(request, self.within)).await?;
+                if response.status() != StatusCode::OK {
+                    return Ok(response);
+                }
+                let (head, body) = response.into_parts();
+                // Where there is no message, the head says it all.
+                let end = end.as_ref().unwrap_or(&head.headers);
+                let message = grpc::answer(body, end)?;
+                Ok(Response::from_parts(head, message))
+            }
+        }
+    }
+
+    /// An answer, and the headers behind its body.
+    async fn send(
+        &self,
+        request: Request<Bytes>,
+    ) -> Result<(Response<Bytes>, Option<HeaderMap>), HttpError> {
+        let answer = self.http.execute(request.try_into()?).await?;
+        let (head, mut rest) = Response::<reqwest::Body>::from(answer).into_parts();
+        let (mut body, mut end) = (Vec::new(), None);
+        while let Some(frame) = rest.frame().await {
+            match frame?.into_data() {
+                Ok(data) if body.len() + data.len() > ANSWER_BYTES_MAX => {
+                    return Err(Box::new(ResponseBodyTooLarge::new()));
+                }
+                Ok(data) => body.extend_from_slice(&data),
+                Err(frame) => end = frame.into_trailers().ok(),
+            }
+        }
+        Ok((Response::from_parts(head, body.into()), end))
     }
 }
 
 #[async_trait]
 impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let mut answer = self.0.execute(request.try_into()?).await?;
-        let mut response = Response::new(Bytes::new());
-        *response.status_mut() = answer.status();
-        *response.headers_mut() = std::mem::take(answer.headers_mut());
-        let mut body = Vec::new();
-        while let Some(data) = answer.chunk().await? {
-            if body.len() + data.len() > ANSWER_BYTES_MAX {
-                return Err(Box::new(ResponseBodyTooLarge::new()));
-            }
-            body.extend_from_slice(&data);
+        let answer = self.exchange(request).await;
+        if let Err(error) = &answer {
+            *lock(&self.why) = chain(&**error);
         }
-        *response.body_mut() = body.into();
-        Ok(response)
+        answer
     }
+}
+
+/// An error and what is behind it: reqwest's own words alone name the address only.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let words: Vec<String> = causes.map(ToString::to_string).collect();
+    words.join(": ")
+}
+
+fn lock(why: &Why) -> std::sync::MutexGuard<'_, String> {
+    // Each change is complete before anything could panic.
+    why.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

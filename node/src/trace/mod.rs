@@ -16,6 +16,7 @@
 //! ids and a header. Spans wait in a bounded queue for one task that sends them (`export`); nothing waits for it.
 
 mod export;
+mod grpc;
 mod metrics;
 mod request;
 
@@ -37,7 +38,7 @@ pub use metrics::TraceMetrics;
 pub use request::{Ended, RequestTrace};
 
 use crate::api::Endpoint;
-use crate::config::TraceConfig;
+use crate::config::{Collector, TraceConfig};
 
 /// Makes the spans of requests.
 #[derive(Debug)]
@@ -56,7 +57,7 @@ impl Tracing {
         replica: &str,
         metrics: &TraceMetrics,
     ) -> anyhow::Result<Option<(Arc<Self>, Sender)>> {
-        let Some(endpoint) = &config.endpoint else {
+        let Some(Collector { url: endpoint, .. }) = &config.endpoint else {
             return Ok(None);
         };
         let resource = Resource::builder()

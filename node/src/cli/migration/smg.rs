@@ -370,7 +370,10 @@ pub(super) const ROWS: &[Row] = &[
         &["enable-trace"],
         "traces are on when --otlp-traces-endpoint is given; leave it out",
     ),
-    differs(&["otlp-traces-endpoint"], "a URL; unset by default"),
+    differs(
+        &["otlp-traces-endpoint"],
+        "a URL, unset by default; `host:port`, which is gRPC there, with --otlp-traces-protocol grpc",
+    ),
     differs(
         &["api-key"],
         "goes to workers in place of the client's; clients' keys are --api-keys-file",

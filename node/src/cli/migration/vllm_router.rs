@@ -142,7 +142,10 @@ pub(super) const ROWS: &[Row] = &[
         &["enable-trace"],
         "traces are on when --otlp-traces-endpoint is given; leave it out",
     ),
-    differs(&["otlp-traces-endpoint"], "a URL"),
+    differs(
+        &["otlp-traces-endpoint"],
+        "a URL; `host:port`, which is gRPC there, with --otlp-traces-protocol grpc",
+    ),
     served(&["otel-sampling-ratio"]),
     only(
         &["otel-excluded-paths"],
