@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use grapevine_testbed::fake_worker::{Config, FakeWorker, Fault, How, Point, Rule, When};
+use grapevine_testbed::fake_worker::{Config, Entry, FakeWorker, Fault, How, Point, Rule, When};
 use grapevine_tests::chat::{self, EXPLAIN, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1::{self, Response};
@@ -154,8 +154,9 @@ async fn a_worker_that_hangs_delays_a_search_by_its_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_finds_no_response_at_workers_of_other_models() {
     let mut file = KeyFile::new();
-    let free = file.add("free", "").await;
-    let bound = file.add("bound", "models = [\"fake-model\"]").await;
+    let free = file.add("free", "tenant = \"t\"").await;
+    let limits = "tenant = \"t\"\nmodels = [\"fake-model\"]";
+    let bound = file.add("bound", limits).await;
     let other = Config {
         models: vec!["b".to_owned()],
         ..quick()
@@ -183,6 +184,65 @@ async fn a_key_finds_no_response_at_workers_of_other_models() {
         );
         assert_eq!(ask("gv-unknown", "GET", &path, "").await.head.status, 401);
     }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_is_there_for_its_tenant_alone() {
+    let mut file = KeyFile::new();
+    let own = file.add("own", "tenant = \"a\"").await;
+    let same = file.add("same", "tenant = \"a\"").await;
+    let foreign = file.add("foreign", "tenant = \"b\"").await;
+    let house = House::of(file.plan(), vec![quick(), quick()]).await;
+    let ask = async |key: &str, method: &str, path: &str, body: &str| {
+        let bearer = format!("Bearer {key}");
+        let headers = [("authorization", bearer.as_str())];
+        http1::exchange(house.data(), method, path, &headers, body.as_bytes()).await
+    };
+    for stream in [false, true] {
+        let mut body = asked("whose is it?");
+        body["stream"] = stream.into();
+        let made = ask(&own, "POST", PATH, &body.to_string()).await;
+        assert_eq!(made.head.status, 200, "{}", made.text());
+        let text = made.text();
+        let (_, rest) = text.split_once(r#""id":"resp_"#).expect("an id");
+        let id = format!("resp_{}", rest.split('"').next().expect("its end"));
+        let path = format!("{PATH}/{id}");
+        let cancel = format!("{path}/cancel");
+        let mut next = asked("and then?");
+        next["previous_response_id"] = id.as_str().into();
+        let next = next.to_string();
+        let seen = || -> usize {
+            let logs = house.workers.iter().map(|worker| worker.log());
+            let named = |log: Vec<_>| -> usize {
+                log.iter().filter(|entry: &&Entry| entry.path.contains(&id)).count()
+            };
+            logs.map(named).sum()
+        };
+        for (method, path, body) in [
+            ("GET", &path, ""),
+            ("DELETE", &path, ""),
+            ("POST", &cancel, ""),
+            ("POST", &PATH.to_owned(), next.as_str()),
+        ] {
+            let asked = house.workers.iter().map(|w| w.stats().requests).sum::<u64>();
+            let answer = ask(&foreign, method, path, body).await;
+            assert_error(&answer, 404, "not_found");
+            let now = house.workers.iter().map(|w| w.stats().requests).sum::<u64>();
+            assert_eq!(now, asked, "{method} {path}: a worker was asked");
+            let unknown = ask(&foreign, method, &path.replace(&id, "resp_nobody"), &body.replace(&id, "resp_nobody")).await;
+            assert_eq!(unknown.text(), answer.text().replace(&id, "resp_nobody"));
+        }
+        assert_eq!(seen(), 0, "of the foreign key");
+        for key in [&own, &same] {
+            assert_eq!(ask(key, "GET", &path, "").await.head.status, 200);
+            assert_eq!(ask(key, "POST", PATH, &next).await.head.status, 200);
+        }
+        assert_error(&ask(&foreign, "GET", &path, "").await, 404, "not_found");
+    }
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let foreign = metrics.sum("grapevine_response_searches_total", "\"foreign\"");
+    assert_eq!(foreign, 10.0);
     house.close().await;
 }
 

@@ -37,6 +37,15 @@ impl<'a> Caller<'a> {
         }
     }
 
+    /// May it have what a key of this tenant had made? `None`: it is not known whose it is.
+    pub(super) fn is_of(self, tenant: Option<u64>) -> bool {
+        match self {
+            // Without keys nobody's word about a tenant is checked.
+            Self::Anybody | Self::Tenant(_) => true,
+            Self::Keyed(key) => tenant.is_none_or(|tenant| key.tenant().number() == tenant),
+        }
+    }
+
     /// `model`: the name that the request asks for, if it names one.
     pub(super) fn may_ask_for(self, model: Option<&str>) -> Result<(), ApiError> {
         match (self, model) {

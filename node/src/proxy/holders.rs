@@ -6,6 +6,9 @@
 //! remembered. So every replica reaches every response, also after a restart, and nothing has to be told to the
 //! others: most workers keep no responses (vLLM does on request only), most responses are never asked for again, and
 //! a note for each would crowd out what replicas tell each other about caches.
+//!
+//! Beside the worker stands the tenant whose key had the response made: for keys of others it is not there. A replica
+//! that did not relay it knows no tenant, and goes by the worker alone.
 
 use std::collections::HashMap;
 use std::io::ErrorKind as ErrorOf;
@@ -45,8 +48,16 @@ pub(super) struct Holders {
 /// Two halves: when the young one is full, it becomes the old one, whose notes are forgotten.
 #[derive(Debug, Default)]
 struct Known {
-    young: HashMap<Box<str>, WorkerId>,
-    old: HashMap<Box<str>, WorkerId>,
+    young: HashMap<Box<str>, Note>,
+    old: HashMap<Box<str>, Note>,
+}
+
+/// What is known of one response.
+#[derive(Debug, Clone)]
+struct Note {
+    worker: WorkerId,
+    /// The number of its tenant, if a key had it made, here.
+    tenant: Option<u64>,
 }
 
 impl Holders {
@@ -62,25 +73,28 @@ impl Holders {
         self.known.lock().expect("no holder of this lock panics")
     }
 
-    fn of(&self, id: &str) -> Option<WorkerId> {
+    fn of(&self, id: &str) -> Option<Note> {
         let known = self.known();
         known.young.get(id).or_else(|| known.old.get(id)).cloned()
     }
 
-    fn remember(&self, id: &str, worker: &WorkerId) {
+    /// `tenant`: whose it is, if that is known now; what was known before stays.
+    fn remember(&self, id: &str, worker: &WorkerId, tenant: Option<u64>) {
+        let tenant = tenant.or_else(|| self.of(id)?.tenant);
+        let worker = worker.clone();
         let mut known = self.known();
         if known.young.len() >= self.max / 2 {
             known.old = std::mem::take(&mut known.young);
         }
         if self.max > 1 {
-            known.young.insert(id.into(), worker.clone());
+            known.young.insert(id.into(), Note { worker, tenant });
         }
     }
 
-    /// Looks at the beginning of an answer to `POST /v1/responses`.
-    pub(super) fn answered(&self, beginning: &[u8], worker: &WorkerId) {
+    /// Looks at the beginning of an answer to `POST /v1/responses`; `tenant`: the number of the key's, if there is one.
+    pub(super) fn answered(&self, beginning: &[u8], worker: &WorkerId, tenant: Option<u64>) {
         if let Some(id) = id_in(beginning) {
-            self.remember(id, worker);
+            self.remember(id, worker, tenant);
         }
     }
 }
@@ -109,7 +123,7 @@ impl Proxy {
     /// The worker that holds a response.
     ///
     /// # Errors
-    /// 404 when no worker has it that the caller may ask, 503 when one of them could not be asked.
+    /// 404 when it is another tenant's, or no worker has it that the caller may ask, 503 when one of them could not be asked.
     pub(super) async fn holder_of(&self, wanted: Wanted<'_>) -> Result<WorkerId, ApiError> {
         let slots = wanted.pool.slots().iter().map(|slot| &slot.worker);
         let may_ask = |worker: &&Arc<Worker>| {
@@ -118,10 +132,16 @@ impl Proxy {
             models.any(|model| wanted.caller.may_ask_for(Some(model.as_str())).is_ok())
                 || wanted.caller.may_ask_for(None).is_ok()
         };
+        let note = self.holders.of(wanted.id);
+        let owner = note.as_ref().and_then(|note| note.tenant);
+        if !wanted.caller.is_of(owner) {
+            self.count_search("foreign");
+            return Err(nowhere(wanted.id));
+        }
         // Whatever is thought of their health: a worker without one may hold it all the same.
         let among: Vec<Arc<Worker>> = slots.filter(may_ask).map(Arc::clone).collect();
         let is_there = |known: &WorkerId| among.iter().any(|worker| worker.id == *known);
-        let known = self.holders.of(wanted.id).filter(is_there);
+        let known = note.map(|note| note.worker).filter(is_there);
         let only = among.first().filter(|_| among.len() == 1);
         let (result, found) = if let Some(known) = known {
             ("remembered", Ok(known))
@@ -133,10 +153,14 @@ impl Proxy {
         } else {
             self.search(&wanted, among).await
         };
+        self.count_search(result);
+        found
+    }
+
+    fn count_search(&self, result: &'static str) {
         let labels = ResultLabels { result };
         let searches = &self.parts.metrics.response_searches;
         searches.get_or_create(&labels).inc();
-        found
     }
 
     async fn search(
@@ -170,7 +194,8 @@ impl Proxy {
             }
             match asked.join_next().await {
                 Some(Ok((worker, Has::Yes))) => {
-                    self.holders.remember(wanted.id, &worker);
+                    // Whoever asks may not be whose it is.
+                    self.holders.remember(wanted.id, &worker, None);
                     return ("found", Ok(worker));
                 }
                 Some(Ok((_, Has::No))) => {}
@@ -255,15 +280,25 @@ mod tests {
         for max in [0, 1, 2, 10] {
             let holders = Holders::new(max);
             for number in 0..100 {
-                holders.remember(&format!("resp_{number}"), &worker);
+                holders.remember(&format!("resp_{number}"), &worker, None);
                 let known = holders.known();
                 assert!(known.young.len() + known.old.len() <= max as usize, "{max}");
             }
             assert_eq!(holders.of("resp_99").is_some(), max > 1, "{max}");
-            assert_eq!(holders.of("resp_0"), None);
+            assert!(holders.of("resp_0").is_none());
         }
         let holders = Holders::new(10);
-        (0..7).for_each(|number| holders.remember(&format!("resp_{number}"), &worker));
+        (0..7).for_each(|number| holders.remember(&format!("resp_{number}"), &worker, None));
         assert!((2..7).all(|number| holders.of(&format!("resp_{number}")).is_some()));
+    }
+
+    #[test]
+    fn whose_it_is_stays_known_when_it_is_found_elsewhere() {
+        let [one, other]: [WorkerId; 2] = ["a", "b"].map(|id| id.parse().expect("an id"));
+        let holders = Holders::new(10);
+        holders.answered(br#"{"id":"resp_1"}"#, &one, Some(7));
+        holders.remember("resp_1", &other, None);
+        let note = holders.of("resp_1").expect("known");
+        assert_eq!((note.worker, note.tenant), (other, Some(7)));
     }
 }

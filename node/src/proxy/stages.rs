@@ -84,6 +84,8 @@ pub(super) struct Asked {
     failover: bool,
     /// The only worker that can answer.
     holder: Option<WorkerId>,
+    /// The number of its key's tenant, where there are keys.
+    tenant: Option<u64>,
     /// How long it took to read what it asks for.
     thought: Duration,
     /// Workers that ended while they had it.
@@ -305,6 +307,7 @@ impl Admitted {
             explained,
             outgoing,
             holder,
+            tenant: key.as_ref().map(|key| key.tenant().number()),
             question,
             body,
             endpoint,
@@ -403,6 +406,7 @@ impl Admitted {
             thought,
             company: Company::default(),
             holder: None,
+            tenant: None,
             session: Some(opening.place),
             _counted: proxy.retries.request(),
         })
@@ -562,7 +566,8 @@ impl Asked {
         if sent.answer.status().is_success() {
             if self.endpoint == Endpoint::Responses {
                 let worker = &sent.placed.worker().id;
-                proxy.holders.answered(sent.answer.beginning(), worker);
+                let beginning = sent.answer.beginning();
+                proxy.holders.answered(beginning, worker, self.tenant);
             }
             let (pool, key) = (&self.question.pool, &self.question.key);
             let warm_ups = &proxy.parts.warm_ups;
