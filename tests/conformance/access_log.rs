@@ -48,6 +48,7 @@ async fn a_request_is_one_line_of_json() {
     let worker = house.workers[0].url();
     for (line, key, value) in [
         (&lines[0], "request_id", Value::from("first")),
+        (&lines[0], "client", "127.0.0.1".into()),
         (&lines[0], "endpoint", "chat_completions".into()),
         (&lines[0], "model", MODEL.into()),
         (&lines[0], "worker", worker.as_str().into()),
@@ -68,6 +69,25 @@ async fn a_request_is_one_line_of_json() {
         assert_eq!(line[key], value, "{key} in {line}");
     }
     assert!(!house.cluster.replicas[0].log().contains("quoted"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_names_the_client_as_far_as_proxies_are_trusted() {
+    for (trusted, expected) in [
+        ("[]", "127.0.0.1"),
+        (r#"["127.0.0.1"]"#, "192.0.2.9"),
+        (r#"["127.0.0.1", "192.0.2.0/24"]"#, "198.51.100.1"),
+    ] {
+        let plan = Plan::default()
+            .set("log.json", "true")
+            .set("listen.trusted_proxies", trusted);
+        let house = House::of(plan, vec![quick()]).await;
+        let headers = [("x-forwarded-for", "198.51.100.1, 192.0.2.9")];
+        let body = chat("from afar", 1).to_string();
+        http1::exchange(house.data(), "POST", CHATS, &headers, body.as_bytes()).await;
+        let lines = lines(&house, 1).await;
+        assert_eq!(lines[0]["client"], expected, "{trusted}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

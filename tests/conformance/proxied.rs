@@ -66,6 +66,12 @@ async fn the_client_is_who_the_balancer_says() {
     let house = House::of(plan, vec![quick()]).await;
     assert_eq!(ask(&house, V1).await, 200);
     assert_eq!(forwarded_for(&house), "192.0.2.7");
+    eventually(LIMIT, "the access log names the client", async || {
+        let log = house.cluster.replicas[0].log();
+        let named = log.contains("client=192.0.2.7");
+        named.then_some(()).ok_or(log)
+    })
+    .await;
     // The balancer's own connections, such as its health checks.
     for own in [b"PROXY UNKNOWN\r\n".to_vec(), v2(0)] {
         assert_eq!(ask(&house, &own).await, 200);

@@ -323,6 +323,7 @@ where
 {
     let progress = seat.progress();
     let service = service_fn(|mut request: Request<Incoming>| {
+        let client = peer.client(request.headers(), &front.trusted_proxies);
         peer.rewrite(request.headers_mut());
         let gone = Gone::watch(socket.clone(), progress.begin());
         let cutoff = Cutoff::of_connection(&front.phase);
@@ -333,7 +334,7 @@ where
             if !has_place && let Some(refusal) = front.proxy.turn_away(&request) {
                 return Ok(refusal);
             }
-            let mut response = front.proxy.serve(request, gone, cutoff).await?;
+            let mut response = front.proxy.serve(request, client, gone, cutoff).await?;
             if let ResponseBody::Tunnel(tunnel) = response.body_mut()
                 && let Some(tunnel) = tunnel.take()
             {
@@ -418,6 +419,7 @@ where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(|mut request: Request<Incoming>| {
+        let client = peer.client(request.headers(), &front.trusted_proxies);
         peer.rewrite(request.headers_mut());
         let gone = Gone::of_stream(seat.progress().begin());
         let has_place = !seat.must_turn_away();
@@ -427,7 +429,7 @@ where
             if !has_place && let Some(refusal) = front.proxy.turn_away(&request) {
                 return Ok(refusal);
             }
-            front.proxy.serve(request, gone, cutoff).await
+            front.proxy.serve(request, client, gone, cutoff).await
         }
     });
     let connection = http2::Builder::new(TokioExecutor::new())

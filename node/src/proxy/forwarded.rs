@@ -3,7 +3,7 @@
 //! Anybody can write them, so they are believed only from `listen.trusted_proxies`. From everybody else
 //! they are dropped, and the worker is told the address that the connection came from.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
@@ -17,7 +17,9 @@ const FORWARDED_PREFIX: &str = "x-forwarded-";
 /// The other end of a connection of the data port. One per connection.
 #[derive(Debug)]
 pub struct Peer {
-    address: HeaderValue,
+    address: IpAddr,
+    /// The same as it stands in a header.
+    value: HeaderValue,
     is_trusted: bool,
 }
 
@@ -27,9 +29,31 @@ impl Peer {
         // On a socket of both families an IPv4 client comes as ::ffff:192.0.2.1.
         let address = address.to_canonical();
         Self {
-            is_trusted: trusted.iter().any(|network| network.contains(&address)),
-            address: super::headers::value_of(&address.to_string()),
+            is_trusted: is_among(trusted, address),
+            value: super::headers::value_of(&address.to_string()),
+            address,
         }
+    }
+
+    /// Whose request it is: the last address of the chain that is no trusted proxy's. Before [`Self::rewrite`].
+    ///
+    /// What stands before that one was written by a stranger.
+    pub fn client(&self, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+        let mut client = self.address;
+        if !self.is_trusted {
+            return client;
+        }
+        let values = headers.get_all(FORWARDED_FOR).iter();
+        let mut hops: Vec<&[u8]> = values
+            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+            .collect();
+        while let Some(address) = hops.pop().and_then(address_of) {
+            client = address;
+            if !is_among(trusted, address) {
+                break;
+            }
+        }
+        client
     }
 
     /// Makes the headers say what is known: from a trusted proxy what it says and its own address behind it,
@@ -49,7 +73,7 @@ impl Peer {
         for name in claims {
             headers.remove(name);
         }
-        headers.insert(FORWARDED_FOR, self.address.clone());
+        headers.insert(FORWARDED_FOR, self.value.clone());
     }
 
     /// The chain so far, in one line, and this peer's address.
@@ -59,9 +83,21 @@ impl Peer {
             chain.extend_from_slice(value.as_bytes());
             chain.extend_from_slice(b", ");
         }
-        chain.extend_from_slice(self.address.as_bytes());
+        chain.extend_from_slice(self.value.as_bytes());
         HeaderValue::from_bytes(&chain).expect("valid values joined by a comma are valid")
     }
+}
+
+fn is_among(networks: &[IpNet], address: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(&address))
+}
+
+/// An address in a chain; some proxies write its port, too.
+fn address_of(hop: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(hop).ok()?.trim();
+    let with_port = || text.parse().map(|address: SocketAddr| address.ip());
+    let address: IpAddr = text.parse().or_else(|_| with_port()).ok()?;
+    Some(address.to_canonical())
 }
 
 #[cfg(test)]
@@ -117,6 +153,28 @@ mod tests {
             assert!(lines.contains(&"x-forwarded-for: 1.1.1.1, 2.2.2.2, 10.1.2.3".to_owned()));
             assert!(lines.contains(&"x-forwarded-proto: https".to_owned()));
             assert!(lines.contains(&"x-real-ip: 4.4.4.4".to_owned()));
+        }
+    }
+
+    #[test]
+    fn the_client_is_the_last_address_that_no_trusted_proxy_has() {
+        let trusted: [IpNet; 1] = ["10.0.0.0/8".parse().expect("a network")];
+        for (from, chain, expected) in [
+            ("192.0.2.7", "1.1.1.1", "192.0.2.7"),
+            ("10.0.0.1", "", "10.0.0.1"),
+            ("10.0.0.1", "1.1.1.1", "1.1.1.1"),
+            ("10.0.0.1", "6.6.6.6, 1.1.1.1 ,10.0.0.2", "1.1.1.1"),
+            ("10.0.0.1", "1.1.1.1:4000", "1.1.1.1"),
+            ("10.0.0.1", "[2001:db8::1]:4000", "2001:db8::1"),
+            ("10.0.0.1", "::ffff:1.1.1.1", "1.1.1.1"),
+            ("10.0.0.1", "1.1.1.1, unknown", "10.0.0.1"),
+            ("10.0.0.1", "10.0.0.3, 10.0.0.2", "10.0.0.3"),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-forwarded-for", chain.parse().expect("a value"));
+            let peer = Peer::new(from.parse().expect("an address"), &trusted);
+            let client = peer.client(&headers, &trusted);
+            assert_eq!(client.to_string(), expected, "{from}: {chain}");
         }
     }
 }

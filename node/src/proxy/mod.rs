@@ -37,6 +37,7 @@ pub(crate) mod text;
 pub mod worker_body;
 
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Poll;
@@ -162,12 +163,14 @@ impl Proxy {
     }
 
     /// Answers one request, whatever happens: a panic in here is a 500, and what the request held is released.
+    /// `client`: whose it is, for the log.
     ///
     /// # Errors
     /// The client left before the answer began.
     pub async fn serve(
         self: &Arc<Self>,
         request: Request<Incoming>,
+        client: IpAddr,
         mut gone: Gone,
         mut cutoff: Cutoff,
     ) -> Result<Response<ResponseBody>, ClientLeft> {
@@ -177,7 +180,7 @@ impl Proxy {
         let origin = cors.and_then(|_| head.headers.get(header::ORIGIN).cloned());
         let id = request_id::of(&head.headers, &self.parts.request_id_headers);
         let mut response = {
-            let mut answer = std::pin::pin!(self.answer(head, body, &id));
+            let mut answer = std::pin::pin!(self.answer(head, body, &id, client));
             poll_fn(|cx| match guarded(|| answer.as_mut().poll(cx)) {
                 Ok(Poll::Ready(response)) => Poll::Ready(Ok(response)),
                 Ok(Poll::Pending) if gone.poll(cx).is_ready() => Poll::Ready(Err(ClientLeft)),
@@ -218,6 +221,7 @@ impl Proxy {
         head: Parts,
         body: Incoming,
         id: &HeaderValue,
+        client: IpAddr,
     ) -> Response<ResponseBody> {
         let cors = self.parts.cors.as_ref();
         match cors.and_then(|cors| cors.preflight(&head.method, &head.headers)) {
@@ -255,6 +259,7 @@ impl Proxy {
             id.clone(),
             self.parts.phase.is_cutting(),
         );
+        record.client = Some(client);
         #[cfg(debug_assertions)]
         crate::provoke::panic_in("handler", id);
         if let Some(tracing) = &self.parts.tracing {

@@ -1,5 +1,6 @@
 //! The one record of a request: exactly one outcome, counted once, and one log line.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -87,6 +88,8 @@ pub struct Record {
     started: Instant,
     endpoint: Endpoint,
     request_id: HeaderValue,
+    /// The client's address, as far as proxies are trusted.
+    pub client: Option<IpAddr>,
     /// The model's name in the registry.
     pub model: Option<Arc<str>>,
     /// The worker that answered.
@@ -149,6 +152,7 @@ impl Record {
             started: Instant::now(),
             endpoint,
             request_id,
+            client: None,
             model: None,
             worker: None,
             reason: "",
@@ -447,6 +451,7 @@ impl Record {
         tracing::info!(
             target: "grapevine::access",
             request_id = self.request_id.to_str().unwrap_or("-"),
+            client = self.client.map(tracing::field::display),
             endpoint = self.endpoint.as_str(),
             tenant = self.tenant.as_ref().map(|tenant| &**tenant.name()),
             priority = self.priority.as_str(),
