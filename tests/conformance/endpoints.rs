@@ -8,7 +8,7 @@ use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
 use serde_json::Value;
 
-use crate::errors::assert_error;
+use crate::errors::{assert_anthropic_error, assert_error};
 use crate::house::{House, quick};
 
 /// Every path that takes JSON.
@@ -112,7 +112,16 @@ async fn a_request_reaches_a_worker_of_its_model_whatever_else_it_says() {
             ("", 400, "invalid_request"),
         ] {
             let answer = http1::exchange(house.data(), "POST", path, &[], body.as_bytes()).await;
-            assert_error(&answer, status, code);
+            if path.starts_with("/v1/messages") {
+                let name = if status == 404 {
+                    "not_found_error"
+                } else {
+                    "invalid_request_error"
+                };
+                assert_anthropic_error(&answer, status, name);
+            } else {
+                assert_error(&answer, status, code);
+            }
             assert_eq!(asked(&house), BTreeSet::new(), "{path} {body}");
         }
     }

@@ -1,11 +1,12 @@
 //! Every refusal is in OpenAI's shape, at the right place, and leaves nothing hanging.
 
-use grapevine_testbed::fake_worker::{Fault, Rule};
+use grapevine_testbed::fake_worker::{Fault, Rule, StopMode};
 use grapevine_tests::chat::{MODEL, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, Response, request};
+use grapevine_tests::keys::KeyFile;
 use grapevine_tests::wait::{LIMIT, eventually};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::house::{House, quick};
 
@@ -42,6 +43,83 @@ pub(crate) fn assert_refusal(answer: &Response, status: u16, code: &str) -> Valu
         "retry-after of {status}: {text}"
     );
     error
+}
+
+/// The same below `/v1/messages`, in Anthropic's shape and nothing besides: its clients go by the name of the type.
+pub(crate) fn assert_anthropic_error(answer: &Response, status: u16, name: &str) {
+    let text = answer.text();
+    assert_eq!(answer.head.status, status, "{text}");
+    assert!(answer.head.header("x-request-id").is_some(), "{text}");
+    let kind = answer.head.header("content-type");
+    assert_eq!(kind, Some("application/json"), "{text}");
+    let later = answer.head.header("retry-after").is_some();
+    assert_eq!(later, matches!(status, 429 | 503), "{text}");
+    let body: Value = answer.json();
+    let message = body["error"]["message"].as_str();
+    assert!(message.is_some_and(|message| !message.is_empty()), "{text}");
+    let expected = json!({ "type": "error", "error": { "type": name, "message": message } });
+    assert_eq!(body, expected, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn anthropics_clients_read_anthropics_errors() {
+    const PATH: &str = "/v1/messages";
+    let mut file = KeyFile::new();
+    let key = file.add("own", "").await;
+    let slow = file.add("slow", "requests_per_minute = 1").await;
+    let plan = file.plan().set("limits.body_bytes", &CAP.to_string());
+    let house = House::of(plan, vec![quick()]).await;
+    let ask = async |key: &str, method: &str, path: &str, body: &str| {
+        // Its clients send the key like this.
+        let headers = [("x-api-key", key), ("anthropic-version", "2023-06-01")];
+        http1::exchange(house.data(), method, path, &headers, body.as_bytes()).await
+    };
+    let asked = |model: &str| {
+        let messages = json!([{ "role": "user", "content": "hello" }]);
+        json!({ "model": model, "max_tokens": 2, "messages": messages }).to_string()
+    };
+    let long = asked(&"x".repeat(CAP));
+    for (key, method, path, body, status, name) in [
+        (&*key, "POST", PATH, "{", 400, "invalid_request_error"),
+        ("gv-nobody", "POST", PATH, "{}", 401, "authentication_error"),
+        (&key, "POST", PATH, &asked("nobody"), 404, "not_found_error"),
+        (
+            &key,
+            "POST",
+            "/v1/messages/batches",
+            "{}",
+            404,
+            "not_found_error",
+        ),
+        (
+            &key,
+            "POST",
+            "/v1/messages/count_tokens",
+            "[]",
+            400,
+            "invalid_request_error",
+        ),
+        (&key, "GET", PATH, "", 405, "invalid_request_error"),
+        (&key, "POST", PATH, &long, 413, "request_too_large"),
+    ] {
+        let answer = ask(key, method, path, body).await;
+        assert_anthropic_error(&answer, status, name);
+    }
+    let good = asked(MODEL);
+    assert_eq!(ask(&slow, "POST", PATH, &good).await.head.status, 200);
+    let again = ask(&slow, "POST", PATH, &good).await;
+    assert_anthropic_error(&again, 429, "rate_limit_error");
+    // What a worker says itself passes as it is.
+    let worker = &house.workers[0];
+    let reply = Fault::status(418);
+    worker.add_rule(Rule::next(1, reply)).expect("room");
+    assert_eq!(ask(&key, "POST", PATH, &good).await.head.status, 418);
+    worker.terminate(StopMode::Exit);
+    let nobody = ask(&key, "POST", PATH, &good).await;
+    assert_anthropic_error(&nobody, 503, "overloaded_error");
+    // And everybody else reads on what they know.
+    let chat = ask(&key, "POST", CHATS, &chat("x", 1).to_string()).await;
+    assert_error(&chat, 503, "no_worker_available");
 }
 
 #[tokio::test(flavor = "multi_thread")]

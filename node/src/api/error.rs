@@ -1,6 +1,7 @@
-//! Errors that clients see, always in OpenAI's shape, and the one place that gives each its status.
+//! Errors that clients see, in the shape that their client reads, and the one place that gives each its status.
 //!
-//! Shape: `{"error":{"message","type","param","code"}}`, as OpenAI's API reference and vLLM 0.32 answer.
+//! Shape: `{"error":{"message","type","param","code"}}`, as OpenAI's API reference and vLLM 0.32 answer; below
+//! `/v1/messages` that of Anthropic's API, `{"type":"error","error":{"type","message"}}`.
 //! `429` and `503` always carry `Retry-After`.
 
 use std::borrow::Cow;
@@ -139,6 +140,42 @@ impl ErrorKind {
     }
 }
 
+/// Whose errors a client reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// OpenAI's.
+    #[default]
+    OpenAi,
+    /// Anthropic's: its clients know an error by the name of its type.
+    Anthropic,
+}
+
+impl Dialect {
+    /// That of a path, whether it is served or not.
+    pub fn of(path: &str) -> Self {
+        match path.strip_prefix("/v1/messages") {
+            Some("") => Self::Anthropic,
+            Some(below) if below.starts_with('/') => Self::Anthropic,
+            _ => Self::OpenAi,
+        }
+    }
+}
+
+/// Anthropic's `type` field, which follows the status.
+fn anthropic_type(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 | 529 => "overloaded_error",
+        504 => "timeout_error",
+        500.. => "api_error",
+        _ => "invalid_request_error",
+    }
+}
+
 /// An error on its way to a client. Nothing in it may hold prompt text, keys or credentials.
 #[derive(Debug, Clone)]
 pub struct ApiError {
@@ -192,7 +229,38 @@ impl ApiError {
         self
     }
 
-    /// The JSON body.
+    /// The JSON body under a status, which is this error's own but for lack of room.
+    pub fn body_as(&self, status: StatusCode, dialect: Dialect) -> Bytes {
+        match dialect {
+            Dialect::OpenAi => self.body(),
+            Dialect::Anthropic => self.anthropic_body(status),
+        }
+    }
+
+    fn anthropic_body(&self, status: StatusCode) -> Bytes {
+        #[derive(Serialize)]
+        struct Outer<'a> {
+            r#type: &'a str,
+            error: Inner<'a>,
+        }
+        #[derive(Serialize)]
+        struct Inner<'a> {
+            r#type: &'a str,
+            message: &'a str,
+        }
+        let outer = Outer {
+            r#type: "error",
+            error: Inner {
+                r#type: anthropic_type(status),
+                message: &self.message,
+            },
+        };
+        serde_json::to_vec(&outer)
+            .expect("strings always serialise")
+            .into()
+    }
+
+    /// The JSON body in OpenAI's shape.
     pub fn body(&self) -> Bytes {
         #[derive(Serialize)]
         struct Outer<'a> {
@@ -220,19 +288,26 @@ impl ApiError {
 
     /// The event that ends a stream whose head has already gone out: no `[DONE]` follows it.
     /// `mid_line`: the stream broke within a line, which has to be ended first. `named`: its events have names, and
-    /// its clients (Anthropic's) look for one, and for the same word in the data.
-    pub fn sse_event(&self, mid_line: bool, named: bool) -> Bytes {
-        let body = self.body();
+    /// its clients look for one, and for the same word in the data.
+    pub fn sse_event(&self, mid_line: bool, named: bool, dialect: Dialect) -> Bytes {
+        let body = self.body_as(self.kind.status(), dialect);
         let mut event = Vec::with_capacity(body.len() + 48);
         if mid_line {
             event.extend_from_slice(b"\n\n");
         }
-        if named {
-            event.extend_from_slice(b"event: error\ndata: {\"type\":\"error\",");
-            event.extend_from_slice(&body[1..]);
-        } else {
-            event.extend_from_slice(b"data: ");
-            event.extend_from_slice(&body);
+        match (dialect, named) {
+            (Dialect::Anthropic, _) => {
+                event.extend_from_slice(b"event: error\ndata: ");
+                event.extend_from_slice(&body);
+            }
+            (Dialect::OpenAi, true) => {
+                event.extend_from_slice(b"event: error\ndata: {\"type\":\"error\",");
+                event.extend_from_slice(&body[1..]);
+            }
+            (Dialect::OpenAi, false) => {
+                event.extend_from_slice(b"data: ");
+                event.extend_from_slice(&body);
+            }
         }
         event.extend_from_slice(b"\n\n");
         event.into()
@@ -240,8 +315,12 @@ impl ApiError {
 
     /// The response, complete with `Retry-After` where the status calls for one.
     pub fn response(&self) -> Response<Bytes> {
-        let status = self.kind.status();
-        let mut response = Response::new(self.body());
+        self.response_as(self.kind.status(), Dialect::OpenAi)
+    }
+
+    /// The same under another status, and in the shape that the client reads.
+    pub fn response_as(&self, status: StatusCode, dialect: Dialect) -> Response<Bytes> {
+        let mut response = Response::new(self.body_as(status, dialect));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(
@@ -330,12 +409,17 @@ mod tests {
 
     #[test]
     fn stream_event_is_one_data_line_and_no_done() {
-        let event = ApiError::new(ErrorKind::UpstreamBroke, "line\nbreak").sse_event(false, false);
+        let event = ApiError::new(ErrorKind::UpstreamBroke, "line\nbreak").sse_event(
+            false,
+            false,
+            Dialect::OpenAi,
+        );
         let text = std::str::from_utf8(&event).expect("UTF-8");
         assert!(text.starts_with("data: {\"error\":") && text.ends_with("\n\n"));
         assert_eq!(text.trim_end().lines().count(), 1);
         assert!(!text.contains("[DONE]"));
-        let named = ApiError::new(ErrorKind::UpstreamBroke, "broke").sse_event(true, true);
+        let broke = ApiError::new(ErrorKind::UpstreamBroke, "broke");
+        let named = broke.sse_event(true, true, Dialect::OpenAi);
         let text = std::str::from_utf8(&named).expect("UTF-8");
         let data = text
             .strip_prefix("\n\nevent: error\ndata: ")
@@ -343,5 +427,48 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(data.trim_end()).expect("JSON");
         assert_eq!(json["type"], "error");
         assert_eq!(json["error"]["code"], "upstream_broke");
+        let event = broke.sse_event(false, true, Dialect::Anthropic);
+        let expected = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"broke\"}}\n\n";
+        assert_eq!(event, expected);
+    }
+
+    #[test]
+    fn anthropics_clients_get_anthropics_types() {
+        for (path, expected) in [
+            ("/v1/messages", Dialect::Anthropic),
+            ("/v1/messages/count_tokens", Dialect::Anthropic),
+            ("/v1/messagesx", Dialect::OpenAi),
+            ("/v1/chat/completions", Dialect::OpenAi),
+        ] {
+            assert_eq!(Dialect::of(path), expected, "{path}");
+        }
+        for (kind, name) in [
+            (ErrorKind::InvalidRequest, "invalid_request_error"),
+            (ErrorKind::InvalidApiKey, "authentication_error"),
+            (ErrorKind::PermissionDenied, "permission_error"),
+            (ErrorKind::ModelNotFound, "not_found_error"),
+            (ErrorKind::MethodNotAllowed, "invalid_request_error"),
+            (ErrorKind::TooLarge, "request_too_large"),
+            (ErrorKind::QueryOfDeath, "invalid_request_error"),
+            (ErrorKind::RateLimited, "rate_limit_error"),
+            (ErrorKind::Internal, "api_error"),
+            (ErrorKind::UpstreamFailed, "api_error"),
+            (ErrorKind::NoWorker, "overloaded_error"),
+            (ErrorKind::UpstreamTimeout, "timeout_error"),
+        ] {
+            let error = ApiError::new(kind, "what to do");
+            let response = error.response_as(kind.status(), Dialect::Anthropic);
+            let json: serde_json::Value =
+                serde_json::from_slice(response.body()).expect("body is JSON");
+            let expected = serde_json::json!({
+                "type": "error", "error": { "type": name, "message": "what to do" },
+            });
+            assert_eq!(json, expected, "{kind:?}");
+            assert_eq!(response.headers().len(), error.response().headers().len());
+        }
+        // The status that was chosen for lack of room decides.
+        let full = ApiError::new(ErrorKind::Overloaded, "full");
+        let body = full.body_as(StatusCode::TOO_MANY_REQUESTS, Dialect::Anthropic);
+        assert!(String::from_utf8_lossy(&body).contains("rate_limit_error"));
     }
 }

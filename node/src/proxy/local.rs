@@ -7,7 +7,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 
 use super::relay::ResponseBody;
 use super::{Proxy, headers, request_id};
-use crate::api::error::ErrorKind;
+use crate::api::error::{Dialect, ErrorKind};
 use crate::api::models::Catalog;
 use crate::api::{ApiError, Endpoint};
 use crate::tenants::Key;
@@ -34,7 +34,7 @@ impl Proxy {
             }
             Endpoint::Models | Endpoint::Model => match key {
                 Ok(key) => self.models(endpoint, path, key.as_deref()),
-                Err(error) => refused(error),
+                Err(error) => refused(error, Dialect::OpenAi),
             },
             _ => return None,
         })
@@ -49,8 +49,9 @@ impl Proxy {
         let message = "all connections of this replica are busy; try again";
         let error = ApiError::new(ErrorKind::Overloaded, message);
         self.parts.metrics.own_error(error.kind);
-        let mut response = refused(&error);
-        *response.status_mut() = self.parts.admission.no_room_status().status();
+        let dialect = Dialect::of(request.uri().path());
+        let status = self.parts.admission.no_room_status().status();
+        let mut response = refused_as(&error, status, dialect);
         let id = request_id::of(request.headers(), &self.parts.request_id_headers);
         response.headers_mut().insert(headers::REQUEST_ID, id);
         if let Some(cors) = &self.parts.cors {
@@ -83,8 +84,12 @@ impl Proxy {
 }
 
 /// Refused by its head alone.
-pub(super) fn refused(error: &ApiError) -> Response<ResponseBody> {
-    let mut response = error.response().map(ResponseBody::from);
+pub(super) fn refused(error: &ApiError, dialect: Dialect) -> Response<ResponseBody> {
+    refused_as(error, error.kind.status(), dialect)
+}
+
+fn refused_as(error: &ApiError, status: StatusCode, dialect: Dialect) -> Response<ResponseBody> {
+    let mut response = error.response_as(status, dialect).map(ResponseBody::from);
     // What follows on this connection may be the body of the refused request.
     close_after(&mut response);
     response

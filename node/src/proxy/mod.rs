@@ -62,7 +62,7 @@ use self::refusal::Refusal;
 use self::relay::ResponseBody;
 use self::stages::{Accepted, Shown, Source};
 use crate::admission::{self, Admission};
-use crate::api::error::ErrorKind;
+use crate::api::error::{Dialect, ErrorKind};
 use crate::api::{ApiError, Endpoint, OpenPath};
 use crate::cache::ResponseCache;
 use crate::cluster::Cluster;
@@ -176,6 +176,7 @@ impl Proxy {
     ) -> Result<Response<ResponseBody>, ClientLeft> {
         let (head, body) = request.into_parts();
         let version = head.version;
+        let dialect = Dialect::of(head.uri.path());
         let cors = self.parts.cors.as_ref();
         let origin = cors.and_then(|_| head.headers.get(header::ORIGIN).cloned());
         let id = request_id::of(&head.headers, &self.parts.request_id_headers);
@@ -186,12 +187,12 @@ impl Proxy {
                 Ok(Poll::Pending) if gone.poll(cx).is_ready() => Poll::Ready(Err(ClientLeft)),
                 Ok(Poll::Pending) if cutoff.poll(cx).is_ready() => {
                     self.parts.metrics.own_error(ErrorKind::ShuttingDown);
-                    Poll::Ready(Ok(local::refused(&refusal::shutting_down())))
+                    Poll::Ready(Ok(local::refused(&refusal::shutting_down(), dialect)))
                 }
                 Ok(Poll::Pending) => Poll::Pending,
                 Err(error) => {
                     self.parts.metrics.own_error(error.kind);
-                    Poll::Ready(Ok(local::refused(&error)))
+                    Poll::Ready(Ok(local::refused(&error, dialect)))
                 }
             })
             .await?
@@ -223,13 +224,14 @@ impl Proxy {
         id: &HeaderValue,
         client: IpAddr,
     ) -> Response<ResponseBody> {
+        let dialect = Dialect::of(head.uri.path());
         let cors = self.parts.cors.as_ref();
         match cors.and_then(|cors| cors.preflight(&head.method, &head.headers)) {
             None => {}
             Some(Ok(response)) => return response,
             Some(Err(error)) => {
                 self.parts.metrics.own_error(error.kind);
-                return local::refused(&error);
+                return local::refused(&error, dialect);
             }
         }
         let codings = &self.parts.request_codings;
@@ -239,7 +241,7 @@ impl Proxy {
             Ok(endpoint) => endpoint,
             Err(error) => {
                 self.parts.metrics.own_error(error.kind);
-                let mut response = local::refused(&error);
+                let mut response = local::refused(&error, dialect);
                 headers::say_codings(response.headers_mut(), codings);
                 return response;
             }
@@ -260,6 +262,7 @@ impl Proxy {
             self.parts.phase.is_cutting(),
         );
         record.client = Some(client);
+        record.dialect = dialect;
         #[cfg(debug_assertions)]
         crate::provoke::panic_in("handler", id);
         if let Some(tracing) = &self.parts.tracing {
@@ -269,7 +272,7 @@ impl Proxy {
             Ok(key) => self.forward(head, body, endpoint, key, record).await,
             Err(error) => {
                 record.own_error(&error);
-                local::refused(&error)
+                local::refused(&error, dialect)
             }
         }
     }

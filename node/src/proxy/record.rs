@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::attempt::Failure;
 use super::sse::Usage;
 use crate::admission::Permit;
-use crate::api::error::ErrorKind;
+use crate::api::error::{Dialect, ErrorKind};
 use crate::api::{ApiError, Endpoint, Priority};
 use crate::cache::Recording;
 use crate::cluster::{Cluster, Taken};
@@ -90,6 +90,8 @@ pub struct Record {
     request_id: HeaderValue,
     /// The client's address, as far as proxies are trusted.
     pub client: Option<IpAddr>,
+    /// The shape of errors that its client reads.
+    pub dialect: Dialect,
     /// The model's name in the registry.
     pub model: Option<Arc<str>>,
     /// The worker that answered.
@@ -153,6 +155,7 @@ impl Record {
             endpoint,
             request_id,
             client: None,
+            dialect: Dialect::default(),
             model: None,
             worker: None,
             reason: "",

@@ -26,7 +26,7 @@ use super::record::{Outcome, Record};
 use super::relay::ResponseBody;
 use super::retry::Lost;
 use crate::api::ApiError;
-use crate::api::error::{ErrorKind, retry_after};
+use crate::api::error::{Dialect, ErrorKind, retry_after};
 use crate::cluster::Pool;
 use crate::config::NoRoomStatus;
 
@@ -110,7 +110,7 @@ impl Refusal {
         let mut response = match self.word {
             Word::Own(error, status) => {
                 record.own_error_as(&error, status);
-                own(&error, status)
+                own(&error, status, record.dialect)
             }
             Word::Worker(mut parts, bytes) => {
                 // What is passed on may be shorter than what the worker promised.
@@ -126,10 +126,8 @@ impl Refusal {
 }
 
 /// The router's own word under a status.
-fn own(error: &ApiError, status: StatusCode) -> Response<ResponseBody> {
-    let mut response = error.response().map(ResponseBody::from);
-    *response.status_mut() = status;
-    response
+fn own(error: &ApiError, status: StatusCode, dialect: Dialect) -> Response<ResponseBody> {
+    error.response_as(status, dialect).map(ResponseBody::from)
 }
 
 /// The table above, as far as an attempt failed.
@@ -258,7 +256,7 @@ mod tests {
                     assert!(json["error"].get(field).is_some(), "{field} of {json}");
                 }
                 let code = json["error"]["code"].as_str().map(str::to_owned);
-                (own(&error, status), code)
+                (own(&error, status, Dialect::OpenAi), code)
             }
             Word::Worker(parts, bytes) => (Response::from_parts(*parts, bytes.into()), None),
         };

@@ -10,6 +10,7 @@ use memchr::{memchr, memmem};
 use serde::Deserialize;
 
 use crate::api::ApiError;
+use crate::api::error::Dialect;
 
 /// Enough of a line to know it by: `data: {"error"`, `data: [DONE]`, `event: response.incomplete`.
 const LINE_HEAD_BYTES: usize = 32;
@@ -98,8 +99,8 @@ impl Scan {
     }
 
     /// The event that ends this stream because of an error.
-    pub fn last_words(&self, error: &ApiError) -> Bytes {
-        error.sse_event(self.is_mid_line(), self.named)
+    pub fn last_words(&self, error: &ApiError, dialect: Dialect) -> Bytes {
+        error.sse_event(self.is_mid_line(), self.named, dialect)
     }
 
     /// Has a line begun that has not ended?

@@ -148,7 +148,7 @@ impl Relay {
             Err(error) => error,
         };
         self.record.count_error(error.kind);
-        let words = self.scan.as_ref().map(|scan| scan.last_words(&error));
+        let words = self.words(&error);
         if !self.ended {
             self.end(Outcome::Error);
         }
@@ -295,6 +295,12 @@ impl Relay {
         Some(words.map(Frame::data).ok_or(RelayError::WorkerBroke))
     }
 
+    /// The error event of a stream, in the shape that its client reads.
+    fn words(&self, error: &ApiError) -> Option<Bytes> {
+        let scan = self.scan.as_ref()?;
+        Some(scan.last_words(error, self.record.dialect))
+    }
+
     /// Ends the relay, and gives the error event of a stream.
     fn last_words(&mut self, outcome: Outcome) -> Option<Bytes> {
         if !matches!(outcome, Outcome::OutOfTime | Outcome::ShutDown) {
@@ -307,7 +313,7 @@ impl Relay {
             Outcome::ShutDown => refusal::shutting_down(),
             _ => broke("the worker's answer broke off"),
         };
-        let words = self.scan.as_ref().map(|scan| scan.last_words(&error));
+        let words = self.words(&error);
         self.end(outcome);
         words
     }
