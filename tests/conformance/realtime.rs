@@ -281,6 +281,87 @@ async fn keys_and_pages_are_checked_before_a_worker_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_session_goes_to_no_model_that_its_key_may_not_have() {
+    let mut file = KeyFile::new();
+    let bound = file.add("bound", "models = [\"fake-model\"]").await;
+    let free = file.add("free", "").await;
+    let both = Config {
+        models: vec![MODEL.to_owned(), "org/b".to_owned()],
+        ..quick()
+    };
+    let house = House::of(file.plan(), vec![both]).await;
+    let target = format!("{PATH}?model={MODEL}");
+    let update = |model: &str| format!(r#"{{"type":"session.update","model":"{model}"}}"#);
+    let offers = |house: &House| {
+        let seen = last_seen(&house.workers[0]);
+        let mut names = seen.headers.iter().map(|(name, _)| name);
+        names.any(|name| name.eq_ignore_ascii_case("sec-websocket-extensions"))
+    };
+    let headers = |bearer| {
+        let offer = ("sec-websocket-extensions", "permessage-deflate");
+        [("authorization", bearer), offer]
+    };
+    // A key for all: nothing is read.
+    let bearer = format!("Bearer {free}");
+    let mut socket = open(&house, &target, &headers(bearer.as_str())).await;
+    assert!(offers(&house));
+    for model in [MODEL, "org/b"] {
+        say(&mut socket, &update(model)).await;
+        assert_eq!(next(&mut socket).await, Message::text(update(model)));
+    }
+    drop(socket);
+
+    let bearer = format!("Bearer {bound}");
+    let mut socket = open(&house, &target, &headers(bearer.as_str())).await;
+    assert!(!offers(&house), "what is to be read is not compressed");
+    for _ in 0..2 {
+        say(&mut socket, &update(MODEL)).await;
+        assert_eq!(next(&mut socket).await, Message::text(update(MODEL)));
+        say(&mut socket, &update("org/b")).await;
+        let told = next(&mut socket).await.to_string();
+        let told: serde_json::Value = serde_json::from_str(&told).expect("an event");
+        assert_eq!(told["type"], "error", "{told}");
+        assert_eq!(told["error"]["code"], "model_not_found", "{told}");
+        // The next echo is of the next message: the worker never saw the one before.
+        let audio = format!(r#"{{"audio":"{}","type":"x"}}"#, "A".repeat(100_000));
+        say(&mut socket, &audio).await;
+        assert_eq!(next(&mut socket).await, Message::text(audio));
+    }
+    // An update that comes behind what has passed ends the session.
+    let late = format!(
+        r#"{{"x":"{}",{}"#,
+        "A".repeat(100_000),
+        &update("org/b")[1..]
+    );
+    say(&mut socket, &late).await;
+    let told = next(&mut socket).await;
+    let Message::Close(Some(frame)) = &told else {
+        panic!("{told:?}");
+    };
+    assert_eq!(u16::from(frame.code), 1008);
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let refused = metrics.sum("grapevine_errors_total", "model_not_found");
+    assert_eq!(refused, 2.0);
+    freed(&house.workers).await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alias_in_a_session_gives_way_to_its_model() {
+    let aliases = r#"[{ name = "alias", targets = ["gone:9", "fake-model"] }]"#;
+    let plan = Plan::default().set("model", aliases);
+    let house = House::of(plan, vec![quick()]).await;
+    let mut socket = open(&house, &format!("{PATH}?model=alias"), &[]).await;
+    let update = r#"{"type":"session.update", "session":{"model":"alias"}, "model" : "alias"}"#;
+    say(&mut socket, update).await;
+    let expected = update.replace("\"alias\"", "\"fake-model\"");
+    assert_eq!(next(&mut socket).await, Message::text(expected));
+    drop(socket);
+    freed(&house.workers).await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_valid_handshake_no_tunnel() {
     let house = House::new(1).await;
     // A client's that is none.

@@ -23,7 +23,6 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Response, Uri, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::attempt::{self, Answer, AttemptLimits, Begun, Outgoing};
@@ -37,7 +36,8 @@ use super::holders::Wanted;
 use super::patience::{Patience, WaitsFor};
 use super::question::{Asking, Early, Question};
 use super::realtime::tunnel::Tunnel;
-use super::realtime::{self, Opening, handshake};
+use super::realtime::watch::Terms as SessionTerms;
+use super::realtime::{self, Opening, Session, handshake};
 use super::record::{Outcome, Record};
 use super::relay::{Relay, ResponseBody, Silence};
 use super::retry::{self, Course, Lost, Terms};
@@ -90,8 +90,8 @@ pub(super) struct Asked {
     thought: Duration,
     /// Workers that ended while they had it.
     company: Company,
-    /// Its place among the WebSocket sessions, if it is one.
-    session: Option<OwnedSemaphorePermit>,
+    /// What it has of a WebSocket session, if it is one.
+    session: Option<Session>,
     _counted: Counted,
 }
 
@@ -381,6 +381,11 @@ impl Admitted {
             .uri
             .path_and_query()
             .map_or("/", |target| target.as_str());
+        let terms = SessionTerms::of(cluster, key.as_ref(), question.pool.model());
+        if terms.is_some() {
+            // What is to be read is not compressed.
+            head.headers.remove(header::SEC_WEBSOCKET_EXTENSIONS);
+        }
         let target = realtime::target_with(target, question.pool.model());
         if let Ok(renamed) = target.parse() {
             head.uri = renamed;
@@ -407,7 +412,10 @@ impl Admitted {
             company: Company::default(),
             holder: None,
             tenant: None,
-            session: Some(opening.place),
+            session: Some(Session {
+                place: opening.place,
+                terms,
+            }),
             _counted: proxy.retries.request(),
         })
     }
@@ -770,10 +778,10 @@ impl Won {
         if let Answer::Switched(mut parts, switched) = self.sent.answer {
             record.switches(&parts);
             handshake::switch(&mut parts.headers);
-            let place = self.asked.session.expect("only a session asks for a 101");
+            let session = self.asked.session.expect("only a session asks for a 101");
             let config = proxy.parts.sessions.config().clone();
             let held = (in_flight, record);
-            let tunnel = Tunnel::new(*switched, config, self.asked.deadline, held, place);
+            let tunnel = Tunnel::new(*switched, config, self.asked.deadline, held, session);
             return Response::from_parts(parts, ResponseBody::Tunnel(Some(Box::new(tunnel))));
         }
         if self.asked.endpoint.traits().computes && self.sent.answer.status().is_success() {

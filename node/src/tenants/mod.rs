@@ -66,6 +66,11 @@ impl Key {
         self.models.is_empty() || model.is_some_and(|model| self.models.contains(model))
     }
 
+    /// Are there models that it may not ask for?
+    pub fn is_limited(&self) -> bool {
+        !self.models.is_empty()
+    }
+
     /// Requests of its tenant at once.
     pub fn requests_max(&self) -> Option<u32> {
         self.config.max_requests

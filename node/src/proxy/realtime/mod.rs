@@ -6,14 +6,17 @@
 //! bytes as they are. There is no tunnel without a worker's valid 101, and none for any other path.
 //!
 //! vLLM names the model in the session's first message, which it takes only after it has greeted the client: too late
-//! to place by. So the query has to name it wherever more than one model is served.
+//! to place by. So the query has to name it wherever more than one model is served; where the client may not have all
+//! that its worker serves, or knows it by other names, `watch` reads these messages.
 //!
 //! A browser sends a WebSocket handshake from every page, without preflight, and lets the page read the answer. So
 //! pages of other origins are refused here, as far as `[cors]` does not allow them.
 
 mod frames;
 pub(super) mod handshake;
+mod kind;
 pub(crate) mod tunnel;
+pub(super) mod watch;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -47,6 +50,15 @@ pub(super) struct Opening {
     pub(super) accept: HeaderValue,
     /// Its place among the sessions.
     pub(super) place: OwnedSemaphorePermit,
+}
+
+/// What a session has from before its worker agrees to it.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// Its place among the sessions.
+    pub(super) place: OwnedSemaphorePermit,
+    /// What its client may say, where that is not everything.
+    pub(super) terms: Option<watch::Terms>,
 }
 
 impl Sessions {

@@ -7,6 +7,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,7 +15,10 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::Session;
 use super::frames::{CloseCode, Frames};
+use super::watch::Watch;
+use crate::api::error::ErrorKind;
 use crate::config::RealtimeConfig;
 use crate::listener::client_io::Gone;
 use crate::metrics::Metrics;
@@ -37,6 +41,8 @@ pub struct Tunnel {
     in_flight: InFlight,
     record: Record,
     gone: Gone,
+    /// Of a client that may not say everything.
+    watch: Option<Watch>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -51,6 +57,8 @@ enum End {
     TooLong,
     /// The limit for whole requests.
     OutOfTime,
+    /// The client sent what may not pass.
+    Refused(CloseCode),
     /// This replica ends.
     ShutDown,
 }
@@ -62,16 +70,18 @@ impl Tunnel {
         config: RealtimeConfig,
         deadline: Option<Instant>,
         (in_flight, record): (InFlight, Record),
-        place: OwnedSemaphorePermit,
+        session: Session,
     ) -> Self {
+        let said_to = in_flight.worker();
         Self {
+            watch: session.terms.map(|terms| terms.watch(Arc::clone(said_to))),
             worker,
             config,
             deadline,
             in_flight,
             record,
             gone: Gone::never(),
-            _place: place,
+            _place: session.place,
         }
     }
 
@@ -90,7 +100,7 @@ impl Tunnel {
     ) where
         Io: AsyncRead + AsyncWrite + Unpin,
     {
-        let mut up = Way::beginning_with(early);
+        let mut up = Way::of_client(early, self.watch.take());
         let mut down = Way::beginning_with(&self.worker.early);
         let end = tokio::select! {
             end = self.relay(&mut client, &mut up, &mut down) => end,
@@ -135,13 +145,20 @@ impl Tunnel {
     {
         let (worker, gone) = (&mut self.worker.io, &mut self.gone);
         let (idle_max, bytes_max) = (self.config.idle, self.config.session_bytes.0);
-        let deadline = self.deadline;
+        let (deadline, record) = (self.deadline, &self.record);
         let mut last = Instant::now();
         let mut seen = 0;
         let mut timer = std::pin::pin!(sleep_until(last + idle_max));
         poll_fn(|cx| {
             if let Poll::Ready(side) = up.poll(cx, client, worker) {
                 return Poll::Ready(side.left(End::ClientLeft, End::WorkerLeft));
+            }
+            if down.words.is_empty()
+                && let Some(watch) = &mut up.watch
+                && watch.has_refusals()
+            {
+                record.count_error(ErrorKind::ModelNotFound);
+                down.words = watch.take_refusals();
             }
             if let Poll::Ready(side) = down.poll(cx, worker, client) {
                 return Poll::Ready(side.left(End::WorkerLeft, End::ClientLeft));
@@ -184,7 +201,7 @@ impl End {
             Self::ClientLeft => Outcome::ClientLeft,
             Self::WorkerLeft => Outcome::WorkerBroke,
             Self::Idle | Self::OutOfTime => Outcome::OutOfTime,
-            Self::TooLong => Outcome::Error,
+            Self::TooLong | Self::Refused(_) => Outcome::Error,
             Self::ShutDown => Outcome::ShutDown,
         }
     }
@@ -196,6 +213,7 @@ impl End {
             Self::WorkerLeft => Some(CloseCode::WorkerBroke),
             Self::Idle | Self::OutOfTime | Self::ShutDown => Some(CloseCode::GoingAway),
             Self::TooLong => Some(CloseCode::TooLong),
+            Self::Refused(code) => Some(code),
         }
     }
 }
@@ -208,6 +226,12 @@ struct Way {
     frames: Frames,
     /// Bytes that have been written.
     passed: u64,
+    /// Reads what passes here, and may hold it back.
+    watch: Option<Watch>,
+    /// What it has refused already.
+    refused: Option<CloseCode>,
+    /// Whole messages of our own, to be put in between two others.
+    words: Vec<u8>,
 }
 
 /// Who ended a direction.
@@ -215,6 +239,8 @@ struct Way {
 enum Side {
     Source,
     Sink,
+    /// What the source says may not pass.
+    Refused(CloseCode),
 }
 
 impl Side {
@@ -222,6 +248,7 @@ impl Side {
         match self {
             Self::Source => source,
             Self::Sink => sink,
+            Self::Refused(code) => End::Refused(code),
         }
     }
 }
@@ -235,7 +262,36 @@ impl Way {
             waiting: 0..early.len(),
             frames: Frames::default(),
             passed: 0,
+            watch: None,
+            refused: None,
+            words: Vec::new(),
         }
+    }
+
+    /// What the client says; a watched one's `early` is read before any of it waits to be written.
+    fn of_client(early: &[u8], watch: Option<Watch>) -> Self {
+        let mut way = Self::beginning_with(early);
+        way.watch = watch;
+        way.refused = way.read_to(early.len()).err();
+        way
+    }
+
+    /// What has been read is what may be written, but for a watched client.
+    fn read_to(&mut self, read: usize) -> Result<(), CloseCode> {
+        self.waiting = 0..read;
+        let Some(watch) = &mut self.watch else {
+            return Ok(());
+        };
+        let mut out = Vec::with_capacity(read);
+        watch.read(&self.buffer[..read], &mut out)?;
+        self.fill(out);
+        Ok(())
+    }
+
+    fn fill(&mut self, bytes: Vec<u8>) {
+        self.waiting = 0..bytes.len();
+        self.buffer = bytes;
+        self.buffer.resize(self.buffer.len().max(BUFFER_BYTES), 0);
     }
 
     /// Nothing waits to be written.
@@ -255,6 +311,9 @@ impl Way {
         W: AsyncWrite + Unpin,
     {
         loop {
+            if let Some(code) = self.refused {
+                return Poll::Ready(Side::Refused(code));
+            }
             while !self.waiting.is_empty() {
                 let piece = &self.buffer[self.waiting.clone()];
                 match ready!(Pin::new(&mut *to).poll_write(cx, piece)) {
@@ -266,9 +325,16 @@ impl Way {
                     }
                 }
             }
+            if !self.words.is_empty() && self.frames.is_between_messages() {
+                let words = std::mem::take(&mut self.words);
+                self.fill(words);
+                continue;
+            }
             match self.poll_read(cx, from) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Side::Source),
-                Poll::Ready(Ok(read)) => self.waiting = 0..read,
+                Poll::Ready(Ok(read)) => {
+                    self.refused = self.read_to(read).err();
+                }
                 Poll::Pending => {
                     // TLS keeps back what is not flushed.
                     return match ready!(Pin::new(to).poll_flush(cx)) {
@@ -285,7 +351,8 @@ impl Way {
         cx: &mut Context<'_>,
         from: &mut R,
     ) -> Poll<io::Result<usize>> {
-        let mut space = ReadBuf::new(&mut self.buffer);
+        // Held back frames may have made it longer.
+        let mut space = ReadBuf::new(&mut self.buffer[..BUFFER_BYTES]);
         ready!(Pin::new(from).poll_read(cx, &mut space))?;
         Poll::Ready(Ok(space.filled().len()))
     }
