@@ -113,6 +113,13 @@ class Clients:
                                               previous_response_id=first.id)
         check(second.status == "completed", second)
 
+    def audio(self, call, rng):
+        """A file as multipart: the same words each time, whichever worker hears it."""
+        file = ("noise.wav", rng.randbytes(rng.randint(1_000, 300_000)), "audio/wav")
+        model = rng.choice(self.models)
+        heard = [self.openai.audio.transcriptions.create(model=model, file=file).text for _ in range(2)]
+        check(heard[0] and heard[0] == heard[1], heard)
+
     def anthropic_messages(self, call, rng):
         model = rng.choice(self.models)
         with self.anthropic.messages.stream(model=model, max_tokens=30,

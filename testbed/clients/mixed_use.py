@@ -4,7 +4,7 @@
     mixed_use.py --grapevine BINARY [--minutes 60] [--seed 1] [--json FILE]
 
 Twelve fake workers of two models, three replicas behind the balancer of the testbed, with keys, CORS and two minutes
-of drain. Clients: the official `openai` (plain, streams, responses, embeddings; plain answers that take two minutes), `anthropic`, LiteLLM, LangChain, a page of another origin in headless Chromium, WebSocket sessions, and
+of drain. Clients: the official `openai` (plain, streams, responses, embeddings, audio; plain answers that take two minutes), `anthropic`, LiteLLM, LangChain, a page of another origin in headless Chromium, WebSocket sessions, and
 wrong requests. None of them retries. Each minute something is killed, frozen, drained, removed or restarted.
 
 Needs the packages of requirements.txt and Debian's chromium (`setup.sh` makes the environment and says what lacks).
@@ -81,6 +81,7 @@ def threads_of(ledger, over, front, key, port, chromium, seed):
             ("responses", all_.responses, 4.0, 1), ("anthropic", all_.anthropic_messages, 3.0, 1),
             ("litellm", all_.litellm_chat, 2.0, 1), ("langchain", all_.langchain_chat, 2.0, 1),
             ("tools", all_.tools, 2.0, 1),
+            ("audio", all_.audio, 3.0, 1),
             ("websocket", all_.websocket, 3.0, 2), ("wrong", all_.wrong, 3.0, 1)]
     for name, call_once, every_s, count in plan:
         for number in range(count):

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use grapevine_testbed::fake_worker::Config;
+use grapevine_testbed::fake_worker::{Config, Fault, Rule};
 use grapevine_tests::chat::MODEL;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
@@ -145,6 +145,40 @@ async fn the_only_model_need_not_be_named() {
         .await;
         assert_eq!(answer.head.status, 200, "{}", answer.text());
         assert_eq!(answer.json::<Value>()["model"], MODEL, "as vLLM has it");
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_one_plain_answer_is_answered_by_a_worker_of_its_model() {
+    let house = two_models(Plan::default()).await;
+    let checks: [(&str, &str, &str); 5] = [
+        ("/classify", r#""input":["x","y"]"#, "/data/1/label"),
+        ("/pooling", r#""input":"x""#, "/data/0/data/15"),
+        ("/generate", r#""prompt":"x","max_tokens":3"#, "/text/0"),
+        (
+            "/rerank",
+            r#""query":"x","documents":["x","y"]"#,
+            "/results/1/relevance_score",
+        ),
+        ("/score", r#""text_1":"x","text_2":["y"]"#, "/data/0/score"),
+    ];
+    for (path, form, place) in checks {
+        for (model, worker) in [("a", 0), ("b", 1)] {
+            let body = format!(r#"{{"model":"{model}",{form}}}"#);
+            let answer = http1::exchange(house.data(), "POST", path, &[], body.as_bytes()).await;
+            assert_eq!(answer.head.status, 200, "{path}: {}", answer.text());
+            let json: Value = answer.json();
+            assert!(json.pointer(place).is_some(), "{path}: {json}");
+            assert_eq!(asked(&house), BTreeSet::from([worker]), "{path}");
+            // Its faults are scripted as everywhere.
+            house.workers[worker]
+                .add_rule(Rule::next(1, Fault::status(400)))
+                .expect("room for a rule");
+            let refused = http1::exchange(house.data(), "POST", path, &[], body.as_bytes()).await;
+            assert_eq!(refused.head.status, 400, "{path}: the worker's own word");
+            assert_eq!(asked(&house), BTreeSet::from([worker]), "{path}");
+        }
     }
     house.close().await;
 }

@@ -7,6 +7,7 @@ use grapevine_testbed::fake_worker::{Config, Entry};
 use grapevine_tests::chat::MODEL;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection};
+use serde_json::Value;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -95,6 +96,13 @@ async fn an_upload_reaches_a_worker_of_its_model_unchanged() {
                 let pieces = send_in(&house, &body, 7 + bytes / 50).await;
                 let seen = seen(&house);
                 assert_eq!(seen.len(), 2, "{named}: {} {}", whole.text(), pieces.text());
+                // Read by the worker as the same words, however it came.
+                for answer in [&whole, &pieces] {
+                    assert_eq!(answer.head.status, 200, "{}", answer.text());
+                    let text = answer.json::<Value>()["text"].clone();
+                    assert!(text.as_str().is_some_and(|text| !text.is_empty()), "{text}");
+                }
+                assert_eq!(whole.text(), pieces.text());
                 for (index, entry) in seen {
                     assert_eq!(index, worker, "{named} {bytes}");
                     assert_eq!(entry.body_bytes, expected.len() as u64, "{named} {bytes}");

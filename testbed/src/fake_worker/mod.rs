@@ -19,6 +19,7 @@ mod generate;
 mod ledger;
 mod metrics;
 mod pacer;
+mod plain;
 mod prompt;
 mod realtime;
 mod reply;

@@ -228,7 +228,7 @@ async fn connection(worker: Arc<Worker>, stream: TcpStream, peer: SocketAddr) {
 }
 
 /// Paths that the worker knows, with their method.
-const ROUTES: [(&str, &str); 21] = [
+const ROUTES: [(&str, &str); 26] = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/embeddings"),
@@ -244,6 +244,11 @@ const ROUTES: [(&str, &str); 21] = [
     ("POST", "/v2/rerank"),
     ("POST", "/score"),
     ("POST", "/v1/score"),
+    ("POST", "/v1/audio/transcriptions"),
+    ("POST", "/v1/audio/translations"),
+    ("POST", "/classify"),
+    ("POST", "/pooling"),
+    ("POST", "/generate"),
     ("GET", "/v1/models"),
     ("GET", "/health"),
     ("GET", "/ping"),

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::body;
 use super::connection::Request;
 use super::ledger::Open;
+use super::plain::{self, texts};
 use super::prompt::{Close, Prompt, TOKEN_BYTES};
 use super::reply::{Ended, Reply};
 use super::request::{self, ApiError};
@@ -53,6 +54,12 @@ pub(super) async fn serve(
         "/detokenize" => detokenize(request),
         "/rerank" | "/v1/rerank" | "/v2/rerank" => rerank(worker, request),
         "/score" | "/v1/score" => score(worker, request),
+        "/v1/audio/transcriptions" | "/v1/audio/translations" => {
+            plain::transcribe(worker, request).map(Answer::from)
+        }
+        "/classify" => plain::classify(worker, request).map(Answer::from),
+        "/pooling" => plain::pool(worker, request).map(Answer::from),
+        "/generate" => plain::generate(worker, request).map(Answer::from),
         path => about(worker, path),
     };
     if let Some(entry) = entry {
@@ -297,20 +304,6 @@ fn detokenize(request: &Request) -> Result<Answer, ApiError> {
 fn likeness(query: &str, text: &str) -> f32 {
     let numbers = Prompt::text(&format!("{query}\0{text}")).embedding(1);
     f32::midpoint(numbers[0], 1.0)
-}
-
-fn texts(asked: &Value, field: &str) -> Result<Vec<String>, ApiError> {
-    match &asked[field] {
-        Value::String(text) => Ok(vec![text.clone()]),
-        Value::Array(items) => Ok(items
-            .iter()
-            .map(|item| {
-                item.as_str()
-                    .map_or_else(|| item.to_string(), str::to_owned)
-            })
-            .collect()),
-        _ => Err(request::missing(field, asked)),
-    }
 }
 
 fn rerank(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
