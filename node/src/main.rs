@@ -31,6 +31,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Keys(args) => cli::keys(args),
         Command::Status(args) => small_runtime()?.block_on(cli::status(args)),
         Command::Workers(args) => small_runtime()?.block_on(cli::workers(args)),
+        Command::Quarantine(args) => small_runtime()?.block_on(cli::quarantine(args)),
         Command::Explain(args) => small_runtime()?.block_on(cli::explain(args)),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -1,10 +1,14 @@
 //! Requests that end their worker's process, and requests that only were there.
 
+use std::process::Command;
+
 use grapevine_testbed::fake_worker::{FakeWorker, Fault, Rule, When};
+use grapevine_tests::binary::grapevine;
 use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
-use grapevine_tests::cluster::Plan;
+use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1;
 use grapevine_tests::wait::{LIMIT, eventually};
+use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -142,6 +146,55 @@ async fn a_request_that_ends_its_worker_ends_one_more_at_most() {
     assert_eq!(dead(&workers).await, 2);
     let other = http1::post(second.data(), CHATS, &chat("something else", 1)).await;
     assert_eq!(other.head.status, 200, "{}", other.text());
+    lifted_everywhere(&cluster, &workers, &body).await;
+}
+
+/// An operator lifts the marks at one replica, by the command: the others let the body through as well.
+async fn lifted_everywhere(cluster: &Cluster, workers: &[FakeWorker], body: &Value) {
+    let (first, second) = (&cluster.replicas[0], &cluster.replicas[1]);
+    let run = |words: &[&str]| {
+        let admin = format!("http://{}", second.admin().0);
+        let words = [words, &["--admin", &admin]].concat();
+        let done = Command::new(grapevine())
+            .arg("quarantine")
+            .args(words)
+            .output();
+        let done = done.expect("it runs");
+        let text = [done.stdout, done.stderr].concat();
+        (done.status.code(), String::from_utf8(text).expect("text"))
+    };
+    let (code, listed) = run(&["list"]);
+    assert_eq!(code, Some(0), "{listed}");
+    let log = first.log();
+    let marked = log
+        .lines()
+        .filter_map(|line| line.split_once("body=")?.1.get(..32));
+    let marked: Vec<&str> = marked.collect();
+    assert!(!marked.is_empty(), "{log}");
+    assert!(marked.iter().all(|hash| listed.contains(hash)), "{listed}");
+    let (code, said) = run(&["lift", "00000000000000000000000000000000"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("no such mark"), "{said}");
+    let (code, said) = run(&["lift", marked[0]]);
+    assert_eq!((code, said.trim()), (Some(0), "1 lifted"));
+    let (code, said) = run(&["lift", "--all"]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = run(&[]);
+    assert_eq!((code, said.trim()), (Some(0), "nothing is marked"));
+    eventually(LIMIT, "the first replica has heard of it", async || {
+        let metrics = first.admin().metrics().await;
+        let held = metrics.sum("grapevine_quarantined", "");
+        (held == 0.0).then_some(()).ok_or_else(|| format!("{held}"))
+    })
+    .await;
+    // It is mended.
+    for worker in workers {
+        worker.clear_rules();
+    }
+    for replica in [first, second] {
+        let answer = http1::post(replica.data(), CHATS, body).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
 }
 
 /// Connections that end say nothing about a request while their workers live.

@@ -110,7 +110,7 @@ impl Claim {
 /// A request with which workers ended, told apart by its body's length and a hash. Who holds it decides for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantined {
-    /// Bytes of its body.
+    /// Bytes of its body; none: the request with this hash may be sent again, if it was found earlier.
     pub length: u64,
     /// Of its path and body.
     pub hash: [u8; 16],

@@ -13,6 +13,8 @@
 //! | `POST /workers/{id}/drain` | nothing new for it: no new prefixes, and sessions move with their next request |
 //! | `PATCH /workers/{id}` with `{"state":"active"}` | undoes a drain |
 //! | `POST /add_worker?url=&warmup=`, `POST /remove_worker?url=`, `GET /list_workers` | as in vllm-router |
+//! | `GET /quarantine` | hashes of the requests that no worker gets, with their age and what is left |
+//! | `DELETE /quarantine/{hash}`, `DELETE /quarantine` | lifts one mark, or all, on every replica |
 //! | `POST /explain?path=&tenant=` | where the request in the body would go, and why |
 //!
 //! Never on the data port. Beyond loopback it needs a token. Web pages are kept out by `gate.rs`.
@@ -257,6 +259,9 @@ impl Admin {
                 self.remove_worker_at(query.require("url")?).await
             }
             (&Method::GET, ["list_workers"]) => Ok(self.list_urls()),
+            (&Method::GET, ["quarantine"]) => Ok(self.list_quarantine()),
+            (&Method::DELETE, ["quarantine"]) => Ok(self.lifted(self.quarantine.lift(None))),
+            (&Method::DELETE, ["quarantine", hash]) => self.lift(&decoded(hash)?),
             (&Method::POST, ["explain"]) => self.explain(&query, &head.headers, &read(body).await?),
             _ => Err(not_found(
                 "no such admin endpoint; GET /workers, /cluster, /ring, /metrics, POST /explain are the most used",
@@ -290,6 +295,30 @@ impl Admin {
     fn refused(&self, reason: &'static str) {
         let refusals = &self.metrics.admin_refusals;
         refusals.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    fn list_quarantine(&self) -> Answer {
+        let marks = self.quarantine.list();
+        json(StatusCode::OK, &serde_json::json!({ "quarantine": marks }))
+    }
+
+    fn lift(&self, hash: &str) -> Result<Answer, ApiError> {
+        match self.quarantine.lift(Some(&hash.to_ascii_lowercase())) {
+            0 => Err(not_found(
+                "no such mark at this replica; GET /quarantine lists them, by hash",
+            )),
+            lifted => Ok(self.lifted(lifted)),
+        }
+    }
+
+    fn lifted(&self, count: usize) -> Answer {
+        for _ in 0..count {
+            self.metrics.query_of_death("lifted");
+        }
+        if count > 0 {
+            tracing::info!(count, "marks of requests that ended workers were lifted");
+        }
+        json(StatusCode::OK, &serde_json::json!({ "lifted": count }))
     }
 
     fn readyz(&self) -> Answer {

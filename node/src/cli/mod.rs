@@ -1,6 +1,6 @@
 //! The command line: one binary, `grapevine`, and what each of its commands does.
 //!
-//! `serve` is a router replica; `status`, `workers` and `explain` talk to the admin port of any
+//! `serve` is a router replica; `status`, `workers`, `quarantine` and `explain` talk to the admin port of any
 //! replica; `ca` makes certificates, `keys` keys of clients; the others are the testbed's.
 //!
 //! Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no replica
@@ -20,6 +20,7 @@ mod drain;
 mod explain;
 mod keys;
 mod migration;
+mod quarantine;
 mod serve;
 mod settings;
 mod show;
@@ -29,6 +30,7 @@ mod workers;
 pub use ca::{CaArgs, ca};
 pub use explain::{ExplainArgs, explain};
 pub use keys::{KeysArgs, keys};
+pub use quarantine::{QuarantineArgs, quarantine};
 pub use serve::{ServeArgs, Task, check};
 pub use show::print_line;
 pub use status::{StatusArgs, status};
@@ -65,6 +67,8 @@ pub enum Command {
     Status(StatusArgs),
     /// List, add, drain or remove workers.
     Workers(WorkersArgs),
+    /// List or lift marks of requests that no worker gets, because two ended while they had it.
+    Quarantine(QuarantineArgs),
     /// Show where a request would go, and why, without sending it.
     Explain(ExplainArgs),
     /// Make the certificates by which replicas know each other.

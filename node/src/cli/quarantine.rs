@@ -1,0 +1,91 @@
+//! `grapevine quarantine`: the requests that no worker gets, and how one of them is let through again.
+
+use clap::Subcommand;
+use reqwest::Method;
+
+use super::Failure;
+use super::client::{AdminArgs, AdminClient};
+use super::show::{Column, field, print_json, print_line, print_table, rows};
+
+/// Lists and lifts marks of requests during which two workers ended.
+///
+/// Such a request gets 422 `query_of_death` from every replica, without being sent, for `retry.quarantine` (10 min).
+/// One that was only there when somebody else's request ended both workers is innocent: lift its mark. If it ends
+/// two more workers it is marked again.
+#[derive(clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  grapevine quarantine                      # what is marked; the hash is the `body` of the replica's log line
+  grapevine quarantine lift 5f0c...         # one mark, on every replica
+  grapevine quarantine lift --all           # after the engine was mended"
+)]
+pub struct QuarantineArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Shows every mark: hash, length of the body, age, and what is left, in seconds.
+    List {
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+    /// Lets a request through again, on every replica that can be reached within seconds, and later on the others.
+    Lift {
+        /// Hash of the mark, 32 hexadecimal digits.
+        #[arg(
+            value_name = "HASH",
+            required_unless_present = "all",
+            conflicts_with = "all"
+        )]
+        hash: Option<String>,
+        /// All marks.
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        admin: AdminArgs,
+    },
+}
+
+const COLUMNS: &[Column] = &[
+    Column("HASH", "hash"),
+    Column("BODY-BYTES", "body_bytes"),
+    Column("AGE-S", "age_s"),
+    Column("LEFT-S", "left_s"),
+];
+
+/// Does what was asked and prints what the replica answered.
+///
+/// # Errors
+/// No replica answers, or it knows no such mark.
+pub async fn quarantine(args: QuarantineArgs) -> Result<(), Failure> {
+    match args.action {
+        None => list(&args.admin).await,
+        Some(Action::List { admin }) => list(&admin).await,
+        Some(Action::Lift { hash, admin, .. }) => {
+            let client = AdminClient::new(&admin)?;
+            let path: Vec<&str> = ["quarantine"].into_iter().chain(hash.as_deref()).collect();
+            let answer = client.call(Method::DELETE, &path, &[], Vec::new()).await?;
+            if admin.json {
+                return print_json(&answer);
+            }
+            print_line(&format!("{} lifted", field(&answer, "lifted")))
+        }
+    }
+}
+
+async fn list(admin: &AdminArgs) -> Result<(), Failure> {
+    let marks = AdminClient::new(admin)?.get(&["quarantine"]).await?;
+    if admin.json {
+        return print_json(&marks);
+    }
+    match rows(&marks, "quarantine") {
+        [] => print_line("nothing is marked"),
+        marks => print_table(COLUMNS, marks),
+    }
+}
