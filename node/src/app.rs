@@ -26,7 +26,7 @@ use crate::lag::Lag;
 use crate::learner::Learner;
 use crate::left_out::LeftOut;
 use crate::listener::tls::ListenerTls;
-use crate::listener::{self, Door, Front, Quiet};
+use crate::listener::{self, Door, Front};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 #[cfg(debug_assertions)]
@@ -37,6 +37,7 @@ use crate::proxy::failover::Failovers;
 use crate::proxy::quarantine::Quarantine;
 use crate::proxy::realtime::Sessions;
 use crate::proxy::{Proxy, ProxyParts};
+use crate::quiet::Quiet;
 use crate::readiness::{Condition, Lack, Readiness, ReadinessParts};
 use crate::reload::Reload;
 use crate::shutdown::{Phase, Shutdown, ShutdownLimits};

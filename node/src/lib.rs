@@ -26,6 +26,7 @@ pub mod metrics;
 #[cfg(debug_assertions)]
 pub mod provoke;
 pub mod proxy;
+pub mod quiet;
 pub mod readiness;
 pub mod reload;
 pub mod series;

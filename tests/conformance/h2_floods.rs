@@ -26,16 +26,16 @@ const RESIDENT_KIB_MAX: u64 = 32 * 1024;
 /// Longest wait for the other side.
 const WITHIN: Duration = Duration::from_secs(30);
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
 pub(crate) const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(crate) const CONTINUATION: u8 = 9;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 
 /// A frame's bytes.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {

@@ -50,3 +50,4 @@ mod unreachable;
 mod uploads;
 mod web_pages;
 mod whereabouts;
+mod worker_http2;

@@ -76,7 +76,7 @@ async fn what_is_no_answer_is_a_502_or_another_workers_answer() {
 }
 
 /// A worker that says these bytes to each request. It serves while the second value lives.
-async fn raw_worker(bytes: &'static str) -> (String, JoinSet<()>) {
+pub(crate) async fn raw_worker(bytes: &'static str) -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
     let mut serving = JoinSet::new();

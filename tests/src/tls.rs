@@ -114,6 +114,28 @@ impl Pair {
         PrivateKeyDer::from_pem_file(&self.key).expect("a key")
     }
 
+    /// A server that shows it, speaks these protocols, the best first, and asks for a certificate of `clients`, if
+    /// given.
+    pub fn server(&self, clients: Option<&Authority>, protocols: &[&str]) -> ServerConfig {
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .expect("ring has suites");
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(authority) => builder.with_client_cert_verifier(
+                WebPkiClientVerifier::builder_with_provider(authority.roots(), provider())
+                    .build()
+                    .expect("there is an authority"),
+            ),
+        };
+        let mut config = builder
+            .with_single_cert(vec![self.leaf()], self.private_key())
+            .expect("they belong together");
+        let protocols = protocols.iter();
+        config.alpn_protocols = protocols.map(|name| name.as_bytes().to_vec()).collect();
+        config
+    }
+
     /// Certificate and key as one text, as `reqwest` wants an identity.
     pub fn pem(&self) -> String {
         let read = |path| std::fs::read_to_string(path).expect("a file can be read");
@@ -158,21 +180,7 @@ impl Front {
     /// Shows the certificate of `pair`, passes everything on to `to`, and asks for a certificate of
     /// `clients`, if given.
     pub async fn start(pair: &Pair, clients: Option<&Authority>, to: SocketAddr) -> Self {
-        let builder = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .expect("ring has suites");
-        let builder = match clients {
-            None => builder.with_no_client_auth(),
-            Some(authority) => builder.with_client_cert_verifier(
-                WebPkiClientVerifier::builder_with_provider(authority.roots(), provider())
-                    .build()
-                    .expect("there is an authority"),
-            ),
-        };
-        let mut config = builder
-            .with_single_cert(vec![pair.leaf()], pair.private_key())
-            .expect("they belong together");
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let config = pair.server(clients, &["http/1.1"]);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let acceptor = TlsAcceptor::from(Arc::new(config));

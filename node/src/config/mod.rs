@@ -52,7 +52,9 @@ pub use trace::TraceConfig;
 pub use types::{
     AllowedHost, ByteSize, Coding, Collector, HostPort, Name, PriceRule, Secret, TraceProtocol,
 };
-pub use upstream::{BreakerConfig, HealthConfig, RetryConfig, WorkerConfig, WorkersConfig};
+pub use upstream::{
+    BreakerConfig, HealthConfig, RetryConfig, WorkerConfig, WorkerHttp2, WorkersConfig,
+};
 pub use warmup::WarmupConfig;
 
 pub(crate) use raw::{rows, variable};

@@ -10,6 +10,29 @@ use super::table::section;
 use super::types::{AllowedHost, Secret};
 use super::value::{HOUR, ms, secs};
 
+/// In which version of HTTP workers are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkerHttp2 {
+    /// HTTP/1.1.
+    Off,
+    /// HTTP/2 where an https worker chooses it.
+    Tls,
+    /// The same, and HTTP/2 to http workers.
+    On,
+}
+
+impl WorkerHttp2 {
+    pub(super) const ALL: [Self; 3] = [Self::Off, Self::Tls, Self::On];
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Tls => "tls",
+            Self::On => "on",
+        }
+    }
+}
+
 const fn count(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).expect("counts here are not zero")
 }
@@ -34,6 +57,13 @@ section! {
         client_cert: Option<PathBuf> = None;
         /// Private key of `client_cert` (PEM).
         client_key: Option<PathBuf> = None;
+        /// In which version of HTTP workers are asked: "off" (HTTP/1.1), "tls" (https workers that choose HTTP/2 in
+        /// their handshake), or "on" (those, and http workers, which must then speak it).
+        ///
+        /// A connection carries one request at a time in both versions. Checks go over HTTP/1.1, and so do the sessions
+        /// of /v1/realtime, so a worker must speak both. Use it where what is in front of workers wants HTTP/2; vLLM
+        /// itself does not speak it.
+        http2: WorkerHttp2 = WorkerHttp2::Off, flag "worker-http2" Text;
         /// Where workers may be: networks such as "10.0.0.0/8", hosts, or "*.domain". Empty: anywhere else
         /// than link-local addresses and the metadata services of clouds.
         ///

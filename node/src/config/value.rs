@@ -18,6 +18,7 @@ use super::cors::Origin;
 use super::types::{
     AllowedHost, ByteSize, Coding, Collector, HostPort, Name, PriceRule, Secret, TraceProtocol,
 };
+use super::upstream::WorkerHttp2;
 use crate::api::{OpenPath, Priority};
 
 // What the tables of settings are written with.
@@ -421,5 +422,6 @@ words! {
         "http/json" => "is not spoken here; every collector that takes it takes http/protobuf at the same port"
     ];
     Coding, Coding::ALL, Coding::as_str, [];
+    WorkerHttp2, WorkerHttp2::ALL, WorkerHttp2::as_str, [];
     Priority, Priority::ALL, Priority::as_str, [];
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use super::quiet::Quiet;
 use super::seats::{Seat, Seats};
 use crate::metrics::Metrics;
+use crate::quiet::Quiet;
 
 /// After a failed accept (no file descriptors left, mostly) before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

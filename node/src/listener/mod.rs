@@ -9,7 +9,6 @@ pub mod framing;
 pub mod guard;
 pub mod progress;
 mod proxied;
-mod quiet;
 mod seats;
 mod sniff;
 pub mod tls;
@@ -38,7 +37,6 @@ pub use self::door::Door;
 use self::framing::HeadLimits;
 use self::guard::{Guarded, Waits};
 use self::proxied::HeaderError;
-pub use self::quiet::Quiet;
 pub(crate) use self::seats::spare;
 pub use self::seats::{Counts, Seat, Seats, Terms};
 use self::sniff::{Opening, Protocol};
@@ -49,6 +47,7 @@ use crate::metrics::Metrics;
 use crate::proxy::forwarded::Peer;
 use crate::proxy::relay::ResponseBody;
 use crate::proxy::{ClientLeft, Proxy};
+use crate::quiet::Quiet;
 use crate::shutdown::{Cutoff, Phase};
 
 /// Nobody waits in the queue if nobody came for so long.

@@ -16,7 +16,6 @@ use bytes::{Bytes, BytesMut};
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body::Body;
-use hyper::body::Incoming;
 use tokio::time::{Instant, sleep_until};
 
 pub use super::failure::{Failure, is_retryable};
@@ -27,7 +26,7 @@ use super::sse::{self, FirstEvent};
 use super::worker_body::WorkerBody;
 use crate::lag::{LISTEN_FIRST, overslept};
 use crate::upstream::connection::Switched;
-use crate::upstream::{Connection, SendError, Worker};
+use crate::upstream::{AnswerBody, Connection, SendError, Worker};
 
 /// Longest plain answer, in bytes, that is read to its end before the head goes out. Longer ones are relayed.
 const HELD_ANSWER_BYTES_MAX: u64 = 64 * 1024;
@@ -104,7 +103,7 @@ pub struct Begun {
     /// What has been read of the body.
     pub held: Bytes,
     /// Where the rest comes from.
-    pub body: Incoming,
+    pub body: AnswerBody,
     /// The connection that it comes on.
     pub connection: Connection,
     /// It is a stream of events.
@@ -220,9 +219,12 @@ async fn send(
     worker: &Worker,
     outgoing: &Outgoing,
     connect: Duration,
-) -> Result<(Connection, Response<Incoming>), Failure> {
+) -> Result<(Connection, Response<AnswerBody>), Failure> {
     let mut was_sent = false;
-    if let Some(mut idle) = worker.idle.take(Instant::now()) {
+    // What is at rest may speak HTTP/2, which knows no change of protocols.
+    let switches = outgoing.upgrade.is_some();
+    let idle = (!switches).then(|| worker.idle.take(Instant::now()));
+    if let Some(mut idle) = idle.flatten() {
         match idle.send(request_for(worker, outgoing)).await {
             Ok(response) => return Ok((idle, response)),
             // The worker closed it while the request was on its way: the one race that an idle limit leaves.
@@ -231,7 +233,10 @@ async fn send(
             Err(error) => return Err(error.into()),
         }
     }
-    let opened = Connection::open(worker, connect).await;
+    let opened = match switches {
+        true => Connection::open_http1(worker, connect).await,
+        false => Connection::open(worker, connect).await,
+    };
     worker.connected(&opened);
     let mut fresh = opened.map_err(|error| match was_sent {
         // The process may have ended by what it got on the other connection.
@@ -264,7 +269,7 @@ pub(super) async fn status_of(
 async fn judge(
     worker: &Arc<Worker>,
     mut connection: Connection,
-    response: Response<Incoming>,
+    response: Response<AnswerBody>,
     outgoing: &Outgoing,
     limits: AttemptLimits,
     heard: &Heard,
@@ -347,7 +352,7 @@ async fn hold_stream(
     worker: &Arc<Worker>,
     mut connection: Connection,
     parts: Parts,
-    mut body: Incoming,
+    mut body: AnswerBody,
     held_bytes_max: usize,
 ) -> Result<Answer, Failure> {
     let mut held = BytesMut::new();
@@ -404,7 +409,7 @@ fn error_status(json: &[u8]) -> StatusCode {
 
 async fn read_whole(
     connection: &mut Connection,
-    body: &mut Incoming,
+    body: &mut AnswerBody,
     came: impl Fn(),
 ) -> Result<Bytes, Failure> {
     let mut first = Bytes::new();
@@ -431,7 +436,7 @@ async fn read_whole(
 }
 
 /// An error's body as far as it fits and arrives; what is missing is not worth another failure.
-async fn read_error_body(connection: &mut Connection, body: &mut Incoming) -> Bytes {
+async fn read_error_body(connection: &mut Connection, body: &mut AnswerBody) -> Bytes {
     let mut bytes = BytesMut::new();
     while bytes.len() < ERROR_BODY_BYTES_MAX {
         match poll_fn(|cx| connection.poll_frame(body, cx)).await {
@@ -448,7 +453,7 @@ async fn read_error_body(connection: &mut Connection, body: &mut Incoming) -> By
 }
 
 /// Puts a connection back if its response has been read to the end.
-async fn rest(worker: &Worker, mut connection: Connection, body: &Incoming) {
+async fn rest(worker: &Worker, mut connection: Connection, body: &AnswerBody) {
     if body.is_end_stream() && poll_fn(|cx| Poll::Ready(connection.is_reusable(cx))).await {
         worker.idle.put(connection, Instant::now());
     }

@@ -24,7 +24,7 @@ use grapevine_placement::Outcome;
 use http::response::Parts;
 use http::{HeaderMap, StatusCode, header};
 
-use crate::upstream::SendError;
+use crate::upstream::{Broken, SendError};
 
 /// What vLLM answers, as a 500, between being told to stop and its end, while its `/health` is 200 (measured).
 const LEAVING: &[u8] = b"cannot schedule new futures after shutdown";
@@ -89,20 +89,11 @@ impl From<SendError> for Failure {
 
 impl Failure {
     /// A response that began and went wrong: did its connection end, or is it none that HTTP knows?
-    pub fn of_broken(error: hyper::Error) -> Self {
-        let kind = error
-            .source()
-            .and_then(|source| source.downcast_ref::<io::Error>())
-            .map(io::Error::kind);
-        let ended = match kind {
-            None => error.is_incomplete_message(),
-            Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) => false,
-            Some(_) => true,
-        };
-        if ended {
-            Self::Closed(error.into())
+    pub fn of_broken(broken: Broken) -> Self {
+        if broken.is_cut() {
+            Self::Closed(broken.into())
         } else {
-            Self::Malformed(error.into())
+            Self::Malformed(broken.into())
         }
     }
 

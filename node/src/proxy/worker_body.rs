@@ -54,6 +54,12 @@ impl WorkerBody {
         self.0.iter().map(|bytes| bytes.len() as u64).sum()
     }
 
+    /// Takes the next bytes that are to be sent; never none of them.
+    pub fn next_piece(&mut self) -> Option<Bytes> {
+        let next = self.0.iter_mut().find(|bytes| !bytes.is_empty());
+        next.map(take)
+    }
+
     /// Nothing is left to send.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(Bytes::is_empty)
@@ -68,8 +74,7 @@ impl Body for WorkerBody {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let next = self.0.iter_mut().find(|bytes| !bytes.is_empty());
-        Poll::Ready(next.map(|bytes| Ok(Frame::data(take(bytes)))))
+        Poll::Ready(self.next_piece().map(|bytes| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {

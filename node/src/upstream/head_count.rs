@@ -19,28 +19,33 @@ const NOT_COUNTING: usize = usize::MAX;
 
 /// Shared by a connection and its socket.
 #[derive(Debug, Clone)]
-pub struct HeadCount(Arc<AtomicUsize>);
-
-impl Default for HeadCount {
-    fn default() -> Self {
-        Self(Arc::new(AtomicUsize::new(NOT_COUNTING)))
-    }
+pub struct HeadCount {
+    bytes: Arc<AtomicUsize>,
+    limit: usize,
 }
 
 impl HeadCount {
+    /// Reading fails beyond `limit` bytes.
+    pub fn up_to(limit: usize) -> Self {
+        Self {
+            bytes: Arc::new(AtomicUsize::new(NOT_COUNTING)),
+            limit,
+        }
+    }
+
     /// A request goes out: counts from 0.
     pub fn begin(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
     }
 
     /// The response's head is whole: what follows is not counted.
     pub fn end(&self) {
-        self.0.store(NOT_COUNTING, Ordering::Relaxed);
+        self.bytes.store(NOT_COUNTING, Ordering::Relaxed);
     }
 
     /// Bytes that have come since `begin`, those of a body that came with the head included.
     pub fn bytes(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -69,19 +74,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let so_far = self.count.0.load(Ordering::Relaxed);
+        let so_far = self.count.bytes.load(Ordering::Relaxed);
         if so_far == NOT_COUNTING {
             return Pin::new(&mut self.socket).poll_read(cx, buf);
         }
-        // hyper asks for more only while it has no whole head.
-        if so_far >= HEAD_BYTES_MAX {
+        // hyper asks for more only while it has no whole head; h2 may, so its limit has room for what is behind one.
+        if so_far >= self.count.limit {
             let message = "the head of the response is too long";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, message)));
         }
         let before = buf.filled().len();
         let result = Pin::new(&mut self.socket).poll_read(cx, buf);
         let read = buf.filled().len() - before;
-        self.count.0.store(so_far + read, Ordering::Relaxed);
+        self.count.bytes.store(so_far + read, Ordering::Relaxed);
         result
     }
 }
@@ -125,7 +130,7 @@ mod tests {
     #[tokio::test]
     async fn heads_end_at_the_limit_and_bodies_do_not() {
         let (mut worker, socket) = tokio::io::duplex(4 * HEAD_BYTES_MAX);
-        let count = HeadCount::default();
+        let count = HeadCount::up_to(HEAD_BYTES_MAX);
         let mut counted = Counted::new(socket, count.clone());
         let bytes = vec![b'x'; HEAD_BYTES_MAX];
         let mut read = vec![0; HEAD_BYTES_MAX];

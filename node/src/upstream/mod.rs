@@ -19,7 +19,7 @@ pub mod tls;
 mod vigil;
 pub mod worker;
 
-pub use connection::{Connection, SendError};
+pub use connection::{AnswerBody, Broken, Connection, SendError};
 pub use in_flight::InFlight;
 pub use moment::Moment;
 pub use reach::{Reach, ReachParts};

@@ -22,9 +22,10 @@ use tokio_rustls::TlsConnector;
 
 use super::allow::Allow;
 use super::keys::Keys;
-use super::tls::{WorkerIo, WorkerTlsFiles, believes_nobody};
+use super::tls::{WorkerIo, WorkerTlsFiles, believes_nobody, offering_http2};
 use super::worker::Address;
-use crate::config::{WorkerConfig, WorkersConfig};
+use crate::config::{WorkerConfig, WorkerHttp2, WorkersConfig};
+use crate::quiet::Quiet;
 use crate::tls::{FileError, Files, Reloader};
 
 /// Receive buffer of a connection to a worker; the kernel takes it twice. Left to itself it grows to megabytes, which
@@ -59,6 +60,8 @@ pub struct Reach {
     secure: ArcSwapOption<Secure>,
     /// Held while they are read for the first time.
     reading: Mutex<()>,
+    /// Between two lines about workers that do not answer in HTTP/2.
+    pub no_http2: Quiet,
 }
 
 /// TLS to workers, as read from files. Replaced as a whole, so that no session made by an authority that is
@@ -66,6 +69,8 @@ pub struct Reach {
 #[derive(Debug)]
 struct Secure {
     tls: Arc<ClientConfig>,
+    /// The same with HTTP/2 offered.
+    tls_http2: Arc<ClientConfig>,
     /// For checks of https workers.
     client: reqwest::Client,
     /// End of the certificate that is shown to workers.
@@ -94,6 +99,7 @@ impl Reach {
             files,
             secure: ArcSwapOption::from(secure),
             reading: Mutex::default(),
+            no_http2: Quiet::default(),
         })
     }
 
@@ -148,13 +154,28 @@ impl Reach {
         self.keys.load().of(url)
     }
 
-    /// Connects to a worker.
+    /// In which version of HTTP workers are asked.
+    pub fn http2(&self) -> WorkerHttp2 {
+        self.parts.workers.http2
+    }
+
+    /// Longest handshake of a connection that carries requests, of TLS and of HTTP/2 each.
+    pub fn handshake_within(&self) -> Duration {
+        self.parts.handshake_within
+    }
+
+    /// Connects to a worker; HTTP/2 is offered to it in its TLS handshake unless it is off.
     ///
     /// # Errors
     /// `PermissionDenied` where the worker may not be, `TimedOut` when the socket took longer than `within`
     /// or the handshake longer than its own limit, `InvalidData` for a certificate that is not believed, else
     /// the socket's error.
-    pub async fn dial(&self, address: &Address, within: Duration) -> io::Result<WorkerIo> {
+    pub async fn dial(
+        &self,
+        address: &Address,
+        within: Duration,
+        http2: WorkerHttp2,
+    ) -> io::Result<WorkerIo> {
         let stream = timeout(within, self.connect(address))
             .await
             .map_err(late)??;
@@ -164,7 +185,11 @@ impl Reach {
             return Ok(WorkerIo::Plain(stream));
         };
         let secure = self.secure().await?;
-        let connector = TlsConnector::from(Arc::clone(&secure.tls));
+        let tls = match http2 {
+            WorkerHttp2::Off => &secure.tls,
+            WorkerHttp2::Tls | WorkerHttp2::On => &secure.tls_http2,
+        };
+        let connector = TlsConnector::from(Arc::clone(tls));
         let handshake = connector.connect(name.clone(), stream);
         let stream = timeout(self.parts.handshake_within, handshake)
             .await
@@ -245,6 +270,7 @@ impl Secure {
         let (tls, expires) = files.load()?;
         Ok(Self {
             client: control_client(tls.clone(), allow, check_within),
+            tls_http2: Arc::new(offering_http2(&tls)),
             tls: Arc::new(tls),
             expires,
         })
@@ -364,7 +390,9 @@ mod tests {
         let reach = Reach::load(parts).expect("good files");
         let worker = address(format!("https://localhost:{port}"));
         let shake = async || {
-            let io = reach.dial(&worker, Duration::from_secs(10)).await;
+            let io = reach
+                .dial(&worker, Duration::from_secs(10), WorkerHttp2::Tls)
+                .await;
             let WorkerIo::Tls(mut io) = io.expect("connected") else {
                 panic!("without TLS");
             };
@@ -392,7 +420,10 @@ mod tests {
             elsewhere.allow().host("localhost").is_ok(),
             "not resolved yet"
         );
-        let refused = elsewhere.dial(&worker, within).await.expect_err("refused");
+        let refused = elsewhere
+            .dial(&worker, within, WorkerHttp2::Off)
+            .await
+            .expect_err("refused");
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
         assert!(refused.to_string().contains("workers.allow"), "{refused}");
         let request = elsewhere.get(&worker, "/health").await.expect("a name");
@@ -403,7 +434,9 @@ mod tests {
         assert!(refused.contains("workers.allow"), "{refused}");
 
         let here = reach(&["127.0.0.0/8"]);
-        here.dial(&worker, within).await.expect("permitted");
+        here.dial(&worker, within, WorkerHttp2::Off)
+            .await
+            .expect("permitted");
         let (_, from) = listener
             .accept()
             .await
@@ -412,6 +445,11 @@ mod tests {
         // An address is judged without a resolver.
         let literal = address(format!("http://127.0.0.1:{port}"));
         assert!(elsewhere.get(&literal, "/health").await.is_err());
-        assert!(elsewhere.dial(&literal, within).await.is_err());
+        assert!(
+            elsewhere
+                .dial(&literal, within, WorkerHttp2::Off)
+                .await
+                .is_err()
+        );
     }
 }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::config::WorkersConfig;
+use crate::config::{WorkerHttp2, WorkersConfig};
 use crate::tls::{FileError, provider, read_key_pair, read_roots, system_roots};
 
 /// The files of TLS to workers.
@@ -82,9 +82,16 @@ fn builder(roots: impl Into<Arc<RootCertStore>>) -> ConfigBuilder<ClientConfig, 
         .with_root_certificates(roots)
 }
 
-/// What the data path speaks to workers.
+/// What checks speak to workers, and the data path where `workers.http2` is off.
 fn http1_only(mut config: ClientConfig) -> ClientConfig {
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config
+}
+
+/// The same with HTTP/2 offered; the worker chooses.
+pub(super) fn offering_http2(config: &ClientConfig) -> ClientConfig {
+    let mut config = config.clone();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     config
 }
 
@@ -98,6 +105,14 @@ pub enum WorkerIo {
 }
 
 impl WorkerIo {
+    /// Whether HTTP/2 is spoken on it, which was dialled with this setting.
+    pub fn speaks_http2(&self, http2: WorkerHttp2) -> bool {
+        match self {
+            Self::Plain(_) => http2 == WorkerHttp2::On,
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
+        }
+    }
+
     /// Has the connection end by a reset when it is dropped: whoever does not read sees no other end behind what was
     /// sent to it.
     pub fn will_reset(&self) {

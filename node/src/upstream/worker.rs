@@ -10,6 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use grapevine_gossip::load::LoadCell;
 use grapevine_gossip::worker::{WorkerId, WorkerSpec, WorkerUrl};
+use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 use rustls::pki_types::ServerName;
 use tokio::time::Instant;
@@ -68,6 +69,14 @@ impl Address {
             server_name,
             url,
         })
+    }
+
+    /// The scheme of requests to it.
+    pub fn scheme(&self) -> Scheme {
+        match self.server_name {
+            None => Scheme::HTTP,
+            Some(_) => Scheme::HTTPS,
+        }
     }
 
     /// Data-parallel rank, for workers that share an address.

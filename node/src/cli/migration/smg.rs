@@ -43,7 +43,7 @@ pub(super) const ROWS: &[Row] = &[
     served(&["worker-urls"]),
     refused(
         &["upstream-http2"],
-        "workers are asked over HTTP/1.1, a connection a request; leave it out",
+        "say --worker-http2 on, or tls; it is not tried out which worker speaks HTTP/2, and a connection carries one request",
     ),
     differs(
         &["upstream-pool-idle-timeout-secs"],

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::api::error::{ApiError, ErrorKind};
@@ -29,7 +28,7 @@ use crate::proxy::refusal;
 use crate::proxy::replay::Replay;
 use crate::proxy::sse::Scan;
 use crate::shutdown::Cutoff;
-use crate::upstream::{Connection, InFlight};
+use crate::upstream::{AnswerBody, Connection, InFlight};
 
 /// The client left, or an answer without a place for an error event broke off: the connection is cut.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +80,7 @@ pub struct Silence {
 #[derive(Debug)]
 pub struct Relay {
     held: Option<Bytes>,
-    body: Incoming,
+    body: AnswerBody,
     connection: Option<Connection>,
     in_flight: InFlight,
     gone: Gone,

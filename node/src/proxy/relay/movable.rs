@@ -17,6 +17,7 @@ use super::{Next, Relay, RelayError};
 use crate::proxy::continuation::{Reason, Then};
 use crate::proxy::failover::{Failover, Moved, OnBreak};
 use crate::proxy::record::Outcome;
+use crate::upstream::Broken;
 
 impl Relay {
     pub(super) fn poll_movable(&mut self, cx: &mut Context<'_>) -> Next {
@@ -81,7 +82,7 @@ impl Relay {
         }
     }
 
-    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, hyper::Error>>> {
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
         if let Some(held) = self.held.take() {
             return Poll::Ready(Some(Ok(held)));
         }

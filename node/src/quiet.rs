@@ -14,7 +14,7 @@ pub struct Quiet(Mutex<Option<Instant>>);
 
 impl Quiet {
     /// True if a line may be written now; it begins the next silence.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         let now = Instant::now();
         let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let over = since.is_none_or(|since| now.duration_since(since) >= QUIET);

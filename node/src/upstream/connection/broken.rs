@@ -1,0 +1,63 @@
+//! How a request or its answer broke, whichever version of HTTP it was in.
+
+use std::error::Error;
+use std::io;
+
+use super::{HEAD_BYTES_MAX, HEADERS_MAX};
+
+/// What the version of HTTP says about an exchange that broke.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    /// HTTP/1.1.
+    #[error(transparent)]
+    Http1(#[from] hyper::Error),
+    /// HTTP/2.
+    #[error(transparent)]
+    Http2(#[from] h2::Error),
+}
+
+/// How far a request had got when its connection failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// Nothing of it was written, or the worker says that it has not looked at it.
+    #[error("the connection ended before the request was sent")]
+    Unsent(#[source] Broken),
+    /// Some of it may have been; not a byte of a response came.
+    #[error("the connection ended without a response")]
+    Unanswered(#[source] Broken),
+    /// What came is not the head of an HTTP response, is too long to be read, or broke off.
+    #[error("the head of the response is malformed, too long, or cut short")]
+    Malformed(#[source] Broken),
+    /// The head of the response is longer than [`HEAD_BYTES_MAX`], or has more lines than [`HEADERS_MAX`].
+    #[error(
+        "the head of the response is longer than {HEAD_BYTES_MAX} bytes or {HEADERS_MAX} lines"
+    )]
+    HeadTooLong,
+    /// The head leaves open where its body ends.
+    #[error("the head of the response leaves open where its body ends")]
+    LengthInDoubt,
+}
+
+impl Broken {
+    /// The connection ended, or the worker gave the request up; else what came is nothing that HTTP knows.
+    pub fn is_cut(&self) -> bool {
+        let io = match self {
+            Self::Http1(error) => error.source().and_then(|source| source.downcast_ref()),
+            Self::Http2(error) => error.get_io(),
+        };
+        match (io.map(io::Error::kind), self) {
+            (Some(kind), _) => !is_of_content(kind),
+            (None, Self::Http1(error)) => error.is_incomplete_message(),
+            // A reset, or the end of all.
+            (None, Self::Http2(error)) => error.is_remote(),
+        }
+    }
+}
+
+/// Said by who reads, of what came; every other kind is the socket's.
+fn is_of_content(kind: io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput
+    )
+}

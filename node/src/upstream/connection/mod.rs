@@ -1,0 +1,207 @@
+//! One connection to a worker, driven by whoever uses it, with one request at a time.
+//!
+//! A client of HTTP is usually split into a sender and a driver that is spawned. Here both stay in one value: the
+//! request's own task drives the socket (no hand-over between tasks per chunk), and dropping the value closes the
+//! socket at once, which is how vLLM learns that a request is abandoned. HTTP/2 is used in the same way: streams that
+//! shared a connection would need a task of their own, wait for each other's windows, and break together.
+
+mod broken;
+mod http1;
+mod http2;
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, Version, header};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+pub use self::broken::{Broken, SendError};
+pub use self::http1::Switched;
+use super::Worker;
+use super::head_count::HEAD_BYTES_MAX;
+use crate::config::WorkerHttp2;
+use crate::proxy::worker_body::WorkerBody;
+
+/// Most bytes that are read ahead of a slow client.
+const READ_BYTES_MAX: u32 = 64 * 1024;
+/// Most header lines that a worker may answer with.
+const HEADERS_MAX: usize = 100;
+
+/// A connection to one worker.
+#[derive(Debug)]
+pub struct Connection {
+    speaks: Speaks,
+    /// When it last became idle.
+    pub idle_since: Instant,
+}
+
+#[derive(Debug)]
+enum Speaks {
+    Http1(http1::Connection),
+    // On the heap: it is many times as large.
+    Http2(Box<http2::Connection>),
+}
+
+impl Connection {
+    /// Connects to a worker, in the version of HTTP that `workers.http2` and the worker choose.
+    ///
+    /// # Errors
+    /// As [`Reach::dial`](super::Reach::dial): the socket's, `TimedOut` after `within`, or one of TLS; where HTTP/2 is
+    /// spoken and the worker does not, `InvalidData`, or `TimedOut` after the limit of a TLS handshake.
+    pub async fn open(worker: &Worker, within: Duration) -> io::Result<Self> {
+        Self::open_as(worker, within, worker.reach.http2()).await
+    }
+
+    /// The same in HTTP/1.1, for what is not in HTTP/2: a change of protocols.
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub async fn open_http1(worker: &Worker, within: Duration) -> io::Result<Self> {
+        Self::open_as(worker, within, WorkerHttp2::Off).await
+    }
+
+    async fn open_as(worker: &Worker, within: Duration, http2: WorkerHttp2) -> io::Result<Self> {
+        let reach = &worker.reach;
+        let io = reach.dial(&worker.address, within, http2).await?;
+        let speaks = if io.speaks_http2(http2) {
+            let scheme = worker.address.scheme();
+            let opened = http2::Connection::open(io, scheme, reach.handshake_within()).await;
+            if let Err(error) = &opened
+                && reach.no_http2.is_over()
+            {
+                let worker = &*worker.label;
+                tracing::warn!(worker, %error, "a worker was asked in HTTP/2 (workers.http2) and did not answer in it");
+            }
+            Speaks::Http2(Box::new(opened?))
+        } else {
+            Speaks::Http1(http1::Connection::open(io).await?)
+        };
+        Ok(Self {
+            speaks,
+            idle_since: Instant::now(),
+        })
+    }
+
+    fn drive(&mut self, cx: &mut Context<'_>) {
+        match &mut self.speaks {
+            Speaks::Http1(connection) => connection.drive(cx),
+            Speaks::Http2(connection) => connection.drive(cx),
+        }
+    }
+
+    /// After a 101: the socket. None where the connection ended instead.
+    pub async fn switch(self) -> Option<Switched> {
+        match self.speaks {
+            Speaks::Http1(connection) => connection.switch().await,
+            // It has no 101.
+            Speaks::Http2(_) => None,
+        }
+    }
+
+    /// Sends a request, whose `Host` is the worker's, and waits for the response's head.
+    ///
+    /// # Errors
+    /// How far it had got when the connection failed.
+    pub async fn send(
+        &mut self,
+        request: Request<WorkerBody>,
+    ) -> Result<Response<AnswerBody>, SendError> {
+        let response = match &mut self.speaks {
+            Speaks::Http1(connection) => connection.send(request).await?.map(AnswerBody::Http1),
+            Speaks::Http2(connection) => connection.send(request).await?.map(AnswerBody::Http2),
+        };
+        if is_length_in_doubt(&response) {
+            return Err(SendError::LengthInDoubt);
+        }
+        Ok(response)
+    }
+
+    /// Next frame of a response's body.
+    pub fn poll_frame(
+        &mut self,
+        body: &mut AnswerBody,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(cx) {
+            return Poll::Ready(frame);
+        }
+        self.drive(cx);
+        Pin::new(body).poll_frame(cx)
+    }
+
+    /// After a complete response: can the connection carry another request?
+    pub fn is_reusable(&mut self, cx: &mut Context<'_>) -> bool {
+        match &mut self.speaks {
+            Speaks::Http1(connection) => connection.is_reusable(cx),
+            Speaks::Http2(connection) => connection.is_reusable(cx),
+        }
+    }
+
+    /// Before reuse: has the worker closed it meanwhile?
+    pub fn is_still_open(&mut self) -> bool {
+        self.is_reusable(&mut Context::from_waker(Waker::noop()))
+    }
+}
+
+/// The body of a worker's answer. Who reads it drives its connection.
+#[derive(Debug)]
+pub enum AnswerBody {
+    /// HTTP/1.1.
+    Http1(Incoming),
+    /// HTTP/2.
+    Http2(http2::AnswerBody),
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        match &mut *self {
+            Self::Http1(body) => {
+                let frame = Pin::new(body).poll_frame(cx);
+                frame.map(|frame| frame.map(|frame| frame.map_err(Broken::from)))
+            }
+            Self::Http2(body) => body.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Http1(body) => body.is_end_stream(),
+            Self::Http2(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Http1(body) => body.size_hint(),
+            Self::Http2(body) => body.size_hint(),
+        }
+    }
+}
+
+/// Whether the head says more than one thing about where its body ends, or something that is not understood here
+/// (RFC 9112, section 6.3). hyper and h2 take one of them, and whoever is behind another proxy may take the other.
+fn is_length_in_doubt(response: &Response<AnswerBody>) -> bool {
+    let headers = response.headers();
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let (length, coding) = (lengths.next(), codings.next());
+    match coding {
+        None => lengths.next().is_some(),
+        Some(coding) => {
+            let is_chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+            let is_known = response.version() == Version::HTTP_11;
+            !is_chunked || !is_known || length.is_some() || codings.next().is_some()
+        }
+    }
+}
