@@ -1,5 +1,5 @@
 //! Percentiles of one decision, key hashing included: 8k-token prompts, 240 workers or as many as are asked for, 100,000 entries of evidence,
-//! and system messages so hot that all workers share them.
+//! and system messages so hot that all workers share them. Evidence is what routers record: marks that heat alone does not tell.
 //!
 //! `cargo run --release -p grapevine-placement --example decision_latency [decisions] [workers]`
 //! Candidates are filled anew for each decision, as the caller has to.
@@ -45,8 +45,8 @@ fn main() {
     let ring =
         Ring::build(&RingSettings::default(), (0..workers).map(member)).expect("distinct ids");
     let prompts: Vec<String> = (0..PROMPTS).map(prompt).collect();
-    let (sketch, slots) = evidence(&ring, &prompts);
     let hot = heat(&prompts);
+    let (sketch, slots) = evidence(&ring, &hot, &prompts);
     let view = View {
         ring: &ring,
         hot: &hot,
@@ -135,31 +135,30 @@ fn key(prompt: &str) -> Key {
 }
 
 /// The prompts on three workers each, and other prompts until the sketch is as full as asked for.
-fn evidence(ring: &Ring, prompts: &[String]) -> (Sketch, Vec<Slot>) {
+fn evidence(ring: &Ring, hot: &HotSet, prompts: &[String]) -> (Sketch, Vec<Slot>) {
     let mut sketch = Sketch::new(SketchSettings::default());
     let slots: Vec<_> = ring
         .members()
         .iter()
         .map(|member| sketch.slot(&member.id, 1))
         .collect();
+    let settings = PolicySettings::default();
+    let idle = vec![Candidate::default(); slots.len()];
+    let mut place = |worker: usize, key: &Key| {
+        let view = View { ring, hot };
+        let decision = decide(&settings, view, key, &idle, &[], 0).expect("all are usable");
+        sketch.place(slots[worker % slots.len()], &decision, key, NOW);
+        sketch.len()
+    };
     for (turn, prompt) in prompts.iter().enumerate() {
         for worker in 0..3 {
-            sketch.record(
-                slots[(turn * 3 + worker) % slots.len()],
-                key(prompt).marks(),
-                NOW,
-            );
+            place(turn * 3 + worker, &key(prompt));
         }
     }
     for number in PROMPTS.. {
-        if sketch.len() >= EVIDENCE {
+        if place(number, &key(&prompt(number))) >= EVIDENCE {
             break;
         }
-        sketch.record(
-            slots[number % slots.len()],
-            key(&prompt(number)).marks(),
-            NOW,
-        );
     }
     (sketch, slots)
 }

@@ -20,6 +20,15 @@ pub(crate) fn negative_ln_unit(hash: u64) -> f64 {
     f64::from(53 - exponent) * std::f64::consts::LN_2 - ln_near_one(mantissa)
 }
 
+/// Never above [`negative_ln_unit`] of the same hash, and cheap: 1 - u. Near u = 1, where winners are, hardly below it.
+pub(crate) fn least_negative_ln_unit(hash: u64) -> f64 {
+    /// More than the relative error of the other.
+    const BELOW: f64 = 1.0 - 1e-12;
+    let odd = ((hash >> 12) << 1) | 1;
+    let whole = 1_u64 << 53;
+    (whole - odd) as f64 / whole as f64 * BELOW
+}
+
 /// ln(m) for m in [sqrt(1/2), sqrt(2)), by the series of the inverse hyperbolic tangent.
 ///
 /// ln(m) = 2 * (s + s^3/3 + s^5/5 + ...) with s = (m - 1) / (m + 1), |s| < 0.172; the first term
@@ -49,6 +58,11 @@ mod tests {
                 (ours - platform).abs() <= 1e-14 * platform,
                 "{hash:#x}: {ours} and {platform}"
             );
+            let least = least_negative_ln_unit(hash);
+            assert!(
+                0.0 < least && least <= ours,
+                "{hash:#x}: {least} and {ours}"
+            );
         }
     }
 
@@ -57,6 +71,9 @@ mod tests {
         assert!((negative_ln_unit(0) - 53.0 * std::f64::consts::LN_2).abs() < 1e-12);
         let nearly_one = negative_ln_unit(u64::MAX);
         assert!(nearly_one > 0.0 && nearly_one < 1e-15, "{nearly_one}");
+        for hash in [0, u64::MAX] {
+            assert!(least_negative_ln_unit(hash) <= negative_ln_unit(hash));
+        }
     }
 
     /// A different bit on some platform is a different order of workers there.

@@ -21,6 +21,8 @@ pub(super) struct Fleet<'a> {
     ring: &'a Ring,
     candidates: &'a [Candidate],
     tried: &'a [usize],
+    /// The same as a mark for each worker, where they are many; else empty.
+    tried_marks: Vec<bool>,
     /// The health of more than half is bad: it is not believed.
     pub(super) panic: bool,
     /// Somebody is well: to use the others all the same spares those that are.
@@ -33,6 +35,8 @@ pub(super) struct Fleet<'a> {
     doubts: bool,
     /// Whether the bound keeps workers out: in policy `prefix`, unless nobody usable is below it.
     bounded: bool,
+    /// Somebody may be above the bound: asked once of all, since mostly nobody is.
+    pub(super) crowds: bool,
     /// First eligible worker in order: the home, or who stands in for it. None if nobody is usable.
     holder: Option<usize>,
     /// Requests in flight per worker, the one being placed included.
@@ -44,6 +48,13 @@ pub(super) struct Fleet<'a> {
     alike: bool,
     /// In thousandths.
     mean_weight: f64,
+}
+
+/// The greatest counts of any worker.
+#[derive(Default)]
+struct Most {
+    requests: f64,
+    own: f64,
 }
 
 impl<'a> Fleet<'a> {
@@ -63,30 +74,31 @@ impl<'a> Fleet<'a> {
         let place = Policy::home(settings, view, key);
         let order = ring.order(place.hash).ok_or(NoWorker::Empty)?;
         let home = place.first(&order, |_| true).ok_or(NoWorker::Empty)?;
-        let held = candidates
-            .iter()
-            .map(|candidate| candidate.held_tokens)
-            .max();
         let (mut bad, mut doubted, mut well, mut spares) = (0, 0, 0, false);
+        let (mut held, mut most) = (0, Most::default());
         for candidate in candidates {
             let standing = candidate.standing;
             bad += usize::from(standing.is_bad());
             doubted += usize::from(standing == Standing::Doubted);
             well += usize::from(matches!(standing, Standing::Usable | Standing::Full));
             spares |= candidate.slow_start.is_some();
+            held = held.max(candidate.held_tokens);
+            most.requests = most.requests.max(candidate.load.requests);
+            most.own = most.own.max(candidate.own_requests);
         }
         let is_whole = |held: u32| key.marks().last().is_some_and(|last| held >= last.tokens);
-        let alike = place.inner_tokens > key.prompt_tokens() / 2 || held.is_some_and(is_whole);
+        let alike = place.inner_tokens > key.prompt_tokens() / 2 || is_whole(held);
         let mut fleet = Self {
             settings,
             key,
             order,
             home,
-            known: held.is_some_and(|tokens| tokens > place.inner_tokens),
+            known: held > place.inner_tokens,
             place,
             ring,
             candidates,
             tried,
+            tried_marks: marked(tried, ring.len()),
             panic: settings.panics(bad, candidates.len()),
             spares_the_well: well + doubted > 0,
             buries: true,
@@ -94,6 +106,7 @@ impl<'a> Fleet<'a> {
             // Together the others may doubt more than each of them alone is believed.
             doubts: doubted > 0 && !settings.panics(bad + doubted, candidates.len()),
             bounded: settings.policy == Policy::Prefix,
+            crowds: true,
             holder: None,
             mean_requests: 1.0,
             mean_own: 1.0,
@@ -114,6 +127,11 @@ impl<'a> Fleet<'a> {
             fleet.mean_own = own / count;
             fleet.mean_weight = weight / count;
         }
+        // No limit is below the mean and the slack.
+        let is_above =
+            |most: f64, mean: f64| most + 1.0 - (mean + settings.bound.slack.get()) > 0.0;
+        fleet.crowds =
+            is_above(most.requests, fleet.mean_requests) || is_above(most.own, fleet.mean_own);
 
         fleet.holder = fleet.first(|index| fleet.eligible(index));
         // None of these rules alone refuses a request: the weakest gives way first.
@@ -201,7 +219,8 @@ impl<'a> Fleet<'a> {
     }
 
     pub(super) fn tried(&self, index: usize) -> bool {
-        self.tried.contains(&index)
+        let mark = self.tried_marks.get(index);
+        mark.map_or_else(|| self.tried.contains(&index), |mark| *mark)
     }
 
     /// Whether this worker may take this request, the bound apart.
@@ -279,7 +298,7 @@ impl<'a> Fleet<'a> {
     }
 
     fn within_bound(&self, index: usize) -> bool {
-        self.excess(index) <= 0.0
+        !self.crowds || self.excess(index) <= 0.0
     }
 
     /// Whether the request may be placed here above the bound, at a price.
@@ -371,4 +390,19 @@ impl<'a> Fleet<'a> {
             NoWorker::Draining
         }
     }
+}
+
+/// A request for one certain worker has tried all others: thousands are not to be searched for each.
+fn marked(tried: &[usize], workers: usize) -> Vec<bool> {
+    const SEARCHED_MAX: usize = 8;
+    if tried.len() <= SEARCHED_MAX {
+        return Vec::new();
+    }
+    let mut marks = vec![false; workers];
+    for &index in tried {
+        if let Some(mark) = marks.get_mut(index) {
+            *mark = true;
+        }
+    }
+    marks
 }

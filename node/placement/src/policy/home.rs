@@ -14,6 +14,8 @@ pub(super) struct Home {
     pub(super) hash: u64,
     /// For each member, tokens of the prompt that it shares as one of a hot prefix's workers; empty if nothing is hot.
     shared: Vec<u32>,
+    /// The innermost set; empty if that is everybody.
+    inner: Vec<usize>,
     /// Tokens that the members of the innermost set share.
     pub(super) inner_tokens: u32,
 }
@@ -24,6 +26,7 @@ impl Home {
         Self {
             hash,
             shared: Vec::new(),
+            inner: Vec::new(),
             inner_tokens: 0,
         }
     }
@@ -34,6 +37,7 @@ impl Home {
         let (ring, share) = (view.ring, settings.heat.share.get());
         let mut set: Vec<usize> = Vec::new();
         let mut width = ring.len();
+        let everybody = ring.len();
         for mark in key.marks() {
             if key.session().is_none() {
                 home.hash = mark.hash;
@@ -41,20 +45,36 @@ impl Home {
             let Some(wanted) = view.hot.width(key.model(), mark.hash, ring.len(), share) else {
                 break;
             };
-            if home.shared.is_empty() {
-                home.shared = vec![0; ring.len()];
-                set = (0..ring.len()).collect();
-            }
             if wanted < width {
+                // Once for each set and not for each mark: a long prefix that all share has many.
+                home.share(&set, everybody);
+                if width == everybody {
+                    set = (0..everybody).collect();
+                }
                 width = wanted;
                 narrow(ring, mark.hash, &mut set, width);
             }
-            for &member in &set {
-                home.shared[member] = mark.tokens;
-            }
             home.inner_tokens = mark.tokens;
         }
+        home.share(&set, everybody);
+        if !set.is_empty() {
+            home.inner = (0..everybody).filter(|&m| home.contains(m)).collect();
+        }
         home
+    }
+
+    /// All of a set share what is hot so far. An empty `set` stands for everybody, before the first was narrowed.
+    fn share(&mut self, set: &[usize], everybody: usize) {
+        if self.inner_tokens == 0 {
+            return;
+        }
+        if set.is_empty() {
+            self.shared = vec![self.inner_tokens; everybody];
+        }
+        self.shared.resize(everybody, 0);
+        for &member in set {
+            self.shared[member] = self.inner_tokens;
+        }
     }
 
     /// Tokens of the prompt that a member holds because they are hot.
@@ -73,22 +93,17 @@ impl Home {
         order: &Order<'_>,
         accepts: impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        order
-            .first(|member| self.contains(member) && accepts(member))
-            .or_else(|| order.first(accepts))
+        let inner = (!self.inner.is_empty()).then(|| {
+            let members = self.inner.iter().copied();
+            order.first_of(members, |member| self.contains(member) && accepts(member))
+        });
+        inner.flatten().or_else(|| order.first(accepts))
     }
 }
 
 /// Keeps the `width` members of the best scores for a link.
 fn narrow(ring: &Ring, link: u64, set: &mut Vec<usize>, width: usize) {
-    let Some(order) = ring.order(link) else {
-        return;
-    };
-    let mut scored: Vec<_> = set
-        .iter()
-        .map(|&member| (order.score(member), member))
-        .collect();
-    scored.select_nth_unstable_by(width - 1, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    set.clear();
-    set.extend(scored[..width].iter().map(|&(_, member)| member));
+    if let Some(order) = ring.order(link) {
+        order.keep_best(set, width);
+    }
 }

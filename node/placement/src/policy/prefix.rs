@@ -22,8 +22,17 @@ pub(super) fn choose(fleet: &Fleet<'_>, holder: usize) -> (usize, Reason) {
     } else {
         fleet.first_few(&mut few, fleet.settings.choices.into())
     };
-    let compared = |index: usize| fleet.eligible(index) && (few.is_empty() || few.contains(&index));
-    let least = least(fleet, compared, |index| cost(fleet, index));
+    // The few are eligible, and in order.
+    let least = if few.is_empty() {
+        least(
+            fleet,
+            |index| fleet.eligible(index),
+            |index| cost(fleet, index),
+        )
+    } else {
+        let costs = few.iter().map(|&index| cost(fleet, index));
+        costs.fold(f64::INFINITY, f64::min)
+    };
     let tolerance = fleet
         .settings
         .price
@@ -34,13 +43,20 @@ pub(super) fn choose(fleet: &Fleet<'_>, holder: usize) -> (usize, Reason) {
         cost(fleet, index) + fleet.settings.crowd_price.get() * above
     };
     let crowded = |index| {
-        fleet.crowdable(index) && !fleet.eligible(index) && crowd(index) + tolerance < least
+        !fleet.eligible(index) && fleet.crowdable(index) && crowd(index) + tolerance < least
     };
-    let cheapest = self::least(fleet, crowded, crowd);
+    let cheapest = if fleet.crowds {
+        self::least(fleet, crowded, crowd)
+    } else {
+        f64::INFINITY
+    };
+    let is_near = |index: usize| cost(fleet, index) <= least + tolerance;
     let worker = if cheapest.is_finite() {
         fleet.first(|index| crowded(index) && crowd(index) <= cheapest)
+    } else if few.is_empty() {
+        fleet.first(|index| fleet.eligible(index) && is_near(index))
     } else {
-        fleet.first(|index| compared(index) && cost(fleet, index) <= least + tolerance)
+        few.iter().copied().find(|&index| is_near(index))
     };
     let worker = worker.unwrap_or(holder);
     (worker, fleet.why_not_home(worker))

@@ -12,4 +12,5 @@ mod health;
 mod heat;
 mod keys;
 mod parts;
+mod reference;
 mod rings;

@@ -1,0 +1,377 @@
+//! Policy `prefix` said once more without any shortcut: every rule asks every worker, in the key's whole order.
+//!
+//! What is fast in `policy/` must choose as this does, with the same reason, on any fleet.
+
+use std::num::NonZeroU16;
+use std::sync::OnceLock;
+
+use grapevine_placement::*;
+use proptest::prelude::*;
+
+use crate::common::members;
+use crate::decisions::turns;
+
+/// Rules that give way when nobody is left, the weakest first.
+#[derive(Clone, Copy)]
+struct Rules {
+    spares: bool,
+    bounded: bool,
+    doubts: bool,
+    buries: bool,
+}
+
+struct Plain<'a> {
+    settings: &'a PolicySettings,
+    key: &'a Key,
+    order: Vec<usize>,
+    weights: Vec<f64>,
+    candidates: &'a [Candidate],
+    tried: &'a [usize],
+    /// What is true of all together, once it was found out.
+    whole: Option<Whole>,
+}
+
+#[derive(Clone, Copy)]
+struct Whole {
+    panics: bool,
+    somebody_is_well: bool,
+    /// Requests, own requests, weight.
+    means: (f64, f64, f64),
+    known: bool,
+    alike: bool,
+}
+
+impl Plain<'_> {
+    /// Finds out what is true of all together.
+    fn looked_over(mut self) -> Self {
+        let is_well = |of| matches!(of, Standing::Usable | Standing::Full | Standing::Doubted);
+        let last = self.key.marks().last();
+        let is_whole = |of: &Candidate| last.is_some_and(|last| of.held_tokens >= last.tokens);
+        let mut whole = Whole {
+            panics: self
+                .settings
+                .panics(self.count(Standing::is_bad), self.candidates.len()),
+            somebody_is_well: self.count(is_well) > 0,
+            means: (1.0, 1.0, 1.0),
+            known: self.candidates.iter().any(|of| of.held_tokens > 0),
+            alike: self.candidates.iter().any(is_whole),
+        };
+        self.whole = Some(whole);
+        whole.means = self.means();
+        self.whole = Some(whole);
+        self
+    }
+
+    fn whole(&self) -> Whole {
+        self.whole.unwrap()
+    }
+
+    fn count(&self, is: impl Fn(Standing) -> bool) -> usize {
+        self.candidates.iter().filter(|of| is(of.standing)).count()
+    }
+
+    fn doubts(&self) -> bool {
+        let doubted = self.count(|standing| standing == Standing::Doubted);
+        let spoken_against = self.count(Standing::is_bad) + doubted;
+        doubted > 0 && !self.settings.panics(spoken_against, self.candidates.len())
+    }
+
+    fn stands(&self, rules: Rules, standing: Standing) -> bool {
+        let panics = self.whole().panics;
+        match standing {
+            Standing::Usable => true,
+            Standing::Doubted => !rules.doubts,
+            Standing::Unhealthy => panics,
+            Standing::Resting => panics && self.whole().somebody_is_well,
+            Standing::Unreachable => panics && !rules.buries,
+            Standing::Full | Standing::Draining => false,
+        }
+    }
+
+    fn strictest(&self) -> Rules {
+        Rules {
+            spares: self.candidates.iter().any(|of| of.slow_start.is_some()),
+            bounded: true,
+            doubts: self.doubts(),
+            buries: true,
+        }
+    }
+
+    /// Means over those that share the load: requests, own requests, weight.
+    fn means(&self) -> (f64, f64, f64) {
+        let rules = self.strictest();
+        let (mut count, mut requests, mut own, mut weight) = (0.0, 1.0, 1.0, 0.0);
+        for (index, candidate) in self.candidates.iter().enumerate() {
+            let standing = candidate.standing;
+            if standing == Standing::Full || self.stands(rules, standing) {
+                count += 1.0;
+                requests += candidate.load.requests;
+                own += candidate.own_requests;
+                weight += self.weights[index];
+            }
+        }
+        match count > 0.0 {
+            true => (requests / count, own / count, weight / count),
+            false => (1.0, 1.0, 1.0),
+        }
+    }
+
+    fn is_spared(&self, rules: Rules, index: usize) -> bool {
+        let (mean, of) = (self.whole().means.0, self.candidates[index]);
+        let above = |share: f64| of.load.requests + 1.0 > (share * mean).max(1.0);
+        rules.spares && of.slow_start.is_some_and(above)
+    }
+
+    fn usable(&self, rules: Rules, index: usize) -> bool {
+        let of = self.candidates[index];
+        let capped = of.standing.is_bad() && of.at_cap;
+        let may_be_asked = !capped && !self.tried.contains(&index);
+        self.stands(rules, of.standing) && may_be_asked && !self.is_spared(rules, index)
+    }
+
+    fn limit(&self, index: usize, mean: f64) -> f64 {
+        let share = self.weights[index] / self.whole().means.2 * mean;
+        let bound = self.settings.bound;
+        (bound.factor.get() * share).max(mean + bound.slack.get())
+    }
+
+    fn excess(&self, index: usize) -> f64 {
+        let (requests, own, _) = self.whole().means;
+        let (of, bound) = (self.candidates[index], self.settings.bound);
+        let of_cluster = of.load.requests + 1.0 - self.limit(index, requests);
+        let is_crowd = (bound.factor.get() - 1.0) * own >= bound.slack.get();
+        match self.whole().alike && is_crowd {
+            true => of_cluster.max(of.own_requests + 1.0 - self.limit(index, own)),
+            false => of_cluster,
+        }
+    }
+
+    fn eligible(&self, rules: Rules, index: usize) -> bool {
+        self.usable(rules, index) && !(rules.bounded && self.excess(index) > 0.0)
+    }
+
+    fn first(&self, accepts: impl Fn(usize) -> bool) -> Option<usize> {
+        self.order.iter().copied().find(|&index| accepts(index))
+    }
+
+    fn is_full(&self, rules: Rules) -> bool {
+        self.candidates.iter().any(|of| {
+            let bad_and_capped = of.standing.is_bad() && of.at_cap;
+            of.standing == Standing::Full || bad_and_capped && self.stands(rules, of.standing)
+        })
+    }
+
+    fn expected(&self, index: usize, holder: usize) -> u32 {
+        let of = self.candidates[index];
+        let credit = self.settings.home_credit.get().min(1.0 - of.distrust);
+        let credit = (credit * f64::from(self.key.stable_tokens())) as u32;
+        let is_credited = !self.whole().known && index == holder;
+        let tokens = of.held_tokens.max(if is_credited { credit } else { 0 });
+        tokens.min(self.key.prompt_tokens())
+    }
+
+    fn cost(&self, index: usize, holder: usize) -> f64 {
+        let relative = self.weights[index] / self.whole().means.2;
+        let load = self.candidates[index].load.scaled(1.0 / relative);
+        let missing = f64::from(self.key.prompt_tokens() - self.expected(index, holder));
+        match self.settings.price {
+            Price::Additive {
+                prefill, context, ..
+            } => {
+                load.prefill_tokens + prefill.get() * missing + context.get() * load.context_tokens
+            }
+            Price::Multiplicative {
+                prefill,
+                overhead,
+                patience,
+                ..
+            } => {
+                (load.prefill_tokens + prefill.get() * missing + overhead.get())
+                    * (load.requests + patience.get())
+            }
+        }
+    }
+
+    fn tolerance(&self, least: f64) -> f64 {
+        match self.settings.price {
+            Price::Additive { tolerance, .. } => {
+                tolerance.get() * f64::from(self.key.prompt_tokens().min(4_096))
+            }
+            Price::Multiplicative { tolerance, .. } => least * (tolerance.get() - 1.0).max(0.0),
+        }
+    }
+
+    fn decide(&self) -> Option<(usize, Reason, u32)> {
+        let mut rules = self.strictest();
+        let holder = loop {
+            if let Some(holder) = self.first(|index| self.eligible(rules, index)) {
+                break holder;
+            }
+            let may_ask_the_dead = !self.is_full(rules);
+            if rules.spares {
+                rules.spares = false;
+            } else if rules.bounded {
+                rules.bounded = false;
+            } else if rules.doubts {
+                rules.doubts = false;
+            } else if rules.buries && may_ask_the_dead {
+                rules.buries = false;
+            } else {
+                return None;
+            }
+        };
+        let eligible = self.order.iter().copied();
+        let eligible = eligible.filter(|&index| self.eligible(rules, index));
+        let compared: Vec<usize> = match (self.whole().known, usize::from(self.settings.choices)) {
+            (true, _) | (_, 0) => eligible.collect(),
+            (false, choices) => eligible.take(choices.min(8)).collect(),
+        };
+        let costs = compared.iter().map(|&index| self.cost(index, holder));
+        let least = costs.fold(f64::INFINITY, f64::min);
+        let tolerance = self.tolerance(least);
+        let crowd = |index: usize| {
+            let above = self.excess(index).ceil().max(1.0);
+            self.cost(index, holder) + self.settings.crowd_price.get() * above
+        };
+        let outer = self.settings.outer_bound.get().max(1.0);
+        let crowded: Vec<usize> = (0..self.candidates.len())
+            .filter(|&index| {
+                let of = self.candidates[index];
+                let within =
+                    of.load.requests + 1.0 <= outer * self.limit(index, self.whole().means.0);
+                let lost = !self.eligible(rules, index) && self.usable(rules, index) && within;
+                lost && crowd(index) + tolerance < least
+            })
+            .collect();
+        let costs = crowded.iter().map(|&index| crowd(index));
+        let cheapest = costs.fold(f64::INFINITY, f64::min);
+        let worker = match crowded.is_empty() {
+            false => self.first(|index| crowded.contains(&index) && crowd(index) <= cheapest),
+            true => self.first(|index| {
+                compared.contains(&index) && self.cost(index, holder) <= least + tolerance
+            }),
+        };
+        let worker = worker.unwrap_or(holder);
+        let expected = self.expected(worker, holder);
+        Some((worker, self.reason(rules, worker, holder), expected))
+    }
+
+    fn reason(&self, rules: Rules, worker: usize, holder: usize) -> Reason {
+        let home = self.order[0];
+        let of = self.candidates[home];
+        if worker == home {
+            Reason::Home
+        } else if self.tried.contains(&home) {
+            Reason::Failover
+        } else if of.standing == Standing::Draining {
+            Reason::Drain
+        } else if of.standing == Standing::Full {
+            Reason::SpillFull
+        } else if !self.stands(rules, of.standing) {
+            Reason::Failover
+        } else if of.standing.is_bad() && of.at_cap {
+            Reason::SpillFull
+        } else if self.is_spared(rules, home) {
+            Reason::SlowStart
+        } else if self.excess(home) > 0.0 {
+            Reason::SpillBound
+        } else if self.expected(worker, holder) > self.expected(home, holder) {
+            Reason::Evidence
+        } else {
+            Reason::SpillPrice
+        }
+    }
+}
+
+/// Small pools, and one above `order::SCORED_MAX`, whose near successors come first. Few points: built for speed.
+fn rings() -> &'static [Ring] {
+    static RINGS: OnceLock<Vec<Ring>> = OnceLock::new();
+    RINGS.get_or_init(|| {
+        let settings = RingSettings {
+            virtual_nodes: NonZeroU16::new(8).unwrap(),
+            ..RingSettings::default()
+        };
+        let pools = [1, 3, 16, 40, 1_020].map(|workers: u32| {
+            let equal = vec![1_000; workers as usize];
+            let unequal = (0..workers).map(|at| 200 + at * 7_919 % 4_000).collect();
+            [equal, unequal]
+        });
+        let pools = pools.into_iter().flatten();
+        pools
+            .map(|weights: Vec<u32>| Ring::build(&settings, members(&weights)).unwrap())
+            .collect()
+    })
+}
+
+/// From a number, so that a thousand of them cost a seed. `rare`: one in so many differs from an ordinary worker.
+fn candidate(bits: u64, rare: u64, busy: f64) -> Candidate {
+    let part = |at: u32| ((bits >> at) & 0xff) as f64 / 256.0;
+    let is = |at: u32, of: u64| (bits >> at).is_multiple_of(rare * of);
+    let standing = match (is(3, 1), bits >> 60) {
+        (false, _) => Standing::Usable,
+        (true, 0..=2) => Standing::Full,
+        (true, 3..=5) => Standing::Unhealthy,
+        (true, 6..=7) => Standing::Resting,
+        (true, 8..=9) => Standing::Unreachable,
+        (true, 10..=12) => Standing::Doubted,
+        (true, _) => Standing::Draining,
+    };
+    let requests = (part(8) * busy).floor();
+    Candidate {
+        load: Load {
+            requests,
+            prefill_tokens: part(16) * 4_000.0 * requests,
+            context_tokens: part(24) * 40_000.0 * requests,
+        },
+        own_requests: (part(32) * requests).floor(),
+        standing,
+        at_cap: standing.is_bad() && is(5, 1),
+        slow_start: is(7, 2).then_some(part(40)),
+        held_tokens: if is(11, 3) {
+            (part(48) * 3_000.0) as u32
+        } else {
+            0
+        },
+        distrust: 0.25,
+        known_tokens: 0,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn shortcuts_choose_as_the_plain_rule_does(
+        ring in 0_usize..10,
+        seed: u64,
+        rare in prop::sample::select(vec![2_u64, 5, 40, 5_000]),
+        busy in prop::sample::select(vec![0.0, 1.0, 6.0, 60.0]),
+        (choices, tried, length) in (0_u8..10, prop::collection::vec(0_usize..40, 0..3), 0_usize..20_000),
+        (multiplicative, panic) in any::<(bool, bool)>(),
+    ) {
+        let ring = &rings()[ring];
+        let candidates: Vec<_> = crate::common::numbers(seed)
+            .take(ring.len())
+            .map(|bits| candidate(bits, rare, busy))
+            .collect();
+        let price = if multiplicative { Price::MULTIPLICATIVE } else { Price::ADDITIVE };
+        let settings = PolicySettings { price, panic, choices, ..PolicySettings::default() };
+        let key = turns(&format!("{seed} ").repeat(length / 20 + 1));
+        let home = key.marks().first().map_or(key.home(), |mark| mark.hash);
+        let order = ring.order(home).unwrap().to_vec();
+        let weights = ring.members().iter().map(|of| of.weight.thousandths().into());
+        let plain = Plain {
+            settings: &settings,
+            key: &key,
+            order,
+            weights: weights.collect(),
+            candidates: &candidates,
+            tried: &tried,
+            whole: None,
+        }
+        .looked_over();
+        let decided = decide(&settings, ring, &key, &candidates, &tried, 0).ok();
+        let decided = decided.map(|of| (of.worker, of.reason, of.expected_tokens));
+        prop_assert_eq!(decided, plain.decide());
+    }
+}
