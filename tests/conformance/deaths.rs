@@ -168,7 +168,7 @@ async fn lifted_everywhere(cluster: &Cluster, workers: &[FakeWorker], body: &Val
     let log = first.log();
     let marked = log
         .lines()
-        .filter_map(|line| line.split_once("body=")?.1.get(..32));
+        .filter_map(|line| line.split_once("body=\"")?.1.get(..32));
     let marked: Vec<&str> = marked.collect();
     assert!(!marked.is_empty(), "{log}");
     assert!(marked.iter().all(|hash| listed.contains(hash)), "{listed}");

@@ -80,9 +80,9 @@ fn ends(bytes: &[u8]) -> CloseCode {
         let mut ends = bytes.chunks(piece).map(|piece| watch.read(piece, &mut out));
         ends.find_map(Result::err).expect("the session ends")
     };
-    let whole = end(bytes.len());
-    assert_eq!(end(1), whole);
-    whole
+    let code = end(1_000);
+    assert_eq!(end(1), code);
+    code
 }
 
 #[test]
@@ -210,10 +210,10 @@ fn what_is_long_passes_unless_it_turns_out_to_be_an_update() {
     watch
         .read(&frame(0x01, b"{"), &mut out)
         .expect("it goes on");
-    for _ in 0..20_000 {
+    for _ in 0..40_000 {
         watch.read(&frame(0x00, b""), &mut out).expect("it goes on");
     }
-    assert!(out.len() > 6 * 20_000 - 2 * HELD_BYTES_MAX, "{}", out.len());
+    assert!(out.len() > 6 * 40_000 - 2 * HELD_BYTES_MAX, "{}", out.len());
 }
 
 #[test]
