@@ -16,6 +16,7 @@ pub mod cluster;
 pub mod config;
 mod descriptors;
 pub mod follow;
+mod hops;
 pub mod lag;
 pub mod learner;
 pub mod left_out;

@@ -25,6 +25,7 @@ mod house;
 mod http2;
 mod keys;
 mod leaving;
+mod loops;
 mod many_workers;
 mod memory;
 mod model_shares;

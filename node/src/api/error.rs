@@ -56,6 +56,8 @@ pub enum ErrorKind {
     UpstreamTimeout,
     /// The replica is shutting down.
     ShuttingDown,
+    /// This replica has sent the request to a worker itself.
+    Loop,
     /// A defect of the router.
     Internal,
 }
@@ -82,6 +84,7 @@ impl ErrorKind {
             Self::UpstreamFailed | Self::UpstreamBroke => StatusCode::BAD_GATEWAY,
             Self::QueryOfDeath => StatusCode::UNPROCESSABLE_ENTITY,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::Loop => StatusCode::LOOP_DETECTED,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -105,9 +108,11 @@ impl ErrorKind {
             | Self::QueryOfDeath => "invalid_request_error",
             Self::RateLimited => "rate_limit_error",
             Self::Overloaded | Self::NoWorker | Self::ShuttingDown => "overloaded_error",
-            Self::UpstreamFailed | Self::UpstreamBroke | Self::UpstreamTimeout | Self::Internal => {
-                "server_error"
-            }
+            Self::UpstreamFailed
+            | Self::UpstreamBroke
+            | Self::UpstreamTimeout
+            | Self::Loop
+            | Self::Internal => "server_error",
         }
     }
 
@@ -135,6 +140,7 @@ impl ErrorKind {
             Self::QueryOfDeath => "query_of_death",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::ShuttingDown => "shutting_down",
+            Self::Loop => "loop_detected",
             Self::Internal => "internal_error",
         }
     }
@@ -361,7 +367,7 @@ pub fn retry_after(status: StatusCode) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    const ALL: [ErrorKind; 22] = [
+    const ALL: [ErrorKind; 23] = [
         ErrorKind::InvalidRequest,
         ErrorKind::Unauthorized,
         ErrorKind::InvalidApiKey,
@@ -383,6 +389,7 @@ mod tests {
         ErrorKind::QueryOfDeath,
         ErrorKind::UpstreamTimeout,
         ErrorKind::ShuttingDown,
+        ErrorKind::Loop,
         ErrorKind::Internal,
     ];
 

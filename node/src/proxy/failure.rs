@@ -197,9 +197,10 @@ impl Failure {
     }
 }
 
-/// Statuses that another worker may answer better. vllm-router retries on the same.
+/// Statuses that another worker may answer better. vllm-router retries on the same, but for 508: a replica that asked us
+/// says so where it is our worker.
 pub fn is_retryable(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
+    matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504 | 508)
 }
 
 /// `Retry-After` in seconds or as a date (RFC 9110, section 10.2.3); one that cannot be read is none.
@@ -294,7 +295,7 @@ pub(super) mod tests {
 
     #[test]
     fn statuses_for_another_worker() {
-        for status in [408_u16, 429, 500, 502, 503, 504] {
+        for status in [408_u16, 429, 500, 502, 503, 504, 508] {
             assert!(is_retryable(code(status)));
         }
         for status in [200_u16, 400, 401, 404, 422, 501] {

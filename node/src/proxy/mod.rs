@@ -67,6 +67,7 @@ use crate::api::{ApiError, Endpoint, OpenPath};
 use crate::cache::ResponseCache;
 use crate::cluster::Cluster;
 use crate::config::{Coding, LimitConfig, RetryConfig, TimeoutConfig};
+use crate::hops;
 use crate::listener::client_io::Gone;
 use crate::memory::Memory;
 use crate::metrics::{AttemptLabels, Metrics};
@@ -235,7 +236,8 @@ impl Proxy {
             }
         }
         let codings = &self.parts.request_codings;
-        let endpoint = headers::check_head(&head.headers, codings)
+        let endpoint = hops::check(&head.headers)
+            .and_then(|()| headers::check_head(&head.headers, codings))
             .and_then(|()| Endpoint::of(&head.method, head.uri.path(), &self.parts.open_paths));
         let endpoint = match endpoint {
             Ok(endpoint) => endpoint,

@@ -47,6 +47,7 @@ use crate::admission::{Admission, Ask, Unplaced};
 use crate::api::{ApiError, Endpoint};
 use crate::cache::{self, Answer as KeptAnswer, Found};
 use crate::cluster::{Pool, Taken};
+use crate::hops;
 use crate::metrics::ReasonLabels;
 use crate::tenants::{Key, X_API_KEY};
 use crate::upstream::{InFlight, Worker};
@@ -861,6 +862,7 @@ fn outgoing(head: Parts, body: WorkerBody, id: &HeaderValue, has_key: bool) -> O
         headers.remove(X_API_KEY);
     }
     headers.insert(headers::REQUEST_ID, id.clone());
+    hops::sign(&mut headers);
     Outgoing {
         method: head.method,
         // A client may send an absolute URI; workers get its path.

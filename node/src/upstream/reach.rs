@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use grapevine_gossip::worker::WorkerUrl;
-use http::{HeaderValue, header};
+use http::{HeaderMap, HeaderValue, header};
 use reqwest::Method;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use rustls::ClientConfig;
@@ -25,6 +25,7 @@ use super::keys::Keys;
 use super::tls::{WorkerIo, WorkerTlsFiles, believes_nobody, offering_http2};
 use super::worker::Address;
 use crate::config::{WorkerConfig, WorkerHttp2, WorkersConfig};
+use crate::hops;
 use crate::quiet::Quiet;
 use crate::tls::{FileError, Files, Reloader};
 
@@ -279,7 +280,10 @@ impl Secure {
 
 /// A client for checks: no proxy from the environment, no redirects to where a worker points.
 fn control_client(tls: ClientConfig, allow: &Arc<Allow>, within: Duration) -> reqwest::Client {
+    let mut headers = HeaderMap::new();
+    hops::sign(&mut headers);
     reqwest::Client::builder()
+        .default_headers(headers)
         .timeout(within)
         .connect_timeout(within)
         .redirect(reqwest::redirect::Policy::none())
