@@ -191,12 +191,17 @@ impl Raw {
         }
     }
 
-    /// Lays the environment over the file. Variables without `__` are not ours (see [`variable`]).
+    /// Lays the environment over the file. Variables without `__` are not ours (see [`variable`]), but one that would be
+    /// a setting with another underscore is no accident: an `ADMIN_TOKEN` that nobody reads leaves a door open.
     pub(crate) fn add_environment(&mut self, variables: impl Iterator<Item = (String, String)>) {
         for (name, text) in variables {
-            let Some(rest) = name.strip_prefix(PREFIX).filter(|rest| rest.contains("__")) else {
+            let Some(rest) = name.strip_prefix(PREFIX) else {
                 continue;
             };
+            if !rest.contains("__") {
+                self.problems.extend(one_underscore_short(&name, &text));
+                continue;
+            }
             let known = rows().find(|(section, row)| variable(section, row.key) == name);
             match known {
                 Some((section, row)) => self.set(
@@ -245,6 +250,20 @@ impl Raw {
         let table = table.expect("every section has a table");
         table.entries.insert(key, Entry { value, origin });
     }
+}
+
+/// What is wrong with a variable that has one underscore where a setting has two.
+fn one_underscore_short(name: &str, text: &str) -> Option<Problem> {
+    let is_meant = |variable: &String| variable.replacen("__", "_", 1) == name;
+    let mut variables = rows().map(|(section, row)| variable(section, row.key));
+    let meant = variables.find(is_meant)?;
+    // What Kubernetes says of a service called, for example, grapevine-listen.
+    let is_service = name.ends_with("_PORT") && text.contains("://");
+    (!is_service).then(|| Problem {
+        key: name.trim_start_matches(PREFIX).to_lowercase(),
+        origin: Origin::Environment(name.to_owned()),
+        what: format!("no such setting; did you mean {meant}?"),
+    })
 }
 
 /// Every setting that has a variable and may have a flag: all but those of sections that may be repeated.

@@ -357,6 +357,13 @@ fn the_environment_is_read_and_checked() {
     assert_eq!(config.admin.token.expect("set").reveal(), "123");
 
     assert_eq!(
+        messages(environment(&[("GRAPEVINE_ADMIN_TOKEN", "secret")])),
+        [
+            "environment variable GRAPEVINE_ADMIN_TOKEN: admin_token: no such setting; did you mean \
+          GRAPEVINE_ADMIN__TOKEN?"
+        ]
+    );
+    assert_eq!(
         messages(environment(&[("GRAPEVINE_LISTEN__PROT", "1")])),
         [
             "environment variable GRAPEVINE_LISTEN__PROT: listen.prot: no such setting; did you mean \
