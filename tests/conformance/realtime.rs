@@ -216,6 +216,7 @@ async fn a_session_goes_to_a_worker_of_its_model() {
         ("", 400, "invalid_request"),
         ("?model=", 400, "invalid_request"),
         ("?model=c", 404, "model_not_found"),
+        ("?model=fake-model&model=org%2Fb", 400, "invalid_request"),
     ] {
         let answer = ask(&house, &format!("{PATH}{target}"), &[]).await;
         assert_error(&answer, status, code);

@@ -88,7 +88,7 @@ impl Proxy {
         }
         let handshake = handshake::read(head)?;
         self.check_origin(head)?;
-        let model = match named_model(head.uri.query()) {
+        let model = match named_model(head.uri.query())? {
             Some(model) => model,
             None => only_model(&self.parts.cluster.fleet())?,
         };
@@ -132,11 +132,22 @@ impl Opening {
     }
 }
 
-/// `model` in a query; the first, as readers that take one do.
-fn named_model(query: Option<&str>) -> Option<String> {
-    let mut pairs = form_urlencoded::parse(query?.as_bytes());
-    let (_, model) = pairs.find(|(name, _)| name == "model")?;
-    Some(model.into_owned()).filter(|model| !model.is_empty())
+/// `model` in a query.
+///
+/// # Errors
+/// 400 if it is there twice: its worker may read the other one, which the client may not have.
+fn named_model(query: Option<&str>) -> Result<Option<String>, ApiError> {
+    let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    let mut named = pairs.filter(|(name, _)| name == "model");
+    let (model, other) = (named.next(), named.next());
+    if other.is_some() {
+        return Err(ApiError::invalid(
+            "model",
+            "the query names the model twice",
+        ));
+    }
+    let model = model.map(|(_, model)| model.into_owned());
+    Ok(model.filter(|model| !model.is_empty()))
 }
 
 fn only_model(fleet: &Fleet) -> Result<String, ApiError> {
@@ -159,7 +170,8 @@ pub(super) fn target_with<'a>(target: &'a str, model: &str) -> Cow<'a, str> {
     let Some((path, query)) = target.split_once('?') else {
         return target.into();
     };
-    if named_model(Some(query)).is_none_or(|named| named == model) {
+    let named = named_model(Some(query)).ok().flatten();
+    if named.is_none_or(|named| named == model) {
         return target.into();
     }
     let mut renamed = form_urlencoded::Serializer::new(String::new());
@@ -179,11 +191,14 @@ mod tests {
         for (query, expected) in [
             (None, None),
             (Some("model=org%2Fm&x=1"), Some("org/m")),
-            (Some("x=1&model=a&model=b"), Some("a")),
             (Some("model="), None),
             (Some("models=a"), None),
         ] {
-            assert_eq!(named_model(query).as_deref(), expected, "{query:?}");
+            let named = named_model(query).expect("once at most");
+            assert_eq!(named.as_deref(), expected, "{query:?}");
+        }
+        for twice in ["model=a&model=b", "model=a&x=1&model=a", "model=&m%6fdel=a"] {
+            assert!(named_model(Some(twice)).is_err(), "{twice}");
         }
         for (target, expected) in [
             ("/v1/realtime", "/v1/realtime"),
