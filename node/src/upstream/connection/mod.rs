@@ -42,8 +42,8 @@ pub struct Connection {
 
 #[derive(Debug)]
 enum Speaks {
-    Http1(http1::Connection),
-    // On the heap: it is many times as large.
+    // On the heap: they are large, and change hands with each request.
+    Http1(Box<http1::Connection>),
     Http2(Box<http2::Connection>),
 }
 
@@ -79,7 +79,7 @@ impl Connection {
             }
             Speaks::Http2(Box::new(opened?))
         } else {
-            Speaks::Http1(http1::Connection::open(io).await?)
+            Speaks::Http1(Box::new(http1::Connection::open(io).await?))
         };
         Ok(Self {
             speaks,
