@@ -156,6 +156,9 @@ impl Admin {
     /// One change for all of them, so that they cost every replica one ring and not one each.
     async fn add_workers(&self, warm_up: bool, body: &[u8]) -> Result<Answer, ApiError> {
         let wanted: Vec<Wanted> = Wanted::parse(body)?;
+        if wanted.is_empty() {
+            return Err(ApiError::invalid("workers", "the list has no workers"));
+        }
         let warm_up = warm_up && wanted.len() <= WARMED_TOGETHER_MAX;
         let (mut workers, mut ids) = (Vec::with_capacity(wanted.len()), BTreeSet::new());
         for (index, wanted) in wanted.into_iter().enumerate() {

@@ -250,7 +250,8 @@ impl Endpoint {
         if allowed.is_empty() && *method != Method::CONNECT {
             return Err(ApiError::new(
                 ErrorKind::NotFound,
-                "this path is not served; an operator may open it by listen.open_paths",
+                "this path is not served at the data port; the admin API has a port of its own (admin.port), and what workers \
+                 serve besides may be opened by listen.open_paths",
             ));
         }
         Err(ApiError::method_not_allowed(method, &allowed))

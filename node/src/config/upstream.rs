@@ -153,7 +153,7 @@ section! {
         rate_outcomes: NonZeroU32 = count(20), in count(1)..=count(1_000_000);
         /// How far back the share of good ends looks.
         rate_window: Duration = secs(10), in ms(100)..=HOUR;
-        /// How long it stays open before the first trial request; twice as long when it opens again, and so on.
+        /// How long it stays open before the first trial request; twice that when it opens again, then three times, and so on.
         ///
         /// Shorter than vllm-router's 60s, because only one request at a time is risked.
         open_for: Duration = secs(10), in ms(1)..=HOUR, flag "cb-timeout-duration-secs" Secs;

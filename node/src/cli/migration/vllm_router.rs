@@ -77,7 +77,7 @@ pub(super) const ROWS: &[Row] = &[
         "goes to workers in place of the client's; clients' keys are --api-keys-file",
     ),
     refused(&["log-dir"], LOGS),
-    differs(&["log-level"], "without critical"),
+    differs(&["log-level"], "`critical` means `error`"),
     refused(&["service-discovery"], DISCOVERY),
     refused(&["selector"], DISCOVERY),
     only(&["service-discovery-port"], &["80"], DISCOVERY),
