@@ -17,6 +17,7 @@ mod deaths;
 mod doors;
 mod endpoints;
 mod errors;
+mod exposition;
 mod failover;
 mod framing;
 mod h2_floods;

@@ -276,7 +276,8 @@ async fn scraping_without_end_stops_nobody() {
     for _ in 0..8 {
         scrapers.spawn(async move {
             let mut connection = Connection::open(admin).await;
-            let bytes = request("GET", "/metrics", &[], b"");
+            let accept = ("accept", "application/openmetrics-text");
+            let bytes = request("GET", "/metrics", &[accept], b"");
             let mut times = Vec::new();
             while Instant::now() < until {
                 let asked = Instant::now();

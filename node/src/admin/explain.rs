@@ -6,7 +6,8 @@ use http::{HeaderMap, Method, StatusCode};
 use serde::Serialize;
 
 use super::page::PAGE;
-use super::{Admin, Answer, Query, json};
+use super::query::Query;
+use super::{Admin, Answer, json};
 use crate::api::Endpoint;
 use crate::api::error::ApiError;
 use crate::cluster::Pool;

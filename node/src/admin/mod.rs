@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `GET /healthz` | the process runs |
 //! | `GET /readyz` | the replica takes traffic; else what is missing |
-//! | `GET /metrics` | OpenMetrics |
+//! | `GET /metrics` | OpenMetrics for whoever names it, else text format 0.0.4 |
 //! | `GET /cluster` | replicas as this one sees them, registry, ring digest |
 //! | `GET /ring` | digest of every ring, and its first workers |
 //! | `GET /workers?limit=&after=` | list, 1,000 at a time in order of ids; `next` is the `after` of the next page |
@@ -23,6 +23,7 @@ mod describe;
 mod explain;
 mod gate;
 mod page;
+mod query;
 mod workers;
 
 use std::convert::Infallible;
@@ -45,6 +46,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use self::page::Page;
+use self::query::Query;
 use crate::admission::Admission;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
@@ -57,7 +59,7 @@ use crate::listener::guard::{Guarded, Waits};
 use crate::listener::{Door, Seat, Seats, Terms};
 use crate::logging;
 use crate::memory;
-use crate::metrics::{self, Metrics, ReasonLabels, WorkerLabels};
+use crate::metrics::{Form, Metrics, ReasonLabels, WorkerLabels};
 use crate::proxy::quarantine::Quarantine;
 use crate::readiness::Readiness;
 use crate::shutdown::Phase;
@@ -216,7 +218,7 @@ impl Admin {
             .and_then(|()| gate.check_host(request.headers(), request.uri().authority()))
             .map_err(|refused| self.refusal(refused))?;
         match (request.method(), request.uri().path()) {
-            (&Method::GET, "/metrics") => Ok(self.metrics()),
+            (&Method::GET, "/metrics") => Ok(self.metrics(Form::asked_for(request.headers()))),
             _ => Err(not_found("this port serves GET /metrics")),
         }
     }
@@ -238,7 +240,7 @@ impl Admin {
             .map_err(|refused| self.refusal(refused))?;
         let query = Query(head.uri.query().unwrap_or_default());
         match (&head.method, segments.as_slice()) {
-            (&Method::GET, ["metrics"]) => Ok(self.metrics()),
+            (&Method::GET, ["metrics"]) => Ok(self.metrics(Form::asked_for(&head.headers))),
             (&Method::GET, ["cluster"]) => Ok(json(StatusCode::OK, &self.describe_cluster())),
             (&Method::GET, ["ring"]) => Ok(json(StatusCode::OK, &self.describe_rings())),
             (&Method::GET, ["workers"]) => Ok(self.list_workers(&Page::of(&query)?)),
@@ -341,7 +343,7 @@ impl Admin {
     }
 
     /// Gauges that follow from other state are set here, when somebody looks.
-    fn metrics(&self) -> Answer {
+    fn metrics(&self, form: Form) -> Answer {
         self.metrics.ready.set(self.readiness.is_ready().into());
         let resident = memory::resident_bytes().unwrap_or(0);
         let resident = i64::try_from(resident).unwrap_or(i64::MAX);
@@ -377,8 +379,8 @@ impl Admin {
         self.admission.show();
         let quarantined = self.quarantine.count();
         self.metrics.quarantined.set(quarantined as i64);
-        let mut response = Response::new(Full::from(self.metrics.encode()));
-        let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
+        let mut response = Response::new(Full::from(self.metrics.written(form)));
+        let kind = HeaderValue::from_static(form.content_type());
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         response
     }
@@ -391,32 +393,6 @@ struct Others {
     own: i64,
     of_cluster: f64,
     verdicts: [i64; Claim::ALL.len()],
-}
-
-/// The query of a URL, decoded when asked for.
-struct Query<'a>(&'a str);
-
-impl Query<'_> {
-    fn value(&self, name: &str) -> Option<String> {
-        url::form_urlencoded::parse(self.0.as_bytes())
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.into_owned())
-    }
-
-    fn require(&self, name: &'static str) -> Result<String, ApiError> {
-        self.value(name)
-            .filter(|value| !value.is_empty())
-            .ok_or_else(|| ApiError::invalid(name, format!("add ?{name}=... to the URL")))
-    }
-
-    /// Whether a new worker may be warmed up before it takes requests; absent: yes.
-    fn warms_up(&self) -> Result<bool, ApiError> {
-        match self.value("warmup").as_deref() {
-            None | Some("true") => Ok(true),
-            Some("false") => Ok(false),
-            Some(_) => Err(ApiError::invalid("warmup", "warmup is true or false")),
-        }
-    }
 }
 
 /// Takes as long for a nearly right token as for a wrong one.

@@ -1,6 +1,6 @@
 //! Pages: no answer of the admin API grows with the cluster without end.
 
-use super::Query;
+use super::query::Query;
 use crate::api::ApiError;
 
 /// Workers of one page, if nobody asks for another number; also the most that `/ring` and `/explain` list.

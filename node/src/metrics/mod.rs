@@ -3,11 +3,16 @@
 //! One struct of typed handles, built once and passed in. Labels come from enums, registered workers and
 //! served models, never from requests, so the number of series is bounded by the registry.
 
+mod exposition;
+mod labels;
+#[cfg(test)]
+mod tests;
+
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -24,66 +29,11 @@ use crate::trace::TraceMetrics;
 use crate::upstream::metrics::HealthMetrics;
 use crate::warmup::WarmupMetrics;
 
-/// Content type of the exposition format that [`Metrics::encode`] writes.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-macro_rules! labels {
-    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-        #[allow(missing_docs, reason = "the fields are the labels")]
-        pub struct $name { $(pub $field: $type),+ }
-    };
-}
-
-labels! {
-    /// A request's endpoint and how it ended.
-    RequestLabels { endpoint: &'static str, outcome: &'static str }
-}
-labels! {
-    /// One endpoint.
-    EndpointLabels { endpoint: &'static str }
-}
-labels! {
-    /// One model that the cluster serves.
-    ModelLabels { model: Arc<str> }
-}
-labels! {
-    /// One registered worker.
-    WorkerLabels { worker: Arc<str> }
-}
-labels! {
-    /// A worker and how an attempt on it ended.
-    AttemptLabels { worker: Arc<str>, result: &'static str }
-}
-labels! {
-    /// Why a worker was chosen.
-    ReasonLabels { reason: &'static str }
-}
-labels! {
-    /// Something that happened.
-    EventLabels { event: &'static str }
-}
-labels! {
-    /// How something turned out.
-    ResultLabels { result: &'static str }
-}
-labels! {
-    /// What other replicas claim of workers, and whether they are believed.
-    ClaimLabels { claim: &'static str, believed: &'static str }
-}
-labels! {
-    /// One of the ports.
-    PortLabels { port: &'static str }
-}
-labels! {
-    /// A limit that was reached.
-    LimitLabels { limit: &'static str }
-}
-labels! {
-    /// An error that the router itself answered with.
-    ErrorLabels { code: &'static str }
-}
+pub use exposition::Form;
+pub use labels::{
+    AttemptLabels, ClaimLabels, EndpointLabels, ErrorLabels, EventLabels, LimitLabels, ModelLabels,
+    PortLabels, ReasonLabels, RequestLabels, ResultLabels, WorkerLabels,
+};
 
 type Seconds = Histogram;
 type FloatGauge = Gauge<f64, AtomicU64>;
@@ -542,6 +492,11 @@ impl Metrics {
         out
     }
 
+    /// Everything, in the form that a scraper asked for.
+    pub fn written(&self, form: Form) -> String {
+        form.of(self.encode())
+    }
+
     /// Counts the time of one decision.
     pub fn decided(&self, elapsed: std::time::Duration) {
         self.decision_seconds.observe(elapsed.as_secs_f64());
@@ -609,191 +564,5 @@ impl Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tenants::metrics::{TenantLabels, TenantReasonLabels};
-
-    /// Names with their suffixes, as the README's table gives them. A family without series is not encoded,
-    /// so each gets one.
-    fn registered() -> Vec<String> {
-        let metrics = Metrics::new();
-        let worker: Arc<str> = "w".into();
-        let endpoint = "e";
-        let of_worker = WorkerLabels {
-            worker: Arc::clone(&worker),
-        };
-        drop(metrics.requests.get_or_create(&RequestLabels {
-            endpoint,
-            outcome: "o",
-        }));
-        drop(
-            metrics
-                .request_seconds
-                .get_or_create(&EndpointLabels { endpoint }),
-        );
-        let of_model = ModelLabels {
-            model: Arc::clone(&worker),
-        };
-        for family in [
-            &metrics.first_token_seconds,
-            &metrics.inter_token_seconds,
-            &metrics.stream_pause_seconds,
-        ] {
-            drop(family.get_or_create(&of_model));
-        }
-        drop(
-            metrics
-                .placements
-                .get_or_create(&ReasonLabels { reason: "r" }),
-        );
-        metrics.health.fill(&worker);
-        drop(
-            metrics
-                .not_ready
-                .get_or_create(&ReasonLabels { reason: "r" }),
-        );
-        let models = vec![(Arc::clone(&worker), 1)];
-        metrics.admission.show_models(models, Vec::new());
-        drop(metrics.attempts.get_or_create(&AttemptLabels {
-            worker,
-            result: "r",
-        }));
-        for family in [
-            &metrics.prompt_tokens,
-            &metrics.cached_tokens,
-            &metrics.expected_tokens,
-            &metrics.completion_tokens,
-        ] {
-            drop(family.get_or_create(&of_worker));
-        }
-        drop(metrics.worker_in_flight.get_or_create(&of_worker));
-        drop(metrics.worker_in_flight_cluster.get_or_create(&of_worker));
-        drop(metrics.probes.get_or_create(&ResultLabels { result: "r" }));
-        drop(metrics.health_claims.get_or_create(&ClaimLabels {
-            claim: "c",
-            believed: "yes",
-        }));
-        drop(metrics.errors.get_or_create(&ErrorLabels { code: "c" }));
-        metrics.limit_reached("l");
-        metrics.proxy_header("r");
-        metrics.query_of_death("found");
-        drop(metrics.seats("p", "l"));
-        drop(
-            metrics
-                .failovers
-                .get_or_create(&ResultLabels { result: "r" }),
-        );
-        drop(
-            metrics
-                .agreement_samples
-                .get_or_create(&ResultLabels { result: "r" }),
-        );
-        drop(
-            metrics
-                .sketch_events
-                .get_or_create(&EventLabels { event: "e" }),
-        );
-        for family in [
-            &metrics.warmup.ended,
-            &metrics.warmup.prompts,
-            &metrics.cache.requests,
-            &metrics.cache.answers,
-            &metrics.trace.spans,
-            &metrics.config_reloads,
-            &metrics.response_searches,
-        ] {
-            drop(family.get_or_create(&ResultLabels { result: "r" }));
-        }
-        metrics.tls.handshake("r");
-        metrics.tls.reloaded("f", "r");
-        metrics.tls.expires("f", Some(std::time::SystemTime::now()));
-        for family in [
-            &metrics.cache.bypassed,
-            &metrics.cache.evicted,
-            &metrics.admin_refusals,
-        ] {
-            drop(family.get_or_create(&ReasonLabels { reason: "r" }));
-        }
-        let tenant: Arc<str> = "t".into();
-        let labels = TenantLabels {
-            tenant: Arc::clone(&tenant),
-        };
-        drop(metrics.tenants.requests.get_or_create(&labels));
-        let reason = "r";
-        let labels = TenantReasonLabels { tenant, reason };
-        drop(metrics.tenants.refusals.get_or_create(&labels));
-        let events = &metrics.warmup.prompt_events;
-        drop(events.get_or_create(&EventLabels { event: "e" }));
-        let encoded = metrics.encode();
-        let mut names: Vec<String> = encoded
-            .lines()
-            .filter_map(|line| line.strip_prefix("# TYPE "))
-            .map(|line| match line.split_once(' ') {
-                Some((name, "counter")) => format!("{name}_total"),
-                Some((name, _)) => name.to_owned(),
-                None => line.to_owned(),
-            })
-            .collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn the_table_in_the_readme_lists_every_metric() {
-        let readme = include_str!("../README.md");
-        let mut listed: Vec<String> = readme
-            .lines()
-            .filter_map(|line| line.strip_prefix("| `grapevine_"))
-            .filter_map(|line| line.split_once('`'))
-            .filter(|(_, rest)| rest.matches('|').count() == 4)
-            .map(|(name, _)| format!("grapevine_{name}"))
-            .collect();
-        listed.sort();
-        assert_eq!(listed, registered());
-    }
-
-    #[test]
-    fn a_worker_that_left_leaves_no_series() {
-        let metrics = Metrics::new();
-        let worker: Arc<str> = "http://w:1".into();
-        let labels = WorkerLabels {
-            worker: Arc::clone(&worker),
-        };
-        metrics.health.fill(&worker);
-        metrics.cached_tokens.get_or_create(&labels).inc();
-        let attempts = AttemptLabels {
-            worker: Arc::clone(&worker),
-            result: crate::proxy::ATTEMPT_RESULTS[0],
-        };
-        metrics.attempts.get_or_create(&attempts).inc();
-        assert!(metrics.encode().contains("http://w:1"));
-        metrics.forget_worker(&worker);
-        assert!(!metrics.encode().contains("http://w:1"));
-    }
-
-    /// The guide must not tell anybody to look at, or alarm on, what is not there.
-    #[test]
-    fn the_operations_guide_names_metrics_that_exist() {
-        let readme = include_str!("../README.md");
-        let gossip = include_str!("../../gossip/src/metrics.rs");
-        let guide = include_str!("../OPERATIONS.md");
-        let (_, alarms) = guide.split_once("## Alarms").expect("it has alarms");
-        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
-        let names = alarms.split(|c: char| !is_name(c));
-        let names = names.filter_map(|word| word.strip_prefix("grapevine_"));
-        let mut checked = 0;
-        for name in names {
-            let known = match name.strip_prefix("gossip_") {
-                Some(name) => gossip.contains(&format!("\"{}\"", name.trim_end_matches("_total"))),
-                None => readme.contains(&format!("`grapevine_{name}`")),
-            };
-            assert!(known, "grapevine_{name}");
-            checked += 1;
-        }
-        assert!(checked > 20, "{checked} names");
     }
 }

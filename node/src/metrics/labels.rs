@@ -1,0 +1,63 @@
+//! Labels of metrics: enums, registered workers and served models, so that what clients send makes no series.
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::EncodeLabelSet;
+
+macro_rules! labels {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+        #[allow(missing_docs, reason = "the fields are the labels")]
+        pub struct $name { $(pub $field: $type),+ }
+    };
+}
+
+labels! {
+    /// A request's endpoint and how it ended.
+    RequestLabels { endpoint: &'static str, outcome: &'static str }
+}
+labels! {
+    /// One endpoint.
+    EndpointLabels { endpoint: &'static str }
+}
+labels! {
+    /// One model that the cluster serves.
+    ModelLabels { model: Arc<str> }
+}
+labels! {
+    /// One registered worker.
+    WorkerLabels { worker: Arc<str> }
+}
+labels! {
+    /// A worker and how an attempt on it ended.
+    AttemptLabels { worker: Arc<str>, result: &'static str }
+}
+labels! {
+    /// Why a worker was chosen.
+    ReasonLabels { reason: &'static str }
+}
+labels! {
+    /// Something that happened.
+    EventLabels { event: &'static str }
+}
+labels! {
+    /// How something turned out.
+    ResultLabels { result: &'static str }
+}
+labels! {
+    /// What other replicas claim of workers, and whether they are believed.
+    ClaimLabels { claim: &'static str, believed: &'static str }
+}
+labels! {
+    /// One of the ports.
+    PortLabels { port: &'static str }
+}
+labels! {
+    /// A limit that was reached.
+    LimitLabels { limit: &'static str }
+}
+labels! {
+    /// An error that the router itself answered with.
+    ErrorLabels { code: &'static str }
+}
