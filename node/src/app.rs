@@ -31,7 +31,7 @@ use crate::memory::Memory;
 use crate::metrics::Metrics;
 #[cfg(debug_assertions)]
 use crate::provoke;
-use crate::proxy::body::ByteBudget;
+use crate::proxy::byte_budget::ByteBudget;
 use crate::proxy::cors::Cors;
 use crate::proxy::failover::Failovers;
 use crate::proxy::quarantine::Quarantine;

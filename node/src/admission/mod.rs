@@ -44,7 +44,7 @@ use self::slots::Slots;
 use crate::api::Priority;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::config::{AdmissionConfig, NoRoomStatus};
-use crate::proxy::body::ByteBudget;
+use crate::proxy::byte_budget::ByteBudget;
 use crate::tenants::bucket::Quota;
 use crate::tenants::{Key, OthersUse, Seat};
 

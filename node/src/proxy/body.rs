@@ -1,7 +1,7 @@
 //! Reads a request's body: bounded, at a pace that a drip does not keep, copied at most once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
+use super::byte_budget::{ByteBudget, Reserved};
 use super::inflate::{Fault, Inflater, SLICE_BYTES};
 use crate::api::endpoint::Form;
 use crate::api::error::{ApiError, ErrorKind};
@@ -18,72 +19,6 @@ use crate::config::{Coding, LimitConfig, TimeoutConfig};
 
 /// Slowest body that is waited for, in bytes a second; below it for `progress` it ends in 408.
 const BODY_BYTES_PER_SECOND_MIN: u64 = 1024;
-
-/// Bytes of all bodies held at once.
-#[derive(Debug)]
-pub struct ByteBudget {
-    max: u64,
-    used: AtomicU64,
-}
-
-/// A part of the budget, given back on drop.
-#[derive(Debug)]
-pub struct Reserved {
-    budget: Arc<ByteBudget>,
-    bytes: u64,
-}
-
-impl ByteBudget {
-    /// A budget of `max` bytes.
-    pub fn new(max: u64) -> Self {
-        Self {
-            max,
-            used: AtomicU64::new(0),
-        }
-    }
-
-    /// Bytes that may still be taken.
-    pub fn free(&self) -> u64 {
-        self.max.saturating_sub(self.used.load(Ordering::Relaxed))
-    }
-
-    fn has_room(&self, bytes: u64) -> bool {
-        let used = self.used.load(Ordering::Relaxed);
-        used.checked_add(bytes).is_some_and(|sum| sum <= self.max)
-    }
-
-    /// A part of it that is empty yet.
-    pub(super) fn reserve(self: &Arc<Self>) -> Reserved {
-        Reserved {
-            budget: Arc::clone(self),
-            bytes: 0,
-        }
-    }
-}
-
-impl Reserved {
-    /// Takes `more` bytes; false when the budget has no room.
-    pub(super) fn grow(&mut self, more: u64) -> bool {
-        let max = self.budget.max;
-        let grown = self
-            .budget
-            .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(more).filter(|total| *total <= max)
-            })
-            .is_ok();
-        if grown {
-            self.bytes += more;
-        }
-        grown
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
 
 /// Limits of one body.
 #[derive(Debug, Clone, Copy)]
@@ -284,14 +219,6 @@ pub async fn read(
 }
 
 #[cfg(test)]
-impl ByteBudget {
-    /// Nobody holds any of it.
-    pub(super) fn is_unused(&self) -> bool {
-        self.used.load(Ordering::Relaxed) == 0
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -307,7 +234,7 @@ mod tests {
         assert!(two.grow(7));
         assert!(!budget.has_room(1) && budget.has_room(0));
         drop(two);
-        assert_eq!(budget.used.load(Ordering::Relaxed), 0);
+        assert!(budget.is_unused());
     }
 
     /// When a body that gets these many bytes each second, in turn, is given up.

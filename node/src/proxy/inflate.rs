@@ -13,7 +13,7 @@ use zstd::stream::raw;
 use zstd::stream::zio;
 use zstd::zstd_safe::DParameter;
 
-use super::body::Reserved;
+use super::byte_budget::Reserved;
 use crate::config::Coding;
 
 /// Largest window of a zstd frame, as a power of two: what RFC 8878 asks every reader to support, 8 MiB.
@@ -134,7 +134,7 @@ mod tests {
     use flate2::Compression;
     use flate2::write::GzEncoder;
 
-    use super::super::body::ByteBudget;
+    use super::super::byte_budget::ByteBudget;
     use super::*;
 
     const ALL: [Coding; 2] = Coding::ALL;

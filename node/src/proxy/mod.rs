@@ -9,6 +9,7 @@
 pub mod attempt;
 pub mod body;
 mod budget;
+pub mod byte_budget;
 pub mod caller;
 pub mod continuation;
 pub mod cors;
@@ -48,8 +49,8 @@ use hyper::body::Incoming;
 use tokio::time::timeout_at;
 
 use self::attempt::{Answer, Failure};
-use self::body::ByteBudget;
 use self::budget::Budget;
+use self::byte_budget::ByteBudget;
 use self::cors::Cors;
 use self::deaths::Deaths;
 use self::failover::Failovers;
@@ -60,7 +61,7 @@ use self::realtime::Sessions;
 use self::record::Record;
 use self::refusal::Refusal;
 use self::relay::ResponseBody;
-use self::stages::{Accepted, Shown, Source};
+use self::stages::{Accepted, Shown, Source, Won};
 use crate::admission::{self, Admission};
 use crate::api::error::{Dialect, ErrorKind};
 use crate::api::{ApiError, Endpoint, OpenPath};
@@ -348,7 +349,7 @@ impl Proxy {
         };
         let terms = asked.terms(self);
         match retry::run(&mut asked.course(self, record), &terms).await {
-            Ok(sent) => Ok(Shown::Won(asked.won(sent, self))),
+            Ok(sent) => Ok(Shown::Won(Won::of(asked, sent, self))),
             Err(lost) => Err(Refusal::of(lost, asked.pool())),
         }
     }

@@ -5,39 +5,11 @@
 //! that asks for what is so anyway would send people to an editor for nothing. `MIGRATING.md` shows the same rows, made
 //! from them.
 
+mod row;
 mod smg;
 mod vllm_router;
 
-/// A flag of another router.
-#[derive(Debug)]
-pub(super) struct Row {
-    /// Its name and its other names, without dashes.
-    pub(super) names: &'static [&'static str],
-    /// What it is here.
-    pub(super) here: Here,
-}
-
-/// What a flag of another router is here.
-#[derive(Debug, Clone, Copy)]
-#[cfg_attr(
-    not(test),
-    allow(
-        dead_code,
-        reason = "what is different is told by the page, which a test compares"
-    )
-)]
-pub(super) enum Here {
-    /// The flag of that name; what is different, if anything is.
-    Served(&'static str),
-    /// The flag of this name; what is different, if anything is.
-    Renamed(&'static str, &'static str),
-    /// Taken, and changes nothing: why.
-    Accepted(&'static str),
-    /// Taken with these values, which change nothing; else refused, with what replaces it.
-    Only(&'static [&'static str], &'static str),
-    /// Refused, with what replaces it.
-    Refused(&'static str),
-}
+use row::{Here, Row};
 
 /// Another router whose command lines are known.
 #[derive(Debug)]
@@ -58,79 +30,6 @@ pub(super) const PEERS: [Peer; 2] = [
         rows: smg::ROWS,
     },
 ];
-
-const fn served(name: &'static [&'static str]) -> Row {
-    differs(name, "")
-}
-
-const fn differs(names: &'static [&'static str], difference: &'static str) -> Row {
-    Row {
-        names,
-        here: Here::Served(difference),
-    }
-}
-
-const fn renamed(
-    names: &'static [&'static str],
-    ours: &'static str,
-    difference: &'static str,
-) -> Row {
-    Row {
-        names,
-        here: Here::Renamed(ours, difference),
-    }
-}
-
-const fn accepted(names: &'static [&'static str], why: &'static str) -> Row {
-    Row {
-        names,
-        here: Here::Accepted(why),
-    }
-}
-
-const fn only(
-    names: &'static [&'static str],
-    values: &'static [&'static str],
-    instead: &'static str,
-) -> Row {
-    Row {
-        names,
-        here: Here::Only(values, instead),
-    }
-}
-
-const fn refused(names: &'static [&'static str], instead: &'static str) -> Row {
-    Row {
-        names,
-        here: Here::Refused(instead),
-    }
-}
-
-impl Here {
-    /// The flag is one of ours under its own name.
-    pub(super) fn is_served(self) -> bool {
-        matches!(self, Self::Served(_))
-    }
-
-    /// What to do instead, if it is refused with these values.
-    pub(super) fn refuses(self, values: &[&str]) -> Option<&'static str> {
-        match self {
-            Self::Served(_) | Self::Renamed(..) | Self::Accepted(_) => None,
-            Self::Only(harmless, instead) => {
-                let is_harmless = |value: &&str| harmless.iter().any(|other| same(value, other));
-                let all = !values.is_empty() && values.iter().all(is_harmless);
-                (!all).then_some(instead)
-            }
-            Self::Refused(instead) => Some(instead),
-        }
-    }
-}
-
-/// Equal as text, or as a number: `0` and `0.0` are one value.
-fn same(one: &str, other: &str) -> bool {
-    let number = |text: &str| text.parse::<f64>().ok();
-    one == other || number(one).is_some_and(|one| Some(one) == number(other))
-}
 
 /// Names of all flags that are not ours, each once.
 pub(super) fn foreign() -> impl Iterator<Item = &'static str> {

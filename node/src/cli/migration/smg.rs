@@ -1,9 +1,9 @@
 //! The flags of SMG 1.13.0 (SGLang Model Gateway, formerly sglang-router).
 
+use super::row::{Row, accepted, differs, only, refused, renamed, served};
 use super::vllm_router::{
     ATTEMPTS, BREAKER_WINDOW, DISCOVERY, INTERVAL, LOGS, MODELS, PD, RATE, STARTUP, THRESHOLD, TREE,
 };
-use super::{Row, accepted, differs, only, refused, renamed, served};
 
 const PREFIX: &str =
     "the policy `prefix` finds by itself how much of a prompt names its home; leave it out";

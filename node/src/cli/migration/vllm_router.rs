@@ -1,6 +1,6 @@
 //! The flags of vllm-router 0.1.17: those of its launcher, then those that only its Rust binary has.
 
-use super::{Row, accepted, differs, only, refused, renamed, served};
+use super::row::{Row, accepted, differs, only, refused, renamed, served};
 
 pub(super) const PD: &str =
     "Grapevine does not split prefill and decode; give whole workers by --worker-urls";

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::io;
 
-use super::{HEAD_BYTES_MAX, HEADERS_MAX};
+use super::limits::HEADERS_MAX;
+use crate::upstream::head_count::HEAD_BYTES_MAX;
 
 /// What the version of HTTP says about an exchange that broke.
 #[derive(Debug, thiserror::Error)]

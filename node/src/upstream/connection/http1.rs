@@ -13,7 +13,8 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
-use super::{HEADERS_MAX, READ_BYTES_MAX, SendError};
+use super::broken::SendError;
+use super::limits::{HEADERS_MAX, READ_BYTES_MAX};
 use crate::proxy::worker_body::WorkerBody;
 use crate::upstream::head_count::{Counted, HEAD_BYTES_MAX, HeadCount};
 use crate::upstream::tls::WorkerIo;

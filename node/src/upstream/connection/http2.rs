@@ -17,7 +17,8 @@ use http::{HeaderMap, Request, Response, Uri, Version, header, request};
 use http_body::{Frame, SizeHint};
 use tokio::time::timeout;
 
-use super::{Broken, HEADERS_MAX, READ_BYTES_MAX, SendError};
+use super::broken::{Broken, SendError};
+use super::limits::{HEADERS_MAX, READ_BYTES_MAX};
 use crate::proxy::worker_body::WorkerBody;
 use crate::upstream::head_count::{Counted, HEAD_BYTES_MAX, HeadCount};
 use crate::upstream::tls::WorkerIo;

@@ -8,6 +8,7 @@
 mod broken;
 mod http1;
 mod http2;
+mod limits;
 
 use std::io;
 use std::pin::Pin;
@@ -23,14 +24,8 @@ use tokio::time::Instant;
 pub use self::broken::{Broken, SendError};
 pub use self::http1::Switched;
 use super::Worker;
-use super::head_count::HEAD_BYTES_MAX;
 use crate::config::WorkerHttp2;
 use crate::proxy::worker_body::WorkerBody;
-
-/// Most bytes that are read ahead of a slow client.
-const READ_BYTES_MAX: u32 = 64 * 1024;
-/// Most header lines that a worker may answer with.
-const HEADERS_MAX: usize = 100;
 
 /// A connection to one worker.
 #[derive(Debug)]

@@ -1,0 +1,279 @@
+//! A request whose body is read, and its way to a worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use grapevine_gossip::worker::WorkerId;
+use grapevine_placement::NoWorker;
+use tokio::time::Instant;
+
+use super::placed::{Placed, Sent};
+use crate::admission::{Admission, Ask, Unplaced};
+use crate::api::Endpoint;
+use crate::cluster::{Pool, Taken};
+use crate::metrics::ReasonLabels;
+use crate::proxy::attempt::Outgoing;
+use crate::proxy::body::HeldBody;
+use crate::proxy::budget::Counted;
+use crate::proxy::deaths::Company;
+use crate::proxy::failure::Failure;
+use crate::proxy::question::Question;
+use crate::proxy::realtime::Session;
+use crate::proxy::record::Record;
+use crate::proxy::retry::{Course, Lost, Terms};
+use crate::proxy::worker_body::WorkerBody;
+use crate::proxy::{Proxy, headers, refusal};
+use crate::upstream::{InFlight, Worker};
+
+/// A request whose body is read: what to ask of placement, and what to send.
+#[derive(Debug)]
+pub(in crate::proxy) struct Asked {
+    pub(super) question: Question,
+    pub(super) outgoing: Outgoing,
+    pub(super) body: HeldBody,
+    pub(super) endpoint: Endpoint,
+    pub(super) deadline: Option<Instant>,
+    /// The client wants to know about the placement.
+    pub(super) explained: bool,
+    /// Its place among those that wait.
+    pub(in crate::proxy) waits_by: Ask,
+    /// A stream goes on elsewhere if its worker fails.
+    pub(super) failover: bool,
+    /// The only worker that can answer.
+    pub(super) holder: Option<WorkerId>,
+    /// The number of its key's tenant, where there are keys.
+    pub(super) tenant: Option<u64>,
+    /// How long it took to read what it asks for.
+    pub(super) thought: Duration,
+    /// Workers that ended while they had it.
+    pub(super) company: Company,
+    /// What it has of a WebSocket session, if it is one.
+    pub(super) session: Option<Session>,
+    pub(super) _counted: Counted,
+}
+
+/// The way of a request to a worker.
+#[derive(Debug)]
+pub(in crate::proxy) struct ToWorker<'a> {
+    pub(super) asked: &'a mut Asked,
+    pub(super) proxy: &'a Proxy,
+    pub(super) record: &'a mut Record,
+}
+
+impl Asked {
+    /// Where the model's workers are.
+    pub(in crate::proxy) fn pool(&self) -> &Pool {
+        &self.question.pool
+    }
+
+    /// What its retries have to keep to.
+    pub(in crate::proxy) fn terms<'a>(&self, proxy: &'a Proxy) -> Terms<'a> {
+        Terms {
+            config: &proxy.parts.retry,
+            budget: &proxy.retries,
+            repeatable: self.outgoing.repeatable,
+            deadline: self.deadline,
+        }
+    }
+
+    /// Its way to a worker.
+    pub(in crate::proxy) fn course<'a>(
+        &'a mut self,
+        proxy: &'a Proxy,
+        record: &'a mut Record,
+    ) -> ToWorker<'a> {
+        ToWorker {
+            asked: self,
+            proxy,
+            record,
+        }
+    }
+
+    /// Its endpoint.
+    pub(in crate::proxy) fn endpoint(&self) -> Endpoint {
+        self.endpoint
+    }
+
+    /// An attempt on this worker failed, which had the request since `begun`.
+    pub(in crate::proxy) fn failed_on(
+        &self,
+        proxy: &Proxy,
+        worker: &Arc<Worker>,
+        begun: Instant,
+        why: &Failure,
+    ) {
+        self.company.failed(&proxy.deaths, worker, begun, why);
+    }
+
+    /// The worker of its stream broke off.
+    pub(in crate::proxy) fn broke_on(&self, proxy: &Proxy, worker: &Arc<Worker>) {
+        self.company.broke(&proxy.deaths, worker);
+    }
+
+    /// Whether so many workers ended while they had it that no other is to get it. Says so once, everywhere.
+    pub(in crate::proxy) async fn is_condemned(&self, proxy: &Proxy) -> bool {
+        let Some(workers) = self.company.is_condemned(proxy).await else {
+            return false;
+        };
+        let path = self.outgoing.target.path();
+        let marked = proxy.parts.quarantine.mark(path, &self.body.bytes);
+        let (hash, displaced) = marked.unwrap_or_default();
+        let metrics = &proxy.parts.metrics;
+        metrics.query_of_death("found");
+        if displaced {
+            metrics.limit_reached("quarantine");
+        }
+        let workers: Vec<&str> = workers.iter().map(|worker| &*worker.label).collect();
+        let id = self.outgoing.headers.get(headers::REQUEST_ID);
+        let id = id.map(|id| String::from_utf8_lossy(id.as_bytes()));
+        tracing::warn!(
+            request_id = id.as_deref().unwrap_or_default(),
+            body = hash,
+            path,
+            ?workers,
+            "workers ended while they had this request: it is sent to no other"
+        );
+        true
+    }
+
+    /// The end of the whole request.
+    pub(in crate::proxy) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// The body that its worker gets, in one piece.
+    pub(in crate::proxy) fn body_at_worker(&self) -> Bytes {
+        self.outgoing.body.to_bytes()
+    }
+
+    /// What the worker gets that goes on with the answer after `number` others broke off.
+    pub(in crate::proxy) fn continued(&self, body: Bytes, number: u32) -> Outgoing {
+        let mut headers = self.outgoing.headers.clone();
+        headers.insert(headers::CONTINUATION, number.into());
+        Outgoing {
+            method: self.outgoing.method.clone(),
+            target: self.outgoing.target.clone(),
+            headers,
+            body: WorkerBody::unchanged(body),
+            stream: true,
+            upgrade: None,
+            repeatable: true,
+        }
+    }
+
+    /// Chooses a worker of a pool that is not in `tried`, puts it there, and counts the request on it. The
+    /// second value is what placement recorded.
+    ///
+    /// # Errors
+    /// Nobody is left that may take it.
+    pub(in crate::proxy) fn choose(
+        &self,
+        proxy: &Proxy,
+        pool: &Arc<Pool>,
+        tried: &mut Vec<usize>,
+    ) -> Result<(Placed, Option<Taken>), NoWorker> {
+        let (cluster, metrics) = (&proxy.parts.cluster, &proxy.parts.metrics);
+        let other_ranks = self.question.other_ranks(pool);
+        loop {
+            let key = &self.question.key;
+            let placed = if let Some(holder) = &self.holder {
+                cluster.place_at(pool, key, holder, tried)?
+            } else if other_ranks.is_empty() {
+                cluster.place(pool, key, tried)?
+            } else {
+                let passed_over = [tried.as_slice(), &other_ranks].concat();
+                cluster.place(pool, key, &passed_over)?
+            };
+            let decision = placed.decision;
+            tried.push(decision.worker);
+            let reason = decision.reason.as_str();
+            metrics
+                .placements
+                .get_or_create(&ReasonLabels { reason })
+                .inc();
+            if let Some(in_flight) = InFlight::begin(&placed.worker, &decision) {
+                let taken = placed.taken;
+                let placed = Placed {
+                    in_flight,
+                    decision,
+                    pool: Arc::clone(pool),
+                    // Empty, and then not allocated, for almost every request.
+                    tried: tried[..tried.len() - 1].to_vec(),
+                };
+                return Ok((placed, taken));
+            }
+            if let Some(taken) = placed.taken {
+                cluster.knowledge().failed(taken);
+            }
+        }
+    }
+}
+
+impl Course for ToWorker<'_> {
+    type Placed = Placed;
+    type Answer = Sent;
+
+    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Placed, Lost> {
+        let (admission, waits_by) = (&self.proxy.parts.admission, self.asked.waits_by);
+        let pool = Arc::clone(&self.asked.question.pool);
+        with_room(admission, waits_by, &pool, || self.place(tried)).await
+    }
+
+    fn place(&mut self, tried: &mut Vec<usize>) -> Result<Placed, NoWorker> {
+        let first = tried.is_empty();
+        let begun = Instant::now();
+        let (placed, taken) = self
+            .asked
+            .choose(self.proxy, &self.asked.question.pool, tried)?;
+        if first {
+            let took = self.asked.thought + begun.elapsed();
+            self.proxy.parts.metrics.decided(took);
+            self.record.decided(took, placed.reason());
+        }
+        self.record.placed(placed.worker(), placed.reason(), taken);
+        Ok(placed)
+    }
+
+    fn is_last_resort(placed: &Placed) -> bool {
+        placed.is_last_resort()
+    }
+
+    async fn send(&mut self, placed: Placed, attempt: u32) -> Result<Sent, Failure> {
+        if attempt > 1 {
+            self.proxy.parts.metrics.retries.inc();
+        }
+        self.record.propagate(&mut self.asked.outgoing.headers);
+        let (outgoing, deadline) = (&self.asked.outgoing, self.asked.deadline);
+        let (worker, begun) = (Arc::clone(placed.worker()), Instant::now());
+        let result = placed.send(self.proxy, outgoing, deadline, attempt).await;
+        if let Err(failure) = &result {
+            self.record.attempt_failed(failure);
+            self.asked.failed_on(self.proxy, &worker, begun, failure);
+        }
+        result
+    }
+
+    async fn is_condemned(&mut self) -> bool {
+        self.asked.is_condemned(self.proxy).await
+    }
+}
+
+/// While every worker is at its own limit, the request waits for its turn. For workers that said when to come back
+/// it does not wait: its client is told.
+pub(in crate::proxy) async fn with_room(
+    admission: &Admission,
+    waits_by: Ask,
+    pool: &Pool,
+    mut place: impl FnMut() -> Result<Placed, NoWorker>,
+) -> Result<Placed, Lost> {
+    let place = || match place() {
+        Err(NoWorker::Full) if refusal::shortest_pause(pool).is_none() => Err(NoWorker::Full),
+        done => Ok(done),
+    };
+    match admission.place(&pool.label(), &waits_by, place).await {
+        Ok(placed) => placed.map_err(Lost::Unplaced),
+        Err(Unplaced::NoWorker(nobody)) => Err(Lost::Unplaced(nobody)),
+        Err(Unplaced::Turned(error)) => Err(Lost::Turned(error)),
+    }
+}

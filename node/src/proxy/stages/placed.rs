@@ -1,0 +1,138 @@
+//! A request that counts on a worker, and what that worker answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use grapevine_placement::Decision;
+use tokio::time::Instant;
+
+use crate::cluster::Pool;
+use crate::proxy::Proxy;
+use crate::proxy::attempt::{self, Answer, AttemptLimits, Begun, Outgoing};
+use crate::proxy::failure::Failure;
+use crate::proxy::patience::{Patience, WaitsFor};
+use crate::proxy::retry;
+use crate::upstream::{InFlight, Worker};
+
+/// A request that counts on a worker, before anything is sent there.
+#[derive(Debug)]
+pub(in crate::proxy) struct Placed {
+    pub(super) in_flight: InFlight,
+    pub(super) decision: Decision,
+    pub(super) pool: Arc<Pool>,
+    /// Workers that were tried before this one.
+    pub(super) tried: Vec<usize>,
+}
+
+/// A request that a worker has answered in a way that may be shown.
+#[derive(Debug)]
+pub(in crate::proxy) struct Sent {
+    pub(super) answer: Answer,
+    pub(super) placed: Placed,
+}
+
+impl Placed {
+    /// The worker.
+    pub(in crate::proxy) fn worker(&self) -> &Arc<Worker> {
+        self.in_flight.worker()
+    }
+
+    /// It was known to refuse connections when it was chosen.
+    pub(in crate::proxy) fn is_last_resort(&self) -> bool {
+        self.decision.unreachable
+    }
+
+    /// Why it was chosen.
+    pub(in crate::proxy) fn reason(&self) -> &'static str {
+        self.decision.reason.as_str()
+    }
+
+    /// Connects, sends, and waits until the answer is known to be one. A failure has been told to the
+    /// worker's health when this returns. `attempt` counts from 1.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub(in crate::proxy) async fn send(
+        mut self,
+        proxy: &Proxy,
+        outgoing: &Outgoing,
+        deadline: Option<Instant>,
+        attempt: u32,
+    ) -> Result<Sent, Failure> {
+        let patience = Patience {
+            begun: Instant::now(),
+            waits_for: if outgoing.stream {
+                WaitsFor::Token
+            } else {
+                WaitsFor::Answer
+            },
+            silence: self.longest_silence(proxy),
+            deadline,
+            worker_gone: proxy.parts.timeouts.worker_gone,
+        };
+        let limits = AttemptLimits {
+            connect: proxy.parts.timeouts.connect,
+            patience,
+            held_bytes: proxy.parts.limits.event_line_bytes.as_usize(),
+        };
+        let worker = Arc::clone(self.in_flight.worker());
+        let may_move = retry::may_follow(&proxy.parts.retry, attempt) && outgoing.repeatable;
+        let has_another = || may_move && self.has_another(proxy);
+        let result = attempt::attempt(&worker, outgoing, limits, has_another).await;
+        proxy.count_attempt(&worker, &result);
+        match result {
+            Ok(answer) => {
+                worker.engine_dead_since.clear();
+                Ok(Sent {
+                    answer,
+                    placed: self,
+                })
+            }
+            Err(failure) => {
+                if matches!(failure, Failure::Late) {
+                    self.in_flight.stalled(Instant::now() - patience.silence);
+                }
+                self.in_flight.end(failure.verdict());
+                if failure.is_broken_connection() {
+                    worker.unreachable();
+                }
+                if let Some(pause) = failure.pause() {
+                    let pause = pause.min(proxy.parts.retry.worker_pause_max);
+                    worker.paused_until.extend(Instant::now() + pause);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Whether somebody else would take the request: else it is better off where it is.
+    fn has_another(&self, proxy: &Proxy) -> bool {
+        let mut tried = self.tried.clone();
+        tried.push(self.decision.worker);
+        proxy.parts.cluster.has_another(&self.pool, &tried)
+    }
+
+    /// A long prompt takes longer to compute.
+    fn longest_silence(&self, proxy: &Proxy) -> Duration {
+        let timeouts = &proxy.parts.timeouts;
+        let per_token = timeouts.first_token_per_1k.as_secs_f64() / 1000.0;
+        let tokens = f64::from(self.decision.prompt_tokens);
+        let for_prompt = Duration::from_secs_f64(per_token * tokens);
+        timeouts.first_token + for_prompt
+    }
+}
+
+impl Sent {
+    /// The beginning of a good stream, and the request's weight on its worker; none for any other answer.
+    pub(in crate::proxy) fn into_stream(self) -> Option<(Box<Begun>, InFlight)> {
+        let Placed { mut in_flight, .. } = self.placed;
+        match self.answer {
+            Answer::Begun(begun) if begun.is_good_stream() => {
+                in_flight.prefilled();
+                in_flight.delivered();
+                Some((begun, in_flight))
+            }
+            Answer::Begun(_) | Answer::Whole(..) | Answer::Switched(..) => None,
+        }
+    }
+}

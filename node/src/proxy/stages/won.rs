@@ -1,0 +1,124 @@
+//! The commit: what the client will see, and the only way to its first byte.
+
+use std::sync::Arc;
+
+use grapevine_placement::Decision;
+use http::Response;
+
+use super::asked::Asked;
+use super::placed::{Placed, Sent};
+use crate::api::Endpoint;
+use crate::cache::Answer as KeptAnswer;
+use crate::proxy::attempt::Answer;
+use crate::proxy::failover::OnBreak;
+use crate::proxy::realtime::handshake;
+use crate::proxy::realtime::tunnel::Tunnel;
+use crate::proxy::record::{Outcome, Record};
+use crate::proxy::relay::{Relay, ResponseBody, Silence};
+use crate::proxy::{Proxy, sse};
+
+/// What the client will see.
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one lives at a time, on the stack of its request"
+)]
+pub(in crate::proxy) enum Shown {
+    /// A kept answer.
+    Kept(Arc<KeptAnswer>),
+    /// A worker's.
+    Won(Won),
+}
+
+/// A request at its commit.
+#[derive(Debug)]
+pub(in crate::proxy) struct Won {
+    pub(super) asked: Asked,
+    pub(super) sent: Sent,
+}
+
+impl Won {
+    /// An answer that the client will see; none other will be asked for.
+    pub(in crate::proxy) fn of(asked: Asked, sent: Sent, proxy: &Proxy) -> Self {
+        if sent.answer.status().is_success() {
+            if asked.endpoint == Endpoint::Responses {
+                let worker = &sent.placed.worker().id;
+                let beginning = sent.answer.beginning();
+                proxy.holders.answered(beginning, worker, asked.tenant);
+            }
+            let (pool, key) = (&asked.question.pool, &asked.question.key);
+            let warm_ups = &proxy.parts.warm_ups;
+            warm_ups.offer(asked.endpoint, pool, key, &asked.body.bytes);
+        }
+        Self { asked, sent }
+    }
+
+    /// The worker's name and the decision for it, if the client wants to know.
+    pub(in crate::proxy) fn explanation(&self) -> Option<(Arc<str>, Decision)> {
+        let placed = &self.sent.placed;
+        self.asked.explained.then(|| {
+            (
+                Arc::clone(&placed.in_flight.worker().label),
+                placed.decision,
+            )
+        })
+    }
+
+    /// The point of no return: from here on the answer belongs to this worker.
+    pub(in crate::proxy) fn commit(
+        self,
+        proxy: &Arc<Proxy>,
+        mut record: Record,
+    ) -> Response<ResponseBody> {
+        let Placed { mut in_flight, .. } = self.sent.placed;
+        in_flight.prefilled();
+        if let Answer::Switched(mut parts, switched) = self.sent.answer {
+            record.switches(&parts);
+            handshake::switch(&mut parts.headers);
+            let session = self.asked.session.expect("only a session asks for a 101");
+            let config = proxy.parts.sessions.config().clone();
+            let held = (in_flight, record);
+            let tunnel = Tunnel::new(*switched, config, self.asked.deadline, held, session);
+            return Response::from_parts(parts, ResponseBody::Tunnel(Some(Box::new(tunnel))));
+        }
+        if self.asked.endpoint.traits().computes && self.sent.answer.status().is_success() {
+            in_flight.delivered();
+        }
+        record.first_token();
+        match self.sent.answer {
+            Answer::Whole(parts, bytes) => {
+                record.answers(&parts, false);
+                record.passes(&bytes);
+                let outcome = if parts.status.is_success() {
+                    record.usage = sse::usage_of(&bytes);
+                    Outcome::Success
+                } else {
+                    Outcome::Error
+                };
+                in_flight.end(outcome.verdict());
+                record.finish(outcome);
+                Response::from_parts(parts, bytes.into())
+            }
+            Answer::Switched(..) => unreachable!("a tunnel is no answer to pass on"),
+            Answer::Begun(begun) => {
+                record.answers(&begun.parts, begun.events);
+                let timeouts = &proxy.parts.timeouts;
+                let silence = Silence {
+                    longest: timeouts.inter_token,
+                    worker_bad: timeouts.worker_bad,
+                    worker_gone: timeouts.worker_gone,
+                    deadline: self.asked.deadline,
+                };
+                let on_break = if self.asked.failover && begun.is_good_stream() {
+                    let worker = in_flight.worker().id.clone();
+                    OnBreak::of(proxy, self.asked, worker)
+                } else {
+                    OnBreak::End
+                };
+                let (parts, mut relay) = Relay::new(*begun, in_flight, record, silence);
+                relay.on_break(on_break);
+                Response::from_parts(parts, ResponseBody::Relay(Box::new(relay)))
+            }
+        }
+    }
+}
