@@ -99,6 +99,7 @@ impl Core {
         generation: u64,
         facts: FactMap,
         damping: fn(Duration) -> f64,
+        load_batch: Duration,
         evidence: &EvidenceConfig,
         metrics: Metrics,
         net: Option<Net>,
@@ -108,7 +109,7 @@ impl Core {
         let now = Instant::now();
         let mut state = State {
             registry: Registry::new(replica.clone()),
-            plane: LoadPlane::new(board.clone(), damping),
+            plane: LoadPlane::new(board.clone(), damping, load_batch),
             contact: Contact::default(),
             others: Vec::new(),
             warmups: Warmups::default(),

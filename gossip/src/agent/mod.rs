@@ -42,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::bulletin::{Bulletin, Posted};
-use crate::config::{EvidenceConfig, Facts, GossipConfig, LEAVE_WITHIN};
+use crate::config::{EvidenceConfig, Facts, GossipConfig, LEAVE_WITHIN, LOAD_BATCH};
 use crate::dry_run::{AskError, DryRun, DryRunAnswer};
 use crate::error::{ChangeError, StartError};
 use crate::evidence::{Evidence, Heard, HeatReport, Record, Retraction};
@@ -146,6 +146,7 @@ impl Agent {
             generation,
             facts,
             damping,
+            config.load_batch,
             &config.evidence,
             metrics,
             Some(net),
@@ -154,7 +155,7 @@ impl Agent {
         transport.start(&config.seeds, &planes);
         transport.spawn(publish::late(core.clone()));
         transport.spawn(rounds::membership(core.clone()));
-        transport.spawn(rounds::load(core.clone(), config.load_batch));
+        transport.spawn(rounds::load(core.clone()));
         transport.spawn(evidence::rounds(core.clone(), config.evidence.batch));
         transport.spawn(bulletin::rounds(core.clone()));
         core.keeps_time.store(true, Ordering::Relaxed);
@@ -182,6 +183,7 @@ impl Agent {
             next_generation(0, system_ms()),
             fact_map(facts),
             damping,
+            LOAD_BATCH,
             &EvidenceConfig::default(),
             metrics,
             None,

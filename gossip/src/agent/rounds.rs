@@ -12,6 +12,7 @@ use super::exchange;
 use super::twins;
 use super::unlike::Pair;
 use crate::config::{ALONE_AFTER, ROUND, SNAPSHOT_WITHIN, SYNC_EVERY};
+use crate::load::{RISE_INTERVAL, middle};
 use crate::membership::{Sighting, fact};
 use crate::replica::ReplicaId;
 
@@ -68,6 +69,9 @@ fn round(core: &Arc<Core>, net: &Net, seen: Vec<Sighting>, is_alive: bool, slow:
     let (own_digest, knows_nobody) = {
         let mut state = core.state();
         state.plane.set_live(1 + live.len() as u32);
+        if let Some(time) = middle(&mut net.transport.one_ways()) {
+            state.plane.set_one_way(time);
+        }
         let generation = net.transport.generation();
         if state.others != others || state.generation != generation {
             state.others = others;
@@ -173,21 +177,35 @@ fn partners<'a>(
     partners
 }
 
-/// Sends changed load counts each batch interval, and writes the others' sums to the board.
-pub(super) async fn load(core: Arc<Core>, batch: Duration) {
+/// Sends changed load counts, writes the others' sums to the board, and what of ours they know by now.
+pub(super) async fn load(core: Arc<Core>) {
     let Some(net) = &core.net else {
         return;
     };
-    let mut tick = interval(batch);
+    let mut tick = interval(RISE_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut settles: Option<std::time::Instant> = None;
     loop {
-        tick.tick().await;
+        let settle = async {
+            match settles {
+                Some(at) => sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let is_tick = tokio::select! {
+            _ = tick.tick() => true,
+            () = settle => false,
+        };
         let now = Instant::now().into_std();
         let frame = {
             let mut state = core.state();
-            state.plane.aggregate(now);
-            core.metrics.load_cut.set(i64::from(state.plane.cut()));
-            state.plane.collect(now)
+            let frame = is_tick.then(|| {
+                state.plane.aggregate(now);
+                core.metrics.load_cut.set(i64::from(state.plane.cut()));
+                state.plane.collect(now)
+            });
+            settles = state.plane.settle(now);
+            frame.flatten()
         };
         if let Some(frame) = frame {
             net.transport.send_load(frame);

@@ -21,13 +21,39 @@ pub struct OthersLoad {
     pub context_tokens: f64,
 }
 
+/// A [`Load`] that many threads change.
+#[derive(Debug, Default)]
+struct Counts {
+    requests: AtomicU32,
+    prefill_tokens: AtomicU64,
+    context_tokens: AtomicU64,
+}
+
+impl Counts {
+    fn load(&self) -> Load {
+        Load {
+            requests: self.requests.load(Relaxed),
+            prefill_tokens: self.prefill_tokens.load(Relaxed),
+            context_tokens: self.context_tokens.load(Relaxed),
+        }
+    }
+
+    fn store(&self, load: Load) {
+        self.requests.store(load.requests, Relaxed);
+        self.prefill_tokens.store(load.prefill_tokens, Relaxed);
+        self.context_tokens.store(load.context_tokens, Relaxed);
+    }
+}
+
 /// Load on one worker. Every access is one relaxed atomic per number: readers may see the three
 /// numbers of slightly different instants, which is younger than any other replica's view.
 #[derive(Debug, Default)]
 pub struct LoadCell {
-    own_requests: AtomicU32,
-    own_prefill_tokens: AtomicU64,
-    own_context_tokens: AtomicU64,
+    own: Counts,
+    /// The least that `own` was since the plane looked last.
+    low: Counts,
+    /// What of `own` the other replicas know by now.
+    known: Counts,
     // Bits of `f64`.
     others_requests: AtomicU64,
     others_prefill_tokens: AtomicU64,
@@ -35,33 +61,74 @@ pub struct LoadCell {
 }
 
 impl LoadCell {
-    /// What this replica has on the worker.
+    /// What this replica has on the worker: exact.
     pub fn own(&self) -> Load {
-        Load {
-            requests: self.own_requests.load(Relaxed),
-            prefill_tokens: self.own_prefill_tokens.load(Relaxed),
-            context_tokens: self.own_context_tokens.load(Relaxed),
-        }
+        self.own.load()
+    }
+
+    /// What this replica has on the worker as the other replicas know it by now: what lasted, was
+    /// told, and has had the time to arrive. Whoever decides by this decides as the others do.
+    pub fn known(&self) -> Load {
+        self.known.load()
     }
 
     /// Adds to this replica's load, for example when a request is placed.
     pub fn add(&self, load: Load) {
-        self.own_requests.fetch_add(load.requests, Relaxed);
-        self.own_prefill_tokens
-            .fetch_add(load.prefill_tokens, Relaxed);
-        self.own_context_tokens
-            .fetch_add(load.context_tokens, Relaxed);
+        let Counts {
+            requests,
+            prefill_tokens,
+            context_tokens,
+        } = &self.own;
+        requests.fetch_add(load.requests, Relaxed);
+        prefill_tokens.fetch_add(load.prefill_tokens, Relaxed);
+        context_tokens.fetch_add(load.context_tokens, Relaxed);
     }
 
     /// Takes back what was [added](Self::add): prefill tokens at the first token, all the rest at
     /// the end of the request. Never more than was added.
     pub fn subtract(&self, load: Load) {
-        let before = self.own_requests.fetch_sub(load.requests, Relaxed);
-        debug_assert!(before >= load.requests, "a request ended twice");
-        self.own_prefill_tokens
-            .fetch_sub(load.prefill_tokens, Relaxed);
-        self.own_context_tokens
-            .fetch_sub(load.context_tokens, Relaxed);
+        // What is not taken back has no new low: most calls are for one or two of the numbers.
+        if load.requests > 0 {
+            let before = self.own.requests.fetch_sub(load.requests, Relaxed);
+            debug_assert!(before >= load.requests, "a request ended twice");
+            let left = before.wrapping_sub(load.requests);
+            self.low.requests.fetch_min(left, Relaxed);
+        }
+        let tokens = [
+            (
+                load.prefill_tokens,
+                &self.own.prefill_tokens,
+                &self.low.prefill_tokens,
+            ),
+            (
+                load.context_tokens,
+                &self.own.context_tokens,
+                &self.low.context_tokens,
+            ),
+        ];
+        for (taken, own, low) in tokens {
+            if taken > 0 {
+                low.fetch_min(own.fetch_sub(taken, Relaxed).wrapping_sub(taken), Relaxed);
+            }
+        }
+    }
+
+    /// The part of this replica's load that was there all the time since the last call.
+    ///
+    /// What came and went within that time never shows: it ends before the others could hear of it.
+    pub(super) fn take_lasting(&self) -> Load {
+        let own = self.own();
+        let low = Load {
+            requests: self.low.requests.swap(own.requests, Relaxed),
+            prefill_tokens: self.low.prefill_tokens.swap(own.prefill_tokens, Relaxed),
+            context_tokens: self.low.context_tokens.swap(own.context_tokens, Relaxed),
+        };
+        // A request may have ended between the two: the next call sees it.
+        low.least(own)
+    }
+
+    pub(super) fn set_known(&self, load: Load) {
+        self.known.store(load);
     }
 
     /// What the other replicas have on the worker, damped by the age of their words.

@@ -27,6 +27,20 @@ impl Load {
         }
     }
 
+    /// The smaller of each number.
+    pub(super) fn least(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.min(other.requests),
+            prefill_tokens: self.prefill_tokens.min(other.prefill_tokens),
+            context_tokens: self.context_tokens.min(other.context_tokens),
+        }
+    }
+
+    /// Whether any of the numbers is greater than in `before`.
+    pub(super) fn is_above(self, before: Self) -> bool {
+        self.least(before) != self
+    }
+
     /// Length on the wire in bytes.
     fn wire_len(&self) -> usize {
         varint_len(u64::from(self.requests))
@@ -66,7 +80,7 @@ pub struct LoadFrame {
 
 impl LoadFrame {
     /// Length of the shorter form on the wire in bytes.
-    pub(super) fn wire_len(&self) -> usize {
+    pub fn wire_len(&self) -> usize {
         if self.is_dense_shorter() {
             self.dense_len()
         } else {

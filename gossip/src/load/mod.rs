@@ -9,6 +9,8 @@
 //!   and writes it without a lock.
 //! - [`LoadPlane`]: owned by the agent: collects own changes into frames, takes the frames of others,
 //!   writes their damped sums to the board.
+//! - `told.rs`: which of the own numbers the others know by now. Decisions are made on those: exact own
+//!   counts, which nobody else has, would part the replicas.
 
 mod board;
 mod credit;
@@ -16,10 +18,12 @@ mod frame;
 mod plane;
 #[cfg(test)]
 mod tests;
+mod told;
 
 pub use board::{LoadBoard, LoadCell, OthersLoad};
 pub use frame::{Coverage, Load, LoadFrame, SlotLoad};
 pub use plane::{
-    Applied, FULL_INTERVAL, HEARTBEAT_INTERVAL, IDLE_HEARTBEAT_INTERVAL, LoadPlane,
+    Applied, FULL_INTERVAL, HEARTBEAT_INTERVAL, IDLE_HEARTBEAT_INTERVAL, LoadPlane, RISE_INTERVAL,
     SENDER_FORGET_AFTER, SENDER_SILENT_AFTER, SENDERS_MAX,
 };
+pub use told::middle;

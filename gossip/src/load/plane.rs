@@ -1,4 +1,7 @@
 //! The agent's side of the load plane: own changes out, others' values in, sums to the board.
+//!
+//! What goes out is load that lasted ([`LoadCell::take_lasting`]); what was told comes back as this
+//! replica's own common knowledge (`told.rs`), so that all replicas decide on the same numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,6 +10,8 @@ use std::time::{Duration, Instant};
 use super::board::{LoadBoard, LoadCell, OthersLoad};
 use super::credit::{Credit, Total, credits};
 use super::frame::{Coverage, Load, LoadFrame, SlotLoad};
+use super::told::Told;
+use crate::registry::Worker;
 use crate::replica::ReplicaId;
 use crate::view::View;
 use crate::worker::WorkerId;
@@ -19,13 +24,16 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// The same while there is nothing in flight: zeros do not grow old, the others only have to know
 /// that they still hear this replica.
 pub const IDLE_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
+/// Load that rose is told within this, whatever the interval of batches; falls wait for the batch.
+pub const RISE_INTERVAL: Duration = Duration::from_millis(5);
 /// Least time between two frames, for each live replica: what a frame costs grows with the number of
-/// its receivers. 16 replicas send every 20 ms, 40 and more every 50 ms.
+/// its receivers. 4 replicas send every 5 ms, 8 every 10 ms, 16 every 20 ms, 40
+/// and more every 50 ms.
 const PACE: Duration = Duration::from_micros(1250);
 /// The pace never exceeds this: the age at which replicas still agree well.
 const PACE_MAX: Duration = Duration::from_millis(50);
-/// A frame that is due this soon goes at once; half of the shortest batch.
-const PACE_SLACK: Duration = Duration::from_millis(10);
+/// A frame that is due this soon goes at once; half of the shortest interval.
+const PACE_SLACK: Duration = Duration::from_micros(2500);
 /// The values of a replica that was silent for this long count no more.
 pub const SENDER_SILENT_AFTER: Duration = Duration::from_secs(2);
 /// A sender is forgotten after this long; no frame of it is under way any more.
@@ -58,6 +66,8 @@ struct Slot {
 
 /// What is known of one other replica.
 struct Sender {
+    /// How much of its values counted when the sums were made last.
+    share: Share,
     /// Generation and sequence number of the latest frame.
     latest: (u64, u64),
     heard_at: Instant,
@@ -69,8 +79,10 @@ struct Sender {
 pub struct LoadPlane {
     board: Arc<LoadBoard>,
     damping: fn(Duration) -> f64,
+    batch: Duration,
     roster: u32,
     slots: Vec<Slot>,
+    told: Told,
     senders: BTreeMap<ReplicaId, Sender>,
     cut: u32,
     sent_at: Option<Instant>,
@@ -79,11 +91,13 @@ pub struct LoadPlane {
 
 impl LoadPlane {
     /// A plane without workers yet. `damping` gives the weight, 0 to 1, of values of a given age;
-    /// it is placement's rule, which this crate does not know.
-    pub fn new(board: Arc<LoadBoard>, damping: fn(Duration) -> f64) -> Self {
+    /// it is placement's rule, which this crate does not know. `batch`: how long a fall may wait.
+    pub fn new(board: Arc<LoadBoard>, damping: fn(Duration) -> f64, batch: Duration) -> Self {
         Self {
             board,
             damping,
+            batch,
+            told: Told::default(),
             roster: 0,
             slots: Vec::new(),
             senders: BTreeMap::new(),
@@ -99,19 +113,21 @@ impl LoadPlane {
         if view.roster() == self.roster && view.workers().len() == self.slots.len() {
             return;
         }
-        let slots: Vec<Slot> = view
-            .workers()
-            .iter()
-            .map(|worker| Slot {
-                cell: self.board.cell(&worker.id),
+        let position = |id: &WorkerId| self.slots.binary_search_by(|old| old.id.cmp(id)).ok();
+        let workers = || view.workers().iter();
+        let old_position: Vec<_> = workers().map(|worker| position(&worker.id)).collect();
+        let slot = |(worker, old): (&Worker, &Option<usize>)| {
+            let sent = old.map_or(Load::default(), |at| self.slots[at].sent);
+            let cell = self.board.cell(&worker.id);
+            // What was on its way will be told again, whole; a newcomer was told to nobody.
+            cell.set_known(sent);
+            Slot {
+                cell,
                 id: worker.id.clone(),
-                sent: Load::default(),
-            })
-            .collect();
-        let old_position: Vec<_> = slots
-            .iter()
-            .map(|slot| self.slots.binary_search_by(|old| old.id.cmp(&slot.id)).ok())
-            .collect();
+                sent,
+            }
+        };
+        let slots = workers().zip(&old_position).map(slot).collect();
         for sender in self.senders.values_mut() {
             let moved = old_position
                 .iter()
@@ -120,6 +136,7 @@ impl LoadPlane {
         }
         self.roster = view.roster();
         self.slots = slots;
+        self.told.forget();
         self.full_sent_at = None;
         self.board.drop_unheld();
     }
@@ -129,9 +146,23 @@ impl LoadPlane {
         self.board.set_live(replicas.max(1));
     }
 
+    /// Says how long a frame is under way to the middle peer ([`super::middle`]).
+    pub fn set_one_way(&mut self, time: Duration) {
+        self.told.set_one_way(time);
+    }
+
+    /// What was told and has arrived by now becomes known. Returns when the next of it will.
+    pub fn settle(&mut self, now: Instant) -> Option<Instant> {
+        for SlotLoad { slot, load } in self.told.arrived(now) {
+            self.slots[slot as usize].cell.set_known(load);
+        }
+        self.told.next()
+    }
+
     /// The frame that is due now, for all peers: changes since the last one, everything once a
-    /// second (or when that is shorter), an empty frame after a pause; else `None`. Call it once per
-    /// batch interval, 20 to 50 ms; above 16 replicas changes wait up to 50 ms.
+    /// second (or when that is shorter), an empty frame after a pause; else `None`. Call it each
+    /// [`RISE_INTERVAL`]: rises go at once, falls within a batch; above 4 replicas both wait longer,
+    /// up to 50 ms. Load that did not last since the call before is not told.
     pub fn collect(&mut self, now: Instant) -> Option<LoadFrame> {
         let is_due = |last: Option<Instant>, interval| {
             last.is_none_or(|last| now.saturating_duration_since(last) >= interval)
@@ -143,10 +174,11 @@ impl LoadPlane {
         let is_full_due = is_due(self.full_sent_at, FULL_INTERVAL);
         let mut changes = self.empty_frame(Coverage::Changes);
         let mut full = self.empty_frame(Coverage::Full);
-        for (slot, position) in self.slots.iter_mut().zip(0..) {
-            let load = slot.cell.own();
+        let mut has_risen = false;
+        for (slot, position) in self.slots.iter().zip(0..) {
+            let load = slot.cell.take_lasting();
             if load != slot.sent {
-                slot.sent = load;
+                has_risen |= load.is_above(slot.sent);
                 changes.slots.push(SlotLoad {
                     slot: position,
                     load,
@@ -159,7 +191,12 @@ impl LoadPlane {
                 });
             }
         }
+        let is_batch_due = is_due(self.sent_at, self.batch.saturating_sub(PACE_SLACK));
+        if !has_risen && !is_full_due && !is_batch_due {
+            return None;
+        }
         let is_idle = full.slots.is_empty();
+        let told = changes.slots.clone();
         let frame = if is_full_due || full.wire_len() < changes.wire_len() {
             full
         } else {
@@ -179,6 +216,11 @@ impl LoadPlane {
         if frame.coverage == Coverage::Full {
             self.full_sent_at = Some(now);
         }
+        for SlotLoad { slot, load } in &told {
+            self.slots[*slot as usize].sent = *load;
+        }
+        self.told.tell(told, now);
+        self.settle(now);
         Some(frame)
     }
 
@@ -207,6 +249,7 @@ impl LoadPlane {
             return Applied::TooManySenders;
         }
         let sender = self.senders.entry(from.clone()).or_insert_with(|| Sender {
+            share: Share::default(),
             latest: (generation, seq),
             heard_at: now,
             loads: vec![Load::default(); self.slots.len()],
@@ -222,7 +265,24 @@ impl LoadPlane {
         }
         sender.latest = (generation, seq);
         sender.heard_at = now;
+        // At once, and not when the sums are made next: what replicas know at different times parts them.
+        if frame.coverage == Coverage::Changes && has_base {
+            for SlotLoad { slot, .. } in &frame.slots {
+                self.sum(*slot as usize);
+            }
+        } else {
+            self.aggregate(now);
+        }
         Applied::Fresh
+    }
+
+    /// Writes the sum of one slot, each sender weighed as the last time.
+    fn sum(&self, slot: usize) {
+        let mut sum = OthersLoad::default();
+        for sender in self.senders.values() {
+            sender.share.add(sender.loads[slot], &mut sum);
+        }
+        self.slots[slot].cell.set_others(sum);
     }
 
     /// Writes to the board what all heard senders have together, each weighed by its age and believed
@@ -231,36 +291,31 @@ impl LoadPlane {
     pub fn aggregate(&mut self, now: Instant) {
         self.senders
             .retain(|_, sender| sender.age(now) < SENDER_FORGET_AFTER);
-        let heard: Vec<(f64, &[Load])> = self
-            .senders
-            .values()
-            .filter(|sender| sender.is_heard(now))
-            .map(|sender| {
-                let weight = (self.damping)(sender.age(now)).clamp(0.0, 1.0);
-                (weight, sender.loads.as_slice())
-            })
-            .collect();
+        let heard = || {
+            let senders = self.senders.values();
+            senders.filter(|sender| sender.is_heard(now))
+        };
         let own = Total::of(self.slots.iter().map(|slot| slot.cell.own()));
-        let totals = heard
-            .iter()
-            .map(|(_, loads)| Total::of(loads.iter().copied()));
-        let credits = credits(own, &totals.collect::<Vec<_>>(), self.slots.len());
-        let mut sums = vec![OthersLoad::default(); self.slots.len()];
-        let mut cut = 0;
-        for ((weight, loads), credit) in heard.iter().zip(credits) {
-            cut += u32::from(credit != Credit::WHOLE);
-            for (sum, load) in sums.iter_mut().zip(*loads) {
-                sum.requests += weight * credit.requests * f64::from(load.requests);
-                sum.prefill_tokens += weight * credit.prefill_tokens * load.prefill_tokens as f64;
-                sum.context_tokens += weight * credit.context_tokens * load.context_tokens as f64;
-            }
+        let totals: Vec<_> = heard()
+            .map(|sender| Total::of(sender.loads.iter().copied()))
+            .collect();
+        let mut credits = credits(own, &totals, self.slots.len()).into_iter();
+        self.cut = 0;
+        let mut heard = 1;
+        for sender in self.senders.values_mut() {
+            // As many as are heard.
+            let credit = sender.is_heard(now).then(|| credits.next()).flatten();
+            sender.share = credit.map_or_else(Share::default, |credit| {
+                heard += 1;
+                self.cut += u32::from(credit != Credit::WHOLE);
+                let weight = (self.damping)(sender.age(now)).clamp(0.0, 1.0);
+                Share { weight, credit }
+            });
         }
-        let heard = 1 + heard.len() as u32;
-        for (slot, sum) in self.slots.iter().zip(sums) {
-            slot.cell.set_others(sum);
+        for slot in 0..self.slots.len() {
+            self.sum(slot);
         }
         self.board.set_heard(heard);
-        self.cut = cut;
         self.board.summed(now);
     }
 
@@ -283,12 +338,12 @@ impl LoadPlane {
         self.cut
     }
 
-    /// This replica's whole load, for a replica that starts.
+    /// This replica's whole load as the others were told, for a replica that starts.
     pub fn snapshot(&self) -> LoadFrame {
         let mut frame = self.empty_frame(Coverage::Full);
         let loads = self.slots.iter().zip(0..).map(|(slot, position)| SlotLoad {
             slot: position,
-            load: slot.cell.own(),
+            load: slot.sent,
         });
         frame.slots = loads.filter(|slot| slot.load != Load::default()).collect();
         frame
@@ -300,6 +355,32 @@ impl LoadPlane {
             coverage,
             slots: Vec::new(),
         }
+    }
+}
+
+/// How much of a sender's values counts: by their age, and by how far it is believed.
+#[derive(Clone, Copy)]
+struct Share {
+    weight: f64,
+    credit: Credit,
+}
+
+impl Default for Share {
+    /// Nothing.
+    fn default() -> Self {
+        Self {
+            weight: 0.0,
+            credit: Credit::WHOLE,
+        }
+    }
+}
+
+impl Share {
+    fn add(self, load: Load, sum: &mut OthersLoad) {
+        let Self { weight, credit } = self;
+        sum.requests += weight * credit.requests * f64::from(load.requests);
+        sum.prefill_tokens += weight * credit.prefill_tokens * load.prefill_tokens as f64;
+        sum.context_tokens += weight * credit.context_tokens * load.context_tokens as f64;
     }
 }
 

@@ -12,6 +12,7 @@ use crate::view::View;
 use crate::worker::{RawWorker, Source, WorkerId, WorkerSpec};
 
 const TICK: Duration = Duration::from_millis(20);
+const MS: Duration = Duration::from_millis(1);
 
 fn replica(name: &str) -> ReplicaId {
     name.parse().expect("valid")
@@ -53,7 +54,7 @@ impl Node {
 
     fn damped(workers: &[&str], damping: fn(Duration) -> f64) -> Self {
         let board = Arc::<LoadBoard>::default();
-        let mut plane = LoadPlane::new(Arc::clone(&board), damping);
+        let mut plane = LoadPlane::new(Arc::clone(&board), damping, TICK);
         plane.follow(&view(workers));
         Self {
             board,
@@ -67,8 +68,15 @@ impl Node {
         self
     }
 
+    /// Load that has lasted.
     fn add(&self, worker: &str, load: Load) {
-        self.board.cell(&id(worker)).add(load);
+        let cell = self.board.cell(&id(worker));
+        cell.add(load);
+        cell.take_lasting();
+    }
+
+    fn known(&self, worker: &str) -> u32 {
+        self.board.cell(&id(worker)).known().requests
     }
 
     fn collect(&mut self) -> Option<LoadFrame> {
@@ -112,8 +120,9 @@ fn changes_go_out_once_and_everything_each_second() {
     node.pass(TICK);
     assert_eq!(slots(node.collect()), None, "nothing changed");
     node.add("a", requests(1));
-    node.add("c", requests(1));
-    node.board.cell(&id("c")).subtract(requests(1));
+    let c = node.board.cell(&id("c"));
+    c.add(requests(1));
+    c.subtract(requests(1));
     node.pass(TICK);
     assert_eq!(
         slots(node.collect()),
@@ -157,20 +166,79 @@ fn changes_wait_longer_in_a_large_cluster() {
     let frames_in_a_second = |replicas: u32| {
         let mut node = Node::new(&["a"]);
         node.plane.set_live(replicas);
-        let ticks = 0..50;
+        let ticks = 0..200;
         let sent = ticks.filter(|_| {
             node.add("a", requests(1));
             let frame = node.collect();
-            node.pass(TICK);
+            node.pass(RISE_INTERVAL);
             frame.is_some()
         });
         sent.count()
     };
-    assert_eq!(frames_in_a_second(1), 50);
+    assert_eq!(frames_in_a_second(1), 200);
+    assert_eq!(frames_in_a_second(3), 200);
+    assert_eq!(frames_in_a_second(8), 100);
     assert_eq!(frames_in_a_second(16), 50);
     assert_eq!(frames_in_a_second(32), 25);
-    assert_eq!(frames_in_a_second(64), 25);
-    assert_eq!(frames_in_a_second(256), 25);
+    assert_eq!(frames_in_a_second(64), 20);
+    assert_eq!(frames_in_a_second(256), 20);
+}
+
+#[test]
+fn rises_go_at_once_and_falls_wait_for_the_batch() {
+    let mut node = Node::new(&["a", "b", "c"]);
+    node.add("b", requests(5));
+    node.add("c", requests(5));
+    node.collect();
+    node.add("a", requests(1));
+    node.board.cell(&id("b")).subtract(requests(1));
+    let rise = slots(node.pass(RISE_INTERVAL).collect());
+    let both = Some((Coverage::Changes, vec![(0, 1), (1, 4)]));
+    assert_eq!(rise, both, "the fall goes with it");
+    node.board.cell(&id("b")).subtract(requests(1));
+    for _ in 0..3 {
+        assert_eq!(slots(node.pass(RISE_INTERVAL).collect()), None);
+    }
+    let fall = slots(node.pass(TICK - 3 * RISE_INTERVAL).collect());
+    assert_eq!(fall, Some((Coverage::Changes, vec![(1, 3)])));
+}
+
+#[test]
+fn what_does_not_last_is_never_told() {
+    let mut node = Node::new(&["a", "b"]);
+    node.collect();
+    let cell = node.board.cell(&id("b"));
+    for _ in 0..10 {
+        cell.add(requests(3));
+        cell.subtract(requests(3));
+        // The next has come by the time of the tick, and is gone by the next.
+        cell.add(requests(1));
+        assert_eq!(slots(node.pass(RISE_INTERVAL).collect()), None);
+        cell.subtract(requests(1));
+    }
+    cell.add(requests(2));
+    assert_eq!(slots(node.pass(RISE_INTERVAL).collect()), None);
+    let told = slots(node.pass(RISE_INTERVAL).collect());
+    assert_eq!(told, Some((Coverage::Changes, vec![(1, 2)])));
+}
+
+#[test]
+fn own_load_is_known_once_the_others_can_have_it() {
+    let mut node = Node::new(&["a", "b"]);
+    node.plane.set_one_way(3 * MS);
+    node.add("b", requests(2));
+    node.collect();
+    let due = node.now + 3 * MS;
+    assert_eq!(node.plane.settle(node.now + 2 * MS), Some(due));
+    assert_eq!(node.known("b"), 0);
+    assert_eq!(node.plane.settle(due), None);
+    assert_eq!(node.known("b"), 2);
+    // Slots move while something is on its way: it is told again, whole.
+    node.add("b", requests(1));
+    node.pass(TICK).collect();
+    node.plane.follow(&view(&["b", "c"]));
+    assert_eq!(node.known("b"), 3);
+    assert_eq!(slots(node.collect()), Some((Coverage::Full, vec![(0, 3)])));
 }
 
 #[test]
@@ -362,6 +430,28 @@ proptest! {
                 expected = values[seq];
             }
             prop_assert_eq!(node.others("a"), f64::from(expected));
+        }
+    }
+
+    /// What a replica takes for known by the others is what they count, at every moment in between.
+    #[test]
+    fn known_is_what_the_others_count(steps in prop::collection::vec((0..3usize, 0..50u32, 0..4u32), 1..60)) {
+        let names = ["a", "b", "c"];
+        let (mut sender, mut receiver) = (Node::new(&names), Node::new(&names));
+        for (seq, (worker, n, ticks)) in (1..).zip(steps) {
+            let cell = sender.board.cell(&id(names[worker]));
+            cell.add(requests(n));
+            for tick in 0..ticks {
+                receiver.pass(RISE_INTERVAL);
+                if let Some(frame) = sender.pass(RISE_INTERVAL).collect() {
+                    receiver.hear("s", seq * 10 + u64::from(tick), &frame);
+                }
+            }
+            cell.subtract(requests(cell.own().requests / 2));
+            for name in names {
+                let others = receiver.board.cell(&id(name)).others().requests;
+                prop_assert_eq!(others, f64::from(sender.known(name)));
+            }
         }
     }
 

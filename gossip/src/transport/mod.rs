@@ -283,6 +283,13 @@ impl Transport {
         self.shared.peers().linked_ids()
     }
 
+    /// Estimated time to each connected peer: half of a round trip.
+    pub(crate) fn one_ways(&self) -> Vec<Duration> {
+        let links = self.shared.peers().links();
+        let ways = links.iter().map(|(_, connection)| connection.rtt() / 2);
+        ways.collect()
+    }
+
     /// Number of peers that are dialled, connected or not.
     pub(crate) fn dialled(&self) -> usize {
         self.shared.peers().len()
