@@ -191,7 +191,8 @@ fn candidate(bits: u64) -> Candidate {
     };
     Candidate {
         load,
-        own_requests: 0.0,
+        exact_requests: 0.0,
+        surge_requests: 0.0,
         standing: Standing::Usable,
         ..Candidate::default()
     }

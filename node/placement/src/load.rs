@@ -89,6 +89,53 @@ pub fn own_scale(live: u32, heard: u32) -> f64 {
     f64::from(live.max(heard)) / f64::from(heard)
 }
 
+/// What one replica knows of the cluster's load at a moment: how to put the numbers of a worker together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Picture {
+    own_scale: f64,
+    replicas: f64,
+    is_alone: bool,
+}
+
+/// One worker's load, for preference and for safety.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// Common knowledge: what every replica can know by now. Preference is decided on it, so that all replicas prefer
+    /// the same worker.
+    pub common: Load,
+    /// Requests in flight, this replica's own exactly: for limits that are a worker's own.
+    pub exact_requests: f64,
+    /// Requests in flight if every replica has as many that nobody else knows of as this one has; not below the common
+    /// ones. Of many equal prompts at once each replica gets its part, and none hears of the others' in time.
+    pub surge_requests: f64,
+}
+
+impl Picture {
+    /// `live` and `heard` as in [`own_scale`]; `heard` of 1: no other replica's word counts.
+    #[must_use]
+    pub fn new(live: u32, heard: u32) -> Self {
+        Self {
+            own_scale: own_scale(live, heard),
+            replicas: f64::from(live.max(heard).max(1)),
+            is_alone: heard <= 1,
+        }
+    }
+
+    /// A worker's load: this replica's `own` exactly, the part of it that the others know by now, and the `others'`
+    /// own, damped. Whoever hears nobody has nobody to agree with, and counts exactly.
+    #[must_use]
+    pub fn see(self, own: Load, known: Load, others: Load) -> Seen {
+        let known = if self.is_alone { own } else { known };
+        let common = known.scaled(self.own_scale) + others;
+        let unheard = own.requests - known.requests;
+        Seen {
+            common,
+            exact_requests: (common.requests + unheard).max(own.requests),
+            surge_requests: common.requests + self.replicas * unheard.max(0.0),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -51,7 +51,6 @@ impl ClusterSettings {
         let PolicySettings {
             policy,
             price,
-            home_credit,
             bound,
             crowd_price,
             outer_bound,
@@ -79,7 +78,6 @@ impl ClusterSettings {
             .number(bytes_per_token.get().into())
             .bytes(policy.as_str().as_bytes())
             .bytes(price.as_str().as_bytes())
-            .number(home_credit.bits())
             .number(bound.factor.bits())
             .number(bound.slack.bits())
             .number(crowd_price.bits())
@@ -104,7 +102,8 @@ impl ClusterSettings {
                 prefill,
                 context,
                 tolerance,
-            } => [prefill, context, tolerance]
+                known_tolerance,
+            } => [prefill, context, tolerance, known_tolerance]
                 .iter()
                 .fold(bytes, |bytes, ratio| bytes.number(ratio.bits())),
             Price::Multiplicative {
@@ -256,9 +255,17 @@ mod tests {
                     prefill: Ratio(4.0),
                     context: Ratio(0.06),
                     tolerance: Ratio(0.5),
+                    known_tolerance: Ratio(0.5),
                 };
             }),
-            ("home credit", |all| all.policy.home_credit = Ratio(0.5)),
+            ("tolerance of the known", |all| {
+                all.policy.price = Price::Additive {
+                    prefill: Ratio(6.0),
+                    context: Ratio(0.1),
+                    tolerance: Ratio(1.5),
+                    known_tolerance: Ratio(0.7),
+                };
+            }),
             ("bound factor", |all| all.policy.bound.factor = Ratio(2.0)),
             ("bound slack", |all| all.policy.bound.slack = Ratio(2.0)),
             ("crowd price", |all| all.policy.crowd_price = Ratio(1.0)),

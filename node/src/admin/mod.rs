@@ -357,7 +357,7 @@ impl Admin {
         let mut others = Others::default();
         for worker in fleet.workers() {
             let own = i64::from(worker.load.own().requests);
-            let of_cluster = self.cluster.load_of(worker).requests;
+            let of_cluster = self.cluster.load_of(worker).exact_requests;
             self.metrics.health.count(worker, &mut others.verdicts);
             if worker.has_series() {
                 self.show_load(&worker.label, own, of_cluster);

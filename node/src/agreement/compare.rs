@@ -174,7 +174,7 @@ mod tests {
             reason: Reason::Home,
             expected_tokens: 0,
             shared_tokens: 0,
-            credited: false,
+            known: false,
             panic: false,
             unreachable: false,
             prompt_tokens: 100,

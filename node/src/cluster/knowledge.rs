@@ -138,9 +138,7 @@ impl Knowledge {
             worker: slot.worker.id.clone(),
             epoch: slot.epoch,
             shelf: pool.shelves[decision.worker],
-            recorded: self
-                .record(pool, decision.worker, decision.marks(key), counted)
-                .about(decision, key),
+            recorded: self.record(pool, decision.worker, decision.marks(key), counted),
             expected_tokens: decision.expected_tokens,
             prompt_tokens: decision.prompt_tokens,
         })

@@ -24,7 +24,7 @@ use grapevine_gossip::evidence::Evidence;
 use grapevine_gossip::load::{LoadBoard, OthersLoad};
 use grapevine_gossip::view::View as Registered;
 use grapevine_gossip::worker::{Role, State, WorkerId};
-use grapevine_placement::load::own_scale;
+use grapevine_placement::load::Seen;
 use grapevine_placement::{
     Candidate, ClusterSettings, Decision, Explanation, Key, Load, NoWorker, Policy, Reason,
     Standing, View, decide, explain,
@@ -309,9 +309,9 @@ impl Cluster {
         let picture = self.picture();
         candidates.clear();
         candidates.extend(pool.slots.iter().map(|slot| {
-            let load = picture.load_of(&slot.worker);
+            let seen = picture.see(&slot.worker);
             let look = slot.worker.health.look();
-            let at_cap = is_at_cap(slot, load);
+            let at_cap = is_at_cap(slot, seen.exact_requests);
             let standing = if slot.draining {
                 Standing::Draining
             } else if !look.is_usable {
@@ -330,8 +330,9 @@ impl Cluster {
                 };
             }
             Candidate {
-                load: load + look.penalty,
-                own_requests: slot.worker.load.own().requests.into(),
+                load: seen.common + look.penalty,
+                exact_requests: seen.exact_requests,
+                surge_requests: seen.surge_requests,
                 standing,
                 at_cap,
                 slow_start: look.slow_start,
@@ -349,14 +350,14 @@ impl Cluster {
             !tried.contains(&index)
                 && !slot.draining
                 && slot.worker.health.is_usable()
-                && !is_at_cap(slot, picture.load_of(&slot.worker))
+                && !is_at_cap(slot, picture.see(&slot.worker).exact_requests)
         });
         another && !pool.panics()
     }
 
-    /// Cluster-wide load of a worker, as placement counts it.
-    pub fn load_of(&self, worker: &Worker) -> Load {
-        self.picture().load_of(worker)
+    /// Cluster-wide load of a worker, as placement counts it: what all replicas know of, and exact requests.
+    pub fn load_of(&self, worker: &Worker) -> Seen {
+        self.picture().see(worker)
     }
 
     /// How much of the cluster's load is known at this moment. A replica that was paused knows its own only, until it
@@ -365,7 +366,7 @@ impl Cluster {
         let others_count = !self.board.is_stale(Instant::now().into_std());
         let heard = if others_count { self.board.heard() } else { 1 };
         Picture {
-            own_scale: own_scale(self.board.live(), heard),
+            picture: grapevine_placement::load::Picture::new(self.board.live(), heard),
             others_count,
         }
     }
@@ -383,30 +384,37 @@ fn bad_standing(worker: &Worker, look: Look) -> Standing {
 }
 
 /// Whether nothing more may be sent there: its own limit, or what it asked for.
-fn is_at_cap(slot: &Slot, load: Load) -> bool {
-    let is_full = |max| load.requests >= f64::from(max);
+fn is_at_cap(slot: &Slot, requests: f64) -> bool {
+    let is_full = |max| requests >= f64::from(max);
     slot.max_in_flight.is_some_and(is_full) || slot.worker.pause().is_some()
 }
 
 /// See [`Cluster::picture`].
 #[derive(Clone, Copy)]
 struct Picture {
-    own_scale: f64,
+    picture: grapevine_placement::load::Picture,
     others_count: bool,
 }
 
 impl Picture {
-    fn load_of(self, worker: &Worker) -> Load {
-        let own = worker.load.own();
+    fn see(self, worker: &Worker) -> Seen {
         let others = if self.others_count {
             worker.load.others()
         } else {
             OthersLoad::default()
         };
-        Load {
-            requests: f64::from(own.requests) * self.own_scale + others.requests,
-            prefill_tokens: own.prefill_tokens as f64 * self.own_scale + others.prefill_tokens,
-            context_tokens: own.context_tokens as f64 * self.own_scale + others.context_tokens,
-        }
+        let counts = |load: grapevine_gossip::load::Load| Load {
+            requests: load.requests.into(),
+            prefill_tokens: load.prefill_tokens as f64,
+            context_tokens: load.context_tokens as f64,
+        };
+        let others = Load {
+            requests: others.requests,
+            prefill_tokens: others.prefill_tokens,
+            context_tokens: others.context_tokens,
+        };
+        let cell = &worker.load;
+        self.picture
+            .see(counts(cell.own()), counts(cell.known()), others)
     }
 }

@@ -111,7 +111,7 @@ section! {
         /// Price of a token held by running requests (additive).
         ///
         /// Higher: decode is spread more. Lower: long sessions crowd workers and their caches.
-        price_context: Ratio = additive_context();
+        price_context: Ratio = additive().0;
         /// Tokens that any request costs (multiplicative).
         ///
         /// Higher: load counts for prompts that are cached, too. Lower: those go home whatever the load.
@@ -126,10 +126,11 @@ section! {
         /// for additive, 1.25 for multiplicative. Higher: replicas whose counts differ a little agree
         /// more often. Lower: queues are more even.
         price_tolerance: Option<Ratio> = None, in Some(ratio(0.0))..=Some(ratio(100.0));
-        /// Part of a key's stable tokens that its home is expected to hold.
+        /// The same, additive, for a prompt of which a worker is known to hold something.
         ///
-        /// Higher: homes are left later. Lower: load counts more.
-        home_credit: Ratio = policy().home_credit, in ratio(0.0)..=ratio(1.0);
+        /// Higher: conversations stay on workers with long queues. Lower: a difference that replicas see
+        /// unequally moves them.
+        price_known_tolerance: Ratio = additive().1, in ratio(0.0)..=ratio(100.0);
         /// Requests in flight on a worker, as a multiple of its fair share, before it is passed over.
         ///
         /// Over the whole cluster. Higher: more cache hits, longer queues on hot prefixes.
@@ -233,9 +234,14 @@ fn policy() -> PolicySettings {
     PolicySettings::default()
 }
 
-fn additive_context() -> Ratio {
+/// Price of context, and tolerance of the known.
+fn additive() -> (Ratio, Ratio) {
     match Price::ADDITIVE {
-        Price::Additive { context, .. } => context,
+        Price::Additive {
+            context,
+            known_tolerance,
+            ..
+        } => (context, known_tolerance),
         Price::Multiplicative { .. } => unreachable!("it is the additive price"),
     }
 }

@@ -78,7 +78,6 @@ impl ClusterConfig {
             policy: PolicySettings {
                 policy: self.policy,
                 price: self.price(),
-                home_credit: self.home_credit,
                 bound: Bound {
                     factor: self.bound,
                     slack: self.bound_slack,
@@ -118,9 +117,11 @@ impl ClusterConfig {
                 prefill,
                 context,
                 tolerance,
+                known_tolerance,
             } => {
                 *prefill = self.price_prefill.unwrap_or(*prefill);
                 *context = self.price_context;
+                *known_tolerance = self.price_known_tolerance;
                 *tolerance = self.price_tolerance.unwrap_or(*tolerance);
             }
             Price::Multiplicative {

@@ -56,6 +56,9 @@ pub(super) struct VirtualArgs {
     /// Part of all gossip that is lost; 1: replicas hear nothing of each other
     #[arg(long, default_value_t = 0.0)]
     gossip_loss: f64,
+    /// So much further is one replica from all others than they are from each other
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "0ms")]
+    slow_replica: Duration,
     /// Tokens that a worker's accelerator caches
     #[arg(long, default_value_t = 400_000)]
     device_tokens: u32,
@@ -208,6 +211,7 @@ impl VirtualArgs {
                 host_tokens: self.host_tokens,
             },
             load_age_us: load_age_ms * 1_000,
+            slow_us: micros(self.slow_replica),
             loss: self.gossip_loss,
             speed: 1.0,
             limit_us: micros(self.limit),

@@ -33,7 +33,9 @@ pub struct Shared {
     pub heat: bool,
     /// Damp load by age.
     pub damped: bool,
-    /// Bound a replica's own requests, too; this is not told, but belongs to what counts as load.
+    /// Decide on what the others know of the own counts, not on the counts themselves.
+    pub common: bool,
+    /// Bound what nobody else knows of, too; this is not told, but belongs to what counts as load.
     pub own_bound: bool,
 }
 
@@ -66,6 +68,7 @@ const ALL: Shared = Shared {
     evidence: Evidence::All,
     heat: true,
     damped: true,
+    common: true,
     own_bound: true,
 };
 
@@ -113,6 +116,7 @@ impl Contender {
             evidence: Evidence::Own,
             heat: false,
             damped: true,
+            common: true,
             own_bound: true,
         };
         let bounded = |hash_bound| PolicySettings {
@@ -153,6 +157,7 @@ impl Contender {
             prefill: p,
             context: c,
             tolerance: t,
+            known_tolerance: k,
         } = Price::ADDITIVE
         else {
             return Vec::new();
@@ -162,6 +167,7 @@ impl Contender {
                 prefill: ratio(prefill),
                 context: ratio(context),
                 tolerance: ratio(tolerance),
+                known_tolerance: k,
             },
             ..base
         };
@@ -218,14 +224,27 @@ impl Contender {
                     ..ALL
                 },
             ),
+            Self::placement(
+                "own counts at once",
+                base,
+                Shared {
+                    common: false,
+                    ..ALL
+                },
+            ),
             Self::placement("all choices", PolicySettings { choices: 0, ..base }, ALL),
             Self::placement("no heat", heat(0.0), ALL),
             Self::placement("heat 0.25", heat(0.25), ALL),
             Self::placement("heat 1", heat(1.0), ALL),
             Self::placement(
-                "no credit",
+                "tolerance 1.5 for the known",
                 PolicySettings {
-                    home_credit: ratio(0.0),
+                    price: Price::Additive {
+                        prefill: p,
+                        context: c,
+                        tolerance: t,
+                        known_tolerance: ratio(1.5),
+                    },
                     ..base
                 },
                 ALL,

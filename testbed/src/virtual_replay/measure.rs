@@ -1,5 +1,6 @@
 //! What a run measured.
 
+use grapevine_placement::Decision;
 use serde::Serialize;
 
 /// Results of one run, over the requests after the warm-up.
@@ -34,12 +35,35 @@ pub struct Outcome {
     /// Part of sampled requests that another replica would have placed alike; NaN with one replica
     /// and for the references.
     pub agreement: f64,
+    /// The same of requests of which both knew that somebody holds more than what is hot.
+    pub agreement_known: f64,
+    /// Part of all sampled requests of which one knew and the other did not.
+    pub half_known: f64,
     /// Evidence told, in bytes of marks a request.
     pub evidence_bytes: f64,
     /// Entries of the fullest sketch.
     pub sketch_entries: usize,
     /// Answers that corrected a sketch, per request.
     pub corrections: f64,
+}
+
+/// Of so many, so many.
+#[derive(Debug, Default)]
+struct Agreed {
+    yes: usize,
+    of: usize,
+}
+
+impl Agreed {
+    fn add(&mut self, agreed: bool) {
+        self.yes += usize::from(agreed);
+        self.of += 1;
+    }
+
+    /// Not a number of none.
+    fn share(&self) -> f64 {
+        self.yes as f64 / self.of as f64
+    }
 }
 
 /// Collects samples of a run.
@@ -52,8 +76,9 @@ pub(super) struct Meter {
     cached_tokens: u64,
     good: usize,
     pub(super) bad: usize,
-    agreed: usize,
-    asked: usize,
+    asked: Agreed,
+    known: Agreed,
+    half_known: usize,
     samples: usize,
     imbalance: f64,
     over: usize,
@@ -80,9 +105,14 @@ impl Meter {
         self.gone += u64::from(gone);
     }
 
-    pub(super) fn asked(&mut self, agreed: bool) {
-        self.asked += 1;
-        self.agreed += usize::from(agreed);
+    /// Two replicas decided about one request.
+    pub(super) fn asked(&mut self, one: &Decision, other: &Decision) {
+        let agreed = one.worker == other.worker;
+        self.asked.add(agreed);
+        if one.known && other.known {
+            self.known.add(agreed);
+        }
+        self.half_known += usize::from(one.known != other.known);
     }
 
     pub(super) fn sample(&mut self, requests: impl Iterator<Item = usize> + Clone) {
@@ -125,7 +155,9 @@ impl Meter {
             over_bound: of(self.over as f64, self.samples as f64),
             worst_excess: self.worst,
             // Not a number when nobody was asked.
-            agreement: self.agreed as f64 / self.asked as f64,
+            agreement: self.asked.share(),
+            agreement_known: self.known.share(),
+            half_known: self.half_known as f64 / self.asked.of as f64,
             evidence_bytes: of(8.0 * self.marks_told as f64, self.placed as f64),
             sketch_entries: 0,
             corrections: 0.0,

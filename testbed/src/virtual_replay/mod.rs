@@ -1,7 +1,8 @@
 //! Virtual replay: a trace through the real placement code in virtual time, against engine models.
 //!
 //! No sockets and no real time: arrivals, steps of engines, load frames and evidence are events. All rules but the
-//! two references run through `grapevine-placement`, the only router crate that the testbed knows, and only here.
+//! two references run through `grapevine-placement`, and load is told by `grapevine-gossip`'s load plane: the only parts
+//! of the router that the testbed knows, and only here.
 
 mod cache;
 mod contender;
@@ -9,6 +10,7 @@ mod engine;
 mod generate;
 mod grid;
 mod measure;
+mod news;
 mod replica;
 mod report;
 mod search;

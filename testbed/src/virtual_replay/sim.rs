@@ -1,15 +1,17 @@
 //! The run: events in virtual time, from arrivals to last tokens.
 //!
-//! Requests go to replicas at random. A replica decides on its own counts, the newest frames of the others (sent
-//! every `load_age` while something changes, 2 ms on the way) and its sketch (own placements at once, others' after
+//! Requests go to replicas at random. A replica decides on the load that it and the others know of (told by the router's
+//! own load plane, `news.rs`) and its sketch (own placements at once, others' after
 //! 10 ms, or repaired after 500 ms where a record was lost). Equal scenario and seed, equal result.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 use std::rc::Rc;
 
+use grapevine_gossip::load::Load;
+use grapevine_placement::load::Seen;
 use grapevine_placement::{
-    Candidate, HotSet, Load, Member, PolicySettings, Recorded, Ring, RingSettings, Weight,
+    Candidate, HotSet, Member, PolicySettings, Recorded, Ring, RingSettings, Weight,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -17,11 +19,10 @@ use rand::{Rng, SeedableRng};
 use super::contender::{Contender, Evidence, Rule, Shared};
 use super::engine::{CacheSize, Done, Engine, Job};
 use super::measure::{Meter, Outcome};
-use super::replica::{Replica, cluster_load, micros};
+use super::news::News;
+use super::replica::{Replica, micros};
 use super::workload::{Request, Workload};
 
-/// Time of a frame on its way.
-pub(super) const TRANSIT_US: u64 = 2_000;
 /// Time of an evidence record on its way, batching included.
 const EVIDENCE_US: u64 = 10_000;
 /// Time until a lost record is repaired.
@@ -42,8 +43,10 @@ pub struct Scenario {
     pub workers: usize,
     /// Cache of each worker.
     pub cache: CacheSize,
-    /// Time between load frames of a replica, in µs.
+    /// Longest time between load frames of a replica while something changes, in µs: rises go sooner.
     pub load_age_us: u64,
+    /// So much further is the first replica from all others than they are from each other, in µs.
+    pub slow_us: u64,
     /// Part of all gossip that is lost; 1: nothing arrives, nothing is repaired.
     pub loss: f64,
     /// Factor on the workload's own rate.
@@ -62,7 +65,8 @@ pub struct Scenario {
 enum Event {
     Arrive(usize),
     Step(usize),
-    Frame(usize),
+    Tick(usize),
+    Letter(usize),
     Told(usize),
     Heat,
     Sample,
@@ -105,7 +109,8 @@ struct Run<'a> {
     first_arrivals: usize,
     random: StdRng,
     meter: Meter,
-    loads: Vec<Load>,
+    news: News,
+    seen: Vec<Seen>,
     candidates: Vec<Candidate>,
     left: usize,
     /// Requests that only warm the caches.
@@ -167,6 +172,7 @@ impl<'a> Run<'a> {
                     evidence: Evidence::Off,
                     heat: false,
                     damped: true,
+                    common: true,
                     own_bound: true,
                 },
             ),
@@ -176,6 +182,7 @@ impl<'a> Run<'a> {
             weight: Weight::ONE,
         });
         let ring = Ring::build(&RingSettings::default(), members).expect("distinct ids");
+        let names: Vec<String> = ring.members().iter().map(|m| m.id.clone()).collect();
         let engine = |_| Engine::new(workload.block_tokens, scenario.cache);
         let count = workload.requests.len();
         let cache = scenario.cache;
@@ -199,7 +206,8 @@ impl<'a> Run<'a> {
             first_arrivals: 0,
             random: StdRng::seed_from_u64(scenario.seed),
             meter: Meter::default(),
-            loads: Vec::new(),
+            news: News::new(scenario, shared, &names),
+            seen: Vec::new(),
             candidates: Vec::new(),
             left: count,
             warm: (count as f64 * WARM_UP) as usize,
@@ -239,7 +247,14 @@ impl<'a> Run<'a> {
                     }
                 }
             }
-            Event::Frame(replica) => self.replicas[replica].send_frame(now_us),
+            Event::Tick(replica) => {
+                let (letters, next) = self.news.tick(now_us, replica);
+                for (at_us, letter) in letters {
+                    self.push(at_us, Event::Letter(letter));
+                }
+                self.tick_at(next, replica);
+            }
+            Event::Letter(letter) => self.news.deliver(now_us, letter),
             Event::Told(record) => self.hear(now_us, record),
             Event::Heat => self.heat(now_us),
             Event::Sample => {
@@ -284,8 +299,8 @@ impl<'a> Run<'a> {
                     let other = self.random.random_range(0..self.scenario.replicas - 1);
                     let other = if other >= replica { other + 1 } else { other };
                     let draw = self.random.random();
-                    let agreed = self.ask(now_us, other, request, draw).worker == decision.worker;
-                    self.meter.asked(agreed);
+                    let others = self.ask(now_us, other, request, draw);
+                    self.meter.asked(&decision, &others);
                 }
                 let recorded = self.remember(now_us, replica, request, &decision);
                 let prefill = decision.prefill_tokens();
@@ -294,12 +309,12 @@ impl<'a> Run<'a> {
         };
         self.lose(request, worker, index);
         let load = Load {
-            requests: 1.0,
+            requests: 1,
             prefill_tokens: prefill.into(),
             context_tokens: request.in_tokens.into(),
         };
-        self.replicas[replica].own[worker] += load;
-        self.changed(now_us, replica);
+        let next = self.news.add(now_us, replica, worker, load);
+        self.tick_at(next, replica);
         self.meter.placed += 1;
         self.placed[index] = Some(Placed {
             replica,
@@ -351,13 +366,13 @@ impl<'a> Run<'a> {
     ) -> grapevine_placement::Decision {
         self.see_load(now_us, replica);
         self.candidates.clear();
-        let own = &self.replicas[replica].own;
-        let seen = self.loads.iter().zip(own).map(|(&load, own)| Candidate {
-            load,
-            own_requests: if self.shared.own_bound {
-                own.requests
+        let seen = self.seen.iter().map(|seen| Candidate {
+            load: seen.common,
+            exact_requests: seen.exact_requests,
+            surge_requests: if self.shared.own_bound {
+                seen.surge_requests
             } else {
-                0.0
+                seen.common.requests
             },
             ..Candidate::default()
         });
@@ -373,17 +388,7 @@ impl<'a> Run<'a> {
     }
 
     fn see_load(&mut self, now_us: u64, viewer: usize) {
-        let (loss, seed) = (self.scenario.loss, self.scenario.seed);
-        let lost = |sender: usize, number: u64| chance(seed, sender, viewer, number) < loss;
-        cluster_load(
-            &self.replicas,
-            viewer,
-            now_us,
-            self.shared,
-            self.scenario,
-            lost,
-            &mut self.loads,
-        );
+        self.news.see(now_us, viewer, &mut self.seen);
     }
 
     fn remember(
@@ -473,24 +478,23 @@ impl<'a> Run<'a> {
         self.push(now_us + HEAT_US, Event::Heat);
     }
 
-    /// A frame follows at the next of the replica's instants, which lie apart for each.
-    fn changed(&mut self, now_us: u64, replica: usize) {
-        if !std::mem::replace(&mut self.replicas[replica].changed, true) {
-            let period = self.scenario.load_age_us.max(1);
-            let phase = period * replica as u64 / self.scenario.replicas as u64;
-            let next = (now_us + period - phase) / period * period + phase;
-            self.push(next.max(now_us), Event::Frame(replica));
+    fn tick_at(&mut self, at_us: Option<u64>, replica: usize) {
+        if let Some(at_us) = at_us {
+            self.push(at_us, Event::Tick(replica));
         }
     }
 
     fn first(&mut self, now_us: u64, index: usize, cached: u32, warm: usize) {
         let placed = self.placed[index].as_mut().expect("it was placed");
-        let waited = std::mem::take(&mut placed.load.prefill_tokens);
+        let waited = Load {
+            prefill_tokens: std::mem::take(&mut placed.load.prefill_tokens),
+            ..Load::default()
+        };
         placed.cached = cached;
         let (replica, worker) = (placed.replica, placed.worker);
         let us = now_us - placed.arrived_us;
-        self.replicas[replica].own[worker].prefill_tokens -= waited;
-        self.changed(now_us, replica);
+        let next = self.news.subtract(now_us, replica, worker, waited);
+        self.tick_at(next, replica);
         let request = &self.workload.requests[index];
         if index >= warm {
             let limit_us = self.scenario.limit_us
@@ -502,10 +506,9 @@ impl<'a> Run<'a> {
 
     fn last(&mut self, now_us: u64, index: usize) {
         let placed = self.placed[index].take().expect("it was placed");
-        let own = &mut self.replicas[placed.replica].own[placed.worker];
-        own.requests -= placed.load.requests;
-        own.context_tokens -= placed.load.context_tokens;
-        self.changed(now_us, placed.replica);
+        let (replica, worker) = (placed.replica, placed.worker);
+        let next = self.news.subtract(now_us, replica, worker, placed.load);
+        self.tick_at(next, replica);
         if !matches!(self.shared.evidence, Evidence::Off) {
             let gone = self.replicas[placed.replica].correct(
                 placed.worker,
@@ -536,7 +539,7 @@ impl<'a> Run<'a> {
 
     fn least_pending(&mut self, now_us: u64, replica: usize, draw: u64) -> usize {
         self.see_load(now_us, replica);
-        self.least(|run, worker| run.loads[worker].prefill_tokens, draw)
+        self.least(|run, worker| run.seen[worker].common.prefill_tokens, draw)
     }
 
     /// The worker of least cost; of several, the one that the draw falls on.
@@ -553,7 +556,7 @@ impl<'a> Run<'a> {
 }
 
 /// A number from 0 to 1 that is always the same for one message and receiver.
-fn chance(seed: u64, from: usize, to: usize, number: u64) -> f64 {
+pub(super) fn chance(seed: u64, from: usize, to: usize, number: u64) -> f64 {
     let mut bytes = [0; 32];
     for (place, part) in bytes
         .chunks_exact_mut(8)

@@ -15,6 +15,7 @@ fn scenario() -> Scenario {
         workers: 4,
         cache: SMALL,
         load_age_us: 50_000,
+        slow_us: 0,
         loss: 0.0,
         speed: 1.0,
         limit_us: 500_000,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::table::Table;
+use super::table::{ROOT, Table};
 use crate::{
     key::{Key, Link},
     policy::{Candidate, Decision},
@@ -62,20 +62,9 @@ pub struct Recorded {
     pub renewed: Option<u64>,
     /// Use of the deepest mark that was known there; for [`Sketch::correct`].
     last_used: Option<u64>,
-    /// From and to which token of the prompt the worker was only guessed to hold it.
-    guessed: Option<(u32, u32)>,
 }
 
 impl Recorded {
-    /// Remembers what the decision only guessed, so that the answer can tell what the guess was worth.
-    #[must_use]
-    pub fn about(mut self, decision: &Decision, key: &Key) -> Self {
-        let (from, to) = (decision.shared_tokens, key.stable_tokens());
-        let teaches = decision.credited && to.saturating_sub(from) >= LEARN_TOKENS;
-        self.guessed = teaches.then_some((from, to));
-        self
-    }
-
     /// What other replicas are told, in the order of the chain; nothing when they know it all.
     #[must_use]
     pub fn told(&self) -> Vec<u64> {
@@ -96,10 +85,8 @@ const CORRECT_SHARE: f64 = 0.75;
 /// Differences below so many tokens do not: blocks are whole, and token counts are estimates.
 const CORRECT_TOKENS: u32 = 512;
 
-/// Weight of an answer among those that tell what a guess about a home is worth.
-const LEARN_SHARE: f64 = 1.0 / 16.0;
-/// Guesses about fewer tokens teach nothing: blocks are whole.
-const LEARN_TOKENS: u32 = 512;
+/// So many of the marks that a correction forgot are told.
+const TOLD_GONE: usize = 16;
 
 /// Expected contents of all workers' caches. Bounded in entries.
 ///
@@ -112,8 +99,6 @@ pub struct Sketch {
     workers: Vec<Worker>,
     vacant: Vec<Slot>,
     records: u64,
-    /// Part of the guessed tokens that answers did not confirm, the newest count most; 0 to 1.
-    distrust: f64,
     counters: SketchCounters,
 }
 
@@ -128,7 +113,6 @@ impl Sketch {
             workers: Vec::new(),
             vacant: Vec::new(),
             records: 0,
-            distrust: 0.0,
             counters: SketchCounters::default(),
         }
     }
@@ -169,13 +153,6 @@ impl Sketch {
     /// Tokens that this worker's cache holds, as it says itself.
     pub fn set_capacity(&mut self, slot: Slot, tokens: u64) {
         self.workers[slot.0 as usize].capacity = tokens;
-    }
-
-    /// Part of what homes were credited with that answers did not confirm, 0 to 1. Near 1 where evidence is complete:
-    /// what nobody is known to hold was evicted. Near 0 where replicas hear nothing of each other and homes agree.
-    #[must_use]
-    pub fn distrust(&self) -> f64 {
-        self.distrust
     }
 
     /// Entries held.
@@ -223,15 +200,12 @@ impl Sketch {
             let slot = slots[index].0;
             candidate.held_tokens = held[slot as usize];
             candidate.known_tokens = self.table.tokens(slot);
-            candidate.distrust = self.distrust;
         }
     }
 
-    /// This replica placed a prompt on a worker: records the marks that heat alone does not tell, and learns from the
-    /// answer what guesses about homes are worth ([`Sketch::correct`]).
+    /// This replica placed a prompt on a worker: records the marks that heat alone does not tell.
     pub fn place(&mut self, slot: Slot, decision: &Decision, key: &Key, now: Duration) -> Recorded {
         self.record(slot, decision.marks(key), now)
-            .about(decision, key)
     }
 
     /// These marks of a prompt went to a worker.
@@ -240,8 +214,9 @@ impl Sketch {
         self.records += 1;
         let renew = seconds(now.saturating_sub(self.settings.age_max / RENEW_SHARE));
         // The tail first, so that it is also forgotten first.
-        for mark in marks.iter().rev() {
-            match self.touch(slot, mark.hash, now) {
+        for (at, mark) in marks.iter().enumerate().rev() {
+            let parent = at.checked_sub(1).map_or(ROOT, |before| marks[before].hash);
+            match self.touch(slot, mark.hash, parent, now) {
                 Some((second, used)) => {
                     let deepest = recorded.last_used.is_none();
                     recorded.last_used.get_or_insert(used);
@@ -259,7 +234,8 @@ impl Sketch {
         recorded
     }
 
-    /// Another replica told that a worker holds these marks, in the order of their chain.
+    /// Another replica told that a worker holds these marks, in the order of their chain. What comes before the first of
+    /// them in the chain was used with them: it leaves nobody's sketch sooner than the teller's.
     pub fn learn(&mut self, worker: &str, epoch: u64, marks: &[u64], now: Duration) {
         let slot = self.slots.get(worker).copied();
         // A worker that this replica does not know yet is in nobody's ring here.
@@ -276,22 +252,50 @@ impl Sketch {
             self.clear(slot);
         }
         self.records += 1;
-        for &mark in marks.iter().rev() {
-            self.touch(slot, mark, now);
+        for (at, &mark) in marks.iter().enumerate().rev() {
+            let parent = at.checked_sub(1).map_or(ROOT, |before| marks[before]);
+            self.touch(slot, mark, parent, now);
+        }
+        let first = marks.first().and_then(|&mark| self.table.get(slot.0, mark));
+        let mut before = first.map_or(ROOT, |entry| entry.parent);
+        for _ in 0..crate::key::MARKS_MAX {
+            let Some(entry) = self.table.get(slot.0, before) else {
+                break;
+            };
+            let (mark, parent) = (entry.mark, entry.parent);
+            self.touch(slot, mark, parent, now);
+            before = parent;
         }
         self.fit(slot);
     }
 
-    /// Another replica told that a worker does not hold these any more.
+    /// Another replica told that a worker does not hold these any more, nor what was used there before all of them.
     pub fn unlearn(&mut self, worker: &str, epoch: u64, marks: &[u64]) {
         let Some(&slot) = self.slots.get(worker) else {
             return;
         };
-        if epoch == self.workers[slot.0 as usize].epoch {
-            for &mark in marks.iter().take(crate::key::MARKS_MAX) {
-                self.table.remove(slot.0, mark);
-            }
+        if epoch != self.workers[slot.0 as usize].epoch {
+            return;
         }
+        let marks = marks.iter().take(crate::key::MARKS_MAX);
+        let removed = marks.filter_map(|&mark| self.table.remove(slot.0, mark));
+        // One of them may have been used again since.
+        if let Some(used) = removed.map(|entry| entry.used).min() {
+            self.forget_until(slot, used);
+        }
+    }
+
+    /// Forgets what was used no later than by this record.
+    fn forget_until(&mut self, slot: Slot, used: u64) -> Vec<u64> {
+        let mut gone = Vec::new();
+        while self
+            .table
+            .oldest(slot.0)
+            .is_some_and(|entry| entry.used <= used)
+        {
+            gone.extend(self.table.pop_oldest(slot.0));
+        }
+        gone
     }
 
     /// An answer reported its cached tokens. Far fewer than expected: what this worker used before that chain is gone,
@@ -305,10 +309,6 @@ impl Sketch {
         expected_tokens: u32,
         cached_tokens: u32,
     ) -> Vec<u64> {
-        if let Some((from, to)) = recorded.guessed {
-            let found = f64::from(cached_tokens.saturating_sub(from)) / f64::from(to - from);
-            self.distrust += (1.0 - found.min(1.0) - self.distrust) * LEARN_SHARE;
-        }
         let Some(last_used) = recorded.last_used else {
             return Vec::new();
         };
@@ -318,32 +318,41 @@ impl Sketch {
             return Vec::new();
         }
         self.counters.corrected += 1;
-        let mut gone = Vec::new();
-        while self
-            .table
-            .oldest(slot.0)
-            .is_some_and(|entry| entry.used <= last_used)
-        {
-            gone.extend(self.table.pop_oldest(slot.0));
-        }
-        gone.truncate(crate::key::MARKS_MAX);
-        gone
+        let gone = self.forget_until(slot, last_used);
+        // The newest of them tell the others how far to forget.
+        gone[gone.len().saturating_sub(TOLD_GONE)..].to_vec()
     }
 
     /// All that is known of a worker, in records for a replica that starts.
     #[must_use]
     pub fn snapshot(&self, worker: &str) -> Option<(u64, Vec<Vec<u64>>)> {
         let slot = self.slots.get(worker)?;
-        let marks: Vec<u64> = self.table.shelf(slot.0).map(|entry| entry.mark).collect();
-        // Oldest first, and within a record the newest first: learning them restores the order of use.
-        let records = marks
-            .rchunks(crate::key::MARKS_MAX)
-            .map(<[u64]>::to_vec)
-            .collect();
+        // Oldest first, so that learning them restores the order of use. A chain's tail is older than its head: as far
+        // as they lie together they go in one record, after the mark that they follow.
+        let mut records: Vec<Vec<u64>> = Vec::new();
+        let mut run: Vec<u64> = Vec::new();
+        let mut parent = ROOT;
+        let oldest_first = self
+            .table
+            .shelf(slot.0)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev();
+        for entry in oldest_first {
+            let follows = entry.mark == parent && run.len() + 1 < crate::key::MARKS_MAX;
+            if !follows && !run.is_empty() {
+                records.push(chain(parent, std::mem::take(&mut run)));
+            }
+            run.push(entry.mark);
+            parent = entry.parent;
+        }
+        if !run.is_empty() {
+            records.push(chain(parent, run));
+        }
         Some((self.workers[slot.0 as usize].epoch, records))
     }
 
-    fn touch(&mut self, slot: Slot, mark: u64, now: Duration) -> Option<(u32, u64)> {
+    fn touch(&mut self, slot: Slot, mark: u64, parent: u64, now: Duration) -> Option<(u32, u64)> {
         if self.table.len() >= self.settings.entries_max as usize
             && !self.table.holders(mark).any(|entry| entry.slot == slot.0)
         {
@@ -353,7 +362,8 @@ impl Sketch {
                 self.counters.crowded_out += 1;
             }
         }
-        let before = self.table.touch(slot.0, mark, seconds(now), self.records);
+        let (second, used) = (seconds(now), self.records);
+        let before = self.table.touch(slot.0, mark, parent, second, used);
         before.map(|entry| (entry.second, entry.used))
     }
 
@@ -385,6 +395,15 @@ impl Sketch {
     fn clear(&mut self, slot: Slot) {
         while self.table.pop_oldest(slot.0).is_some() {}
     }
+}
+
+/// A record of a run of marks, the tail first, after the mark that they follow.
+fn chain(parent: u64, mut run: Vec<u64>) -> Vec<u64> {
+    if parent != ROOT {
+        run.push(parent);
+    }
+    run.reverse();
+    run
 }
 
 fn seconds(time: Duration) -> u32 {

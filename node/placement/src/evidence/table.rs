@@ -17,10 +17,14 @@ use crate::key::added_tokens;
 
 /// No entry.
 const NONE: u32 = u32::MAX;
+/// No mark: a mark's low byte says how many tokens it adds, and none adds nothing.
+pub(super) const ROOT: u64 = 0;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) mark: u64,
+    /// The mark before it in its chain, [`ROOT`] if that is not known or there is none.
+    pub(super) parent: u64,
     pub(super) slot: u32,
     /// Second of the last use.
     pub(super) second: u32,
@@ -130,18 +134,29 @@ impl Table {
     }
 
     /// The worker's entry of a mark is its newest now; answers what it was before, if it was there.
-    pub(super) fn touch(&mut self, slot: u32, mark: u64, second: u32, used: u64) -> Option<Entry> {
+    pub(super) fn touch(
+        &mut self,
+        slot: u32,
+        mark: u64,
+        parent: u64,
+        second: u32,
+        used: u64,
+    ) -> Option<Entry> {
         if let Some(index) = self.find(slot, mark) {
             let before = self.entries[index as usize];
             self.unshelve(index);
             let entry = &mut self.entries[index as usize];
             (entry.second, entry.used) = (second, used);
+            if parent != ROOT {
+                entry.parent = parent;
+            }
             self.shelve(index);
             return Some(before);
         }
         let head = self.heads.entry(mark).or_insert(NONE);
         let entry = Entry {
             mark,
+            parent,
             slot,
             second,
             used,
@@ -161,12 +176,17 @@ impl Table {
         None
     }
 
-    pub(super) fn remove(&mut self, slot: u32, mark: u64) -> bool {
-        let found = self.find(slot, mark);
-        if let Some(index) = found {
-            self.drop_entry(index);
-        }
-        found.is_some()
+    pub(super) fn remove(&mut self, slot: u32, mark: u64) -> Option<Entry> {
+        let index = self.find(slot, mark)?;
+        let entry = self.entries[index as usize];
+        self.drop_entry(index);
+        Some(entry)
+    }
+
+    /// A worker's entry of a mark.
+    pub(super) fn get(&self, slot: u32, mark: u64) -> Option<&Entry> {
+        self.find(slot, mark)
+            .map(|index| &self.entries[index as usize])
     }
 
     /// Removes a worker's least recently used entry and answers its mark.

@@ -69,6 +69,10 @@ pub struct KeyBuilder {
     user: Option<u64>,
 }
 
+/// Bytes of a first message by which policy `consistent_hash` tells conversations apart: a template comes first, and
+/// the question that it asks at its end.
+const OPENING_BYTES: u64 = 1_024;
+
 /// The part of the request that is being fed.
 #[derive(Debug)]
 struct Section {
@@ -89,6 +93,8 @@ struct Anchors {
     first_user: Option<Link>,
     /// End of the first message that is not a system message, for conversations without a user message.
     first_other: Option<Link>,
+    /// The last whole chunk of the first user message, or of a text, within [`OPENING_BYTES`].
+    opening: Option<Link>,
     /// Where the text key ends, or the end of a shorter text.
     text: Option<Link>,
     /// Ends of the last two messages.
@@ -216,6 +222,7 @@ impl KeyBuilder {
             group,
             first_user,
             first_other,
+            opening,
             text,
             last,
             before_last,
@@ -241,7 +248,7 @@ impl KeyBuilder {
             model: self.model,
             group,
             session: self.session,
-            user: self.user,
+            user: self.user.or(opening.map(|link| link.hash)),
             stable_tokens,
             prompt_tokens,
         }
@@ -286,6 +293,10 @@ impl KeyBuilder {
         let link = self.link(&mut section, Kind::Chunk, chunk);
         let key_bytes =
             u64::from(self.settings.text_key_bytes.get()).next_multiple_of(CHUNK as u64);
+        let opens = section.is_text() || section.speaker == Speaker::User;
+        if opens && self.anchors.first_user.is_none() && section.bytes <= OPENING_BYTES {
+            self.anchors.opening = Some(link);
+        }
         if section.is_text() && section.bytes == key_bytes {
             self.anchors.text.get_or_insert(link);
         }

@@ -68,6 +68,7 @@ pub struct Key {
     group: Option<Link>,
     home: u64,
     session: Option<u64>,
+    /// The user, or who stands in for one: the prompt's opening.
     user: Option<u64>,
     stable_tokens: u32,
     prompt_tokens: u32,
@@ -87,7 +88,10 @@ impl Key {
         self.session
     }
 
-    /// Key of policy `consistent_hash`: session, else user, else [`Key::home`].
+    /// Key of policy `consistent_hash`: session, else user, else the prefix: the first user message's, or the text's,
+    /// first 1,024 bytes with all before them, in whole chunks of 256; [`Key::home`] where they are fewer than 256.
+    ///
+    /// Not the whole message: templates with the question at their end belong together.
     #[must_use]
     pub fn consistent(&self) -> u64 {
         self.session.or(self.user).unwrap_or(self.home)

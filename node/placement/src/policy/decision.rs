@@ -52,10 +52,12 @@ impl Standing {
 /// A worker as the decision sees it now.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Candidate {
-    /// Cluster-wide load, already damped by age ([`crate::load::damp`]).
+    /// Cluster-wide load that all replicas know of, damped by age ([`crate::load::Seen::common`]).
     pub load: Load,
-    /// Of its requests in flight, those of this replica: known exactly.
-    pub own_requests: f64,
+    /// Its requests in flight, as exactly as this replica knows ([`crate::load::Seen::exact_requests`]).
+    pub exact_requests: f64,
+    /// The same if the other replicas are in the middle of the same surge ([`crate::load::Seen::surge_requests`]).
+    pub surge_requests: f64,
     /// Whether it may be used.
     pub standing: Standing,
     /// Its health is bad, and it is at its own limit of requests in flight besides: not to be used even where health
@@ -66,8 +68,6 @@ pub struct Candidate {
     pub slow_start: Option<f64>,
     /// Tokens of this prompt that it is known to hold ([`crate::Sketch::fill`]).
     pub held_tokens: u32,
-    /// Part of what homes were credited with that their answers did not confirm, 0 to 1 ([`crate::Sketch::fill`]).
-    pub distrust: f64,
     /// Tokens of all prompts that it is known to hold; only policy `cache_aware` looks at them.
     pub known_tokens: u64,
 }
@@ -144,9 +144,8 @@ pub struct Decision {
     pub expected_tokens: u32,
     /// Tokens of the prompt that the chosen worker shares because they are hot: every replica knows that.
     pub shared_tokens: u32,
-    /// Nobody was known to hold more than what is hot, and this worker stands in for the home: what it is expected to
-    /// hold beyond that is a guess ([`crate::PolicySettings::home_credit`]).
-    pub credited: bool,
+    /// Somebody is known to hold more of the prompt than what is hot: policies that believe evidence go by that.
+    pub known: bool,
     /// Health is not believed: the worker is used although its health is bad.
     pub panic: bool,
     /// It is known to refuse connections, and the last resort: that it does so again is no news.

@@ -41,8 +41,8 @@ pub(super) struct Fleet<'a> {
     holder: Option<usize>,
     /// Requests in flight per worker, the one being placed included.
     pub(super) mean_requests: f64,
-    /// The same of this replica's own requests.
-    mean_own: f64,
+    /// The same in a surge ([`Candidate::surge_requests`]).
+    mean_surge: f64,
     /// No turn of a conversation: most of the prompt is hot, or all of it was placed before.
     /// Many requests like it may come and end together.
     alike: bool,
@@ -54,7 +54,7 @@ pub(super) struct Fleet<'a> {
 #[derive(Default)]
 struct Most {
     requests: f64,
-    own: f64,
+    surge: f64,
 }
 
 impl<'a> Fleet<'a> {
@@ -84,7 +84,7 @@ impl<'a> Fleet<'a> {
             spares |= candidate.slow_start.is_some();
             held = held.max(candidate.held_tokens);
             most.requests = most.requests.max(candidate.load.requests);
-            most.own = most.own.max(candidate.own_requests);
+            most.surge = most.surge.max(candidate.surge_requests);
         }
         let is_whole = |held: u32| key.marks().last().is_some_and(|last| held >= last.tokens);
         let alike = place.inner_tokens > key.prompt_tokens() / 2 || is_whole(held);
@@ -109,29 +109,29 @@ impl<'a> Fleet<'a> {
             crowds: true,
             holder: None,
             mean_requests: 1.0,
-            mean_own: 1.0,
+            mean_surge: 1.0,
             alike,
             mean_weight: 1.0,
         };
 
         // The mean is over those that share the load: a dead worker's zero would tighten everybody's bound.
-        let (mut count, mut requests, mut own, mut weight) = (0.0, 1.0, 1.0, 0.0);
+        let (mut count, mut requests, mut surge, mut weight) = (0.0, 1.0, 1.0, 0.0);
         for index in (0..ring.len()).filter(|&index| fleet.in_service(index)) {
             count += 1.0;
             requests += candidates[index].load.requests;
-            own += candidates[index].own_requests;
+            surge += candidates[index].surge_requests;
             weight += f64::from(fleet.weight(index));
         }
         if count > 0.0 {
             fleet.mean_requests = requests / count;
-            fleet.mean_own = own / count;
+            fleet.mean_surge = surge / count;
             fleet.mean_weight = weight / count;
         }
         // No limit is below the mean and the slack.
         let is_above =
             |most: f64, mean: f64| most + 1.0 - (mean + settings.bound.slack.get()) > 0.0;
         fleet.crowds =
-            is_above(most.requests, fleet.mean_requests) || is_above(most.own, fleet.mean_own);
+            is_above(most.requests, fleet.mean_requests) || is_above(most.surge, fleet.mean_surge);
 
         fleet.holder = fleet.first(|index| fleet.eligible(index));
         // None of these rules alone refuses a request: the weakest gives way first.
@@ -167,7 +167,7 @@ impl<'a> Fleet<'a> {
             reason,
             shared_tokens: self.place.shared_tokens(worker),
             expected_tokens: self.expected_tokens(worker),
-            credited: self.is_credited(worker),
+            known: self.known,
             panic: self.candidates[worker].standing.is_bad(),
             unreachable: self.candidates[worker].standing == Standing::Unreachable,
             prompt_tokens: self.key.prompt_tokens(),
@@ -249,12 +249,14 @@ impl<'a> Fleet<'a> {
     /// Whether this worker starts slowly and has all that it may have for now.
     pub(super) fn is_spared(&self, index: usize) -> bool {
         let Candidate {
-            slow_start, load, ..
+            slow_start,
+            exact_requests,
+            ..
         } = self.candidates[index];
         // One at a time always: nothing else tells that it works.
         self.spares
             && slow_start
-                .is_some_and(|share| load.requests + 1.0 > (share * self.mean_requests).max(1.0))
+                .is_some_and(|share| exact_requests + 1.0 > (share * self.mean_requests).max(1.0))
     }
 
     /// Whether this worker may take this request.
@@ -279,22 +281,24 @@ impl<'a> Fleet<'a> {
 
     /// Requests above the bound once this one is placed here; 0 or less within it.
     ///
-    /// The bound is the cluster's, as far as its news is fresh, and for requests that come in crowds this replica's
-    /// own, too, which is exact: what ends together makes room that every replica sees before it sees who takes it,
-    /// and own bounds add up to the cluster's however old the news. Turns of conversations differ, and own counts of
-    /// a few requests are chance: asking them would part the replicas' decisions for nothing.
+    /// The bound is on what all replicas know. Requests that come in crowds are bounded by what this replica alone
+    /// knows of, too, taken for the part of a surge that all are in: hundreds of them come within the age of the news.
+    /// Turns of conversations differ, and counts of a few requests are chance: asking them would part the replicas'
+    /// decisions for nothing.
     pub(super) fn excess(&self, index: usize) -> f64 {
         let Candidate {
-            load, own_requests, ..
+            load,
+            surge_requests,
+            ..
         } = self.candidates[index];
         let of_cluster = load.requests + 1.0 - self.limit(index);
         let bound = self.settings.bound;
         // A replica's handful of requests says nothing about the cluster.
-        let is_crowd = (bound.factor.get() - 1.0) * self.mean_own >= bound.slack.get();
+        let is_crowd = (bound.factor.get() - 1.0) * self.mean_surge >= bound.slack.get();
         if !(self.alike && is_crowd) {
             return of_cluster;
         }
-        of_cluster.max(own_requests + 1.0 - self.limit_above(index, self.mean_own))
+        of_cluster.max(surge_requests + 1.0 - self.limit_above(index, self.mean_surge))
     }
 
     fn within_bound(&self, index: usize) -> bool {
@@ -304,30 +308,25 @@ impl<'a> Fleet<'a> {
     /// Whether the request may be placed here above the bound, at a price.
     pub(super) fn crowdable(&self, index: usize) -> bool {
         let times = self.settings.outer_bound.get().max(1.0);
+        let Candidate {
+            load,
+            surge_requests,
+            ..
+        } = self.candidates[index];
+        let below = |requests: f64, mean| requests + 1.0 <= times * self.limit_above(index, mean);
         self.usable(index)
-            && self.candidates[index].load.requests + 1.0 <= times * self.limit(index)
+            && below(load.requests, self.mean_requests)
+            && below(surge_requests, self.mean_surge)
     }
 
-    /// Tokens of the prompt expected in this worker's cache: what it is known to hold, what is hot there, and, where
-    /// nobody is known to hold more than that, a part of the stable ones at the first eligible worker in order.
+    /// Tokens of the prompt expected in this worker's cache: what it is known to hold, and what is hot there.
     ///
-    /// Not only at the home: a dead or crowded home's conversations would wander, each turn to whoever is idle.
-    /// Every replica that skips the home expects them at the same heir.
+    /// Nobody is credited with more for its place in the order: what no replica knows of was evicted, mostly, and a
+    /// guess that each replica corrects by the answers that it happens to see parts their decisions.
     pub(super) fn expected_tokens(&self, index: usize) -> u32 {
         let told = self.candidates[index].held_tokens;
         let tokens = told.max(self.place.shared_tokens(index));
-        if !self.is_credited(index) {
-            return tokens.min(self.key.prompt_tokens());
-        }
-        let confirmed = 1.0 - self.candidates[index].distrust.clamp(0.0, 1.0);
-        let credit = self.settings.home_credit.get().min(confirmed);
-        // Rounded down; at most the stable tokens, so it fits.
-        let credit = (credit * f64::from(self.key.stable_tokens())) as u32;
-        tokens.max(credit).min(self.key.prompt_tokens())
-    }
-
-    fn is_credited(&self, index: usize) -> bool {
-        !self.known && Some(index) == self.holder
+        tokens.min(self.key.prompt_tokens())
     }
 
     /// Reason of a choice by order: what kept the request from its home.

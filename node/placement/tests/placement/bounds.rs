@@ -3,11 +3,11 @@
 use grapevine_placement::*;
 
 use crate::common::*;
-use crate::decisions::{IDLE, queued, turns};
+use crate::decisions::{IDLE, queued};
 
 #[test]
-fn own_requests_stay_within_their_own_bound_whatever_the_news() {
-    // 40 own requests on 4 workers: mean (40 + 1) / 4, so 15 fit on one. The others seem to have none.
+fn a_surge_stays_within_its_bound_before_anybody_hears_of_it() {
+    // 40 requests on 4 workers that nobody knows of: mean (40 + 1) / 4, so 15 fit on one.
     let ring = equal_ring(4);
     let key = chat(&[("user", &"the same long question ".repeat(40))]);
     let home = ring
@@ -17,7 +17,7 @@ fn own_requests_stay_within_their_own_bound_whatever_the_news() {
     let decide = |at_home: f64, elsewhere: f64, is_repeated: bool| {
         let mut candidates = [IDLE; 4];
         for (index, candidate) in candidates.iter_mut().enumerate() {
-            candidate.own_requests = if index == home { at_home } else { elsewhere };
+            candidate.surge_requests = if index == home { at_home } else { elsewhere };
         }
         if is_repeated {
             candidates[home].held_tokens = key.marks().last().expect("long enough").tokens;
@@ -81,22 +81,4 @@ fn unknown_prompts_compare_the_first_in_their_order_only() {
             .worker
     };
     assert_eq!((at(4), at(8), at(0)), (order[0], order[7], order[7]));
-}
-
-#[test]
-fn a_guess_about_the_home_is_worth_what_answers_confirmed() {
-    let ring = equal_ring(4);
-    let key = turns(&"t".repeat(4_000));
-    let expected = |distrust| {
-        let candidates = [Candidate { distrust, ..IDLE }; 4];
-        let decision =
-            decide(&PolicySettings::default(), &ring, &key, &candidates, &[], 0).expect("workers");
-        assert!(decision.credited);
-        decision.expected_tokens
-    };
-    assert_eq!(
-        [0.0, 0.2, 0.5, 1.0].map(expected),
-        [750, 750, 500, 0],
-        "at most 3/4 of 1,000 tokens"
-    );
 }

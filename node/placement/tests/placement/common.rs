@@ -68,6 +68,8 @@ pub(crate) fn busy(requests: f64) -> Candidate {
             requests,
             ..Load::default()
         },
+        exact_requests: requests,
+        surge_requests: requests,
         ..Candidate::default()
     }
 }

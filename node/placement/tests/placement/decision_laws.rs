@@ -25,7 +25,8 @@ fn some_candidate() -> impl Strategy<Value = Candidate> {
                 prefill_tokens,
                 context_tokens,
             },
-            own_requests: requests,
+            exact_requests: requests,
+            surge_requests: requests,
             standing,
             slow_start,
             ..Candidate::default()

@@ -1,8 +1,8 @@
 //! Tables and invariants of decisions.
 
 use grapevine_placement::{
-    Candidate, Key, KeyBuilder, KeySettings, Load, NoWorker, Policy, PolicySettings, Price, Reason,
-    Ring, Standing, Verdict, decide, explain,
+    Candidate, Decision, Key, KeyBuilder, KeySettings, Load, NoWorker, Policy, PolicySettings,
+    Price, Reason, Ring, Standing, Verdict, decide, explain,
 };
 
 use crate::common::{busy, chat, equal_ring, idle, members, numbers, prompt, ring_of, standing};
@@ -41,12 +41,7 @@ impl Scene {
         by_place: [Candidate; 4],
         tried: &[usize],
     ) -> Result<(usize, Reason), NoWorker> {
-        let mut candidates = idle(4);
-        for (place, candidate) in by_place.into_iter().enumerate() {
-            candidates[self.order[place]] = candidate;
-        }
-        let tried: Vec<_> = tried.iter().map(|&place| self.order[place]).collect();
-        let decision = decide(settings, &self.ring, &self.key, &candidates, &tried, 0)?;
+        let decision = self.decide(settings, by_place, tried)?;
         assert_eq!(decision.home, self.order[0]);
         let place = self
             .order
@@ -54,6 +49,20 @@ impl Scene {
             .position(|&index| index == decision.worker)
             .unwrap();
         Ok((place, decision.reason))
+    }
+
+    fn decide(
+        &self,
+        settings: &PolicySettings,
+        by_place: [Candidate; 4],
+        tried: &[usize],
+    ) -> Result<Decision, NoWorker> {
+        let mut candidates = idle(4);
+        for (place, candidate) in by_place.into_iter().enumerate() {
+            candidates[self.order[place]] = candidate;
+        }
+        let tried: Vec<_> = tried.iter().map(|&place| self.order[place]).collect();
+        decide(settings, &self.ring, &self.key, &candidates, &tried, 0)
     }
 }
 
@@ -90,19 +99,18 @@ pub(crate) const IDLE: Candidate = Candidate {
         prefill_tokens: 0.0,
         context_tokens: 0.0,
     },
-    own_requests: 0.0,
+    exact_requests: 0.0,
+    surge_requests: 0.0,
     standing: Standing::Usable,
     at_cap: false,
     slow_start: None,
     held_tokens: 0,
-    distrust: 0.0,
     known_tokens: 0,
 };
 
 #[test]
 fn prefix_leaves_home_only_at_its_price() {
-    // 1,000 tokens, 750 of them expected at home: leaving repeats 750 at a price of 6 each and
-    // has to gain 1.5 tokens for each of the prompt: 6,000 tokens.
+    // 1,000 tokens of which nobody is known to hold any: leaving has to gain 1.5 tokens for each of the prompt.
     let scene = scene();
     let gone = standing(Standing::Unhealthy);
     let full = standing(Standing::Full);
@@ -111,19 +119,19 @@ fn prefix_leaves_home_only_at_its_price() {
         ("all idle", [IDLE; 4], &[], (0, Reason::Home)),
         (
             "queue below the price",
-            [queued(5_999.0), IDLE, IDLE, IDLE],
+            [queued(1_499.0), IDLE, IDLE, IDLE],
             &[],
             (0, Reason::Home),
         ),
         (
             "queue at the price: a tie is the home's",
-            [queued(6_000.0), IDLE, IDLE, IDLE],
+            [queued(1_500.0), IDLE, IDLE, IDLE],
             &[],
             (0, Reason::Home),
         ),
         (
             "queue above the price",
-            [queued(6_001.0), IDLE, IDLE, IDLE],
+            [queued(1_501.0), IDLE, IDLE, IDLE],
             &[],
             (1, Reason::SpillPrice),
         ),
@@ -135,13 +143,13 @@ fn prefix_leaves_home_only_at_its_price() {
         ),
         (
             "held context is cheap",
-            [holding(59_999.0), IDLE, IDLE, IDLE],
+            [holding(14_999.0), IDLE, IDLE, IDLE],
             &[],
             (0, Reason::Home),
         ),
         (
             "but not free",
-            [holding(60_001.0), IDLE, IDLE, IDLE],
+            [holding(15_001.0), IDLE, IDLE, IDLE],
             &[],
             (1, Reason::SpillPrice),
         ),
@@ -191,25 +199,25 @@ fn prefix_leaves_home_only_at_its_price() {
         ),
         (
             "the heir is kept like a home",
-            [gone, queued(6_000.0), IDLE, IDLE],
+            [gone, queued(1_500.0), IDLE, IDLE],
             &[],
             (1, Reason::Failover),
         ),
         (
             "and left at the same price",
-            [gone, queued(6_001.0), IDLE, IDLE],
+            [gone, queued(1_501.0), IDLE, IDLE],
             &[],
             (2, Reason::Failover),
         ),
         (
             "heir of a crowded home",
-            [busy(9.0), queued(6_000.0), IDLE, IDLE],
+            [busy(9.0), queued(1_500.0), IDLE, IDLE],
             &[],
             (1, Reason::SpillBound),
         ),
         (
             "heir after an attempt",
-            [IDLE, queued(6_000.0), IDLE, IDLE],
+            [IDLE, queued(1_500.0), IDLE, IDLE],
             &[0],
             (1, Reason::Failover),
         ),
@@ -225,22 +233,27 @@ fn prefix_leaves_home_only_at_its_price() {
 
 #[test]
 fn multiplicative_price_prefers_the_order_among_near_equals() {
-    // Home idle: (3 * 250 + 256) * 4 = 4,024; elsewhere (3 * 1,000 + 256) * 4 = 13,024.
+    // Idle: (3 * 1,000 + 256) * 4 = 13,024; with one request and q queued (q + 3,256) * 5.
     let scene = scene();
     let price = PolicySettings {
         price: Price::MULTIPLICATIVE,
         ..PolicySettings::default()
     };
+    let behind = |prefill_tokens| {
+        let mut candidate = queued(prefill_tokens);
+        candidate.load.requests = 0.0;
+        candidate
+    };
     let table: [(&str, [Candidate; 4], (usize, Reason)); 4] = [
         ("all idle", [IDLE; 4], (0, Reason::Home)),
         (
             "below 1.25 of the others",
-            [queued(2_249.0), IDLE, IDLE, IDLE],
+            [behind(813.0), IDLE, IDLE, IDLE],
             (0, Reason::Home),
         ),
         (
             "above it",
-            [queued(2_251.0), IDLE, IDLE, IDLE],
+            [behind(815.0), IDLE, IDLE, IDLE],
             (1, Reason::SpillPrice),
         ),
         (
@@ -529,11 +542,11 @@ fn idle_homes_keep_their_keys_at_any_weight() {
     }
 }
 
-/// Leaving costs 6,000 tokens; a queue is felt divided by weight / mean weight, here 1/2 and 3/2.
+/// Leaving costs 1,500 tokens; a queue is felt divided by weight / mean weight, here 1/2 and 3/2.
 #[test]
 fn queues_are_felt_by_weight() {
     let ring = ring_of(&members(&[1_000, 3_000]));
-    for (home, price) in [(0, 3_000.0), (1, 9_000.0)] {
+    for (home, price) in [(0, 750.0), (1, 2_250.0)] {
         let at_home =
             |number: &u64| ring.successor(conversation(*number).marks()[0].hash) == Some(home);
         let key = conversation(numbers(8).find(at_home).unwrap());
@@ -558,44 +571,41 @@ fn conversation(number: u64) -> Key {
 }
 
 #[test]
-fn credit_is_expected_at_home_or_its_stand_in() {
+fn what_is_known_is_expected_and_nothing_else() {
     let scene = scene();
-    let check =
-        |name: &str, policy, candidates: &[Candidate], tried: &[usize], tokens: [u32; 3]| {
-            let decision = decide(
-                &settings(policy),
-                &scene.ring,
-                &scene.key,
-                candidates,
-                tried,
-                0,
-            )
-            .unwrap();
-            let got = [
-                decision.prompt_tokens,
-                decision.expected_tokens,
-                decision.prefill_tokens(),
-            ];
-            assert_eq!(got, tokens, "{name}");
-        };
-    let mut crowded = idle(4);
-    crowded[scene.order[0]] = queued(1e6);
-    check("home", Policy::Prefix, &idle(4), &[], [1_000, 750, 250]);
-    check("spill", Policy::Prefix, &crowded, &[], [1_000, 0, 1_000]);
-    check(
-        "stand-in",
-        Policy::Prefix,
-        &idle(4),
-        &scene.order[..1],
-        [1_000, 750, 250],
-    );
-    check(
-        "elsewhere",
-        Policy::LeastRequest,
-        &crowded,
-        &[],
-        [1_000, 0, 1_000],
-    );
+    let known = |tokens| Candidate {
+        held_tokens: tokens,
+        ..IDLE
+    };
+    let table: [Row<(usize, u32)>; 4] = [
+        ("nothing known", [IDLE; 4], &[], (0, 0)),
+        (
+            "known elsewhere",
+            [IDLE, IDLE, known(600), IDLE],
+            &[],
+            (2, 600),
+        ),
+        (
+            "known at two: the first",
+            [IDLE, known(600), known(600), IDLE],
+            &[],
+            (1, 600),
+        ),
+        (
+            "for less than the tolerance of the known the first stays",
+            [known(500), known(580), IDLE, IDLE],
+            &[],
+            (0, 500),
+        ),
+    ];
+    for (name, candidates, tried, (worker, tokens)) in table {
+        let decision = scene.decide(&settings(Policy::Prefix), candidates, tried);
+        let decision = decision.expect("all are well");
+        assert_eq!(decision.worker, scene.order[worker], "{name}");
+        assert_eq!(decision.expected_tokens, tokens, "{name}");
+        assert_eq!(decision.known, tokens > 0, "{name}");
+        assert_eq!(decision.prefill_tokens(), 1_000 - tokens, "{name}");
+    }
 }
 
 /// One prompt from 120 clients over 4 workers: what the acceptance test does with processes.
@@ -609,6 +619,7 @@ fn bound_holds_while_requests_are_placed() {
         for placed in 1..=120_u32 {
             let decision =
                 decide(&PolicySettings::default(), &ring, &key, &candidates, &[], 0).unwrap();
+            candidates[decision.worker].surge_requests += 1.0;
             candidates[decision.worker].load.requests += 1.0;
             home = decision.home;
             let mean = f64::from(placed) / 4.0;
@@ -634,8 +645,8 @@ fn explain_shows_the_decision_and_its_reasons() {
     let mut candidates = idle(4);
     candidates[scene.order[0]] = busy(9.0);
     candidates[scene.order[1]] = standing(Standing::Draining);
-    // It stands in for the home, and costs 6,010 + 6 * 250 against 6 * 1,000 elsewhere and a tolerance of 1,500.
-    candidates[scene.order[2]] = queued(6_010.0);
+    // It stands in for the home, and costs 1,510 + 6 * 1,000 against 6 * 1,000 elsewhere and a tolerance of 1,500.
+    candidates[scene.order[2]] = queued(1_510.0);
     let settings = PolicySettings::default();
     let explanation = explain(&settings, &scene.ring, &scene.key, &candidates, &[], 0);
     assert_eq!(

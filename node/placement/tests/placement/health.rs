@@ -309,7 +309,8 @@ impl Sim {
             .map(|worker| Candidate {
                 load: Self::load(self.in_flight[worker])
                     + self.penalties[worker].load(self.now(), self.half_life),
-                own_requests: self.in_flight[worker].into(),
+                exact_requests: self.in_flight[worker].into(),
+                surge_requests: self.in_flight[worker].into(),
                 ..self.models[worker].candidate
             })
             .collect();

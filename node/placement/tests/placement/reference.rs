@@ -97,28 +97,28 @@ impl Plain<'_> {
         }
     }
 
-    /// Means over those that share the load: requests, own requests, weight.
+    /// Means over those that share the load: requests, requests in a surge, weight.
     fn means(&self) -> (f64, f64, f64) {
         let rules = self.strictest();
-        let (mut count, mut requests, mut own, mut weight) = (0.0, 1.0, 1.0, 0.0);
+        let (mut count, mut requests, mut surge, mut weight) = (0.0, 1.0, 1.0, 0.0);
         for (index, candidate) in self.candidates.iter().enumerate() {
             let standing = candidate.standing;
             if standing == Standing::Full || self.stands(rules, standing) {
                 count += 1.0;
                 requests += candidate.load.requests;
-                own += candidate.own_requests;
+                surge += candidate.surge_requests;
                 weight += self.weights[index];
             }
         }
         match count > 0.0 {
-            true => (requests / count, own / count, weight / count),
+            true => (requests / count, surge / count, weight / count),
             false => (1.0, 1.0, 1.0),
         }
     }
 
     fn is_spared(&self, rules: Rules, index: usize) -> bool {
         let (mean, of) = (self.whole().means.0, self.candidates[index]);
-        let above = |share: f64| of.load.requests + 1.0 > (share * mean).max(1.0);
+        let above = |share: f64| of.exact_requests + 1.0 > (share * mean).max(1.0);
         rules.spares && of.slow_start.is_some_and(above)
     }
 
@@ -136,12 +136,12 @@ impl Plain<'_> {
     }
 
     fn excess(&self, index: usize) -> f64 {
-        let (requests, own, _) = self.whole().means;
+        let (requests, surge, _) = self.whole().means;
         let (of, bound) = (self.candidates[index], self.settings.bound);
         let of_cluster = of.load.requests + 1.0 - self.limit(index, requests);
-        let is_crowd = (bound.factor.get() - 1.0) * own >= bound.slack.get();
+        let is_crowd = (bound.factor.get() - 1.0) * surge >= bound.slack.get();
         match self.whole().alike && is_crowd {
-            true => of_cluster.max(of.own_requests + 1.0 - self.limit(index, own)),
+            true => of_cluster.max(of.surge_requests + 1.0 - self.limit(index, surge)),
             false => of_cluster,
         }
     }
@@ -161,19 +161,15 @@ impl Plain<'_> {
         })
     }
 
-    fn expected(&self, index: usize, holder: usize) -> u32 {
+    fn expected(&self, index: usize) -> u32 {
         let of = self.candidates[index];
-        let credit = self.settings.home_credit.get().min(1.0 - of.distrust);
-        let credit = (credit * f64::from(self.key.stable_tokens())) as u32;
-        let is_credited = !self.whole().known && index == holder;
-        let tokens = of.held_tokens.max(if is_credited { credit } else { 0 });
-        tokens.min(self.key.prompt_tokens())
+        of.held_tokens.min(self.key.prompt_tokens())
     }
 
-    fn cost(&self, index: usize, holder: usize) -> f64 {
+    fn cost(&self, index: usize) -> f64 {
         let relative = self.weights[index] / self.whole().means.2;
         let load = self.candidates[index].load.scaled(1.0 / relative);
-        let missing = f64::from(self.key.prompt_tokens() - self.expected(index, holder));
+        let missing = f64::from(self.key.prompt_tokens() - self.expected(index));
         match self.settings.price {
             Price::Additive {
                 prefill, context, ..
@@ -194,8 +190,16 @@ impl Plain<'_> {
 
     fn tolerance(&self, least: f64) -> f64 {
         match self.settings.price {
-            Price::Additive { tolerance, .. } => {
-                tolerance.get() * f64::from(self.key.prompt_tokens().min(4_096))
+            Price::Additive {
+                tolerance,
+                known_tolerance,
+                ..
+            } => {
+                let part = match self.whole().known {
+                    true => known_tolerance,
+                    false => tolerance,
+                };
+                part.get() * f64::from(self.key.prompt_tokens().min(4_096))
             }
             Price::Multiplicative { tolerance, .. } => least * (tolerance.get() - 1.0).max(0.0),
         }
@@ -226,19 +230,20 @@ impl Plain<'_> {
             (true, _) | (_, 0) => eligible.collect(),
             (false, choices) => eligible.take(choices.min(8)).collect(),
         };
-        let costs = compared.iter().map(|&index| self.cost(index, holder));
+        let costs = compared.iter().map(|&index| self.cost(index));
         let least = costs.fold(f64::INFINITY, f64::min);
         let tolerance = self.tolerance(least);
         let crowd = |index: usize| {
             let above = self.excess(index).ceil().max(1.0);
-            self.cost(index, holder) + self.settings.crowd_price.get() * above
+            self.cost(index) + self.settings.crowd_price.get() * above
         };
         let outer = self.settings.outer_bound.get().max(1.0);
         let crowded: Vec<usize> = (0..self.candidates.len())
             .filter(|&index| {
                 let of = self.candidates[index];
-                let within =
-                    of.load.requests + 1.0 <= outer * self.limit(index, self.whole().means.0);
+                let (requests, surge, _) = self.whole().means;
+                let below = |count: f64, mean| count + 1.0 <= outer * self.limit(index, mean);
+                let within = below(of.load.requests, requests) && below(of.surge_requests, surge);
                 let lost = !self.eligible(rules, index) && self.usable(rules, index) && within;
                 lost && crowd(index) + tolerance < least
             })
@@ -247,16 +252,15 @@ impl Plain<'_> {
         let cheapest = costs.fold(f64::INFINITY, f64::min);
         let worker = match crowded.is_empty() {
             false => self.first(|index| crowded.contains(&index) && crowd(index) <= cheapest),
-            true => self.first(|index| {
-                compared.contains(&index) && self.cost(index, holder) <= least + tolerance
-            }),
+            true => self
+                .first(|index| compared.contains(&index) && self.cost(index) <= least + tolerance),
         };
         let worker = worker.unwrap_or(holder);
-        let expected = self.expected(worker, holder);
-        Some((worker, self.reason(rules, worker, holder), expected))
+        let expected = self.expected(worker);
+        Some((worker, self.reason(rules, worker), expected))
     }
 
-    fn reason(&self, rules: Rules, worker: usize, holder: usize) -> Reason {
+    fn reason(&self, rules: Rules, worker: usize) -> Reason {
         let home = self.order[0];
         let of = self.candidates[home];
         if worker == home {
@@ -275,7 +279,7 @@ impl Plain<'_> {
             Reason::SlowStart
         } else if self.excess(home) > 0.0 {
             Reason::SpillBound
-        } else if self.expected(worker, holder) > self.expected(home, holder) {
+        } else if self.expected(worker) > self.expected(home) {
             Reason::Evidence
         } else {
             Reason::SpillPrice
@@ -323,7 +327,8 @@ fn candidate(bits: u64, rare: u64, busy: f64) -> Candidate {
             prefill_tokens: part(16) * 4_000.0 * requests,
             context_tokens: part(24) * 40_000.0 * requests,
         },
-        own_requests: (part(32) * requests).floor(),
+        exact_requests: (requests + 4.0 * part(32) - 2.0).max(0.0).floor(),
+        surge_requests: requests + (part(32) * 12.0).floor(),
         standing,
         at_cap: standing.is_bad() && is(5, 1),
         slow_start: is(7, 2).then_some(part(40)),
@@ -332,7 +337,6 @@ fn candidate(bits: u64, rare: u64, busy: f64) -> Candidate {
         } else {
             0
         },
-        distrust: 0.25,
         known_tokens: 0,
     }
 }
