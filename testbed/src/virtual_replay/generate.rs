@@ -290,7 +290,8 @@ fn exponential(random: &mut StdRng) -> f64 {
 
 /// The sessions of a trace, several times over: what several sessions share stays shared, the rest is each copy's own.
 ///
-/// A closed loop cannot be driven faster than its sessions think; more of them can.
+/// A closed loop cannot be driven faster than its sessions think; more of them can. Starts lie over the trace's own
+/// length, so that there are `count` times as many sessions at any time. `count` is at least 1.
 pub fn copies(trace: &Trace, count: u64) -> Trace {
     let mut owners = std::collections::HashMap::new();
     for row in &trace.rows {

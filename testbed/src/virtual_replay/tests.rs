@@ -307,6 +307,59 @@ fn sessions() -> Trace {
 }
 
 #[test]
+fn the_capacity_of_a_closed_loop_is_found_with_more_sessions() {
+    let workload = Workload::of_sessions("closed", sessions(), 1, Form::Chat);
+    let (prefix, scenario) = (
+        Contender::prefix(),
+        Scenario {
+            workers: 1,
+            ..scenario()
+        },
+    );
+    let good = |workload: &Workload, speed: f64| {
+        let scenario = Scenario {
+            speed,
+            ..scenario.clone()
+        };
+        let outcome = run(workload, &prefix, &scenario, false).expect("to its end");
+        outcome.good_share
+    };
+    assert!(
+        good(&workload, 1e9) >= 0.9,
+        "ten sessions are no load, even at once"
+    );
+    let mut runs = 0;
+    let found = capacity(&workload, &prefix, &scenario, 4.0, || runs += 1);
+    assert!(runs < 30, "{runs} runs, {found}");
+    let good_at = |rate: f64| {
+        let (load, speed) = workload.at(rate).expect("few requests");
+        let last = load.chains.last().expect("some").start_us as f64 / speed;
+        assert!((17e6..40e6).contains(&last), "{last} us at rate {rate}");
+        good(&load, speed)
+    };
+    assert!(
+        good_at(found) >= 0.9 && good_at(found * 1.5) < 0.9,
+        "capacity {found}"
+    );
+}
+
+#[test]
+fn a_rate_that_needs_too_many_sessions_is_none() {
+    let workload = Workload::of_sessions("closed", sessions(), 2, Form::Plain);
+    let requests = |rate| {
+        let (load, factor) = workload.at(rate)?;
+        Some((load.requests.len(), factor))
+    };
+    assert_eq!(requests(1.0), Some((80, 1.0)));
+    assert_eq!(requests(1.25), Some((120, 2.5 / 3.0)));
+    assert_eq!(requests(0.25), Some((40, 0.5)));
+    assert_eq!(requests(12_501.0), None, "more than a million");
+    let open = self::workload();
+    let (same, factor) = open.at(7.0).expect("no copies");
+    assert_eq!((same.requests.len(), factor), (400, 7.0));
+}
+
+#[test]
 fn answers_have_the_blocks_that_the_next_turn_brings() {
     let mut trace = sessions();
     for row in &mut trace.rows {

@@ -3,15 +3,19 @@
 //! Keys are made by the router's own code from text that stands for the block ids: four bytes a token, fixed for
 //! each id, so equal prefixes of ids are equal prefixes of text.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 
 use grapevine_placement::{Key, KeyBuilder, KeySettings};
 
+use super::copies;
 use crate::replay::{Row, Trace, Turns};
 
 /// Bytes of text for a token, as [`KeySettings`] takes them.
 const TOKEN_BYTES: usize = 4;
+/// Requests that copies of a trace may come to: one takes a few kB.
+const REQUESTS_MAX: u64 = 1_000_000;
 
 /// How rows become text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +27,7 @@ pub enum Form {
 }
 
 /// One request.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Request {
     /// Prompt length in tokens.
     pub in_tokens: u32,
@@ -40,7 +44,7 @@ pub struct Request {
 }
 
 /// Requests that follow one another: one of an open loop, or a session's.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Chain {
     /// Start at rate 1, in µs.
     pub start_us: u64,
@@ -49,7 +53,7 @@ pub struct Chain {
 }
 
 /// A load.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Workload {
     /// Name in tables.
     pub name: String,
@@ -59,6 +63,16 @@ pub struct Workload {
     pub requests: Vec<Request>,
     /// In order of their starts.
     pub chains: Vec<Chain>,
+    /// What it is several copies of.
+    sessions: Option<Sessions>,
+}
+
+/// A closed-loop trace of which a load is so many copies.
+#[derive(Debug, Clone)]
+struct Sessions {
+    trace: Trace,
+    copies: u64,
+    form: Form,
 }
 
 /// A row and where its messages end.
@@ -75,6 +89,19 @@ impl Workload {
         let turns = Turns::of(&trace.rows, trace.block_tokens);
         let ends = turns.message_ends(&trace.rows, trace.system_tokens());
         Self::of_rows(name, &trace.rows, &ends, &turns, form)
+    }
+
+    /// The load of a closed-loop trace, its sessions so many times over, at least once. For a higher rate
+    /// [`Workload::at`] takes more of them.
+    pub fn of_sessions(name: &str, trace: Trace, count: u64, form: Form) -> Self {
+        Self {
+            sessions: Some(Sessions {
+                copies: count,
+                form,
+                trace: trace.clone(),
+            }),
+            ..Self::of_trace(name, &copies(&trace, count), form)
+        }
     }
 
     pub(super) fn build(name: &str, block_tokens: u32, drafts: Vec<Draft>, form: Form) -> Self {
@@ -117,7 +144,32 @@ impl Workload {
             block_tokens: turns.block_tokens(),
             requests,
             chains,
+            sessions: None,
         }
+    }
+
+    /// The load at `rate` (above 0) times its own, and the factor on its starts that makes it so.
+    ///
+    /// Sessions that wait for their answers limit themselves: however close together they start, there are never more
+    /// requests than sessions. So a higher rate of a closed-loop trace is more copies, whose starts lie over the
+    /// trace's own length or up to twice that. `None` if that would be more than a million requests.
+    pub fn at(&self, rate: f64) -> Option<(Cow<'_, Self>, f64)> {
+        let Some(sessions) = &self.sessions else {
+            return Some((Cow::Borrowed(self), rate));
+        };
+        let wanted = sessions.copies as f64 * rate;
+        let count = (wanted.ceil() as u64).max(1);
+        let factor = wanted / count as f64;
+        if count == sessions.copies {
+            return Some((Cow::Borrowed(self), factor));
+        }
+        let requests = count.saturating_mul(sessions.trace.rows.len() as u64);
+        if count > sessions.copies && requests > REQUESTS_MAX {
+            return None;
+        }
+        let more = copies(&sessions.trace, count);
+        let more = Self::of_trace(&self.name, &more, sessions.form);
+        Some((Cow::Owned(more), factor))
     }
 
     /// Requests a second at rate 1.
