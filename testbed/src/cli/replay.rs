@@ -40,7 +40,8 @@ pub struct ReplayArgs {
     /// Share of the requests, from the first on, that are sent but not counted
     #[arg(long, default_value_t = 0.0)]
     warm_up: f64,
-    /// Sessions of a closed-loop trace, so many times over [default: 1, with --virtual 12]
+    /// Sessions of a closed-loop trace, so many times over; where --virtual searches a rate, it takes more of them for
+    /// higher ones [default: 1, with --virtual 12]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     copies: Option<u64>,
     /// Send chat messages or plain completions

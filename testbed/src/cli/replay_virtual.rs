@@ -12,8 +12,8 @@ use clap::Args;
 use super::{Progress, print_json};
 use crate::replay::Trace;
 use crate::virtual_replay::{
-    CacheSize, Contender, Form, Generated, Line, Scenario, Setting, Workload, compare, copies, csv,
-    run, svg, table,
+    CacheSize, Contender, Form, Generated, Line, Scenario, Setting, Workload, compare, csv, run,
+    svg, table,
 };
 
 /// Named sets of runs.
@@ -197,7 +197,7 @@ impl VirtualArgs {
     ) -> Workload {
         trace.truncate(requests.unwrap_or(usize::MAX));
         if trace.rows.iter().any(|row| row.gap_ms.is_some()) {
-            trace = copies(&trace, count);
+            return Workload::of_sessions(name, trace, count, form);
         }
         Workload::of_trace(name, &trace, form)
     }

@@ -90,11 +90,14 @@ impl<'a> Exchange<'a> {
             Some(id) => format!("{prefix}-{id}"),
             None => format!("{prefix}-{:016x}", rand::random::<u64>()),
         };
-        let answers = parsed
+        let mut answers: Vec<Answer> = parsed
             .prompts
             .iter()
             .flat_map(|prompt| (0..parsed.choices).map(|choice| prompt.answer(choice)))
             .collect();
+        if let Some(first) = answers.first_mut() {
+            *first = first.clone().beginning_with(&parsed.given_answer);
+        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             worker,

@@ -4,7 +4,10 @@
 //! reader can do the arithmetic. Chat messages are rendered with role marks in order, so the
 //! prompt of a next turn starts with the bytes of this turn's prompt and answer, as with real chat
 //! templates. Equal prompts get equal answers on every worker, and a prompt that ends in a part of
-//! its answer is answered with the rest of it: each token follows from all bytes before it alone.
+//! its answer is answered with the rest of it: each token follows from all bytes before it alone. A
+//! request can say what it is to be answered with; then that comes first.
+
+use std::sync::Arc;
 
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -87,6 +90,8 @@ impl Prompt {
     pub(super) fn answer(&self, choice: u32) -> Answer {
         let mut answer = Answer {
             read: FNV_BASIS ^ u64::from(choice),
+            given: Arc::default(),
+            told: 0,
         };
         answer.read(&self.0);
         answer
@@ -133,17 +138,36 @@ const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 pub(super) struct Answer {
     /// Hash of the prompt and of the tokens so far.
     read: u64,
+    /// The text that it begins with, ASCII.
+    given: Arc<str>,
+    /// Bytes of `given` that were told.
+    told: usize,
 }
 
 impl Answer {
+    /// The same answer, but beginning with the whole tokens of `text`, which is ASCII.
+    pub(super) fn beginning_with(self, text: &str) -> Self {
+        Self {
+            given: text.into(),
+            told: 0,
+            ..self
+        }
+    }
+
     fn read(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.read = (self.read ^ u64::from(*byte)).wrapping_mul(FNV_PRIME);
         }
     }
 
-    /// The next token: a space and three letters.
+    /// The next token: four given characters, or else a space and three letters.
     pub(super) fn next_token(&mut self) -> String {
+        let given = self.given.get(self.told..self.told + TOKEN_BYTES);
+        if let Some(text) = given.map(str::to_owned) {
+            self.told += TOKEN_BYTES;
+            self.read(text.as_bytes());
+            return text;
+        }
         // FNV's low bits are poor; this mixes all into all.
         let mut hash = xxh3_64_with_seed(&self.read.to_le_bytes(), 0);
         let mut text = String::with_capacity(TOKEN_BYTES);
@@ -226,6 +250,20 @@ mod tests {
         let answer = Prompt::text("q").answer(0);
         assert_eq!(answer.clone().text(9).len(), 36);
         assert_ne!(answer.text(9), Prompt::text("q").answer(1).text(9));
+    }
+
+    #[test]
+    fn an_answer_can_be_given_and_goes_on_by_itself() {
+        let prompt = Prompt::text("What is a list?");
+        let given = prompt.answer(0).beginning_with("One after another.");
+        let text = given.clone().text(6);
+        assert_eq!(&text[..16], "One after anothe", "whole tokens alone");
+        let rest = Prompt::text("What is a list?One after anothe").answer(0);
+        assert_eq!(&text[16..], rest.text(2));
+        let old = prompt.chain("m", given, 4, 2);
+        let new = Prompt::text("What is a list?One after another. And a map?");
+        assert_eq!(new.chain("m", new.answer(0), 0, 2)[..old.len()], old);
+        assert_eq!(old.len(), 3);
     }
 
     #[test]

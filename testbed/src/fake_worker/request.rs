@@ -104,6 +104,8 @@ pub(super) struct Generation {
     pub(super) continuous_usage: bool,
     /// What must not share a cache: model and the request's `cache_salt`.
     pub(super) salt: String,
+    /// What the first choice's answer begins with, ASCII; empty: the worker makes all of it up.
+    pub(super) given_answer: String,
     /// Embeddings as base64 of little-endian floats.
     pub(super) base64: bool,
     /// Embedding length.
@@ -166,7 +168,12 @@ impl Generation {
         let model = model(&body, rules.models)?;
         let longest = prompts.iter().map(Prompt::tokens).max().unwrap_or(1);
         // An answer that is continued ends where it would have ended.
-        let said = if kind == Kind::Chat { said(&body) } else { 0 };
+        let said = if kind == Kind::Chat {
+            begun(&body).len() / TOKEN_BYTES
+        } else {
+            0
+        };
+        let said = u32::try_from(said).unwrap_or(u32::MAX);
         let rules = &Rules {
             answer_tokens: rules.answer_tokens.saturating_sub(said).max(1),
             ..*rules
@@ -180,6 +187,7 @@ impl Generation {
                 body["cache_salt"].as_str().unwrap_or_default()
             ),
             model,
+            given_answer: given_answer(kind, &body)?,
             prompts,
             choices,
             answer_tokens,
@@ -324,16 +332,42 @@ fn close(body: &Value) -> Result<Close, ApiError> {
     }
 }
 
-/// Tokens of the message that a chat wants continued.
-fn said(body: &Value) -> u32 {
+/// The text of the message that a chat wants continued; empty if it wants none.
+fn begun(body: &Value) -> &str {
     if !flag(body, "continue_final_message", false) {
-        return 0;
+        return "";
     }
     let messages = body["messages"].as_array();
     let last = messages.and_then(|messages| messages.last());
     let text = last.and_then(|message| message["content"].as_str());
-    let tokens = text.unwrap_or_default().len() / TOKEN_BYTES;
-    u32::try_from(tokens).unwrap_or(u32::MAX)
+    text.unwrap_or_default()
+}
+
+/// What a replay wants to be answered with (`vllm_xargs`, vLLM's field for extensions): `answer`, and for a
+/// completion `answer_at`, the byte of the prompt at which it begins, its length if left out. A request that
+/// continues an answer holds a part of it already, which is left out here; if it holds another one, nothing is given.
+fn given_answer(kind: Kind, body: &Value) -> Result<String, ApiError> {
+    let extra = &body["vllm_xargs"];
+    let Some(answer) = extra["answer"].as_str() else {
+        return Ok(String::new());
+    };
+    if !answer.is_ascii() {
+        return Err(ApiError::invalid(
+            "vllm_xargs.answer must be ASCII.".into(),
+            Some("vllm_xargs"),
+        ));
+    }
+    let held = match kind {
+        Kind::Chat => begun(body),
+        Kind::Completion => {
+            let prompt = body["prompt"].as_str().unwrap_or_default();
+            let at = extra["answer_at"].as_u64();
+            at.and_then(|at| prompt.get(usize::try_from(at).ok()?..))
+                .unwrap_or_default()
+        }
+        Kind::Embedding => return Ok(String::new()),
+    };
+    Ok(answer.strip_prefix(held).unwrap_or_default().to_owned())
 }
 
 pub(super) fn missing(field: &str, body: &Value) -> ApiError {

@@ -182,13 +182,45 @@ fn a_message_is_continued_to_the_length_of_one_answer() {
     assert_eq!(error.status, 400);
 }
 
+#[test]
+fn an_answer_that_is_given_is_not_said_twice() {
+    let chat = |messages: &str| {
+        format!(r#"{{"messages":[{messages}],"vllm_xargs":{{"answer":"one two"}}}}"#)
+    };
+    let open = r#"{"role":"user","content":"hi"},{"role":"assistant","content":"one "}],"continue_final_message":true,
+        "add_generation_prompt":false,"x":["#;
+    let closed = r#"{"role":"user","content":"hi"},{"role":"assistant","content":"one "}"#;
+    let other = open.replace("one ", "1 ");
+    for (messages, expected) in [(open, "two"), (closed, "one two"), (&*other, "")] {
+        let parsed = parse(Kind::Chat, &chat(messages)).expect(messages);
+        assert_eq!(parsed.given_answer, expected, "{messages}");
+    }
+    for (fields, expected) in [
+        (r#""answer":"one two""#, "one two"),
+        (r#""answer":"one two","answer_at":2"#, "one two"),
+        (r#""answer":"one two","answer_at":1"#, ""),
+        (r#""answer":"i two","answer_at":1"#, " two"),
+        (r#""answer":"one two","answer_at":9"#, "one two"),
+        (r#""other":1"#, ""),
+    ] {
+        let body = format!(r#"{{"prompt":"hi","vllm_xargs":{{{fields}}}}}"#);
+        let parsed = parse(Kind::Completion, &body).expect(fields);
+        assert_eq!(parsed.given_answer, expected, "{fields}");
+    }
+    let error = parse(
+        Kind::Completion,
+        r#"{"prompt":"hi","vllm_xargs":{"answer":"é"}}"#,
+    );
+    assert_eq!(error.expect_err("not in tokens of 4 bytes").status, 400);
+}
+
 proptest::proptest! {
     /// Any bytes and any JSON get an answer, never a panic.
     #[test]
     fn any_body_is_answered(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
         let text = String::from_utf8_lossy(&bytes);
         for kind in [Kind::Chat, Kind::Completion, Kind::Embedding] {
-            for field in ["messages", "prompt", "input", "max_tokens", "n"] {
+            for field in ["messages", "prompt", "input", "max_tokens", "n", "vllm_xargs"] {
                 let wrapped = format!(r#"{{"prompt":"x","input":"x","messages":[{{"role":"user"}}],"{field}":{text}}}"#);
                 for body in [&*text, &wrapped] {
                     if let Err(error) = parse(kind, body) {

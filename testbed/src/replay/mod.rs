@@ -8,6 +8,7 @@ mod asking;
 mod counters;
 mod prompt;
 mod trace;
+mod turns;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,8 +21,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 pub use asking::Asking;
 pub use counters::CacheCounters;
-pub use prompt::{Messages, Shape};
+pub use prompt::{Asks, Messages, Shape};
 pub use trace::{Row, Trace};
+pub use turns::Turns;
 
 use self::asking::Asker;
 use crate::client::{Client, Outcome, Target};
@@ -91,6 +93,7 @@ pub async fn run(
     let before = CacheCounters::of_all(&plan.worker_urls).await?;
     let plan = Arc::new(plan);
     let asker = Arc::new(Asker::new(plan.asking.as_ref()));
+    let asks = Arc::new(Asks::new(Arc::clone(&plan.trace), plan.shape.clone()));
     let uncounted = uncounted(&plan);
     let total = plan.trace.rows.len() - uncounted;
     let start = Instant::now();
@@ -99,6 +102,7 @@ pub async fn run(
     sender.spawn(send_all(
         client,
         Arc::clone(&plan),
+        asks,
         Arc::clone(&asker),
         start,
         send,
@@ -133,12 +137,11 @@ pub async fn run(
 async fn send_all(
     client: Arc<Client>,
     plan: Arc<Plan>,
+    asks: Arc<Asks>,
     asker: Arc<Asker>,
     start: Instant,
     outcomes: mpsc::Sender<(Outcome, Duration)>,
 ) {
-    let ends = (plan.shape.messages == Messages::Sessions).then(|| plan.trace.message_ends());
-    let ends = Arc::new(ends);
     let uncounted = uncounted(&plan);
     let permits = Arc::new(Semaphore::new(plan.in_flight_max.max(1)));
     let mut tasks = JoinSet::new();
@@ -147,7 +150,7 @@ async fn send_all(
         while tasks.try_join_next().is_some() {}
         let (client, plan) = (Arc::clone(&client), Arc::clone(&plan));
         let (permits, outcomes) = (Arc::clone(&permits), outcomes.clone());
-        let (asker, ends) = (Arc::clone(&asker), Arc::clone(&ends));
+        let (asker, asks) = (Arc::clone(&asker), Arc::clone(&asks));
         tasks.spawn(async move {
             for index in chain.rows {
                 let row = &plan.trace.rows[index];
@@ -159,8 +162,7 @@ async fn send_all(
                     .expect("the semaphore is never closed");
                 let waited = due.elapsed();
                 // The text is made only now: a prompt may be half a megabyte.
-                let ends = ends.as_ref().as_ref().map(|ends| ends[index].as_slice());
-                let ask = plan.shape.ask(&plan.trace, row, ends);
+                let ask = asks.ask(index);
                 asker.ask(&ask).await;
                 let outcome = client.exchange(&ask, plan.timeout).await;
                 drop(permit);

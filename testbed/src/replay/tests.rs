@@ -84,6 +84,37 @@ async fn hit_rates_by_usage_and_by_the_workers_own_counters_agree() {
 }
 
 #[tokio::test]
+async fn the_next_turn_finds_the_former_answer() {
+    // Blocks of 32 tokens; the worker's have 16. A prompt of 80 tokens, and one that holds it and its answer of 40.
+    let turn = |blocks: &[u64], in_tokens| Row {
+        session: Some(1),
+        gap_ms: Some(0),
+        in_tokens,
+        out_tokens: 40,
+        ..row(0, blocks)
+    };
+    let rows = || vec![turn(&[0, 1, 2], 80), turn(&[0, 1, 3, 4, 5], 150)];
+    // All but the last token of the answer are computed. A text: 119 tokens, 7 blocks. A chat: 34 bytes of marks around
+    // messages of 320, so 89 tokens, and with the answer 128, 8 blocks.
+    for (endpoint, messages, cached) in [
+        (Endpoint::Completions, Messages::Equal, 7 * 16),
+        (Endpoint::Chat, Messages::Sessions, 8 * 16),
+    ] {
+        let (_worker, client, _) = worker().await;
+        let mut plan = plan(rows(), 1.0);
+        plan.shape.endpoint = endpoint;
+        plan.shape.messages = messages;
+        let report = run(client, plan, |_| ()).await.expect("nobody to read");
+        let summary = report.summary;
+        assert_eq!(
+            (summary.succeeded, summary.cached_tokens),
+            (2, cached),
+            "{endpoint:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn time_is_scaled_and_progress_ends_complete() {
     let (_worker, client, _) = worker().await;
     let rows = (0..20).map(|i| row(i * 1_000, &[0, 100 + i])).collect();

@@ -1,6 +1,5 @@
 //! Traces with prefix identity: one request a line, gzip JSONL (`traces/README.md`).
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -87,26 +86,11 @@ impl Trace {
         })
     }
 
-    /// For each row the numbers of blocks at which a message ends, ascending, the first being the end of
-    /// the system message: messages end where the rows of a session part.
-    pub fn message_ends(&self) -> Vec<Vec<usize>> {
-        let mut before: HashMap<u64, &[u64]> = HashMap::new();
-        let mut turns: HashMap<u64, Vec<usize>> = HashMap::new();
-        let ends = self.rows.iter().enumerate().map(|(index, row)| {
-            let system = self.system_blocks.min(row.blocks.len());
-            let session = row.session.unwrap_or(u64::MAX - index as u64);
-            let ends = turns.entry(session).or_insert_with(|| vec![system]);
-            if let Some(last) = before.insert(session, &row.blocks) {
-                let pairs = last.iter().zip(&row.blocks);
-                let same = pairs.take_while(|(a, b)| a == b).count();
-                ends.retain(|&end| end < same || end == system);
-                if same > system {
-                    ends.push(same);
-                }
-            }
-            ends.clone()
-        });
-        ends.collect()
+    /// Length of the system prompt in tokens.
+    pub fn system_tokens(&self) -> u32 {
+        u32::try_from(self.system_blocks)
+            .unwrap_or(u32::MAX)
+            .saturating_mul(self.block_tokens)
     }
 
     /// Keeps the first `count` rows.

@@ -42,6 +42,8 @@ pub(super) struct Job {
     /// Index of the request.
     pub(super) request: usize,
     pub(super) blocks: Vec<u64>,
+    /// The whole blocks that follow the prompt's whole blocks when all is answered.
+    pub(super) answer: Vec<u64>,
     pub(super) in_tokens: u32,
     pub(super) out_tokens: u32,
 }
@@ -326,7 +328,7 @@ impl Engine {
     }
 
     fn finish(&mut self, request: usize, done: &mut Vec<Done>) {
-        let sequence = self.decoding.remove(&request).expect("it was decoding");
+        let mut sequence = self.decoding.remove(&request).expect("it was decoding");
         let answered = f64::from(sequence.job.out_tokens - 1);
         self.context -= f64::from(sequence.job.in_tokens) + answered;
         let reusable = self.reusable(&sequence.job.blocks, sequence.job.in_tokens);
@@ -338,7 +340,16 @@ impl Engine {
                 }
             }
         }
-        self.host.touch(reusable);
+        // The blocks of the answer enter the cache only now, not as decoding fills them: the lease has had room for
+        // them since the admission and nothing pinned is evicted, so evictions are the same, and nobody asks for a part
+        // of an answer before its end.
+        for &block in &sequence.job.answer {
+            self.cache.store(&mut sequence.lease, block);
+        }
+        let whole = (sequence.job.in_tokens / self.block_tokens) as usize;
+        let prompt = &sequence.job.blocks[..whole.min(sequence.job.blocks.len())];
+        self.host.touch(&sequence.job.answer);
+        self.host.touch(prompt);
         self.cache.release(sequence.lease);
         done.push(Done::Last { request });
     }

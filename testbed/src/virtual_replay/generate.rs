@@ -246,7 +246,7 @@ impl Shape {
             let own = |at: usize| (session + 1) << 24 | at as u64;
             let mut tokens = if grouped { groups[group] } else { 0 };
             let shared = (tokens / BLOCK) as usize;
-            let mut cuts = vec![shared];
+            let mut cuts = vec![shared as u32 * BLOCK];
             for turn in 0..random.random_range(shape.turns.0..=shape.turns.1) {
                 tokens += random.random_range(shape.turn_tokens.0..=shape.turn_tokens.1);
                 let count = tokens.div_ceil(BLOCK) as usize;
@@ -276,9 +276,9 @@ impl Shape {
                     },
                     cuts: cuts.clone(),
                 });
-                cuts.push((tokens / BLOCK) as usize);
+                cuts.push(tokens / BLOCK * BLOCK);
                 tokens += answer;
-                cuts.push((tokens / BLOCK) as usize);
+                cuts.push(tokens / BLOCK * BLOCK);
             }
         }
     }
@@ -290,7 +290,8 @@ fn exponential(random: &mut StdRng) -> f64 {
 
 /// The sessions of a trace, several times over: what several sessions share stays shared, the rest is each copy's own.
 ///
-/// A closed loop cannot be driven faster than its sessions think; more of them can.
+/// A closed loop cannot be driven faster than its sessions think; more of them can. Starts lie over the trace's own
+/// length, so that there are `count` times as many sessions at any time. `count` is at least 1.
 pub fn copies(trace: &Trace, count: u64) -> Trace {
     let mut owners = std::collections::HashMap::new();
     for row in &trace.rows {

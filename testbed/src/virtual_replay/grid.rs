@@ -117,16 +117,20 @@ fn measure(job: &Job<'_>) -> Line {
         setting,
         best,
     } = *job;
-    let scenario = Scenario {
-        speed: best * LOADED,
-        ..setting.scenario.clone()
-    };
     let found = if setting.capacity {
-        capacity(workload, contender, &scenario, best, || ()) / best
+        capacity(workload, contender, &setting.scenario, best, || ()) / best
     } else {
         f64::NAN
     };
-    let outcome = run(workload, contender, &scenario, false).expect("it runs to its end");
+    let rate = best * LOADED;
+    let (load, speed) = workload
+        .at(rate)
+        .expect("it is below a rate that was tried, or its own");
+    let scenario = Scenario {
+        speed,
+        ..setting.scenario.clone()
+    };
+    let outcome = run(&load, contender, &scenario, false).expect("it runs to its end");
     Line {
         load: workload.name.clone(),
         policy: contender.name.clone(),
@@ -134,7 +138,7 @@ fn measure(job: &Job<'_>) -> Line {
         workers: scenario.workers,
         load_age_ms: scenario.load_age_us / 1_000,
         loss: scenario.loss,
-        rate: workload.rate() * scenario.speed,
+        rate: workload.rate() * rate,
         capacity: found,
         outcome,
     }

@@ -11,7 +11,8 @@ const STRIDE: f64 = 1.3;
 /// Steps at most: a rate beyond all reason is reported as found.
 const STEPS_MAX: usize = 40;
 
-/// Factor on the workload's own rate, from a guess on. Bisects in proportion; `tick` is called for each run.
+/// Factor on the workload's own rate ([`Workload::at`]), from a guess on. Bisects in proportion; `tick` is called for
+/// each run. A rate that needs too many copies of a trace counts as one that does not hold.
 pub fn capacity(
     workload: &Workload,
     contender: &Contender,
@@ -21,11 +22,14 @@ pub fn capacity(
 ) -> f64 {
     let mut holds = |speed: f64| {
         tick();
+        let Some((workload, speed)) = workload.at(speed) else {
+            return false;
+        };
         let scenario = Scenario {
             speed,
             ..scenario.clone()
         };
-        run(workload, contender, &scenario, true)
+        run(&workload, contender, &scenario, true)
             .is_some_and(|outcome| outcome.good_share >= GOOD_SHARE)
     };
     let (mut low, mut high) = (None, None);

@@ -328,6 +328,7 @@ impl<'a> Run<'a> {
         let job = Job {
             request: index,
             blocks: request.blocks.clone(),
+            answer: request.answer.clone(),
             in_tokens: request.in_tokens,
             out_tokens: request.out_tokens,
         };
@@ -351,6 +352,7 @@ impl<'a> Run<'a> {
             .take_while(|block| self.computed.contains(block));
         let ever = ever.count() as u32 * self.workload.block_tokens;
         self.computed.extend(&request.blocks);
+        self.computed.extend(&request.answer);
         if index >= self.warm {
             self.meter.lost(most - here, ever.saturating_sub(most));
         }

@@ -64,6 +64,7 @@ fn job(request: usize, blocks: std::ops::Range<u64>, out_tokens: u32) -> Job {
         request,
         in_tokens: (blocks.end - blocks.start) as u32 * 512,
         blocks: blocks.collect(),
+        answer: Vec::new(),
         out_tokens,
     }
 }
@@ -120,6 +121,62 @@ fn the_host_tier_keeps_what_the_device_lost() {
             },
             "host {host_tokens}"
         );
+    }
+}
+
+/// What the last request found cached, after others that came one after the other.
+fn cached_at_last(size: CacheSize, jobs: Vec<Job>) -> u32 {
+    let mut engine = Engine::new(512, size);
+    let mut last = 0;
+    for (number, job) in jobs.into_iter().enumerate() {
+        let next = engine.submit(number as u64 * 1_000_000_000, job);
+        for (_, done) in drain(&mut engine, next) {
+            if let Done::First { cached, .. } = done {
+                last = cached;
+            }
+        }
+    }
+    last
+}
+
+#[test]
+fn the_next_turn_finds_the_former_answer() {
+    let first = || Job {
+        answer: vec![4, 5],
+        ..job(0, 0..4, 2 * 512 + 100)
+    };
+    assert_eq!(
+        cached_at_last(SMALL, vec![first(), job(1, 0..8, 1)]),
+        6 * 512
+    );
+    // Pushed out by a prompt that takes all, they are on the host.
+    let size = CacheSize {
+        device_tokens: 20 * 512,
+        host_tokens: 1_000_000,
+    };
+    let jobs = vec![first(), job(1, 100..120, 1), job(2, 0..8, 1)];
+    assert_eq!(cached_at_last(size, jobs), 6 * 512);
+}
+
+#[test]
+fn answers_push_out_what_was_used_before_them() {
+    let size = CacheSize {
+        device_tokens: 40 * 512,
+        host_tokens: 0,
+    };
+    // 8 blocks, then five times 4 and an answer of 3; the last of these needs 8 and finds room for 4 of them.
+    for (caches, cached) in [(false, 7 * 512), (true, 4 * 512)] {
+        let mut jobs = vec![job(0, 0..8, 1)];
+        jobs.extend((1..=5).map(|number| {
+            let start = number * 100;
+            let answer = start + 4..start + 7;
+            Job {
+                answer: if caches { answer.collect() } else { Vec::new() },
+                ..job(number as usize, start..start + 4, 3 * 512 + 1)
+            }
+        }));
+        jobs.push(job(6, 0..8, 1));
+        assert_eq!(cached_at_last(size, jobs), cached, "{caches}");
     }
 }
 
@@ -226,6 +283,106 @@ fn capacity_lies_where_requests_begin_to_miss_the_limit() {
             .good_share
     };
     assert!(good(1.0) >= 0.9 && good(1.5) < 0.9, "capacity {found}");
+}
+
+/// Ten sessions of four turns, half a second apart, that begin within 18 s.
+fn sessions() -> Trace {
+    let row = |number: u64| {
+        let (session, turn) = (number / 4, number % 4);
+        let own = (0..=turn).map(|turn| 1_000 + session * 100 + turn);
+        let blocks: Vec<u64> = [1, 2, 3].into_iter().chain(own).collect();
+        Row {
+            t_ms: session * 2_000,
+            in_tokens: blocks.len() as u32 * 512 - 10,
+            out_tokens: 20,
+            blocks,
+            session: Some(session),
+            gap_ms: Some(500),
+        }
+    };
+    Trace {
+        block_tokens: 512,
+        system_blocks: 3,
+        rows: (0..40).map(row).collect(),
+    }
+}
+
+#[test]
+fn the_capacity_of_a_closed_loop_is_found_with_more_sessions() {
+    let workload = Workload::of_sessions("closed", sessions(), 1, Form::Chat);
+    let (prefix, scenario) = (
+        Contender::prefix(),
+        Scenario {
+            workers: 1,
+            ..scenario()
+        },
+    );
+    let good = |workload: &Workload, speed: f64| {
+        let scenario = Scenario {
+            speed,
+            ..scenario.clone()
+        };
+        let outcome = run(workload, &prefix, &scenario, false).expect("to its end");
+        outcome.good_share
+    };
+    assert!(
+        good(&workload, 1e9) >= 0.9,
+        "ten sessions are no load, even at once"
+    );
+    let mut runs = 0;
+    let found = capacity(&workload, &prefix, &scenario, 4.0, || runs += 1);
+    assert!(runs < 30, "{runs} runs, {found}");
+    let good_at = |rate: f64| {
+        let (load, speed) = workload.at(rate).expect("few requests");
+        let last = load.chains.last().expect("some").start_us as f64 / speed;
+        assert!((17e6..40e6).contains(&last), "{last} us at rate {rate}");
+        good(&load, speed)
+    };
+    assert!(
+        good_at(found) >= 0.9 && good_at(found * 1.5) < 0.9,
+        "capacity {found}"
+    );
+}
+
+#[test]
+fn a_rate_that_needs_too_many_sessions_is_none() {
+    let workload = Workload::of_sessions("closed", sessions(), 2, Form::Plain);
+    let requests = |rate| {
+        let (load, factor) = workload.at(rate)?;
+        Some((load.requests.len(), factor))
+    };
+    assert_eq!(requests(1.0), Some((80, 1.0)));
+    assert_eq!(requests(1.25), Some((120, 2.5 / 3.0)));
+    assert_eq!(requests(0.25), Some((40, 0.5)));
+    assert_eq!(requests(12_501.0), None, "more than a million");
+    let open = self::workload();
+    let (same, factor) = open.at(7.0).expect("no copies");
+    assert_eq!((same.requests.len(), factor), (400, 7.0));
+}
+
+#[test]
+fn answers_have_the_blocks_that_the_next_turn_brings() {
+    let mut trace = sessions();
+    for row in &mut trace.rows {
+        row.out_tokens = 511;
+    }
+    let workload = Workload::of_trace("closed", &trace, Form::Chat);
+    let asked: std::collections::HashSet<u64> = trace
+        .rows
+        .iter()
+        .flat_map(|row| row.blocks.clone())
+        .collect();
+    for (number, request) in workload.requests.iter().enumerate() {
+        // Prompts are 10 tokens short of whole blocks: the answer fills the last one.
+        let at = request.blocks.len() - 1;
+        let goes_on = number % 4 != 3;
+        assert_eq!(request.answer.len(), 1, "{request:?}");
+        if goes_on {
+            assert_eq!(request.answer[0], workload.requests[number + 1].blocks[at]);
+        } else {
+            assert!(!asked.contains(&request.answer[0]), "{request:?}");
+        }
+    }
 }
 
 #[test]
