@@ -8,7 +8,7 @@ use grapevine_gossip::worker::WorkerId;
 use grapevine_placement::NoWorker;
 use tokio::time::Instant;
 
-use super::placed::{Placed, Sent};
+use super::placed::{Others, Placed, Sent};
 use crate::admission::{Admission, Ask, Unplaced};
 use crate::api::Endpoint;
 use crate::cluster::{Pool, Taken};
@@ -198,8 +198,11 @@ impl Asked {
                     in_flight,
                     decision,
                     pool: Arc::clone(pool),
-                    // Empty, and then not allocated, for almost every request.
-                    tried: tried[..tried.len() - 1].to_vec(),
+                    others: match self.holder {
+                        Some(_) => Others::Nobody,
+                        // Empty, and then not allocated, for almost every request.
+                        None => Others::But([&tried[..tried.len() - 1], &other_ranks].concat()),
+                    },
                 };
                 return Ok((placed, taken));
             }
