@@ -12,10 +12,11 @@ use grapevine_placement::{ClusterSettings, Key, KeyBuilder, Reason};
 
 use super::{Cluster, Placed, WorkerDefaults};
 use crate::agreement::{Samples, told};
+use crate::api::cards::Card;
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::metrics::Metrics;
 use crate::proxy::sse::Usage;
-use crate::upstream::{Reach, ReachParts};
+use crate::upstream::{Reach, ReachParts, Worker};
 
 pub(super) const MODEL: &str = "m";
 pub(super) const WORKERS: usize = 4;
