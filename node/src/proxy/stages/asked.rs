@@ -112,7 +112,13 @@ impl Asked {
     }
 
     /// Whether so many workers ended while they had it that no other is to get it. Says so once, everywhere.
+    ///
+    /// Never of a request without a body (a WebSocket handshake, a question about a response): there is nothing in it
+    /// that could end an engine, and nothing by which others could know it.
     pub(in crate::proxy) async fn is_condemned(&self, proxy: &Proxy) -> bool {
+        if self.body.bytes.is_empty() {
+            return false;
+        }
         let Some(workers) = self.company.is_condemned(proxy).await else {
             return false;
         };
