@@ -376,5 +376,20 @@ async fn a_cluster_of_one_needs_no_network() {
         .await
         .expect("removed");
     assert!(agent.view().workers().is_empty());
+
+    let many: Vec<_> = (8001..8005).map(worker).collect();
+    let ids: Vec<WorkerId> = many.iter().map(|(id, _)| id.clone()).collect();
+    let added = agent.put_workers(Source::Config, many).await;
+    added.expect("there is room");
+    let mut views = agent.watch();
+    views.mark_unchanged();
+    // One of them was never there.
+    let gone = [&ids[..3], &[id]].concat();
+    let removed = agent.remove_workers(gone, Source::Config).await;
+    removed.expect("those that are there");
+    assert!(views.has_changed().expect("it runs"));
+    let view = views.borrow_and_update().clone();
+    assert_eq!(view.workers().len(), 1, "all in one view");
+    assert_eq!(view.workers()[0].id, ids[3]);
     agent.shutdown().await;
 }

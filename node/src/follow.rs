@@ -56,6 +56,8 @@ impl Follower {
         let mut batch = Vec::with_capacity(HEARD_AT_ONCE);
         let mut rests_until = Instant::now();
         loop {
+            // Asked before the view is taken: a view that is complete later may not be followed yet.
+            let holds_view = *ready.borrow_and_update();
             let view = Arc::clone(&views.borrow_and_update());
             let is_new = followed.as_ref().is_none_or(|old| !Arc::ptr_eq(old, &view));
             let began = Instant::now();
@@ -66,8 +68,9 @@ impl Follower {
                 rests_until = Instant::now() + (took * REST).min(REST_MAX);
                 followed = Some(view);
             }
-            let holds_view = *ready.borrow_and_update();
-            self.caught_up.store(holds_view, Ordering::Relaxed);
+            if !waits {
+                self.caught_up.store(holds_view, Ordering::Relaxed);
+            }
             // Evidence about a new worker comes after the view that has it.
             tokio::select! {
                 biased;
@@ -91,6 +94,7 @@ impl Follower {
             updated.expect("a fleet can be made of every view");
             self.prober.follow(&self.cluster.fleet());
         }
+        self.cluster.has_followed(view);
         let digest = self.cluster.fleet().digest().to_string();
         self.agent.set_ring(&digest);
         self.views.update(view, &digest);

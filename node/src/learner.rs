@@ -58,6 +58,7 @@ impl Learner {
                     },
                     Fact::Started(epoch) => said.push((worker.id.clone(), Said::Started(epoch))),
                     Fact::Cards => {
+                        self.cluster.fleet().hears(&worker);
                         let cards = worker.cards.load();
                         models.extend(cards.iter().map(|card| card.id().to_owned()));
                     }

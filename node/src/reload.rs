@@ -97,19 +97,20 @@ impl Reload {
                 "these sections of the configuration differ from what runs; restart to use them"
             );
         }
-        let (mut put, mut retracted) = (0, 0);
-        for (id, spec) in &will {
-            if was.get(id) != Some(spec) {
-                self.agent
-                    .put_worker(id.clone(), Source::Config, spec.clone())
-                    .await
-                    .context("workers before it in the file were taken over")?;
-                put += 1;
-            }
+        let new_or_changed = will.iter().filter(|(id, spec)| was.get(id) != Some(spec));
+        let new_or_changed = new_or_changed.map(|(id, spec)| (id.clone(), spec.clone()));
+        let new_or_changed: Vec<_> = new_or_changed.collect();
+        let gone = was.keys().filter(|id| !will.contains_key(id)).cloned();
+        let gone: Vec<_> = gone.collect();
+        let (put, retracted) = (new_or_changed.len(), gone.len());
+        // Each as one change: a long file costs every replica two rings, and a wait for two confirmations.
+        if put > 0 {
+            let source = Source::Config;
+            let put = self.agent.put_workers(source, new_or_changed).await;
+            put.context("nothing of the file was taken over")?;
         }
-        for id in was.keys().filter(|id| !will.contains_key(id)) {
-            self.agent.remove_worker(id, Source::Config).await?;
-            retracted += 1;
+        if retracted > 0 {
+            self.agent.remove_workers(gone, Source::Config).await?;
         }
         tracing::info!(put, retracted, "the configuration was read again");
         self.left_out.look(will.iter(), &self.agent);

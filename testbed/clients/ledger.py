@@ -1,7 +1,8 @@
 """What became of each request, and which failures a fault took along.
 
-A failure is excused only where a fault explains it: its connection or its stream was on what was hurt at that
-moment. Everything else is lost, and one lost request fails the run.
+A failure is excused only where a fault explains it: its connection or its stream was on what was killed or frozen at
+that moment. Everything else is lost, and one lost request fails the run; so does a client of which nothing succeeded,
+which proves nothing.
 """
 import threading
 import time
@@ -30,7 +31,7 @@ class Call:
 
 @dataclass
 class Fault:
-    """`kind` is killed, frozen or ended; `target` a replica's name or a worker's URL."""
+    """`kind` says what and how, such as "worker frozen"; `target` is a replica's name or a worker's URL."""
     kind: str
     target: str
     start: float
@@ -42,6 +43,7 @@ class Ledger:
     """Calls and faults of a run; safe for threads."""
     begun: float = field(default_factory=time.monotonic)
     faults: list = field(default_factory=list)
+    planned: set = field(default_factory=set)   # clients, of each of which something has to succeed
     counts: dict = field(default_factory=lambda: defaultdict(Counter))
     times: dict = field(default_factory=lambda: defaultdict(list))
     excused: list = field(default_factory=list)
@@ -86,15 +88,15 @@ class Ledger:
             if fault.kind == "replica killed" and call.replica in ("", fault.target) \
                     and call.start <= fault.start <= call.end <= fault.start + REPLICA_S:
                 return f"its replica {fault.target} was killed"
-            if call.worker and fault.target == call.worker and call.begun:
-                limit = KILLED_S if fault.kind == "worker killed" else FROZEN_S
-                if fault.kind.startswith("worker") and call.start <= fault.start + KILLED_S \
-                        and fault.start <= call.end <= fault.start + limit:
+            # A worker that is drained or removed finishes what it has.
+            limit = {"worker killed": KILLED_S, "worker frozen": FROZEN_S}.get(fault.kind)
+            if limit and call.worker and fault.target == call.worker and call.begun:
+                if call.start <= fault.start + KILLED_S and fault.start <= call.end <= fault.start + limit:
                     return f"its answer had begun on {fault.target}, which was {fault.kind.split()[1]}"
         return None
 
     def report(self):
-        """Markdown, and whether nothing was lost."""
+        """Markdown, and whether nothing was lost and every client got something."""
         lines = ["| client | requests | whole | taken along by a fault | lost | seconds p50 | max |",
                  "|---|---|---|---|---|---|---|"]
         total = Counter()
@@ -107,4 +109,6 @@ class Ledger:
         reasons = Counter(reason for _, reason in self.excused)
         lines += ["", *(f"- {count} x {reason}" for reason, count in reasons.most_common())]
         lines += [f"- LOST {call}" for call, _ in self.lost]
-        return "\n".join(lines), total["requests"] > 0 and not total["lost"]
+        silent = sorted(client for client in self.planned if not self.counts[client]["ok"])
+        lines += [f"- NOTHING of {client} succeeded" for client in silent]
+        return "\n".join(lines), total["requests"] > 0 and not total["lost"] and not silent

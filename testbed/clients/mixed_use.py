@@ -3,12 +3,14 @@
 
     mixed_use.py --grapevine BINARY [--minutes 60] [--seed 1] [--json FILE]
 
-Twelve fake workers of two models, three replicas behind the balancer of the testbed, with keys, CORS and two minutes
-of drain. Clients: the official `openai` (plain, streams, responses, embeddings, audio; plain answers that take two minutes), `anthropic`, LiteLLM, LangChain, a page of another origin in headless Chromium, WebSocket sessions, and
-wrong requests. None of them retries. Each minute something is killed, frozen, drained, removed or restarted.
+Twelve fake workers of two models, three replicas behind the balancer of the testbed, with keys, CORS and 200 s of
+drain. Clients: the official `openai` (plain, streams, responses, embeddings, audio; plain answers that take two minutes), `anthropic`, LiteLLM, LangChain, a page of another origin in headless Chromium, WebSocket sessions, and
+wrong requests. None of them retries. After every half minute of peace (`--every`) something is killed, frozen, drained,
+removed or restarted.
 
 Needs the packages of requirements.txt and Debian's chromium (`setup.sh` makes the environment and says what lacks).
-Exit code 1 when a request was lost that no fault explains, or the cluster is not whole at the end.
+Exit code 1 when a request was lost that no fault explains, a client got nothing at all, or the cluster is not whole at
+the end.
 """
 import argparse
 import contextlib
@@ -83,6 +85,7 @@ def threads_of(ledger, over, front, key, port, chromium, seed):
             ("tools", all_.tools, 2.0, 1),
             ("audio", all_.audio, 3.0, 1),
             ("websocket", all_.websocket, 3.0, 2), ("wrong", all_.wrong, 3.0, 1)]
+    ledger.planned = {name for name, *_ in plan} | {"browser"}
     for name, call_once, every_s, count in plan:
         for number in range(count):
             yield threading.Thread(target=load, args=(ledger, over, f"{name} {number}", call_once, every_s, seed))

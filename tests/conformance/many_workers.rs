@@ -30,9 +30,12 @@ async fn a_list_of_workers_is_added_whole_or_not_at_all() {
     assert_refusal(&twice, 400, "invalid_request");
     let unknown = add(json!([{ "url": "http://127.2.0.1:9", "colour": "red" }])).await;
     assert_refusal(&unknown, 400, "invalid_request");
+    // Not the ring, which follows a moment later.
+    let listed: Value = http1::get(admin.0, "/list_workers").await.json();
+    let urls_of = |listed: &Value| listed["urls"].as_array().map(Vec::len);
     assert_eq!(
-        admin.ring().await.workers,
-        1,
+        urls_of(&listed),
+        Some(1),
         "nothing of a wrong list is added"
     );
 
@@ -45,13 +48,15 @@ async fn a_list_of_workers_is_added_whole_or_not_at_all() {
     assert_eq!(added["workers"].as_array().map(Vec::len), Some(25));
     assert_eq!(added["replicated"], false, "it is alone");
 
-    eventually(LIMIT, "all are in use", async || {
-        let known = admin.ring().await.workers;
-        (known == 26)
-            .then_some(())
-            .ok_or_else(|| format!("{known} workers"))
-    })
-    .await;
+    // Whoever was told that they are added finds them.
+    let page: Value = http1::get(admin.0, "/workers").await.json();
+    assert_eq!(page["total"], 26);
+    let listed: Value = http1::get(admin.0, "/list_workers?limit=20").await.json();
+    assert_eq!(urls_of(&listed), Some(20));
+    let next = listed["next"].as_str().expect("there are more");
+    let rest = format!("/list_workers?limit=20&after={next}");
+    let rest: Value = http1::get(admin.0, &rest).await.json();
+    assert_eq!((urls_of(&rest), rest.get("next")), (Some(6), None));
     let mut seen = Vec::new();
     let mut after = String::new();
     loop {
@@ -171,10 +176,29 @@ async fn series_are_bounded_whatever_comes() {
     let without = listed
         .iter()
         .find(|worker| !labels.iter().any(|label| label.contains(&worker.id)));
-    replica
-        .admin()
-        .remove(&without.expect("two have none").id)
+    let remove = async |id: &str, left: usize| {
+        replica.admin().remove(id).await;
+        eventually(LIMIT, "the ring has followed", async || {
+            let known = replica.admin().ring().await.workers;
+            (known == left)
+                .then_some(())
+                .ok_or_else(|| format!("{known} workers"))
+        })
         .await;
+    };
+    remove(&without.expect("two have none").id, 3).await;
     let metrics = replica.admin().metrics().await;
     assert!(metrics.sum("grapevine_attempts_total", "worker=\"other\"") > 0.0);
+    // With the last of them their common series end.
+    let last = listed.iter().rfind(|worker| {
+        let has_series = labels.iter().any(|label| label.contains(&worker.id));
+        !has_series
+    });
+    let last = last.expect("two have none");
+    assert_ne!(last.id, without.expect("two have none").id);
+    remove(&last.id, 2).await;
+    let text = http1::get(replica.admin().0, "/metrics").await.text();
+    let of_others = |line: &&str| line.contains("worker=\"other\"");
+    let kept: Vec<&str> = text.lines().filter(of_others).collect();
+    assert!(kept.is_empty(), "{kept:?}");
 }

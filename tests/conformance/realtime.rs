@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use grapevine_testbed::fake_worker::{Canned, Config, Entry, FakeWorker, Fault, Rule, StopMode};
+use grapevine_testbed::fake_worker::{
+    Canned, Config, Entry, FakeWorker, Fault, Rule, StopMode, When,
+};
 use grapevine_tests::chat::MODEL;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
@@ -498,6 +500,50 @@ async fn sessions_have_limits() {
         );
     }
     house.close().await;
+}
+
+/// The limit for whole requests ends a session in which nothing passes, long before it would be idle for too long.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quiet_session_ends_with_its_whole_time() {
+    let plan = Plan::default()
+        .set("timeouts.whole_request", "\"2s\"")
+        .set("realtime.idle", "\"10m\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let begun = Instant::now();
+    let mut socket = open(&house, PATH, &[]).await;
+    let told = next(&mut socket).await;
+    assert!(matches!(told, Message::Close(Some(_))), "{told:?}");
+    assert!(begun.elapsed() >= Duration::from_secs(2));
+    freed(&house.workers).await;
+    assert_eq!(finished(&house, "out_of_time").await, 1.0);
+    house.close().await;
+}
+
+/// A handshake has no body that could end an engine, and by which the next one could be known: it is no query of
+/// death, however many workers end while they have one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_is_condemned_by_nobody() {
+    let house = House::new(3).await;
+    for worker in &house.workers {
+        let fault = Fault {
+            exit: true,
+            ..Fault::default()
+        };
+        let when = When {
+            path: Some(PATH.to_owned()),
+            ..When::default()
+        };
+        let rule = Rule {
+            when,
+            ..Rule::always(fault)
+        };
+        worker.add_rule(rule).expect("room for a rule");
+    }
+    let answer = ask(&house, PATH, &[]).await;
+    let status = answer.head.status;
+    assert!(matches!(status, 502 | 503), "{status} {}", answer.text());
+    let asked = house.workers.iter().filter(|w| !w.log().is_empty());
+    assert_eq!(asked.count(), 3, "each in its turn");
 }
 
 #[tokio::test(flavor = "multi_thread")]

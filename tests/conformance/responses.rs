@@ -10,6 +10,7 @@ use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1::{self, Response};
 use grapevine_tests::invariants;
 use grapevine_tests::keys::KeyFile;
+use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -157,11 +158,16 @@ async fn a_key_finds_no_response_at_workers_of_other_models() {
     let free = file.add("free", "tenant = \"t\"").await;
     let limits = "tenant = \"t\"\nmodels = [\"fake-model\"]";
     let bound = file.add("bound", limits).await;
+    let limits = "tenant = \"t\"\nmodels = [\"fast\"]";
+    let by_alias = file.add("by-alias", limits).await;
     let other = Config {
         models: vec!["b".to_owned()],
         ..quick()
     };
-    let house = House::of(file.plan(), vec![quick(), quick(), other]).await;
+    let plan = file
+        .plan()
+        .set("model", r#"[{ name = "fast", targets = ["fake-model"] }]"#);
+    let house = House::of(plan, vec![quick(), quick(), other]).await;
     let ask = async |key: &str, method: &str, path: &str, body: &str| {
         let bearer = format!("Bearer {key}");
         let headers = [("authorization", bearer.as_str())];
@@ -177,11 +183,10 @@ async fn a_key_finds_no_response_at_workers_of_other_models() {
             made.json::<Value>()["id"].as_str().expect("an id")
         );
         assert_eq!(ask(&free, "GET", &path, "").await.head.status, 200);
-        assert_eq!(
-            ask(&bound, "GET", &path, "").await.head.status,
-            found,
-            "{model}"
-        );
+        for key in [&bound, &by_alias] {
+            let got = ask(key, "GET", &path, "").await;
+            assert_eq!(got.head.status, found, "{model}");
+        }
         assert_eq!(ask("gv-unknown", "GET", &path, "").await.head.status, 401);
     }
     house.close().await;
@@ -199,8 +204,14 @@ async fn a_response_is_there_for_its_tenant_alone() {
         let headers = [("authorization", bearer.as_str())];
         http1::exchange(house.data(), method, path, &headers, body.as_bytes()).await
     };
-    for stream in [false, true] {
-        let mut body = asked("whose is it?");
+    // The last answer repeats its question, and is too long to be held to its end.
+    let long = "whose is it? ".repeat(8_000);
+    for (stream, input) in [
+        (false, "whose is it?"),
+        (true, "whose is it?"),
+        (false, &long),
+    ] {
+        let mut body = asked(input);
         body["stream"] = stream.into();
         let made = ask(&own, "POST", PATH, &body.to_string()).await;
         assert_eq!(made.head.status, 200, "{}", made.text());
@@ -258,7 +269,92 @@ async fn a_response_is_there_for_its_tenant_alone() {
     }
     let metrics = house.cluster.replicas[0].admin().metrics().await;
     let foreign = metrics.sum("grapevine_response_searches_total", "\"foreign\"");
-    assert_eq!(foreign, 10.0);
+    assert_eq!(foreign, 15.0);
+    house.close().await;
+}
+
+/// vLLM lets clients choose ids (`request_id`).
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_a_client_chose_stays_its_tenants() {
+    let mut file = KeyFile::new();
+    let own = file.add("own", "tenant = \"a\"").await;
+    let foreign = file.add("foreign", "tenant = \"b\"").await;
+    let house = House::of(file.plan(), vec![quick()]).await;
+    let ask = async |key: &str, method: &str, path: &str, body: &Value| {
+        let bearer = format!("Bearer {key}");
+        let headers = [("authorization", bearer.as_str())];
+        let body = match body {
+            Value::Null => String::new(),
+            body => body.to_string(),
+        };
+        http1::exchange(house.data(), method, path, &headers, body.as_bytes()).await
+    };
+    let path = format!("{PATH}/chosen-1");
+    let mut body = asked("mine");
+    body["request_id"] = "chosen-1".into();
+    let made = ask(&own, "POST", PATH, &body).await;
+    assert_eq!(made.json::<Value>()["id"], "chosen-1", "{}", made.text());
+    let theirs = ask(&foreign, "GET", &path, &Value::Null).await;
+    assert_error(&theirs, 404, "not_found");
+    // Nor by making one of the same name.
+    assert_eq!(ask(&foreign, "POST", PATH, &body).await.head.status, 200);
+    let theirs = ask(&foreign, "GET", &path, &Value::Null).await;
+    assert_error(&theirs, 404, "not_found");
+    let got = ask(&own, "GET", &path, &Value::Null).await;
+    assert_eq!(got.head.status, 200, "{}", got.text());
+    // An id that is not noted cannot be asked for.
+    let mut next = asked("and then?");
+    for id in ["a.b", "", "a/../b", &"x".repeat(129)] {
+        next["previous_response_id"] = id.into();
+        let answer = ask(&own, "POST", PATH, &next).await;
+        let error = assert_error(&answer, 400, "invalid_request");
+        assert_eq!(error["param"], "previous_response_id", "{error}");
+    }
+    house.close().await;
+}
+
+/// Whoever waits for the one worker that holds a response does not leave it for others, which do not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_looks_bad_is_waited_for() {
+    let plan = Plan::default()
+        .set("health.interval", "\"100ms\"")
+        .set("health.failure_threshold", "1");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    let body = asked("who has it?").to_string();
+    let made = http1::exchange(house.data(), "POST", PATH, &[EXPLAIN], body.as_bytes()).await;
+    let id = made.json::<Value>()["id"].as_str().map(str::to_owned);
+    let path = format!("{PATH}/{}", id.expect("an id"));
+    let holder = house.workers.iter().find(|w| w.url() == worker_of(&made));
+    let holder = holder.expect("one of them");
+    let on = |path: &str, fault: Fault| {
+        let when = When {
+            path: Some(path.to_owned()),
+            ..When::default()
+        };
+        let rule = Rule {
+            when,
+            ..Rule::always(fault)
+        };
+        holder.add_rule(rule).expect("room for a rule");
+    };
+    on(&path, Fault::delay_ms(4_000));
+    let waiting = tokio::spawn({
+        let (data, path) = (house.data(), path.clone());
+        async move { http1::get(data, &path).await }
+    });
+    eventually(LIMIT, "it is asked", async || {
+        let log = holder.log();
+        let is_asked = log.iter().any(|entry| entry.path == path);
+        is_asked.then_some(()).ok_or("not yet".to_owned())
+    })
+    .await;
+    on("/health", Fault::status(500));
+    let admin = house.cluster.replicas[0].admin();
+    admin.verdict(&holder.url(), "unhealthy").await;
+    let got = waiting.await.expect("no panic");
+    assert_eq!(got.head.status, 200, "{}", got.text());
+    holder.clear_rules();
+    admin.verdict(&holder.url(), "good").await;
     house.close().await;
 }
 

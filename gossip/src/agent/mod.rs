@@ -367,6 +367,23 @@ impl Agent {
         exchange::change(&self.core, |registry, now| registry.remove(id, source, now)).await
     }
 
+    /// [`Agent::remove_worker`] of many, as one change, confirmed together. One that is not there is passed over.
+    ///
+    /// # Errors
+    /// None of its own. Waits as [`Agent::put_worker`].
+    pub async fn remove_workers(
+        &self,
+        ids: Vec<WorkerId>,
+        source: Source,
+    ) -> Result<Ack, ChangeError> {
+        let write = |registry: &mut crate::registry::Registry, now| {
+            let removed = ids.iter();
+            let removed = removed.flat_map(|id| registry.remove(id, source.clone(), now));
+            Ok(removed.flatten().collect())
+        };
+        exchange::change(&self.core, write).await
+    }
+
     /// Adds facts that were asked from a worker (its models); they fill gaps of what the sources say.
     ///
     /// # Errors

@@ -69,6 +69,7 @@ impl Admin {
             path,
             headers,
             body,
+            upload: None,
             caller,
         };
         let question = Question::of(&self.cluster, &asking)?;

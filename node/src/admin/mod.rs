@@ -12,7 +12,7 @@
 //! | `GET`, `PATCH`, `DELETE /workers/{id}` | one worker; the id percent-encoded |
 //! | `POST /workers/{id}/drain` | nothing new for it: no new prefixes, and sessions move with their next request |
 //! | `PATCH /workers/{id}` with `{"state":"active"}` | undoes a drain |
-//! | `POST /add_worker?url=&warmup=`, `POST /remove_worker?url=`, `GET /list_workers` | as in vllm-router |
+//! | `POST /add_worker?url=&warmup=`, `POST /remove_worker?url=`, `GET /list_workers?limit=&after=` | as in vllm-router; the list in pages, as `GET /workers` |
 //! | `GET /quarantine` | hashes of the requests that no worker gets, with their age and what is left |
 //! | `DELETE /quarantine/{hash}`, `DELETE /quarantine` | lifts one mark, or all, on every replica |
 //! | `POST /explain?path=&tenant=` | where the request in the body would go, and why |
@@ -243,11 +243,11 @@ impl Admin {
             (&Method::GET, ["metrics"]) => Ok(self.metrics(Form::asked_for(&head.headers))),
             (&Method::GET, ["cluster"]) => Ok(json(StatusCode::OK, &self.describe_cluster())),
             (&Method::GET, ["ring"]) => Ok(json(StatusCode::OK, &self.describe_rings())),
-            (&Method::GET, ["workers"]) => Ok(self.list_workers(&Page::of(&query)?)),
+            (&Method::GET, ["workers"]) => Ok(self.list_workers(&Page::of(&query)?).await),
             (&Method::POST, ["workers"]) => {
                 self.add_worker(query.warms_up()?, &read(body).await?).await
             }
-            (&Method::GET, ["workers", id]) => self.show_worker(&decoded(id)?),
+            (&Method::GET, ["workers", id]) => self.show_worker(&decoded(id)?).await,
             (&Method::PATCH, ["workers", id]) => {
                 self.change_worker(&decoded(id)?, &read(body).await?).await
             }
@@ -260,7 +260,7 @@ impl Admin {
             (&Method::POST, ["remove_worker"]) => {
                 self.remove_worker_at(query.require("url")?).await
             }
-            (&Method::GET, ["list_workers"]) => Ok(self.list_urls()),
+            (&Method::GET, ["list_workers"]) => Ok(self.list_urls(&Page::of(&query)?)),
             (&Method::GET, ["quarantine"]) => Ok(self.list_quarantine()),
             (&Method::DELETE, ["quarantine"]) => Ok(self.lifted(self.quarantine.lift(None))),
             (&Method::DELETE, ["quarantine", hash]) => self.lift(&decoded(hash)?),
@@ -368,8 +368,12 @@ impl Admin {
                 others.of_cluster += of_cluster;
             }
         }
+        let of_others: Arc<str> = OTHER_WORKERS.into();
         if others.count > 0 {
-            self.show_load(&OTHER_WORKERS.into(), others.own, others.of_cluster);
+            self.show_load(&of_others, others.own, others.of_cluster);
+        } else if self.metrics.workers_without_series.get() > 0 {
+            // The last of them has left.
+            self.metrics.forget_worker(&of_others);
         }
         self.metrics.workers_without_series.set(others.count);
         self.metrics.health.show_verdicts(&others.verdicts);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::time::Duration;
 
 use grapevine_gossip::worker::{RawWorker, Source, State, WorkerError, WorkerId, WorkerSpec};
 use grapevine_gossip::{Ack, ChangeError};
@@ -38,6 +39,9 @@ enum WantedState {
 /// Most workers of one request that join with a warm-up; above it they are active at once, since so many new ones
 /// change most homes anyway, and warming them all would take the workers that serve from clients.
 const WARMED_TOGETHER_MAX: usize = 64;
+
+/// Longest wait for a fleet that has all workers of the registry; one is made within a third of it.
+const FOLLOWS_WITHIN: Duration = Duration::from_secs(1);
 
 /// What became of a list of new workers.
 #[derive(Debug, Serialize)]
@@ -251,11 +255,19 @@ impl Admin {
     }
 
     /// `?limit=` of them after the id `?after=`, in order of their ids.
-    pub(super) fn list_workers(&self, page: &Page) -> Answer {
+    pub(super) async fn list_workers(&self, page: &Page) -> Answer {
+        self.catches_up().await;
         json(StatusCode::OK, &self.describe_workers(page))
     }
 
-    pub(super) fn show_worker(&self, id: &str) -> Result<Answer, ApiError> {
+    /// Fleets are made a moment after the registry has changed: whoever was told of a change finds it.
+    async fn catches_up(&self) {
+        let latest = || self.agent.view();
+        self.cluster.catches_up(latest, FOLLOWS_WITHIN).await;
+    }
+
+    pub(super) async fn show_worker(&self, id: &str) -> Result<Answer, ApiError> {
+        self.catches_up().await;
         let fleet = self.cluster.fleet();
         let worker = fleet.workers().find(|worker| worker.id.as_str() == id);
         worker
@@ -315,19 +327,21 @@ impl Admin {
         self.remove_worker(id.as_str()).await
     }
 
-    /// vllm-router's answer: `{"urls": [...]}`.
-    pub(super) fn list_urls(&self) -> Answer {
+    /// vllm-router's answer, `{"urls": [...]}`, in pages as those of `GET /workers`.
+    pub(super) fn list_urls(&self, page: &Page) -> Answer {
         #[derive(Serialize)]
         struct Urls {
             urls: Vec<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            next: Option<String>,
         }
         let view = self.agent.view();
-        let urls = view.workers().iter().map(|w| w.spec.url().to_string());
-        json(
-            StatusCode::OK,
-            &Urls {
-                urls: urls.collect(),
-            },
-        )
+        let (workers, last) = page.cut(view.workers(), |worker| worker.id.as_str());
+        let urls = workers.iter().map(|worker| worker.spec.url().to_string());
+        let body = Urls {
+            urls: urls.collect(),
+            next: last.map(|worker| worker.id.to_string()),
+        };
+        json(StatusCode::OK, &body)
     }
 }

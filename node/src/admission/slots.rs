@@ -59,10 +59,18 @@ impl Slots {
 
     /// So many models are served.
     pub(super) fn serve(&self, models: u32) {
-        if self.models.swap(models, Ordering::Relaxed) != models {
-            self.places().serve(models);
-            self.wake();
+        if self.models.load(Ordering::Relaxed) == models {
+            return;
         }
+        {
+            // Both under the lock: of two who bring different numbers one is the last with both.
+            let mut places = self.places();
+            if self.models.swap(models, Ordering::Relaxed) == models {
+                return;
+            }
+            places.serve(models);
+        }
+        self.wake();
     }
 
     /// Takes a place for a request that has just come, if nobody waits for one who goes first. The caller owes it a

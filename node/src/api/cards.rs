@@ -52,6 +52,22 @@ impl Card {
     pub fn id(&self) -> &str {
         self.0.get("id").and_then(Value::as_str).unwrap_or_default()
     }
+
+    /// What it says beyond the moment.
+    fn lasting(&self) -> impl Iterator<Item = (&String, &Value)> {
+        let fields = self.0.iter();
+        fields.filter(|(name, _)| !OF_THE_MOMENT.contains(&name.as_str()))
+    }
+}
+
+/// Whether a worker that said the first now says something else: what is made anew with each answer does not count.
+#[must_use]
+pub fn is_news(said: &[Card], now: &[Card]) -> bool {
+    !said
+        .iter()
+        .map(Card::lasting)
+        .map(Iterator::collect::<Vec<_>>)
+        .eq(now.iter().map(|card| card.lasting().collect::<Vec<_>>()))
 }
 
 impl Merged {
@@ -145,6 +161,20 @@ mod tests {
             "max_model_len: 4096, 8192; root: \"/a\", \"/b\""
         );
         assert_eq!(Merged::of([].into_iter()), Merged::default());
+    }
+
+    #[test]
+    fn what_is_made_anew_with_each_answer_is_no_news() {
+        let of = |created: u64, permission: &str, length: u64| {
+            card(
+                json!({"id": "m", "created": created, "permission": [{"id": permission}], "max_model_len": length}),
+            )
+        };
+        let said = [of(1, "a", 8), card(json!({"id": "n"}))];
+        assert!(!is_news(&said, &[of(2, "b", 8), card(json!({"id": "n"}))]));
+        assert!(is_news(&said, &[of(1, "a", 9), card(json!({"id": "n"}))]));
+        assert!(is_news(&said, &said[..1]));
+        assert!(is_news(&[], &said) && !is_news(&[], &[]));
     }
 
     #[test]

@@ -174,8 +174,8 @@ const ROWS: &[Row] = &[
     Row("/v1/images/variations", POST, Endpoint::ImageEdits),
 ];
 
-/// Ids of responses: what workers make, and a little more.
-const ID_BYTES_MAX: usize = 128;
+/// Longest id of a response, in bytes: what workers make, and a little more.
+pub const ID_BYTES_MAX: usize = 128;
 
 impl Row {
     fn is_at(&self, path: &str) -> bool {

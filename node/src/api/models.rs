@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use grapevine_placement::{Models, Target};
@@ -17,7 +18,7 @@ use super::cards::{DIFFERS, Merged};
 pub struct Catalog<'a>(BTreeMap<&'a str, Option<&'a str>>);
 
 /// What workers say of a model.
-pub type Said<'a> = &'a dyn Fn(&str) -> Merged;
+pub type Said<'a> = &'a dyn Fn(&str) -> Arc<Merged>;
 
 impl<'a> Catalog<'a> {
     /// From the models that workers serve, and the configured aliases. An alias of which nothing is served is not there.
@@ -63,10 +64,8 @@ impl<'a> Catalog<'a> {
 /// The card that the model's workers give it. An alias has that of its target, with `root` and `parent` as vLLM gives
 /// them to an adapter.
 fn card(id: &str, target: Option<&str>, said: Said<'_>) -> Value {
-    let Merged {
-        mut fields,
-        differs,
-    } = said(target.unwrap_or(id));
+    let said = said(target.unwrap_or(id));
+    let mut fields = said.fields.clone();
     let mut default = |name: &str, value: Value| {
         fields.entry(name).or_insert(value);
     };
@@ -81,8 +80,8 @@ fn card(id: &str, target: Option<&str>, said: Said<'_>) -> Value {
         fields.insert("root".to_owned(), target.into());
         fields.insert("parent".to_owned(), target.into());
     }
-    if !differs.is_empty() {
-        fields.insert(DIFFERS.to_owned(), json!(differs));
+    if !said.differs.is_empty() {
+        fields.insert(DIFFERS.to_owned(), json!(said.differs));
     }
     Value::Object(fields)
 }
@@ -93,8 +92,8 @@ mod tests {
     use super::*;
     use grapevine_placement::{ModelSettings, Weight};
 
-    fn nothing(_: &str) -> Merged {
-        Merged::default()
+    fn nothing(_: &str) -> Arc<Merged> {
+        Arc::default()
     }
 
     #[test]
@@ -107,7 +106,7 @@ mod tests {
                     "max_model_len": length});
                 Card::of(value).expect("it has an id")
             };
-            Merged::of([of(8), of(4)].iter())
+            Arc::new(Merged::of([of(8), of(4)].iter()))
         };
         let one = |id: &str| -> Value {
             let body = catalog.one(id, &said).expect("there");

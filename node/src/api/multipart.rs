@@ -19,6 +19,8 @@ const PART_HEAD_BYTES_MAX: usize = 8 * 1024;
 const FIELD_BYTES_MAX: usize = 1_024;
 /// RFC 2046, section 5.1.1.
 const BOUNDARY_BYTES_MAX: usize = 70;
+/// What may stand around the words of a head; Unicode has more, which not every reader takes for blank.
+const BLANKS: [char; 2] = [' ', '\t'];
 
 /// Is the body `multipart/form-data`, by its head?
 pub fn is_multipart(headers: &HeaderMap) -> bool {
@@ -33,7 +35,7 @@ pub fn is_multipart(headers: &HeaderMap) -> bool {
 }
 
 /// Looks for the fields of an upload that placement needs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Scanner {
     /// What parts two parts: a line end, two hyphens, the boundary.
     delimiter: Vec<u8>,
@@ -226,7 +228,8 @@ fn boundary_of(headers: &HeaderMap) -> Option<&[u8]> {
             if !good || found.replace(value.as_bytes()).is_some() {
                 return None;
             }
-        } else if name.contains('*') {
+        } else if !name.eq_ignore_ascii_case("charset") || !value.eq_ignore_ascii_case("utf-8") {
+            // Some readers decode the fields by the charset; of all other parameters nobody knows what they do.
             return None;
         }
     }
@@ -240,21 +243,22 @@ fn field_of(head: &[u8]) -> Option<Field> {
     let mut is_plain = true;
     for line in head.split("\r\n") {
         let (name, value) = line.split_once(':')?;
-        let is_token =
+        let is_name =
             !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-        if !is_token || value.contains(['\r', '\n', '\0']) {
+        // Some readers take a control character for a blank or a line's end, some cut it out.
+        if !is_name || value.contains(|c: char| c.is_control() && c != '\t') {
             return None;
         }
         if name.eq_ignore_ascii_case("content-disposition") {
-            if disposition.replace(value.trim()).is_some() {
+            if disposition.replace(value).is_some() {
                 return None;
             }
         } else if name.eq_ignore_ascii_case("content-transfer-encoding") {
-            is_plain = matches!(value.trim(), "7bit" | "8bit" | "binary");
+            is_plain = matches!(value.trim_matches(BLANKS), "7bit" | "8bit" | "binary");
         }
     }
     let (kind, rest) = disposition?.split_once(';')?;
-    if !kind.trim().eq_ignore_ascii_case("form-data") {
+    if !kind.trim_matches(BLANKS).eq_ignore_ascii_case("form-data") {
         return None;
     }
     let (mut field, mut is_file) = (None, false);
@@ -280,11 +284,12 @@ fn field_of(head: &[u8]) -> Option<Field> {
 }
 
 /// `; name=value; name="value"`, without the first semicolon. None for what is not of this form, or has an escaped
-/// quote: some readers end the value there and some do not.
+/// quote: some readers end the value there and some do not. Names are tokens, and so are values without quotes: Python's
+/// `email`, for one, takes `<model>` for `model`.
 fn parameters(mut text: &str) -> Option<Vec<(&str, &str)>> {
     let mut found = Vec::new();
     loop {
-        text = text.trim_start();
+        text = text.trim_start_matches(BLANKS);
         if text.is_empty() {
             return Some(found);
         }
@@ -300,18 +305,28 @@ fn parameters(mut text: &str) -> Option<Vec<(&str, &str)>> {
             }
             None => {
                 let end = rest.find(';').unwrap_or(rest.len());
-                (rest[..end].trim_end(), &rest[end..])
+                let value = rest[..end].trim_end_matches(BLANKS);
+                if !is_token(value) {
+                    return None;
+                }
+                (value, &rest[end..])
             }
         };
-        if name.contains([';', '"', ' ', '\t']) || value.contains('"') {
+        if !is_token(name) {
             return None;
         }
         found.push((name, value));
-        text = text.trim_start();
+        text = text.trim_start_matches(BLANKS);
         if !text.is_empty() {
             text = text.strip_prefix(';')?;
         }
     }
+}
+
+/// RFC 9110, section 5.6.2.
+fn is_token(text: &str) -> bool {
+    let is_of_one = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_of_one)
 }
 
 #[cfg(test)]

@@ -135,6 +135,28 @@ fn what_could_be_read_in_two_ways_is_refused() {
         ),
         ("no name", upload(&[disposition("; filename=\"x\"")])),
         (
+            "a name in angle brackets",
+            upload(&[disposition("; name=<model>"), model.clone()]),
+        ),
+        (
+            "a parameter whose name is no token",
+            upload(&[disposition("; name=\"x\"; (name=model")]),
+        ),
+        (
+            "a control character in a head",
+            upload(&[part(
+                "X: 1\u{b}\r\nContent-Disposition: form-data; name=\"x\"",
+                "a",
+            )]),
+        ),
+        (
+            "a blank that only some know",
+            upload(&[part(
+                "Content-Disposition: form-data;\u{a0}name=\"model\"",
+                "a",
+            )]),
+        ),
+        (
             "another disposition",
             upload(&[part("Content-Disposition: attachment; name=\"model\"", "a")]),
         ),
@@ -197,12 +219,16 @@ fn what_could_be_read_in_two_ways_is_refused() {
         "multipart/form-data; boundary=\"a b\"",
         "multipart/form-data; boundary=a\\b",
         "multipart/form-data; boundary=\"a",
+        "multipart/form-data; boundary=<a>",
+        "multipart/form-data; boundary=a; charset=utf-16",
+        "multipart/form-data; boundary=a; x=b",
     ] {
         assert!(Scanner::new(&headers(kind)).is_err(), "{kind}");
     }
     for kind in [
         "Multipart/Form-Data;BOUNDARY=a",
         "multipart/form-data; charset=utf-8; boundary=\"a\"",
+        "multipart/form-data; boundary=a; Charset=\"UTF-8\"",
     ] {
         assert!(Scanner::new(&headers(kind)).is_ok(), "{kind}");
     }

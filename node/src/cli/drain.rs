@@ -30,7 +30,7 @@ pub(super) async fn wait(
             let what = format!("{worker} is {state} again: somebody ended its drain");
             return Err(Failure::Refused(what));
         }
-        let open = Open::of(&seen);
+        let open = Open::of(&seen)?;
         if !is_quiet && said.as_ref() != Some(&open) {
             print_line(&open.to_string())?;
         }
@@ -56,14 +56,21 @@ pub(super) async fn wait(
 struct Open(Vec<(String, Option<u64>)>);
 
 impl Open {
-    fn of(worker: &Value) -> Self {
-        let by_replica = worker["in_flight_at"].as_object();
-        let by_replica = by_replica.into_iter().flatten();
-        Self(
-            by_replica
-                .map(|(replica, count)| (replica.clone(), count.as_u64()))
+    /// # Errors
+    /// The replica does not say: nothing open and nothing known are not the same.
+    fn of(worker: &Value) -> Result<Self, Failure> {
+        let by_replica = worker["in_flight_at"].as_object().ok_or_else(|| {
+            Failure::Refused(
+                "this replica does not say who has requests open at the worker, as older releases do not; the drain goes \
+                 on, ask another replica with --admin"
+                    .to_owned(),
+            )
+        })?;
+        let open = by_replica.iter();
+        Ok(Self(
+            open.map(|(replica, count)| (replica.clone(), count.as_u64()))
                 .collect(),
-        )
+        ))
     }
 
     fn is_empty(&self) -> bool {
@@ -100,7 +107,7 @@ mod tests {
     #[test]
     fn what_is_open_is_said_by_replica() {
         let check = |at: Value, expected: &str, is_empty: bool| {
-            let open = Open::of(&json!({ "in_flight_at": at }));
+            let open = Open::of(&json!({ "in_flight_at": at })).expect("it is said");
             assert_eq!(
                 (open.to_string().as_str(), open.is_empty()),
                 (expected, is_empty)
@@ -117,5 +124,16 @@ mod tests {
             "0 in flight (r2: not heard)",
             false,
         );
+    }
+
+    #[test]
+    fn what_is_not_said_is_not_nothing() {
+        for silent in [
+            json!({"state": "draining"}),
+            json!({ "in_flight_at": null }),
+            json!({ "in_flight_at": 0 }),
+        ] {
+            assert!(Open::of(&silent).is_err(), "{silent}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use clap::builder::StyledStr;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, Error};
 
-use crate::config::{Flag, FlagKind, rows, variable};
+use crate::config::{Config, ConfigError, Flag, FlagKind, Layers, Origin, rows, variable};
 
 use super::migration;
 
@@ -64,12 +64,7 @@ impl clap::FromArgMatches for SettingFlags {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             migration::refusal(name, &words)
         };
-        let refused: Vec<String> = theirs.iter().filter_map(refusal).collect();
-        if !refused.is_empty() {
-            // In one answer, or each start would find the next one.
-            let message = format!("{}\n", refused.join("\n       "));
-            return Err(Error::raw(ErrorKind::UnknownArgument, message));
-        }
+        let mut refused: Vec<String> = theirs.iter().filter_map(refusal).collect();
         let ours = rows().filter_map(|(_, row)| row.flag);
         let ours = ours.filter(|flag| given(matches, flag.name));
         let own = ours.map(|flag| match takes_value(flag.kind) {
@@ -84,12 +79,36 @@ impl clap::FromArgMatches for SettingFlags {
         });
         let flags = renamed.chain(own);
         let flags = flags.filter(|(flag, words)| !migration::is_default(flag.name, words));
-        Ok(Self(flags.collect()))
+        let flags: Vec<_> = flags.collect();
+        if !refused.is_empty() {
+            // In one answer, or each start would find the next one: also what another router's values mean here.
+            refused.extend(wrong_values(&flags));
+            let message = format!("{}\n", refused.join("\n       "));
+            return Err(Error::raw(ErrorKind::UnknownArgument, message));
+        }
+        Ok(Self(flags))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
+    }
+}
+
+/// What is wrong with the values of these flags, each for itself.
+fn wrong_values(flags: &[(Flag, Vec<String>)]) -> Vec<String> {
+    let layers = Layers {
+        flags: flags.to_vec(),
+        ..Layers::default()
+    };
+    match Config::from_layers(layers) {
+        Err(ConfigError::Invalid(problems)) => {
+            let of_flags = problems
+                .iter()
+                .filter(|p| matches!(p.origin, Origin::Flag(_)));
+            of_flags.map(ToString::to_string).collect()
+        }
+        Ok(_) | Err(ConfigError::Unreadable { .. }) => Vec::new(),
     }
 }
 

@@ -165,7 +165,7 @@ fn origins_are_taken_as_vllm_and_as_vllm_router_write_them() {
 #[test]
 fn all_flags_without_counterpart_are_told_at_once() {
     let line = "--service-discovery --selector app=vllm --port 1 --intra-node-data-parallel-size 4 \
-                --mesh-port 39527 --kv-connector nixl";
+                --mesh-port 39527 --kv-connector nixl --policy kv_aware";
     let error = parse(line).err().expect("refused");
     assert_eq!(error.exit_code(), 2);
     let message = error.to_string();
@@ -179,6 +179,7 @@ fn all_flags_without_counterpart_are_told_at_once() {
         "--selector of vllm-router and SMG",
         "--intra-node-data-parallel-size of vllm-router is not supported: write one worker for each rank",
         "--mesh-port of SMG is not supported: --gossip-port",
+        "--policy: cluster.policy: \"kv_aware\" is not here yet; use prefix",
     ];
     for beginning in beginnings {
         let named = lines.iter().filter(|line| line.starts_with(beginning));

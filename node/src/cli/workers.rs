@@ -38,7 +38,8 @@ enum Action {
     /// Adds workers, or brings back removed ones.
     ///
     /// In a cluster with traffic it is warmed up first: the hottest prompts that will move to it are computed there.
-    /// It takes requests when that is done, at the latest after `warmup.limit` (30 s).
+    /// It takes requests when that is done, at the latest after `warmup.limit` (30 s). Of more than 64 that are added
+    /// together none is warmed up: all take requests at once.
     Add {
         /// Addresses, as http://host:port or https://host:port. What follows is said of all of them.
         #[arg(value_name = "URL", required_unless_present = "file")]

@@ -105,13 +105,14 @@ impl Bulletins {
             }));
         }
         counts.publish(&self.metrics);
-        let told = posted.peers().flat_map(|peer| &peer.quarantine);
-        let (new, gone) = self.quarantine.heard(told);
-        for _ in 0..new {
-            self.metrics.query_of_death("heard");
-        }
-        for _ in 0..gone {
-            self.metrics.limit_reached("quarantine");
+        for peer in posted.peers() {
+            let (new, gone) = self.quarantine.heard(&peer.replica, &peer.quarantine);
+            for _ in 0..new {
+                self.metrics.query_of_death("heard");
+            }
+            for _ in 0..gone {
+                self.metrics.limit_reached("quarantine");
+            }
         }
     }
 }

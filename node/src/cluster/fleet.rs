@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use grapevine_placement::{
     ClusterSettings, Digest, Member, PolicySettings, Ring, RingSettings, Slot as Shelf, Weight,
     total_digest,
 };
 
-use crate::api::cards::{Card, Merged};
+use crate::api::cards::Merged;
 use crate::upstream::Worker;
 
 /// A worker's place in a pool.
@@ -35,6 +35,8 @@ pub struct Pool {
     pub(super) slots: Vec<Slot>,
     /// Where knowledge keeps each worker, in the same order.
     pub(super) shelves: Vec<Shelf>,
+    /// What its workers say of the model, once somebody has asked.
+    said: Mutex<Option<Arc<Merged>>>,
 }
 
 impl Pool {
@@ -61,6 +63,26 @@ impl Pool {
     /// The workers, sorted by id.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
+    }
+
+    /// What the workers say of the model, together.
+    fn said(&self) -> Arc<Merged> {
+        // Made under the lock: what was read before a word of a worker is not to be kept after it.
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let merged = said.get_or_insert_with(|| {
+            let slots = self.slots.iter();
+            let cards: Vec<_> = slots.map(|slot| slot.worker.cards.load_full()).collect();
+            let of_model = cards.iter().flat_map(|cards| cards.iter());
+            Arc::new(Merged::of(
+                of_model.filter(|card| card.id() == &*self.model),
+            ))
+        });
+        Arc::clone(merged)
+    }
+
+    /// A worker says something else than before.
+    fn forget_said(&self) {
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Whether so many of its workers are unhealthy, by this replica's opinion, that health is not believed.
@@ -97,18 +119,18 @@ impl Fleet {
         &self.pools
     }
 
-    /// What the workers of a model say of it.
-    pub fn said_of(&self, model: &str) -> Merged {
-        let Some(pool) = self.pool(model) else {
-            return Merged::default();
-        };
-        let cards = pool
-            .slots()
-            .iter()
-            .map(|slot| slot.worker.cards.load_full());
-        let cards: Vec<Arc<Vec<Card>>> = cards.collect();
-        let of_model = cards.iter().flat_map(|cards| cards.iter());
-        Merged::of(of_model.filter(|card| card.id() == model))
+    /// What the workers of a model say of it; merged once, until [`Fleet::hears`] of something else.
+    pub fn said_of(&self, model: &str) -> Arc<Merged> {
+        self.pool(model).map_or_else(Arc::default, |p| p.said())
+    }
+
+    /// This worker has other cards than before.
+    pub fn hears(&self, worker: &Worker) {
+        for model in worker.models.load().iter() {
+            if let Some(pool) = self.pool(model) {
+                pool.forget_said();
+            }
+        }
     }
 
     /// Every worker, for requests that name no model.
@@ -283,6 +305,7 @@ fn pool_of<'a>(
         ring,
         slots,
         shelves,
+        said: Mutex::default(),
     }
 }
 

@@ -30,7 +30,8 @@ use grapevine_placement::{
     Standing, View, decide, explain,
 };
 use rand::Rng;
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 pub use self::bulletin::{Bulletins, OwnUse};
 #[cfg(test)]
@@ -87,6 +88,8 @@ pub struct Cluster {
     knowledge: Knowledge,
     samples: Arc<Samples>,
     requests: AtomicU64,
+    /// The view of which the fleet was made.
+    followed: watch::Sender<Option<Arc<Registered>>>,
 }
 
 impl Cluster {
@@ -108,6 +111,7 @@ impl Cluster {
             metrics,
             samples,
             requests: AtomicU64::new(0),
+            followed: watch::Sender::new(None),
         }
     }
 
@@ -155,7 +159,13 @@ impl Cluster {
         let old_workers = old.workers().map(|worker| (worker.id.as_str(), worker));
         let old_workers: BTreeMap<&str, &Arc<Worker>> = old_workers.collect();
         let mut slots: BTreeMap<&str, Entry> = BTreeMap::new();
-        let mut with_series = old.workers().filter(|worker| worker.has_series()).count();
+        // Who leaves makes room for one that comes with the same view.
+        let stays = |worker: &&Arc<Worker>| {
+            let registered = view.worker(&worker.id);
+            registered.is_some_and(|registered| registered.spec.role() == Role::Any)
+        };
+        let staying = old.workers().filter(stays);
+        let mut with_series = staying.filter(|worker| worker.has_series()).count();
         for registered in view.workers() {
             let spec = &registered.spec;
             if spec.role() != Role::Any {
@@ -224,6 +234,23 @@ impl Cluster {
         self.metrics.workers.set(fleet.workers().count() as i64);
         self.metrics.ring_digest.set(i64::from(fleet.digest().0));
         self.fleet.store(Arc::new(fleet));
+    }
+
+    /// The fleet is that of this view.
+    pub fn has_followed(&self, view: &Arc<Registered>) {
+        self.followed.send_replace(Some(Arc::clone(view)));
+    }
+
+    /// Waits until the fleet has the workers of a view, or of a later one; at most so long.
+    pub async fn catches_up(&self, latest: impl Fn() -> Arc<Registered>, within: Duration) {
+        let has_all = |followed: &Option<Arc<Registered>>| {
+            let latest = latest();
+            followed.as_ref().is_some_and(|followed| {
+                Arc::ptr_eq(followed, &latest) || followed.workers() == latest.workers()
+            })
+        };
+        // What there is, is shown all the same.
+        let _ = timeout(within, self.followed.subscribe().wait_for(has_all)).await;
     }
 
     fn new_worker(&self, id: WorkerId, address: Address, has_series: bool) -> Worker {

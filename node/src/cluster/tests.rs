@@ -12,10 +12,11 @@ use grapevine_placement::{ClusterSettings, Key, KeyBuilder, Reason};
 
 use super::{Cluster, Placed, WorkerDefaults};
 use crate::agreement::{Samples, told};
+use crate::api::cards::Card;
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::metrics::Metrics;
 use crate::proxy::sse::Usage;
-use crate::upstream::{Reach, ReachParts};
+use crate::upstream::{Reach, ReachParts, Worker};
 
 pub(super) const MODEL: &str = "m";
 pub(super) const WORKERS: usize = 4;
@@ -298,4 +299,61 @@ async fn a_joining_worker_changes_no_ring_until_it_is_active() {
     let active = slots.slots().iter().find(|slot| slot.worker.id == id);
     // The same connections, health and load.
     assert!(active.is_some_and(|slot| Arc::ptr_eq(&slot.worker, &probed)));
+}
+
+#[test]
+fn a_worker_that_leaves_makes_room_for_the_series_of_one_that_comes_with_it() {
+    let house = house();
+    let with_series = || -> Vec<String> {
+        let fleet = house.cluster.fleet();
+        let workers = fleet.workers().filter(|worker| worker.has_series());
+        workers.map(|worker| worker.id.to_string()).collect()
+    };
+    assert_eq!(with_series(), ["w0", "w1", "w2"]);
+    let spec = |url: &str| {
+        let spec = WorkerSpec::new(RawWorker {
+            models: vec![MODEL.to_owned()],
+            ..RawWorker::at(url)
+        });
+        spec.expect("a worker")
+    };
+    let new: WorkerId = "w9".parse().expect("an id");
+    house
+        .agent
+        .configure(new, spec("http://w9:8000"))
+        .expect("there is room");
+    let view = house.agent.view();
+    let mut registry = grapevine_gossip::registry::Registry::new("r1".parse().expect("an id"));
+    for worker in view.workers().iter().filter(|w| w.id.as_str() != "w1") {
+        let put = registry.put(
+            worker.id.clone(),
+            Source::Config,
+            WorkerSpec::clone(&worker.spec),
+            1_700_000_000_000,
+        );
+        drop(put.expect("there is room"));
+    }
+    let view = grapevine_gossip::view::View::new(&registry, Vec::new());
+    house.cluster.update(&view);
+    assert_eq!(with_series(), ["w0", "w2", "w9"]);
+}
+
+#[test]
+fn what_workers_say_is_merged_once_and_again_when_one_says_something_else() {
+    let house = house();
+    let fleet = house.cluster.fleet();
+    let says = |worker: &Worker, length: u32| {
+        let card = serde_json::json!({ "id": MODEL, "max_model_len": length });
+        let card = Card::of(card).expect("it has an id");
+        worker.cards.store(Arc::new(vec![card]));
+    };
+    let worker = fleet.workers().next().expect("there are some");
+    says(worker, 8);
+    let first = fleet.said_of(MODEL);
+    assert_eq!(first.fields["max_model_len"], 8);
+    assert!(Arc::ptr_eq(&first, &fleet.said_of(MODEL)));
+    says(worker, 4);
+    fleet.hears(worker);
+    assert_eq!(fleet.said_of(MODEL).fields["max_model_len"], 4);
+    assert!(fleet.said_of("nobody's").fields.is_empty());
 }

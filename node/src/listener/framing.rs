@@ -18,6 +18,10 @@ const CHUNK_LINE_BYTES_MAX: usize = 4 * 1024;
 /// Longest trailer section, in bytes.
 const TRAILER_BYTES_MAX: usize = 16 * 1024;
 
+const WRONG_REQUEST_LINE: &str = "the request line is malformed";
+const WRONG_VERSION: &str = "HTTP/1.1, HTTP/1.0, and HTTP/2 with prior knowledge are served";
+const WRONG_FIELD: &str = "a header line is malformed: NAME: VALUE, no space before the colon, no control characters, no folding";
+
 /// Largest head that is taken.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadLimits {
@@ -98,6 +102,67 @@ struct Head {
     length: Option<u64>,
     is_chunked: bool,
     hosts: usize,
+    /// The line that has begun and not ended.
+    unfinished: Unfinished,
+}
+
+/// A line of a head while its end is still to come: it is refused at its first wrong byte. hyper would refuse it there
+/// as well, with an answer that has no body.
+#[derive(Debug, Default)]
+struct Unfinished {
+    /// So many of its bytes were looked at.
+    looked: usize,
+    part: Part,
+    /// Bytes of this part.
+    bytes: usize,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// The method, or a header's name.
+    #[default]
+    Name,
+    Target,
+    Version,
+    Value,
+    /// Behind the carriage return.
+    End,
+}
+
+impl Unfinished {
+    /// Looks at what has come of the line since the last look. It is refused here only if the whole line would be.
+    fn look(&mut self, line: &[u8], is_request_line: bool) -> Result<(), Fault> {
+        for byte in &line[self.looked..] {
+            self.next(*byte, is_request_line)?;
+        }
+        self.looked = line.len();
+        Ok(())
+    }
+
+    fn next(&mut self, byte: u8, is_request_line: bool) -> Result<(), Fault> {
+        const VERSION: &[u8] = b"HTTP/1.";
+        let (part, at) = (self.part, self.bytes);
+        self.bytes += 1;
+        let next = match (part, byte) {
+            (Part::Name, b' ') if is_request_line && at > 0 => Part::Target,
+            (Part::Name, b':') if !is_request_line && at > 0 => Part::Value,
+            // The empty line behind the headers.
+            (Part::Name, b'\r') if !is_request_line && at == 0 => Part::End,
+            (Part::Name, _) if is_token(byte) => return Ok(()),
+            (Part::Target, b' ') if at > 0 => Part::Version,
+            (Part::Target, _) if byte.is_ascii_graphic() => return Ok(()),
+            (Part::Version, b'\r') if at > VERSION.len() => Part::End,
+            (Part::Version, b'0' | b'1') if at == VERSION.len() => return Ok(()),
+            (Part::Version, _) if VERSION.get(at) == Some(&byte) => return Ok(()),
+            (Part::Version, _) => return Err(Fault::Malformed(WRONG_VERSION)),
+            (Part::Value, b'\r') => Part::End,
+            (Part::Value, _) if !is_control(byte) => return Ok(()),
+            _ if is_request_line => return Err(Fault::Malformed(WRONG_REQUEST_LINE)),
+            _ => return Err(Fault::Malformed(WRONG_FIELD)),
+        };
+        (self.part, self.bytes) = (next, 0);
+        Ok(())
+    }
 }
 
 impl Framing {
@@ -152,8 +217,17 @@ impl Framing {
                             Some(_) => Fault::HeadTooLarge,
                         }));
                     }
-                    let Some(line) = line else { return Ok(()) };
-                    if let Some(body) = head.line(&line, self.limits.lines).map_err(refused)? {
+                    let lines_max = self.limits.lines;
+                    let Some(line) = line else {
+                        // One line too many is that, whatever it says.
+                        if head.has_begun && head.lines.is_none_or(|lines| lines < lines_max) {
+                            let is_request_line = head.lines.is_none();
+                            let looked = head.unfinished.look(&self.line, is_request_line);
+                            looked.map_err(refused)?;
+                        }
+                        return Ok(());
+                    };
+                    if let Some(body) = head.line(&line, lines_max).map_err(refused)? {
                         self.state = body;
                         began = bytes.len() - rest.len();
                     }
@@ -239,6 +313,21 @@ impl Framing {
 impl Head {
     /// Takes a line with its end; what follows the head once that was its last one.
     fn line(&mut self, line: &[u8], lines_max: usize) -> Result<Option<State>, Fault> {
+        self.unfinished = Unfinished::default();
+        let is_request_line = self.lines.is_none();
+        self.whole_line(line, lines_max)
+            .map_err(|fault| match fault {
+                // The same word for it as if it had come in pieces.
+                Fault::Malformed(_) => {
+                    let begun = line.strip_suffix(b"\n").unwrap_or(line);
+                    let looked = Unfinished::default().look(begun, is_request_line);
+                    looked.err().unwrap_or(fault)
+                }
+                Fault::TargetTooLong | Fault::HeadTooLarge => fault,
+            })
+    }
+
+    fn whole_line(&mut self, line: &[u8], lines_max: usize) -> Result<Option<State>, Fault> {
         let Some(line) = line.strip_suffix(b"\r\n") else {
             return Err(Fault::Malformed(
                 "a line of the head ends with a bare line feed",
@@ -255,9 +344,7 @@ impl Head {
             Some(count) if count == lines_max => return Err(Fault::HeadTooLarge),
             Some(count) => {
                 self.lines = Some(count + 1);
-                let (name, value) = field(line).ok_or(Fault::Malformed(
-                    "a header line is malformed: NAME: VALUE, no space before the colon, no control characters, no folding",
-                ))?;
+                let (name, value) = field(line).ok_or(Fault::Malformed(WRONG_FIELD))?;
                 self.field(name, value)?;
             }
         }
@@ -321,14 +408,12 @@ fn is_http10(line: &[u8]) -> Result<bool, Fault> {
     let is_method = |word: &[u8]| !word.is_empty() && word.iter().all(|byte| is_token(*byte));
     let is_target = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_graphic);
     if words.next().is_some() || !method.is_some_and(is_method) || !target.is_some_and(is_target) {
-        return Err(Fault::Malformed("the request line is malformed"));
+        return Err(Fault::Malformed(WRONG_REQUEST_LINE));
     }
     match version {
         Some(b"HTTP/1.1") => Ok(false),
         Some(b"HTTP/1.0") => Ok(true),
-        _ => Err(Fault::Malformed(
-            "HTTP/1.1, HTTP/1.0, and HTTP/2 with prior knowledge are served",
-        )),
+        _ => Err(Fault::Malformed(WRONG_VERSION)),
     }
 }
 
@@ -336,11 +421,17 @@ fn is_http10(line: &[u8]) -> Result<bool, Fault> {
 fn field(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let (name, value) = line.split_at(memchr(b':', line)?);
     let is_name = !name.is_empty() && name.iter().all(|byte| is_token(*byte));
-    let value = value[1..].trim_ascii();
+    let value = &value[1..];
     // No early exit, so that the compiler can look at many bytes at once.
-    let is_bad = |byte: u8| (byte < b' ' && byte != b'\t') || byte == 0x7f;
-    let is_value = !value.iter().fold(false, |bad, byte| bad | is_bad(*byte));
-    (is_name && is_value).then_some((name, value))
+    let is_bad = value
+        .iter()
+        .fold(false, |bad, byte| bad | is_control(*byte));
+    (is_name && !is_bad).then_some((name, value.trim_ascii()))
+}
+
+/// What no value has.
+fn is_control(byte: u8) -> bool {
+    (byte < b' ' && byte != b'\t') || byte == 0x7f
 }
 
 /// RFC 9110, section 5.6.2.
@@ -434,6 +525,8 @@ mod tests {
             "x-a: 1\r\n folded\r\n",
             "x-a : 1\r\n",
             "x-a: \x7f\r\n",
+            "x-a: 1\x0c\r\n",
+            "x-a: 1\r\r\n",
             ": 1\r\n",
             "no colon\r\n",
         ] {
@@ -457,6 +550,38 @@ mod tests {
         assert!(malformed(
             "POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n"
         ));
+    }
+
+    #[test]
+    fn what_is_no_http_is_refused_before_its_line_ends() {
+        for noise in [
+            "\0",
+            "GET\r",
+            " ",
+            "hello\x01",
+            "GET /\x7f",
+            "GET  ",
+            "GET / HTP",
+            "GET / HTTP/2",
+            "GET / HTTP/1.12",
+            "\r\n\r!",
+            "GET / HTTP/1.1\r\n:",
+            "GET / HTTP/1.1\r\nx-a ",
+            "GET / HTTP/1.1\r\nx-a\r",
+            "GET / HTTP/1.1\r\nx-a: 1\0",
+            "GET / HTTP/1.1\r\nx-a: 1\r ",
+        ] {
+            assert!(malformed(noise), "{noise:?}");
+        }
+        for begun in [
+            "G",
+            "GET / HTTP/1.1\r",
+            "GET / HTTP/1.0\r\nx-a",
+            "GET / HTTP/1.1\r\nx-a:\t\u{e9} 1\r",
+            "GET / HTTP/1.1\r\nhost: a\r\n\r",
+        ] {
+            assert_eq!(fed(begun.as_bytes()).1, Ok(()), "{begun:?}");
+        }
     }
 
     #[test]

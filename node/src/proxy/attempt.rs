@@ -1,8 +1,8 @@
 //! One try on one worker: connect, send, and hold the answer back until it is known to be one.
 //!
 //! A 200 head from vLLM proves nothing: a stream's head leaves before admission, and an overloaded worker
-//! refuses a stream as 200 + an error event. So a stream is held until its first `data:` event and a short
-//! plain answer until its end; up to there everything can still be tried on another worker.
+//! refuses a stream as 200 + an error event. So a stream is held until its first `data:` event, a short
+//! plain answer until its end, and a long one until its first bytes; up to there everything can still be tried on another worker.
 //! Nothing here decides about retries: `retry` does. What can go wrong is in `failure`, how long is waited in
 //! `patience`.
 
@@ -306,14 +306,41 @@ async fn judge(
             rest(worker, connection, &body).await;
             Ok(Answer::Whole(parts, bytes))
         }
-        _ => Ok(Answer::Begun(Box::new(Begun {
-            events: is_event_stream(&parts.headers),
-            parts,
-            held: Bytes::new(),
-            body,
-            connection,
-        }))),
+        _ => {
+            let events = is_event_stream(&parts.headers);
+            // A long answer says its id near its beginning; an event that nobody asked for may take its time.
+            let held = match events {
+                true => Some(Bytes::new()),
+                false => first_data(&mut connection, &mut body).await?,
+            };
+            let Some(held) = held else {
+                rest(worker, connection, &body).await;
+                return Ok(Answer::Whole(parts, Bytes::new()));
+            };
+            Ok(Answer::Begun(Box::new(Begun {
+                parts,
+                held,
+                body,
+                connection,
+                events,
+            })))
+        }
     }
+}
+
+/// The first bytes of a body; none where it ends without any.
+async fn first_data(
+    connection: &mut Connection,
+    body: &mut AnswerBody,
+) -> Result<Option<Bytes>, Failure> {
+    while let Some(frame) = poll_fn(|cx| connection.poll_frame(body, cx)).await {
+        if let Ok(data) = frame.map_err(Failure::of_broken)?.into_data()
+            && !data.is_empty()
+        {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
 }
 
 fn request_for(worker: &Worker, outgoing: &Outgoing) -> Request<WorkerBody> {

@@ -1,5 +1,6 @@
 //! Whose question it is: which tenant its prompts belong to, and which models it may ask for.
 
+use grapevine_placement::Models;
 use http::HeaderMap;
 
 use super::question::no_such_model;
@@ -46,6 +47,23 @@ impl<'a> Caller<'a> {
         }
     }
 
+    /// May a request of it reach workers of this model, by the model's own name or by an alias? `models`: the aliases.
+    pub(super) fn reaches(self, model: &str, models: &Models) -> bool {
+        let Self::Keyed(key) = self else {
+            return true;
+        };
+        let may = |name: &str| key.may_ask_for(Some(name));
+        // The name of an alias stands for its targets alone, also where workers serve a model of that name.
+        let by_its_name = || models.targets_of(model).is_none() && may(model);
+        let by_alias = || {
+            let mut aliases = models.aliases();
+            aliases.any(|(alias, targets)| {
+                targets.iter().any(|target| target.model == model) && may(alias)
+            })
+        };
+        !key.is_limited() || by_its_name() || by_alias()
+    }
+
     /// `model`: the name that the request asks for, if it names one.
     pub(super) fn may_ask_for(self, model: Option<&str>) -> Result<(), ApiError> {
         match (self, model) {
@@ -62,7 +80,58 @@ impl<'a> Caller<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use grapevine_placement::{ModelSettings, Target, Weight};
+    use prometheus_client::registry::Registry;
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::config::parse_keys;
+    use crate::tenants::metrics::TenantMetrics;
+    use crate::tenants::{Keys, secret};
+
+    /// A key with these lines in the file.
+    fn key(lines: &str) -> Arc<Key> {
+        let hash = secret::hash_of(b"gv-a");
+        let text = format!("[[key]]\nname = \"a\"\nhash = \"{hash}\"\n{lines}\n");
+        let configs = parse_keys(Path::new("keys.toml"), &text).expect("a good file");
+        let keys = Keys::open(TenantMetrics::register(&mut Registry::default()));
+        keys.set(configs, Instant::now());
+        let mut headers = HeaderMap::new();
+        headers.insert("x-api-key", "gv-a".parse().expect("a value"));
+        keys.caller(&headers).expect("let in").expect("a key")
+    }
+
+    #[test]
+    fn an_alias_reaches_the_workers_of_its_targets() {
+        let target = |model: &str| Target {
+            model: model.to_owned(),
+            weight: Weight::from_thousandths(1_000).expect("in range"),
+        };
+        let alias = |name: &str, targets: &[&str]| {
+            let targets = targets.iter().map(|model| target(model)).collect();
+            let policy = None;
+            (name.to_owned(), ModelSettings { policy, targets })
+        };
+        let aliases = [alias("fast", &["m", "n"]), alias("own", &["m"])];
+        let models = Models::new(aliases.into_iter().collect()).expect("well-formed");
+        for (lines, reached) in [
+            ("", &["m", "n", "own", "z"][..]),
+            ("models = [\"fast\"]", &["m", "n"]),
+            ("models = [\"n\"]", &["n"]),
+            // Nobody gets to a model through an alias that hides it.
+            ("models = [\"own\"]", &["m"]),
+        ] {
+            let key = key(lines);
+            let caller = Caller::Keyed(&key);
+            let all = ["m", "n", "own", "z"].into_iter();
+            let found: Vec<_> = all.filter(|model| caller.reaches(model, &models)).collect();
+            assert_eq!(found, reached, "{lines}");
+        }
+        assert!(Caller::Anybody.reaches("z", &models));
+    }
 
     #[test]
     fn only_a_configured_header_names_a_tenant() {

@@ -8,7 +8,8 @@
 //! a note for each would crowd out what replicas tell each other about caches.
 //!
 //! Beside the worker stands the tenant whose key had the response made: for keys of others it is not there. A replica
-//! that did not relay it knows no tenant, and goes by the worker alone.
+//! that did not relay it knows no tenant, and goes by the worker alone. A client may choose the id of its response
+//! (vLLM's `request_id`), so an answer with an id that is known to be another tenant's changes nothing here.
 
 use std::collections::HashMap;
 use std::io::ErrorKind as ErrorOf;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use grapevine_gossip::worker::WorkerId;
 use http::{HeaderMap, Method, StatusCode, Uri, header};
-use memchr::memmem;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -35,6 +36,8 @@ use crate::upstream::Worker;
 
 /// Workers that are asked for one response at a time.
 const ASKED_AT_ONCE: usize = 16;
+/// Searches at a time: each may ask every worker, and whoever makes up ids is to keep no more of them busy.
+const SEARCHES_MAX: usize = 32;
 /// Where an answer says its id, if it says one.
 const ID_WITHIN_BYTES: usize = 4 * 1024;
 
@@ -43,6 +46,7 @@ const ID_WITHIN_BYTES: usize = 4 * 1024;
 pub(super) struct Holders {
     max: usize,
     known: Mutex<Known>,
+    searches: Semaphore,
 }
 
 /// Two halves: when the young one is full, it becomes the old one, whose notes are forgotten.
@@ -66,7 +70,14 @@ impl Holders {
         Self {
             max: max as usize,
             known: Mutex::default(),
+            searches: Semaphore::new(SEARCHES_MAX),
         }
+    }
+
+    /// A turn to ask the workers; none if there was none within this time.
+    async fn turn(&self, within: Duration) -> Option<SemaphorePermit<'_>> {
+        let turn = timeout(within, self.searches.acquire()).await.ok()?;
+        Some(turn.expect("it is never closed"))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -78,17 +89,25 @@ impl Holders {
         known.young.get(id).or_else(|| known.old.get(id)).cloned()
     }
 
-    /// `tenant`: whose it is, if that is known now; what was known before stays.
+    /// `tenant`: whose it is, if that is known now; what was known before stays, and is no other's.
     fn remember(&self, id: &str, worker: &WorkerId, tenant: Option<u64>) {
-        let tenant = tenant.or_else(|| self.of(id)?.tenant);
-        let worker = worker.clone();
+        if self.max < 2 {
+            return;
+        }
         let mut known = self.known();
+        let before = known.young.get(id).or_else(|| known.old.get(id));
+        let owner = before.and_then(|note| note.tenant);
+        if owner.is_some() && tenant.is_some() && owner != tenant {
+            return;
+        }
         if known.young.len() >= self.max / 2 {
             known.old = std::mem::take(&mut known.young);
         }
-        if self.max > 1 {
-            known.young.insert(id.into(), Note { worker, tenant });
-        }
+        let note = Note {
+            worker: worker.clone(),
+            tenant: owner.or(tenant),
+        };
+        known.young.insert(id.into(), note);
     }
 
     /// Looks at the beginning of an answer to `POST /v1/responses`; `tenant`: the number of the key's, if there is one.
@@ -99,14 +118,55 @@ impl Holders {
     }
 }
 
-/// The id of a response: the first that its JSON, or that of its first event, names.
+/// The id of a response: that of its JSON, or of the `response` in its first event. Other ids, within what a client
+/// wrote and the answer repeats, stand deeper.
 fn id_in(beginning: &[u8]) -> Option<&str> {
-    const NAME: &[u8] = b"\"id\":\"resp_";
     let near = &beginning[..beginning.len().min(ID_WITHIN_BYTES)];
-    let start = memmem::find(near, NAME)? + NAME.len() - b"resp_".len();
-    let length = memchr::memchr(b'"', &near[start..])?;
-    let id = std::str::from_utf8(&near[start..start + length]).ok()?;
-    is_id(id).then_some(id)
+    let mut at = memchr::memchr(b'{', near)?;
+    let (mut depth, mut in_response) = (0_u32, false);
+    // The last string at this depth, until it is known to be a value.
+    let mut name: &[u8] = b"";
+    while let Some(byte) = near.get(at) {
+        at += 1;
+        match byte {
+            b'{' | b'[' => {
+                if depth == 1 {
+                    in_response = *byte == b'{' && name == b"response";
+                }
+                depth += 1;
+                name = b"";
+            }
+            b'}' | b']' => {
+                depth = depth.checked_sub(1).filter(|depth| *depth > 0)?;
+                name = b"";
+            }
+            b',' => name = b"",
+            b'"' => {
+                let text = string_at(&near[at..])?;
+                at += text.len() + 1;
+                let is_its = depth == 1 || (depth == 2 && in_response);
+                if is_its && name == b"id" {
+                    return std::str::from_utf8(text).ok().filter(|id| is_id(id));
+                }
+                name = text;
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// A JSON string behind its first quote, as it is written; none without its end.
+fn string_at(text: &[u8]) -> Option<&[u8]> {
+    let mut from = 0;
+    loop {
+        let at = from + memchr::memchr2(b'"', b'\\', &text[from..])?;
+        if text[at] == b'"' {
+            return Some(&text[..at]);
+        }
+        from = at + 2;
+        text.get(from..)?;
+    }
 }
 
 /// What is asked for a response, and for whom.
@@ -126,10 +186,11 @@ impl Proxy {
     /// 404 when it is another tenant's, or no worker has it that the caller may ask, 503 when one of them could not be asked.
     pub(super) async fn holder_of(&self, wanted: Wanted<'_>) -> Result<WorkerId, ApiError> {
         let slots = wanted.pool.slots().iter().map(|slot| &slot.worker);
+        let aliases = &self.parts.cluster.settings().models;
         let may_ask = |worker: &&Arc<Worker>| {
             let models = worker.models.load();
             let mut models = models.iter();
-            models.any(|model| wanted.caller.may_ask_for(Some(model.as_str())).is_ok())
+            models.any(|model| wanted.caller.reaches(model, aliases))
                 || wanted.caller.may_ask_for(None).is_ok()
         };
         let note = self.holders.of(wanted.id);
@@ -168,6 +229,10 @@ impl Proxy {
         wanted: &Wanted<'_>,
         among: Vec<Arc<Worker>>,
     ) -> (&'static str, Result<WorkerId, ApiError>) {
+        let within = self.parts.timeouts.response_search;
+        let Some(_turn) = self.holders.turn(within).await else {
+            return ("unsure", Err(crowded()));
+        };
         let mut headers = wanted.headers.clone();
         headers.remove(header::CONTENT_TYPE);
         let target = format!("/v1/responses/{}", wanted.id);
@@ -180,10 +245,7 @@ impl Proxy {
             repeatable: true,
             upgrade: None,
         });
-        let (connect, within) = (
-            self.parts.timeouts.connect,
-            self.parts.timeouts.response_search,
-        );
+        let connect = self.parts.timeouts.connect;
         let mut workers = among.into_iter();
         let mut asked = JoinSet::new();
         let mut is_sure = true;
@@ -248,6 +310,11 @@ fn unsure() -> ApiError {
     ApiError::new(ErrorKind::NoWorker, message)
 }
 
+fn crowded() -> ApiError {
+    let message = "too many responses are being looked for at this replica; try again";
+    ApiError::new(ErrorKind::Overloaded, message)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,7 +330,26 @@ mod tests {
                 "event: response.created\ndata: {\"response\":{\"id\":\"resp_a-b\",\"object\":",
                 Some("resp_a-b"),
             ),
-            (r#"{"id":"msg_1","text":"\"id\":\"resp_2\""}"#, None),
+            (
+                r#"{"metadata":{"id":"resp_2"},"tools":[{"id":"resp_3"}],"id": "of-the-client"}"#,
+                Some("of-the-client"),
+            ),
+            (
+                r#"data: {"type":"id","response" : {"metadata":{"response":{"id":"x"}},"id":"resp_1","#,
+                Some("resp_1"),
+            ),
+            (
+                r#"{"a":"\"id\":\"resp_2\"\\","ids":["id",{"id":"resp_3"}],"id":"resp_1"}"#,
+                Some("resp_1"),
+            ),
+            (
+                r#"{"item":{"id":"msg_1"},"text":"\"id\":\"resp_2\""}"#,
+                None,
+            ),
+            (r#"{"response":[{"id":"resp_1"}]}"#, None),
+            (r#"{"object":"x"} {"id":"resp_1"}"#, None),
+            (r#"{"id":7,"x":"resp_1"}"#, None),
+            (r#"{"id":"a\"#, None),
             (r#"{"id":"resp_1/../2"}"#, None),
             (r#"{"id":"resp_1"#, None),
             ("", None),
@@ -300,5 +386,38 @@ mod tests {
         holders.remember("resp_1", &other, None);
         let note = holders.of("resp_1").expect("known");
         assert_eq!((note.worker, note.tenant), (other, Some(7)));
+    }
+
+    #[test]
+    fn nobody_takes_over_the_id_of_another_tenant() {
+        let [one, other]: [WorkerId; 2] = ["a", "b"].map(|id| id.parse().expect("an id"));
+        let holders = Holders::new(4);
+        let of = |id: &str| holders.of(id).map(|note| (note.worker, note.tenant));
+        holders.answered(br#"{"id":"chosen.by"}"#, &one, Some(7));
+        assert_eq!(of("chosen.by"), None, "no id that can be asked for");
+        holders.answered(br#"{"id":"chosen"}"#, &one, Some(7));
+        holders.answered(br#"{"id":"chosen"}"#, &other, Some(8));
+        assert_eq!(of("chosen"), Some((one.clone(), Some(7))));
+        // Also when it is among the old ones.
+        holders.remember("resp_1", &one, None);
+        holders.remember("resp_2", &one, None);
+        holders.answered(br#"{"id":"chosen"}"#, &other, Some(8));
+        assert_eq!(of("chosen"), Some((one, Some(7))));
+        holders.answered(br#"{"id":"chosen"}"#, &other, Some(7));
+        assert_eq!(of("chosen"), Some((other, Some(7))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_search_at_a_time_and_the_next_waits_its_limit() {
+        let (holders, limit) = (Holders::new(10), Duration::from_secs(5));
+        let mut turns = Vec::new();
+        for _ in 0..SEARCHES_MAX {
+            turns.push(holders.turn(limit).await.expect("free"));
+        }
+        let begun = tokio::time::Instant::now();
+        assert!(holders.turn(limit).await.is_none());
+        assert_eq!(begun.elapsed(), limit);
+        turns.pop();
+        assert!(holders.turn(limit).await.is_some());
     }
 }

@@ -1,18 +1,21 @@
 //! Bodies that no worker gets: two workers ended while they had such a request (see `deaths`).
 //!
-//! A mark is the length of a body and a hash of its path and bytes; it is told to the other replicas and forgotten
-//! after `retry.quarantine`. Without marks a request costs one atomic load here, with marks a comparison of lengths;
+//! A mark is the length of a body and a hash of its path and bytes; the replica that made it tells the others, nobody
+//! passes on what another told, and it is forgotten after `retry.quarantine`. Of each teller the latest
+//! [`OF_ONE_TELLER_MAX`] are held, so that one that makes them up crowds out nobody else's. Without marks a request costs one atomic load here, with marks a comparison of lengths;
 //! only a body as long as a marked one is hashed.
 //!
 //! An innocent request may be marked, so an operator can lift a mark. That is a word of its own, which lies among the
-//! marks, is told like them and lasts as long: the mark of a body without bytes, which is never made otherwise. It
+//! marks, is told like them by the replica that was asked and lasts as long: the mark of a body without bytes, which is never made otherwise. It
 //! holds against all marks with its hash that are older, also those that a replica tells that has not heard it.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use grapevine_gossip::ReplicaId;
 use grapevine_gossip::bulletin::{QUARANTINE_MAX, Quarantined};
 use ring::digest;
 use serde::Serialize;
@@ -23,11 +26,91 @@ const TOLD_WHILE_LEFT: Duration = Duration::from_secs(5);
 
 /// A lifted mark and a younger one of the same body are told apart to within this: ages are rounded, and words travel.
 const LIFTS_WITHIN: Duration = Duration::from_secs(1);
+/// Most marks that are held of those that one other replica tells.
+const OF_ONE_TELLER_MAX: usize = 64;
 /// In place of a body's length: the mark is lifted.
 const LIFTED: u64 = 0;
 
 /// What is known of one body.
 type BodyId = (u64, [u8; 16]);
+
+/// A mark, or the word that older ones with its hash are lifted.
+#[derive(Debug)]
+struct Word {
+    id: BodyId,
+    /// When it was made.
+    since: Instant,
+    /// The replica that told it; none if it was made here.
+    teller: Option<ReplicaId>,
+}
+
+impl Word {
+    fn is_mark(&self) -> bool {
+        self.id.0 != LIFTED
+    }
+}
+
+/// All words that hold, the oldest first.
+#[derive(Debug, Default)]
+struct Words(Vec<Word>);
+
+impl Words {
+    fn iter(&self) -> std::slice::Iter<'_, Word> {
+        self.0.iter()
+    }
+
+    /// Takes it over in place of an earlier one about the same. Gives whether the oldest had to go for it; none if
+    /// there is no room for one as old as this.
+    fn add(&mut self, word: Word) -> Option<bool> {
+        self.0.retain(|known| known.id != word.id);
+        let is_full = self.0.len() >= QUARANTINE_MAX;
+        if is_full {
+            // Else what is told again and again would push out, and be pushed out, each time.
+            let oldest = self.0.first()?;
+            if word.since <= oldest.since {
+                return None;
+            }
+            self.0.remove(0);
+        }
+        let at = self.0.partition_point(|known| known.since <= word.since);
+        self.0.insert(at, word);
+        Some(is_full)
+    }
+
+    /// A mark was lifted at this time.
+    fn lift(&mut self, hash: [u8; 16], at: Instant, teller: Option<ReplicaId>) {
+        self.0
+            .retain(|known| known.id.1 != hash || known.since > at + LIFTS_WITHIN);
+        self.add(Word {
+            id: (LIFTED, hash),
+            since: at,
+            teller,
+        });
+    }
+
+    /// Nothing new: it is known, or lifted by a word that is no older.
+    fn covers(&self, id: BodyId, since: Instant) -> bool {
+        let is_no_newer = |known: &Word| since <= known.since + LIFTS_WITHIN;
+        self.iter().any(|known| match known.id == id {
+            true => known.is_mark() || is_no_newer(known),
+            false => known.id == (LIFTED, id.1) && is_no_newer(known),
+        })
+    }
+
+    /// Forgets the oldest of one teller, until there is a place for another; how many.
+    fn make_room_for(&mut self, teller: &ReplicaId) -> u64 {
+        let is_of_it = |word: &Word| word.teller.as_ref() == Some(teller);
+        let held = self.iter().filter(|word| is_of_it(word)).count();
+        let mut too_many = (held + 1).saturating_sub(OF_ONE_TELLER_MAX);
+        let gone = too_many as u64;
+        self.0.retain(|word| {
+            let goes = too_many > 0 && is_of_it(word);
+            too_many -= usize::from(goes);
+            !goes
+        });
+        gone
+    }
+}
 
 /// A mark, as operators see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -47,8 +130,8 @@ pub struct Mark {
 pub struct Quarantine {
     /// For how long a mark holds; zero: there are none.
     keep: Duration,
-    /// When each was made, the oldest first.
-    marks: Mutex<Vec<(BodyId, Instant)>>,
+    words: Mutex<Words>,
+    /// How many words there are.
     count: AtomicUsize,
 }
 
@@ -57,7 +140,7 @@ impl Quarantine {
     pub fn new(keep: Duration) -> Self {
         Self {
             keep,
-            marks: Mutex::default(),
+            words: Mutex::default(),
             count: AtomicUsize::new(0),
         }
     }
@@ -71,13 +154,13 @@ impl Quarantine {
         if length == LIFTED {
             return None;
         }
-        self.with(|marks| marks.iter().any(|((marked, _), _)| *marked == length))
+        self.with(|words| words.iter().any(|word| word.id.0 == length))
             .then_some(())?;
         // Not under the lock: a body may be long.
         let id = id_of(path, body);
-        self.with(|marks| {
-            let (_, since) = marks.iter().find(|(marked, _)| *marked == id)?;
-            Some(self.keep.saturating_sub(since.elapsed()))
+        self.with(|words| {
+            let mark = words.iter().find(|word| word.id == id)?;
+            Some(self.keep.saturating_sub(mark.since.elapsed()))
         })
     }
 
@@ -87,86 +170,92 @@ impl Quarantine {
             return None;
         }
         let id = id_of(path, body);
-        // It does it again: what was lifted counts no more.
-        self.with(|marks| marks.retain(|(known, _)| *known != (LIFTED, id.1)));
-        Some((hex(id.1), self.add(id, Instant::now())))
+        let displaced = self.with(|words| {
+            // It does it again: what was lifted counts no more.
+            words.0.retain(|known| known.id != (LIFTED, id.1));
+            words.add(Word {
+                id,
+                since: Instant::now(),
+                teller: None,
+            })
+        });
+        Some((hex(id.1), displaced.unwrap_or_default()))
     }
 
     /// All marks that hold, the oldest first.
     pub fn list(&self) -> Vec<Mark> {
-        let mark = |((length, hash), since): &(BodyId, Instant)| {
-            (*length != LIFTED).then(|| Mark {
-                hash: hex(*hash),
-                body_bytes: *length,
-                age_s: since.elapsed().as_secs(),
-                left_s: self.keep.saturating_sub(since.elapsed()).as_secs(),
-            })
+        let mark = |word: &Word| Mark {
+            hash: hex(word.id.1),
+            body_bytes: word.id.0,
+            age_s: word.since.elapsed().as_secs(),
+            left_s: self.keep.saturating_sub(word.since.elapsed()).as_secs(),
         };
-        self.with(|marks| marks.iter().filter_map(mark).collect())
+        self.with(|words| words.iter().filter(|w| w.is_mark()).map(mark).collect())
     }
 
     /// Lifts the marks with this hash, or all; how many there were. The other replicas hear of it.
     pub fn lift(&self, hash: Option<&str>) -> usize {
-        let chosen: Vec<[u8; 16]> = self.with(|marks| {
-            let ids = marks.iter().map(|(id, _)| *id);
-            let held = ids.filter(|(length, _)| *length != LIFTED);
+        self.with(|words| {
+            let marks = words.iter().filter(|word| word.is_mark());
+            let hashes = marks.map(|word| word.id.1);
             let is_meant = |found: &[u8; 16]| hash.is_none_or(|hash| hex(*found) == hash);
-            held.map(|(_, hash)| hash).filter(is_meant).collect()
-        });
-        for hash in &chosen {
-            self.hear_lifted(*hash, Instant::now());
-        }
-        chosen.len()
+            let chosen: Vec<[u8; 16]> = hashes.filter(is_meant).collect();
+            for hash in &chosen {
+                // It takes the place of the mark, so there is always room.
+                words.lift(*hash, Instant::now(), None);
+            }
+            chosen.len()
+        })
     }
 
-    /// A mark was lifted at this time. Its place is taken by the word about it, so there is always room.
-    fn hear_lifted(&self, hash: [u8; 16], at: Instant) {
-        self.with(|marks| {
-            marks.retain(|((_, known), since)| *known != hash || *since > at + LIFTS_WITHIN);
-        });
-        self.add((LIFTED, hash), at);
-    }
-
-    /// What the other replicas are to know.
+    /// What the other replicas are to know: what was said here.
     pub fn told(&self) -> Vec<Quarantined> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
-        let told = |((length, hash), since): &(BodyId, Instant)| {
-            let age = since.elapsed();
-            (age + TOLD_WHILE_LEFT < self.keep).then_some(Quarantined {
-                length: *length,
-                hash: *hash,
+        let told = |word: &Word| {
+            let age = word.since.elapsed();
+            let is_told = word.teller.is_none() && age + TOLD_WHILE_LEFT < self.keep;
+            is_told.then_some(Quarantined {
+                length: word.id.0,
+                hash: word.id.1,
                 age,
             })
         };
-        self.with(|marks| marks.iter().filter_map(told).collect())
+        self.with(|words| words.iter().filter_map(told).collect())
     }
 
-    /// Takes over what others tell. Gives how many of these marks are new here, and how many had to go for them.
-    pub fn heard<'a>(&self, marks: impl Iterator<Item = &'a Quarantined>) -> (u64, u64) {
-        let now = Instant::now();
-        let (mut new, mut gone) = (0, 0);
-        for mark in marks.filter(|mark| mark.age < self.keep) {
-            let id = (mark.length, mark.hash);
-            let since = now.checked_sub(mark.age).unwrap_or(now);
-            let is_known = |(known, at): &(BodyId, Instant)| {
-                *known == id && (mark.length != LIFTED || since <= *at + LIFTS_WITHIN)
-            };
-            let is_lifted = |(known, at): &(BodyId, Instant)| {
-                *known == (LIFTED, mark.hash) && since <= *at + LIFTS_WITHIN
-            };
-            if self.with(|marks| marks.iter().any(|m| is_known(m) || is_lifted(m))) {
-                continue;
-            }
-            if mark.length == LIFTED {
-                self.hear_lifted(mark.hash, since);
-                continue;
-            }
-            new += 1;
-            gone += u64::from(self.add(id, since));
+    /// Takes over the latest of what another replica tells. Gives how many of these marks are new here, and how many
+    /// had to go for them.
+    pub fn heard(&self, teller: &ReplicaId, told: &[Quarantined]) -> (u64, u64) {
+        if told.is_empty() {
+            return (0, 0);
         }
-        (new, gone)
+        let now = Instant::now();
+        let told = told.iter().filter(|word| word.age < self.keep);
+        let mut told: Vec<&Quarantined> = told.collect();
+        told.sort_by_key(|word| Reverse(word.age));
+        // More than are held of it would take turns.
+        let too_old = told.len().saturating_sub(OF_ONE_TELLER_MAX);
+        self.with(|words| {
+            let (mut new, mut gone) = (0, 0);
+            for word in told.into_iter().skip(too_old) {
+                let id = (word.length, word.hash);
+                let since = now.checked_sub(word.age).unwrap_or(now);
+                if words.covers(id, since) {
+                    continue;
+                }
+                gone += words.make_room_for(teller);
+                let teller = Some(teller.clone());
+                if word.length == LIFTED {
+                    words.lift(word.hash, since, teller);
+                } else if let Some(displaced) = words.add(Word { id, since, teller }) {
+                    new += 1;
+                    gone += u64::from(displaced);
+                }
+            }
+            (new, gone)
+        })
     }
 
     /// Marks that hold now.
@@ -174,34 +263,19 @@ impl Quarantine {
         if self.count.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        let holds = |((length, _), _): &&(BodyId, Instant)| *length != LIFTED;
-        self.with(|marks| marks.iter().filter(holds).count())
+        self.with(|words| words.iter().filter(|word| word.is_mark()).count())
     }
 
-    /// True if the oldest mark had to go.
-    fn add(&self, id: BodyId, since: Instant) -> bool {
-        self.with(|marks| {
-            marks.retain(|(known, _)| *known != id);
-            let is_full = marks.len() >= QUARANTINE_MAX;
-            if is_full {
-                marks.remove(0);
-            }
-            let at = marks.partition_point(|(_, before)| *before <= since);
-            marks.insert(at, (id, since));
-            is_full
-        })
-    }
-
-    /// Looks at, or changes, the marks that still hold.
-    fn with<T>(&self, look: impl FnOnce(&mut Vec<(BodyId, Instant)>) -> T) -> T {
+    /// Looks at, or changes, the words that still hold.
+    fn with<T>(&self, look: impl FnOnce(&mut Words) -> T) -> T {
         // Each change is complete before anything could panic.
-        let mut marks = self
-            .marks
+        let mut words = self
+            .words
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        marks.retain(|(_, since)| since.elapsed() < self.keep);
-        let looked = look(&mut marks);
-        self.count.store(marks.len(), Ordering::Relaxed);
+        words.0.retain(|word| word.since.elapsed() < self.keep);
+        let looked = look(&mut words);
+        self.count.store(words.0.len(), Ordering::Relaxed);
         looked
     }
 }
@@ -231,6 +305,17 @@ mod tests {
 
     const KEEP: Duration = Duration::from_secs(600);
 
+    fn replica(number: usize) -> ReplicaId {
+        format!("r{number}").parse().expect("an id")
+    }
+
+    impl Quarantine {
+        /// Hears all that another one says, whose number this is.
+        fn hears(&self, number: usize, other: &Quarantine) -> (u64, u64) {
+            self.heard(&replica(number), &other.told())
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_mark_holds_for_its_body_and_its_time() {
         let quarantine = Quarantine::new(KEEP);
@@ -259,16 +344,70 @@ mod tests {
         here.mark("/a", b"deadly");
         tokio::time::advance(Duration::from_secs(60)).await;
         let told = here.told();
-        assert_eq!(there.heard(told.iter()), (1, 0));
-        assert_eq!(there.heard(told.iter()), (0, 0), "again");
+        assert_eq!(there.heard(&replica(1), &told), (1, 0));
+        assert_eq!(there.heard(&replica(1), &told), (0, 0), "again");
+        assert!(there.told().is_empty(), "it is another's to tell");
         let left = KEEP - Duration::from_secs(60);
         assert_eq!(there.holds("/a", b"deadly"), Some(left));
         tokio::time::advance(Duration::from_secs(30)).await;
-        assert_eq!(here.heard(there.told().iter()), (0, 0));
+        assert_eq!(there.hears(1, &here), (0, 0));
         let left = left - Duration::from_secs(30);
-        assert_eq!(here.holds("/a", b"deadly"), Some(left));
+        assert_eq!(there.holds("/a", b"deadly"), Some(left));
         tokio::time::advance(left).await;
-        assert_eq!(here.heard(told.iter()), (1, 0), "an old word of its age");
+        assert_eq!(
+            here.heard(&replica(2), &told),
+            (1, 0),
+            "an old word of its age"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_makes_up_marks_crowds_out_nobody_elses() {
+        let (here, honest, liar) = (
+            Quarantine::new(KEEP),
+            Quarantine::new(KEEP),
+            Quarantine::new(KEEP),
+        );
+        here.mark("/a", b"own");
+        honest.mark("/a", b"deadly");
+        assert_eq!(here.hears(1, &honest), (1, 0));
+        let share = OF_ONE_TELLER_MAX as u64;
+        for round in 0..20_usize {
+            tokio::time::advance(Duration::from_millis(10)).await;
+            for number in 0..OF_ONE_TELLER_MAX {
+                liar.mark("/a", format!("{round} {number}").as_bytes());
+            }
+            let gone = if round == 0 { 0 } else { share };
+            assert_eq!(here.hears(2, &liar), (share, gone), "{round}");
+            assert_eq!(here.hears(2, &liar), (0, 0), "said again: {round}");
+            assert_eq!(here.count(), 2 + OF_ONE_TELLER_MAX);
+        }
+        assert!(liar.told().len() > OF_ONE_TELLER_MAX);
+        assert!(here.holds("/a", b"own").is_some() && here.holds("/a", b"deadly").is_some());
+        assert!(here.holds("/a", b"19 0").is_some(), "the latest are held");
+        assert!(here.holds("/a", b"18 0").is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_tellers_do_not_take_turns_in_a_full_table() {
+        let here = Quarantine::new(KEEP);
+        let tellers: Vec<Quarantine> = (0..6).map(|_| Quarantine::new(KEEP)).collect();
+        for (number, teller) in tellers.iter().enumerate() {
+            for mark in 0..OF_ONE_TELLER_MAX {
+                tokio::time::advance(Duration::from_millis(1)).await;
+                teller.mark("/a", format!("{number} {mark}").as_bytes());
+            }
+        }
+        let hear = || tellers.iter().enumerate().map(|(n, t)| here.hears(n, t));
+        let all = (6 * OF_ONE_TELLER_MAX) as u64;
+        let new: u64 = hear().map(|(new, _)| new).sum();
+        assert_eq!(
+            (new, here.count()),
+            (all, QUARANTINE_MAX),
+            "each as it is heard first"
+        );
+        assert!(hear().all(|heard| heard == (0, 0)));
+        assert!(here.holds("/a", b"0 0").is_none() && here.holds("/a", b"5 0").is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -294,7 +433,7 @@ mod tests {
         here.mark("/a", b"deadly");
         tokio::time::advance(Duration::from_secs(10)).await;
         let before = here.told();
-        there.heard(before.iter());
+        there.hears(1, &here);
         assert_eq!((there.count(), there.list().len()), (2, 2));
         assert_eq!(there.list()[0].hash, hash);
         assert_eq!((there.list()[0].body_bytes, there.list()[0].age_s), (8, 10));
@@ -304,16 +443,16 @@ mod tests {
         assert_eq!(here.holds("/a", b"innocent"), None);
         assert!(here.holds("/a", b"deadly").is_some());
         assert_eq!((here.count(), here.list().len()), (1, 1));
-        // The other one tells its mark once more before it hears.
-        assert_eq!(here.heard(there.told().iter()), (0, 0));
+        // A word that was on its way comes late.
+        assert_eq!(here.heard(&replica(1), &before), (0, 0));
         assert_eq!(here.count(), 1);
-        assert_eq!(there.heard(here.told().iter()), (0, 0));
+        assert_eq!(there.hears(1, &here), (0, 0));
         assert_eq!(there.holds("/a", b"innocent"), None);
         assert_eq!(there.count(), 1);
         // Nor does it come back from one that was away.
         let third = Quarantine::new(KEEP);
-        third.heard(there.told().iter());
-        third.heard(before.iter());
+        third.hears(1, &here);
+        third.heard(&replica(1), &before);
         assert_eq!((third.count(), third.holds("/a", b"innocent")), (1, None));
     }
 
@@ -322,19 +461,19 @@ mod tests {
         let (here, there) = (Quarantine::new(KEEP), Quarantine::new(KEEP));
         here.mark("/a", b"deadly");
         assert_eq!(here.lift(None), 1);
-        there.heard(here.told().iter());
+        there.hears(1, &here);
         tokio::time::advance(LIFTS_WITHIN * 2).await;
         here.mark("/a", b"deadly");
         assert!(here.holds("/a", b"deadly").is_some());
-        assert_eq!(there.heard(here.told().iter()), (1, 0));
+        assert_eq!(there.hears(1, &here), (1, 0));
         // The old word is told once more.
-        here.heard(there.told().iter());
+        here.hears(2, &there);
         assert!(here.holds("/a", b"deadly").is_some());
         assert!(there.holds("/a", b"deadly").is_some());
-        // And lifted again.
+        // And lifted again, by the one that only heard of it.
         tokio::time::advance(LIFTS_WITHIN * 2).await;
         assert_eq!(there.lift(None), 1);
-        here.heard(there.told().iter());
+        here.hears(2, &there);
         assert_eq!(here.holds("/a", b"deadly"), None);
     }
 }

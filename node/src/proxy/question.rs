@@ -14,7 +14,7 @@ use super::rank;
 use super::text::{add_message, add_text, name_sessions};
 use super::worker_body::WorkerBody;
 use crate::api::Endpoint;
-use crate::api::endpoint::{Form, is_id};
+use crate::api::endpoint::{Form, ID_BYTES_MAX, is_id};
 use crate::api::error::{ApiError, ErrorKind};
 use crate::api::multipart::{self, Scanner};
 use crate::api::request::{BodyView, Text};
@@ -34,6 +34,8 @@ pub struct Asking<'a> {
     pub headers: &'a HeaderMap,
     /// All of its body.
     pub body: &'a [u8],
+    /// What was seen of an upload in this body while it arrived.
+    pub upload: Option<&'a Scanner>,
     /// Whose request it is.
     pub caller: Caller<'a>,
 }
@@ -68,8 +70,8 @@ impl Question {
     /// Reads a request.
     ///
     /// # Errors
-    /// 400 for a body that cannot be read, a salt that is too long, a data-parallel rank that nobody has, or no model
-    /// where there are several; 404 for a model that nobody serves or that the caller may not ask for; 403 for a
+    /// 400 for a body that cannot be read, a salt that is too long, an id that no response has, a data-parallel rank that
+    /// nobody has, or no model where there are several; 404 for a model that nobody serves or that the caller may not ask for; 403 for a
     /// request that names none from a caller who may ask for some only; 503 for a cluster without workers.
     pub fn of(cluster: &Cluster, asking: &Asking<'_>) -> Result<Self, ApiError> {
         let Asking {
@@ -110,7 +112,7 @@ impl Question {
         Ok(Self {
             rank: rank::asked_for(headers, &pool)?,
             key: key_of(pool.model()),
-            response: response_of(asking, view),
+            response: response_of(asking, view)?,
             alias: model.filter(|asked| is_alias(asked)).and(read.model_at),
             stream: view.stream,
             pool,
@@ -164,8 +166,8 @@ impl<'a> Read<'a> {
         };
         match asking.endpoint.traits().form {
             Form::Nothing => Ok(nothing()),
-            Form::Multipart => Self::of_upload(headers, body),
-            Form::Any if multipart::is_multipart(headers) => Self::of_upload(headers, body),
+            Form::Multipart => Self::of_upload(asking),
+            Form::Any if multipart::is_multipart(headers) => Self::of_upload(asking),
             Form::Any if body.is_empty() || !may_be_json(headers) => Ok(nothing()),
             Form::Any | Form::Json => {
                 let view = BodyView::parse(asking.endpoint, body)?;
@@ -177,8 +179,13 @@ impl<'a> Read<'a> {
         }
     }
 
-    fn of_upload(headers: &HeaderMap, body: &'a [u8]) -> Result<Self, ApiError> {
-        let mut scanner = Scanner::new(headers)?;
+    fn of_upload(asking: &Asking<'a>) -> Result<Self, ApiError> {
+        let body = asking.body;
+        // Read once: an upload may be long.
+        let mut scanner = match asking.upload {
+            Some(early) => early.clone(),
+            None => Scanner::new(asking.headers)?,
+        };
         scanner.end(body)?;
         let at = scanner.model().filter(|at| !at.is_empty());
         let name = |at: &Range<usize>| std::str::from_utf8(&body[at.clone()]).ok();
@@ -194,15 +201,21 @@ impl<'a> Read<'a> {
     }
 }
 
-/// The response that a request is about. An id of another form is none that a worker gave; what it gets is a worker's
-/// word about it.
-fn response_of(asking: &Asking<'_>, view: &BodyView<'_>) -> Option<String> {
-    let id = match asking.endpoint {
-        Endpoint::Response => asking.path.split('/').nth(3)?,
-        Endpoint::Responses => &*view.previous_response.as_ref()?.0,
-        _ => return None,
+/// The response that a request is about. An id of another form is refused, although a client may have chosen it for a
+/// worker to use: it is not noted whose it is, so everybody could ask for it.
+fn response_of(asking: &Asking<'_>, view: &BodyView<'_>) -> Result<Option<String>, ApiError> {
+    let (param, id) = match (asking.endpoint, &view.previous_response) {
+        (Endpoint::Response, _) => ("response_id", asking.path.split('/').nth(3).unwrap_or("")),
+        (Endpoint::Responses, Some(id)) => ("previous_response_id", &*id.0),
+        _ => return Ok(None),
     };
-    is_id(id).then(|| id.to_owned())
+    match is_id(id) {
+        true => Ok(Some(id.to_owned())),
+        false => Err(ApiError::invalid(
+            param,
+            format!("an id of a response has 1 to {ID_BYTES_MAX} letters, digits, `_` and `-`"),
+        )),
+    }
 }
 
 /// Would a worker read the body of an opened path as JSON? Without a word about its type, perhaps.
@@ -219,7 +232,11 @@ fn may_be_json(headers: &HeaderMap) -> bool {
 
 /// Looks at an upload while it arrives, so that one for a model that is not there ends before it has come.
 #[derive(Debug)]
-pub(super) struct Early(Option<Scanner>);
+pub(super) struct Early {
+    scanner: Option<Scanner>,
+    /// The model is known, and may be asked for.
+    is_known: bool,
+}
 
 impl Early {
     /// # Errors
@@ -231,7 +248,15 @@ impl Early {
             Form::Json | Form::Nothing => false,
         };
         let scanner = is_upload.then(|| Scanner::new(headers));
-        Ok(Self(scanner.transpose()?))
+        Ok(Self {
+            scanner: scanner.transpose()?,
+            is_known: false,
+        })
+    }
+
+    /// What it has seen so far, of an upload.
+    pub(super) fn upload(&self) -> Option<&Scanner> {
+        self.scanner.as_ref()
     }
 
     /// Looks at all bytes so far.
@@ -244,15 +269,16 @@ impl Early {
         cluster: &Cluster,
         caller: Caller<'_>,
     ) -> Result<(), ApiError> {
-        let Some(scanner) = &mut self.0 else {
+        let Some(scanner) = &mut self.scanner else {
             return Ok(());
         };
         scanner.advance(so_far)?;
-        let Some(at) = scanner.model().filter(|at| !at.is_empty()) else {
+        let at = scanner.model().filter(|at| !at.is_empty());
+        let Some(at) = at.filter(|_| !self.is_known) else {
             return Ok(());
         };
         // Once is enough.
-        self.0 = None;
+        self.is_known = true;
         let name = std::str::from_utf8(&so_far[at]).unwrap_or_default();
         caller.may_ask_for(Some(name))?;
         let fleet = cluster.fleet();
@@ -326,7 +352,10 @@ impl Choice<'_> {
         match self.fleet.pools() {
             [] => Err(nothing_known()),
             [only] => {
-                self.caller.may_ask_for(Some(only.model()))?;
+                // Who may not have it does not learn its name.
+                if self.caller.may_ask_for(Some(only.model())).is_err() {
+                    self.caller.may_ask_for(None)?;
+                }
                 Ok(Arc::clone(only))
             }
             _ => {
@@ -465,6 +494,36 @@ mod tests {
         }
         assert_eq!(links(&salt(Some(""), Some("")).expect("short")), keys[0]);
         assert_eq!(links(&salt(Some("a"), None).expect("short")), keys[1]);
+    }
+
+    #[test]
+    fn an_upload_that_was_read_while_it_came_is_not_read_again() {
+        let mut headers = HeaderMap::new();
+        let kind = HeaderValue::from_static("multipart/form-data; boundary=a");
+        headers.insert(header::CONTENT_TYPE, kind);
+        let part = "--a\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n";
+        let body = format!("{part}--a--\r\n");
+        let mut early = Early::of(Endpoint::Transcription, &headers).expect("an upload");
+        let scanner = early.scanner.as_mut().expect("an upload");
+        scanner.advance(part.as_bytes()).expect("so far so good");
+        // Bytes that were looked at may be anything by now.
+        let body = body.replacen("--a", "xxx", 1);
+        let read = |upload| {
+            let read = Read::of(&Asking {
+                endpoint: Endpoint::Transcription,
+                path: "/v1/audio/transcriptions",
+                headers: &headers,
+                body: body.as_bytes(),
+                upload,
+                caller: Caller::Anybody,
+            });
+            read.map(|read| read.view.model.map(|name| name.0.into_owned()))
+        };
+        let model = read(early.upload()).expect("the rest is good");
+        assert_eq!(model.as_deref(), Some("m"));
+        assert!(read(None).is_err(), "from its beginning it is malformed");
+        let nothing = Early::of(Endpoint::Chat, &headers).expect("no upload");
+        assert!(nothing.upload().is_none());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::Worker;
 use super::engine::EngineFacts;
 use super::probe::ProbeParts;
-use crate::api::cards::Card;
+use crate::api::cards::{self, Card};
 
 /// Largest answer to `/v1/models` that is read, in bytes.
 const MODELS_BYTES_MAX: usize = 256 * 1024;
@@ -128,7 +128,7 @@ async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts) {
 async fn listed_by(worker: &Arc<Worker>, parts: &ProbeParts) -> anyhow::Result<Vec<String>> {
     let cards = cards_of(worker, parts).await?;
     let models = cards.iter().map(|card| card.id().to_owned()).collect();
-    if **worker.cards.load() != cards {
+    if cards::is_news(&worker.cards.load(), &cards) {
         worker.cards.store(Arc::new(cards));
         learn(worker, Fact::Cards, parts).await;
     }

@@ -282,6 +282,11 @@ async fn exchange(
         worker.ledger.path(realtime::PATH);
         let entry = worker.ledger.open(entry(request));
         let fault = fault(worker, request).unwrap_or_default();
+        if fault.exit {
+            worker.terminate(StopMode::Exit);
+            // The end of the worker is that of this connection.
+            std::future::pending::<()>().await;
+        }
         let Some(canned) = fault.reply.clone() else {
             return realtime::serve(connection, request, &entry).await;
         };

@@ -144,7 +144,9 @@ fn respond(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
     let words = say(worker, &prompt, &asked["max_output_tokens"]);
     let text = words.concat();
     messages.push(json!({ "role": "assistant", "content": text }));
-    let id = format!("resp_{:016x}", rand::random::<u64>());
+    // vLLM lets the client choose it.
+    let chosen = asked["request_id"].as_str().map(str::to_owned);
+    let id = chosen.unwrap_or_else(|| format!("resp_{:016x}", rand::random::<u64>()));
     let item = format!("msg_{:016x}", rand::random::<u64>());
     let part = json!({ "annotations": [], "text": text, "type": "output_text", "logprobs": null });
     let done = json!({

@@ -61,6 +61,7 @@ fn home(cluster: &Cluster, endpoint: Endpoint, body: &[u8]) -> Option<String> {
             path: "/v1/responses/resp_1",
             headers: &headers,
             body,
+            upload: None,
             caller: Caller::Anybody,
         };
         Question::of(cluster, &asking)

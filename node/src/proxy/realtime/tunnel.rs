@@ -148,7 +148,11 @@ impl Tunnel {
         let (deadline, record) = (self.deadline, &self.record);
         let mut last = Instant::now();
         let mut seen = 0;
-        let mut timer = std::pin::pin!(sleep_until(last + idle_max));
+        let due = |last: Instant| {
+            let idle = last + idle_max;
+            deadline.map_or(idle, |at| at.min(idle))
+        };
+        let mut timer = std::pin::pin!(sleep_until(due(last)));
         poll_fn(|cx| {
             if let Poll::Ready(side) = up.poll(cx, client, worker) {
                 return Poll::Ready(side.left(End::ClientLeft, End::WorkerLeft));
@@ -182,10 +186,7 @@ impl Tunnel {
                 if last + idle_max <= now {
                     return Poll::Ready(End::Idle);
                 }
-                let idle = last + idle_max;
-                timer
-                    .as_mut()
-                    .reset(deadline.map_or(idle, |at| at.min(idle)));
+                timer.as_mut().reset(due(last));
             }
             Poll::Pending
         })

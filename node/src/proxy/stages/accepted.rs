@@ -168,6 +168,7 @@ impl Admitted {
             path: head.uri.path(),
             headers: &head.headers,
             body: &body.bytes,
+            upload: early.upload(),
             caller,
         };
         let mut question = Question::of(cluster, &asking)?;
@@ -278,6 +279,7 @@ impl Admitted {
             path: head.uri.path(),
             headers: &head.headers,
             body: &body,
+            upload: None,
             caller,
         };
         let mut question = Question::of(cluster, &asking)?;

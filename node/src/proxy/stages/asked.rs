@@ -8,7 +8,7 @@ use grapevine_gossip::worker::WorkerId;
 use grapevine_placement::NoWorker;
 use tokio::time::Instant;
 
-use super::placed::{Placed, Sent};
+use super::placed::{Others, Placed, Sent};
 use crate::admission::{Admission, Ask, Unplaced};
 use crate::api::Endpoint;
 use crate::cluster::{Pool, Taken};
@@ -112,7 +112,13 @@ impl Asked {
     }
 
     /// Whether so many workers ended while they had it that no other is to get it. Says so once, everywhere.
+    ///
+    /// Never of a request without a body (a WebSocket handshake, a question about a response): there is nothing in it
+    /// that could end an engine, and nothing by which others could know it.
     pub(in crate::proxy) async fn is_condemned(&self, proxy: &Proxy) -> bool {
+        if self.body.bytes.is_empty() {
+            return false;
+        }
         let Some(workers) = self.company.is_condemned(proxy).await else {
             return false;
         };
@@ -198,8 +204,11 @@ impl Asked {
                     in_flight,
                     decision,
                     pool: Arc::clone(pool),
-                    // Empty, and then not allocated, for almost every request.
-                    tried: tried[..tried.len() - 1].to_vec(),
+                    others: match self.holder {
+                        Some(_) => Others::Nobody,
+                        // Empty, and then not allocated, for almost every request.
+                        None => Others::But([&tried[..tried.len() - 1], &other_ranks].concat()),
+                    },
                 };
                 return Ok((placed, taken));
             }

@@ -20,8 +20,16 @@ pub(in crate::proxy) struct Placed {
     pub(super) in_flight: InFlight,
     pub(super) decision: Decision,
     pub(super) pool: Arc<Pool>,
-    /// Workers that were tried before this one.
-    pub(super) tried: Vec<usize>,
+    pub(super) others: Others,
+}
+
+/// Who else could take a request that a worker has.
+#[derive(Debug)]
+pub(super) enum Others {
+    /// This worker alone has what it is about.
+    Nobody,
+    /// All of the pool but these: they were tried before, or are not what the client asks for.
+    But(Vec<usize>),
 }
 
 /// A request that a worker has answered in a way that may be shown.
@@ -107,9 +115,11 @@ impl Placed {
 
     /// Whether somebody else would take the request: else it is better off where it is.
     fn has_another(&self, proxy: &Proxy) -> bool {
-        let mut tried = self.tried.clone();
-        tried.push(self.decision.worker);
-        proxy.parts.cluster.has_another(&self.pool, &tried)
+        let Others::But(passed_over) = &self.others else {
+            return false;
+        };
+        let passed_over = [passed_over.as_slice(), &[self.decision.worker]].concat();
+        proxy.parts.cluster.has_another(&self.pool, &passed_over)
     }
 
     /// A long prompt takes longer to compute.
