@@ -25,6 +25,8 @@ mod limits;
 mod loops;
 mod network;
 mod peer;
+#[cfg(test)]
+mod refusal_tests;
 mod reminders;
 mod seeds;
 mod slept;
