@@ -116,6 +116,36 @@ async fn a_leaving_replica_is_gone_at_once_and_a_newcomer_takes_the_registry() {
     a.agent.shutdown().await;
 }
 
+/// Its first requests are placed by what the others have on the workers, not by zeros.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_sees_no_worker_without_its_load() {
+    let authority = authority();
+    let a = start(&authority, "a", &[]).await;
+    a.becomes_ready().await;
+    let (id, spec) = worker(8000);
+    let put = a.agent.put_worker(id.clone(), Source::Admin, spec).await;
+    put.expect("added");
+    a.agent.load().cell(&id).add(Load {
+        requests: 3,
+        prefill_tokens: 100,
+        context_tokens: 200,
+    });
+    for newcomer in ["b", "c", "d"] {
+        let newcomer = start(&authority, newcomer, &[a.seed()]).await;
+        let load = newcomer.agent.load().clone();
+        let mut at_first = None;
+        let sees = newcomer.sees("the worker", |view| {
+            let is_there = view.worker(&id).is_some();
+            at_first = is_there.then(|| load.cell(&id).others().requests);
+            is_there
+        });
+        sees.await;
+        assert_eq!(at_first, Some(3.0), "{}", newcomer.name());
+        newcomer.agent.shutdown().await;
+        a.sees_live(1).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn facts_reach_the_others() {
     let authority = authority();
