@@ -343,6 +343,11 @@ impl Transport {
             .spawn(async move { stop.run_until_cancelled(task).await });
     }
 
+    /// Waits for something; `None` if the transport closes before it comes, or has closed.
+    pub(crate) async fn until_closed<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        self.shared.stop.run_until_cancelled(wait).await
+    }
+
     /// Says goodbye to every peer, closes all connections and ends all tasks, within `limit`.
     pub(crate) async fn close(&self, limit: Duration) {
         let deadline = Instant::now() + limit;

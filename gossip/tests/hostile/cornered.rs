@@ -1,10 +1,15 @@
 //! An honest agent that knows nobody but liars: nobody outvotes them.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use grapevine_gossip::identity::{self, Authority};
+use grapevine_gossip::wire::Message;
+use grapevine_gossip::worker::{Source, WorkerId};
 use tokio::time::Instant;
 
 use super::rogue::{Rogue, now_ms};
-use super::scene::{CLUSTER, Honest, eventually, pem};
+use super::scene::{CLUSTER, Honest, eventually, pem, worker};
 
 async fn lone() -> (Authority, Honest) {
     let authority = identity::create(CLUSTER).expect("authority");
@@ -58,4 +63,46 @@ async fn a_liar_that_keeps_others_instead_starts_nobody_again_all_the_time() {
     );
     let restarts = lone.sum("gossip_restarts_total", "");
     assert!(restarts <= most as f64, "{restarts} restarts, not {most}");
+}
+
+/// Each of the two has a part of a change, so nobody has the change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_in_pieces_is_confirmed_by_those_who_have_all_of_it() {
+    let (authority, lone) = lone().await;
+    let (first, second) = (rogue(&authority, "x1"), rogue(&authority, "x2"));
+    let mut lines = Vec::new();
+    for rogue in [&first, &second] {
+        lines.push(rogue.dial(lone.address()).await);
+    }
+    eventually("both are linked", || {
+        (lone.sum("gossip_peers_linked", "") == 2.0).then_some(())
+    })
+    .await;
+    let put = async |ports: Range<u16>| {
+        let workers = ports.map(worker).collect();
+        let put = lone.agent.put_workers(Source::Admin, workers);
+        put.await.expect("room")
+    };
+    // One takes only the piece with the first worker, the other one only those without it.
+    let (marked, _) = worker(10_000);
+    takes(&first, &marked, |is_marked| is_marked);
+    takes(&second, &marked, |is_marked| !is_marked);
+    let ack = put(10_000..10_700).await;
+    assert_eq!((ack.confirmed_by, ack.replicated), (0, false));
+    takes(&second, &marked, |_| true);
+    let ack = put(11_000..11_700).await;
+    assert_eq!((ack.confirmed_by, ack.replicated), (1, true));
+}
+
+/// Confirms pushed pieces, depending on whether this worker is in them, and answers nothing else.
+fn takes(rogue: &Rogue, marked: &WorkerId, is_taken: fn(bool) -> bool) {
+    let marked = marked.clone();
+    rogue.answers(Arc::new(move |question| match question {
+        Message::RegistryPush(entries)
+            if is_taken(entries.iter().any(|entry| entry.id == marked)) =>
+        {
+            Some(vec![Message::PushAck { seq: 0 }])
+        }
+        _ => None,
+    }));
 }
