@@ -91,12 +91,16 @@ impl Kept {
 pub(crate) struct Sightings {
     /// Processes cut off here, by their id.
     seen: HashMap<ReplicaId, (Twin, Instant)>,
-    /// Who refuses this very process, by the address dialled.
-    refusals: HashMap<SocketAddr, (Kept, Instant)>,
+    /// Who refuses this very process, each once: as the certificate says that it showed, not by the address, of which
+    /// a liar can name many.
+    refusals: HashMap<ReplicaId, (Kept, Instant)>,
     /// A later process of our own id that this one met: there is nothing to believe.
     met: Option<(Kept, Instant)>,
-    /// Generation of the process that was kept instead of this one, until this one has outrun it.
-    above: Option<u64>,
+    /// Generation of the process that was kept instead of this one, until this one has outrun it, and when it was
+    /// last kept.
+    above: Option<(u64, Instant)>,
+    /// When this process was last told by [`Sightings::may_outrun`] to go on above another one.
+    outran: Option<Instant>,
 }
 
 impl Sightings {
@@ -116,17 +120,17 @@ impl Sightings {
         }
     }
 
-    /// A peer, dialled at this address, keeps another process instead of this one.
-    pub(crate) fn refused(&mut self, by: SocketAddr, kept: Kept, now: Instant) {
+    /// A peer, which proved its certificate, keeps another process instead of this one.
+    pub(crate) fn refused(&mut self, by: &ReplicaId, kept: Kept, now: Instant) {
         self.fade(now);
-        if self.refusals.len() < SEEN_MAX || self.refusals.contains_key(&by) {
-            self.refusals.insert(by, (kept, now));
+        if self.refusals.len() < SEEN_MAX || self.refusals.contains_key(by) {
+            self.refusals.insert(by.clone(), (kept, now));
         }
     }
 
-    /// A peer, dialled at this address, let this process in.
-    pub(crate) fn accepted(&mut self, by: SocketAddr) {
-        self.refusals.remove(&by);
+    /// A peer let this process in.
+    pub(crate) fn accepted(&mut self, by: &ReplicaId) {
+        self.refusals.remove(by);
     }
 
     /// This process met a later one under its own id.
@@ -142,16 +146,36 @@ impl Sightings {
         let told = told.filter(|_| self.refusals.len() > connected);
         let met = self.met.map(|(kept, _)| kept);
         let kept = told.chain(met).max_by_key(|kept| kept.generation)?;
-        self.above = self.above.max(Some(kept.generation));
+        let before = self.above.map_or(0, |(generation, _)| generation);
+        self.above = Some((kept.generation.max(before), now));
         Some(kept.address)
     }
 
-    /// After this process was let in again, once: the generation above which it has to go on.
+    /// Whether to go on above this generation because it is that of the process that was kept instead of this one, or
+    /// earlier: more peers said so than were connected. Once for each time that it was kept, and not all the time.
+    ///
+    /// `seen` and the generations told are Unix milliseconds of a start.
+    pub(crate) fn may_outrun(&mut self, seen: u64, now: Instant) -> bool {
+        self.fade(now);
+        let is_kept = self.above.is_some_and(|(above, _)| seen <= above);
+        let is_due = |at: Instant| now.saturating_duration_since(at) >= OUTRUN_PAUSE;
+        let may = is_kept && self.outran.is_none_or(is_due);
+        if may {
+            self.above = None;
+            self.outran = Some(now);
+        }
+        may
+    }
+
+    /// After this process was let in again, once: the generation above which it has to go on, as far as
+    /// [`Sightings::may_outrun`] says so.
     ///
     /// Those who followed the other process ignore what is below.
-    pub(crate) fn take_outrun(&mut self) -> Option<u64> {
+    pub(crate) fn take_outrun(&mut self, now: Instant) -> Option<u64> {
+        self.fade(now);
         let is_over = self.refusals.is_empty() && self.met.is_none();
-        is_over.then(|| self.above.take()).flatten()
+        let (above, _) = self.above.filter(|_| is_over)?;
+        self.may_outrun(above, now).then_some(above)
     }
 
     /// All that was cut off here, sorted by id.
@@ -167,11 +191,18 @@ impl Sightings {
         self.seen.retain(|_, (_, at)| is_fresh(*at));
         self.refusals.retain(|_, (_, at)| is_fresh(*at));
         self.met = self.met.filter(|(_, at)| is_fresh(*at));
+        let is_followed = |at: Instant| now.saturating_duration_since(at) < FOLLOWED_FOR;
+        self.above = self.above.filter(|(_, at)| is_followed(*at));
     }
 }
 
 /// Longer than the process that is cut off takes to knock again: 1.5 s and a handshake, or 7.5 s for a seed.
 const FADES_AFTER: Duration = Duration::from_secs(10);
+/// For so long the others remember of a process that ended in which generation it was, and ignore what is below.
+const FOLLOWED_FOR: Duration = Duration::from_secs(60);
+/// Between two times that the word of more peers than are connected makes this process go on above another one: it
+/// costs all connections.
+const OUTRUN_PAUSE: Duration = Duration::from_secs(10);
 /// As many as a cluster has replicas.
 const SEEN_MAX: usize = 256;
 
@@ -261,19 +292,31 @@ mod tests {
     #[test]
     fn one_refusal_does_not_outweigh_those_who_let_it_in() {
         let (mut sightings, now) = (Sightings::default(), start());
-        sightings.refused(address(8), kept(1, 7), now);
+        sightings.refused(&id("r8"), kept(1, 7), now);
         assert_eq!(sightings.kept_instead(1, now), None);
-        assert_eq!(sightings.take_outrun(), None);
+        assert_eq!(sightings.take_outrun(now), None);
         assert_eq!(sightings.kept_instead(0, now), Some(address(1)));
-        sightings.refused(address(9), kept(1, 9), now);
+        sightings.refused(&id("r9"), kept(1, 9), now);
         assert_eq!(sightings.kept_instead(1, now), Some(address(1)));
         // Still refused by one: not over.
-        sightings.accepted(address(8));
-        assert_eq!(sightings.take_outrun(), None);
+        sightings.accepted(&id("r8"));
+        assert_eq!(sightings.take_outrun(now), None);
         assert_eq!(sightings.kept_instead(1, now), None);
-        sightings.accepted(address(9));
-        assert_eq!(sightings.take_outrun(), Some(9));
-        assert_eq!(sightings.take_outrun(), None, "once");
+        sightings.accepted(&id("r9"));
+        assert_eq!(sightings.take_outrun(now), Some(9));
+        assert_eq!(sightings.take_outrun(now), None, "once");
+    }
+
+    /// A liar has one certificate, and as many addresses as it likes.
+    #[test]
+    fn who_refuses_again_and_again_counts_once() {
+        let (mut sightings, now) = (Sightings::default(), start());
+        for port in 1..100 {
+            sightings.refused(&id("liar"), kept(port, 7), now);
+        }
+        assert_eq!(sightings.kept_instead(1, now), None);
+        sightings.accepted(&id("liar"));
+        assert_eq!(sightings.kept_instead(0, now), None);
     }
 
     #[test]
@@ -281,7 +324,45 @@ mod tests {
         let (mut sightings, now) = (Sightings::default(), start());
         sightings.met(kept(1, 7), now);
         assert_eq!(sightings.kept_instead(5, now), Some(address(1)));
-        assert_eq!(sightings.kept_instead(5, now + FADES_AFTER), None);
-        assert_eq!(sightings.take_outrun(), Some(7));
+        let later = now + FADES_AFTER;
+        assert_eq!(sightings.kept_instead(5, later), None);
+        assert_eq!(sightings.take_outrun(later), Some(7));
+    }
+
+    #[test]
+    fn a_process_goes_on_above_the_one_that_was_kept_and_not_above_any() {
+        let (mut sightings, now) = (Sightings::default(), start());
+        assert!(!sightings.may_outrun(1, now), "nobody was kept");
+        sightings.refused(&id("r8"), kept(1, 7), now);
+        sightings.kept_instead(0, now);
+        assert!(!sightings.may_outrun(8, now), "a later one than was kept");
+        assert!(sightings.may_outrun(7, now));
+        assert!(!sightings.may_outrun(7, now), "once");
+    }
+
+    /// Whoever is alone with a liar: it refuses, lets in, refuses again under a later generation.
+    #[test]
+    fn who_is_kept_and_let_in_in_turns_is_not_started_again_each_time() {
+        let (mut sightings, begun) = (Sightings::default(), start());
+        let second = Duration::from_secs(1);
+        let outruns = (0..60).filter(|turn| {
+            let now = begun + *turn * second;
+            let generation = 7 + u64::from(*turn);
+            sightings.refused(&id("liar"), kept(1, generation), now);
+            sightings.kept_instead(0, now);
+            sightings.accepted(&id("liar"));
+            sightings.take_outrun(now).is_some()
+        });
+        assert_eq!(outruns.count(), 6, "in a minute");
+    }
+
+    #[test]
+    fn what_was_kept_long_ago_is_not_outrun() {
+        let (mut sightings, now) = (Sightings::default(), start());
+        sightings.refused(&id("r8"), kept(1, 7), now);
+        sightings.kept_instead(0, now);
+        let later = now + FOLLOWED_FOR;
+        assert_eq!(sightings.take_outrun(later), None);
+        assert!(!sightings.may_outrun(7, later));
     }
 }

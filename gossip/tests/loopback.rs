@@ -1,131 +1,25 @@
 //! Agents with real sockets and certificates on loopback, each on a free port.
 
-use std::net::SocketAddr;
+#[path = "common/agents.rs"]
+mod agents;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_gossip::config::{Facts, GossipConfig};
-use grapevine_gossip::identity::{self, Authority, Identity};
+use agents::{LIMIT, Running, authority, issue};
+use grapevine_gossip::config::Facts;
+use grapevine_gossip::identity::{self, Authority};
 use grapevine_gossip::load::Load;
 use grapevine_gossip::view::View;
 use grapevine_gossip::worker::{RawWorker, Source, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, Metrics};
-use prometheus_client::registry::Registry;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, timeout};
 
-/// Generous: states are asserted, not speeds.
-const LIMIT: Duration = Duration::from_secs(20);
-
-struct Running {
-    agent: Agent,
-    metrics: Registry,
-}
-
-impl Running {
-    fn address(&self) -> String {
-        self.agent.local_addr().expect("bound").to_string()
-    }
-
-    /// Waits until the view is as wanted.
-    async fn sees(&self, what: &str, wanted: impl FnMut(&View) -> bool) {
-        let mut wanted = wanted;
-        let mut views = self.agent.watch();
-        let seen = timeout(LIMIT, views.wait_for(|view| wanted(view)))
-            .await
-            .map(|view| view.is_ok());
-        assert_eq!(
-            seen,
-            Ok(true),
-            "{} never saw {what}: {:?}",
-            self.agent.replica(),
-            self.agent.view()
-        );
-    }
-
-    async fn sees_live(&self, count: usize) {
-        self.sees(&format!("{count} live replicas"), |view| {
-            live(view) == count
-        })
-        .await;
-    }
-
-    async fn is_ready(&self) {
-        let ready = timeout(LIMIT, self.agent.ready().wait_for(|ready| *ready))
-            .await
-            .is_ok();
-        assert!(ready, "{} never became ready", self.agent.replica());
-    }
-
-    /// Waits until a counter line is above zero. Metrics have no watch, so this looks again and again.
-    async fn counts(&self, line: &str) {
-        let start = Instant::now();
-        loop {
-            let mut text = String::new();
-            prometheus_client::encoding::text::encode(&mut text, &self.metrics).expect("encodes");
-            if text
-                .lines()
-                .any(|found| found.starts_with(line) && !found.ends_with(" 0"))
-            {
-                return;
-            }
-            assert!(start.elapsed() < LIMIT, "{line} stays zero in\n{text}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-}
-
-fn live(view: &View) -> usize {
-    view.replicas()
-        .iter()
-        .filter(|replica| replica.live)
-        .count()
-}
-
-fn authority() -> Authority {
-    identity::create("demo").expect("authority")
-}
-
-fn identity_of(authority: &Authority, cluster: &str, replica: &str) -> Identity {
-    let leaf =
-        identity::issue(&authority.cert_pem, &authority.key_pem, cluster, replica).expect("leaf");
-    Identity::from_pem(
-        cluster,
-        replica,
-        &authority.cert_pem,
-        &leaf.cert_pem,
-        &leaf.key_pem,
-    )
-    .expect("identity")
-}
-
-async fn start_at(bind: SocketAddr, identity: Identity, seeds: &[String]) -> Running {
-    let facts = Facts {
-        http: "127.0.0.1:80".into(),
-        version: "test".into(),
-        ..Facts::default()
-    };
-    let config = GossipConfig {
-        seeds: seeds.to_vec(),
-        ..GossipConfig::new(bind, facts)
-    };
-    let mut metrics = Registry::default();
-    let handles = Metrics::register(&mut metrics);
-    let agent = Agent::start(config, identity, |_| 1.0, handles)
-        .await
-        .expect("starts");
-    Running { agent, metrics }
-}
-
 async fn start(authority: &Authority, replica: &str, seeds: &[String]) -> Running {
-    start_at(
-        ([127, 0, 0, 1], 0).into(),
-        identity_of(authority, "demo", replica),
-        seeds,
-    )
-    .await
+    Running::start(issue(authority, "demo", replica), seeds).await
 }
 
 fn worker(port: u16) -> (WorkerId, WorkerSpec) {
@@ -140,11 +34,11 @@ async fn three_replicas_agree_on_workers_and_load() {
     // Any order, a dead one, the own address through another's list: all harmless.
     let dead = UdpSocket::bind("127.0.0.1:0").await.expect("socket");
     let dead = dead.local_addr().expect("bound").to_string();
-    let b = start(&authority, "b", &[dead.clone(), a.address()]).await;
-    let c = start(&authority, "c", &[b.address(), dead]).await;
+    let b = start(&authority, "b", &[dead.clone(), a.seed()]).await;
+    let c = start(&authority, "c", &[b.seed(), dead]).await;
     let all = [&a, &b, &c];
     for replica in all {
-        replica.is_ready().await;
+        replica.becomes_ready().await;
         replica.sees_live(3).await;
     }
 
@@ -201,7 +95,7 @@ async fn three_replicas_agree_on_workers_and_load() {
 async fn a_leaving_replica_is_gone_at_once_and_a_newcomer_takes_the_registry() {
     let authority = authority();
     let a = start(&authority, "a", &[]).await;
-    a.is_ready().await;
+    a.becomes_ready().await;
     let (id, spec) = worker(8000);
     let alone = a
         .agent
@@ -209,8 +103,8 @@ async fn a_leaving_replica_is_gone_at_once_and_a_newcomer_takes_the_registry() {
         .await
         .expect("added");
     assert!(!alone.replicated);
-    let b = start(&authority, "b", &[a.address()]).await;
-    b.is_ready().await;
+    let b = start(&authority, "b", &[a.seed()]).await;
+    b.becomes_ready().await;
     assert!(
         b.agent.view().worker(&id).is_some(),
         "ready means that the registry was taken"
@@ -222,11 +116,41 @@ async fn a_leaving_replica_is_gone_at_once_and_a_newcomer_takes_the_registry() {
     a.agent.shutdown().await;
 }
 
+/// Its first requests are placed by what the others have on the workers, not by zeros.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_sees_no_worker_without_its_load() {
+    let authority = authority();
+    let a = start(&authority, "a", &[]).await;
+    a.becomes_ready().await;
+    let (id, spec) = worker(8000);
+    let put = a.agent.put_worker(id.clone(), Source::Admin, spec).await;
+    put.expect("added");
+    a.agent.load().cell(&id).add(Load {
+        requests: 3,
+        prefill_tokens: 100,
+        context_tokens: 200,
+    });
+    for newcomer in ["b", "c", "d"] {
+        let newcomer = start(&authority, newcomer, &[a.seed()]).await;
+        let load = newcomer.agent.load().clone();
+        let mut at_first = None;
+        let sees = newcomer.sees("the worker", |view| {
+            let is_there = view.worker(&id).is_some();
+            at_first = is_there.then(|| load.cell(&id).others().requests);
+            is_there
+        });
+        sees.await;
+        assert_eq!(at_first, Some(3.0), "{}", newcomer.name());
+        newcomer.agent.shutdown().await;
+        a.sees_live(1).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn facts_reach_the_others() {
     let authority = authority();
     let a = start(&authority, "a", &[]).await;
-    let b = start(&authority, "b", &[a.address()]).await;
+    let b = start(&authority, "b", &[a.seed()]).await;
     b.agent.set_ready(true);
     b.agent.set_ring("9f3a01c2");
     a.sees("b's facts", |view| {
@@ -244,18 +168,18 @@ async fn facts_reach_the_others() {
 async fn foreign_certificates_are_refused_on_both_sides() {
     let (ours, theirs) = (authority(), authority());
     let a = start(&ours, "a", &[]).await;
-    let stranger = start(&theirs, "x", &[a.address()]).await;
+    let stranger = start(&theirs, "x", &[a.seed()]).await;
     stranger
-        .counts("gossip_handshakes_total{reason=\"foreign_certificate\"}")
+        .counts("gossip_handshakes_total{reason=\"foreign_certificate\"}", 1)
         .await;
     // Same authority, another cluster: its certificate does not name ours.
-    let other = identity_of(&ours, "prod", "y");
-    let other = start_at(([127, 0, 0, 1], 0).into(), other, &[a.address()]).await;
+    let other = issue(&ours, "prod", "y");
+    let other = Running::start(other, &[a.seed()]).await;
     other
-        .counts("gossip_handshakes_total{reason=\"foreign_certificate\"}")
+        .counts("gossip_handshakes_total{reason=\"foreign_certificate\"}", 1)
         .await;
     for lone in [&stranger, &other, &a] {
-        lone.is_ready().await;
+        lone.becomes_ready().await;
         assert_eq!(lone.agent.view().replicas().len(), 1);
     }
 }
@@ -295,9 +219,10 @@ async fn a_seed_that_is_no_replica_hangs_nothing() {
         "nowhere.invalid:1".into(),
     ];
     let a = start(&authority, "a", &seeds).await;
-    a.is_ready().await;
-    a.counts("gossip_handshakes_total{reason=\"silent\"}").await;
-    a.counts("gossip_handshakes_total{reason=\"not_grapevine\"}")
+    a.becomes_ready().await;
+    a.counts("gossip_handshakes_total{reason=\"silent\"}", 1)
+        .await;
+    a.counts("gossip_handshakes_total{reason=\"not_grapevine\"}", 1)
         .await;
     let (id, spec) = worker(8000);
     a.agent
@@ -321,14 +246,10 @@ fn a_killed_replica_that_restarts_is_noticed_by_reset() {
     let authority = authority();
     let (here, there) = (runtime(), runtime());
     let a = here.block_on(start(&authority, "a", &[]));
-    let identity = identity_of(&authority, "demo", "b");
-    let seeds = [a.address()];
-    let b = there.block_on(start_at(
-        ([127, 0, 0, 1], 0).into(),
-        identity.clone(),
-        &seeds,
-    ));
-    let address = b.agent.local_addr().expect("bound");
+    let identity = issue(&authority, "demo", "b");
+    let seeds = [a.seed()];
+    let b = there.block_on(Running::start(identity.clone(), &seeds));
+    let address = b.address();
     here.block_on(a.sees_live(2));
     let generation = |view: &View| {
         let b = view
@@ -343,7 +264,7 @@ fn a_killed_replica_that_restarts_is_noticed_by_reset() {
     drop(b);
     there.shutdown_timeout(LIMIT);
     let again = runtime();
-    let _b = again.block_on(start_at(address, identity, &[]));
+    let _b = again.block_on(Running::start_at(address, identity, &[]));
     let noticed = here.block_on(async {
         let started = Instant::now();
         a.sees("b's new generation", |view| {

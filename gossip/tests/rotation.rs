@@ -1,16 +1,19 @@
 //! Certificates, authorities and revocations replaced under running agents, on loopback.
 
+#[path = "common/agents.rs"]
+mod agents;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use grapevine_gossip::config::{Facts, GossipConfig};
+use agents::{LIMIT, Running, live};
+use grapevine_gossip::config::Facts;
 use grapevine_gossip::identity::{self, Authority, Identity, Leaf, Term};
-use grapevine_gossip::view::View;
 use grapevine_gossip::{Agent, Metrics};
-use prometheus_client::registry::Registry;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{Connection, ConnectionError, Endpoint};
 use rustls::RootCertStore;
@@ -19,63 +22,35 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Generous: states are asserted, not speeds.
-const LIMIT: Duration = Duration::from_secs(30);
-
-struct Running {
-    agent: Agent,
-    metrics: Registry,
+/// An agent of which it is noted how many others it saw.
+struct Watched {
+    running: Running,
     /// The fewest live replicas that it saw since it saw all of them.
     fewest: Arc<AtomicUsize>,
     watcher: Option<AbortHandle>,
 }
 
-impl Running {
+impl Deref for Watched {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.running
+    }
+}
+
+impl Watched {
     async fn start(identity: Identity, seeds: &[String]) -> Self {
-        let facts = Facts {
-            http: "127.0.0.1:80".into(),
-            version: "test".into(),
-            ..Facts::default()
-        };
-        let config = GossipConfig {
-            seeds: seeds.to_vec(),
-            ..GossipConfig::new(([127, 0, 0, 1], 0).into(), facts)
-        };
-        let mut metrics = Registry::default();
-        let handles = Metrics::register(&mut metrics);
-        let agent = Agent::start(config, identity, |_| 1.0, handles).await;
         Self {
-            agent: agent.expect("starts"),
-            metrics,
+            running: Running::start(identity, seeds).await,
             fewest: Arc::new(AtomicUsize::new(usize::MAX)),
             watcher: None,
         }
     }
 
-    fn name(&self) -> String {
-        self.agent.replica().to_string()
-    }
-
-    fn address(&self) -> String {
-        self.agent.local_addr().expect("bound").to_string()
-    }
-
-    async fn sees_live(&self, count: usize) {
-        let mut views = self.agent.watch();
-        let seen = timeout(LIMIT, views.wait_for(|view| live(view) == count)).await;
-        let seen = seen.is_ok_and(|view| view.is_ok());
-        assert!(
-            seen,
-            "{} never saw {count}: {:?}",
-            self.name(),
-            self.agent.view()
-        );
-    }
-
     /// Notes from now on whether anybody is missed, be it for a moment.
     fn miss_nobody(&mut self) {
         let (mut views, fewest) = (self.agent.watch(), Arc::clone(&self.fewest));
-        fewest.store(live(&self.agent.view()), Ordering::Relaxed);
+        fewest.store(self.live(), Ordering::Relaxed);
         let watcher = tokio::spawn(async move {
             while views.changed().await.is_ok() {
                 fewest.fetch_min(live(&views.borrow_and_update()), Ordering::Relaxed);
@@ -88,47 +63,18 @@ impl Running {
         self.fewest.load(Ordering::Relaxed)
     }
 
-    /// A sum over the series that begin like this.
-    fn count(&self, line: &str) -> u64 {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.metrics).expect("encodes");
-        let values = text.lines().filter(|found| found.starts_with(line));
-        values
-            .filter_map(|found| found.rsplit_once(' ')?.1.parse::<u64>().ok())
-            .sum()
-    }
-
-    async fn counts(&self, line: &str, at_least: u64) {
-        let begun = Instant::now();
-        while self.count(line) < at_least {
-            assert!(
-                begun.elapsed() < LIMIT,
-                "{}: {line} stays below {at_least}",
-                self.name()
-            );
-            sleep(Duration::from_millis(10)).await;
-        }
-    }
-
     fn take(&self, identity: Identity) {
         let is_news = self.agent.replace_identity(identity).expect("its own name");
         assert!(is_news, "{} had it already", self.name());
     }
 }
 
-impl Drop for Running {
+impl Drop for Watched {
     fn drop(&mut self) {
         if let Some(watcher) = &self.watcher {
             watcher.abort();
         }
     }
-}
-
-fn live(view: &View) -> usize {
-    view.replicas()
-        .iter()
-        .filter(|replica| replica.live)
-        .count()
 }
 
 fn leaf(authority: &Authority, replica: &str) -> Leaf {
@@ -151,11 +97,11 @@ fn list(authority: &Authority, revoked: &[&Leaf]) -> String {
 }
 
 /// Agents with these certificates that all see each other.
-async fn cluster(authority: &Authority, leaves: &[(&str, &Leaf)]) -> Vec<Running> {
-    let mut all: Vec<Running> = Vec::new();
+async fn cluster(authority: &Authority, leaves: &[(&str, &Leaf)]) -> Vec<Watched> {
+    let mut all: Vec<Watched> = Vec::new();
     for (name, leaf) in leaves {
-        let seeds: Vec<_> = all.iter().map(Running::address).collect();
-        all.push(Running::start(trusting(&[authority], name, leaf), &seeds).await);
+        let seeds: Vec<_> = all.iter().map(|known| known.seed()).collect();
+        all.push(Watched::start(trusting(&[authority], name, leaf), &seeds).await);
     }
     for replica in &mut all {
         replica.sees_live(leaves.len()).await;
@@ -210,12 +156,12 @@ async fn an_authority_is_replaced_and_nobody_is_missed() {
 
     // Who comes with a certificate of the old authority is refused, by both sides' rules.
     let late = leaf(&old, "d");
-    let late = Running::start(trusting(&[&new, &old], "d", &late), &[all[0].address()]).await;
+    let late = Watched::start(trusting(&[&new, &old], "d", &late), &[all[0].seed()]).await;
     all[0].counts(REFUSED, 1).await;
-    assert_eq!(live(&late.agent.view()), 1);
+    assert_eq!(late.live(), 1);
     drop(late);
     let fresh = leaf(&new, "e");
-    let fresh = Running::start(trusting(&[&new], "e", &fresh), &[all[0].address()]).await;
+    let fresh = Watched::start(trusting(&[&new], "e", &fresh), &[all[0].seed()]).await;
     fresh.sees_live(4).await;
     for replica in &all {
         assert_eq!(
@@ -314,7 +260,7 @@ async fn who_is_revoked_is_cut_off_and_comes_back_with_another_certificate() {
             1,
         )
         .await;
-    assert_eq!(live(&all[0].agent.view()), 2);
+    assert_eq!(all[0].live(), 2);
     all[1].take(warned("b", &of_b));
     all[1].sees_live(2).await;
     all[2].sees_live(1).await;
@@ -351,7 +297,7 @@ async fn another_replicas_identity_changes_nothing() {
             .is_err()
     );
     let joiner = leaf(&authority, "c");
-    let joiner = Running::start(trusting(&[&authority], "c", &joiner), &[all[0].address()]).await;
+    let joiner = Watched::start(trusting(&[&authority], "c", &joiner), &[all[0].seed()]).await;
     joiner.sees_live(3).await;
     assert_eq!(all[0].count(RENEWED), 0);
 }
@@ -375,9 +321,9 @@ async fn an_expired_certificate_ends_no_connection_and_begins_none() {
     let late = trusting(&[&authority], "c", &of_c);
     let left = ends.duration_since(SystemTime::now()).unwrap_or_default();
     sleep(left + Duration::from_secs(2)).await;
-    let late = Running::start(late, &[all[0].address()]).await;
+    let late = Watched::start(late, &[all[0].seed()]).await;
     all[0].counts(REFUSED, 1).await;
-    assert_eq!(live(&late.agent.view()), 1);
+    assert_eq!(late.live(), 1);
     assert_eq!((all[0].fewest(), all[1].fewest()), (2, 2));
     // Renewed in place, without a restart; b's too, which can begin no connection to c otherwise.
     late.take(trusting(&[&authority], "c", &leaf(&authority, "c")));
@@ -392,8 +338,8 @@ async fn an_expired_certificate_ends_no_connection_and_begins_none() {
 async fn sessions_are_never_resumed() {
     let authority = identity::create("demo").expect("an authority");
     let (of_a, stolen) = (leaf(&authority, "a"), leaf(&authority, "z"));
-    let a = Running::start(trusting(&[&authority], "a", &of_a), &[]).await;
-    let address = a.agent.local_addr().expect("bound");
+    let a = Watched::start(trusting(&[&authority], "a", &of_a), &[]).await;
+    let address = a.address();
     let thief = thief(&authority, &stolen);
     let first = connect(&thief, address).await.expect("a good certificate");
     // Tickets would have come by now: the other side ends the connection, for want of a HELLO.

@@ -1,30 +1,37 @@
 //! Two processes under one replica id: named everywhere, one of them not ready, and never taken for a restart.
 
+#[path = "common/agents.rs"]
+mod agents;
+
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use agents::{Running, authority, until};
 use async_trait::async_trait;
-use grapevine_gossip::config::{Facts, GossipConfig};
-use grapevine_gossip::identity::{self, Authority, Identity};
+use grapevine_gossip::identity::{Authority, Identity};
 use grapevine_gossip::twin::Twin;
-use grapevine_gossip::{Agent, Metrics, Network, SystemNetwork};
-use prometheus_client::registry::Registry;
+use grapevine_gossip::{Agent, Network, SystemNetwork};
 use quinn::AsyncUdpSocket;
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
-/// Generous: states are asserted, speeds are printed.
-const LIMIT: Duration = Duration::from_secs(30);
-
 /// A process of its own, as far as the others can see: it may end without a word.
 struct Process {
-    agent: Agent,
-    metrics: Registry,
+    running: Running,
     runtime: Option<Runtime>,
+}
+
+impl Deref for Process {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.running
+    }
 }
 
 /// The operating system's, with a wall clock that was read for the first time at some other moment.
@@ -52,42 +59,25 @@ impl Network for StartedAt {
 impl Process {
     /// A process whose generation is this time, in milliseconds since 1970.
     async fn start_at(unix_ms: u64, port: u16, identity: Identity, seeds: &[String]) -> Self {
-        let facts = Facts {
-            http: "127.0.0.1:80".into(),
-            version: "test".into(),
-            ..Facts::default()
-        };
-        let config = GossipConfig {
-            seeds: seeds.to_vec(),
-            ..GossipConfig::new(([127, 0, 0, 1], port).into(), facts)
-        };
-        let mut metrics = Registry::default();
-        let handles = Metrics::register(&mut metrics);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .expect("a runtime");
         let network = Arc::new(StartedAt(AtomicU64::new(unix_ms)));
-        let started = runtime.spawn(Agent::start_on(network, config, identity, |_| 1.0, handles));
-        let agent = started.await.expect("it runs").expect("it starts");
+        let seeds = seeds.to_vec();
+        let started = runtime.spawn(async move {
+            let bind = ([127, 0, 0, 1], port).into();
+            Running::start_on(network, bind, identity, &seeds).await
+        });
         Self {
-            agent,
-            metrics,
+            running: started.await.expect("it starts"),
             runtime: Some(runtime),
         }
     }
 
     async fn start(port: u16, identity: Identity, seeds: &[String]) -> Self {
         Self::start_at(SystemNetwork.unix_ms(), port, identity, seeds).await
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.agent.local_addr().expect("bound")
-    }
-
-    fn seed(&self) -> String {
-        self.address().to_string()
     }
 
     /// Ends it as `kill -9` does: nothing more is said or read.
@@ -106,22 +96,8 @@ impl Process {
         left.await.expect("it ends");
     }
 
-    fn live(&self) -> usize {
-        let view = self.agent.view();
-        view.replicas().iter().filter(|r| r.live).count()
-    }
-
     fn is_ready(&self) -> bool {
         *self.agent.ready().borrow() && self.agent.kept_instead().is_none()
-    }
-
-    fn count(&self, line: &str) -> u64 {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.metrics).expect("encodes");
-        let found = text.lines().find(|found| found.starts_with(line));
-        found
-            .and_then(|found| found.rsplit_once(' ')?.1.parse().ok())
-            .unwrap_or(0)
     }
 }
 
@@ -133,24 +109,13 @@ impl Drop for Process {
     }
 }
 
-async fn until(what: &str, is_so: impl Fn() -> bool) -> Duration {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LIMIT, "never: {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
-    begun.elapsed()
-}
-
 fn issue(authority: &Authority, replica: &str) -> Identity {
-    let (cert, key) = (&authority.cert_pem, &authority.key_pem);
-    let leaf = identity::issue(cert, key, "demo", replica).expect("a leaf");
-    Identity::from_pem("demo", replica, cert, &leaf.cert_pem, &leaf.key_pem).expect("an identity")
+    agents::issue(authority, "demo", replica)
 }
 
 /// `r1`, the identity of it, and two others, who see each other.
 async fn cluster() -> (Process, Identity, [Process; 2]) {
-    let authority = identity::create("demo").expect("an authority");
+    let authority = authority();
     let mine = issue(&authority, "r1");
     let r2 = Process::start(0, issue(&authority, "r2"), &[]).await;
     let seeds = [r2.seed()];
@@ -283,7 +248,7 @@ async fn a_second_process_of_an_earlier_generation_is_refused() {
 /// Nobody else is there to see them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_that_meet_each_other_only_know_it_too() {
-    let authority = identity::create("demo").expect("an authority");
+    let authority = authority();
     let identity = issue(&authority, "r1");
     let now = SystemNetwork.unix_ms();
     let first = Process::start_at(now - 1, 0, identity.clone(), &[]).await;
@@ -304,7 +269,7 @@ async fn two_that_meet_each_other_only_know_it_too() {
 /// Both have one generation: neither may take the other for itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_of_one_millisecond_that_meet_are_two() {
-    let authority = identity::create("demo").expect("an authority");
+    let authority = authority();
     let identity = issue(&authority, "r1");
     let now = SystemNetwork.unix_ms();
     let first = Process::start_at(now, 0, identity.clone(), &[]).await;
@@ -324,7 +289,7 @@ async fn two_of_one_millisecond_that_meet_are_two() {
 /// They do not know of each other: a third one sees both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_of_one_millisecond_are_told_apart_by_others() {
-    let authority = identity::create("demo").expect("an authority");
+    let authority = authority();
     let mine = issue(&authority, "r1");
     let r2 = Process::start(0, issue(&authority, "r2"), &[]).await;
     let seeds = [r2.seed()];
@@ -406,7 +371,7 @@ async fn a_restart_is_no_twin_however_quick() {
     watcher.abort();
 }
 
-/// A process that stands still answers nothing, which says nothing about it; one that goes on again is a twin.
+/// The gossip task of a process starts again, under another generation and at the same address: one process, two lives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn its_own_new_generation_is_no_twin() {
     let (r1, _, [r2, r3]) = cluster().await;

@@ -202,6 +202,12 @@ impl Core {
 
     /// Publishes the view of a changed state, and its digest to the others.
     pub(super) fn publish(&self, state: &mut State) {
+        self.publish_with(state, |_| {});
+    }
+
+    /// [`Core::publish`], with something done to the planes once they know the workers of the view, and before anybody
+    /// sees it.
+    pub(super) fn publish_with(&self, state: &mut State, planes: impl FnOnce(&mut State)) {
         let began = Instant::now().into_std();
         let digest = state.registry.digest();
         state.facts.insert(fact::REGISTRY, digest.to_string());
@@ -215,6 +221,7 @@ impl Core {
         let outdated = self.evidence.follow(&view);
         self.metrics.evidence("stale", outdated);
         self.bulletins.follow(&view);
+        planes(state);
         self.view.send_replace(Arc::new(view));
 
         let (mut removed, mut unread) = (0, 0);
@@ -231,8 +238,23 @@ impl Core {
         self.published.send_replace(published);
     }
 
-    /// Merges entries of a peer. False if nothing of them may be used.
+    /// Merges entries of a peer, and publishes what they change. False if nothing of them may be used.
     pub(super) fn merge(&self, state: &mut State, from: &ReplicaId, entries: Vec<Entry>) -> bool {
+        let changed = self.take_in(state, from, entries);
+        if changed.is_some_and(|changed| changed > 0) {
+            self.refresh(state);
+        }
+        changed.is_some()
+    }
+
+    /// Merges entries of a peer without a view of them. How many changed something; `None` if nothing of them may be
+    /// used.
+    pub(super) fn take_in(
+        &self,
+        state: &mut State,
+        from: &ReplicaId,
+        entries: Vec<Entry>,
+    ) -> Option<usize> {
         match state.registry.merge(entries, self.unix_ms()) {
             Ok(merged) => {
                 if let Some(lead) = merged.drift {
@@ -242,10 +264,7 @@ impl Core {
                 if merged.refused > 0 {
                     tracing::error!(replica = %from, entries = merged.refused, "the registry is full; entries were left out");
                 }
-                if merged.changed > 0 {
-                    self.refresh(state);
-                }
-                true
+                Some(merged.changed)
             }
             Err(error @ RegistryError::Quarantine { lead, .. }) => {
                 self.metrics.clock_drift.set(lead.as_secs() as i64);
@@ -253,11 +272,11 @@ impl Core {
                 if let Some(net) = &self.net {
                     net.transport.strike(from, Reason::Implausible);
                 }
-                false
+                None
             }
             Err(error) => {
                 tracing::error!(replica = %from, "refused registry entries: {error}");
-                false
+                None
             }
         }
     }

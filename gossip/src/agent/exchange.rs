@@ -174,18 +174,23 @@ async fn take_snapshot(core: &Arc<Core>, peer: &ReplicaId) -> Result<(), Request
     }
     {
         let mut state = core.state();
-        if !core.merge(&mut state, peer, entries) {
+        if core.take_in(&mut state, peer, entries).is_none() {
             return Err(RequestError::Broken);
         }
-        if let Some((header, frame)) = load {
-            let now = Instant::now().into_std();
-            state
-                .plane
-                .apply(peer, header.generation, header.seq, &frame, now);
-        }
+        // Whoever sees the workers sees their load. It counts for the workers of the view only, so it can be applied
+        // when the planes follow the view, neither before nor after; and the sums are not left to the next frame.
+        core.publish_with(&mut state, |state| {
+            if let Some((header, frame)) = load {
+                let now = Instant::now().into_std();
+                let plane = &mut state.plane;
+                plane.apply(peer, header.generation, header.seq, &frame, now);
+                plane.aggregate(now);
+            }
+        });
         state.contact.synced();
     }
-    // After the registry: evidence about workers that are not known is of no use.
+    // After the view: evidence about workers that are not known is of no use. Nobody routes by that view meanwhile, for
+    // this replica is not ready before it has taken the evidence, or waited for it in vain.
     newcomer::take_evidence(core, peer).await?;
     core.synced.send_replace(true);
     Ok(())

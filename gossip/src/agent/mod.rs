@@ -8,6 +8,7 @@
 //! - `publish.rs`: when changes become a view.
 //! - `exchange.rs`: anti-entropy, the first snapshot.
 //! - `pushes.rs`: own changes, pushed together where they come together.
+//! - `settling.rs`: when registries that differ are compared.
 //! - `unlike.rs`: with whom anti-entropy was in vain.
 //! - `evidence.rs`: evidence and heat, told and heard.
 //! - `bulletin.rs`: this replica's bulletin posted, those of the others kept.
@@ -26,6 +27,7 @@ mod newcomer;
 mod publish;
 mod pushes;
 mod rounds;
+mod settling;
 #[cfg(test)]
 mod tests;
 mod twins;

@@ -11,7 +11,9 @@ use tokio::time::timeout;
 use super::core::{Core, Net};
 use crate::config::CONFIRM_WITHIN;
 use crate::registry::Entry;
-use crate::wire::{Message, chunks};
+use crate::replica::ReplicaId;
+use crate::transport::Transport;
+use crate::wire::{Message, Received, chunks};
 
 /// Pushes at once. More than one, so that a peer that is silent for a moment holds up few others.
 const UNDER_WAY_MAX: usize = 4;
@@ -52,14 +54,19 @@ impl Pushes {
         Some(std::mem::take(&mut waiting.changes))
     }
 
+    /// Lets go of all that waits: whoever waits for it hears that nobody confirmed it.
+    fn clear(&self) {
+        self.lock().changes.clear();
+    }
+
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         // Each change under the lock is whole before anything could panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Pushes entries to every connected peer; returns how many confirmed all of them until the first had, or none
-/// within [`CONFIRM_WITHIN`] of their push. What was not confirmed goes on on its way.
+/// Pushes entries to every connected peer; returns how many confirmed all of them until the first had, or 0 if none had
+/// within [`CONFIRM_WITHIN`] of their push, or the transport is closed. What was not confirmed goes on on its way.
 pub(super) async fn push(core: &Arc<Core>, entries: Vec<Entry>) -> usize {
     let Some(net) = &core.net else {
         return 0;
@@ -73,8 +80,12 @@ pub(super) async fn push(core: &Arc<Core>, entries: Vec<Entry>) -> usize {
             }
         });
     }
-    // Nobody answers if the transport ends meanwhile.
-    answer.await.unwrap_or(0)
+    let confirmed_by = net.transport.until_closed(answer).await;
+    if confirmed_by.is_none() {
+        // Those who would push it have ended with the transport.
+        core.pushes.clear();
+    }
+    confirmed_by.and_then(Result::ok).unwrap_or(0)
 }
 
 async fn push_together(net: &Net, changes: Vec<Change>) {
@@ -83,37 +94,65 @@ async fn push_together(net: &Net, changes: Vec<Change>) {
         entries.extend(change.entries);
         writers.push(change.confirmed);
     }
-    let mut confirmed_by = usize::MAX;
-    for piece in chunks(entries) {
-        confirmed_by = confirmed_by.min(push_piece(net, piece).await);
-    }
+    let confirmed_by = push_pieces(net, chunks(entries)).await;
     for writer in writers {
         // Whoever asked may have gone.
         let _ = writer.send(confirmed_by);
     }
 }
 
-async fn push_piece(net: &Net, entries: Vec<Entry>) -> usize {
-    let message = Arc::new(Message::RegistryPush(entries));
+/// Pushes all pieces to every connected peer, to each of them one after the other; how many have all of them when the
+/// first one has. One limit for all pieces: a writer waits no longer for being one of many.
+async fn push_pieces(net: &Net, pieces: Vec<Vec<Entry>>) -> usize {
+    let pieces: Arc<[Message]> = pieces.into_iter().map(Message::RegistryPush).collect();
     let linked = net.transport.linked();
     let (confirm, mut confirmations) = mpsc::channel(linked.len().max(1));
     for peer in linked {
-        let (transport, message, confirm) =
-            (net.transport.clone(), message.clone(), confirm.clone());
+        let (transport, pieces, confirm) = (net.transport.clone(), pieces.clone(), confirm.clone());
         net.transport.spawn(async move {
-            if let Ok(answer) = transport.request(&peer, &message).await
-                && answer
-                    .iter()
-                    .any(|received| matches!(received.message, Some(Message::PushAck { .. })))
-            {
-                // Nobody listens any more once the first confirmation was taken.
-                let _ = confirm.try_send(());
+            for piece in &*pieces {
+                // What it lacks it gets by anti-entropy.
+                if !is_confirmed(&transport, &peer, piece).await {
+                    return;
+                }
             }
+            // Nobody listens any more once the first confirmation was taken.
+            let _ = confirm.try_send(());
         });
     }
     drop(confirm);
     match timeout(CONFIRM_WITHIN, confirmations.recv()).await {
         Ok(Some(())) => 1 + std::iter::from_fn(|| confirmations.try_recv().ok()).count(),
         _ => 0,
+    }
+}
+
+/// Whether a peer says that it has this piece.
+async fn is_confirmed(transport: &Transport, peer: &ReplicaId, piece: &Message) -> bool {
+    let answer = transport.request(peer, piece).await;
+    let is_ack = |received: &Received| matches!(received.message, Some(Message::PushAck { .. }));
+    answer.is_ok_and(|answer| answer.iter().any(is_ack))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{LIMIT, agent, becomes_ready, spec};
+    use crate::worker::Source;
+
+    use super::*;
+
+    /// The tasks that push have ended; a writer must not wait for them for ever, nor leave its change behind.
+    #[tokio::test]
+    async fn a_change_after_the_end_is_answered() {
+        let agent = agent().await;
+        becomes_ready(&agent, true).await;
+        agent.shutdown().await;
+        for port in 8000..8002 {
+            let spec = spec(port);
+            let put = agent.put_worker(spec.default_id(), Source::Admin, spec);
+            let ack = timeout(LIMIT, put).await.expect("answered").expect("room");
+            assert_eq!((ack.confirmed_by, ack.replicated), (0, false));
+        }
+        assert!(agent.core.pushes.lock().changes.is_empty());
     }
 }

@@ -9,6 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::core::{Core, Net};
 use super::exchange;
+use super::settling::Settling;
 use super::twins;
 use super::unlike::Pair;
 use crate::config::{ALONE_AFTER, ROUND, SNAPSHOT_WITHIN, SYNC_EVERY};
@@ -28,9 +29,7 @@ pub(super) async fn membership(core: Arc<Core>) {
     let mut slow = Slow {
         second: Instant::now(),
         exchange: Instant::now(),
-        own: String::new(),
-        changed: Instant::now(),
-        compared: Instant::now(),
+        settling: Settling::new(Instant::now().into_std()),
     };
     loop {
         tokio::select! {
@@ -48,11 +47,7 @@ pub(super) async fn membership(core: Arc<Core>) {
 struct Slow {
     second: Instant,
     exchange: Instant,
-    /// Our registry's digest, and since when it is that.
-    own: String,
-    changed: Instant,
-    /// The latest exchange because of digests that differ.
-    compared: Instant,
+    settling: Settling,
 }
 
 fn round(core: &Arc<Core>, net: &Net, seen: Vec<Sighting>, is_alive: bool, slow: &mut Slow) {
@@ -151,19 +146,15 @@ fn partners<'a>(
     };
     let mut differing: Vec<_> = linked.iter().filter_map(differing).collect();
     core.metrics.registry_differing.set(differing.len() as i64);
-    if slow.own != own_digest {
-        slow.own = own_digest.to_owned();
-        slow.changed = Instant::now();
-    }
-    // What changed just now is on its way, here and there: comparing meanwhile would send nearly everything.
-    if slow.changed.elapsed() < ROUND && slow.compared.elapsed() < SETTLES_WITHIN {
+    let now = Instant::now().into_std();
+    if !slow
+        .settling
+        .compares(own_digest, !differing.is_empty(), now)
+    {
         differing.clear();
-    } else if !differing.is_empty() {
-        slow.compared = Instant::now();
     }
     let mut state = core.state();
     state.unlike.retain(|id| linked.contains(id));
-    let now = Instant::now().into_std();
     let worth_it = differing
         .into_iter()
         .filter(|(id, pair)| state.unlike.is_worth_it(id, pair, now, SYNC_EVERY));
@@ -237,5 +228,3 @@ pub(super) async fn warm_ups(core: Arc<Core>) {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A registry that never stops changing is compared this often all the same.
-const SETTLES_WITHIN: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use super::*;
 
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
-async fn agent() -> Agent {
+pub(super) async fn agent() -> Agent {
     let authority = identity::create("demo").expect("authority");
     start(&authority, &[]).await
 }
@@ -36,11 +36,17 @@ pub(super) async fn start(authority: &identity::Authority, seeds: &[String]) -> 
     .expect("starts")
 }
 
+/// A worker at a port of this machine where nobody needs to be.
+pub(super) fn spec(port: u16) -> WorkerSpec {
+    let raw = crate::worker::RawWorker::at(format!("http://127.0.0.1:{port}"));
+    WorkerSpec::new(raw).expect("spec")
+}
+
 fn generation(view: &View) -> u64 {
     view.replicas()[0].generation
 }
 
-async fn becomes_ready(agent: &Agent, wanted: bool) {
+pub(super) async fn becomes_ready(agent: &Agent, wanted: bool) {
     let mut ready = agent.ready();
     let changed = timeout(LIMIT, ready.wait_for(|ready| *ready == wanted)).await;
     assert!(changed.is_ok(), "ready never became {wanted}");
@@ -75,8 +81,7 @@ fn deadly(agent: &Agent) -> Vec<u8> {
 async fn the_gossip_task_is_started_again_when_it_ends() {
     let agent = agent().await;
     becomes_ready(&agent, true).await;
-    let spec =
-        WorkerSpec::new(crate::worker::RawWorker::at("http://127.0.0.1:8000")).expect("spec");
+    let spec = spec(8000);
     let id = spec.default_id();
     agent.configure(id.clone(), spec).expect("room");
     let former = generation(&agent.view());

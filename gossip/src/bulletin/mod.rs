@@ -28,7 +28,9 @@ pub(crate) use rack::{Rack, Taken};
 
 /// Greatest number of tenants in a bulletin.
 pub const TENANTS_MAX: usize = 1024;
-/// Greatest number of claims in a bulletin: one for each worker that a registry may hold.
+/// Greatest number of claims in a bulletin. A registry may hold four times as many workers, and one part
+/// ([`PART_BYTES_MAX`]) some 2,000 claims about workers with long names: what does not fit is left out, good claims first,
+/// then the oldest.
 pub const CLAIMS_MAX: usize = 4096;
 /// Greatest number of quarantined requests in a bulletin.
 pub const QUARANTINE_MAX: usize = 256;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{HealthClaim, Quarantined, TenantUse};
+use super::{AGE_MAX, HealthClaim, Quarantined, TenantUse};
 use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
 
@@ -20,15 +20,18 @@ pub struct Posted {
 pub struct PeerBulletin {
     /// Whose it is.
     pub replica: ReplicaId,
-    /// When its claims came.
+    /// When its claims about workers came; without any, when something of it came.
     pub received: Instant,
     /// Rising by worker. Claims about workers that are not in the view, or about a former life of
     /// one, are left out.
     pub health: Vec<HealthClaim>,
     /// Rising by tenant.
     pub usage: Vec<TenantUse>,
-    /// Requests that no worker is to get, with their ages when they came.
+    /// Requests that no worker is to get, with their ages when they came; [`PeerBulletin::quarantined`] gives those of
+    /// now.
     pub quarantine: Vec<Quarantined>,
+    /// When these came: the parts of a bulletin travel apart.
+    pub quarantine_received: Instant,
 }
 
 impl Posted {
@@ -82,5 +85,14 @@ impl PeerBulletin {
     /// How long before `now` the replica found out what it claims.
     pub fn age(&self, claim: &HealthClaim, now: Instant) -> Duration {
         claim.age + now.saturating_duration_since(self.received)
+    }
+
+    /// Requests that no worker is to get, each with its age at `now`, up to [`AGE_MAX`].
+    pub fn quarantined(&self, now: Instant) -> impl Iterator<Item = Quarantined> {
+        let since = now.saturating_duration_since(self.quarantine_received);
+        self.quarantine.iter().map(move |entry| Quarantined {
+            age: entry.age.saturating_add(since).min(AGE_MAX),
+            ..*entry
+        })
     }
 }

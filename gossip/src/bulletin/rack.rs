@@ -214,6 +214,7 @@ impl Sender {
         // Ages are those of claims; without claims any time will do.
         let received = health.received().or(usage.received());
         let received = received.or(quarantine.received());
+        let quarantine_received = quarantine.received();
         self.shown = received.map(|received| {
             let is_current = |claim: &&HealthClaim| roster.is_current(&claim.worker, claim.epoch);
             Arc::new(PeerBulletin {
@@ -227,6 +228,7 @@ impl Sender {
                     .collect(),
                 usage: usage.entries().to_vec(),
                 quarantine: quarantine.entries().to_vec(),
+                quarantine_received: quarantine_received.unwrap_or(received),
             })
         });
     }

@@ -546,3 +546,29 @@ fn quarantined_requests_are_told_while_there_are_any_and_grow_older() {
             .all(|entry| entry.length < QUARANTINE_MAX as u64)
     );
 }
+
+/// A request that ended workers is quarantined for a time, so it must not get younger because another part came later.
+#[test]
+fn quarantined_requests_grow_older_since_their_own_part_came() {
+    let (mut rack, from, begun) = (rack(), replica("x"), start());
+    let second = Duration::from_secs(1);
+    rack.quarantine(&from, (1, 1), vec![quarantined(3, 10 * second)], begun);
+    let later = begun + second;
+    assert_eq!(rack.health(&from, (1, 2), Vec::new(), later), Taken::Fresh);
+    let ages = |rack: &Rack, now| -> Vec<Duration> {
+        let posted = rack.posted();
+        let all = posted.peers().flat_map(|peer| peer.quarantined(now));
+        all.map(|entry| entry.age).collect()
+    };
+    assert_eq!(ages(&rack, later), [11 * second]);
+    assert_eq!(ages(&rack, later + second), [12 * second]);
+    assert_eq!(ages(&rack, begun + 2 * AGE_MAX), [AGE_MAX]);
+    // Renewed: what it says now counts.
+    rack.quarantine(
+        &from,
+        (1, 3),
+        vec![quarantined(3, 12 * second)],
+        later + second,
+    );
+    assert_eq!(ages(&rack, later + second), [12 * second]);
+}

@@ -33,6 +33,7 @@ pub use ca::{
 };
 pub(crate) use expiry::{Reminders, Urgency};
 pub(crate) use tls::{certificate_names, client_config, endpoint_keys, server_config};
+pub(crate) use x509::replica_named;
 pub use x509::{Certificate, Serial, certificates_in, revoked_in};
 
 /// What a replica proves about itself, checked as a whole when it is made.

@@ -79,6 +79,11 @@ fn a_certificate_proves_its_own_names_only() {
     assert!(!proves("r2", "demo"));
     assert!(!proves("r1", "prod"));
     assert!(!proves("not a label", "demo"));
+    let named = |cluster| replica_named(&leaf[0], cluster).map(|id| id.to_string());
+    assert_eq!(named("demo").as_deref(), Some("r1"));
+    for other in ["prod", "emo", "r1.demo", ""] {
+        assert_eq!(named(other), None, "{other}");
+    }
 }
 
 fn of(authority: &Authority, leaf: &Leaf) -> Result<Identity, IdentityError> {

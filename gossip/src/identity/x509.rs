@@ -8,12 +8,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 use x509_parser::time::ASN1Time;
 use x509_parser::x509::X509Name;
 
 use super::IdentityError;
+use crate::replica::ReplicaId;
 
 /// Serial number of a certificate: 1 to 20 bytes, unique under its authority (RFC 5280, 4.1.2.2).
 /// Shown in hexadecimal, as `openssl x509 -serial` does.
@@ -234,6 +236,20 @@ fn parse_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, IdentityError
     Ok(list)
 }
 
+/// The replica of `cluster` that a leaf names, as `<replica>.<cluster>` among its DNS names; the first in the order of
+/// the alphabet if it names several, so that it counts as one. `None` if it names none, or cannot be read.
+///
+/// The signature was checked in the handshake.
+pub(crate) fn replica_named(leaf: &CertificateDer<'_>, cluster: &str) -> Option<ReplicaId> {
+    let parsed = parse(LEAF, leaf).ok()?;
+    let names = parsed.subject_alternative_name().ok()??;
+    let replica = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => name.strip_suffix(cluster)?.strip_suffix('.')?.parse().ok(),
+        _ => None,
+    };
+    names.value.general_names.iter().filter_map(replica).min()
+}
+
 fn common_name(name: &X509Name<'_>) -> Option<String> {
     let first = name.iter_common_name().next()?;
     first.as_str().ok().map(str::to_owned)
@@ -254,6 +270,7 @@ fn unusable(what: &'static str, problem: &str) -> IdentityError {
 /// Common names of our authorities begin so.
 pub(super) const AUTHORITY_OF: &str = "grapevine authority of ";
 pub(super) const CA: &str = "the CA file";
+const LEAF: &str = "a peer's certificate";
 pub(super) const LIST: &str = "the file of revoked certificates";
 
 #[cfg(test)]

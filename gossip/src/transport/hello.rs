@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::stream::{read_frame, write_all};
 use super::{Close, Planes, Shared, limits, now, twins};
 use crate::firewall::{Member, Reason};
-use crate::identity::{certificate_names, replica_name};
+use crate::identity::{certificate_names, replica_name, replica_named};
 use crate::replica::ReplicaId;
 use crate::twin::Kept;
 use crate::wire::{self, Hello, HelloAck, Message, PeerHint, Received};
@@ -42,8 +42,12 @@ pub(super) enum DialError {
     WrongName(ReplicaId),
     #[error("another process runs under this replica's id `{0}`; ids must be unique in a cluster")]
     Duplicate(ReplicaId),
-    #[error("another process under this replica's id, at {}, is kept instead", .0.address)]
-    Twin(Kept),
+    #[error("{by} keeps another process under this replica's id instead, at {}", .kept.address)]
+    Twin {
+        /// Who says so: the replica that its certificate names.
+        by: ReplicaId,
+        kept: Kept,
+    },
     #[error("it has seen generation {0} of this replica")]
     Outrun(u64),
     #[error("it says again and again that it has seen a later generation of this replica")]
@@ -70,7 +74,7 @@ impl DialError {
             Self::OtherCluster(_) => "other_cluster",
             Self::WrongName(_) => "wrong_name",
             Self::Duplicate(_) => "duplicate_id",
-            Self::Twin(_) => "twin",
+            Self::Twin { .. } => "twin",
             Self::Outrun(_) => "outrun",
             Self::Outruns => "outruns",
             Self::NotAdmitted => "not_admitted",
@@ -106,6 +110,7 @@ pub(super) async fn dial(
             .endpoint
             .connect_with(shared.identity.client(), address, &name)
             .map_err(|error| DialError::Local(error.to_string()))?;
+        // Until here anybody on the path can end the attempt, with any reason: it proves nothing.
         let connection = connecting.await.map_err(|error| explain(&error, shared))?;
         match greet(shared, &connection, address).await {
             Ok(dialled) => Ok(dialled),
@@ -114,7 +119,14 @@ pub(super) async fn dial(
                 Err(error)
             }
             // The stream broke: the connection knows why.
-            Err(None) => Err(explain(&connection.closed().await, shared)),
+            Err(None) => {
+                let error = connection.closed().await;
+                let refused = kept_instead(&connection).zip(proven(shared, &connection, expected));
+                Err(refused.map_or_else(
+                    || explain(&error, shared),
+                    |(kept, by)| DialError::Twin { by, kept },
+                ))
+            }
         }
     };
     let result = timeout(limits::CONNECT, attempt)
@@ -122,8 +134,8 @@ pub(super) async fn dial(
         .unwrap_or(Err(DialError::Silent));
     shared.handshake(result.as_ref().map_or_else(DialError::label, |_| "dialled"));
     match &result {
-        Ok(_) => shared.twins().accepted(address),
-        Err(DialError::Twin(kept)) => shared.twins().refused(address, *kept, now()),
+        Ok(dialled) => shared.twins().accepted(&dialled.member.id),
+        Err(DialError::Twin { by, kept }) => shared.twins().refused(by, *kept, now()),
         Err(_) => {}
     }
     result
@@ -168,24 +180,21 @@ async fn greet(
         let own = shared.generation();
         twins::meet(shared, generation, address);
         // Both started in the same millisecond: whoever dials goes on above the other.
-        let is_tie = generation == own && shared.firewall().may_outrun(&shared.own, own, now());
+        let is_tie = generation == own && twins::may_outrun(shared, &shared.own, own);
         return Err(Some(if is_tie {
             DialError::Outrun(own)
         } else {
             DialError::Duplicate(ack.replica)
         }));
     }
-    if ack.generation_seen > shared.generation() {
-        // The process that was kept instead of this one has ended: this one goes on above it.
-        if shared.kept_instead().is_some() {
-            return Err(Some(DialError::Outrun(ack.generation_seen)));
-        }
-        // It costs us all our connections to start above it: one peer may say so once in a while.
-        let mut firewall = shared.firewall();
-        if !firewall.may_outrun(&ack.replica, ack.generation_seen, now()) {
-            return Err(Some(DialError::Outruns));
-        }
-        return Err(Some(DialError::Outrun(ack.generation_seen)));
+    let seen = ack.generation_seen;
+    if seen > shared.generation() {
+        let may = twins::may_outrun(shared, &ack.replica, seen);
+        return Err(Some(if may {
+            DialError::Outrun(seen)
+        } else {
+            DialError::Outruns
+        }));
     }
     // The first hint of an answer is the answering replica itself, as it wants to be dialled.
     let own_address = ack.hints.iter().find(|hint| hint.replica == ack.replica);
@@ -317,11 +326,22 @@ fn proves(shared: &Shared, connection: &Connection, replica: &ReplicaId) -> bool
         .is_some_and(|leaf| certificate_names(leaf, replica.as_str(), cluster))
 }
 
-/// What an ended connection says about the other side.
+/// The replica at the other end of a dialled connection: the one that was expected, whose name TLS checked, else the
+/// one that the certificate names.
+fn proven(
+    shared: &Shared,
+    connection: &Connection,
+    expected: Option<&ReplicaId>,
+) -> Option<ReplicaId> {
+    let named = || {
+        let chain = super::credentials::chain(connection);
+        replica_named(chain.first()?, shared.identity.cluster())
+    };
+    expected.cloned().or_else(named)
+}
+
+/// What an ended connection says about the other side. For operators: nothing of it is proven.
 fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
-    if let Some(kept) = kept_instead(error) {
-        return DialError::Twin(kept);
-    }
     match error {
         ConnectionError::TimedOut => DialError::Silent,
         ConnectionError::VersionMismatch => {
@@ -360,11 +380,17 @@ fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
     }
 }
 
-/// The other process under this replica's id for whose sake a peer ended a connection.
-pub(super) fn kept_instead(error: &ConnectionError) -> Option<Kept> {
-    let ConnectionError::ApplicationClosed(told) = error else {
+/// The other process under this replica's id for whose sake the peer ended a connection that was dialled from here;
+/// `None` while it is open, and if it ended otherwise.
+pub(super) fn kept_instead(connection: &Connection) -> Option<Kept> {
+    let ConnectionError::ApplicationClosed(told) = connection.close_reason()? else {
         return None;
     };
+    // Nobody can refuse a HELLO that was not sent. What comes before may be forged: whoever sees the first packet can
+    // seal an answer to it (RFC 9001, 5.2), until this side sends under the keys that the certificate stands for.
+    if connection.stats().frame_tx.stream == 0 {
+        return None;
+    }
     let is_it = Close::from_code(told.error_code) == Some(Close::Twin);
     let reason = is_it.then(|| std::str::from_utf8(&told.reason).ok())??;
     Kept::parse(reason)
@@ -387,7 +413,7 @@ pub(super) fn report(shared: &Shared, address: SocketAddr, name: &str, error: &D
     // Of twins the agent speaks.
     let is_said = matches!(
         error,
-        DialError::Myself | DialError::Duplicate(_) | DialError::Twin(_)
+        DialError::Myself | DialError::Duplicate(_) | DialError::Twin { .. }
     );
     if is_said || !shared.alarms.due(address, error.label()) {
         return;
@@ -403,7 +429,8 @@ pub(super) fn learn(
     hints: &[PeerHint],
 ) {
     super::peer::meet(shared, planes, member);
-    if let Some(seen) = shared.twins().take_outrun() {
+    let outrun = shared.twins().take_outrun(now());
+    if let Some(seen) = outrun {
         planes.outrun(seen);
     }
     for hint in hints

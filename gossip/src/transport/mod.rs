@@ -25,6 +25,8 @@ mod limits;
 mod loops;
 mod network;
 mod peer;
+#[cfg(test)]
+mod refusal_tests;
 mod reminders;
 mod seeds;
 mod slept;
@@ -346,6 +348,11 @@ impl Transport {
         self.shared
             .tracker
             .spawn(async move { stop.run_until_cancelled(task).await });
+    }
+
+    /// Waits for something; `None` if the transport closes before it comes, or has closed.
+    pub(crate) async fn until_closed<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        self.shared.stop.run_until_cancelled(wait).await
     }
 
     /// Says goodbye to every peer, closes all connections and ends all tasks, within `limit`.

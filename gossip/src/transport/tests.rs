@@ -11,7 +11,7 @@ use crate::config::Facts;
 use crate::identity::{Authority, create, issue};
 use crate::wire::Hello;
 
-const LIMIT: Duration = Duration::from_secs(10);
+pub(super) const LIMIT: Duration = Duration::from_secs(10);
 
 /// Records what arrives.
 struct Recorder {
@@ -38,14 +38,14 @@ impl Planes for Recorder {
     fn outrun(&self, _: u64) {}
 }
 
-struct Bench {
-    authority: Authority,
-    transport: Transport,
+pub(super) struct Bench {
+    pub(super) authority: Authority,
+    pub(super) transport: Transport,
     gossip: mpsc::Receiver<Vec<u8>>,
     recorder: Arc<Recorder>,
 }
 
-fn identity_of(authority: &Authority, replica: &str) -> Identity {
+pub(super) fn identity_of(authority: &Authority, replica: &str) -> Identity {
     let leaf = issue(&authority.cert_pem, &authority.key_pem, "demo", replica).expect("leaf");
     Identity::from_pem(
         "demo",
@@ -58,7 +58,7 @@ fn identity_of(authority: &Authority, replica: &str) -> Identity {
 }
 
 impl Bench {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let authority = create("demo").expect("authority");
         let config = GossipConfig::new(([127, 0, 0, 1], 0).into(), Facts::default());
         let identity = identity_of(&authority, "me");
@@ -146,7 +146,7 @@ async fn send(connection: &Connection, bytes: &[u8]) {
     stream.finish().expect("finishes");
 }
 
-const GENERATION: u64 = 1_700_000_000_000;
+pub(super) const GENERATION: u64 = 1_700_000_000_000;
 
 #[tokio::test]
 async fn an_honest_hello_is_answered_and_messages_pass() {
@@ -227,7 +227,8 @@ async fn an_older_generation_learns_of_the_process_that_lives() {
     let (first, _connection, _) = bench.hello("a", "demo", 9).await;
     let (second, connection, answer) = bench.hello("a", "demo", 5).await;
     assert!(answer.is_none());
-    let kept = hello::kept_instead(&connection.closed().await);
+    assert_eq!(closed_with(&connection).await, Some(Close::Twin));
+    let kept = hello::kept_instead(&connection);
     let address = |of: &Endpoint| of.local_addr().expect("bound");
     let expected = crate::twin::Kept {
         address: address(&first),

@@ -131,6 +131,18 @@ pub(super) fn cut_off_earlier(shared: &Arc<Shared>, member: &Member, connection:
     });
 }
 
+/// Whether this process starts again above a generation of its id that a peer has seen. Every such word is judged here,
+/// or, once this process was let in again, by the first of the two rules alone (`Sightings::take_outrun`).
+///
+/// It costs all connections. So the generation of the process that was kept instead, by the word of more peers than are
+/// connected, is followed once it has ended; the word of one peer, whatever it is, once in a while.
+pub(super) fn may_outrun(shared: &Shared, by: &ReplicaId, seen: u64) -> bool {
+    // Who refused a moment ago is among them.
+    shared.kept_instead();
+    let is_kept = shared.twins().may_outrun(seen, now());
+    is_kept || shared.firewall().may_outrun(by, seen, now())
+}
+
 /// This process met another one under its own id.
 pub(super) fn meet(shared: &Shared, generation: u64, address: SocketAddr) {
     let own = shared.address;

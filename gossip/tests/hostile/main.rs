@@ -4,6 +4,7 @@
 //! alive, and hold the same workers. Whoever lies is counted, and cut off after ten offences.
 
 mod chitchat;
+mod cornered;
 mod floods;
 mod membership;
 mod planes;

@@ -20,6 +20,8 @@ use tokio::time::{Instant, sleep, timeout};
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 /// Application code of a connection that was ended by a ban (`transport::Close::Banned`).
 const BANNED: u32 = 5;
+/// Of one that was refused because another process of the id is kept (`transport::Close::Twin`).
+const TWIN: u32 = 10;
 
 /// The three PEM texts of a replica.
 #[derive(Clone)]
@@ -47,6 +49,8 @@ pub(crate) struct Rogue {
     answer: Arc<Mutex<Answer>>,
     /// "I have seen this generation of you": what its HELLO-ACK says.
     seen: Arc<Mutex<u64>>,
+    /// "I keep another process of you, of this generation": it refuses every HELLO with that.
+    kept: Arc<Mutex<Option<u64>>>,
 }
 
 /// A connection that it dialled, after HELLO.
@@ -71,6 +75,7 @@ impl Rogue {
             endpoint,
             answer: Arc::new(Mutex::new(Arc::new(|_| None))),
             seen: Arc::default(),
+            kept: Arc::default(),
         };
         let mut listening = JoinSet::new();
         listening.spawn(rogue.clone().listen());
@@ -91,6 +96,11 @@ impl Rogue {
     /// Says in each HELLO-ACK that it has seen this generation of whoever asks.
     pub(crate) fn has_seen(&self, generation: u64) {
         *self.seen.lock().expect("no panic") = generation;
+    }
+
+    /// Refuses from now on every HELLO for the sake of another process of this generation; `None`: no more.
+    pub(crate) fn keeps(&self, generation: Option<u64>) {
+        *self.kept.lock().expect("no panic") = generation;
     }
 
     /// Connects without a word.
@@ -187,6 +197,11 @@ impl Rogue {
             };
             let seen = *self.seen.lock().expect("no panic");
             let is_hello = matches!(message, Message::Hello(_));
+            let kept = *self.kept.lock().expect("no panic");
+            if let Some(generation) = kept.filter(|_| is_hello) {
+                let reason = format!("127.0.0.1:1 {generation}");
+                return connection.close(TWIN.into(), reason.as_bytes());
+            }
             let answer = if is_hello {
                 let ack = Message::HelloAck(HelloAck {
                     replica: self.id.parse().expect("an id"),

@@ -134,7 +134,7 @@ impl Scene {
 }
 
 impl Honest {
-    async fn start(authority: &Authority, name: &str, seeds: Vec<String>) -> Self {
+    pub(crate) async fn start(authority: &Authority, name: &str, seeds: Vec<String>) -> Self {
         let pem = pem(authority, name);
         let identity =
             Identity::from_pem(CLUSTER, name, &pem.ca, &pem.cert, &pem.key).expect("identity");

@@ -13,7 +13,7 @@ use grapevine_gossip::bulletin::{
 use grapevine_gossip::worker::WorkerId;
 use grapevine_gossip::{Agent, ReplicaId};
 use grapevine_placement::{Claim, is_believable};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{Cluster, Fleet};
 use crate::metrics::{ClaimLabels, Metrics};
@@ -105,8 +105,10 @@ impl Bulletins {
             }));
         }
         counts.publish(&self.metrics);
+        let now = Instant::now().into_std();
         for peer in posted.peers() {
-            let (new, gone) = self.quarantine.heard(&peer.replica, &peer.quarantine);
+            let told: Vec<_> = peer.quarantined(now).collect();
+            let (new, gone) = self.quarantine.heard(&peer.replica, &told);
             for _ in 0..new {
                 self.metrics.query_of_death("heard");
             }
@@ -205,12 +207,14 @@ mod tests {
             claim: *claim,
             age: Duration::from_secs(1),
         };
+        let now = Instant::now().into_std();
         PeerBulletin {
             replica: replica.parse().expect("an id"),
-            received: tokio::time::Instant::now().into_std(),
+            received: now,
             health: claims.iter().enumerate().map(said).collect(),
             usage: Vec::new(),
             quarantine: Vec::new(),
+            quarantine_received: now,
         }
     }
 

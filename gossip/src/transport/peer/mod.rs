@@ -427,8 +427,8 @@ impl Task {
                     self.serve(dialled, waiting).await;
                     heard = Instant::now();
                 }
-                // It answers, and another process of our id has to end first.
-                Err(DialError::Twin(_)) => {
+                // It answers, as its certificate proves, and another process of our id has to end first.
+                Err(DialError::Twin { .. }) => {
                     heard = Instant::now();
                     pause_min = limits::TWIN_PAUSE;
                 }
@@ -499,9 +499,9 @@ impl Task {
             () = lanes => return,
         };
         self.shared.peers().set_link(&self.id, self.peer.task, None);
-        if let Some(kept) = hello::kept_instead(&closed) {
+        if let Some(kept) = hello::kept_instead(&renewal::current(&current)) {
             let mut twins = self.shared.twins();
-            twins.refused(self.peer.address, kept, super::now());
+            twins.refused(&self.id, kept, super::now());
         }
         tracing::info!(replica = %self.id, address = %self.peer.address, reason = %closed, "connection ended");
     }
