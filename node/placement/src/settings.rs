@@ -102,8 +102,7 @@ impl ClusterSettings {
                 prefill,
                 context,
                 tolerance,
-                known_tolerance,
-            } => [prefill, context, tolerance, known_tolerance]
+            } => [prefill, context, tolerance]
                 .iter()
                 .fold(bytes, |bytes, ratio| bytes.number(ratio.bits())),
             Price::Multiplicative {
@@ -235,7 +234,7 @@ mod tests {
     #[test]
     fn every_setting_changes_the_fingerprint() {
         type Change = (&'static str, fn(&mut ClusterSettings));
-        let changes: [Change; 33] = [
+        let changes: [Change; 32] = [
             ("nothing", |_| ()),
             ("virtual nodes", |all| {
                 all.ring.virtual_nodes = NonZeroU16::MIN
@@ -255,15 +254,6 @@ mod tests {
                     prefill: Ratio(4.0),
                     context: Ratio(0.06),
                     tolerance: Ratio(0.5),
-                    known_tolerance: Ratio(0.5),
-                };
-            }),
-            ("tolerance of the known", |all| {
-                all.policy.price = Price::Additive {
-                    prefill: Ratio(6.0),
-                    context: Ratio(0.1),
-                    tolerance: Ratio(1.5),
-                    known_tolerance: Ratio(0.7),
                 };
             }),
             ("bound factor", |all| all.policy.bound.factor = Ratio(2.0)),

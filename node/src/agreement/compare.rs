@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use grapevine_gossip::dry_run::{DryRunAnswer, KeyParts};
-use grapevine_placement::{Digest, Explanation, Key, Verdict as Fared};
+use grapevine_placement::{Digest, Explanation, Key, Row, Verdict as Fared};
 
 use crate::cluster::Pool;
 
@@ -18,6 +18,29 @@ pub struct Sample {
     pub explanation: Explanation,
     /// Digest of the hot set that it was made with.
     pub heat: Digest,
+}
+
+impl Sample {
+    /// Whether a worker was known to hold more of the prompt than what is hot.
+    pub fn is_known(&self) -> bool {
+        let decision = self.explanation.decision.as_ref();
+        decision.is_ok_and(|decision| decision.known)
+    }
+
+    /// Tokens that the peer's choice would have cost more than ours, by our own reckoning: what it matters that they
+    /// differ. 0 where ours is no cheaper, or the policy compares no costs.
+    pub fn costs_more(&self, answer: &DryRunAnswer) -> u64 {
+        let rows = &self.explanation.rows;
+        let cost = |at: &dyn Fn(&Row) -> bool| rows.iter().find(|row| at(row))?.cost;
+        let slots = self.pool.slots();
+        let theirs = cost(&|row| answer.worker.as_ref() == Some(&slots[row.index].worker.id));
+        let ours = cost(&|row| row.verdict == Fared::Chosen);
+        match (ours, theirs) {
+            // Less than 2^53, and a fraction of a token is none.
+            (Some(ours), Some(theirs)) => (theirs - ours).max(0.0) as u64,
+            _ => 0,
+        }
+    }
 }
 
 /// The outcome of one comparison. Labels of a metric: stable.

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Sample, Verdict};
-use crate::metrics::{Metrics, ResultLabels};
+use crate::metrics::{AgreementLabels, Metrics};
 use crate::shutdown::Phase;
 
 /// Samples that wait to be asked about; more are not taken.
@@ -102,7 +102,9 @@ impl Survey {
             // Counters that are there from the start can be alarmed on.
             let result = verdict.as_str();
             let counters = &parts.metrics.agreement_samples;
-            drop(counters.get_or_create(&ResultLabels { result }));
+            for prompt in ["known", "unknown"] {
+                drop(counters.get_or_create(&AgreementLabels { result, prompt }));
+            }
         }
         Self {
             parts,
@@ -149,14 +151,25 @@ impl Survey {
             key: std::mem::take(&mut sample.key),
         };
         let verdict = match agent.ask(peer, question).await {
-            Ok(answer) => Verdict::of(&sample, &answer, *settings),
+            Ok(answer) => {
+                let verdict = Verdict::of(&sample, &answer, *settings);
+                if verdict != Verdict::Same {
+                    metrics.agreement_cost.inc_by(sample.costs_more(&answer));
+                }
+                verdict
+            }
             Err(error) => {
                 tracing::debug!(replica = %peer, %error, "agreement not compared");
                 Verdict::Unanswered
             }
         };
-        let labels = ResultLabels {
+        let labels = AgreementLabels {
             result: verdict.as_str(),
+            prompt: if sample.is_known() {
+                "known"
+            } else {
+                "unknown"
+            },
         };
         metrics.agreement_samples.get_or_create(&labels).inc();
         if verdict != Verdict::Unanswered {

@@ -111,7 +111,7 @@ section! {
         /// Price of a token held by running requests (additive).
         ///
         /// Higher: decode is spread more. Lower: long sessions crowd workers and their caches.
-        price_context: Ratio = additive().0;
+        price_context: Ratio = additive_context();
         /// Tokens that any request costs (multiplicative).
         ///
         /// Higher: load counts for prompts that are cached, too. Lower: those go home whatever the load.
@@ -126,11 +126,6 @@ section! {
         /// for additive, 1.25 for multiplicative. Higher: replicas whose counts differ a little agree
         /// more often. Lower: queues are more even.
         price_tolerance: Option<Ratio> = None, in Some(ratio(0.0))..=Some(ratio(100.0));
-        /// The same, additive, for a prompt of which a worker is known to hold something.
-        ///
-        /// Higher: conversations stay on workers with long queues. Lower: a difference that replicas see
-        /// unequally moves them.
-        price_known_tolerance: Ratio = additive().1, in ratio(0.0)..=ratio(100.0);
         /// Requests in flight on a worker, as a multiple of its fair share, before it is passed over.
         ///
         /// Over the whole cluster. Higher: more cache hits, longer queues on hot prefixes.
@@ -200,9 +195,9 @@ section! {
         ///
         /// So many sick at once is more often a fault of the checks than of the workers.
         panic: bool = true;
-        /// How long changes of load are collected before they are sent to the other replicas.
+        /// How long a fall of load may wait until the other replicas are told; rises go within 5 ms.
         ///
-        /// Lower: fresher counts, more datagrams. Agreement falls as load ages.
+        /// Lower: fresher counts, more datagrams. Replicas decide on what all of them know, so they agree at any age.
         load_batch: Duration = config::LOAD_BATCH, in ms(20)..=ms(50);
     }
 }
@@ -234,14 +229,9 @@ fn policy() -> PolicySettings {
     PolicySettings::default()
 }
 
-/// Price of context, and tolerance of the known.
-fn additive() -> (Ratio, Ratio) {
+fn additive_context() -> Ratio {
     match Price::ADDITIVE {
-        Price::Additive {
-            context,
-            known_tolerance,
-            ..
-        } => (context, known_tolerance),
+        Price::Additive { context, .. } => context,
         Price::Multiplicative { .. } => unreachable!("it is the additive price"),
     }
 }

@@ -117,11 +117,9 @@ impl ClusterConfig {
                 prefill,
                 context,
                 tolerance,
-                known_tolerance,
             } => {
                 *prefill = self.price_prefill.unwrap_or(*prefill);
                 *context = self.price_context;
-                *known_tolerance = self.price_known_tolerance;
                 *tolerance = self.price_tolerance.unwrap_or(*tolerance);
             }
             Price::Multiplicative {

@@ -18,6 +18,11 @@ labels! {
     RequestLabels { endpoint: &'static str, outcome: &'static str }
 }
 labels! {
+    /// A comparison's result, and whether a worker was known to hold more of the prompt than what is hot: `known` or
+    /// `unknown`.
+    AgreementLabels { result: &'static str, prompt: &'static str }
+}
+labels! {
     /// One endpoint.
     EndpointLabels { endpoint: &'static str }
 }

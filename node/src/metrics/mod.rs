@@ -31,8 +31,8 @@ use crate::warmup::WarmupMetrics;
 
 pub use exposition::Form;
 pub use labels::{
-    AttemptLabels, ClaimLabels, EndpointLabels, ErrorLabels, EventLabels, LimitLabels, ModelLabels,
-    PortLabels, ReasonLabels, RequestLabels, ResultLabels, WorkerLabels,
+    AgreementLabels, AttemptLabels, ClaimLabels, EndpointLabels, ErrorLabels, EventLabels,
+    LimitLabels, ModelLabels, PortLabels, ReasonLabels, RequestLabels, ResultLabels, WorkerLabels,
 };
 
 type Seconds = Histogram;
@@ -121,9 +121,11 @@ pub struct Metrics {
     /// Live replicas whose cluster settings differ from this one's.
     pub settings_differing: Gauge,
     /// Requests of this replica that were compared with what a peer would decide.
-    pub agreement_samples: Family<ResultLabels, Counter>,
+    pub agreement_samples: Family<AgreementLabels, Counter>,
     /// Share of the latest comparisons that named the same worker; not a number before the first.
     pub agreement_ratio: FloatGauge,
+    /// Tokens that peers' choices would have cost more than this replica's, where they differed.
+    pub agreement_cost: Counter,
     /// 1 once this replica takes traffic.
     pub ready: Gauge,
     /// What keeps it from that: 1 while it is missing.
@@ -212,6 +214,7 @@ impl Metrics {
             settings_differing: Gauge::default(),
             agreement_samples: Family::default(),
             agreement_ratio: FloatGauge::default(),
+            agreement_cost: Counter::default(),
             ready: Gauge::default(),
             not_ready: Family::default(),
             workers_without_series: Gauge::default(),
@@ -414,13 +417,18 @@ impl Metrics {
         );
         r.register(
             "agreement_samples",
-            "Requests compared with what a peer would decide, by result",
+            "Requests compared with what a peer would decide, by result, and whether any of the prompt was known",
             self.agreement_samples.clone(),
         );
         r.register(
             "agreement_ratio",
             "Share of the latest comparisons that named the same worker",
             self.agreement_ratio.clone(),
+        );
+        r.register(
+            "agreement_cost_tokens",
+            "Tokens that peers' choices would have cost more, as this replica reckons, summed over all that differed",
+            self.agreement_cost.clone(),
         );
         r.register(
             "workers_without_series",

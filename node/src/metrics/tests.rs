@@ -71,11 +71,10 @@ fn registered() -> Vec<String> {
             .failovers
             .get_or_create(&ResultLabels { result: "r" }),
     );
-    drop(
-        metrics
-            .agreement_samples
-            .get_or_create(&ResultLabels { result: "r" }),
-    );
+    drop(metrics.agreement_samples.get_or_create(&AgreementLabels {
+        result: "r",
+        prompt: "p",
+    }));
     drop(
         metrics
             .sketch_events

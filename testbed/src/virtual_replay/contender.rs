@@ -157,7 +157,6 @@ impl Contender {
             prefill: p,
             context: c,
             tolerance: t,
-            known_tolerance: k,
         } = Price::ADDITIVE
         else {
             return Vec::new();
@@ -167,7 +166,6 @@ impl Contender {
                 prefill: ratio(prefill),
                 context: ratio(context),
                 tolerance: ratio(tolerance),
-                known_tolerance: k,
             },
             ..base
         };
@@ -236,19 +234,6 @@ impl Contender {
             Self::placement("no heat", heat(0.0), ALL),
             Self::placement("heat 0.25", heat(0.25), ALL),
             Self::placement("heat 1", heat(1.0), ALL),
-            Self::placement(
-                "tolerance 1.5 for the known",
-                PolicySettings {
-                    price: Price::Additive {
-                        prefill: p,
-                        context: c,
-                        tolerance: t,
-                        known_tolerance: ratio(1.5),
-                    },
-                    ..base
-                },
-                ALL,
-            ),
             told("evidence deviating", Evidence::Deviating),
             told("evidence own", Evidence::Own),
             told("no evidence", Evidence::Off),

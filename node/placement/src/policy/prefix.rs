@@ -36,7 +36,7 @@ pub(super) fn choose(fleet: &Fleet<'_>, holder: usize) -> (usize, Reason) {
     let tolerance = fleet
         .settings
         .price
-        .tolerance(least, fleet.key.prompt_tokens(), fleet.known);
+        .tolerance(least, fleet.key.prompt_tokens());
     // Above the bound only for more than tolerance would forgive, and than every whole request above it costs.
     let crowd = |index| {
         let above = fleet.excess(index).ceil().max(1.0);

@@ -14,8 +14,7 @@ const TOLERANCE_TOKENS: u32 = 4_096;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Price {
     /// q + prefill * (L - m) + context * c; first in order among those within
-    /// tolerance * min(L, 4,096) of the smallest, or known_tolerance * min(L, 4,096) where somebody is known to hold
-    /// more of the prompt than what is hot.
+    /// tolerance * min(L, 4,096) of the smallest.
     Additive {
         /// Price of a token to be computed here, against one that waits. Default 6. With 1, conversations wander.
         prefill: Ratio,
@@ -24,8 +23,6 @@ pub enum Price {
         /// Part of the prompt, of its first 4,096 tokens, that a worker may cost more than the cheapest and still be taken for its place in the
         /// order. Default 1.5. Higher: replicas with slightly different counts agree more often, queues are less even.
         tolerance: Ratio,
-        /// The same for a prompt of which something is known. Default 0.5. Higher: conversations stay on full workers.
-        known_tolerance: Ratio,
     },
     /// (q + prefill * (L - m) + overhead) * (n + patience); first in order among those near the smallest.
     Multiplicative {
@@ -46,7 +43,6 @@ impl Price {
         prefill: Ratio::constant(6.0),
         context: Ratio::constant(0.1),
         tolerance: Ratio::constant(1.5),
-        known_tolerance: Ratio::constant(0.5),
     };
     /// The multiplicative price with its defaults.
     pub const MULTIPLICATIVE: Self = Self::Multiplicative {
@@ -57,15 +53,10 @@ impl Price {
     };
 
     /// How much more than the smallest cost is still near it.
-    pub(super) fn tolerance(&self, least: f64, prompt_tokens: u32, known: bool) -> f64 {
+    pub(super) fn tolerance(&self, least: f64, prompt_tokens: u32) -> f64 {
         match *self {
-            Self::Additive {
-                tolerance,
-                known_tolerance,
-                ..
-            } => {
-                let part = if known { known_tolerance } else { tolerance };
-                part.get() * f64::from(prompt_tokens.min(TOLERANCE_TOKENS))
+            Self::Additive { tolerance, .. } => {
+                tolerance.get() * f64::from(prompt_tokens.min(TOLERANCE_TOKENS))
             }
             Self::Multiplicative { tolerance, .. } => least * (tolerance.get() - 1.0).max(0.0),
         }

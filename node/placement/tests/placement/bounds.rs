@@ -7,7 +7,7 @@ use crate::decisions::{IDLE, queued};
 
 #[test]
 fn a_surge_stays_within_its_bound_before_anybody_hears_of_it() {
-    // 40 requests on 4 workers that nobody knows of: mean (40 + 1) / 4, so 15 fit on one.
+    // 80 requests on 4 workers that nobody knows of: mean (80 + 1) / 4, so 30 fit on one.
     let ring = equal_ring(4);
     let key = chat(&[("user", &"the same long question ".repeat(40))]);
     let home = ring
@@ -24,11 +24,11 @@ fn a_surge_stays_within_its_bound_before_anybody_hears_of_it() {
         }
         decide(&PolicySettings::default(), &ring, &key, &candidates, &[], 0).expect("workers")
     };
-    assert_eq!(decide(15.0, 25.0 / 3.0, true).reason, Reason::SpillBound);
-    assert_eq!(decide(14.0, 26.0 / 3.0, true).worker, home);
+    assert_eq!(decide(30.0, 50.0 / 3.0, true).reason, Reason::SpillBound);
+    assert_eq!(decide(29.0, 51.0 / 3.0, true).worker, home);
     // A prompt that was not seen before is no crowd, and neither are a replica's few requests.
-    assert_eq!(decide(15.0, 25.0 / 3.0, false).worker, home);
-    assert_eq!(decide(9.0, 0.0, true).worker, home);
+    assert_eq!(decide(30.0, 50.0 / 3.0, false).worker, home);
+    assert_eq!(decide(25.0, 5.0, true).worker, home);
 }
 
 #[test]

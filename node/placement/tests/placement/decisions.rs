@@ -592,8 +592,8 @@ fn what_is_known_is_expected_and_nothing_else() {
             (1, 600),
         ),
         (
-            "for less than the tolerance of the known the first stays",
-            [known(500), known(580), IDLE, IDLE],
+            "for less than the tolerance the first stays",
+            [known(500), known(740), IDLE, IDLE],
             &[],
             (0, 500),
         ),

@@ -129,7 +129,7 @@ fn marks_in_use_are_told_again() {
 }
 
 #[test]
-fn answers_correct_what_was_expected() {
+fn corrections_forget_as_far_everywhere() {
     let (mut sketch, slots) = sketch(SketchSettings::default());
     let (old, key) = (conversation(1, 3), conversation(2, 3));
     sketch.record(slots[0], old.marks(), NOW);

@@ -139,7 +139,8 @@ impl Plain<'_> {
         let (requests, surge, _) = self.whole().means;
         let (of, bound) = (self.candidates[index], self.settings.bound);
         let of_cluster = of.load.requests + 1.0 - self.limit(index, requests);
-        let is_crowd = (bound.factor.get() - 1.0) * surge >= bound.slack.get();
+        let is_crowd = (bound.factor.get() - 1.0) * surge >= 2.0 * bound.slack.get();
+        let is_crowd = is_crowd && surge >= 2.0 * requests;
         match self.whole().alike && is_crowd {
             true => of_cluster.max(of.surge_requests + 1.0 - self.limit(index, surge)),
             false => of_cluster,
@@ -190,16 +191,8 @@ impl Plain<'_> {
 
     fn tolerance(&self, least: f64) -> f64 {
         match self.settings.price {
-            Price::Additive {
-                tolerance,
-                known_tolerance,
-                ..
-            } => {
-                let part = match self.whole().known {
-                    true => known_tolerance,
-                    false => tolerance,
-                };
-                part.get() * f64::from(self.key.prompt_tokens().min(4_096))
+            Price::Additive { tolerance, .. } => {
+                tolerance.get() * f64::from(self.key.prompt_tokens().min(4_096))
             }
             Price::Multiplicative { tolerance, .. } => least * (tolerance.get() - 1.0).max(0.0),
         }
