@@ -105,7 +105,7 @@ impl News {
             }
         };
         Self {
-            start: Instant::now(),
+            start: tokio::time::Instant::now().into_std(),
             nodes: (0..scenario.replicas).map(node).collect(),
             letters: Vec::new(),
             free: Vec::new(),

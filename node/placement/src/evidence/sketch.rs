@@ -11,7 +11,7 @@ use crate::{
 /// Limits of a sketch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SketchSettings {
-    /// Entries in all, over all workers. Default 200,000, about 13 MB.
+    /// Entries in all, over all workers. Default 200,000, about 15 MB.
     ///
     /// Higher: more memory. Lower: long conversations are forgotten while workers still hold them.
     pub entries_max: u32,
