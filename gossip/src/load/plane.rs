@@ -26,6 +26,9 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 pub const IDLE_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Load that rose is told within this, whatever the interval of batches; falls wait for the batch.
 pub const RISE_INTERVAL: Duration = Duration::from_millis(5);
+/// A change is told again with so many frames after its own, at the latest each batch: one of them may be lost, and
+/// until it is told again whoever missed it decides on other numbers than all others.
+pub(super) const REPEATS: u8 = 2;
 /// Least time between two frames, for each live replica: what a frame costs grows with the number of
 /// its receivers. 4 replicas send every 5 ms, 8 every 10 ms, 16 every 20 ms, 40
 /// and more every 50 ms.
@@ -62,6 +65,8 @@ struct Slot {
     cell: Arc<LoadCell>,
     /// What the others were told last.
     sent: Load,
+    /// With so many further frames they are told it again.
+    repeats: u8,
 }
 
 /// What is known of one other replica.
@@ -125,6 +130,7 @@ impl LoadPlane {
                 cell,
                 id: worker.id.clone(),
                 sent,
+                repeats: 0,
             }
         };
         let slots = workers().zip(&old_position).map(slot).collect();
@@ -174,21 +180,23 @@ impl LoadPlane {
         let is_full_due = is_due(self.full_sent_at, FULL_INTERVAL);
         let mut changes = self.empty_frame(Coverage::Changes);
         let mut full = self.empty_frame(Coverage::Full);
+        let mut changed = Vec::new();
         let mut has_risen = false;
         for (slot, position) in self.slots.iter().zip(0..) {
             let load = slot.cell.take_lasting();
+            let told = SlotLoad {
+                slot: position,
+                load,
+            };
             if load != slot.sent {
                 has_risen |= load.is_above(slot.sent);
-                changes.slots.push(SlotLoad {
-                    slot: position,
-                    load,
-                });
+                changed.push(told);
+            }
+            if load != slot.sent || slot.repeats > 0 {
+                changes.slots.push(told);
             }
             if load != Load::default() {
-                full.slots.push(SlotLoad {
-                    slot: position,
-                    load,
-                });
+                full.slots.push(told);
             }
         }
         let is_batch_due = is_due(self.sent_at, self.batch.saturating_sub(PACE_SLACK));
@@ -196,7 +204,6 @@ impl LoadPlane {
             return None;
         }
         let is_idle = full.slots.is_empty();
-        let told = changes.slots.clone();
         let frame = if is_full_due || full.wire_len() < changes.wire_len() {
             full
         } else {
@@ -216,10 +223,14 @@ impl LoadPlane {
         if frame.coverage == Coverage::Full {
             self.full_sent_at = Some(now);
         }
-        for SlotLoad { slot, load } in &told {
-            self.slots[*slot as usize].sent = *load;
+        for slot in &mut self.slots {
+            slot.repeats = slot.repeats.saturating_sub(1);
         }
-        self.told.tell(told, now);
+        for SlotLoad { slot, load } in &changed {
+            let slot = &mut self.slots[*slot as usize];
+            (slot.sent, slot.repeats) = (*load, REPEATS);
+        }
+        self.told.tell(changed, now);
         self.settle(now);
         Some(frame)
     }

@@ -28,7 +28,7 @@ fn a_surge_stays_within_its_bound_before_anybody_hears_of_it() {
     assert_eq!(decide(29.0, 51.0 / 3.0, true).worker, home);
     // A prompt that was not seen before is no crowd, and neither are a replica's few requests.
     assert_eq!(decide(30.0, 50.0 / 3.0, false).worker, home);
-    assert_eq!(decide(25.0, 5.0, true).worker, home);
+    assert_eq!(decide(12.0, 4.0, true).worker, home);
 }
 
 #[test]

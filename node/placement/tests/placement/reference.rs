@@ -139,8 +139,7 @@ impl Plain<'_> {
         let (requests, surge, _) = self.whole().means;
         let (of, bound) = (self.candidates[index], self.settings.bound);
         let of_cluster = of.load.requests + 1.0 - self.limit(index, requests);
-        let is_crowd = (bound.factor.get() - 1.0) * surge >= 2.0 * bound.slack.get();
-        let is_crowd = is_crowd && surge >= 2.0 * requests;
+        let is_crowd = (bound.factor.get() - 1.0) * surge >= bound.slack.get();
         match self.whole().alike && is_crowd {
             true => of_cluster.max(of.surge_requests + 1.0 - self.limit(index, surge)),
             false => of_cluster,
