@@ -14,6 +14,8 @@ use super::scene::{CLUSTER, Scene, eventually, pem, resident_kib};
 const SOURCES: usize = 300;
 /// Times that all of them are sent.
 const ROUNDS: usize = 5;
+/// Not more, whatever the kernel drops.
+const ROUNDS_MAX: usize = 100;
 
 /// First packets of QUIC handshakes, each of another connection, caught by a socket that never answers.
 async fn first_packets(scene: &Scene, count: usize) -> Vec<Vec<u8>> {
@@ -54,7 +56,12 @@ async fn a_flood_of_first_packets_is_not_amplified() {
         sockets.push(socket);
     }
     let (begun, cpu, memory) = (Instant::now(), cpu_ms(), resident_kib());
-    for _ in 0..ROUNDS {
+    let of = |label| scene.victim().sum("gossip_handshakes_total", label);
+    let has_come = || of("retried") + of("slow") + of("crowded") >= SOURCES as f64 / 2.0;
+    let mut rounds = 0;
+    // On a busy machine the kernel drops most of a round: another follows, until half of the sources came through.
+    while rounds < ROUNDS || (!has_come() && rounds < ROUNDS_MAX) {
+        rounds += 1;
         for (at, (socket, packet)) in sockets.iter().zip(&packets).enumerate() {
             socket.send_to(packet, victim).await.expect("sent");
             if at % 20 == 0 {
@@ -65,11 +72,7 @@ async fn a_flood_of_first_packets_is_not_amplified() {
     }
     let flood = begun.elapsed();
     // Everything that is coming: handshakes end after a second, with what they repeat until then.
-    eventually("the flood is over", || {
-        let of = |label| scene.victim().sum("gossip_handshakes_total", label);
-        (of("retried") + of("slow") + of("crowded") >= SOURCES as f64 / 2.0).then_some(())
-    })
-    .await;
+    eventually("the flood is over", || has_come().then_some(())).await;
     sleep(Duration::from_millis(1500)).await;
     let (mut sent, mut back) = (0usize, 0usize);
     let mut buffer = vec![0; 2048];
@@ -79,7 +82,7 @@ async fn a_flood_of_first_packets_is_not_amplified() {
             assert_eq!(from, victim);
             received += length;
         }
-        let out = packet.len() * ROUNDS;
+        let out = packet.len() * rounds;
         assert!(received <= 3 * out, "{received} bytes for {out}");
         sent += out;
         back += received;
@@ -87,7 +90,7 @@ async fn a_flood_of_first_packets_is_not_amplified() {
     let counted = |label| scene.victim().sum("gossip_handshakes_total", label);
     println!(
         "{} packets in {flood:?}: {sent} bytes in, {back} out ({:.2}); retried {}, slow {}, crowded {}; cpu of the whole test {} ms, memory {:+} KiB",
-        SOURCES * ROUNDS,
+        SOURCES * rounds,
         back as f64 / sent as f64,
         counted("retried"),
         counted("slow"),
