@@ -169,6 +169,40 @@ mod tests {
         assert!(shares.is_sorted_by(|young, old| young >= old));
     }
 
+    fn requests(requests: f64) -> Load {
+        Load {
+            requests,
+            ..Load::default()
+        }
+    }
+
+    #[test]
+    fn preference_is_on_what_all_know_and_safety_on_what_is_exact() {
+        // Replicas live and heard; own, of that known, others' requests; common, exact, in a surge.
+        type Row = ([u32; 2], [f64; 3], [f64; 3]);
+        let table: [Row; 6] = [
+            ([3, 3], [5.0, 5.0, 4.0], [9.0, 9.0, 9.0]),
+            ([3, 3], [5.0, 2.0, 4.0], [6.0, 9.0, 15.0]),
+            // They ended, and nobody has heard of it.
+            ([3, 3], [1.0, 5.0, 4.0], [9.0, 5.0, 9.0]),
+            // One of three is not heard: it probably carries what we carry.
+            ([3, 2], [4.0, 4.0, 2.0], [8.0, 8.0, 8.0]),
+            // Alone there is nobody to agree with.
+            ([1, 1], [5.0, 2.0, 0.0], [5.0, 5.0, 5.0]),
+            ([3, 1], [5.0, 0.0, 0.0], [15.0, 15.0, 15.0]),
+        ];
+        for ([live, heard], [own, known, others], [common, exact, surge]) in table {
+            let picture = Picture::new(live, heard);
+            let seen = picture.see(requests(own), requests(known), requests(others));
+            let got = [
+                seen.common.requests,
+                seen.exact_requests,
+                seen.surge_requests,
+            ];
+            assert_eq!(got, [common, exact, surge], "{live} live, {heard} heard");
+        }
+    }
+
     #[test]
     fn own_counts_stand_for_the_unheard() {
         for (live, heard, scale) in [

@@ -277,6 +277,22 @@ mod tests {
     }
 
     #[test]
+    fn a_difference_costs_what_the_peers_choice_would_cost_more() {
+        let mut sample = sample(0, Fared::Eligible);
+        let theirs = answer(&sample, "w0", |_| ());
+        assert_eq!(sample.costs_more(&theirs), 0, "a policy without costs");
+        let costs = |sample: &mut Sample, ours, theirs| {
+            sample.explanation.rows[0].cost = Some(ours);
+            sample.explanation.rows[1].cost = Some(theirs);
+        };
+        costs(&mut sample, 1_000.0, 1_250.5);
+        assert_eq!(sample.costs_more(&theirs), 250);
+        costs(&mut sample, 1_000.0, 900.0);
+        assert_eq!(sample.costs_more(&theirs), 0, "cheaper, but later in order");
+        assert!(!sample.is_known());
+    }
+
+    #[test]
     fn nobody_is_compared_with_nobody() {
         let mut sample = sample(0, Fared::Eligible);
         sample.explanation.decision = Err(NoWorker::Full);

@@ -276,6 +276,36 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Whoever places, and whoever's answers correct: once all was told, all replicas expect the same.
+    #[test]
+    fn sketches_stay_equal(
+        steps in prop::collection::vec((0_usize..2, 0_usize..3, 0_u64..5, 1_usize..6, prop::bool::weighted(0.1)), 1..60)
+    ) {
+        let settings = SketchSettings { cache_tokens: 6_000, ..SketchSettings::default() };
+        let (one, slots) = sketch(settings);
+        let mut both = [one.clone(), one];
+        for (second, (who, worker, number, turns, is_wrong)) in (1..).zip(steps) {
+            let (key, now) = (conversation(number, turns), NOW + Duration::from_secs(second));
+            let id = ["a", "b", "c"][worker];
+            let recorded = both[who].record(slots[worker], key.marks(), now);
+            both[1 - who].learn(id, 1, &recorded.told(), now);
+            if is_wrong {
+                let gone = both[who].correct(slots[worker], &recorded, key.prompt_tokens(), 0);
+                both[1 - who].unlearn(id, 1, &gone);
+            }
+            prop_assert_eq!(both[0].len(), both[1].len());
+            for number in 0..5 {
+                let key = conversation(number, 5);
+                let [here, there] = both.each_ref().map(|sketch| held(sketch, &slots, &key, now));
+                prop_assert_eq!(here, there, "conversation {}", number);
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_in_use_is_renewed_at_the_others() {
     let (mut here, slots) = sketch(SketchSettings::default());

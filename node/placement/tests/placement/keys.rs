@@ -342,6 +342,38 @@ fn explicit_session_replaces_the_anchor() {
 }
 
 #[test]
+fn prompts_with_a_common_opening_stay_together_without_a_session() {
+    let user = |text: &str| chat(&[("system", "Be brief."), ("user", text)]).consistent();
+    let template = "t".repeat(1_500);
+    let asked = |question: &str| user(&format!("{template} {question}"));
+    assert_eq!(
+        asked("why?"),
+        asked("and how long does it take, on the average?")
+    );
+    assert_ne!(asked("why?"), user(&"u".repeat(1_500)));
+    // All of the conversation's later turns are where its first one was.
+    let turn = chat(&[
+        ("system", "Be brief."),
+        ("user", &template),
+        ("assistant", "a"),
+        ("user", &"next".repeat(500)),
+    ]);
+    assert_eq!(turn.consistent(), user(&template));
+    // Another system message is another group.
+    let other = chat(&[("system", "Be long."), ("user", template.as_str())]);
+    assert_ne!(other.consistent(), user(&template));
+    // Too short for a chunk: the whole message.
+    assert_ne!(user("short"), user("other"));
+    assert_eq!(
+        user("short"),
+        chat(&[("system", "Be brief."), ("user", "short")]).home()
+    );
+    // Texts without messages alike.
+    let text = |question: &str| prompt(format!("{template} {question}").as_bytes()).consistent();
+    assert_eq!(text("why?"), text("how?"));
+}
+
+#[test]
 fn links_are_bounded_and_memory_is_reused() {
     let mut builder = KeyBuilder::new(&KeySettings::default(), "m", b"");
     for _ in 0..20_000 {
