@@ -281,9 +281,10 @@ impl<'a> Fleet<'a> {
 
     /// Requests above the bound once this one is placed here; 0 or less within it.
     ///
-    /// The bound is on what all replicas know. In a crowd of requests that are alike, what this replica alone knows of
-    /// is bounded, too, taken for its part of a surge that all are in: hundreds of them come within the age of the news.
-    /// Otherwise counts of a few requests are chance, and asking them would part the replicas' decisions for nothing.
+    /// The bound is on what all replicas know. In a crowd of requests that are alike, and in one that nobody has heard
+    /// of, what this replica alone knows of is bounded, too, taken for its part of a surge that all are in: hundreds of
+    /// them come within the age of the news. Otherwise counts of a few requests are chance, and asking them would part
+    /// the replicas' decisions for nothing.
     pub(super) fn excess(&self, index: usize) -> f64 {
         let Candidate {
             load,
@@ -294,7 +295,8 @@ impl<'a> Fleet<'a> {
         let bound = self.settings.bound;
         // A replica's handful of requests says nothing about the cluster.
         let is_crowd = (bound.factor.get() - 1.0) * self.mean_surge >= bound.slack.get();
-        if !(self.alike && is_crowd) {
+        let is_unheard = self.mean_surge >= 2.0 * self.mean_requests;
+        if !(is_crowd && (self.alike || is_unheard)) {
             return of_cluster;
         }
         of_cluster.max(surge_requests + 1.0 - self.limit_above(index, self.mean_surge))

@@ -7,16 +7,17 @@ use crate::decisions::{IDLE, queued};
 
 #[test]
 fn a_surge_stays_within_its_bound_before_anybody_hears_of_it() {
-    // 80 requests on 4 workers that nobody knows of: mean (80 + 1) / 4, so 30 fit on one.
+    // 80 requests on 4 workers, half of which nobody knows of: mean (80 + 1) / 4, so 30 fit on one.
     let ring = equal_ring(4);
     let key = chat(&[("user", &"the same long question ".repeat(40))]);
     let home = ring
         .order(key.marks().first().expect("long enough").hash)
         .expect("members")
         .home();
-    let decide = |at_home: f64, elsewhere: f64, is_repeated: bool| {
+    let decide = |at_home: f64, elsewhere: f64, heard: f64, is_repeated: bool| {
         let mut candidates = [IDLE; 4];
         for (index, candidate) in candidates.iter_mut().enumerate() {
+            candidate.load.requests = heard;
             candidate.surge_requests = if index == home { at_home } else { elsewhere };
         }
         if is_repeated {
@@ -24,11 +25,20 @@ fn a_surge_stays_within_its_bound_before_anybody_hears_of_it() {
         }
         decide(&PolicySettings::default(), &ring, &key, &candidates, &[], 0).expect("workers")
     };
-    assert_eq!(decide(30.0, 50.0 / 3.0, true).reason, Reason::SpillBound);
-    assert_eq!(decide(29.0, 51.0 / 3.0, true).worker, home);
+    let heard = 11.0;
+    assert_eq!(
+        decide(30.0, 50.0 / 3.0, heard, true).reason,
+        Reason::SpillBound
+    );
+    assert_eq!(decide(29.0, 51.0 / 3.0, heard, true).worker, home);
     // A prompt that was not seen before is no crowd, and neither are a replica's few requests.
-    assert_eq!(decide(30.0, 50.0 / 3.0, false).worker, home);
-    assert_eq!(decide(12.0, 4.0, true).worker, home);
+    assert_eq!(decide(30.0, 50.0 / 3.0, heard, false).worker, home);
+    assert_eq!(decide(12.0, 4.0, 3.0, true).worker, home);
+    // Of a crowd that nobody has heard of any prompt may be one.
+    assert_eq!(
+        decide(30.0, 50.0 / 3.0, 9.0, false).reason,
+        Reason::SpillBound
+    );
 }
 
 #[test]

@@ -140,7 +140,8 @@ impl Plain<'_> {
         let (of, bound) = (self.candidates[index], self.settings.bound);
         let of_cluster = of.load.requests + 1.0 - self.limit(index, requests);
         let is_crowd = (bound.factor.get() - 1.0) * surge >= bound.slack.get();
-        match self.whole().alike && is_crowd {
+        let is_surge = self.whole().alike || surge >= 2.0 * requests;
+        match is_surge && is_crowd {
             true => of_cluster.max(of.surge_requests + 1.0 - self.limit(index, surge)),
             false => of_cluster,
         }
