@@ -13,7 +13,7 @@ use super::settling::Settling;
 use super::twins;
 use super::unlike::Pair;
 use crate::config::{ALONE_AFTER, ROUND, SNAPSHOT_WITHIN, SYNC_EVERY};
-use crate::load::{RISE_INTERVAL, middle};
+use crate::load::middle;
 use crate::membership::{Sighting, fact};
 use crate::replica::ReplicaId;
 
@@ -61,10 +61,11 @@ fn round(core: &Arc<Core>, net: &Net, seen: Vec<Sighting>, is_alive: bool, slow:
     core.metrics.isolated.set(i64::from(live.is_empty()));
     twins::look(core, net, &others);
 
+    let one_way = middle(&mut net.transport.one_ways());
     let (own_digest, knows_nobody) = {
         let mut state = core.state();
         state.plane.set_live(1 + live.len() as u32);
-        if let Some(time) = middle(&mut net.transport.one_ways()) {
+        if let Some(time) = one_way {
             state.plane.set_one_way(time);
         }
         let generation = net.transport.generation();
@@ -173,29 +174,25 @@ pub(super) async fn load(core: Arc<Core>) {
     let Some(net) = &core.net else {
         return;
     };
-    let mut tick = interval(RISE_INTERVAL);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut look = Instant::now();
     let mut settles: Option<std::time::Instant> = None;
     loop {
-        let settle = async {
-            match settles {
-                Some(at) => sleep_until(at.into()).await,
-                None => std::future::pending().await,
-            }
-        };
-        let is_tick = tokio::select! {
-            _ = tick.tick() => true,
-            () = settle => false,
-        };
-        let now = Instant::now().into_std();
+        let settle = settles.map(Instant::from_std);
+        sleep_until(settle.map_or(look, |settle| settle.min(look))).await;
+        let now = Instant::now();
         let frame = {
             let mut state = core.state();
-            let frame = is_tick.then(|| {
-                state.plane.aggregate(now);
-                core.metrics.load_cut.set(i64::from(state.plane.cut()));
-                state.plane.collect(now)
+            let plane = &mut state.plane;
+            let frame = (now >= look).then(|| {
+                if plane.must_sum(now.into_std()) {
+                    plane.aggregate(now.into_std());
+                    core.metrics.load_cut.set(i64::from(plane.cut()));
+                }
+                let frame = plane.collect(now.into_std());
+                look = Instant::from_std(plane.next_look(now.into_std()));
+                frame
             });
-            settles = state.plane.settle(now);
+            settles = plane.settle(now.into_std());
             frame.flatten()
         };
         if let Some(frame) = frame {

@@ -90,6 +90,7 @@ pub struct LoadPlane {
     told: Told,
     senders: BTreeMap<ReplicaId, Sender>,
     cut: u32,
+    summed_at: Option<Instant>,
     sent_at: Option<Instant>,
     full_sent_at: Option<Instant>,
 }
@@ -107,6 +108,7 @@ impl LoadPlane {
             slots: Vec::new(),
             senders: BTreeMap::new(),
             cut: 0,
+            summed_at: None,
             sent_at: None,
             full_sent_at: None,
         }
@@ -157,6 +159,28 @@ impl LoadPlane {
         self.told.set_one_way(time);
     }
 
+    /// When to [collect](Self::collect) next: soon while anything is in flight or not yet told, else
+    /// once a batch.
+    pub fn next_look(&self, now: Instant) -> Instant {
+        let rests = |slot: &Slot| {
+            let nothing = Load::default();
+            slot.repeats == 0 && slot.sent == nothing && slot.cell.own() == nothing
+        };
+        let wait = if self.slots.iter().all(rests) {
+            self.batch
+        } else {
+            RISE_INTERVAL
+        };
+        now + wait
+    }
+
+    /// Whether the sums are due again: a batch is over since the last ones. Frames are in them at
+    /// once; but their senders grow older.
+    pub fn must_sum(&self, now: Instant) -> bool {
+        let last = self.summed_at;
+        last.is_none_or(|last| now.saturating_duration_since(last) + PACE_SLACK >= self.batch)
+    }
+
     /// What was told and has arrived by now becomes known. Returns when the next of it will.
     pub fn settle(&mut self, now: Instant) -> Option<Instant> {
         for SlotLoad { slot, load } in self.told.arrived(now) {
@@ -166,8 +190,8 @@ impl LoadPlane {
     }
 
     /// The frame that is due now, for all peers: changes since the last one, everything once a
-    /// second (or when that is shorter), an empty frame after a pause; else `None`. Call it each
-    /// [`RISE_INTERVAL`]: rises go at once, falls within a batch; above 4 replicas both wait longer,
+    /// second (or when that is shorter), an empty frame after a pause; else `None`. Call it at
+    /// [`next_look`](Self::next_look): rises go at once, falls within a batch; above 4 replicas both wait longer,
     /// up to 50 ms. Load that did not last since the call before is not told.
     pub fn collect(&mut self, now: Instant) -> Option<LoadFrame> {
         let is_due = |last: Option<Instant>, interval| {
@@ -326,6 +350,7 @@ impl LoadPlane {
         for slot in 0..self.slots.len() {
             self.sum(slot);
         }
+        self.summed_at = Some(now);
         self.board.set_heard(heard);
         self.board.summed(now);
     }

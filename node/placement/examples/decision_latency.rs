@@ -147,7 +147,7 @@ fn evidence(ring: &Ring, hot: &HotSet, prompts: &[String]) -> (Sketch, Vec<Slot>
     let mut place = |worker: usize, key: &Key| {
         let view = View { ring, hot };
         let decision = decide(&settings, view, key, &idle, &[], 0).expect("all are usable");
-        sketch.place(slots[worker % slots.len()], &decision, key, NOW);
+        sketch.record(slots[worker % slots.len()], decision.marks(key), NOW);
         sketch.len()
     };
     for (turn, prompt) in prompts.iter().enumerate() {

@@ -122,10 +122,14 @@ impl Picture {
     }
 
     /// A worker's load: this replica's `own` exactly, the part of it that the others know by now, and the `others'`
-    /// own, damped. Whoever hears nobody has nobody to agree with, and counts exactly.
+    /// own, damped. Whoever hears nobody has nobody to agree with, and counts its own exactly and nothing else.
     #[must_use]
     pub fn see(self, own: Load, known: Load, others: Load) -> Seen {
-        let known = if self.is_alone { own } else { known };
+        let (known, others) = if self.is_alone {
+            (own, Load::default())
+        } else {
+            (known, others)
+        };
         let common = known.scaled(self.own_scale) + others;
         let unheard = own.requests - known.requests;
         Seen {
@@ -188,7 +192,7 @@ mod tests {
             // One of three is not heard: it probably carries what we carry.
             ([3, 2], [4.0, 4.0, 2.0], [8.0, 8.0, 8.0]),
             // Alone there is nobody to agree with.
-            ([1, 1], [5.0, 2.0, 0.0], [5.0, 5.0, 5.0]),
+            ([1, 1], [5.0, 2.0, 4.0], [5.0, 5.0, 5.0]),
             ([3, 1], [5.0, 0.0, 0.0], [15.0, 15.0, 15.0]),
         ];
         for ([live, heard], [own, known, others], [common, exact, surge]) in table {

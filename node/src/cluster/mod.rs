@@ -21,10 +21,10 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use grapevine_gossip::Agent;
 use grapevine_gossip::evidence::Evidence;
-use grapevine_gossip::load::{LoadBoard, OthersLoad};
+use grapevine_gossip::load::LoadBoard;
 use grapevine_gossip::view::View as Registered;
 use grapevine_gossip::worker::{Role, State, WorkerId};
-use grapevine_placement::load::Seen;
+use grapevine_placement::load::{Picture, Seen};
 use grapevine_placement::{
     Candidate, ClusterSettings, Decision, Explanation, Key, Load, NoWorker, Policy, Reason,
     Standing, View, decide, explain,
@@ -336,7 +336,7 @@ impl Cluster {
         let picture = self.picture();
         candidates.clear();
         candidates.extend(pool.slots.iter().map(|slot| {
-            let seen = picture.see(&slot.worker);
+            let seen = seen(picture, &slot.worker);
             let look = slot.worker.health.look();
             let at_cap = is_at_cap(slot, seen.exact_requests);
             let standing = if slot.draining {
@@ -377,14 +377,14 @@ impl Cluster {
             !tried.contains(&index)
                 && !slot.draining
                 && slot.worker.health.is_usable()
-                && !is_at_cap(slot, picture.see(&slot.worker).exact_requests)
+                && !is_at_cap(slot, seen(picture, &slot.worker).exact_requests)
         });
         another && !pool.panics()
     }
 
     /// Cluster-wide load of a worker, as placement counts it: what all replicas know of, and exact requests.
     pub fn load_of(&self, worker: &Worker) -> Seen {
-        self.picture().see(worker)
+        seen(self.picture(), worker)
     }
 
     /// How much of the cluster's load is known at this moment. A replica that was paused knows its own only, until it
@@ -392,10 +392,7 @@ impl Cluster {
     fn picture(&self) -> Picture {
         let others_count = !self.board.is_stale(Instant::now().into_std());
         let heard = if others_count { self.board.heard() } else { 1 };
-        Picture {
-            picture: grapevine_placement::load::Picture::new(self.board.live(), heard),
-            others_count,
-        }
+        Picture::new(self.board.live(), heard)
     }
 }
 
@@ -416,32 +413,19 @@ fn is_at_cap(slot: &Slot, requests: f64) -> bool {
     slot.max_in_flight.is_some_and(is_full) || slot.worker.pause().is_some()
 }
 
-/// See [`Cluster::picture`].
-#[derive(Clone, Copy)]
-struct Picture {
-    picture: grapevine_placement::load::Picture,
-    others_count: bool,
-}
-
-impl Picture {
-    fn see(self, worker: &Worker) -> Seen {
-        let others = if self.others_count {
-            worker.load.others()
-        } else {
-            OthersLoad::default()
-        };
-        let counts = |load: grapevine_gossip::load::Load| Load {
-            requests: load.requests.into(),
-            prefill_tokens: load.prefill_tokens as f64,
-            context_tokens: load.context_tokens as f64,
-        };
-        let others = Load {
-            requests: others.requests,
-            prefill_tokens: others.prefill_tokens,
-            context_tokens: others.context_tokens,
-        };
-        let cell = &worker.load;
-        self.picture
-            .see(counts(cell.own()), counts(cell.known()), others)
-    }
+/// Load of a worker as a picture shows it.
+fn seen(picture: Picture, worker: &Worker) -> Seen {
+    let counts = |load: grapevine_gossip::load::Load| Load {
+        requests: load.requests.into(),
+        prefill_tokens: load.prefill_tokens as f64,
+        context_tokens: load.context_tokens as f64,
+    };
+    let cell = &worker.load;
+    let others = cell.others();
+    let others = Load {
+        requests: others.requests,
+        prefill_tokens: others.prefill_tokens,
+        context_tokens: others.context_tokens,
+    };
+    picture.see(counts(cell.own()), counts(cell.known()), others)
 }

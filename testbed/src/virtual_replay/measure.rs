@@ -41,6 +41,8 @@ pub struct Outcome {
     pub half_known: f64,
     /// Evidence told, in bytes of marks a request.
     pub evidence_bytes: f64,
+    /// Load frames of all replicas to all others, in bytes a request.
+    pub load_bytes: f64,
     /// Entries of the fullest sketch.
     pub sketch_entries: usize,
     /// Answers that corrected a sketch, per request.
@@ -159,6 +161,7 @@ impl Meter {
             agreement_known: self.known.share(),
             half_known: self.half_known as f64 / self.asked.of as f64,
             evidence_bytes: of(8.0 * self.marks_told as f64, self.placed as f64),
+            load_bytes: 0.0,
             sketch_entries: 0,
             corrections: 0.0,
         }

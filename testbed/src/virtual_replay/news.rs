@@ -59,9 +59,8 @@ pub(super) struct News {
     loss: f64,
     slow_us: u64,
     seed: u64,
-    /// Bytes and frames that all replicas sent to all others.
+    /// Bytes of frames that all replicas sent to all others, heads and QUIC apart.
     pub(super) bytes: u64,
-    pub(super) frames: u64,
 }
 
 impl News {
@@ -114,7 +113,6 @@ impl News {
             slow_us: scenario.slow_us,
             seed: scenario.seed,
             bytes: 0,
-            frames: 0,
         }
     }
 
@@ -122,27 +120,15 @@ impl News {
         self.start + Duration::from_micros(now_us)
     }
 
-    /// A replica's own counts on a worker changed. Answers when it ticks next, if that changed.
-    pub(super) fn add(
+    /// A replica's own counts on a worker change. Answers when it ticks next, if that changed.
+    pub(super) fn change(
         &mut self,
         now_us: u64,
         replica: usize,
         worker: usize,
-        load: Counts,
+        how: impl FnOnce(&LoadCell),
     ) -> Option<u64> {
-        self.nodes[replica].cells[worker].add(load);
-        self.wake(now_us, replica)
-    }
-
-    /// See [`News::add`].
-    pub(super) fn subtract(
-        &mut self,
-        now_us: u64,
-        replica: usize,
-        worker: usize,
-        load: Counts,
-    ) -> Option<u64> {
-        self.nodes[replica].cells[worker].subtract(load);
+        how(&self.nodes[replica].cells[worker]);
         self.wake(now_us, replica)
     }
 
@@ -187,7 +173,6 @@ impl News {
         let (number, frame) = (node.sent, Rc::new(frame));
         let mut arrivals = Vec::new();
         for to in (0..self.nodes.len()).filter(|&to| to != replica) {
-            self.frames += 1;
             self.bytes += frame.wire_len() as u64;
             if chance(self.seed, replica, to, number) < self.loss {
                 continue;

@@ -62,7 +62,8 @@ impl Replica {
 
     pub(super) fn record(&mut self, decision: &Decision, key: &Key, now_us: u64) -> Recorded {
         let slot = self.slots[decision.worker];
-        self.sketch.place(slot, decision, key, micros(now_us))
+        self.sketch
+            .record(slot, decision.marks(key), micros(now_us))
     }
 
     pub(super) fn correct(

@@ -69,8 +69,8 @@ pub fn table(lines: &[Line]) -> String {
 pub fn csv(lines: &[Line]) -> String {
     let mut text = String::from(
         "load,policy,replicas,workers,load_age_ms,loss,rate,capacity,requests,hit_rate,elsewhere,gone,ttft_mean_ms,ttft_p50_ms,\
-         ttft_p90_ms,ttft_p99_ms,good_share,goodput,imbalance,over_bound,worst_excess,agreement,evidence_bytes,\
-         sketch_entries,corrections\n",
+         ttft_p90_ms,ttft_p99_ms,good_share,goodput,imbalance,over_bound,worst_excess,agreement,agreement_known,half_known,\
+         evidence_bytes,load_bytes,sketch_entries,corrections\n",
     );
     for line in lines {
         let o = &line.outcome;
@@ -92,7 +92,10 @@ pub fn csv(lines: &[Line]) -> String {
             o.over_bound,
             o.worst_excess,
             o.agreement,
+            o.agreement_known,
+            o.half_known,
             o.evidence_bytes,
+            o.load_bytes,
             o.sketch_entries as f64,
             o.corrections,
         ];

@@ -156,6 +156,7 @@ pub fn run(
         .map(|r| r.sketch.counters().corrected)
         .sum();
     let mut outcome = run.meter.outcome(seconds);
+    outcome.load_bytes = run.news.bytes as f64 / workload.requests.len() as f64;
     outcome.sketch_entries = entries.unwrap_or(0);
     outcome.corrections = corrected as f64 / workload.requests.len() as f64;
     Some(outcome)
@@ -313,7 +314,9 @@ impl<'a> Run<'a> {
             prefill_tokens: prefill.into(),
             context_tokens: request.in_tokens.into(),
         };
-        let next = self.news.add(now_us, replica, worker, load);
+        let next = self
+            .news
+            .change(now_us, replica, worker, |cell| cell.add(load));
         self.tick_at(next, replica);
         self.meter.placed += 1;
         self.placed[index] = Some(Placed {
@@ -495,7 +498,9 @@ impl<'a> Run<'a> {
         placed.cached = cached;
         let (replica, worker) = (placed.replica, placed.worker);
         let us = now_us - placed.arrived_us;
-        let next = self.news.subtract(now_us, replica, worker, waited);
+        let next = self
+            .news
+            .change(now_us, replica, worker, |cell| cell.subtract(waited));
         self.tick_at(next, replica);
         let request = &self.workload.requests[index];
         if index >= warm {
@@ -509,7 +514,9 @@ impl<'a> Run<'a> {
     fn last(&mut self, now_us: u64, index: usize) {
         let placed = self.placed[index].take().expect("it was placed");
         let (replica, worker) = (placed.replica, placed.worker);
-        let next = self.news.subtract(now_us, replica, worker, placed.load);
+        let next = self
+            .news
+            .change(now_us, replica, worker, |cell| cell.subtract(placed.load));
         self.tick_at(next, replica);
         if !matches!(self.shared.evidence, Evidence::Off) {
             let gone = self.replicas[placed.replica].correct(

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::table::{ROOT, Table};
 use crate::{
     key::{Key, Link},
-    policy::{Candidate, Decision},
+    policy::Candidate,
 };
 
 /// Limits of a sketch.
@@ -203,12 +203,7 @@ impl Sketch {
         }
     }
 
-    /// This replica placed a prompt on a worker: records the marks that heat alone does not tell.
-    pub fn place(&mut self, slot: Slot, decision: &Decision, key: &Key, now: Duration) -> Recorded {
-        self.record(slot, decision.marks(key), now)
-    }
-
-    /// These marks of a prompt went to a worker.
+    /// These marks of a prompt went to a worker: those that heat alone does not tell ([`crate::Decision::marks`]).
     pub fn record(&mut self, slot: Slot, marks: &[Link], now: Duration) -> Recorded {
         let mut recorded = Recorded::default();
         self.records += 1;
