@@ -1,6 +1,6 @@
 //! What a replica must be told to gossip, and the timings that all replicas share.
 //!
-//! The timings are constants on purpose: they were measured together (`README.md`, "Timings"), and a
+//! The timings are constants on purpose: they were measured together (`docs/gossip-protocol.md`, "Timings"), and a
 //! cluster whose replicas disagree about them declares healthy members dead.
 
 use std::net::SocketAddr;

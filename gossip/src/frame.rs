@@ -138,6 +138,18 @@ pub(crate) fn seal(
     Ok(())
 }
 
+/// A body that is bytes already.
+pub(crate) struct Raw<'a>(pub(crate) &'a [u8]);
+
+impl Encode for Raw<'_> {
+    fn encode<E: bincode::enc::Encoder>(
+        &self,
+        encoder: &mut E,
+    ) -> Result<(), bincode::error::EncodeError> {
+        bincode::enc::write::Writer::write(encoder.writer(), self.0)
+    }
+}
+
 /// Takes exactly one frame apart: its header and its undamaged body.
 ///
 /// # Errors

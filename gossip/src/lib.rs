@@ -1,12 +1,13 @@
 //! The replicated view of a Grapevine cluster: which replicas live, which workers there are, how
-//! loaded they are. Leaderless; over QUIC with mutual TLS. `README.md` describes the protocol.
+//! loaded they are. Leaderless; over QUIC with mutual TLS. `docs/gossip-protocol.md` describes it.
 //!
 //! | part | what | pure |
 //! |---|---|---|
 //! | [`Agent`] (`agent/`) | one handle for everything; the only part that others need | |
-//! | `membership` | chitchat, supervised: liveness and tiny facts | |
+//! | [`plane`], `driver/` | what every plane is; what drives them: transport, clock and locks | in part |
+//! | `membership/` | chitchat, supervised: liveness and tiny facts; the judge of its bytes | |
 //! | `transport/` | one UDP socket, connections, HELLO, seeds | |
-//! | `firewall/` | judges every message before chitchat sees it | yes |
+//! | `peers/` | admitted peers, their strikes and rates | yes |
 //! | [`identity`] | certificate authority, certificates, names | |
 //! | [`registry`], [`worker`], [`hlc`] | the worker set: a map that merges without a leader | yes |
 //! | [`load`] | load per worker across the cluster | yes |
@@ -21,16 +22,18 @@
 mod agent;
 pub mod bulletin;
 pub mod config;
+mod driver;
 pub mod dry_run;
 mod error;
 pub mod evidence;
-mod firewall;
 pub mod frame;
 pub mod hlc;
 pub mod identity;
 pub mod load;
 mod membership;
 mod metrics;
+mod peers;
+pub mod plane;
 pub mod registry;
 #[cfg(test)]
 mod releases;
@@ -41,8 +44,11 @@ pub mod view;
 pub mod wire;
 pub mod worker;
 
-pub use agent::{Ack, Agent, DryRunHandler, EvidenceSource, Said};
+pub use agent::{Ack, Agent, ExtraPlane, Said};
+pub use driver::Hosted;
+pub use dry_run::DryRunHandler;
 pub use error::{ChangeError, StartError};
+pub use evidence::EvidenceSource;
 pub use identity::{Identity, IdentityError};
 pub use metrics::Metrics;
 pub use replica::{ReplicaId, ReplicaIdError};

@@ -8,41 +8,58 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// Handles of all gossip metrics; clones count into the same numbers.
-#[derive(Debug, Clone, Default)]
-pub struct Metrics {
-    pub(crate) frames: Family<Traffic, Counter>,
-    pub(crate) bytes: Family<Traffic, Counter>,
-    pub(crate) drops: Family<Why, Counter>,
-    pub(crate) refusals: Family<Why, Counter>,
-    pub(crate) trimmed: Counter,
-    pub(crate) handshakes: Family<Why, Counter>,
-    pub(crate) peers_live: Gauge,
-    pub(crate) peers_linked: Gauge,
-    pub(crate) isolated: Gauge,
-    pub(crate) twins: Gauge,
-    pub(crate) registry_entries: Gauge,
-    pub(crate) registry_tombstones: Gauge,
-    pub(crate) registry_digest: Gauge,
-    pub(crate) registry_differing: Gauge,
-    pub(crate) registry_unread: Gauge,
-    pub(crate) views: Counter,
-    pub(crate) syncs: Family<Why, Counter>,
-    pub(crate) load_frames: Family<Why, Counter>,
-    pub(crate) load_cut: Gauge,
-    pub(crate) evidence_records: Family<Fate, Counter>,
-    pub(crate) evidence_batches: Family<Fate, Counter>,
-    pub(crate) evidence_throttled: Counter,
-    pub(crate) bulletin_parts: Family<Fate, Counter>,
-    pub(crate) bulletin_cut: Family<Part, Counter>,
-    pub(crate) bulletins: Gauge,
-    pub(crate) dry_runs: Family<DryRuns, Counter>,
-    pub(crate) rounds: Counter,
-    pub(crate) restarts: Counter,
-    pub(crate) clock_drift: Gauge,
-    pub(crate) certificate_expiry: Gauge,
-    pub(crate) authority_expiry: Gauge,
-    pub(crate) replaced: Family<Why, Counter>,
+use crate::peers::Reason;
+
+/// Declares [`Metrics`], a row for each: `field: Kind, "name", "help"`.
+macro_rules! metrics {
+    ($($field:ident: $T:ty, $name:literal, $help:literal;)*) => {
+        /// Handles of all gossip metrics; clones count into the same numbers.
+        #[derive(Debug, Clone, Default)]
+        pub struct Metrics {
+            $(#[doc = concat!($help, ".")] pub(crate) $field: $T,)*
+        }
+
+        impl Metrics {
+            fn show(&self, registry: &mut Registry) {
+                $(registry.register($name, $help, self.$field.clone());)*
+            }
+        }
+    };
+}
+
+metrics! {
+    frames: Family<Traffic, Counter>, "frames", "Messages between replicas, by direction and plane";
+    bytes: Family<Traffic, Counter>, "bytes", "Payload bytes between replicas, by direction and plane";
+    drops: Family<Why, Counter>, "dropped", "Messages given up, by reason";
+    refusals: Family<Why, Counter>, "refused", "Messages that the gossip firewall refused, by reason";
+    trimmed: Counter, "trimmed", "Entries about replicas not met, left out of gossip messages";
+    handshakes: Family<Why, Counter>, "handshakes", "Ended handshakes with other replicas, by outcome";
+    peers_live: Gauge, "peers_live", "Other replicas that this one holds for alive";
+    peers_linked: Gauge, "peers_linked", "Other replicas with an open connection from here";
+    isolated: Gauge, "isolated", "1 while no other replica is alive to this one";
+    twins: Gauge, "twins", "Replica ids under which two processes run, as this replica or a live peer sees it";
+    registry_entries: Gauge, "registry_entries", "Entries of the worker registry, removals included";
+    registry_tombstones: Gauge, "registry_tombstones", "Remembered removals in the worker registry";
+    registry_digest: Gauge, "registry_digest", "crc32 of the worker registry; equal on replicas that agree";
+    registry_differing: Gauge, "registry_differing", "Live replicas that say that their registry is another than this one's";
+    registry_unread: Gauge, "registry_unread", "Entries that only a later release can read, carried for it";
+    views: Counter, "views", "Views made of the registry and the replicas; what changes together is in one";
+    syncs: Family<Why, Counter>, "syncs", "Registry exchanges with a peer, by outcome";
+    load_frames: Family<Why, Counter>, "load_frames", "Received load frames, by outcome";
+    load_cut: Gauge, "load_cut", "Other replicas that say more load than they are believed";
+    evidence_records: Family<Fate, Counter>, "evidence_records", "Records of evidence, by what became of them";
+    evidence_batches: Family<Fate, Counter>, "evidence_batches", "Batches of evidence, by what became of them";
+    evidence_throttled: Counter, "evidence_throttled", "Times that evidence waited because a peer's bytes a second were spent";
+    bulletin_parts: Family<Fate, Counter>, "bulletin_parts", "Parts of bulletins received, by what became of them";
+    bulletin_cut: Family<Part, Counter>, "bulletin_cut", "Entries of this replica's bulletins that were left out because they do not fit, by part";
+    bulletins: Gauge, "bulletins", "Other replicas whose bulletin counts now";
+    dry_runs: Family<DryRuns, Counter>, "dry_runs", "Questions what another replica would decide, by side and outcome";
+    rounds: Counter, "turns", "Turns of the gossip task; stands still when the task does";
+    restarts: Counter, "restarts", "Starts of the gossip task under a new generation";
+    clock_drift: Gauge, "clock_drift_seconds", "Greatest lead of a registry stamp over this clock above one minute";
+    certificate_expiry: Gauge, "certificate_expiry_seconds", "Unix time at which this replica's certificate expires";
+    authority_expiry: Gauge, "authority_expiry_seconds", "Unix time at which the authority of this replica's certificate expires";
+    replaced: Family<Why, Counter>, "connections_replaced", "Connections ended because certificates, authorities or revocations changed, by reason";
 }
 
 /// Labels of traffic: both from fixed sets.
@@ -84,164 +101,12 @@ impl Metrics {
         for reason in ["renewed", "revoked", "foreign"] {
             drop(metrics.replaced.get_or_create(&Why { reason }));
         }
-        let all = metrics.clone();
-        let registry = registry.sub_registry_with_prefix("gossip");
-        registry.register(
-            "frames",
-            "Messages between replicas, by direction and plane",
-            all.frames,
-        );
-        registry.register(
-            "bytes",
-            "Payload bytes between replicas, by direction and plane",
-            all.bytes,
-        );
-        registry.register("dropped", "Messages given up, by reason", all.drops);
-        registry.register(
-            "refused",
-            "Messages that the gossip firewall refused, by reason",
-            all.refusals,
-        );
-        registry.register(
-            "trimmed",
-            "Entries about replicas not met, left out of gossip messages",
-            all.trimmed,
-        );
-        registry.register(
-            "handshakes",
-            "Ended handshakes with other replicas, by outcome",
-            all.handshakes,
-        );
-        registry.register(
-            "peers_live",
-            "Other replicas that this one holds for alive",
-            all.peers_live,
-        );
-        registry.register(
-            "peers_linked",
-            "Other replicas with an open connection from here",
-            all.peers_linked,
-        );
-        registry.register(
-            "isolated",
-            "1 while no other replica is alive to this one",
-            all.isolated,
-        );
-        registry.register(
-            "twins",
-            "Replica ids under which two processes run, as this replica or a live peer sees it",
-            all.twins,
-        );
-        registry.register(
-            "registry_entries",
-            "Entries of the worker registry, removals included",
-            all.registry_entries,
-        );
-        registry.register(
-            "registry_tombstones",
-            "Remembered removals in the worker registry",
-            all.registry_tombstones,
-        );
-        registry.register(
-            "registry_digest",
-            "crc32 of the worker registry; equal on replicas that agree",
-            all.registry_digest,
-        );
-        registry.register(
-            "registry_differing",
-            "Live replicas that say that their registry is another than this one's",
-            all.registry_differing,
-        );
-        registry.register(
-            "registry_unread",
-            "Entries that only a later release can read, carried for it",
-            all.registry_unread,
-        );
-        registry.register(
-            "views",
-            "Views made of the registry and the replicas; what changes together is in one",
-            all.views,
-        );
-        registry.register(
-            "syncs",
-            "Registry exchanges with a peer, by outcome",
-            all.syncs,
-        );
-        registry.register(
-            "load_frames",
-            "Received load frames, by outcome",
-            all.load_frames,
-        );
-        registry.register(
-            "load_cut",
-            "Other replicas that say more load than they are believed",
-            all.load_cut,
-        );
-        registry.register(
-            "evidence_records",
-            "Records of evidence, by what became of them",
-            all.evidence_records,
-        );
-        registry.register(
-            "evidence_batches",
-            "Batches of evidence, by what became of them",
-            all.evidence_batches,
-        );
-        registry.register(
-            "evidence_throttled",
-            "Times that evidence waited because a peer's bytes a second were spent",
-            all.evidence_throttled,
-        );
-        registry.register(
-            "bulletin_parts",
-            "Parts of bulletins received, by what became of them",
-            all.bulletin_parts,
-        );
-        registry.register(
-            "bulletin_cut",
-            "Entries of this replica's bulletins that were left out because they do not fit, by part",
-            all.bulletin_cut,
-        );
-        registry.register(
-            "bulletins",
-            "Other replicas whose bulletin counts now",
-            all.bulletins,
-        );
-        registry.register(
-            "dry_runs",
-            "Questions what another replica would decide, by side and outcome",
-            all.dry_runs,
-        );
-        registry.register(
-            "turns",
-            "Turns of the gossip task; stands still when the task does",
-            all.rounds,
-        );
-        registry.register(
-            "restarts",
-            "Starts of the gossip task under a new generation",
-            all.restarts,
-        );
-        registry.register(
-            "clock_drift_seconds",
-            "Greatest lead of a registry stamp over this clock above one minute",
-            all.clock_drift,
-        );
-        registry.register(
-            "certificate_expiry_seconds",
-            "Unix time at which this replica's certificate expires",
-            all.certificate_expiry,
-        );
-        registry.register(
-            "authority_expiry_seconds",
-            "Unix time at which the authority of this replica's certificate expires",
-            all.authority_expiry,
-        );
-        registry.register(
-            "connections_replaced",
-            "Connections ended because certificates, authorities or revocations changed, by reason",
-            all.replaced,
-        );
+        // From the start, since `increase()` does not see a series that begins with 1.
+        for reason in Reason::ALL {
+            let reason = reason.label();
+            drop(metrics.refusals.get_or_create(&Why { reason }));
+        }
+        metrics.show(registry.sub_registry_with_prefix("gossip"));
         metrics
     }
 

@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::listener::spare;
+use crate::seats::spare;
 
 /// Kept for listeners, gossip, probes and the runtime.
 const RESERVED: u64 = 64;
@@ -14,7 +14,7 @@ const OPERATORS_MAX: u32 = 256;
 const PER_CLIENT: u64 = 2;
 
 /// Raises this process's limit as far as it may, and says how many connections of clients fit in it, `asked` at
-/// most. Without descriptors left, no worker could be reached for anybody.
+/// most. Without descriptors left, no worker could be reached for any request.
 pub(crate) fn connections_for(asked: u32) -> u32 {
     let limit = raised();
     let fit = fitting(asked, limit);

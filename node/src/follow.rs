@@ -1,4 +1,4 @@
-//! The one task that listens to gossip: every new view becomes a fleet, every word of evidence knowledge.
+//! The one task that receives from gossip: every new view becomes a fleet, all evidence goes to the cache view.
 //!
 //! One task, so that a worker is known before evidence about it is learned. A fleet costs time in proportion to the
 //! workers, so it is made beside the requests, and after one the task rests before the next: workers that come in a
@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::agreement::Views;
 use crate::cluster::Cluster;
+use crate::cluster::agreement::Views;
 use crate::shutdown::Phase;
 use crate::upstream::probe::Prober;
 
@@ -80,7 +80,7 @@ impl Follower {
                 () = sleep_until(rests_until), if waits => {}
                 _ = tick.tick() => self.cluster.tick(),
                 _ = heard.recv_many(&mut batch, HEARD_AT_ONCE), if !heard.is_closed() => {
-                    self.cluster.knowledge().hear(batch.drain(..));
+                    self.cluster.cache_view().receive(batch.drain(..));
                 }
             }
         }
@@ -92,7 +92,7 @@ impl Follower {
             let (cluster, view) = (Arc::clone(&self.cluster), Arc::clone(view));
             let updated = spawn_blocking(move || cluster.update(&view)).await;
             updated.expect("a fleet can be made of every view");
-            self.prober.follow(&self.cluster.fleet());
+            self.prober.follow(self.cluster.fleet().workers());
         }
         self.cluster.has_followed(view);
         let digest = self.cluster.fleet().digest().to_string();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::metrics::Metrics;
+use crate::metrics::process::ProcessMetrics;
 use crate::shutdown::Phase;
 
 /// Between two ticks.
@@ -20,8 +20,8 @@ const LATE: Duration = Duration::from_millis(250);
 /// Less than this is how timers are.
 const USUAL: Duration = Duration::from_millis(5);
 
-/// After a process was stopped and goes on, its timers fire before it has heard what its sockets hold (`epoll_wait` is
-/// interrupted then). So whoever overslept listens for this long before it judges anybody by a timer.
+/// After a process was stopped and goes on, its timers fire before it has read what its sockets hold (`epoll_wait` is
+/// interrupted then). So a replica that overslept reads for this long before it judges a worker by a timer.
 pub const LISTEN_FIRST: Duration = Duration::from_millis(250);
 
 /// Whether a timer that has just fired was due so long ago that nothing may be concluded from it.
@@ -62,7 +62,7 @@ impl Lag {
     }
 
     /// Measures until the replica is closed.
-    pub async fn measure(self: Arc<Self>, metrics: Arc<Metrics>, phase: Phase) {
+    pub async fn measure(self: Arc<Self>, metrics: ProcessMetrics, phase: Phase) {
         loop {
             let before = Instant::now();
             tokio::select! {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use crate::cluster::Cluster;
 use crate::shutdown::Phase;
 use crate::upstream::Worker;
-use crate::upstream::facts::{Fact, Learned};
+use crate::upstream::probe_parts::{Fact, Learned};
 
 /// Most facts that are taken together.
 const TOGETHER_MAX: usize = 1_024;
@@ -58,7 +58,7 @@ impl Learner {
                     },
                     Fact::Started(epoch) => said.push((worker.id.clone(), Said::Started(epoch))),
                     Fact::Cards => {
-                        self.cluster.fleet().hears(&worker);
+                        self.cluster.fleet().cards_changed(&worker);
                         let cards = worker.cards.load();
                         models.extend(cards.iter().map(|card| card.id().to_owned()));
                     }
@@ -84,7 +84,7 @@ impl Learner {
     fn compare(&mut self, models: &BTreeSet<String>) {
         let fleet = self.cluster.fleet();
         for model in models {
-            match fleet.said_of(model).difference() {
+            match fleet.card_of(model).difference() {
                 None => {
                     self.differed.remove(model);
                 }
@@ -93,7 +93,7 @@ impl Learner {
                     tracing::warn!(
                         model,
                         what,
-                        "the workers of a model do not say the same of it"
+                        "the workers of a model report different facts about it"
                     );
                     self.differed.insert(model.clone(), what);
                 }
@@ -112,5 +112,5 @@ fn facts(worker: &Worker, models: Vec<String>) -> Result<Said, WorkerError> {
 }
 
 fn unusable(worker: &WorkerId, error: &dyn Display) {
-    tracing::warn!(worker = worker.as_str(), %error, "cannot register what the worker said of itself");
+    tracing::warn!(worker = worker.as_str(), %error, "cannot register what the worker reported about itself");
 }

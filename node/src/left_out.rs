@@ -1,6 +1,6 @@
-//! Says which workers of the configuration are not in the cluster, because somebody took them out of it.
+//! Reports which workers of the configuration are not in the cluster, because an operator removed them.
 //!
-//! Whoever takes a worker out is long gone when a replica starts with a file that names it, so the log says so
+//! An operator who removes a worker is long gone when a replica starts with a file that names it, so the log reports it
 //! once, with the command that brings it back.
 
 use std::collections::BTreeSet;

@@ -24,7 +24,7 @@ const QUEUE_LINES: usize = 4096;
 const BATCH_BYTES: usize = 64 * 1024;
 /// How long a line waits for others.
 const GATHER: Duration = Duration::from_millis(10);
-/// How often the end of the process looks, [`GATHER`] apart, whether somebody has read the last lines.
+/// How often the end of the process looks, [`GATHER`] apart, whether the last lines were read.
 const LAST_LOOKS: u32 = 200;
 
 /// Lines dropped since the process started; there is one log.
@@ -72,15 +72,15 @@ fn filter(level: Level) -> Targets {
 /// Writes the lines that wait, then ends, when it is dropped.
 #[derive(Debug)]
 pub struct LogGuard {
-    stop: SyncSender<Message>,
+    stop: SyncSender<LogMessage>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for LogGuard {
     fn drop(&mut self) {
-        // What was logged before the end is worth a wait, but not for ever: nobody may be reading.
+        // What was logged before the end is worth a wait, but not for ever: there may be no reader.
         let mut looks = 0..LAST_LOOKS;
-        while let Err(TrySendError::Full(_)) = self.stop.try_send(Message::Stop) {
+        while let Err(TrySendError::Full(_)) = self.stop.try_send(LogMessage::Stop) {
             if looks.next().is_none() {
                 return;
             }
@@ -107,7 +107,7 @@ fn pause() {
     std::thread::sleep(GATHER);
 }
 
-enum Message {
+enum LogMessage {
     Line(Vec<u8>),
     Stop,
 }
@@ -115,7 +115,7 @@ enum Message {
 /// The log's side of the queue.
 #[derive(Clone)]
 struct Queue {
-    lines: SyncSender<Message>,
+    lines: SyncSender<LogMessage>,
     dropped: Arc<AtomicU64>,
 }
 
@@ -136,7 +136,7 @@ fn queue(out: impl Write + Send + 'static) -> (Queue, LogGuard) {
 
 /// Gathers for a moment what follows a line, and writes it all at once: a write, a wake-up and a switch of
 /// threads per line cost a request more than everything else that the router does for it.
-fn write_lines(waiting: &Receiver<Message>, dropped: &AtomicU64, mut out: impl Write) {
+fn write_lines(waiting: &Receiver<LogMessage>, dropped: &AtomicU64, mut out: impl Write) {
     let mut batch = Vec::with_capacity(BATCH_BYTES);
     let mut is_open = true;
     while is_open {
@@ -155,7 +155,7 @@ fn write_lines(waiting: &Receiver<Message>, dropped: &AtomicU64, mut out: impl W
             let notice = format!("{lost} log lines were dropped: standard error was not read\n");
             batch.extend_from_slice(notice.as_bytes());
         }
-        // Nobody is left to tell when standard error fails.
+        // There is no way left to report that standard error failed.
         let _ = out.write_all(&batch);
         batch.clear();
     }
@@ -163,13 +163,13 @@ fn write_lines(waiting: &Receiver<Message>, dropped: &AtomicU64, mut out: impl W
 }
 
 /// False when that was the end.
-fn take(message: Option<Message>, batch: &mut Vec<u8>) -> bool {
+fn take(message: Option<LogMessage>, batch: &mut Vec<u8>) -> bool {
     match message {
-        Some(Message::Line(line)) => {
+        Some(LogMessage::Line(line)) => {
             batch.extend_from_slice(&line);
             true
         }
-        Some(Message::Stop) | None => false,
+        Some(LogMessage::Stop) | None => false,
     }
 }
 
@@ -184,7 +184,11 @@ impl MakeWriter<'_> for Queue {
 /// The log formats a line first and writes it with one call.
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.lines.try_send(Message::Line(line.to_vec())).is_err() {
+        if self
+            .lines
+            .try_send(LogMessage::Line(line.to_vec()))
+            .is_err()
+        {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             LINES_DROPPED.fetch_add(1, Ordering::Relaxed);
         }
@@ -202,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// Stands still until its lock is free, like a pipe that nobody reads.
+    /// Stands still until its lock is free, like a pipe without a reader.
     #[derive(Clone, Default)]
     struct Pipe(Arc<Mutex<Vec<u8>>>);
 

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode, Failure> {
     let done = match command {
         Command::Serve(args) => return serve(*args),
+        #[cfg(feature = "testbed")]
         Command::Testbed(command) => {
             let _log = log(&LogConfig::default())?;
             return block_on(grapevine_testbed::cli::run(command));
@@ -33,6 +34,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Workers(args) => small_runtime()?.block_on(cli::workers(args)),
         Command::Quarantine(args) => small_runtime()?.block_on(cli::quarantine(args)),
         Command::Explain(args) => small_runtime()?.block_on(cli::explain(args)),
+        Command::Probe(args) => small_runtime()?.block_on(cli::probe(args)),
     };
     done.map(|()| ExitCode::SUCCESS)
 }
@@ -40,7 +42,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
 fn serve(args: ServeArgs) -> Result<ExitCode, Failure> {
     #[cfg(debug_assertions)]
     if std::env::var_os("GRAPEVINE_PROVOKE").is_some_and(|value| value == "1") {
-        grapevine::provoke::enable();
+        grapevine::fault_injection::enable();
     }
     let environment = std::env::vars_os().filter_map(|(name, value)| {
         Some((

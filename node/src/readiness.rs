@@ -1,6 +1,6 @@
 //! Readiness: whether a request sent here would be served, and what is missing if not.
 //!
-//! One answer for everybody: both ports, the metrics, `GET /cluster`, and the word that goes to the other replicas.
+//! One answer for all: both ports, the metrics, `GET /cluster`, and the report that goes to the other replicas.
 //! A balancer acts on it, so it must neither promise too much nor flap:
 //!
 //! - One worker that answers, and whose models are known, is enough: a failing worker is the business of placement.
@@ -9,9 +9,9 @@
 //! - After a start the first look at all workers is awaited for a moment, so that the first requests find every
 //!   model. Later a lack of workers must last for `health.unready_after`; readiness comes back at once.
 //!
-//! When all workers are dead, all replicas say so together, and a balancer is left with nobody. That is meant: it can
-//! use another cluster, and rollouts stop. Whoever wants the replicas' own 503 instead, which clients know to repeat,
-//! sets `health.ready_without_workers`.
+//! When all workers are dead, all replicas report it together, and a balancer is left with none. That is meant: it can
+//! use another cluster, and rollouts stop. With `health.ready_without_workers` clients get the replicas' own 503
+//! instead, which they know to repeat.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::cluster::{Cluster, Fleet};
 use crate::config::HealthConfig;
-use crate::metrics::{Metrics, ReasonLabels};
+use crate::metrics::{Family, Gauge, ReasonLabels, metrics};
 use crate::shutdown::Phase;
 use crate::upstream::Worker;
 use crate::upstream::health::Answers;
@@ -39,17 +39,17 @@ const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(2);
 pub enum Lack {
     /// No peer's registry was taken yet, or the gossip task is down.
     Gossip,
-    /// It was told to end.
+    /// It was asked to end.
     Draining,
     /// The cluster keeps another process under this replica's id.
     Twin,
     /// Memory is short, and new requests are refused.
     Memory,
-    /// Nobody may get a new request: none is registered, or all are draining or being warmed up.
+    /// No worker may get a new request: none is registered, or all are draining or being warmed up.
     NoWorker,
     /// None of them answers.
     NoWorkerReachable,
-    /// Some answer, and nobody knows yet what they serve.
+    /// Some answer, and it is not known yet what they serve.
     ModelsUnknown,
 }
 
@@ -78,7 +78,7 @@ impl Lack {
         }
     }
 
-    /// For people; says nothing that only the admin port may tell.
+    /// For people; names nothing that only the admin port may show.
     fn message(self) -> &'static str {
         match self {
             Self::Gossip => "the state of the cluster was not taken over yet",
@@ -100,18 +100,27 @@ pub struct Condition {
     pub is_missing: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
+metrics! {
+    /// Whether this replica takes traffic.
+    pub ReadinessMetrics {
+        ready: Gauge, "ready", "1 when this replica takes traffic";
+        not_ready: Family<ReasonLabels, Gauge>,
+            "not_ready", "1 while this is missing and this replica takes no traffic";
+    }
+}
+
 /// What readiness is judged by.
 pub struct ReadinessParts {
     /// Where this replica is between start and end.
     pub phase: Phase,
-    /// Whose workers.
+    /// The cluster with the workers.
     pub cluster: Arc<Cluster>,
     /// What else must hold.
     pub conditions: Vec<Condition>,
     /// How patient to be.
     pub config: HealthConfig,
     /// Where to count.
-    pub metrics: Arc<Metrics>,
+    pub metrics: ReadinessMetrics,
 }
 
 /// Whether this replica takes traffic.
@@ -188,7 +197,7 @@ impl Readiness {
         (is_ready, body)
     }
 
-    /// Looks at the workers until the replica ends, and tells the other replicas what comes of it.
+    /// Looks at the workers until the replica ends, and sends the result to the other replicas.
     pub async fn run(self: Arc<Self>, agent: Arc<Agent>) {
         let mut patience = Patience::new(self.parts.config.unready_after);
         let mut said = None;
@@ -228,9 +237,9 @@ impl Readiness {
         let reasons = reasons.join(", ");
         match before {
             _ if missing.is_empty() => tracing::info!("ready"),
-            // What ends is said by who ends it.
+            // The part that ends it reports the end.
             _ if missing.contains(&Lack::Draining) => {}
-            Some([]) => tracing::warn!(reasons, "not ready any more"),
+            Some([]) => tracing::warn!(reasons, "no longer ready"),
             _ => tracing::info!(reasons, "not ready yet"),
         }
     }
@@ -240,7 +249,7 @@ impl Readiness {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     lack: Option<Lack>,
-    /// Every worker was asked how it is, and those that answer what they serve; false if nobody wants to know.
+    /// Every worker was asked how it is, and those that answer what they serve; false if no caller wants to know.
     all_asked: bool,
 }
 
@@ -248,16 +257,16 @@ impl Seen {
     fn of(fleet: &Fleet, asks_for_all: bool) -> Self {
         let answers = |worker: &Worker| worker.health.answers() == Answers::Yes;
         let served = fleet.pools().iter().any(|pool| {
-            let mut slots = pool.slots().iter().filter(|slot| !slot.draining);
-            slots.any(|slot| answers(&slot.worker))
+            let mut members = pool.members().iter().filter(|member| !member.draining);
+            members.any(|member| answers(&member.worker))
         });
         let whole = fleet.whole();
-        let in_use = || whole.slots().iter().filter(|slot| !slot.draining);
+        let in_use = || whole.members().iter().filter(|member| !member.draining);
         let lack = if served {
             None
         } else if in_use().next().is_none() {
             Some(Lack::NoWorker)
-        } else if in_use().any(|slot| answers(&slot.worker)) {
+        } else if in_use().any(|member| answers(&member.worker)) {
             Some(Lack::ModelsUnknown)
         } else {
             Some(Lack::NoWorkerReachable)
@@ -271,7 +280,7 @@ impl Seen {
             lack,
             all_asked: asks_for_all
                 && lack.is_none()
-                && in_use().all(|slot| is_asked(&slot.worker)),
+                && in_use().all(|member| is_asked(&member.worker)),
         }
     }
 }
@@ -281,7 +290,7 @@ impl Seen {
 struct Patience {
     unready_after: Duration,
     was_served: bool,
-    /// When there was somebody to serve the first requests.
+    /// When there was a worker for the first requests.
     first_served: Option<Instant>,
     lacking_since: Option<Instant>,
 }

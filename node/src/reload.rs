@@ -16,9 +16,10 @@ use tokio::task::spawn_blocking;
 
 use crate::config::{Config, Layers};
 use crate::left_out::LeftOut;
-use crate::metrics::{Metrics, ResultLabels};
+use crate::metrics::operator::OperatorMetrics;
+use crate::metrics::{Counter, ResultLabels};
 use crate::shutdown::Phase;
-use crate::upstream::Reach;
+use crate::upstream::Connector;
 
 /// What reads the configuration again, and acts on it.
 pub struct Reload {
@@ -29,9 +30,9 @@ pub struct Reload {
     /// Where workers are written.
     pub agent: Arc<Agent>,
     /// How workers are reached.
-    pub reach: Arc<Reach>,
+    pub connector: Arc<Connector>,
     /// Where to count.
-    pub metrics: Arc<Metrics>,
+    pub metrics: OperatorMetrics,
     /// What is said of workers that are not in the cluster.
     pub left_out: LeftOut,
 }
@@ -50,7 +51,7 @@ impl Reload {
         loop {
             tokio::select! {
                 () = phase.closed() => return,
-                // The registry was taken over, so it is known who took what out.
+                // The registry was received, so it is known which workers were removed.
                 Ok(_) = ready.wait_for(|ready| *ready), if !is_started => {
                     is_started = true;
                     self.look_at_the_start();
@@ -79,7 +80,7 @@ impl Reload {
         }
     }
 
-    fn counter(&self, result: &'static str) -> prometheus_client::metrics::counter::Counter {
+    fn counter(&self, result: &'static str) -> Counter {
         let reloads = &self.metrics.config_reloads;
         reloads.get_or_create(&ResultLabels { result }).clone()
     }
@@ -89,7 +90,7 @@ impl Reload {
         // A network file system may take its time.
         let new = spawn_blocking(move || layers.again()).await??;
         let (was, will) = (workers(&self.current)?, workers(&new)?);
-        self.reach.follow(new.worker.clone())?;
+        self.connector.follow(new.worker.clone())?;
         let sections = self.current.needs_restart(&new);
         if !sections.is_empty() {
             tracing::warn!(

@@ -4,10 +4,10 @@
 //! that it is not ready. Then it accepts nothing new and lets open requests end, under a limit; those
 //! that are still open then get an error event. A second signal skips what is left.
 //!
-//! It gossips to the very end: the others hear at once that it is leaving, and until its last stream
-//! has ended they go on hearing of the load that it puts on workers.
+//! It gossips to the very end: the others learn at once that it is leaving, and until its last stream has ended they
+//! receive the load that it puts on workers.
 //!
-//! [`Shutdown`] has one owner, who runs it; parts hold a [`Phase`] and spawn on its trackers, so
+//! [`Shutdown`] has one owner, which runs it; parts hold a [`Phase`] and spawn on its trackers, so
 //! that nothing outlives the process's end unseen.
 
 use std::fmt;
@@ -154,7 +154,8 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// Exit code of `serve`: 0 as it was told, also where the drain limit cut requests; 5 ended by a second signal.
+    /// Exit code of `serve`: 0 when it was asked to end, also where the drain limit cut requests; 5 ended by a second
+    /// signal.
     ///
     /// The limit is the operator's, and reaching it is no failure that a service manager should act on.
     #[must_use]
@@ -275,14 +276,14 @@ impl Shutdown {
                     _ = interrupt.recv() => Signal::Interrupt,
                     () = phase.closed() => return,
                 };
-                // Full: nobody has acted on the earlier ones yet, and this one says nothing new.
+                // Full: the earlier ones were not acted on yet, and this one says nothing new.
                 let _ = sender.try_send(signal);
             }
         });
         Ok(receiver)
     }
 
-    /// Waits for a signal, then ends the replica step by step; `leave` tells the other replicas.
+    /// Waits for a signal, then ends the replica step by step; `leave` notifies the other replicas.
     pub async fn run(
         self,
         limits: ShutdownLimits,
@@ -293,7 +294,7 @@ impl Shutdown {
             return self.close(Ending::Drained, leave).await;
         };
         self.stage.send_replace(Stage::Settling);
-        info!(%signal, settle = ?limits.settle, "not ready any more, serving on");
+        info!(%signal, settle = ?limits.settle, "no longer ready, serving on");
         let drained = async {
             tokio::time::sleep(limits.settle).await;
             self.stage.send_replace(Stage::Draining);
@@ -342,7 +343,7 @@ impl Shutdown {
     }
 }
 
-/// Time for the last words to clients whose requests are cut.
+/// Time for the last answers to clients whose requests are cut.
 const LAST_WORDS_WITHIN: Duration = Duration::from_millis(500);
 /// Time for tasks to notice the end; those of a healthy process need microseconds.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);

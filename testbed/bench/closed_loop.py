@@ -2,7 +2,7 @@
 
 For workers that answer in a millisecond on a machine that routers and workers share. A request of 2 KB costs 16 us of
 CPU here and 62,000 a second were sent (24 in flight, to one haproxy that answers by itself), where asyncio streams took
-36 us and http.client with threads 161. Behind a router it is 15 to 40 us: `Run.cpu_s` tells.
+36 us and http.client with threads 161. Behind a router it is 15 to 40 us, reported as `Run.cpu_s`.
 Standard library only.
 """
 import contextlib
@@ -19,8 +19,8 @@ ANSWER_BYTES_MAX = 1 << 20
 
 
 class Answer(NamedTuple):
-    """What became of one request."""
-    tag: object             # of its job
+    """The result of one request."""
+    tag: object             # tag of its job
     worker: str | None      # as the router named it, in lower case; None if it did not, or if the request failed
     ok: bool                # status 200 and a whole body; of a stream, without an error event
     first_s: float          # from sending until the first event of a stream, else until the end
@@ -28,8 +28,8 @@ class Answer(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A closed loop that has come to its end."""
-    answers: list           # of Answer, in order of their ends
+    """The results of a closed loop that has ended."""
+    answers: list           # list of Answer, in order of their ends
     seconds: float
     cpu_s: float            # user and system time of this process meanwhile
 
@@ -54,7 +54,7 @@ class Connection:
             raise Failed(f"{self.address} does not read: a request of {len(request)} bytes was not taken whole")
 
     def read(self, worker_header):
-        """What has arrived: an Answer once it is whole, else None; `OSError` when the connection broke off."""
+        """Reads what has arrived: returns an Answer once it is whole, else None; `OSError` when the connection broke."""
         try:
             data = self.socket.recv(READ_BYTES)
         except BlockingIOError:
@@ -97,9 +97,9 @@ class Connection:
 
 
 def run(slots, worker_header, within_s):
-    """Sends what the slots have, each slot one request at a time; `Failed` when that takes longer than `within_s`.
+    """Sends the jobs of the slots, each slot one request at a time; `Failed` when that takes longer than `within_s`.
 
-    A slot is (addresses, jobs): the routers it has connections to, opened before the first request, and an iterator of
+    A slot is (addresses, jobs): the routers to which it opens connections before the first request, and an iterator of
     (address, request bytes, tag). Slots that share an iterator share its jobs. `worker_header`: the header, in lower
     case, in which the router names the worker. A request whose connection breaks is answered with ok = False.
     """
@@ -115,7 +115,7 @@ def run(slots, worker_header, within_s):
             return connection
 
         def broke(connection):
-            """Opens another connection in its place; the request that it had, if any, has failed."""
+            """Opens another connection in its place; a request on the old one has failed."""
             if connection.busy:
                 took = time.perf_counter() - connection.begun
                 answers.append(Answer(connection.tag, None, False, took, took))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a request costs: Grapevine next to nginx and haproxy, one core for the router alone.
+"""The cost of a request: Grapevine next to nginx and haproxy, one core for the router alone.
 
     cost.py --grapevine BINARY [--rounds 5] [--seconds 4] [--json FILE]
 
@@ -50,7 +50,7 @@ class Cpu:
 
     @classmethod
     def of(cls, child):
-        """All threads so far, those that ended included."""
+        """All threads so far, including those that have ended."""
         fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in processes_of(child)]
         return cls(*(sum(int(of[index]) for of in fields) / TICKS for index in (11, 12)))
 
@@ -199,7 +199,7 @@ def median(values, field=None):
 
 
 def table(results):
-    """Markdown. The rate is what came of the load, not what the router could do."""
+    """The results as Markdown. The rate is that of the load, not the greatest that the router can reach."""
     cases = [*SIZES, "event"]
     heads = [f"{c}: CPU us/request" for c in SIZES] + ["CPU us/event"]
     rows = ["| router | " + " | ".join(heads) + " | kB per idle stream | MiB at start |",
@@ -222,7 +222,7 @@ def version(*command):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --release")
+    ap.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --profile dist")
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--seconds", type=int, default=4, help="length of one measurement")
     ap.add_argument("--json", type=Path, help="write every single measurement to this file")

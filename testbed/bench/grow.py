@@ -4,11 +4,11 @@
     grow.py --grapevine BINARY [--workers 5000] [--adders 8] [--list 0] [--json FILE]
 
 The fake worker listens on every address of the loopback network, so that each of 127.x.y.z is a worker of its own. Two
-clients ask all the time, first for `--quiet` seconds while nothing else happens. Then `--adders` connections to each
-replica add workers one by one, each confirmed before the next is sent; with `--list N`, N in one request. Accepted is
-the time until the last is confirmed; one digest, from there until all replicas hold one ring of all workers. With
-`--unknown` the replicas ask the workers for their models and one digest is of the rings with them. After that: decisions
-by the replicas' own histogram, and what `/metrics` and `/workers` answer with.
+clients send requests all the time, first for `--quiet` seconds while nothing else happens. Then `--adders` connections
+to each replica add workers one by one, each confirmed before the next is sent; with `--list N`, N in one request.
+Accepted is the time until the last is confirmed; one digest, from there until all replicas hold one ring of all
+workers. With `--unknown` the replicas ask the workers for their models and one digest is of the rings with them. After
+that: decisions by the replicas' own histogram, and the answers of `/metrics` and `/workers`.
 """
 import argparse
 import concurrent.futures
@@ -39,7 +39,7 @@ def quantile(sorted_values, share):
 
 
 class Clients:
-    """Two clients that ask without a pause; `taken()` are the seconds since it was last called, and the failures."""
+    """Two clients that send without a pause; `taken()` returns the latencies since its last call, and the failures."""
 
     def __init__(self, replicas):
         self.addresses, self.took, self.failed, self.stop = [r.data for r in replicas], [], 0, threading.Event()
@@ -91,7 +91,7 @@ def counter(replica, name):
 
 
 def decision_p99(before, after):
-    """Upper end of the histogram's bucket that holds the 99th percentile of what was decided in between, in us."""
+    """Upper end of the histogram's bucket that holds the 99th percentile of the decisions in between, in us."""
     bound = lambda labels: float(labels.split('le="')[1].split('"')[0])
     rows = sorted((bound(labels), after[labels] - before.get(labels, 0)) for labels in after)
     return next(le for le, count in rows if count >= .99 * rows[-1][1]) * 1e6
@@ -152,11 +152,11 @@ def run(a, folder):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--grapevine", type=Path, required=True, help="the binary; figures are of a release build")
+    ap.add_argument("--grapevine", type=Path, required=True, help="the binary; figures are of --profile dist")
     ap.add_argument("--workers", type=int, default=5000)
     ap.add_argument("--adders", type=int, default=8, help="connections to each replica that add workers")
     ap.add_argument("--list", type=int, default=0, help="workers in one request; 0: one by one, not as a list")
-    ap.add_argument("--unknown", action="store_true", help="say no models: the workers are asked")
+    ap.add_argument("--unknown", action="store_true", help="give no models: the workers are asked for them")
     ap.add_argument("--quiet", type=float, default=5, help="seconds measured before and after")
     ap.add_argument("--json", type=Path, help="write the figures to this file")
     a = ap.parse_args()

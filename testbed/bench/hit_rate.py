@@ -4,9 +4,9 @@
     hit_rate.py --grapevine BINARY [--speed 8] [--cache-blocks 65536] [--requests N] [--json FILE]
 
 The hit rate is the workers' own count (vllm:prefix_cache_hits_total over _queries_total). Every row starts with new
-processes and cold caches. The last row is `prefix` with one replica, which knows everything about load: what gossip
-costs is the difference to it. Trace and workers run `--speed` times faster than real, the replicas do not, so their
-view of load is that much older than it would be; times are shown as the trace's, multiplied back.
+processes and cold caches. The last row is `prefix` with one replica, which knows all the load: the difference to it is
+what delayed gossip costs. Trace and workers run `--speed` times faster than real, the replicas do not, so their view of
+load is that much older than it would be. Times are shown in the trace's time, multiplied back.
 """
 import argparse
 import contextlib
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from processes import Failed, cluster, ending_on_sigterm, fake_workers
+from processes import Failed, cluster, ending_on_sigterm, fake_workers, run_script
 
 REPLICAS = ("r1", "r2", "r3")
 WORKERS = 8
@@ -46,7 +46,7 @@ def replay(binary, folder, policy, names, speed, cache_blocks, requests):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --release")
+    ap.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --profile dist")
     ap.add_argument("--speed", type=float, default=8, help="trace seconds a real second")
     ap.add_argument("--cache-blocks", type=int, default=65_536, help="cache of a worker, in blocks of 16 tokens")
     ap.add_argument("--policies", nargs="+", help="only these")
@@ -80,9 +80,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Failed as failure:
-        sys.exit(f"hit_rate.py: {failure}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_script(main)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One prefix at 40 % of all traffic: does any worker get more than its bound of requests?
+"""One prefix at 40 % of all traffic: checks that no worker gets more requests than its bound.
 
     hot_prefix.py --grapevine BINARY [--replicas 4] [--workers 8] [--rate 40] [--seconds 60] [--policies prefix ...]
 
@@ -13,7 +13,6 @@ import http.client
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import loads
-from processes import Failed, cluster, ending_on_sigterm, fake_workers
+from processes import cluster, ending_on_sigterm, fake_workers, run_script
 
 SAMPLE_S = 0.5
 ENGINE = ["--step-base", "30ms", "--step-per-sequence", "0s", "--prefill-tokens-per-s", 40_000, "--max-num-seqs", 256,
@@ -91,7 +90,7 @@ def settings(folder, keys):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --release")
+    ap.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --profile dist")
     ap.add_argument("--replicas", type=int, default=4)
     ap.add_argument("--workers", type=int, default=8)
     ap.add_argument("--rate", type=float, default=40, help="requests a second")
@@ -126,9 +125,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Failed as failure:
-        sys.exit(f"hot_prefix.py: {failure}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_script(main)

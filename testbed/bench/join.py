@@ -4,9 +4,9 @@
     join.py --grapevine BINARY [--rate 30] [--seconds 20] [--tenants 32] [--prefix-tokens 4000] [--json FILE]
 
 Three replicas and seven fake workers serve tenants of unequal weight (the n-th has 1/n of the first one's requests),
-each with a system prompt of its own. An eighth worker joins; both rows have the same requests, addresses and rings.
-Moved are the prefixes that the new worker served in either row within `--seconds` after it became active; all
-requests of these are looked at, wherever they went.
+each with a system prompt of its own. An eighth worker joins; both rows have the same requests, addresses and rings. A
+prefix counts as moved if the new worker served it in either row within `--seconds` after it became active; all requests
+of moved prefixes are measured, wherever they went.
 """
 import argparse
 import concurrent.futures
@@ -21,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-from processes import Child, Failed, ask, cluster, ending_on_sigterm, free_port, until
+from processes import Child, Failed, ask, cluster, ending_on_sigterm, free_port, run_script, until
 
 REPLICAS = ("r1", "r2", "r3")
 WORKERS = 7
@@ -33,7 +33,7 @@ ACTIVE_WITHIN_S = 60
 
 
 def chat(tenant, number, prefix_tokens):
-    """A request of a tenant: its system prompt, and a question that nobody else asks (long enough to name a
+    """A request of a tenant: its system prompt, and a question that no other request has (long enough to name a
     home of its own among the workers of a hot prefix). A token is about four bytes."""
     system = f"The rules of house {tenant}, in full. "
     system *= prefix_tokens * 4 // len(system) + 1
@@ -44,7 +44,7 @@ def chat(tenant, number, prefix_tokens):
 
 
 def send(address, tenant, body):
-    """One streamed request; what a client sees of it."""
+    """One streamed request, as its client sees it."""
     host, port = address.rsplit(":", 1)
     begun = time.monotonic()
     seen = {"tenant": tenant, "begun": begun, "ttft": None, "cached": None, "worker": None, "ok": False}
@@ -109,7 +109,7 @@ def metric(replica, name, label=""):
 
 
 def row(binary, folder, ports, warm_up, a):
-    """One join: all requests, when it became active, and what the replica says of the warm-up."""
+    """One join: all requests, when the worker became active, and the replica's report on the warm-up."""
     with contextlib.ExitStack() as stack:
         urls = []
         for number, port in enumerate(ports):
@@ -121,7 +121,7 @@ def row(binary, folder, ports, warm_up, a):
         load = Load([r.data for r in replicas], a)
         first = replicas[0]
         try:
-            # The lightest tenants may stay below what is worth keeping.
+            # The lightest tenants may send too few requests for a replica to keep their prompts.
             until(lambda: metric(first, "grapevine_hot_prompts") >= a.tenants / 2, HOT_WITHIN_S, "hot prompts", 0.2)
             time.sleep(a.seconds / 2)
             body = json.dumps({"url": urls[WORKERS], "models": [MODEL]})
@@ -173,7 +173,7 @@ def report(rows, seconds):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --release")
+    ap.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --profile dist")
     ap.add_argument("--rate", type=float, default=30, help="requests a second; seven workers manage some 36")
     ap.add_argument("--seconds", type=float, default=20, help="measured after the join")
     ap.add_argument("--tenants", type=int, default=32, help="system prompts")
@@ -197,9 +197,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Failed as failure:
-        sys.exit(f"join.py: {failure}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_script(main)

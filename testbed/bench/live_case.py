@@ -1,45 +1,46 @@
 #!/usr/bin/env python3
-"""The live case: real processes, and workers that are faster than the news between replicas.
+"""The live case: real processes, and workers that are faster than gossip between replicas.
 
     live_case.py --grapevine BINARY [--grapevine NAME=BINARY ...] [--quick] [--csv FILE]
 
-Two halves, each with three routers and four fake workers, prompts of 2 KB in one user message with a tail of its own
+Two halves, each with three routers and four fake workers, prompts of 2 KB in one user message with a different tail
 each time (live_prompts.py). Compared in one run, one after the other, on the same ports and so the same ring: the
-policies of the first build, the first policy of further builds, and three haproxy that hash the first 512 bytes of
-the body. Where haproxy is not installed its rows are left out, and a line says so.
+policies of the first build, the first policy of further builds, and three haproxy that hash the first 512 bytes of the
+body. Where haproxy is not installed its rows are left out, and a line says so.
 
 Agreement: workers that answer in under 1 ms. Each replica gets all prefixes once in each phase.
-  one by one      prefixes that nobody knows, one request in flight in all
+  one by one      prefixes that no replica knows, one request in flight in all
   mixed, known    the same prefixes, each replica in an order of its own, 8 at a time: 24 in flight
-  mixed, new      other prefixes that nobody knows, likewise
+  mixed, new      other prefixes that no replica knows, likewise
   again           those again
   after a kill    again, once all know that a worker was killed
   added, known    again, once a worker that was added through the first replica is in all rings (all three haproxy
                   are told)
-  added, new      prefixes that nobody knows
+  added, new      prefixes that no replica knows
 Agree is the share of prefixes for which all three chose the same worker. Kept is the share of choices (three a prefix)
 that name the worker which the prefix had in the phase before, that is the one that most replicas chose (of three
 different ones the first replica's). After a kill only prefixes count whose worker lives; after an addition only those
-whose place by the hash did not become the new worker: nothing else moves when a ring grows. Grapevine tells a place by
-`/explain`: the first in the order of workers that is not the killed one. haproxy cannot be asked; it sends a request to
-its place, so those that went to the new worker are out.
-A phase is over in a tenth of a second and luck weighs in it, so all of this happens `--rounds` times, with fresh
-processes and other prefixes: shown are means, and the lowest agreement.
+whose place by the hash did not become the new worker: nothing else moves when a ring grows. Grapevine reports a place
+by `/explain`: the first worker in the order that is not the killed one. haproxy cannot be asked; it always sends a
+request to its place, so prefixes that went to the new worker do not count. A phase takes a tenth of a second, so chance
+weighs in it. All of this therefore happens `--rounds` times, with new processes and other prefixes; the table shows
+means, and the lowest agreement.
 
-Quality: `--requests` with Zipf(1) popularity, each to a replica by chance, in a closed loop. Workers take a fixed time
-whatever their load, or are the engine model of the fake worker. Shown are workers a prefix, the share of requests on
-the main worker of their prefix, hits of a cache without limit on each worker (a request hits if its worker had the prefix
-before) beside what one worker a prefix would give, requests of the busiest worker over the mean, and ms to the first
-event (engine) or the answer (fixed time). Cells have prefixes of their own, that nobody knows at first. Slow workers
-with few in flight get fewer requests, so that a cell takes about `--seconds`; all routers get the same.
+Quality: `--requests` with Zipf(1) popularity, each to a random replica, in a closed loop. Workers take a fixed time
+whatever their load, or are the engine model of the fake worker. The table shows workers per prefix, the share of
+requests on the main worker of their prefix, hits of a cache without limit on each worker (a request hits if its worker
+had the prefix before) beside those with one worker for each prefix, requests of the busiest worker over the mean, and
+ms to the first event (engine) or the answer (fixed time). Each cell has prefixes of its own, which no replica knows at
+first. Slow workers with few in flight get fewer requests, so that a cell takes about `--seconds`; all routers get the
+same.
 
-What the load costs: `client us`, CPU of this one process for a request. Of a plain answer 20 to 35 us where thousands
-are sent a second (11,000 a second: an eighth of two cores) and up to 100 us where it sleeps in between; of a stream of
-16 events 150 to 800 us, a sixth of a core at most. So it is not what limits; but with workers of 1 ms routers, workers and
-client together fill two cores, and latencies are then those of full cores, not of a policy. One by one is as fast, so
-that a replica is asked about a prefix .2 to .5 ms after the one before it, faster than the news as well.
-A full run takes 15 minutes. Two builds are on the same ring; haproxy's is its own, and the same in every run.
-Exit code 1 when a request failed.
+Cost of the load: `client us`, CPU of this one process per request. A plain answer costs 20 to 35 us where thousands are
+sent a second (11,000 a second: an eighth of two cores) and up to 100 us where the client sleeps in between; a stream of
+16 events costs 150 to 800 us, a sixth of a core at most. So the client is not the limit. But with workers of 1 ms,
+routers, workers and client together fill two cores, and latencies are then those of full cores, not of a policy. One by
+one is as fast: a replica gets a prefix .2 to .5 ms after the one before it, which is also faster than gossip. A full
+run takes 15 minutes. Two builds are on the same ring; haproxy's is its own, and the same in every run. Exit code 1 when
+a request failed.
 """
 import argparse
 import contextlib
@@ -57,16 +58,16 @@ import closed_loop
 from live_prompts import Prompts
 from live_routers import Grapevine, HaproxyHash, address
 from live_tables import COLUMNS, cells, print_tables, write_csv
-from processes import Child, Failed, ask, ending_on_sigterm, free_port
+from processes import Child, Failed, ask, ending_on_sigterm, free_port, run_script
 from restart import counters
 
 WORKERS = 4
 REPLICAS = 3
-AT_ONCE = 8             # requests in flight at each replica, of agreement
-SETTLE_S = 0.5          # between phases, so that a phase begins with what all know
+AT_ONCE = 8             # requests in flight at each replica, for agreement
+SETTLE_S = 0.5          # between phases, so that all replicas know the same when a phase begins
 PHASE_WITHIN_S = 120
-SPARE_S = 60            # that a cell may take beyond what it should
-ENGINE_MS = 150         # about what a request takes there, to bound the cells
+SPARE_S = 60            # by which a cell may exceed its time
+ENGINE_MS = 150         # about the time of a request there, to bound the cells
 KEEP_ALIVE = ["--keep-alive", "10m", "--exit-on-sigterm"]
 REPLY = json.dumps({
     "id": "chatcmpl-0", "object": "chat.completion", "created": 1, "model": "fake-model",
@@ -86,7 +87,7 @@ class Workers:
             self.children[self.urls[-1]] = child
 
     def take(self, time_ms):
-        """From now on they answer chats after so many ms, all alike; None: as their engine does."""
+        """From now on all of them answer chats after so many ms; None: as their engine does."""
         for url in self.urls:
             ask(address(url), "DELETE", "/_control/faults")
             if time_ms is not None:
@@ -125,12 +126,12 @@ def choices(run):
 
 
 def owners(chosen):
-    """{prefix: the worker that most replicas chose}; of equals the first replica's."""
+    """{prefix: the worker that most replicas chose}; on a tie, the first replica's."""
     return {number: Counter(of).most_common(1)[0][0] for number, of in chosen.items()}
 
 
 def phase_row(title, name, run, before=None, stays=lambda number: True):
-    """Figures of a phase; `before`: owners in the phase before, `stays`: may this prefix not move?"""
+    """Figures of a phase; `before`: owners in the phase before; `stays`: whether a prefix must not move."""
     chosen = choices(run)
     agree = sum(None not in of and len(set(of)) == 1 for of in chosen.values()) / len(chosen)
     row = {"half": "agreement", "router": title, "phase": name, "agree": agree, "kept": None, "staying": None,
@@ -230,7 +231,7 @@ def quantile(ordered, share):
 
 
 def routers_of(a):
-    """What is compared, in order."""
+    """The routers that are compared, in order."""
     builds = []
     for text in a.grapevine:
         name, _, path = text.rpartition("=")
@@ -250,7 +251,7 @@ def routers_of(a):
 def arguments():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--grapevine", action="append", required=True, metavar="[NAME=]BINARY",
-                    help="a release build; may be given several times; the first one runs the fake workers, too")
+                    help="built with --profile dist; may be given several times; the first one runs the fake workers, too")
     ap.add_argument("--policies", nargs="+", default=["prefix", "consistent_hash", "least_request"])
     ap.add_argument("--set", nargs="+", metavar="KEY=VALUE", default=[],
                     help="of every Grapevine's configuration, as cluster.bound=1.25")
@@ -282,7 +283,7 @@ def rows_of(part, router, binary, ports, folder, a, turn):
     folder.mkdir()
     with contextlib.ExitStack() as stack:
         workers = Workers(stack, binary, folder, ports, ["--engine", a.engine])
-        # Closed before the workers end, however this ends: it holds the routers.
+        # Holds the routers; it is closed before the workers end, however this ends.
         yield from stack.enter_context(contextlib.closing(part(router, workers, folder / "routers", a, turn)))
 
 
@@ -303,7 +304,7 @@ def main():
                         print(f"{time.monotonic() - begun:5.0f} s  {cells(row, COLUMNS[row['half']])}",
                               file=sys.stderr, flush=True)
     finally:
-        # Whatever ends the run, what was measured is shown.
+        # However the run ends, the measured figures are shown.
         print(f"{a.prefixes} prefixes, {REPLICAS} replicas, {WORKERS} workers, {time.monotonic() - begun:.0f} s")
         print_tables(rows)
         if a.csv and rows:
@@ -312,9 +313,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Failed as failure:
-        sys.exit(f"live_case.py: {failure}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_script(main)

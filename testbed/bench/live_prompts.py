@@ -6,17 +6,17 @@ import itertools
 import random
 
 PROMPT_BYTES = 2_048
-TAIL_BYTES = 128        # at the end of the prompt, of no other request
+TAIL_BYTES = 128        # at the end of the prompt, different in each request
 MODEL = "fake-model"
 
 
 class Prompts:
     """`count` prefixes that belong to `name`; `tokens` of answer, streamed or plain."""
 
-    numbers = itertools.count()     # of all requests of this process: no two tails are equal
+    numbers = itertools.count()     # counts all requests of this process, so no two tails are equal
 
     def __init__(self, name, count, stream=False, tokens=16):
-        # What is the same in all requests stands in front and is short: haproxy hashes the first 512 bytes.
+        # The part that all requests share is at the front and short: haproxy hashes the first 512 bytes.
         front = (f'{{"model":"{MODEL}","max_tokens":{tokens},"stream":{str(stream).lower()},'
                  '"messages":[{"role":"user","content":"').encode()
         self.end = b'"}]}'
@@ -29,7 +29,7 @@ class Prompts:
         return len(self.fronts)
 
     def body(self, number):
-        """Of a request with this prefix and a tail of its own."""
+        """The body of a request with this prefix and a tail of its own."""
         tail = f" Question {next(self.numbers)}: and what does that mean for the case before us? Please explain. "
         return self.fronts[number] + tail.ljust(TAIL_BYTES, ".").encode() + self.end
 
@@ -39,7 +39,7 @@ class Prompts:
 
 
 def prefix(name, number):
-    """Text that is a prefix's own from its first words on."""
+    """Text that differs from that of other prefixes from its first words on."""
     rng = random.Random(f"{name} {number}")
     words = [f"{number:05d} {name}:"]
     size = len(words[0])

@@ -1,7 +1,7 @@
 """Three routers in front of the same workers, for live_case.py: a Grapevine cluster, and three haproxy that hash.
 
-All have one face: `addresses` (three, host:port), `worker_header` (in which an answer names its worker, by its URL),
-`wait_until_gone`, `add` and `places`. Standard library only.
+All have the same interface: `addresses` (three, host:port), `worker_header` (in which an answer names its worker, by
+its URL), `wait_until_gone`, `add` and `places`. Standard library only.
 """
 import contextlib
 import csv
@@ -59,7 +59,7 @@ class GrapevineThree:
         until(settled, SETTLED_WITHIN_S, "workers past their slow start", every_s=0.1)
 
     def wait_until_gone(self, url):
-        """Until every replica knows by itself, or from another, that nobody answers at `url`."""
+        """Waits until every replica knows, by itself or from another, that nothing answers at `url`."""
         def gone():
             return all(w["health"] == "unhealthy" or w["doubted"] or w["breaker"] == "open" for w in self.of_each(url))
         until(gone, SEEN_WITHIN_S, f"{url} is known to be gone", every_s=0.05)
@@ -81,7 +81,7 @@ class GrapevineThree:
     def places(self, bodies, gone):
         """URL of each request's place by the hash alone while `gone` is dead: the first other worker in its order.
 
-        As the first replica says by `/explain`; a dead home's keys have their places in the rest of their order.
+        By the first replica's `/explain`; keys of a dead home have their place in the rest of their order.
         """
         host, port = self.replicas[0].admin.rsplit(":", 1)
         found = []
@@ -98,7 +98,7 @@ class GrapevineThree:
 
 @dataclass
 class HaproxyHash:
-    """Three haproxy that know nothing of each other and hash the first bytes of the body to a ring of the workers."""
+    """Three independent haproxy that hash the first bytes of the body to a ring of the workers."""
 
     title: str = "haproxy hash"
 
@@ -147,7 +147,7 @@ backend workers
         super().__init__(["haproxy", "-q", "-f", config], Path(folder, f"{name}.log"))
 
     def tell(self, text):
-        """What haproxy says to a line on its command socket."""
+        """The reply of haproxy to a line on its command socket."""
         with socket.socket(socket.AF_UNIX) as to:
             to.settimeout(5)
             to.connect(str(self.commands))
@@ -171,7 +171,7 @@ class HaproxyThree:
         until(lambda: not any(one.takes(url) for one in self.three), SEEN_WITHIN_S, f"{url} is known to be gone")
 
     def add(self, url):
-        """Enables the spare worker at each of the three: they have no word for each other."""
+        """Enables the spare worker at each of the three, because they do not talk to each other."""
         for one in self.three:
             said = one.tell(f"enable server workers/{address(url)}").strip()
             if said:
@@ -179,7 +179,7 @@ class HaproxyThree:
         until(lambda: all(one.takes(url) for one in self.three), ADDED_WITHIN_S, "the new worker takes requests")
 
     def places(self, bodies, gone):
-        """None: haproxy cannot be asked, and it sends nothing elsewhere than to its place."""
+        """None: haproxy cannot be asked, and it sends every request to its place."""
         return None
 
 

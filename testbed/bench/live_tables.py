@@ -17,12 +17,12 @@ COMMON = (("requests", "requests", WHOLE), ("per_s", "a second", "{:,.0f}"), ("c
 
 
 def cells(row, columns):
-    """The row's values under these columns; nothing where it has none."""
+    """The row's values under these columns; empty where it has none."""
     return " | ".join("" if row.get(key) is None else form.format(row[key]) for key, _, form in columns)
 
 
 def mean(values):
-    """Of the numbers that are there, None without any; of texts, which are all alike, the first."""
+    """Mean of the numbers, None without any; of texts, which are all equal, the first."""
     there = [value for value in values if value is not None]
     if not there or isinstance(there[0], str):
         return there[0] if there else None
@@ -42,7 +42,7 @@ def over_rounds(rows):
 
 
 def print_tables(rows):
-    """One table a half; rows that compare stand together."""
+    """One table for each half; rows to compare are next to each other."""
     for half, columns in COLUMNS.items():
         of_half, columns = [row for row in rows if row["half"] == half], columns + COMMON
         if not of_half:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How many replicas this machine carries, and what each costs: real processes, one fake worker.
+"""The number of replicas that this machine can run, and the cost of each: real processes, one fake worker.
 
     many.py --grapevine BINARY [--replicas 3 8 16 32] [--seconds 10] [--json FILE]
 
-For each size: replicas start one after the other, each told of the first two. Join is the time from the last one's start
-until every one of them is ready and agrees with all; bytes and messages are payload sent by gossip, from `/metrics`, with
-no requests; CPU is user and system time, RSS resident memory, all three as the mean of the replicas over `--seconds`. At
-last one replica is killed: seen is when every other one holds it for dead.
+For each size: replicas start one after the other, each with the first two as seeds. Join is the time from the last
+one's start until every one of them is ready and agrees with all; bytes and messages are payload sent by gossip, from
+`/metrics`, with no requests; CPU is user and system time, RSS resident memory, all three as the mean of the replicas
+over `--seconds`. Last, one replica is killed: seen is the time until every other one sees it as dead.
 """
 import argparse
 import concurrent.futures
@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from processes import Failed, Replica, ask, ending_on_sigterm, fake_workers, until
+from processes import Failed, Replica, ask, ending_on_sigterm, fake_workers, run_script, until
 
 JOIN_WITHIN_S = 120
 SEEN_WITHIN_S = 60
@@ -105,7 +105,7 @@ def row(binary, folder, size, seconds):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--grapevine", type=Path, required=True, help="the binary; figures are of a release build")
+    ap.add_argument("--grapevine", type=Path, required=True, help="the binary; figures are of --profile dist")
     ap.add_argument("--replicas", type=int, nargs="+", default=[3, 8, 16, 32], help="sizes, one row each")
     ap.add_argument("--seconds", type=float, default=10, help="measured in each row")
     ap.add_argument("--json", type=Path, help="write the rows to this file")
@@ -127,9 +127,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Failed as failure:
-        sys.exit(f"many.py: {failure}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_script(main)

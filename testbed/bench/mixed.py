@@ -28,7 +28,7 @@ REFUSED = "refused a message of a replica"
 
 
 def agreed(replicas, workers):
-    """Whether all see all, with one registry and one ring of so many workers."""
+    """Whether all replicas see each other, with one registry and one ring of so many workers."""
     views = [r.admin_get("/cluster") for r in replicas]
     rings = [r.admin_get("/ring") for r in replicas]
     registries = {seen["registry"] for view in views for seen in view["replicas"] if seen["live"]}
@@ -38,7 +38,7 @@ def agreed(replicas, workers):
 
 
 def change(replicas, url):
-    """A worker comes through one replica and goes through another; everybody follows."""
+    """Adds a worker through one replica and removes it through another; all replicas must follow."""
     body = json.dumps({"id": "extra", "url": url, "models": ["fake-model"]})
     status, _, text = ask(replicas[0].admin, "POST", "/workers?warmup=false", body)
     if status != 201:

@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -19,7 +20,17 @@ JOIN_S = 30         # from starting replicas to a cluster that agrees
 
 
 class Failed(Exception):
-    """A run cannot go on; the text says why."""
+    """A run cannot go on; the text is the reason."""
+
+
+def run_script(main):
+    """Runs a script's main and exits: with what it returns, with the words of a Failed, or with 130 at Ctrl-C."""
+    try:
+        sys.exit(main())
+    except Failed as failure:
+        sys.exit(f"{Path(sys.argv[0]).name}: {failure}")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def until(condition, within_s, what, every_s=0.02):

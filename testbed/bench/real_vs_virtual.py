@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Do a real cluster and `grapevine replay --virtual` give the same figures? Both, side by side.
+"""Compares the figures of a real cluster with those of `grapevine replay --virtual`.
 
     real_vs_virtual.py --grapevine BINARY [--load "TRACE key=value ..."]... [--policies prefix random ...]
 
@@ -10,10 +10,10 @@ Keys of a load: rate (factor on starts), copies (of a closed-loop trace), reques
 or `conversations` for generated ones. Closed-loop loads are sent as chats, others as plain texts. The first tenth of
 the requests only warms the caches, on both sides.
 
-The virtual side runs several times, each with other draws and another ring, since the real ring and the real draws are
-nobody's choice either. Exit code 1 when a real hit rate lies more than --margin-hit points outside of what those runs
-gave, or a mean first-token time more than --margin-ttft of their mean and more than --margin-ms: a real first token has
-come through two connections and three processes.
+The virtual side runs several times, each with other draws and another ring, because the real ring and the real draws
+are random, too. Exit code 1 when a real hit rate lies more than --margin-hit points outside of what those runs gave, or
+a mean first-token time more than --margin-ttft of their mean and more than --margin-ms: a real first token has come
+through two connections and three processes.
 """
 import argparse
 import contextlib
@@ -21,12 +21,11 @@ import gzip
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import loads
-from processes import Failed, cluster, ending_on_sigterm, fake_workers
+from processes import Failed, cluster, ending_on_sigterm, fake_workers, run_script
 
 REPLAY_S = 1800
 LOAD_BATCH_MS = 20      # the replicas' default
@@ -37,7 +36,7 @@ VIRTUAL_NAMES = {"cache_aware": "cache_aware shared"}
 
 
 class Load:
-    """One load: what both sides are told."""
+    """One load: the settings of both sides."""
 
     def __init__(self, text, folder):
         trace, *settings = text.split()
@@ -84,7 +83,7 @@ def really(binary, folder, load, policy, replicas):
 
 
 def virtually(binary, load, policies, replicas, seeds):
-    """Of each policy its runs, each with another seed and other names of workers, which make another ring."""
+    """For each policy its runs, each with another seed and other names of workers, which give another ring."""
     runs = {}
     for seed in range(1, seeds + 1):
         command = [binary, "replay", "--virtual", *load.words, *load.virtual, "--workers", load.workers,
@@ -101,7 +100,7 @@ def mean(lines, key):
 
 
 def outside(value, lines, key):
-    """How far a value lies outside of what the runs gave: 0 within, else the signed distance to the nearest."""
+    """How far a value lies outside the range of the runs: 0 within, else the signed distance to the nearest."""
     values = [line[key] for line in lines]
     return value - min(max(value, min(values)), max(values))
 
@@ -134,7 +133,7 @@ def row(policy, real, virtual, margins):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --release")
+    ap.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --profile dist")
     ap.add_argument("--load", action="append", help=f"default: {' and '.join(map(repr, LOADS))}")
     ap.add_argument("--policies", nargs="+", default=POLICIES)
     ap.add_argument("--replicas", type=int, default=3)
@@ -168,9 +167,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Failed as failure:
-        sys.exit(f"real_vs_virtual.py: {failure}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_script(main)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rolling restart under load: what becomes of hit rate and agreement?
+"""Rolling restart under load: its effect on hit rate and agreement.
 
     restart.py --grapevine BINARY [--policy prefix] [--seconds 120] [--starts 4] [--json FILE]
 
@@ -8,9 +8,9 @@ runs twice with the same workers' ports, and so the same ring: once undisturbed,
 start on the same ports) of each replica in turn. Hit rates are the workers' own counters over the same windows of both
 runs; the dip is the difference.
 
-Agreement: before, during and after the restart all replicas that are ready are asked, again and again, where they
-would send the next turn of conversations that live in the cluster (`POST /explain`), as in a quiet cluster, which
-leaves ring, heat and evidence, and with the load of the moment.
+Agreement: before, during and after the restart all replicas that are ready are asked, again and again, where they would
+send the next turn of conversations that live in the cluster (`POST /explain`), once as in a quiet cluster, where only
+ring, heat and evidence decide, and once with the load of the moment.
 
 Exit code 1 when a window's hit rate is more than a point below the undisturbed run's, when a request failed, or when
 agreement, as in a quiet cluster, of the first two seconds after `ready` is more than a point below its former value.
@@ -22,7 +22,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -30,12 +29,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import loads
-from processes import Child, Failed, Replica, answers, ask, cluster, ending_on_sigterm, fake_workers, until
+from processes import Child, Failed, Replica, answers, ask, cluster, ending_on_sigterm, fake_workers, run_script, until
 
 REPLICAS = ("r1", "r2", "r3")
 WORKERS = 8
 ENGINE = ["--engine", "llama-8b-h100"]
-PROBES = 120            # conversations that are asked about
+PROBES = 120            # conversations about which replicas are asked
 DIP_MAX = 1.0           # points
 AGREE_S = 2.0           # after ready
 QUERIED, HIT = "vllm:prefix_cache_queries_total{", "vllm:prefix_cache_hits_total{"
@@ -83,7 +82,7 @@ class Watch:
 
 
 class Probes:
-    """Conversations that live in the cluster, and what replicas say of their next turn."""
+    """Conversations that live in the cluster, and the decisions of replicas on their next turn."""
 
     def __init__(self, seed=7):
         rng = random.Random(seed)
@@ -148,7 +147,7 @@ class Restartable(Replica):
 
 
 def run(binary, folder, a, trace, ports):
-    """One run of the load: watch, report, and the story of each restart; with `ports` of workers there are restarts."""
+    """One run of the load: watch, report, and the record of each restart; restarts need the `ports` of workers."""
     folder.mkdir()
     with contextlib.ExitStack() as stack:
         workers = stack.enter_context(fake_workers(binary, folder, WORKERS, ENGINE, ports))
@@ -174,7 +173,7 @@ def run(binary, folder, a, trace, ports):
 
 
 def restarted(probes, replicas, at, watch):
-    """Restarts a replica; agreement before and after, and when what happened."""
+    """Restarts a replica; returns agreement before and after, and the times of the steps."""
     def now():
         return time.monotonic() - watch.begun
     def rounds(seconds, of):
@@ -195,13 +194,13 @@ def restarted(probes, replicas, at, watch):
     until(lambda: answers(one.data, "/readiness"), 30, "a restarted replica that is ready", every_s=0.005)
     story["ready"] = now()
     story["after"] = rounds(5, replicas)
-    story["sketch"] = [sketch_entries(r) for r in replicas]
+    story["prefix_index"] = [prefix_index_entries(r) for r in replicas]
     return story
 
 
-def sketch_entries(replica):
+def prefix_index_entries(replica):
     page = ask(replica.admin, "GET", "/metrics")[2].decode()
-    return next((float(line.split()[1]) for line in page.splitlines() if line.startswith("grapevine_sketch_entries ")), 0)
+    return next((float(line.split()[1]) for line in page.splitlines() if line.startswith("grapevine_prefix_index_entries ")), 0)
 
 
 class Running:
@@ -227,7 +226,7 @@ def mean(values):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --release")
+    ap.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --profile dist")
     ap.add_argument("--policy", default="prefix")
     ap.add_argument("--seconds", type=int, default=120, help="over which sessions start")
     ap.add_argument("--starts", type=float, default=4, help="sessions a second")
@@ -270,7 +269,7 @@ def main():
         if at == 1:
             held &= soon >= before - 0.01
     print(f"\nconversations away from home: {mean([f[2] for f in formerly]):.0%} before, "
-          f"{mean([f[2] for f in early]):.0%} after; sketch entries {', '.join(f'{n:.0f}' for n in stories[-1]['sketch'])}; "
+          f"{mean([f[2] for f in early]):.0%} after; prefix index entries {', '.join(f'{n:.0f}' for n in stories[-1]['prefix_index'])}; "
           f"load average {os.getloadavg()[0]:.1f}; {'held' if held else 'NOT held'}")
     if a.json:
         a.json.write_text(json.dumps({"windows": kept, "stories": stories, "report": report, "calm": calm_report}, indent=1) + "\n")
@@ -278,9 +277,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Failed as failure:
-        sys.exit(f"restart.py: {failure}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_script(main)

@@ -21,7 +21,7 @@ def on_core(core):
 def instant_workers(folder, count, core):
     """Workers that read the whole request and answer at once: one haproxy process, `count` ports.
 
-    A fake worker models an engine; here it would be what limits the rate.
+    A fake worker models an engine, which would limit the rate here.
     """
     ports = [free_port() for _ in range(count)]
     config = Path(folder, "workers.cfg")
@@ -144,7 +144,7 @@ ROUTERS = (Nginx, Haproxy, Grapevine, GrapevineQuiet)
 
 
 def wait_until_routing(router, worker_count):
-    """Waits until the router serves, and Grapevine has learned the models of all workers."""
+    """Waits until the router serves; for Grapevine also until it knows the models of all workers."""
     until(lambda: answers(router.data, "/v1/models"), READY_S, f"{router.title} that answers")
     if isinstance(router, Replica):
         def learned():

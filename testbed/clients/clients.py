@@ -1,6 +1,6 @@
 """The clients of a mixed run: official and common libraries, a browser, sockets. None of them retries by itself.
 
-Each client is a function that makes one call and fills in a `Call`; what is raised in it is the call's failure.
+Each client is a function that makes one call and fills in a `Call`; an exception in it is the call's failure.
 """
 import http.server
 import json
@@ -9,7 +9,7 @@ import random
 import threading
 from pathlib import Path
 
-# LiteLLM asks the internet for prices when it is imported, unless it is told not to.
+# LiteLLM fetches prices from the internet when it is imported, unless this is set.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import anthropic
@@ -28,7 +28,7 @@ TIMEOUT_S = 400
 
 
 class Wrong(Exception):
-    """An answer that is not what was asked for."""
+    """An answer that does not match the request."""
 
 
 def text(rng, count):
@@ -36,7 +36,7 @@ def text(rng, count):
 
 
 def placed(call, headers):
-    """What the answer's head says about who answered."""
+    """The replica and the worker that the answer's head names."""
     call.worker, call.replica = headers.get("x-grapevine-worker", ""), headers.get("x-grapevine-replica", "")
 
 
@@ -46,7 +46,7 @@ def check(good, what):
 
 
 class Clients:
-    """All of them against one front; `models` are names, `tokens_per_s` is how fast a worker alone answers."""
+    """All clients of one front; `models` are names, `tokens_per_s` is the speed of a worker with one request."""
 
     def __init__(self, front, key, models, tokens_per_s):
         self.front, self.key, self.models = front, key, models
@@ -105,7 +105,7 @@ class Clients:
         check(made == self.long_tokens, f"{made} of {self.long_tokens} tokens")
 
     def responses(self, call, rng):
-        """An answer that is kept by its worker, read again by its id through any replica, and gone on from."""
+        """An answer that its worker keeps: read again by its id through any replica, and continued."""
         first = self.openai.responses.create(model=rng.choice(self.models), input=text(rng, 60), max_output_tokens=16)
         again = self.openai.responses.retrieve(first.id)
         check(again.id == first.id and again.output_text == first.output_text, again)
@@ -114,7 +114,7 @@ class Clients:
         check(second.status == "completed", second)
 
     def audio(self, call, rng):
-        """A file as multipart: the same words each time, whichever worker hears it."""
+        """A file as multipart: the same words each time, from every worker."""
         file = ("noise.wav", rng.randbytes(rng.randint(1_000, 300_000)), "audio/wav")
         model = rng.choice(self.models)
         heard = [self.openai.audio.transcriptions.create(model=model, file=file).text for _ in range(2)]
@@ -150,7 +150,7 @@ class Clients:
             check("".join(chunk.content for chunk in chat.stream(question)), "no text")
 
     def tools(self, call, rng):
-        """Rerank, score, tokenize: what has neither chat nor stream."""
+        """Rerank, score, tokenize: endpoints without chat or stream."""
         model = rng.choice(self.models)
         path, body = rng.choice([
             ("/v1/rerank", {"model": model, "query": text(rng, 5), "documents": [text(rng, 20) for _ in range(4)]}),
@@ -172,7 +172,7 @@ class Clients:
                 check(json.loads(socket.recv(timeout=20)), "no answer")
 
     def wrong(self, call, rng):
-        """What has to be refused, and with which status."""
+        """Requests that must be refused, with their status."""
         status, method, path, body = rng.choice([
             (404, "POST", "/v1/chat/completions", {"model": "no-such-model", "messages": []}),
             (400, "POST", "/v1/chat/completions", "{"), (404, "POST", "/sleep", {}), (404, "GET", "/metrics", None),
@@ -184,7 +184,7 @@ class Clients:
 
 
 class Page:
-    """A page of another origin in headless Chromium. Everything of it happens on the thread that made it."""
+    """A page of another origin in headless Chromium. All its calls run on the thread that made it."""
 
     def __init__(self, front, key, models, origin_port, chromium):
         self.front, self.key, self.models = front, key, models
@@ -205,7 +205,7 @@ class Page:
 
 
 def origin():
-    """Serves the page: (port, what ends it)."""
+    """Serves the page: (port, function that ends it)."""
     class Handler(http.server.SimpleHTTPRequestHandler):
         def __init__(self, *words, **named):
             super().__init__(*words, directory=str(Path(__file__).resolve().parent), **named)

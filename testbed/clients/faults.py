@@ -1,4 +1,4 @@
-"""What is done to the cluster during a mixed run: one fault at a time, each repaired before the next begins."""
+"""The faults of a mixed run: one at a time, each repaired before the next begins."""
 import os
 import signal
 import subprocess
@@ -66,7 +66,7 @@ class Faults:
         self.ledger.over(fault)
 
     def replica_restarted(self, rng):
-        """SIGTERM, drain, start: takes nothing along."""
+        """SIGTERM, drain, start: excuses no failure."""
         replica = rng.choice(self.replicas)
         fault = self.ledger.fault("replica restarted", replica.name)
         replica.process.terminate()
@@ -75,7 +75,7 @@ class Faults:
         self.ledger.over(fault)
 
     def worker_drained(self, rng):
-        """Drained and taken back: takes nothing along."""
+        """Drained and taken back: excuses no failure."""
         worker, replica = rng.choice(self.workers), rng.choice(self.replicas)
         fault = self.ledger.fault("worker drained", worker.url)
         self.command(replica, "drain", worker.url)
@@ -84,7 +84,7 @@ class Faults:
         self.ledger.over(fault)
 
     def worker_removed(self, rng):
-        """Removed at one replica, added at another: takes nothing along."""
+        """Removed at one replica, added at another: excuses no failure."""
         worker = rng.choice(self.workers)
         fault = self.ledger.fault("worker removed", worker.url)
         self.command(rng.choice(self.replicas), "remove", worker.url)
@@ -106,7 +106,7 @@ class Faults:
         until(lambda: answers(replica.data, "/readiness"), BACK_S, f"{replica.name} ready again", every_s=0.1)
 
     def run(self, rng, every_s):
-        """Until the run is over; ends with everything repaired."""
+        """Injects faults until the run is over; ends with everything repaired."""
         number = 0
         while self.pause(every_s):
             Faults.ALL[number % len(Faults.ALL)](self, rng)

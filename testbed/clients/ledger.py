@@ -1,15 +1,15 @@
-"""What became of each request, and which failures a fault took along.
+"""The result of each request, and the failures that a fault excuses.
 
-A failure is excused only where a fault explains it: its connection or its stream was on what was killed or frozen at
-that moment. Everything else is lost, and one lost request fails the run; so does a client of which nothing succeeded,
-which proves nothing.
+A fault excuses a failure only if it explains it: the connection or the stream was on the process that was killed or
+frozen at that moment. Any other failed request is lost, and one lost request fails the run. A client without any
+success fails the run, too, because it proves nothing.
 """
 import threading
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-# A request that broke within so many seconds of a replica's end broke by it.
+# A request that broke within so many seconds of a replica's end broke because of it.
 REPLICA_S = 3.0
 # A stream on a worker that was killed ends at once; on one that is frozen, at the limit between two events.
 KILLED_S, FROZEN_S = 5.0, 30.0
@@ -31,7 +31,7 @@ class Call:
 
 @dataclass
 class Fault:
-    """`kind` says what and how, such as "worker frozen"; `target` is a replica's name or a worker's URL."""
+    """`kind` names node and fault, such as "worker frozen"; `target` is a replica's name or a worker's URL."""
     kind: str
     target: str
     start: float
@@ -43,7 +43,7 @@ class Ledger:
     """Calls and faults of a run; safe for threads."""
     begun: float = field(default_factory=time.monotonic)
     faults: list = field(default_factory=list)
-    planned: set = field(default_factory=set)   # clients, of each of which something has to succeed
+    planned: set = field(default_factory=set)   # clients; each must have at least one success
     counts: dict = field(default_factory=lambda: defaultdict(Counter))
     times: dict = field(default_factory=lambda: defaultdict(list))
     excused: list = field(default_factory=list)
@@ -81,14 +81,14 @@ class Ledger:
             print(f"{call.end:7.1f} s  LOST {call}", flush=True)
 
     def excuse(self, call):
-        """Which fault took this call along, or None."""
+        """The fault that excuses this call, or None."""
         for fault in self.faults:
             if fault.start > call.end or fault.end + FROZEN_S < call.start:
                 continue
             if fault.kind == "replica killed" and call.replica in ("", fault.target) \
                     and call.start <= fault.start <= call.end <= fault.start + REPLICA_S:
                 return f"its replica {fault.target} was killed"
-            # A worker that is drained or removed finishes what it has.
+            # A worker that is drained or removed finishes its requests.
             limit = {"worker killed": KILLED_S, "worker frozen": FROZEN_S}.get(fault.kind)
             if limit and call.worker and fault.target == call.worker and call.begun:
                 if call.start <= fault.start + KILLED_S and fault.start <= call.end <= fault.start + limit:
@@ -97,7 +97,7 @@ class Ledger:
 
     def report(self):
         """Markdown, and whether nothing was lost and every client got something."""
-        lines = ["| client | requests | whole | taken along by a fault | lost | seconds p50 | max |",
+        lines = ["| client | requests | whole | excused by a fault | lost | seconds p50 | max |",
                  "|---|---|---|---|---|---|---|"]
         total = Counter()
         for client, count in sorted(self.counts.items()):

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""One cluster, as many kinds of client as people have, and faults: is anything lost that no fault took along?
+"""One cluster, the kinds of client that people use, and faults: checks that no request is lost that no fault excuses.
 
     mixed_use.py --grapevine BINARY [--minutes 60] [--seed 1] [--json FILE]
 
 Twelve fake workers of two models, three replicas behind the balancer of the testbed, with keys, CORS and 200 s of
-drain. Clients: the official `openai` (plain, streams, responses, embeddings, audio; plain answers that take two minutes), `anthropic`, LiteLLM, LangChain, a page of another origin in headless Chromium, WebSocket sessions, and
-wrong requests. None of them retries. After every half minute of peace (`--every`) something is killed, frozen, drained,
+drain. Clients: the official `openai` (plain, streams, responses, embeddings, audio; plain answers that take two
+minutes), `anthropic`, LiteLLM, LangChain, a page of another origin in headless Chromium, WebSocket sessions, and wrong
+requests. None of them retries. After every half minute without a fault (`--every`) a node is killed, frozen, drained,
 removed or restarted.
 
-Needs the packages of requirements.txt and Debian's chromium (`setup.sh` makes the environment and says what lacks).
-Exit code 1 when a request was lost that no fault explains, a client got nothing at all, or the cluster is not whole at
-the end.
+Needs the packages of requirements.txt and Debian's chromium (`setup.sh` makes the environment and reports what is
+missing). Exit code 1 when a request failed that no fault explains, when a client had no success at all, or when the
+cluster is not whole at the end.
 """
 import argparse
 import contextlib
@@ -61,13 +62,13 @@ def load(ledger, over, name, call_once, every_s, seed):
         try:
             call_once(call, rng)
             call.ok = True
-        except Exception as error:  # whatever a client raises is the failure of its call
+        except Exception as error:  # any exception of a client is the failure of its call
             call.what = f"{type(error).__name__}: {error}"[:600]
         ledger.record(call)
 
 
 def page_load(ledger, over, front, key, port, chromium, seed):
-    """The browser lives on the thread that uses it."""
+    """The browser runs on the thread that uses it."""
     page = clients.Page(front, key, list(MODELS), port, chromium)
     try:
         load(ledger, over, "browser", page.fetch, 1.5, seed)
@@ -148,9 +149,9 @@ def run(folder, a):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --release")
+    parser.add_argument("--grapevine", type=Path, required=True, help="the binary, built with --profile dist")
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--every", type=float, default=30, help="seconds of peace between two faults")
+    parser.add_argument("--every", type=float, default=30, help="seconds between two faults")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--chromium", default=shutil.which("chromium"), help="the browser's binary")
     parser.add_argument("--json", type=Path, help="write everything to this file")

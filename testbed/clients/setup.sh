@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the Python environment of mixed_use.py and says what else is missing.
+# Makes the Python environment of mixed_use.py and reports what else is missing.
 #
 #   setup.sh [DIRECTORY]     default: target/clients-python; needs the network the first time
 set -eu

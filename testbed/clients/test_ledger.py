@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the ledger excuses, and what it takes for a proof."""
+"""The failures that the ledger excuses, and the successes that it asks for."""
 import unittest
 
 from ledger import FROZEN_S, KILLED_S, REPLICA_S, Call, Fault, Ledger

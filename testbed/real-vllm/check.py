@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Two real vLLM workers behind three Grapevine replicas, asked with the official `openai` client.
+"""Two real vLLM workers behind three Grapevine replicas, checked with the official `openai` client.
 
-run.sh makes the environment and calls this; see README.md for what is checked. Exit code 0: everything held.
+run.sh makes the environment and calls this script; README.md lists the checks. Exit code 0: everything held.
 """
 import argparse
 import concurrent.futures
@@ -161,7 +161,7 @@ def prefix_hits_most_of_all_policies(b, bench_of):
             with bench_of(policy) as other:
                 rates[policy], _ = conversations(other, policy, sessions, turns)
         except Failed as failure:
-            # A policy that this binary does not serve is told, not hidden.
+            # A policy that this binary does not serve is reported, not left out.
             print(f"       {policy}: not compared ({str(failure)[-200:]})", flush=True)
     rates["prefix"], possible = conversations(b, "prefix", sessions, turns)
     told = ", ".join(f"{policy} {rate:.1%}" for policy, rate in sorted(rates.items(), key=lambda item: -item[1]))

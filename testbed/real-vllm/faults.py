@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Faults of real vLLM workers behind Grapevine: what clients see of them.
+"""Faults of real vLLM workers behind Grapevine, as clients see them.
 
-run.sh --faults makes the environment and calls this; see README.md for what is checked. Exit code 0: everything held.
-Times are told, not asserted, but for generous limits.
+run.sh --faults makes the environment and calls this script; README.md lists the checks. Exit code 0: everything held.
+Times are reported, not asserted, except for generous limits.
 """
 import argparse
 import concurrent.futures
@@ -19,7 +19,7 @@ from real import KV_MIB, MODEL, Worker, run_checks, text, user
 from processes import Replica, ask, cluster, ending_on_sigterm, until  # found by `real`
 
 REPLICAS = ("r1", "r2")
-# Shorter than the defaults, so that a run does not wait a minute for what it provokes.
+# Shorter than the defaults, so that a run does not wait a minute for each timeout.
 CONFIG = """
 [timeouts]
 first_token = "40s"
@@ -106,7 +106,7 @@ class Faults:
         return json.loads(answer[2])["worker"]
 
     def prompts_of(self, url, count, name):
-        """Chats that live on this worker."""
+        """Chats that this worker serves."""
         found, n = [], 0
         while len(found) < count:
             messages = user(text(f"{name} {n}", 80))
@@ -126,7 +126,7 @@ class Faults:
         return False
 
     def failovers(self):
-        """What became of streams whose worker failed, by the replicas' counters."""
+        """Results of streams whose worker failed, by the replicas' counters."""
         pages = [ask(r.admin, "GET", "/metrics")[2].decode() for r in self.replicas]
         return [line for page in pages for line in page.splitlines()
                 if line.startswith("grapevine_failovers_total{") and not line.endswith(" 0")]

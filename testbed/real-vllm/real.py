@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: real vLLM workers, prompts, and the table of results."""
+"""Shared by the scripts of this folder: real vLLM workers, prompts, and the table of results."""
 import os
 import random
 import re
@@ -30,7 +30,7 @@ def user(content):
 
 
 class Worker:
-    """One vLLM server; `address` is host:port, `url` what the router calls it."""
+    """One vLLM server; `address` is host:port, `url` its name in the router."""
 
     def __init__(self, model, folder, port=None, arguments=()):
         self.model, self.folder, self.arguments = model, folder, arguments
@@ -57,7 +57,7 @@ class Worker:
         return sum(float(v) for v in re.findall(rf"^{re.escape(name)}{{[^}}]*}} (\S+)$", page, re.M))
 
     def signal_engine(self, number):
-        """Sends a signal to the engine's processes only: the API server, and its /health, goes on."""
+        """Sends a signal to the engine's processes only: the API server with its /health runs on."""
         listed = subprocess.run(["ps", "-eo", "pid=,pgid=,args="], check=True, capture_output=True, text=True).stdout
         engines = [int(line.split()[0]) for line in listed.splitlines()
                    if int(line.split()[1]) == self.child.pid and "VLLM::" in line]
@@ -74,13 +74,13 @@ class Worker:
 
 
 def run_checks(checks):
-    """Runs (function, arguments) in turn, tells each, prints the table; the exit code."""
+    """Runs (function, arguments) in turn, reports each, prints the table; returns the exit code."""
     rows = []
     for check, arguments in checks:
         begun = time.monotonic()
         try:
             rows.append((check.__name__, "held", check(*arguments)))
-        except Exception as error:  # every check is told, whatever became of the one before
+        except Exception as error:  # every check is reported, whatever the result of the one before
             traceback.print_exc()
             rows.append((check.__name__, "FAILED", f"{error or type(error).__name__}"[:300]))
         print(f"{rows[-1][1]:6} {rows[-1][0]} ({time.monotonic() - begun:.0f} s)", flush=True)

@@ -2,8 +2,8 @@
 # Two real vLLM workers behind three Grapevine replicas with mutual TLS, checked with the official openai client.
 #   ./run.sh [--faults] [--grapevine BINARY] [--model tiny|medium]
 # --faults kills, freezes and overloads the workers instead (faults.py).
-# Installs vLLM first when it is not there (about 2 minutes), and builds Grapevine when no binary is given.
-# Prints a table; exit code 0 when everything held. What it started has ended when it returns.
+# Installs vLLM first if it is missing (about 2 minutes), and builds Grapevine when no binary is given.
+# Prints a table; exit code 0 when everything held. Ends all that it started before it returns.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export REAL_VLLM_HOME=${REAL_VLLM_HOME:-$here/.home}
@@ -25,7 +25,7 @@ fi
 
 "$here/install.sh"
 
-# The client has an environment of its own: what vLLM brings along must not help it.
+# The client has an environment of its own, so that it cannot use packages of vLLM's.
 client=$REAL_VLLM_HOME/client
 if ! cmp -s "$here/client.lock" "$client/installed.lock"; then
   rm -rf "$client"

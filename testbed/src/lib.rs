@@ -4,10 +4,12 @@
 //! the real placement code.
 
 pub mod balancer;
+mod bars;
 mod chaos;
 pub mod cli;
 pub mod client;
 mod demo;
+mod engine;
 pub mod fake_worker;
 pub mod load;
 mod processes;

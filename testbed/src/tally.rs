@@ -143,9 +143,9 @@ pub struct Times {
     pub mean_ms: f64,
     /// Median.
     pub p50_ms: f64,
-    /// 9 of 10 are below.
+    /// 90th percentile.
     pub p90_ms: f64,
-    /// 99 of 100 are below.
+    /// 99th percentile.
     pub p99_ms: f64,
     /// Greatest.
     pub max_ms: f64,

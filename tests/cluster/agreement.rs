@@ -1,4 +1,4 @@
-//! All replicas send the same prompt to the same worker, whatever happened to the cluster before.
+//! All replicas send the same prompt to the same worker, after any change of the cluster.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ async fn same_prompt_same_worker_through_all_changes() {
         .map(|r| r.gossip_address())
         .collect();
     for index in 0..REPLICAS {
-        // The own address among the seeds does no harm.
+        // A replica's own address among its seeds does no harm.
         cluster.replicas[index].seeds = gossip.clone();
         assert!(cluster.replicas[index].terminate().await.success());
         cluster.replicas[index].start().await;

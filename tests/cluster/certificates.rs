@@ -71,7 +71,7 @@ impl Papers {
         self.cluster.join_as(name, identity, seeds).await;
     }
 
-    /// Gives a replica what the authority has for it now: all files at once, as Kubernetes does it.
+    /// Gives a replica the files that the authority has for it now: all at once, as Kubernetes does.
     fn deliver(&mut self, name: &str) {
         let ca = self.authority.join("ca.pem");
         let cert = self.authority.join(format!("{name}.pem"));
@@ -92,14 +92,14 @@ impl Papers {
         fs::rename(&beside, home.join("current")).expect("renamed");
     }
 
-    /// Gives the list of revocations to everybody.
+    /// Gives the list of revocations to all replicas.
     fn spread_revocations(&self) {
         let beside = self.cluster.dir().join("crl.pem.tmp");
         fs::copy(self.authority.join("crl.pem"), &beside).expect("a copy");
         fs::rename(&beside, self.cluster.dir().join("crl.pem")).expect("renamed");
     }
 
-    /// Delivers, and waits until the replica has taken it.
+    /// Delivers the files, and waits until the replica has loaded them.
     async fn renew(&mut self, name: &str) {
         let admin = self.replica(name).admin();
         let before = reloads(admin, "loaded").await;
@@ -164,7 +164,7 @@ async fn replaced(admin: Admin, reason: &str, at_least: f64) {
     .await;
 }
 
-/// Requests through some replicas, and a look at who they think is alive, until stopped.
+/// Sends requests through some replicas, and checks which replicas they see as alive, until stopped.
 struct Watched {
     stop: Arc<AtomicBool>,
     streams: JoinHandle<(usize, Vec<String>)>,
@@ -202,7 +202,7 @@ impl Watched {
             let mut looks = 0;
             while !ended.load(Ordering::Relaxed) || looks < ENOUGH {
                 for admin in &admins {
-                    // Of those that are watched: others may be shut out meanwhile.
+                    // Counts watched replicas only: others may be shut out meanwhile.
                     let view = admin.view().await;
                     let live = view
                         .replicas
@@ -223,7 +223,7 @@ impl Watched {
         }
     }
 
-    /// No request failed, and the watched replicas never missed each other.
+    /// No request failed, and the watched replicas always saw each other as alive.
     async fn was_quiet(self, replicas: usize) {
         self.stop.store(true, Ordering::Relaxed);
         let (count, failures) = self.streams.await.expect("no panic");
@@ -245,7 +245,7 @@ async fn workers() -> Vec<FakeWorker> {
     chat::workers(3, &chat::paced(Duration::from_millis(1))).await
 }
 
-/// Requests and looks, at least, also on a machine that is too busy for many.
+/// Least number of requests and checks, also on a busy machine.
 const ENOUGH: usize = 20;
 const NAMES: [&str; 3] = ["r1", "r2", "r3"];
 const REPLACED: &str = "grapevine_gossip_connections_replaced_total";
@@ -286,7 +286,7 @@ async fn the_authority_and_all_certificates_are_replaced_under_load() {
         replaced(admin, "renewed", before + 2.0).await;
     }
 
-    // The one that was left behind believes the new authority, and is not believed.
+    // The replica that kept its old certificate trusts the new authority, and is not trusted.
     let both = dir.join("both.pem");
     let old_root = papers.cluster.dir().join("r1").join("1").join("ca.pem");
     let roots =
@@ -350,7 +350,7 @@ async fn a_revoked_replica_is_shut_out_and_comes_back_with_a_new_certificate() {
     papers.logs("r3", "it was revoked").await;
     papers.sees("r3", 1).await;
 
-    // A damaged list, and a damaged certificate: nothing changes, and it is said.
+    // A damaged list and a damaged certificate: nothing changes, and the log reports it.
     fs::write(papers.cluster.dir().join("crl.pem"), "damaged").expect("written");
     for name in ["r1", "r2"] {
         reloaded(papers.replica(name).admin(), "failed", 1.0).await;
@@ -409,19 +409,19 @@ async fn certificates_that_end_are_announced_and_ended_ones_are_refused_with_wha
     let authority_ends = metrics.sum("grapevine_gossip_authority_expiry_seconds", "");
     assert!(authority_ends > ends);
 
-    // One that ends while the replica runs.
+    // A certificate that expires while the replica runs.
     issue_until(&dir, "r1", SystemTime::now() + Duration::from_secs(6));
     papers.renew("r1").await;
     papers
         .logs("r1", "the certificate of this replica has expired")
         .await;
-    // Nothing ends with it but the right to begin connections.
+    // Only the right to begin connections ends with it.
     papers.cluster.settled().await;
     ca(&["issue", "r1", "--force"], &dir).await;
     papers.renew("r1").await;
     papers.cluster.settled().await;
 
-    // One that has ended, and one that has not begun: neither starts.
+    // A certificate that has expired, and one that is not valid yet: no replica starts with either.
     issue_until(&dir, "r3", SystemTime::now() - Duration::from_secs(60));
     for part in ["it expired on", "grapevine ca issue r3 --force"] {
         let refused = refused(&dir, "r3").await;
@@ -448,7 +448,7 @@ fn issue_between(dir: &Path, name: &str, from: SystemTime, until: SystemTime) {
     fs::write(dir.join(format!("{name}.key")), leaf.key_pem).expect("written");
 }
 
-/// What `serve` says instead of starting.
+/// The error of `serve` when it refuses to start.
 async fn refused(dir: &Path, name: &str) -> String {
     let file = |name: &str| dir.join(name).display().to_string();
     let (ca, cert, key) = (

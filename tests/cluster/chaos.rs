@@ -13,7 +13,7 @@ async fn chaos(arguments: &[&str]) -> Output {
     chaos.output().await.expect("grapevine can be started")
 }
 
-/// What was seen, for each promise by its text.
+/// Each promise: its text, whether it held, and what was seen.
 fn promises(record: &Value) -> impl Iterator<Item = (&str, bool, &str)> {
     let all = record["promises"].as_array().expect("promises").iter();
     all.map(|promise| {

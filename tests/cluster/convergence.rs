@@ -1,4 +1,4 @@
-//! How fast a change of the worker set is the same ring everywhere.
+//! How fast all replicas hold the same ring after a change of the worker set.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use grapevine_tests::invariants;
 use grapevine_tests::wait::{eventually, quantile};
 
 const TRIES: usize = 50;
-/// What is promised on a quiet machine; the test allows ten times as much for a busy one.
+/// The promise for a quiet machine; the test allows ten times as much for a busy one.
 const PROMISED: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,5 @@
-//! F-W6: a worker is drained: nothing new goes there, sessions move, what is open ends whole; and it comes back.
+//! F-W6: a drained worker gets no new requests, sessions move, open answers end whole; later it is used
+//! again.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ async fn sessions_move_at_once_open_streams_end_whole_and_the_wait_sees_every_re
     let home = open.head().header("x-grapevine-worker").expect("said");
     let home = home.to_owned();
 
-    // A wait that is given up changes nothing about the drain.
+    // A wait that times out does not change the drain.
     let given_up = run(&["drain", &home, "--wait", "--timeout", "1"]).await;
     assert_eq!(given_up.code, Some(1), "{}", given_up.text);
     for part in ["draining", "1 in flight (r2: 1)", "is still draining"] {
@@ -50,7 +51,9 @@ async fn sessions_move_at_once_open_streams_end_whole_and_the_wait_sees_every_re
             assert_ne!(outcome.worker.as_ref(), Some(&home), "{body}");
         }
     }
-    let words = ["drain", home.as_str(), "--wait"];
+    // The same worker in another spelling.
+    let spelled = format!("{home}/");
+    let words = ["drain", spelled.as_str(), "--wait"];
     let (drained, ended) = tokio::join!(run(&words), open.finish());
     assert_eq!(ended.ending, Ending::Done, "the drain cuts nothing");
     assert_eq!(drained.code, Some(0), "{}", drained.text);
@@ -58,7 +61,7 @@ async fn sessions_move_at_once_open_streams_end_whole_and_the_wait_sees_every_re
         assert!(drained.text.contains(part), "no {part}: {}", drained.text);
     }
 
-    // Undone, everything that is its own is its own again.
+    // After the drain is undone, the worker has its prompts again.
     let active = run(&["activate", &home]).await;
     assert_eq!(active.code, Some(0), "{}", active.text);
     cluster.settled().await;

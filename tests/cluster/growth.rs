@@ -1,4 +1,4 @@
-//! Many workers added in a short time: what comes together costs one view and one ring, not one each.
+//! Many workers added in a short time: changes that arrive together cost one view and one ring, not one each.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const ADDERS: usize = 4;
 /// Far more than it takes on a busy machine in a debug build.
 const GROWN_WITHIN: Duration = Duration::from_secs(90);
 
-/// One process that is many workers: every address of the loopback network is its own.
+/// One process stands for many workers: every address of the loopback network is one of them.
 fn url(port: u16, number: usize) -> String {
     let [_, _, high, low] = u32::try_from(number + 1).expect("few").to_be_bytes();
     format!("http://127.1.{high}.{low}:{port}")
@@ -50,7 +50,8 @@ async fn workers_that_come_together_cost_one_ring_and_not_one_each() {
     };
     let worker = chat::worker(config).await;
     let port = worker.addr().port();
-    // Hundreds of workers are one process here: at the tests' pace checks would be all that it does.
+    // Hundreds of workers are one process here: at the tests' usual interval it would do nothing but answer
+    // checks.
     let plan = Plan::default()
         .set("health.interval", "\"10s\"")
         .worker(&url(port, SINGLE + LISTED), &[chat::MODEL]);
@@ -116,7 +117,8 @@ async fn workers_that_come_together_cost_one_ring_and_not_one_each() {
             "{}: {made} fleets for {all} workers, each added and asked",
             replica.name
         );
-        // Without batches: one for each addition, and one for what each worker said of itself.
+        // Without batches there would be one fleet for each addition, and one for each worker's report of its
+        // models.
         assert!(made < all as f64 / 4.0, "{}: {made} fleets", replica.name);
         let outcome = chat::stream(replica.data(), &streamed("after", 3)).await;
         assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");

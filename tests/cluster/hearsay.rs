@@ -1,4 +1,4 @@
-//! What one replica finds out about a worker spares the others: they neither pay for it again nor all probe.
+//! One replica's findings about a worker spare the others: they lose no requests to it, and not all probe it.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 const WORKERS: usize = 4;
-/// Requests through each replica that has only heard of the stall.
+/// Requests through each replica that knows of the stall only by gossip.
 const REQUESTS: usize = 8;
 
-/// Attempts of a replica at a worker, whatever came of them.
+/// Attempts of a replica at a worker, with any result.
 async fn attempts(replica: &Replica, worker: &FakeWorker) -> f64 {
     let metrics = replica.admin().metrics().await;
     let label = format!("worker=\"{}\"", worker.url());
     metrics.sum("grapevine_attempts_total", &label)
 }
 
-/// Claims of others that a replica believes.
+/// Claims of other replicas that a replica accepts.
 async fn believed(replica: &Replica, claim: &str) -> f64 {
     let metrics = replica.admin().metrics().await;
     let series = metrics.series("grapevine_health_claims");
@@ -32,7 +32,7 @@ async fn believed(replica: &Replica, claim: &str) -> f64 {
     chosen.map(|(_, value)| value).sum()
 }
 
-/// Prompts that nobody has sent yet and that all replicas would send to this worker.
+/// New prompts that all replicas would send to this worker.
 async fn at_home(cluster: &Cluster, worker: &FakeWorker) -> Vec<Value> {
     let mut chats = chat::distinct(250);
     let explained = cluster.replicas[0].admin().explain(&chats).await;
@@ -71,7 +71,7 @@ async fn a_worker_that_stalls_for_one_replica_is_passed_over_by_all() {
     let (last, first) = last.zip(first).expect("there are more");
     let (payer, hearers) = cluster.replicas.split_first().expect("three");
 
-    // Its engine stands still; connections and probes are as good as ever.
+    // Its engine stands still; connections and probes still work.
     victim.freeze(true);
     let outcome = chat::stream(payer.data(), &first).await;
     assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
@@ -138,7 +138,7 @@ async fn probes(cluster: &Cluster) -> Vec<f64> {
     probes
 }
 
-/// Waits until somebody has made so many more, and says how many each has.
+/// Waits until some replica has made so many more, and returns how many each has made.
 async fn more_probes(cluster: &Cluster, more: f64) -> Vec<f64> {
     let before = probes(cluster).await;
     let (made, _) = eventually(LIMIT, "probes go on", async || {
@@ -162,7 +162,8 @@ async fn more_probes(cluster: &Cluster, more: f64) -> Vec<f64> {
 async fn probes_are_shared_by_two_replicas_and_taken_over() {
     let workers = chat::workers(1, &chat::paced(Duration::from_millis(2))).await;
     let mut cluster = Plan::default().workers(&workers).start(3).await;
-    // Whoever finds the others' results late looks for itself meanwhile, so this may take more than one look.
+    // A replica that gets the others' results late probes by itself meanwhile, so this may take more than one
+    // try.
     let ((made, idle), took) =
         eventually(LIMIT, "one of three leaves it to the others", async || {
             let made = more_probes(&cluster, 12.0).await;
@@ -176,7 +177,7 @@ async fn probes_are_shared_by_two_replicas_and_taken_over() {
     let busy = made.iter().filter(|made| **made > 1.0).count();
     assert_eq!(busy, 2, "{made:?}");
 
-    // Both that had the duty are gone; the third takes it over, because nobody tells it any more.
+    // Both replicas that had the duty are gone; the third takes it over, because it gets no more reports.
     for (at, replica) in cluster.replicas.iter_mut().enumerate() {
         if at != idle {
             replica.kill().await;

@@ -42,8 +42,8 @@ async fn one_prompt_from_all_clients_stays_within_the_cluster_wide_bound() {
         .sum();
     assert_eq!(served, (REPLICAS * CLIENTS * REQUESTS) as u64);
     let peak = *peaks.last().expect("there are workers");
-    // Each replica's own part is bounded too, so that the sum does not depend on how old the news are. One
-    // more: a worker may see the next request before it has counted the last one out.
+    // Each replica's own part is bounded, too, so the sum does not depend on the age of gossip. One more: a
+    // worker may see the next request before it has counted the last one out.
     let allowed = (BOUND + 1) as u64;
     assert!(peak <= allowed, "peak {peak}, allowed {allowed}");
     invariants::hold(&cluster, &workers, &[]).await;

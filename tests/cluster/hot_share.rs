@@ -1,4 +1,4 @@
-//! One prefix at 40 % of all traffic through four replicas: no worker is buried.
+//! One prefix at 40 % of all traffic through four replicas: no worker is overloaded.
 
 use std::time::Duration;
 
@@ -9,19 +9,27 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 const REPLICAS: usize = 4;
+/// A token to compute takes as long as on an accelerator. Where computing costs nothing, a queue costs nothing either,
+/// and a prefix may stay with its home up to the outer bound: a third of all requests here.
+const PREFILL_TOKENS_PER_S: f64 = 40_000.0;
 const WORKERS: usize = 8;
 const CLIENTS: usize = 96;
 const REQUESTS: usize = 12;
-/// Of the requests that share the prefix.
+/// Two of five requests share the prefix.
 const SHARED_OF_FIVE: usize = 2;
-/// The most of all requests in flight that one worker may hold while the clients are busy. Evenly spread it would hold
-/// an eighth; the prefix, if its home took it all, brings two fifths and its part of the rest. The tight bound on every
-/// sample is a figure, not a test: `testbed/bench/hot_prefix.py` measures it on a quiet machine.
-const MOST_OF_ALL: f64 = 0.3;
+/// The most of all requests in flight that the busiest worker may hold while the clients are busy: on average, and at
+/// any moment. Evenly spread it would hold an eighth; a home that takes the prefix alone holds .475, two fifths and its
+/// part of the rest. Moments differ by chance: the clients begin all at once, and an answer lasts for up to a second.
+/// The tight bound on every sample is a figure, not a test: `testbed/bench/hot_prefix.py` measures it on a quiet
+/// machine.
+const MOST_ON_AVERAGE: f64 = 0.25;
+const MOST_EVER: f64 = 0.4;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prefix_of_two_requests_in_five_is_spread_over_workers() {
-    let workers = chat::workers(WORKERS, &chat::paced(Duration::from_millis(20))).await;
+    let mut config = chat::paced(Duration::from_millis(20));
+    config.engine.prefill_tokens_per_s = PREFILL_TOKENS_PER_S;
+    let workers = chat::workers(WORKERS, &config).await;
     let cluster = Plan::default().workers(&workers).start(REPLICAS).await;
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
@@ -53,7 +61,7 @@ async fn a_prefix_of_two_requests_in_five_is_spread_over_workers() {
             _ = &mut all => break,
         }
     }
-    // While clients start and finish there is little to spread.
+    // While clients start and finish there are few requests to spread.
     let busy: Vec<f64> = samples
         .iter()
         .filter(|sample| sample.iter().sum::<u64>() as usize >= CLIENTS / 2)
@@ -61,9 +69,10 @@ async fn a_prefix_of_two_requests_in_five_is_spread_over_workers() {
         .collect();
     println!("shares of the busiest worker: {busy:.2?}, in flight: {samples:?}");
     assert!(!busy.is_empty(), "the clients were never busy: {samples:?}");
+    let average = busy.iter().sum::<f64>() / busy.len() as f64;
     assert!(
-        busy.iter().all(|&share| share <= MOST_OF_ALL),
-        "a worker was buried: {samples:?}"
+        average <= MOST_ON_AVERAGE && busy.iter().all(|&share| share <= MOST_EVER),
+        "a worker was buried ({average:.2} on average): {samples:?}"
     );
     let hits: u64 = workers.iter().map(|w| w.stats().hit_tokens).sum();
     assert!(hits > 0, "the shared opening is never found in a cache");

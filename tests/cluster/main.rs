@@ -1,6 +1,6 @@
 //! Clusters of real processes on loopback: QUIC with mutual TLS, HTTP streams, real signals.
 //!
-//! `../README.md` says which row of the test matrix each file is for.
+//! `../MATRIX.md` lists the row of the test matrix for each file.
 
 mod agreement;
 mod certificates;

@@ -1,4 +1,4 @@
-//! R07: the configuration read again at SIGHUP. Workers come and go; a mistake changes nothing.
+//! R07: the configuration is read again at SIGHUP. Workers are added and removed; a mistake changes nothing.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     };
     let good = std::fs::read_to_string(cluster.config()).expect("it is there");
 
-    // A mistake anywhere: nothing changes, and it is said.
+    // A mistake anywhere: nothing changes, and the log reports it.
     for (number, bad) in [
         "[[worker]\nurl =".to_owned(),
         format!("timeouts.settle = \"soon\"\n{good}"),
@@ -37,7 +37,8 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     reloads(&cluster, 0, "failed", 4.0).await;
     sees(&cluster, &[url(0), url(1)]).await;
 
-    // One goes, one comes, for the whole cluster; the other replica reads its file later, and that changes nothing.
+    // One worker is removed and one added, for the whole cluster; the other replica reads its file later,
+    // which changes nothing.
     let changed = format!("limits.requests = 4000\n{}", good.replace(&url(0), &url(2)));
     write(&cluster, &changed);
     for index in 0..2 {
@@ -53,7 +54,7 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     let outcome = chat::stream(cluster.replicas[1].data(), &streamed("hello", 2)).await;
     assert_eq!(outcome.ending, Ending::Done);
 
-    // A replica that starts with the former file resurrects nothing.
+    // A replica that starts with the former file does not bring the removed worker back.
     write(&cluster, &good);
     let others = cluster.others(1);
     cluster.replicas[1].terminate().await;
@@ -63,19 +64,19 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     sees(&cluster, &[url(1), url(2)]).await;
     let back = format!("grapevine workers add {} --model {MODEL}", url(0));
     says(&cluster, 1, &["took it out", &back], 1).await;
-    // Only an explicit word does: of the file, where it differs from what this replica read before.
+    // Only an explicit change does: of a file that differs from the one that this replica read before.
     cluster.replicas[0].process().signal(Signal::HUP);
     reloads(&cluster, 0, "loaded", 2.0).await;
     sees(&cluster, &[url(0), url(1)]).await;
 
-    // What an administrator says wins over the file.
+    // An administrator's change wins over the file.
     cluster.replicas[0].admin().remove(&url(1)).await;
     sees(&cluster, &[url(0)]).await;
     let back = format!("grapevine workers add {} --model {MODEL}", url(1));
     for count in 3..5 {
         cluster.replicas[0].process().signal(Signal::HUP);
         reloads(&cluster, 0, "loaded", f64::from(count)).await;
-        // Said once, also where it is read again.
+        // Reported once, also when the file is read again.
         says(&cluster, 0, &["an administrator removed it", &back], 1).await;
     }
     cluster.replicas[1].kill().await;
@@ -92,7 +93,7 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     invariants::hold(&cluster, &workers, &expected).await;
 }
 
-/// Waits until the last start of a replica has said so many times that a worker is left out, in these words.
+/// Waits until the log of a replica's last start has so many lines about workers left out, with all of these parts.
 async fn says(cluster: &Cluster, index: usize, parts: &[&str], count: usize) {
     eventually(LIMIT, "the log says it", async || {
         let log = cluster.replicas[index].last_log();

@@ -1,4 +1,4 @@
-//! What is known of caches outlives a replica's restart, and not a worker's.
+//! Knowledge of caches survives the restart of a replica, but not that of a worker.
 
 use std::time::Duration;
 
@@ -28,11 +28,12 @@ fn turn(number: usize, turn: usize) -> Value {
     json!({ "model": MODEL, "messages": messages, "max_tokens": 40, "stream": true })
 }
 
-/// A cluster whose conversations have all had their first turn at once: more than a home may have, so that many
-/// live elsewhere.
+/// A cluster whose conversations had their first turn all at once: more than a home may have, so many live
+/// elsewhere.
 async fn conversing(workers: &[FakeWorker]) -> Cluster {
     let cluster = Plan::default().workers(workers).start(REPLICAS).await;
-    // A worker's first word of its start makes earlier evidence void, so it comes before the evidence.
+    // A worker's first report of its start time makes earlier evidence void, so it must arrive before the
+    // evidence.
     eventually(LIMIT, "the start of every worker is known", async || {
         for replica in cluster.running() {
             let known = replica.admin().workers().await;
@@ -106,7 +107,10 @@ async fn a_restarted_replica_finds_conversations_away_from_home() {
             "a restart moves no conversation"
         );
         eventually(LIMIT, "what is known is counted", async || {
-            let entries = admin.metrics().await.sum("grapevine_sketch_entries", "");
+            let entries = admin
+                .metrics()
+                .await
+                .sum("grapevine_prefix_index_entries", "");
             (entries > 0.0)
                 .then_some(())
                 .ok_or_else(|| format!("{entries} entries"))
@@ -153,7 +157,7 @@ async fn a_restarted_worker_is_expected_to_hold_nothing() {
     })
     .await;
     let after = all_agree(&cluster, &next).await;
-    // What lives on the others stays where it is.
+    // Conversations on the other workers stay there.
     for (old, new) in before.iter().zip(&after) {
         let stays = old.worker != old.home && old.worker.as_deref() != Some(&url);
         assert!(!stays || new.worker == old.worker, "{old:?} became {new:?}");
@@ -161,9 +165,9 @@ async fn a_restarted_worker_is_expected_to_hold_nothing() {
     invariants::hold(&cluster, &workers, &[]).await;
 }
 
-/// Waits until all replicas answer alike, and returns the answers.
+/// Waits until all replicas give the same answers, and returns them.
 async fn all_agree(cluster: &Cluster, chats: &[Value]) -> Vec<Explained> {
-    // Evidence and heat travel in batches; the last of them may still be on their way.
+    // Evidence and heat travel in batches; the last of them may not have arrived yet.
     let (answers, _) = eventually(LIMIT, "replicas agree on every conversation", async || {
         let mut first: Option<Vec<Explained>> = None;
         for replica in cluster.running() {

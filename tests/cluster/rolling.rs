@@ -1,4 +1,4 @@
-//! R01: every replica restarted, one after the other, behind a balancer under load: nobody notices.
+//! R01: every replica is restarted, one after the other, behind a balancer under load: clients do not notice.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,10 +21,10 @@ use tokio::time::Instant;
 const CLIENTS: usize = 12;
 const TOKENS: u32 = 100;
 const STEP: Duration = Duration::from_millis(20);
-/// How often the balancer asks, and how long a replica serves on for it.
+/// How often the balancer asks, and how long a leaving replica still serves so that the balancer notices.
 const ASKED_EACH: Duration = Duration::from_millis(100);
 const SETTLE: &str = "\"2s\"";
-/// A load that nobody stops ends by itself.
+/// A load that is not stopped ends by itself.
 const LOAD_MAX: Duration = Duration::from_secs(240);
 const REQUEST_MAX: Duration = Duration::from_secs(60);
 
@@ -53,7 +53,8 @@ async fn a_rolling_restart_fails_no_request_and_cuts_no_stream() {
     invariants::hold(&cluster, &workers, &[]).await;
 }
 
-/// SIGTERM, the end, a new start; it must know what the others know before it says that it is ready.
+/// Sends SIGTERM, waits for the end, and starts the replica anew; it must know what the others know before it
+/// reports ready.
 pub(crate) async fn restart(
     cluster: &mut Cluster,
     index: usize,
@@ -78,7 +79,8 @@ pub(crate) async fn restart(
         "grapevine_gossip_evidence_records_total",
         "fate=\"snapshot\"",
     );
-    // After 2 s without any peer it is ready by itself, as it must be; on a starved machine a handshake takes longer.
+    // After 2 s without any peer a replica becomes ready alone, as intended; on a starved machine a handshake
+    // takes longer.
     let was_alone = replica.last_log().contains("no connection: no answer in");
     println!("{} took {taken} records of evidence", replica.name);
     assert!(
@@ -106,7 +108,7 @@ pub(crate) async fn restart(
     );
 }
 
-/// In front of all replicas, asking each whether it wants requests.
+/// A balancer in front of all replicas, which asks each whether it wants requests.
 pub(crate) async fn balancer(cluster: &Cluster) -> Balancer {
     let backends = cluster.replicas.iter().map(|r| r.data().to_string());
     let config = Config {
@@ -130,7 +132,7 @@ struct Seen {
     tokens: BTreeMap<&'static str, (u64, u64)>,
 }
 
-/// Clients that ask one stream after the other until they are stopped.
+/// Clients that request one stream after the other until they are stopped.
 pub(crate) struct Load {
     seen: Arc<Mutex<Seen>>,
     stop: Arc<AtomicBool>,
@@ -164,7 +166,7 @@ impl Load {
         }
     }
 
-    /// What comes from now on is counted under this name.
+    /// Answers from now on are counted under this name.
     pub(crate) fn phase(&self, name: &'static str) {
         lock(&self.seen).phase = name;
     }
@@ -182,8 +184,8 @@ impl Load {
         .await;
     }
 
-    /// Ends when the streams under way have ended; every request must have been answered. The share of cached prompt
-    /// tokens in each phase.
+    /// Stops the clients and waits for open streams to end; every request must have been answered. Returns the
+    /// number of requests, and the share of cached prompt tokens in each phase.
     pub(crate) async fn succeeded(self) -> (u64, BTreeMap<&'static str, f64>) {
         self.stop.store(true, Ordering::Relaxed);
         self.clients.join_all().await;

@@ -16,7 +16,7 @@ async fn samples(admin: Admin, result: &str) -> f64 {
     admin.metrics().await.sum(name, &label)
 }
 
-/// Sends chats, one at a time, until `done` says so.
+/// Sends chats, one at a time, until `done` is true.
 async fn chat_until(
     cluster: &Cluster,
     replicas: &[usize],
@@ -66,7 +66,7 @@ async fn replicas_measure_that_they_agree_and_say_why_not() {
         assert_eq!(ratio, 1.0, "one request at a time: nothing can differ");
     }
 
-    // The mistake that costs the most: another seed, so every prefix lives elsewhere.
+    // The most costly mistake: another seed, so every prefix has another home.
     let config = cluster.dir().join("grapevine.toml");
     let text = std::fs::read_to_string(&config).expect("it was written");
     std::fs::write(&config, format!("cluster.seed = 7\n{text}")).expect("it can be written");

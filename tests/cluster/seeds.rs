@@ -1,4 +1,5 @@
-//! Seeds that are dead, silent, odd, the replica itself, or late: it serves at once and joins when it can.
+//! Seeds that are dead, silent, odd, the replica itself, or late: a replica serves at once and joins when it
+//! can.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +16,7 @@ const ANY: &str = "127.0.0.1:0";
 async fn a_replica_without_living_seeds_serves_and_joins_late_ones() {
     let workers = chat::workers(2, &chat::paced(Duration::from_millis(1))).await;
     let mut cluster = Plan::default().workers(&workers).found().await;
-    // Its ports are known, and nobody listens on them.
+    // Its ports are known, and nothing listens on them.
     cluster.join("late", Vec::new()).await.kill().await;
     let late = cluster.replicas[0].gossip_address();
     let port = late.rsplit(':').next().expect("an address has a port");
@@ -38,7 +39,7 @@ async fn a_replica_without_living_seeds_serves_and_joins_late_ones() {
     logs(early, "no connection: no answer").await;
     logs(early, "seed does not resolve").await;
 
-    // The late one knows nobody but itself; it is the early one that joins.
+    // The late one knows only itself; the early one joins it.
     cluster.replicas[0].seeds = vec![late];
     cluster.replicas[0].start().await;
     let (_, took) = eventually(LIMIT, "joined", async || {
@@ -69,7 +70,7 @@ async fn seeds_that_are_no_replicas_are_named_and_do_no_harm() {
     let answering = tokio::spawn(async move {
         let mut packet = vec![0; 2_048];
         while let Ok((_, from)) = other.recv_from(&mut packet).await {
-            // Who asks may be gone already.
+            // The sender may be gone already.
             let _ = other.send_to(b"this is another protocol", from).await;
         }
     });

@@ -54,7 +54,7 @@ async fn a_replica_told_to_end_finishes_its_streams() {
     )
     .await;
 
-    // To its last stream it is a replica that leaves, whose load counts.
+    // Until its last stream ends, the others see it as leaving, and its load counts.
     let view = staying.admin().view().await;
     let leaving_now = view.replicas.iter().find(|peer| peer.id == "r1");
     assert!(leaving_now.is_some_and(|peer| peer.live), "{view:?}");
@@ -75,7 +75,7 @@ async fn a_replica_told_to_end_finishes_its_streams() {
     invariants::hold(&cluster, &workers, &[]).await;
 }
 
-/// R05: what the drain limit cuts is told so, and a service manager sees an orderly end.
+/// R05: streams that the drain limit cuts get an error event, and a service manager sees an orderly end.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_that_outlast_the_drain_limit_end_with_an_error_event() {
     let workers = chat::workers(1, &chat::paced(Duration::from_millis(100))).await;
@@ -93,7 +93,7 @@ async fn streams_that_outlast_the_drain_limit_end_with_an_error_event() {
     }
     let mut over_h2 = Http2::open(data, &streamed("too long by HTTP/2", 1_000)).await;
     over_h2.read_until("data: ").await;
-    // No byte of this one has gone out: it gets an answer.
+    // No byte of this answer was sent yet: its client gets an error status.
     let plain = tokio::spawn(async move {
         let body = chat::chat("not begun", 1_000);
         http1::post(data, "/v1/chat/completions", &body).await

@@ -27,7 +27,7 @@ async fn with_stranger(cluster_id: &str) -> Cluster {
         .add("own", &worker.url(), &["secret"])
         .await;
 
-    // It is alone, and says why; the others know nothing of it.
+    // The stranger is alone and logs the reason; the others do not know it.
     said(&cluster, 2, "no connection: ").await;
     for replica in &cluster.replicas[..2] {
         let view = replica.admin().view().await;

@@ -1,6 +1,6 @@
-//! R08, R09: a part of a replica fails by a defect of ours; the rest goes on, and the part comes back.
+//! R08, R09: a part of a replica fails by a bug of ours; the rest runs on, and the part is started again.
 //!
-//! Defects are provoked in debug builds only: a release has no way to ask for one.
+//! Only debug builds can provoke such bugs: a release has no way to ask for one.
 #![cfg(debug_assertions)]
 
 use std::time::Duration;
@@ -14,8 +14,8 @@ use grapevine_tests::wait::{LIMIT, eventually};
 
 const PATH: &str = "/v1/chat/completions";
 const PROVOKED: [&str; 3] = [
-    "src/provoke.rs",
-    "src/membership.rs",
+    "src/fault_injection.rs",
+    "src/membership/chitchat/mod.rs",
     "the gossip task ended",
 ];
 
@@ -43,7 +43,8 @@ async fn requests_go_on_while_the_gossip_task_is_started_again() {
     open.read_events(2).await.expect("it has begun");
     tripped.process().signal(Signal::USR1);
 
-    // Either may be seen first on a busy machine: it is not ready for a fifth of a second only.
+    // Either state may be seen first on a busy machine: the replica is not ready for only a fifth of a
+    // second.
     let (_, took) = eventually(LIMIT, "not ready, or back already", async || {
         let ready = tripped.admin().is_ready().await;
         let risen = generation().await > former;
@@ -54,7 +55,11 @@ async fn requests_go_on_while_the_gossip_task_is_started_again() {
     .await;
     println!("not ready, or back already, after {took:?}");
     let during = chat::stream(tripped.data(), &streamed("meanwhile", 3)).await;
-    assert_eq!(during.ending, Ending::Done, "the last roster serves on");
+    assert_eq!(
+        during.ending,
+        Ending::Done,
+        "requests go on with the last roster"
+    );
     let (_, took) = eventually(LIMIT, "back in a higher generation", async || {
         let ready = tripped.admin().is_ready().await;
         let risen = generation().await > former;

@@ -69,7 +69,7 @@ async fn limits_of_a_key_hold_over_the_cluster() {
         answers(replica, &counted, 200).await;
     }
 
-    // A limit of each replica: what the other one has does not count.
+    // A limit of each replica: requests on the other one do not count.
     let held = [hold(one, &alone).await, hold(one, &alone).await];
     assert_eq!(ask(one, &alone).await.head.status, 429);
     assert_eq!(ask(other, &alone).await.head.status, 200);

@@ -1,4 +1,4 @@
-//! R11: a second process with the id and the certificate of a replica that lives.
+//! R11: a second process with the id and the certificate of a live replica.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 const SAID: &str = "two processes run under";
 
-/// What `GET /cluster` of a replica says of twins: id, kept, cut off.
+/// The twins in a replica's `GET /cluster`: id, kept, cut off.
 async fn twins(of: &Replica) -> Vec<[String; 3]> {
     let view: Value = http1::get(of.admin().0, "/cluster").await.json();
     let list = view["twins"].as_array().expect("a list").clone();
@@ -70,7 +70,8 @@ async fn two_processes_of_one_id_are_named_and_the_earlier_one_is_not_ready() {
     }
     cluster.settled().await;
 
-    // A restart is none: killed, with its connections half open, and back at once on its port and elsewhere.
+    // A restart is no twin: killed, with its connections half open, and back at once, on its port and on
+    // others.
     for _ in 0..2 {
         cluster.replicas[0].kill().await;
         cluster.replicas[0].seeds = cluster.others(0);
@@ -83,7 +84,7 @@ async fn two_processes_of_one_id_are_named_and_the_earlier_one_is_not_ready() {
     cluster.settled().await;
     assert_eq!(cluster.replicas.iter().flat_map(said).count(), 0);
 
-    // A copy is one.
+    // A copy is a twin.
     let first = 3;
     let seeds = cluster.others(usize::MAX);
     cluster.join_as("r1", identity.clone(), seeds).await;
@@ -113,7 +114,7 @@ async fn two_processes_of_one_id_are_named_and_the_earlier_one_is_not_ready() {
         shown.text
     );
     until_ready(&cluster.replicas[second], true).await;
-    // Whoever still asks the earlier one is served.
+    // Clients of the earlier one are still served.
     let asked = distinct(4);
     for chat in &asked {
         let answer =
@@ -121,7 +122,7 @@ async fn two_processes_of_one_id_are_named_and_the_earlier_one_is_not_ready() {
         assert_eq!(answer.head.status, 200, "{}", answer.text());
     }
 
-    // The copy is killed: nothing is left of it.
+    // The copy is killed: no trace of it remains.
     cluster.replicas[second].kill().await;
     until_ready(&cluster.replicas[first], true).await;
     all_name(&cluster, &[]).await;

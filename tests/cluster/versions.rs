@@ -1,7 +1,7 @@
 //! R06: a cluster rolled forward and back between two releases under load.
 //!
-//! `GRAPEVINE_PREVIOUS` names the binary of the former release. Without it both are the program under test, which shows
-//! the roll itself; what earlier and later releases say is in `gossip/tests/releases` and in gossip's own tests.
+//! `GRAPEVINE_PREVIOUS` names the binary of the former release. Without it both are the program under test, which tests
+//! the roll itself; gossip's own tests, with `gossip/tests/releases`, cover messages of earlier and later releases.
 
 use std::path::PathBuf;
 use std::time::Duration;

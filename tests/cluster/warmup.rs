@@ -17,13 +17,13 @@ use tokio::task::JoinSet;
 
 const REPLICAS: usize = 3;
 const WORKERS: usize = 3;
-/// System prompts, each shared by many conversations; so few that each belongs to two of four workers. Everybody
-/// knows that by heat, so the new worker gets its share of them at once, whether it holds them or not.
+/// System prompts, each shared by many conversations; so few that each belongs to two of four workers. All
+/// replicas know that by heat, so the new worker gets its share of them at once, whether it holds them or not.
 const TENANTS: usize = 6;
 const CLIENTS: usize = 6;
 /// Tokens that clients ask for; a warm-up asks for one.
 const TOKENS: u64 = 2;
-/// Begins the request ids of warm-ups.
+/// Prefix of the request ids of warm-ups.
 const WARM_UP: &str = "warm-up-";
 
 fn chat_of(tenant: usize, turn: usize) -> Value {
@@ -37,7 +37,8 @@ fn chat_of(tenant: usize, turn: usize) -> Value {
     })
 }
 
-/// Clients that ask for one tenant after the other, through all replicas but those that are left out.
+/// Clients that send requests of one tenant after the other, through all replicas but those that are left
+/// out.
 struct Traffic {
     stop: Arc<AtomicBool>,
     clients: JoinSet<usize>,
@@ -46,7 +47,7 @@ struct Traffic {
 impl Traffic {
     fn start(cluster: &Cluster, replicas: &[usize]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        /// Of all tests and clients: no request id comes twice.
+        /// Shared by all tests and clients: no request id is used twice.
         static TURN: AtomicUsize = AtomicUsize::new(0);
         let mut clients = JoinSet::new();
         for client in 0..CLIENTS {
@@ -141,7 +142,7 @@ fn is_warm_up(entry: &Entry) -> bool {
     id.is_some_and(|id| id.starts_with(WARM_UP))
 }
 
-/// Cached tokens of the first request of each tenant that came to a worker.
+/// Cached tokens of the first request of each tenant at a worker.
 fn first_of_each_tenant(worker: &FakeWorker) -> BTreeMap<String, u64> {
     let mut first = BTreeMap::new();
     for entry in worker.log().into_iter().filter(|entry| !is_warm_up(entry)) {
@@ -294,7 +295,7 @@ async fn whatever_is_said_of_the_worker_ends_it() {
     ended("cancelled", 1.0).await;
     assert!(seen(&cluster, 0, "removed").await.is_none());
 
-    // Nobody listens there: active at the end of its time, and no sooner.
+    // Nothing listens there: the worker becomes active at the end of its time, and no sooner.
     let nowhere = chat::worker(chat::paced(Duration::ZERO)).await;
     let url = nowhere.url();
     nowhere.kill().await;

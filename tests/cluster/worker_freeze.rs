@@ -1,4 +1,4 @@
-//! SIGSTOP of a worker under streams: the kernel goes on accepting connections for it, and nothing answers.
+//! SIGSTOP of a worker under streams: the kernel still accepts connections for it, and nothing answers.
 
 use grapevine_tests::chat::{self, Ending, MODEL, Stream, streamed};
 use grapevine_tests::cluster::Plan;
@@ -89,6 +89,63 @@ async fn a_frozen_worker_is_left_and_used_again_once_it_goes_on() {
     println!("in use again {:?} after SIGCONT", continued.elapsed());
     for replica in cluster.running() {
         replica.admin().verdict(url, "good").await;
+    }
+    invariants::hold(&cluster, &[], &[]).await;
+}
+
+/// More than half of the workers are unhealthy, so health is not believed (panic); but a worker that answers
+/// nothing at all gets no request. The first token may take a minute here, so a request that was sent to a frozen
+/// worker would show.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_of_three_frozen_workers_get_nothing_while_one_answers() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut plan = Plan::default().set("health.timeout", "\"500ms\"");
+    let mut workers = Vec::new();
+    for number in 0..3 {
+        let (process, url) = start_worker(&dir, &format!("w{number}"), "0").await;
+        plan = plan.worker(&url, &[MODEL]);
+        workers.push((process, url));
+    }
+    let cluster = plan.start(2).await;
+    for (_, url) in &workers {
+        for replica in cluster.running() {
+            replica.admin().verdict(url, "good").await;
+        }
+    }
+    for replica in cluster.running() {
+        let outcome = chat::stream(replica.data(), &streamed("a first one", 1)).await;
+        assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
+    }
+    let (well, frozen) = workers.split_first().expect("there are three");
+    for (process, _) in frozen {
+        process.signal(Signal::STOP);
+    }
+    let mut before = Vec::new();
+    for replica in cluster.running() {
+        for (_, url) in frozen {
+            replica.admin().verdict(url, "unhealthy").await;
+            before.push(replica.admin().attempts(url).await);
+        }
+    }
+    for number in 0..40 {
+        let data = cluster.replicas[number % 2].data();
+        let outcome = chat::stream(data, &streamed(&format!("prompt {number}"), 1)).await;
+        assert_eq!(outcome.ending, Ending::Done, "{outcome:?}");
+        assert_eq!(outcome.worker.as_ref(), Some(&well.1), "{outcome:?}");
+    }
+    let mut after = Vec::new();
+    for replica in cluster.running() {
+        for (_, url) in frozen {
+            after.push(replica.admin().attempts(url).await);
+        }
+    }
+    assert_eq!(before, after, "frozen workers were asked");
+
+    for (process, url) in frozen {
+        process.signal(Signal::CONT);
+        for replica in cluster.running() {
+            replica.admin().verdict(url, "good").await;
+        }
     }
     invariants::hold(&cluster, &[], &[]).await;
 }

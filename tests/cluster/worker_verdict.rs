@@ -1,4 +1,4 @@
-//! What waits on a worker that is found to be bad: it moves at the verdict, not at the end of its own limit.
+//! Requests that wait on a worker move when it is found to be bad, not at the end of their own limit.
 
 use grapevine_tests::chat::{self, Ending, MODEL, Stream, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
@@ -21,7 +21,7 @@ async fn start(dir: &TempDir, workers: usize) -> (Cluster, Vec<(Process, String)
     let mut plan = Plan::default()
         .set("health.timeout", "\"500ms\"")
         .set("timeouts.worker_bad", "\"2s\"")
-        // What moves from a dead worker needs no place in the budget.
+        // Requests that move from a dead worker need no place in the budget.
         .set("retry.budget", "0.0")
         .set("retry.budget_floor", "0");
     let mut started = Vec::new();

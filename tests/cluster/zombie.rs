@@ -1,4 +1,4 @@
-//! R03, X04: replicas that stand still for a while, as in a machine that is suspended, and then go on.
+//! R03, X04: replicas that are paused for a while, as in a suspended machine, and then go on.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use grapevine_tests::wait::{LIMIT, eventually};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Longer than death is seen in, than load counts, and than connections between replicas live without a word.
+/// Longer than it takes to see a death, than load counts, and than idle connections between replicas live.
 const ASLEEP: Duration = Duration::from_secs(8);
 const STEP: Duration = Duration::from_millis(20);
 
@@ -37,7 +37,7 @@ async fn a_replica_that_was_frozen_believes_nothing_old_and_blames_nobody() {
     sleep(ASLEEP).await;
     frozen.process().thaw();
 
-    // At once, by whatever it knows at that moment.
+    // At once, by its view at that moment.
     let mut woken = JoinSet::new();
     for number in 0..16 {
         woken.spawn(async move {
@@ -99,14 +99,14 @@ async fn replicas_that_were_all_frozen_go_on_as_before() {
     invariants::hold(&cluster, &workers, &[]).await;
 }
 
-/// Limits that a replica oversleeps.
+/// Limits that pass while a replica is paused.
 fn plan() -> Plan {
     Plan::default()
         .set("timeouts.inter_token", "\"4s\"")
         .set("health.timeout", "\"1s\"")
 }
 
-/// Streams through each replica in turn that are under way.
+/// Open streams, through each replica in turn.
 async fn open_streams(cluster: &Cluster, count: usize) -> Vec<Stream> {
     let mut streams = Vec::new();
     for number in 0..count {
@@ -126,7 +126,7 @@ async fn ended_whole(streams: Vec<Stream>) {
     }
 }
 
-/// The workers were well all the time.
+/// The workers were healthy all the time.
 async fn nobody_is_blamed(cluster: &Cluster) {
     for replica in cluster.running() {
         for worker in replica.admin().workers().await {

@@ -1,4 +1,5 @@
-//! Clients that are slow on purpose, idle, many, or speak something else: they end by themselves and disturb nobody.
+//! Clients that are slow on purpose, idle, many, or speak another protocol: the replica ends them, and other
+//! clients do not notice.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::errors::{assert_error, assert_refusal};
 use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
-/// The limit that the slow clients of these tests meet.
+/// The limit that the slow clients of these tests reach.
 const LATE: Duration = Duration::from_secs(2);
 /// Between two bytes of a client that drips.
 const DRIP: Duration = Duration::from_millis(500);
@@ -39,8 +40,8 @@ async fn drip(
     }
 }
 
-/// A connection that the replica has accepted, and with it all before: the backlog is a queue. What does not fit
-/// into it is dropped by the kernel without a word, and a client that says nothing would never know.
+/// A connection that the replica has accepted, and with it all earlier ones: the backlog is a queue. The kernel
+/// silently drops a connection that does not fit into it, and a client that sends nothing would never notice.
 async fn accepted(address: SocketAddr) -> Connection {
     let connection = Connection::open(address).await;
     let later = http1::get(address, "/liveness").await;
@@ -80,7 +81,7 @@ async fn slow_clients_end_in_time_and_disturb_nobody() {
                 "request_timeout",
             );
         });
-        // A drip, and silence after 8 KiB, which buy no right to it.
+        // A drip, and silence after 8 KiB, which earn no further time.
         for (begin, more) in [(body(999, 0), b" ".as_slice()), (body(9_999, 8 << 10), b"")] {
             let connection = accepted(data).await;
             slow.spawn(async move {
@@ -93,7 +94,7 @@ async fn slow_clients_end_in_time_and_disturb_nobody() {
             });
         }
     }
-    // Everybody else is served as ever meanwhile.
+    // All other clients are served as usual meanwhile.
     let mut others = Vec::new();
     while others.len() < 20 || !slow.is_empty() && began.elapsed() < LATE {
         let asked = Instant::now();
@@ -143,7 +144,8 @@ async fn idle_connections_are_cheap_and_close_quietly() {
         kib as f64 / CONNECTIONS as f64
     );
     for mut connection in idle {
-        // The end, not a byte before it: a 408 would be taken for the answer to a request that is on its way.
+        // The connection ends without a byte: a client would take a 408 for the answer to a request that it
+        // is sending.
         assert_eq!(connection.response().await.err(), Some(http1::Cut));
     }
     house.close().await;
@@ -165,7 +167,7 @@ async fn without_descriptors_the_idle_leave_and_the_busy_stay() {
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         let (data, live) = (house.data(), live.clone());
-        // Some are accepted, some wait in the backlog, some do not even get there.
+        // Some are accepted, some wait in the backlog, some do not reach the backlog.
         clients.spawn(async move {
             if let Ok(mut client) = Connection::try_open(data).await {
                 let _ = client.send(&live).await;
@@ -205,7 +207,7 @@ async fn without_descriptors_the_idle_leave_and_the_busy_stay() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn short_of_memory_new_requests_are_shed_but_one() {
-    // Less than any process uses.
+    // Less memory than any process uses.
     let plan = Plan::default().set("limits.memory", "\"1MiB\"");
     let house = House::of(plan, vec![quick()]).await;
     let (worker, replica) = (&house.workers[0], &house.cluster.replicas[0]);
@@ -214,7 +216,7 @@ async fn short_of_memory_new_requests_are_shed_but_one() {
         said.then_some(()).ok_or_else(|| "not yet".to_owned())
     })
     .await;
-    // Nothing would be freed by refusing the only one.
+    // Refusing the only request would free nothing.
     let answer = http1::post(house.data(), CHATS, &chat("alone", 1)).await;
     assert_eq!(answer.head.status, 200, "{}", answer.text());
     worker
@@ -358,7 +360,7 @@ async fn a_client_that_never_reads_is_cut() {
         gone.map(drop).ok_or_else(|| format!("{log:?}"))
     })
     .await;
-    // What had been sent can be read, and then the connection is at its end.
+    // The bytes that had been sent can be read, and then the connection ends.
     sleep(DRIP).await;
     assert!(
         stalled.rest().await.is_err(),

@@ -1,4 +1,4 @@
-//! One line a request, and figures of how its answer flowed.
+//! One line for each request, with figures of how its answer was sent.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
 
-/// Lines of the access log that are there once `count` have come.
+/// Lines of the access log, once there are `count` of them.
 async fn lines(house: &House, count: usize) -> Vec<Value> {
     let (lines, _) = eventually(LIMIT, "the access log is written", async || {
         let log = house.cluster.replicas[0].log();
@@ -96,7 +96,7 @@ async fn the_access_log_can_be_switched_off() {
     let house = House::of(plan, vec![quick()]).await;
     let answer = http1::post(house.data(), CHATS, &chat("unlogged", 1)).await;
     assert_eq!(answer.head.status, 200);
-    // A line that comes later shows that the log is written.
+    // A later line shows that the log is written.
     let mut house = house;
     assert!(house.cluster.replicas[0].terminate().await.success());
     let log = house.cluster.replicas[0].log();

@@ -1,4 +1,4 @@
-//! Who may use the admin API.
+//! The admin API is for callers with the right token.
 
 use std::net::SocketAddr;
 
@@ -89,7 +89,7 @@ async fn the_admin_api_takes_its_token_and_nothing_else() {
             let answer = ask(at.admin, method, path, authorization).await;
             assert_refusal(&answer, 401, "unauthorized");
         }
-        // The data port and the Prometheus port have none of it, token or not.
+        // The data port and the Prometheus port serve none of it, with or without a token.
         for authorization in [None, Some(right.as_str())] {
             if path != "/metrics" {
                 let answer = ask(at.prometheus, method, path, authorization).await;
@@ -110,7 +110,7 @@ async fn the_admin_api_takes_its_token_and_nothing_else() {
             "{path}"
         );
     }
-    // Probes carry no token and learn nothing else.
+    // Probes carry no token and get nothing else.
     assert_eq!(ask(at.admin, "GET", "/healthz", None).await.text(), "ok\n");
     let ready = ask(at.admin, "GET", "/readyz", None).await;
     let ready: serde_json::Value = ready.json();

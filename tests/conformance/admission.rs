@@ -1,4 +1,4 @@
-//! Limits that hold to the end of an answer, and waiting that works: order, shares, deadlines, leaving.
+//! Limits hold to the end of an answer, and the queue works: order, shares, deadlines, clients that leave.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
 
-/// One request at a time, and so many that may wait.
+/// A plan for one request at a time, with a queue of this length.
 fn narrow(queue: u32) -> Plan {
     Plan::default()
         .set("limits.requests", "1")
@@ -31,7 +31,7 @@ async fn hold(house: &House) -> Stream {
     held
 }
 
-/// Asks in the background; `id` is what the worker's log knows the request by.
+/// Sends a request in the background; `id` names it in the worker's log.
 fn ask(address: SocketAddr, id: &str, header: (&str, &str)) -> JoinHandle<Response> {
     let headers = [("x-request-id", id), header];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -69,8 +69,8 @@ fn ids_of(entries: &[Entry]) -> Vec<&str> {
     ids.map(|id| id.expect("asked with one")).collect()
 }
 
-/// Not by the worker's own count of what is in flight: when a client leaves, its worker learns it a moment after the
-/// router gave its place away.
+/// The worker's own count in flight would not do: when a client leaves, its worker notices a moment after the router
+/// has freed the place.
 fn assert_one_at_a_time(entries: &[Entry]) {
     for pair in entries.windows(2) {
         let end = pair[0].end_us.expect("it is over");
@@ -78,8 +78,8 @@ fn assert_one_at_a_time(entries: &[Entry]) {
     }
 }
 
-/// Asks for each in turn, each one queued before the next, and lets them go; returns the order in which the worker
-/// got them.
+/// Sends the requests in turn, each one queued before the next, then frees the place; returns the order in which
+/// the worker got them.
 async fn order(house: &House, asked: &[(&str, (&str, &str))]) -> Vec<Entry> {
     let held = hold(house).await;
     let mut answers = Vec::new();
@@ -123,13 +123,13 @@ async fn the_more_urgent_go_first_and_none_starves() {
         ("high-4", claim("high")),
     ];
     let served = order(&house, &asked).await;
-    // Two may go before the others, then it is the turn of each that was passed over twice.
+    // Two may overtake the others; then each that was passed over twice has its turn.
     assert_eq!(
         ids_of(&served),
         ["high-1", "high-2", "normal", "low", "high-3", "high-4"]
     );
 
-    // By default nobody without a key is more than normal.
+    // By default a request without a key has at most normal priority.
     let house = House::of(narrow(20), vec![paced(Duration::from_millis(2))]).await;
     let asked = [("usual", claim("normal")), ("bold", claim("high"))];
     assert_eq!(ids_of(&order(&house, &asked).await), ["usual", "bold"]);
@@ -234,7 +234,7 @@ async fn a_body_is_asked_for_after_admission_only() {
         "asked for before it was admitted: {early:?}"
     );
 
-    // Nobody else has room: refused, and the body is never asked for.
+    // There is no room: the request is refused, and its body is never asked for.
     let mut refused = Connection::open(house.data()).await;
     refused.send(head.as_bytes()).await.expect("taken");
     let answer = refused.response().await.expect("answered");
@@ -249,7 +249,7 @@ async fn a_body_is_asked_for_after_admission_only() {
     house.close().await;
 }
 
-/// A worker with a limit of its own behind a replica that would take more.
+/// A worker with a lower limit than its replica.
 async fn worker_with_room_for_one() -> House {
     let worker = chat::worker(paced(Duration::from_millis(10))).await;
     let url = worker.url();
@@ -291,14 +291,14 @@ async fn room_at_a_worker_is_waited_for() {
     house.close().await;
 }
 
-/// What a load got.
+/// Results of a load.
 #[derive(Default)]
 struct Got {
     served: usize,
     refused: Vec<Duration>,
 }
 
-/// `clients` ask again and again for `time`; who is refused comes back after `pause`.
+/// `clients` send requests again and again for `time`; a refused one tries again after `pause`.
 async fn load(address: SocketAddr, clients: usize, time: Duration, pause: Duration) -> Got {
     let until = Instant::now() + time;
     let client = |number: usize| async move {
@@ -377,7 +377,7 @@ async fn no_room_is_429_where_that_was_chosen() {
     assert_error(&answer, 429, "overloaded");
     assert_eq!(answer.head.header("retry-after"), Some("1"));
     held.leave(false);
-    // A worker's own word that it is full; what is no lack of room stays as it is.
+    // A worker's own report that it is full; an answer for another reason stays as it is.
     for (said, shown) in [(503, 429), (500, 500)] {
         let rule = Rule::always(Fault::status(said));
         house.workers[0].add_rule(rule).expect("room for a rule");

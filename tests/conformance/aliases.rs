@@ -1,4 +1,4 @@
-//! Names that stand for models: what workers see of them, how a split stays put, and what a model may have of its own.
+//! Aliases of models: what workers see of them, how a split stays stable, and settings of single models.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,7 +69,7 @@ async fn only_the_models_name_differs_at_the_worker() {
             let headers = [("x-request-id", id.as_str())];
             let answer = http1::exchange(address, "POST", CHATS, &headers, body.as_bytes()).await;
             assert_eq!(answer.head.status, 200, "{}", answer.text());
-            // The worker's word: clients see which version it was.
+            // The worker's name for the model: clients see which version it was.
             assert_eq!(answer.json::<Value>()["model"], "org/m\"1\"");
             seen.extend(house.seen(id));
         }
@@ -81,7 +81,7 @@ async fn only_the_models_name_differs_at_the_worker() {
     assert_eq!(missing.head.status, 404);
     assert_eq!(missing.json::<Value>()["error"]["code"], "model_not_found");
 
-    // The root of a model is its worker's word, as soon as that was asked.
+    // The root of a model is what its worker reports, once it was asked.
     let model = Some("org/m\"1\"");
     let expected = [
         [Some("alias"), model, model],
@@ -121,7 +121,7 @@ async fn versions(aliases: &str) -> (Cluster, Vec<FakeWorker>) {
     (plan.start(2).await, workers.into())
 }
 
-/// Where both replicas send these, who must agree.
+/// The workers to which both replicas send these; they must agree.
 async fn sent(cluster: &Cluster, chats: &[Value]) -> Vec<String> {
     let found = invariants::agreement(cluster, chats).await;
     assert_eq!(found.agreed, chats.len(), "replicas split differently");
@@ -139,7 +139,7 @@ async fn a_conversation_stays_on_its_version_on_every_replica() {
         let history = next["messages"].as_array_mut().expect("messages");
         history.push(json!({ "role": "assistant", "content": "an answer" }));
         history.push(json!({ "role": "user", "content": "and then?" }));
-        // Half of them by a session, whatever the text.
+        // Half of them by a session, with any text.
         if number % 2 == 0 {
             next = to("m", "something else");
             for body in [&mut first, &mut next] {
@@ -157,7 +157,7 @@ async fn a_conversation_stays_on_its_version_on_every_replica() {
     // A quarter is 500; five standard deviations are 97.
     assert!(counts[1].abs_diff(500) < 97, "{counts:?}");
 
-    // A version that leaves moves its own conversations only; they come back with it.
+    // When a version leaves, only its own conversations move; they return with it.
     let admin = cluster.replicas[0].admin();
     admin.remove(&workers[1].url()).await;
     eventually(LIMIT, "both replicas know one version", async || {
@@ -179,7 +179,7 @@ async fn a_conversation_stays_on_its_version_on_every_replica() {
     cluster.settled().await;
     assert_eq!(first[..400], sent(&cluster, some).await);
 
-    // What is sent arrives where it was said to go, under the version's name.
+    // A request arrives at the predicted worker, under the version's name.
     for (body, worker) in sessions.iter().zip(&first).take(40) {
         let model = if *worker == workers[0].url() {
             "v1"
@@ -202,7 +202,7 @@ async fn a_model_may_have_a_policy_of_its_own() {
     ]"#;
     let plan = Plan::default().set("model", policies);
     let house = House::of(plan, vec![serving(&["turns", "trees", MODEL]); 3]).await;
-    // Long enough for evidence of it.
+    // Long enough to become evidence.
     let prompt = "the same ".repeat(200);
     // Homes change until all workers are known to be healthy.
     house.home(&to(MODEL, &prompt)).await;

@@ -1,4 +1,4 @@
-//! Workers that fail, and workers that only say no.
+//! Workers that fail, and workers that only refuse.
 
 use grapevine_testbed::fake_worker::{Fault, Rule, When};
 use grapevine_tests::chat::{MODEL, chat};
@@ -12,7 +12,7 @@ use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
 
-/// Every chat with this text in it gets the status.
+/// A rule: every chat with this text gets the status.
 fn when_it_says(text: &str, status: u16) -> Rule {
     Rule {
         when: When {
@@ -33,7 +33,7 @@ async fn ask(house: &House, text: &str) -> u16 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_fails_is_left_alone_until_trials_succeed() {
-    // Long enough that no trial falls into the first part of the test.
+    // Long enough that no trial request falls into the first part of the test.
     let plan = Plan::default().set("breaker.open_for", "\"2s\"");
     let house = House::of(plan, vec![quick(); 3]).await;
     let (failing, url) = (&house.workers[0], house.workers[0].url());
@@ -76,8 +76,8 @@ async fn a_worker_that_fails_is_left_alone_until_trials_succeed() {
     house.close().await;
 }
 
-/// What users of vllm-router's `--cb-*` flags mean, where no other worker is left: failing ones are left alone for that
-/// time, clients are told at once and when to come back, and successes let everybody in again.
+/// The behaviour that users of vllm-router's `--cb-*` flags expect when no other worker is left: failing workers get no
+/// requests for that time, clients get an error at once with a time to retry, and successes let all requests in again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_breaker_holds_where_no_other_worker_is_left() {
     for workers in [1, 2] {

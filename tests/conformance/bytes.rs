@@ -1,4 +1,4 @@
-//! What a worker answers reaches the client unchanged, and what a client asks reaches the worker so.
+//! A worker's answer reaches the client unchanged, and a client's request reaches the worker unchanged.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::house::House;
 
-/// The time of an answer is the one thing that differs between two equal ones.
+/// Two equal answers differ in their time only.
 fn without_created(body: &[u8]) -> Vec<u8> {
     const NAME: &[u8] = b"\"created\":";
     let mut kept = Vec::with_capacity(body.len());
@@ -23,7 +23,7 @@ fn without_created(body: &[u8]) -> Vec<u8> {
     kept
 }
 
-/// Asks the worker itself and then through the replica, and asserts that nothing differs.
+/// Asks the worker directly and then through the replica, and asserts that nothing differs.
 async fn assert_same(house: &House, path: &str, headers: &[(&str, &str)], body: &[u8], what: &str) {
     let worker = house.workers[0].addr();
     let ask = async |address: SocketAddr| -> Response {
@@ -117,7 +117,7 @@ async fn odd_events_pass_untouched() {
         r#"{"no_newline":2000000}"#,
     ] {
         for failover in ["off", "on"] {
-            // The router ends what lacks only its end mark.
+            // The router completes a stream that lacks only its end mark.
             if odd.contains("no_done") && failover == "on" {
                 continue;
             }

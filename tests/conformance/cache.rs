@@ -1,4 +1,4 @@
-//! Answers that are given again: the same bytes, to the same asker, and only when they were whole.
+//! Cached answers: the same bytes, for the same caller, and only if they were whole.
 
 use bytes::Bytes;
 use grapevine_testbed::fake_worker::{Canned, Config, Fault, How, Point, Rule};
@@ -22,7 +22,7 @@ fn greedy(mut body: Value) -> Value {
     body
 }
 
-/// Head and body of an answer; a body of chunks in the pieces in which it came.
+/// Head and body of an answer; a chunked body in the pieces in which it arrived.
 struct Given {
     head: Head,
     pieces: Vec<Bytes>,
@@ -33,7 +33,7 @@ impl Given {
         self.head.header("x-grapevine-cache")
     }
 
-    /// Headers that are the answer's own.
+    /// Headers of the answer itself.
     fn headers(&self) -> Vec<&(String, String)> {
         let anew = ["date", "age", "x-request-id", "x-grapevine-cache"];
         let own = |header: &&(String, String)| !anew.contains(&header.0.as_str());
@@ -53,7 +53,7 @@ async fn ask_at(house: &House, path: &str, headers: &[(&str, &str)], body: &str)
         pieces.push(data);
     }
     if head.header("content-length").is_some() {
-        // Its pieces are those of the socket.
+        // Without chunks its pieces are those of the socket.
         pieces = vec![pieces.concat().into()];
     }
     Given { head, pieces }
@@ -93,7 +93,7 @@ async fn an_answer_is_given_again_as_it_was() {
             "{written}"
         );
         assert_eq!(first.head.header("age"), None);
-        // The same, written by somebody else: keys backwards, white space.
+        // The same request, written differently: keys in reverse order, white space.
         let fields = body.as_object().expect("an object").iter().rev();
         let fields: Vec<String> = fields
             .map(|(key, value)| format!("\n{key:?} : {value}"))
@@ -123,7 +123,7 @@ async fn an_answer_is_given_again_as_it_was() {
     assert_eq!(["hit", "miss", "bypass"].map(requests), [10.0, 5.0, 0.0]);
     assert_eq!(metrics.sum("grapevine_response_cache_entries", ""), 5.0);
     assert_eq!(metrics.sum("grapevine_requests_total", "success"), 15.0);
-    // Tokens are those that workers computed.
+    // Counted tokens are those that workers computed.
     let entries: Vec<_> = house
         .workers
         .iter()
@@ -267,7 +267,7 @@ async fn only_whole_answers_are_given_again() {
         let mut connection = Connection::open(house.data()).await;
         let bytes = http1::request("POST", CHATS, &[], body.to_string().as_bytes());
         connection.send(&bytes).await.expect("taken");
-        // Whole or cut: its reader has had it, and the replica is done with it.
+        // Whole or cut: the client has read it, and the replica is done with it.
         let _ = connection.response().await;
         let again = ask(&house, &body).await;
         assert_eq!(
@@ -281,7 +281,7 @@ async fn only_whole_answers_are_given_again() {
             "fault {number}"
         );
     }
-    // Neither what nobody heard to its end.
+    // An answer that no client read to its end is not kept either.
     worker
         .add_rule(Rule::next(1, Fault::stop(Point::Event(3), How::Stall)))
         .expect("room");
@@ -302,7 +302,7 @@ async fn only_whole_answers_are_given_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_without_its_end_mark_is_not_whole() {
-    // Not retried and not an error either: the client gets it as it is.
+    // Not retried, and not an error either: the client gets the answer as it is.
     let house = House::of(caching(), vec![quick()]).await;
     let events = "data: {\"choices\":[]}\n\n";
     let reply = Canned {

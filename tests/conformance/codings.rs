@@ -1,4 +1,4 @@
-//! Compressed request bodies: inflated where that is wanted, bounded by what comes out.
+//! Compressed request bodies: inflated where this is configured, with a limit on the inflated size.
 
 use std::io::Write;
 
@@ -90,7 +90,7 @@ async fn a_bomb_is_too_large_and_leaves_nothing_behind() {
             after < before + (64 << 10),
             "{coding}: {before} to {after} KiB"
         );
-        // All of the budget is there again.
+        // The whole budget is free again.
         let large = chat(&"x".repeat(450_000), 1).to_string();
         let answer = post(&house, coding, &packed(coding, large.as_bytes())).await;
         assert_eq!(answer.head.status, 200, "{}", answer.text());

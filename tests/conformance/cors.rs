@@ -1,4 +1,4 @@
-//! Web pages: what a browser is told about who may ask and who may read.
+//! Web pages: the answers to a browser on which pages may send and read.
 
 use grapevine_testbed::fake_worker::{Canned, Fault, Rule};
 use grapevine_tests::chat::chat;
@@ -29,7 +29,7 @@ async fn ask(house: &House, headers: &[(&str, &str)]) -> Response {
     http1::exchange(house.data(), "POST", CHATS, headers, body.as_bytes()).await
 }
 
-/// All that an answer says of CORS, sorted.
+/// All CORS headers of an answer, sorted.
 fn said(head: &Head) -> Vec<String> {
     let named = head.headers.iter().filter_map(|(name, value)| {
         let name = name.strip_prefix("access-control-")?;
@@ -40,7 +40,7 @@ fn said(head: &Head) -> Vec<String> {
     said
 }
 
-/// Has the next answer come as vLLM sends it, which allows every page.
+/// Makes the next answer as vLLM sends it by default, which allows every page.
 fn as_vllm_by_default(house: &House) {
     let headers = [
         ("content-type", "application/json"),
@@ -86,7 +86,7 @@ async fn listed_pages_may_ask_and_read_and_others_may_not() {
         .set("cors.allow_credentials", "true");
     let house = House::of(plan, vec![quick()]).await;
 
-    // No key is asked for; every path is answered alike.
+    // No key is needed; every path gets the same answer.
     for path in [CHATS, "/v1/models", "/readiness", "/v1/anything"] {
         let asked = preflight(&house, path, PAGE).await;
         assert_eq!(asked.head.status, 204, "{path}");
@@ -124,19 +124,19 @@ async fn listed_pages_may_ask_and_read_and_others_may_not() {
     let answer = ask(&house, &[("origin", PAGE), key]).await;
     assert_eq!((answer.head.status, answer.text().as_str()), (200, "{}"));
     assert_eq!(said(&answer.head), may_read, "the worker's word is dropped");
-    // A page can tell why it was refused.
+    // A page can read why it was refused.
     let refused = ask(&house, &[("origin", PAGE)]).await;
     assert_eq!(refused.head.status, 401);
     assert_eq!(said(&refused.head), may_read);
     let ready = http1::exchange(house.data(), "GET", "/liveness", &[("origin", PAGE)], b"").await;
     assert_eq!(said(&ready.head), may_read);
 
-    // Served as ever, since no browser shows it to the page; a cache must not give it to another.
+    // Served as usual, since no browser shows it to the page; a cache must not give it to another page.
     for headers in [&[key][..], &[key, ("origin", "https://evil.example")]] {
         let answer = ask(&house, headers).await;
         assert_eq!(answer.head.status, 200);
         assert!(said(&answer.head).is_empty());
-        // The worker says so already, and once is enough.
+        // The worker already sends it, and once is enough.
         let vary = answer
             .head
             .headers
@@ -169,7 +169,7 @@ async fn all_pages_may_be_allowed_without_credentials() {
     let live = http1::get(house.data(), "/liveness").await;
     assert_eq!(live.head.header("access-control-allow-origin"), Some("*"));
     assert_eq!(live.head.header("vary"), None, "one answer for all");
-    // What is no preflight is no question for us.
+    // The replica does not answer an `OPTIONS` that is no preflight.
     let options = http1::exchange(house.data(), "OPTIONS", CHATS, &[("origin", PAGE)], b"").await;
     assert_eq!(options.head.status, 405);
     house.close().await;

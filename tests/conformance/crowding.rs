@@ -1,4 +1,5 @@
-//! More connections than there is room for: who is idle leaves for who comes, on every port, and who is busy stays.
+//! More connections than there is room for: on every port idle ones are closed for new ones, and busy ones
+//! stay.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,10 +21,10 @@ use crate::house::{House, quick};
 use crate::http2;
 
 const CHATS: &str = "/v1/chat/completions";
-/// What is promised to a newcomer; the tests allow three times as much, for a busy machine.
+/// The promise to a new connection; the tests allow three times as much, for a busy machine.
 const PROMISED: Duration = Duration::from_secs(1);
 
-/// Idle connections: one that has been answered, one that says nothing, and so on.
+/// Idle connections: in turn one that got an answer and one that sent nothing.
 async fn crowd(address: SocketAddr, path: &str, count: usize) -> Vec<Connection> {
     let bytes = request("GET", path, &[], b"");
     let mut crowd = Vec::with_capacity(count);
@@ -39,7 +40,7 @@ async fn crowd(address: SocketAddr, path: &str, count: usize) -> Vec<Connection>
     crowd
 }
 
-/// What is answered in the time that is promised to a newcomer.
+/// Waits for an answer within the time that is promised to a new connection.
 async fn in_time(what: &str, answer: impl Future<Output = Response>) -> Response {
     let asked = Instant::now();
     let answer = timeout(3 * PROMISED, answer).await;
@@ -51,7 +52,7 @@ async fn in_time(what: &str, answer: impl Future<Output = Response>) -> Response
     answer
 }
 
-/// All of these were closed, without a word.
+/// Asserts that all of these were closed without a byte.
 async fn assert_closed(crowd: &mut [Connection]) {
     for connection in crowd {
         assert_eq!(connection.response().await.err(), Some(http1::Cut));
@@ -66,7 +67,7 @@ async fn idle_clients_leave_for_newcomers_and_busy_ones_stay() {
     let house = House::of(plan, vec![paced(Duration::from_millis(10))]).await;
     house.until_ready().await;
     let data = house.data();
-    // Nobody has been here longer, and nobody says less.
+    // The oldest connections; their clients send nothing more.
     let mut stream = Stream::open(data, &streamed("busy", 300))
         .await
         .expect("accepted");
@@ -200,7 +201,7 @@ struct Listening {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_connections_do_not_keep_operators_out() {
-    /// More than either port takes.
+    /// More connections than either port takes.
     const CROWD: usize = 300;
     let worker = chat::worker(quick()).await;
     let dir = tempfile::tempdir().expect("a folder");
@@ -213,7 +214,7 @@ async fn silent_connections_do_not_keep_operators_out() {
     let started = Process::start::<Listening>(&args, &dir.path().join("log")).await;
     let (_process, Listening { admin, prometheus }) = started;
     for (address, path) in [(admin, "/readyz"), (prometheus, "/metrics")] {
-        // It can be renewed at any time.
+        // The crowd can be replaced at any time.
         for _ in 0..2 {
             let mut crowd = crowd(address, path, CROWD).await;
             let answer = in_time(path, http1::get(address, path)).await;

@@ -1,4 +1,4 @@
-//! Requests that end their worker's process, and requests that only were there.
+//! Requests that end their worker's process, and requests that were only in flight on it.
 
 use std::process::Command;
 
@@ -17,7 +17,7 @@ use crate::house::{House, quick, until_log_says};
 
 const CHATS: &str = "/v1/chat/completions";
 
-/// Whoever reads this text ends.
+/// A rule: a worker that reads this text ends.
 fn deadly(text: &str) -> Rule {
     let fault = Fault {
         exit: true,
@@ -44,8 +44,8 @@ async fn dead(workers: &[FakeWorker]) -> usize {
     dead
 }
 
-/// W24: a request that ends its worker ends one more at most, here and behind the other replicas; whoever else was
-/// there is answered.
+/// W24: a request that ends its worker ends at most one more, here and behind the other replicas; all other
+/// requests on these workers are answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_ends_its_worker_ends_one_more_at_most() {
     const INNOCENTS: usize = 40;
@@ -55,7 +55,7 @@ async fn a_request_that_ends_its_worker_ends_one_more_at_most() {
         let worker = chat::worker(quick()).await;
         plan = plan.worker(&worker.url(), &[MODEL]);
         worker.add_rule(deadly("deadly")).expect("room for a rule");
-        // They are there when it happens, and have shown nothing yet.
+        // They are in flight at that moment, and their clients have got nothing yet.
         let slow = when_it_says("innocent", Fault::delay_ms(2_000));
         worker.add_rule(slow).expect("room for a rule");
         workers.push(worker);
@@ -110,7 +110,7 @@ async fn a_request_that_ends_its_worker_ends_one_more_at_most() {
             moved += usize::from(seen_by(&gone) > 0);
             continue;
         }
-        // Who was with both of them, and with nobody else, cannot be told from the culprit.
+        // A request that was on both of them, and on no other, cannot be told from the culprit.
         assert_eq!((status, seen_by(&alive)), (422, 0), "{id}");
         assert!(seen_by(&gone) > 0, "{id}");
         lost += 1;
@@ -128,7 +128,7 @@ async fn a_request_that_ends_its_worker_ends_one_more_at_most() {
         "{line}"
     );
 
-    // Its client tries again, also elsewhere.
+    // Its client tries again, also at other replicas.
     let before = at_workers();
     eventually(LIMIT, "the other replica has heard of it", async || {
         let metrics = second.admin().metrics().await;
@@ -187,7 +187,7 @@ async fn lifted_everywhere(cluster: &Cluster, workers: &[FakeWorker], body: &Val
         (held == 0.0).then_some(()).ok_or_else(|| format!("{held}"))
     })
     .await;
-    // It is mended.
+    // The fault is removed.
     for worker in workers {
         worker.clear_rules();
     }
@@ -221,7 +221,7 @@ async fn workers_that_close_connections_and_live_condemn_nobody() {
     house.close().await;
 }
 
-/// vLLM's server outlives its engine by half a minute, and says 500 meanwhile.
+/// vLLM's server outlives its engine by half a minute, and answers 500 meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_ends_an_engine_ends_one_more_at_most() {
     let message = "EngineCore encountered an issue. See stack trace (above) for the root cause.";

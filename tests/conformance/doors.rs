@@ -1,5 +1,5 @@
-//! Which paths and methods reach a worker: those that are known, those that were opened, and nothing else, with the
-//! router's key or with a client's. The admin API is never on the data port.
+//! Only known paths and methods, and those that were opened, reach a worker, with the router's key or with a
+//! client's. The admin API is never on the data port.
 
 use grapevine_testbed::fake_worker::Config;
 use grapevine_tests::chat::{MODEL, chat};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::errors::assert_error;
 use crate::house::{House, quick};
 
-/// What an engine is steered by, and what nobody has heard of.
+/// Control paths of engines, and unknown paths.
 const SHUT: [&str; 26] = [
     "/sleep",
     "/wake_up",
@@ -84,7 +84,7 @@ async fn nothing_but_known_paths_reaches_a_worker() {
         assert_eq!(answer.head.header("allow"), Some(allow), "{method} {path}");
     }
     assert_untouched(&house, "wrong methods");
-    // The known ones still do, with the query as it was written.
+    // Known paths still reach it, with the query as it was written.
     let answer = http1::post(
         house.data(),
         "/tokenize?x=1&y=%20",
@@ -117,7 +117,7 @@ async fn a_key_for_one_model_opens_no_other_door() {
             "not_found",
         );
     }
-    // What names no model is nobody's who may ask for some only; another model is not there for it.
+    // A key with a list of models may send no request without a model, and other models do not exist for it.
     for (method, path, body, status, code) in [
         ("GET", "/version", "", 403, "permission_denied"),
         (
@@ -203,7 +203,7 @@ async fn an_operator_opens_further_paths() {
         assert_error(&answer, 405, "method_not_allowed");
         assert_eq!(answer.head.header("allow"), Some(allow), "{method} {path}");
     }
-    // A model that an opened path names is looked for as on any other.
+    // A model in a request to an opened path is looked up as on any other path.
     for (body, status) in [
         (r#"{"model":"nobody"}"#, 404),
         (r#"{"model":7}"#, 400),

@@ -1,4 +1,5 @@
-//! Every endpoint that has a body is for one model: the request reaches a worker of it, whatever else the body says.
+//! Every endpoint with a body is for one model: the request reaches a worker of that model, whatever else is
+//! in the body.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +53,7 @@ async fn two_models(plan: Plan) -> House {
     House::of(plan, vec![serving("a"), serving("b")]).await
 }
 
-/// Which of the workers saw something since the last look.
+/// Workers that got a request since the last call.
 fn asked(house: &House) -> BTreeSet<usize> {
     let workers = house.workers.iter().enumerate();
     let seen = workers.filter(|(_, worker)| !worker.log().is_empty());
@@ -171,7 +172,7 @@ async fn what_has_one_plain_answer_is_answered_by_a_worker_of_its_model() {
             let json: Value = answer.json();
             assert!(json.pointer(place).is_some(), "{path}: {json}");
             assert_eq!(asked(&house), BTreeSet::from([worker]), "{path}");
-            // Its faults are scripted as everywhere.
+            // Its faults are scripted as for other endpoints.
             house.workers[worker]
                 .add_rule(Rule::next(1, Fault::status(400)))
                 .expect("room for a rule");

@@ -13,15 +13,15 @@ use crate::house::{House, quick};
 const CHATS: &str = "/v1/chat/completions";
 const CAP: usize = 64 << 10;
 
-/// Asserts what every answer to a request has: see [`assert_refusal`], and the request's id.
+/// Asserts the parts of every error answer to a request: those of [`assert_refusal`], and the request's id.
 pub(crate) fn assert_error(answer: &Response, status: u16, code: &str) -> Value {
     let id = answer.head.header("x-request-id");
     assert!(id.is_some(), "{}", answer.text());
     assert_refusal(answer, status, code)
 }
 
-/// Asserts status, shape, type, and `Retry-After` where it belongs; returns the error. What is refused before it is
-/// a request has no id.
+/// Asserts status, shape, type, and `Retry-After` where it belongs; returns the error. A refusal before there is a
+/// request has no id.
 pub(crate) fn assert_refusal(answer: &Response, status: u16, code: &str) -> Value {
     let text = answer.text();
     assert_eq!(answer.head.status, status, "{text}");
@@ -45,7 +45,7 @@ pub(crate) fn assert_refusal(answer: &Response, status: u16, code: &str) -> Valu
     error
 }
 
-/// The same below `/v1/messages`, in Anthropic's shape and nothing besides: its clients go by the name of the type.
+/// The same below `/v1/messages`, exactly in Anthropic's shape: its clients decide by the name of the type.
 pub(crate) fn assert_anthropic_error(answer: &Response, status: u16, name: &str) {
     let text = answer.text();
     assert_eq!(answer.head.status, status, "{text}");
@@ -110,16 +110,16 @@ async fn anthropics_clients_read_anthropics_errors() {
     assert_eq!(ask(&slow, "POST", PATH, &good).await.head.status, 200);
     let again = ask(&slow, "POST", PATH, &good).await;
     assert_anthropic_error(&again, 429, "rate_limit_error");
-    // What a worker says itself passes as it is.
+    // A worker's own error passes unchanged.
     let worker = &house.workers[0];
     let reply = Fault::status(418);
     worker.add_rule(Rule::next(1, reply)).expect("room");
     assert_eq!(ask(&key, "POST", PATH, &good).await.head.status, 418);
-    // Until it is gone whole it may take a connection and break it off: 502.
+    // Until it is gone completely it may accept a connection and break it: 502.
     house.workers.remove(0).kill().await;
     let nobody = ask(&key, "POST", PATH, &good).await;
     assert_anthropic_error(&nobody, 503, "overloaded_error");
-    // And everybody else reads on what they know.
+    // Other endpoints keep OpenAI's shape.
     let chat = ask(&key, "POST", CHATS, &chat("x", 1).to_string()).await;
     assert_error(&chat, 503, "no_worker_available");
 }
@@ -196,7 +196,7 @@ async fn bodies_up_to_the_cap_pass_and_no_byte_more() {
         "the body could be read as the next request"
     );
 
-    // Nor is it asked for.
+    // Nor does the replica ask for it.
     let mut asking = Connection::open(house.data()).await;
     let expecting = request(
         "POST",
@@ -211,7 +211,7 @@ async fn bodies_up_to_the_cap_pass_and_no_byte_more() {
     let answer = asking.response().await.expect("answered");
     assert_error(&answer, 413, "request_too_large");
 
-    // Without a length the cap is found while reading.
+    // Without a length the limit is reached while reading.
     let mut chunked = Connection::open(house.data()).await;
     let head = format!("POST {CHATS} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
     chunked.send(head.as_bytes()).await.expect("taken");
@@ -320,7 +320,7 @@ async fn bodies_that_are_bombs_are_refused_or_cost_little() {
     let with = |more: &str| format!("{{\"model\":\"{MODEL}\",{messages},{more}}}");
     let million = |element: &str| vec![element; 1_000_000].join(",");
     let of_messages = |list: &str| format!("{{\"model\":\"{MODEL}\",\"messages\":[{list}]}}");
-    // What the worker says to those that reach it is its own affair; the replica goes on.
+    // The worker answers those that reach it as it likes; the replica must go on.
     let cases = [
         ("deep lists as messages", of_messages(&nest), None),
         (

@@ -1,4 +1,4 @@
-//! What scrapers get of `/metrics`.
+//! The form of `/metrics` for scrapers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use grapevine_tests::http1;
 
 use crate::house::House;
 
-/// The body of `/metrics`, which has to be in this form.
+/// The body of `/metrics`, which must have this content type.
 async fn scrape(admin: SocketAddr, accept: Option<&str>, form: &str) -> String {
     let headers: Vec<_> = accept
         .map(|accept| ("accept", accept))
@@ -20,8 +20,8 @@ async fn scrape(admin: SocketAddr, accept: Option<&str>, form: &str) -> String {
     answer.text()
 }
 
-/// What the format's own checker asks of text format 0.0.4: each sample belongs to a metric that was described once and
-/// has a type, counters and only they end in `_total`, and nothing else stands there.
+/// The rules of the checker of text format 0.0.4: each sample belongs to a metric that was described once and has a
+/// type, counters and only they end in `_total`, and there are no other lines.
 fn check_text(text: &str) {
     let (mut helped, mut types) = (BTreeSet::new(), BTreeMap::new());
     let mut samples = 0;

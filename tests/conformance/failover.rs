@@ -1,4 +1,5 @@
-//! A stream whose worker fails goes on from another one: against the same stream unbroken, by every way to fail.
+//! A stream whose worker fails goes on from another one: compared with the same stream unbroken, for every
+//! kind of failure.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -23,12 +24,12 @@ const ON: (&str, &str) = ("x-grapevine-failover", "on");
 fn patient() -> Plan {
     Plan::default()
         .set("breaker.enabled", "false")
-        // Nor does load leave the worker that fails: each test knows where its request goes.
+        // Nor does load move away from a failing worker: each test knows where its request goes.
         .set("health.failure_half_life", "\"0s\"")
         .set("health.interval", "\"20ms\"")
 }
 
-/// What a client makes of a stream.
+/// A stream as its client reads it.
 #[derive(Debug, Default, PartialEq)]
 struct Read {
     text: String,
@@ -170,7 +171,7 @@ async fn a_broken_stream_is_read_as_if_it_had_not_broken() {
         let read = ask(house.data(), path, &[("x-request-id", &id)], &body).await;
         let what = format!("{path} {at} {how:?} {}", body["stream_options"]);
         let seen = house.seen(&id);
-        // Behind the last token, before the counts that were asked for: they are lost, and nothing else is.
+        // The break is after the last token and before the requested counts: only these are lost.
         if read.done == 0 && number % 3 == 2 {
             assert_eq!(
                 (&read.text, &read.finish),
@@ -223,7 +224,7 @@ async fn a_stalled_stream_goes_on_elsewhere() {
 async fn an_answer_that_lacks_only_its_end_mark_is_ended_without_another_worker() {
     let house = House::of(patient(), vec![quick(); 2]).await;
     for (number, how) in [How::Fin, How::Rst, How::End].into_iter().enumerate() {
-        // Without counts, with counts in every event, and with counts at the end, which have come.
+        // Without counts, with counts in every event, and with counts at the end, which have arrived.
         let (body, id) = (request(CHATS, number), format!("ended-{number}"));
         let unbroken = ask(house.workers[0].addr(), CHATS, &[], &body).await;
         break_home(&house, CHATS, &body, &id, Fault::stop(Point::Done, how)).await;
@@ -245,7 +246,7 @@ async fn a_continuation_that_breaks_is_continued_as_often_as_is_set() {
         let unbroken = ask(house.workers[0].addr(), CHATS, &[], &body).await;
         let fault = || Fault::stop(Point::Event(3), How::Rst);
         break_home(&house, CHATS, &body, &id, fault()).await;
-        // Whoever gets it next, and after that.
+        // The fault is on every worker that gets it next.
         for number in 1..breaks {
             for worker in &house.workers {
                 let number = number.to_string();

@@ -1,5 +1,5 @@
-//! What two HTTP readers could understand differently is refused, and the connection ends; what is accepted
-//! reaches a worker as exactly one well-formed request each.
+//! A request that two HTTP readers could understand differently is refused, and the connection ends. Each
+//! accepted request reaches a worker as exactly one well-formed request.
 
 use grapevine_tests::chat::MODEL;
 use grapevine_tests::cluster::Plan;
@@ -11,15 +11,16 @@ use serde::Deserialize;
 use crate::errors::assert_refusal;
 use crate::house::{House, quick};
 
-/// What would be a request of its own if the replica and a worker disagreed about the first one's end.
+/// Bytes that would be a request of their own if the replica and a worker disagreed about the end of the
+/// first one.
 const SMUGGLED: &str = "POST /smuggled HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n";
 
-/// One way to write a request, and what may become of it.
+/// One way to write a request, and its allowed results.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Vector {
     name: String,
-    /// The bytes; behind those that are refused comes [`SMUGGLED`].
+    /// The bytes; [`SMUGGLED`] follows those that are refused.
     send: String,
     #[serde(default)]
     refused: bool,
@@ -47,7 +48,7 @@ async fn a_worker_sees_one_well_formed_request_for_each_that_is_accepted() {
         let mut connection = Connection::open(house.data()).await;
         if vector.refused {
             let bytes = format!("{}{SMUGGLED}", vector.send);
-            // It may end before it has taken everything.
+            // The replica may close before it has read everything.
             let _ = connection.send(bytes.as_bytes()).await;
             let answer = connection.response().await;
             let answer = answer.unwrap_or_else(|_| panic!("no answer to {name}"));
@@ -91,7 +92,7 @@ async fn a_worker_sees_one_well_formed_request_for_each_that_is_accepted() {
     invariants::hold(&house.cluster, &[], &[]).await;
 }
 
-/// Refused before its body was read: nothing of that body may ever be taken for a request.
+/// A request is refused before its body was read: no part of that body may be read as a request.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unread_body_is_never_the_next_request() {
     let plan = Plan::default().set("limits.body_bytes", "1024");
@@ -123,7 +124,7 @@ async fn an_unread_body_is_never_the_next_request() {
         let answer = connection.response().await;
         let answer = answer.unwrap_or_else(|_| panic!("no answer to {what}"));
         assert_eq!(answer.head.status, status, "{what}: {}", answer.text());
-        // The connection has ended, or the body was taken for what it is and the next request is answered.
+        // The connection has ended, or the body was read as a body and the next request is answered.
         let _ = connection
             .send(&request("GET", "/liveness", &[], b""))
             .await;
@@ -179,7 +180,7 @@ async fn heads_above_the_limits_are_refused_by_name() {
         ("empty lines without end", "\r\n".repeat(CAP), 414),
     ] {
         let mut connection = Connection::open(house.data()).await;
-        // It may end before it has taken everything.
+        // The replica may close before it has read everything.
         let _ = connection.send(head.as_bytes()).await;
         let answer = connection.response().await;
         let answer = answer.unwrap_or_else(|_| panic!("no answer to {what}"));

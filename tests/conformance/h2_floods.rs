@@ -1,4 +1,4 @@
-//! HTTP/2 floods, written frame by frame: the connection that floods ends, and nobody else notices.
+//! HTTP/2 floods, written frame by frame: the flooding connection ends, and no other client notices.
 //!
 //! Frames by RFC 9113, section 4.1; the floods are CVE-2023-44487 (rapid reset), CVE-2025-8671 (resets that the
 //! server is made to send), CVE-2024-27316 (CONTINUATION), and CVE-2019-9518, 9515 and 9512 (empty DATA,
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use crate::house::House;
 
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Frames that a flooding connection may send before it is told to go.
+/// Frames that a flooding connection may send before it gets GOAWAY or is closed.
 const FRAMES_MAX: usize = 5_000;
 /// Streams of a flood that may have reached a worker.
 const STARTED_MAX: u64 = 100;
@@ -58,7 +58,7 @@ fn post() -> Vec<u8> {
     block
 }
 
-/// One flood: what is sent for the n-th time, and whether the connection has to end for it.
+/// One flood: the n-th bytes to send, and whether the connection must end because of it.
 struct Flood {
     name: &'static str,
     ends: bool,
@@ -152,7 +152,8 @@ async fn told_to_go(mut incoming: OwnedReadHalf) {
     }
 }
 
-/// Floods until told to go, or until [`FRAMES_MAX`]; the frames that were sent, and whether it was told.
+/// Floods until GOAWAY or the end, or until [`FRAMES_MAX`]; returns the frames that were sent, and whether
+/// the replica ended it.
 async fn flood(address: SocketAddr, flood: &Flood) -> (usize, bool) {
     let stream = TcpStream::connect(address).await.expect("it listens");
     let (incoming, mut outgoing) = stream.into_split();
@@ -170,10 +171,10 @@ async fn flood(address: SocketAddr, flood: &Flood) -> (usize, bool) {
         let bytes = (flood.each)(number);
         match timeout(WITHIN, outgoing.write_all(&bytes)).await {
             Ok(Ok(())) => sent += flood.frames_each,
-            // Reset, or nobody reads any more.
+            // The connection was reset, or the replica reads no more.
             Ok(Err(_)) | Err(_) => break,
         }
-        // The answer gets a chance to arrive: what counts is what the other side has seen.
+        // Gives the answer time to arrive, because the replica must see the frames first.
         if number % 16 == 0 {
             tokio::task::yield_now().await;
         }

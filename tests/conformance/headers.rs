@@ -1,4 +1,4 @@
-//! Which headers cross the replica, in which direction.
+//! The headers that pass the replica, in each direction.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ async fn a_request_has_one_id_at_client_and_worker() {
         ("x-request-id", "caf\u{e9}", false),
         ("x-request-id", "", false),
     ] {
-        // ESC is no header value at all: refused before the id is looked at.
+        // ESC is not valid in a header: refused before the id is checked.
         let answer = ask(&house, &[(name, id)]).await;
         if id.contains('\u{1b}') {
             assert_eq!(answer.head.status, 400);

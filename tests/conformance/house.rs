@@ -49,12 +49,12 @@ impl House {
         Self::with(plan, workers).await
     }
 
-    /// Starts a replica with this plan, in which these workers are, and perhaps others.
+    /// Starts a replica with this plan, which has these workers and perhaps others.
     pub(crate) async fn with(plan: Plan, workers: Vec<FakeWorker>) -> Self {
         let configured = plan.worker_count();
         let mut cluster = plan.found().await;
         let admin = cluster.join("r1", Vec::new()).await.admin();
-        // It serves before it is ready: alone it first looks for others for a while.
+        // A replica serves before it is ready: alone it first looks for others for a while.
         eventually(LIMIT, "the replica knows its workers", async || {
             let known = admin.ring().await.workers;
             (known == configured)
@@ -80,7 +80,7 @@ impl House {
         self.cluster.replicas[0].data()
     }
 
-    /// The index of the worker that this chat goes to while nothing else happens, once all of these are healthy.
+    /// The index of the worker that gets this chat without other load, once all workers are healthy.
     pub(crate) async fn home(&self, chat: &Value) -> usize {
         let admin = self.cluster.replicas[0].admin();
         eventually(LIMIT, "all workers of the house are healthy", async || {
@@ -99,7 +99,7 @@ impl House {
         home.expect("workers are named by their URL")
     }
 
-    /// What the workers saw of requests with this text in the value of `x-request-id`.
+    /// Log entries of the workers for requests with this text in `x-request-id`.
     pub(crate) fn seen(&self, request_id: &str) -> Vec<Entry> {
         let entries = self.workers.iter().flat_map(FakeWorker::log);
         entries
@@ -112,7 +112,7 @@ impl House {
         until_log_says(&self.cluster, text).await;
     }
 
-    /// The end of a test: what every test of a cluster must leave behind.
+    /// Ends a test: checks the invariants of every test of a cluster.
     pub(crate) async fn close(self) {
         invariants::hold(&self.cluster, &self.workers, &[]).await;
     }

@@ -1,4 +1,4 @@
-//! Clients' keys: who is let in, what a key may do, and that it is seen by nobody.
+//! Clients' keys: which are accepted, what a key may do, and that it is never shown.
 
 use std::fmt::Write as _;
 
@@ -166,7 +166,7 @@ async fn a_key_may_ask_for_its_models_only() {
         text(absent, "x"),
         "what is hidden looks absent"
     );
-    // Where no model is named, a worker would choose one.
+    // Without a model in the request, a worker would choose one.
     let bearer = format!("Bearer {bound}");
     let headers = [("authorization", bearer.as_str())];
     let count = house.workers[0].log().len();
@@ -212,7 +212,7 @@ async fn a_changed_file_counts_at_once_and_a_bad_one_not_at_all() {
     let second = file.add("second", "").await;
     comes(&second, 200).await;
 
-    // A stream goes on when its key goes; a new request does not.
+    // A stream goes on when its key is removed; a new request is refused.
     let mut open = hold(&house, &first).await;
     write(&file.path(), "");
     comes(&first, 401).await;
@@ -304,7 +304,7 @@ async fn a_key_has_its_own_prefixes_and_nobody_speaks_for_another_tenant() {
     assert_eq!(expected(&other, "t1").await, 0, "the header does not");
     assert!(expected(&other, "t3").await > 0);
 
-    // The same answer without sending, for whom it is asked.
+    // The same answer without sending, for the key in question.
     let admin = house.cluster.replicas[0].admin();
     let explained = async |query: &str| -> Value {
         let path = format!("/explain{query}");

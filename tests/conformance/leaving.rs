@@ -1,4 +1,4 @@
-//! A client that leaves takes its request with it: the worker sees the close, whatever the answer's state.
+//! When a client leaves, its request ends: the worker sees the close in every state of the answer.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
-/// What is promised; the tests allow ten times as much, for a busy machine.
+/// The promised time; the tests allow ten times as much, for a busy machine.
 const PROMISED: Duration = Duration::from_millis(100);
 
 fn unix_now() -> Duration {
@@ -28,7 +28,7 @@ enum Way {
     HalfClose,
 }
 
-/// Leaves that way; what is returned keeps a half-closed connection open.
+/// Leaves in this way; the returned value keeps a half-closed connection open.
 async fn leave(mut connection: Connection, way: Way) -> Option<Connection> {
     match way {
         Way::Fin => None,
@@ -43,7 +43,7 @@ async fn leave(mut connection: Connection, way: Way) -> Option<Connection> {
     }
 }
 
-/// Waits until the one request that the worker saw has lost its client, and says how long after `left`.
+/// Waits until the worker notices that the client of its one request has left; returns the time since `left`.
 async fn noticed(house: &House, left: Duration, what: &str) -> Duration {
     let worker = &house.workers[0];
     let (gone, _) = eventually(LIMIT, what, async || {
@@ -65,7 +65,7 @@ async fn a_client_that_leaves_during_silent_prefill_is_noticed() {
     let house = House::new(1).await;
     let worker = &house.workers[0];
     let mut slowest = Duration::ZERO;
-    // Nothing after the request, a stray line end, a byte, another request.
+    // After the request: nothing, a stray line end, a byte, another request.
     let extras: [&[u8]; 4] = [
         b"",
         b"\r\n",

@@ -1,4 +1,4 @@
-//! Replicas that were added as workers: of themselves, and of each other.
+//! Replicas that were added as workers, to themselves and to each other.
 
 use grapevine_tests::admin::Admin;
 use grapevine_tests::chat::{MODEL, chat};
@@ -11,7 +11,7 @@ use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
 
-/// Adds a worker and waits for what is thought of it.
+/// Adds a worker and waits for the verdict on it.
 async fn add(admin: Admin, id: &str, url: &str, verdict: &str) {
     admin.add_cold(id, url, &[MODEL]).await;
     eventually(LIMIT, verdict, async || {
@@ -22,7 +22,7 @@ async fn add(admin: Admin, id: &str, url: &str, verdict: &str) {
     .await;
 }
 
-/// Names of those that a request came through, as a worker or a replica is told.
+/// Names of the replicas that a request has passed, as a worker gets them.
 async fn hops_to_worker(house: &House) -> Vec<String> {
     let answer = http1::post(house.data(), CHATS, &chat("a request", 2)).await;
     assert_eq!(answer.head.status, 200, "{}", answer.text());
@@ -49,7 +49,7 @@ async fn a_replica_is_no_worker_of_itself() {
     }
     assert_eq!(house.workers[0].stats().requests, 20);
 
-    // Whoever brings back what it sent is refused, and asked no worker for.
+    // A request that comes back to its sender is refused and reaches no worker.
     let hops = hops_to_worker(&house).await;
     let [hop] = hops.as_slice() else {
         panic!("one hop, not {hops:?}")
@@ -71,7 +71,7 @@ async fn a_replica_is_no_worker_of_itself() {
     assert_error(&answer, 508, "loop_detected");
     assert_eq!(house.workers[0].stats().requests, before);
 
-    // Alone with itself it is not ready: nobody would be served.
+    // With only itself as a worker the replica is not ready: it could serve no request.
     admin.remove(&house.workers[0].url()).await;
     eventually(LIMIT, "it is not ready", async || {
         let is_ready = admin.is_ready().await;
@@ -83,7 +83,7 @@ async fn a_replica_is_no_worker_of_itself() {
     house.close().await;
 }
 
-/// Each is the other's worker: what goes round comes back once, and somebody serves it.
+/// Each is the other's worker: a request that loops comes back once, and then a real worker serves it.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_that_are_each_others_workers_serve_what_they_can() {
     let one = House::of(Plan::default(), vec![quick()]).await;

@@ -1,6 +1,6 @@
 //! The OpenAI surface of one replica in front of fake workers: byte for byte, error for error.
 //!
-//! `../README.md` says which row of the test matrix each file is for.
+//! `../MATRIX.md` says which row of the test matrix each file is for.
 
 mod abuse;
 mod access_log;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::errors::assert_refusal;
 use crate::house::{House, quick};
 
-/// URLs of workers that are never asked anything of interest.
+/// URLs of workers that need not answer.
 fn urls(count: usize) -> Vec<String> {
     (0..count)
         .map(|number| format!("http://127.2.0.{}:9", number + 1))
@@ -48,7 +48,7 @@ async fn a_list_of_workers_is_added_whole_or_not_at_all() {
     assert_eq!(added["workers"].as_array().map(Vec::len), Some(25));
     assert_eq!(added["replicated"], false, "it is alone");
 
-    // Whoever was told that they are added finds them.
+    // All workers that were confirmed as added are listed.
     let page: Value = http1::get(admin.0, "/workers").await.json();
     assert_eq!(page["total"], 26);
     let listed: Value = http1::get(admin.0, "/list_workers?limit=20").await.json();
@@ -127,7 +127,7 @@ async fn series_are_bounded_whatever_comes() {
     let metrics = replica.admin().metrics().await;
     let attempts = metrics.sum("grapevine_attempts_total", "");
     assert_eq!(attempts, 24.0, "nothing is lost to the shared label");
-    // Whatever names no worker and no model has been seen once.
+    // Series without a worker or a model exist after the first such request.
     let odd = async |number: usize| {
         let mut chat = chat::chat("x", 1);
         chat["model"] = format!("no-such-model-{number}").into();
@@ -189,7 +189,7 @@ async fn series_are_bounded_whatever_comes() {
     remove(&without.expect("two have none").id, 3).await;
     let metrics = replica.admin().metrics().await;
     assert!(metrics.sum("grapevine_attempts_total", "worker=\"other\"") > 0.0);
-    // With the last of them their common series end.
+    // The shared series `other` end with the last worker that they stand for.
     let last = listed.iter().rfind(|worker| {
         let has_series = labels.iter().any(|label| label.contains(&worker.id));
         !has_series

@@ -1,4 +1,5 @@
-//! Memory after a burst: it comes back, requests are served again at once, and while it is short the replica says so.
+//! Memory after a burst: it is freed, requests are served again at once, and while it is short the replica
+//! reports it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,14 +14,14 @@ use tokio::task::JoinSet;
 use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
-/// From the end of a burst: until a request is served, and until memory is back.
+/// From the end of a burst until a request is served, and until memory is freed.
 const SERVED_WITHIN: Duration = Duration::from_secs(5);
 const BACK_WITHIN: Duration = Duration::from_secs(60);
-/// Clients that come at a time.
+/// Clients that connect at the same time.
 const TOGETHER: usize = 64;
 
-/// Connections on which these bytes were sent; `answered`: and one answer read. Those that the replica closed meanwhile
-/// are counted, too: a burst does not ask.
+/// Connections on which these bytes were sent and, if `answered`, one answer was read. Connections that the replica
+/// closed meanwhile count, too.
 async fn burst(data: SocketAddr, count: usize, bytes: &[u8], answered: bool) -> Vec<Connection> {
     let mut clients = JoinSet::new();
     for share in 0..TOGETHER {
@@ -41,7 +42,7 @@ async fn burst(data: SocketAddr, count: usize, bytes: &[u8], answered: bool) -> 
     clients.join_all().await.into_iter().flatten().collect()
 }
 
-/// What holds after every burst: served again, ready again, and memory back.
+/// Asserts after a burst that requests are served, the replica is ready, and memory is freed.
 async fn recovers(house: &House, before: u64, what: &str) {
     let (data, replica) = (house.data(), &house.cluster.replicas[0]);
     let (_, served) = eventually(SERVED_WITHIN, "served again and ready", async || {
@@ -64,7 +65,7 @@ async fn recovers(house: &House, before: u64, what: &str) {
     println!("{what}: served after {served:?}, {before} -> {after} KiB after {back:?}");
 }
 
-/// Memory of the replica once it is ready, and keeps for good what its first few hundred connections need.
+/// Memory of the ready replica after its first few hundred connections, for which it keeps memory for good.
 async fn warm(house: &House) -> u64 {
     house.until_ready().await;
     let live = request("GET", "/liveness", &[], b"");

@@ -1,4 +1,5 @@
-//! Two models behind one replica: the one whose requests fill every place and its queue does not make the other wait.
+//! Two models behind one replica: when the requests of one fill every place and the queue, the other does not
+//! wait.
 
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ async fn queued(house: &House, count: usize) {
     .await;
 }
 
-/// Opens streams of the large model for as long as they are let in, and then fills its queue; both are held.
+/// Opens streams of the large model until they are queued, and then fills the queue; both are held.
 async fn flood(house: &House, queue: usize) -> (Vec<Stream>, Vec<JoinHandle<Response>>) {
     let mut held = Vec::new();
     let mut waiting = Vec::new();
@@ -72,7 +73,7 @@ async fn flood(house: &House, queue: usize) -> (Vec<Stream>, Vec<JoinHandle<Resp
         held.push(opened);
         assert!(held.len() <= PLACES, "more than the places");
     }
-    // The one that found no place has left.
+    // The request without a place has left.
     queued(house, 0).await;
     for number in 0..queue {
         let body = of(LARGE, chat(&format!("waits {number}"), 1));
@@ -101,7 +102,7 @@ async fn a_small_models_requests_do_not_wait_behind_a_large_ones() {
         assert_eq!(answer.head.status, 200, "{}", answer.text());
         assert_eq!(answer.json::<Value>()["model"], SMALL);
     }
-    // Nothing of the large model ended meanwhile, and nobody but its own had to wait.
+    // No request of the large model ended meanwhile, and only its requests had to wait.
     let length = sum(&house, "grapevine_queue_length", "admission").await;
     assert_eq!(length, QUEUE as f64);
     let waited = sum(&house, "grapevine_queue_wait_seconds_count", "admission").await;
@@ -134,7 +135,7 @@ async fn a_body_is_asked_for_while_a_large_model_waits() {
     asks.send(head.as_bytes()).await.expect("taken");
     let go_on = timeout(LIMIT, asks.head()).await.expect("not asked for");
     assert_eq!(go_on.expect("a head").status, 100);
-    // While its body is read it holds the place that is kept for that: the next one waits, unread.
+    // While its body is read the request holds the place for reading: the next one waits, unread.
     let mut next = Connection::open(house.data()).await;
     next.send(head.as_bytes()).await.expect("taken");
     queued(&house, 2).await;

@@ -1,4 +1,4 @@
-//! `/v1/models` is the union over all workers; one model is found by its id, also one with a slash.
+//! `/v1/models` is the union over all workers; a model is found by its id, also if that has a slash.
 
 use std::collections::BTreeSet;
 
@@ -121,7 +121,7 @@ async fn a_model_is_shown_as_its_workers_say_it() {
         let log = house.cluster.replicas[0].log();
         let said = log
             .lines()
-            .filter(|line| line.contains("do not say the same of it"));
+            .filter(|line| line.contains("report different facts about it"));
         let said = said.count();
         assert!(said <= 2, "more than once: {log}");
         (said == 2).then_some(()).ok_or(log)

@@ -1,4 +1,4 @@
-//! Workers whose answers are odd, hostile, or none that HTTP knows.
+//! Workers whose answers are odd, hostile, or not valid HTTP.
 
 use grapevine_testbed::fake_worker::{BadSse, Canned, Fault, Rule};
 use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
@@ -75,7 +75,7 @@ async fn what_is_no_answer_is_a_502_or_another_workers_answer() {
     alone.close().await;
 }
 
-/// A worker that says these bytes to each request. It serves while the second value lives.
+/// A worker that answers each request with these bytes. It serves while the second value lives.
 pub(crate) async fn raw_worker(bytes: &'static str) -> (String, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
@@ -86,7 +86,7 @@ pub(crate) async fn raw_worker(bytes: &'static str) -> (String, JoinSet<()>) {
             open.spawn(async move {
                 let mut read = vec![0; 16 << 10];
                 while let Ok(1..) = stream.read(&mut read).await {
-                    // The connection stays: who trusts the answer would use it again.
+                    // The connection stays open: a replica that trusts the answer would use it again.
                     if stream.write_all(bytes.as_bytes()).await.is_err() {
                         return;
                     }
@@ -97,7 +97,8 @@ pub(crate) async fn raw_worker(bytes: &'static str) -> (String, JoinSet<()>) {
     (url, serving)
 }
 
-/// W27: where an answer ends must be beyond doubt (RFC 9112, 6.3), or what is behind it could be taken for another one.
+/// W27: the end of an answer must be beyond doubt (RFC 9112, 6.3), or the bytes after it could be read as
+/// another answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_whose_length_is_in_doubt_is_a_502() {
     let chunked = "transfer-encoding: chunked\r\n\r\n5\r\nwrong\r\n0\r\n\r\n";
@@ -188,7 +189,7 @@ async fn an_answer_whose_length_is_in_doubt_is_a_502() {
     assert_eq!(malformed, 2.0 * models.len() as f64, "each was asked once");
 }
 
-/// What a worker sends behind the end of its answer is nobody's, least of all the next request's.
+/// Bytes that a worker sends after the end of its answer reach no client, least of all with the next request.
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_behind_an_answer_are_no_other_requests_answer() {
     let bytes = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}\

@@ -16,7 +16,7 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/conformance");
 const SETUP_WITHIN: Duration = Duration::from_secs(300);
 const RUN_WITHIN: Duration = Duration::from_secs(60);
 
-/// Runs a command; panics with what it said unless it succeeded.
+/// Runs a command; unless it succeeds, panics with its output.
 async fn run(command: &mut Command, within: Duration, what: &str) -> String {
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = timeout(within, output).await;

@@ -11,9 +11,9 @@ use tokio::time::{Duration, Instant};
 use crate::house::{House, quick};
 use crate::stalls::of_clients;
 
-/// For a first token; for the silence of a worker.
+/// Limit for a first token, and for the silence of a worker.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Of an answer that takes three times as long, at the pace of [`slow`].
+/// Length of an answer that takes three times as long, at the pace of [`slow`].
 const TOKENS: u32 = 150;
 
 fn slow() -> Config {
@@ -40,7 +40,7 @@ fn on(path: &str, fault: Fault) -> Rule {
     }
 }
 
-/// From now on no worker tells its metrics, so their counters are no sign of life.
+/// From now on no worker shows its metrics, so counters are no sign of life.
 fn hide_counters(house: &House) {
     for worker in &house.workers {
         worker
@@ -49,7 +49,7 @@ fn hide_counters(house: &House) {
     }
 }
 
-/// Sends a request whose answer takes long, which one worker shall compute once while nobody is taken for stalled.
+/// Sends a request with a long answer; one worker must compute it once, and none may count as stalled.
 async fn is_answered_once(house: &House, path: &str, body: &serde_json::Value) {
     let before: usize = house.workers.iter().map(of_clients).sum();
     let sent = Instant::now();

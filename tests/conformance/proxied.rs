@@ -1,4 +1,4 @@
-//! Behind a balancer that passes bytes: the PROXY protocol on the data port.
+//! Behind a balancer that only passes bytes: the PROXY protocol on the data port.
 
 use std::net::SocketAddr;
 
@@ -46,7 +46,7 @@ fn forwarded_for(house: &House) -> String {
     value.expect("always there").1.clone()
 }
 
-/// All that comes back until the connection ends.
+/// All bytes that come back until the connection ends.
 async fn end_of(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).await.expect("connected");
     stream.write_all(bytes).await.expect("taken");
@@ -77,12 +77,12 @@ async fn the_client_is_who_the_balancer_says() {
         assert_eq!(ask(&house, &own).await, 200);
         assert_eq!(forwarded_for(&house), "127.0.0.1");
     }
-    // What counts as the connection's address is trusted as that.
+    // The address in the header is trusted as the connection's address.
     let mut connection = Connection::open(house.data()).await;
     let body = chat("a chain", 1).to_string();
     let chain = [("x-forwarded-for", "198.51.100.1")];
     let bytes = http1::request("POST", "/v1/chat/completions", &chain, body.as_bytes());
-    // Byte by byte for a while: nothing hangs on how the header arrives.
+    // Byte by byte at first: the pieces of the header must not matter.
     let header = v2(1);
     for byte in &header {
         connection.send(&[*byte]).await.expect("taken");
@@ -92,7 +92,7 @@ async fn the_client_is_who_the_balancer_says() {
     assert_eq!(answer.head.status, 200, "{}", answer.text());
     assert_eq!(forwarded_for(&house), "198.51.100.1, 203.0.113.9");
 
-    // Without a header, or with two, nobody is served.
+    // Without a header, or with two, a client is not served.
     let asked = house.workers[0].log().len();
     assert_eq!(end_of(house.data(), &request()).await, "");
     let twice = [V1, V1, &request()].concat();

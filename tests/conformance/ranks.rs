@@ -1,4 +1,5 @@
-//! `X-data-parallel-rank` of a client: it decides among workers that share an address, and reaches all others unchanged.
+//! A client's `X-data-parallel-rank` chooses among workers that share an address, and reaches all others
+//! unchanged.
 
 use grapevine_tests::chat::{self, MODEL, chat};
 use grapevine_tests::cluster::Plan;

@@ -1,4 +1,4 @@
-//! Readiness: 200 only while a request would be served, and else what is missing.
+//! Readiness: 200 only while a request would be served, otherwise the reasons.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -132,10 +132,10 @@ async fn without_workers_and_with_dead_ones_it_is_not_ready() {
     drop(worker);
 }
 
-/// Models that nobody knows are requests that nobody can place.
+/// While the models are unknown, no request can be placed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_tells_no_models_makes_no_replica_ready() {
-    // It wants a key for `/v1`, and nobody gave the replica one.
+    // The worker asks for a key on `/v1`, and the replica has none.
     let silent = Config {
         api_key: Some("unknown".to_owned()),
         ..quick()
@@ -145,7 +145,7 @@ async fn a_worker_that_tells_no_models_makes_no_replica_ready() {
     until_says(&house.cluster, (503, &["models_unknown"])).await;
 }
 
-/// One failing worker, or a short absence of the only one, is no news for a balancer.
+/// One failing worker, or a short absence of the only one, does not change readiness.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_dead_worker_of_two_changes_nothing() {
     let plan = Plan::default().set("health.unready_after", "\"100ms\"");

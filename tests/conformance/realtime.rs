@@ -25,7 +25,8 @@ use crate::house::{House, quick};
 type Socket = WebSocketStream<TcpStream>;
 
 const PATH: &str = "/v1/realtime";
-/// 100 ms are promised, and printed; a busy machine may take longer, but no limit of a session is so short.
+/// The promise is 100 ms, and the time is printed. A busy machine may take longer, but every limit of a
+/// session is longer than this.
 const FREED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Opens a session as the library does, with these headers.
@@ -59,7 +60,7 @@ async fn say(socket: &mut Socket, text: &str) {
     socket.send(Message::text(text)).await.expect("taken");
 }
 
-/// A handshake written by hand; whatever is answered to it.
+/// Sends a handshake written by hand; returns the answer.
 async fn ask(house: &House, target: &str, headers: &[(&str, &str)]) -> Response {
     let key = generate_key();
     let own = [
@@ -72,7 +73,7 @@ async fn ask(house: &House, target: &str, headers: &[(&str, &str)]) -> Response 
     http1::exchange(house.data(), "GET", target, &headers, b"").await
 }
 
-/// How long it takes until no worker has a session any more.
+/// Waits until no worker has a session any more; returns the time.
 async fn freed(workers: &[FakeWorker]) -> Duration {
     let (_, took) = eventually(LIMIT, "the workers are free", async || {
         let open: u64 = workers.iter().map(|worker| worker.stats().in_flight).sum();
@@ -155,7 +156,7 @@ async fn frames_pass_both_ways_as_they_are() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_leaves_frees_the_other_side() {
     let house = House::new(1).await;
-    // The client leaves: idle, or behind messages that its worker does not read.
+    // The client leaves: while idle, or after messages that its worker does not read.
     let socket = open(&house, PATH, &[]).await;
     drop(socket);
     let took = freed(&house.workers).await;
@@ -164,14 +165,14 @@ async fn whoever_leaves_frees_the_other_side() {
     say(&mut socket, "sleep").await;
     let flood = async { while socket.send(Message::binary(vec![0; 1 << 16])).await.is_ok() {} };
     let _ = timeout(Duration::from_millis(500), flood).await;
-    // A FIN would lie behind what nobody reads; a client that is killed or gives up resets.
+    // A FIN would wait behind unread bytes; a client that is killed or gives up resets the connection.
     socket.get_ref().set_zero_linger().expect("it is open");
     drop(socket);
     let behind = freed(&house.workers).await;
     println!("free {took:?} after an idle client had left, {behind:?} after one that was not read");
     assert!(behind < FREED_WITHIN, "after {behind:?}");
 
-    // The worker leaves without a word: the client is told.
+    // The worker leaves without a close frame: the client gets one.
     let mut socket = open(&house, PATH, &[]).await;
     say(&mut socket, "leave").await;
     let told = next(&mut socket).await;
@@ -304,7 +305,7 @@ async fn a_session_goes_to_no_model_that_its_key_may_not_have() {
         let offer = ("sec-websocket-extensions", "permessage-deflate");
         [("authorization", bearer), offer]
     };
-    // A key for all: nothing is read.
+    // With a key for all models nothing is read.
     let bearer = format!("Bearer {free}");
     let mut socket = open(&house, &target, &headers(bearer.as_str())).await;
     assert!(offers(&house));
@@ -325,12 +326,12 @@ async fn a_session_goes_to_no_model_that_its_key_may_not_have() {
         let told: serde_json::Value = serde_json::from_str(&told).expect("an event");
         assert_eq!(told["type"], "error", "{told}");
         assert_eq!(told["error"]["code"], "model_not_found", "{told}");
-        // The next echo is of the next message: the worker never saw the one before.
+        // The next echo is of the next message, so the worker never got the one before.
         let audio = format!(r#"{{"audio":"{}","type":"x"}}"#, "A".repeat(100_000));
         say(&mut socket, &audio).await;
         assert_eq!(next(&mut socket).await, Message::text(audio));
     }
-    // An update that comes behind what has passed ends the session.
+    // An update after other messages ends the session.
     let late = format!(
         r#"{{"x":"{}",{}"#,
         "A".repeat(100_000),
@@ -367,7 +368,7 @@ async fn an_alias_in_a_session_gives_way_to_its_model() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_valid_handshake_no_tunnel() {
     let house = House::new(1).await;
-    // A client's that is none.
+    // Requests of clients that are not valid handshakes.
     for headers in [
         &[("upgrade", "h2c")][..],
         &[("sec-websocket-version", "8")],
@@ -381,7 +382,7 @@ async fn no_valid_handshake_no_tunnel() {
     assert_eq!(posted.head.status, 405);
     assert!(house.workers[0].log().is_empty(), "a worker was asked");
 
-    // A worker's: its refusal is passed on, and what is neither is an error.
+    // Answers of workers: a refusal is passed on, and any other answer without a handshake is an error.
     let answer_with = |status: u16, headers: &[(&str, &str)]| {
         let headers = headers
             .iter()
@@ -502,7 +503,7 @@ async fn sessions_have_limits() {
     house.close().await;
 }
 
-/// The limit for whole requests ends a session in which nothing passes, long before it would be idle for too long.
+/// The limit for whole requests ends a session without messages, long before it would be idle for too long.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quiet_session_ends_with_its_whole_time() {
     let plan = Plan::default()
@@ -519,8 +520,8 @@ async fn a_quiet_session_ends_with_its_whole_time() {
     house.close().await;
 }
 
-/// A handshake has no body that could end an engine, and by which the next one could be known: it is no query of
-/// death, however many workers end while they have one.
+/// A handshake has no body that could end an engine, and by which a repeat could be recognised. So it never
+/// counts as a query of death, however many workers end during one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handshake_is_condemned_by_nobody() {
     let house = House::new(3).await;

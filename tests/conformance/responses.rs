@@ -1,5 +1,5 @@
-//! `/v1/responses` and `/v1/messages`: a response reaches everybody from the one worker that holds it, and streams
-//! without an end mark end well, or with an error that their clients know.
+//! `/v1/responses` and `/v1/messages`: any replica serves a response from the one worker that holds it, and
+//! streams without an end mark end well, or with an error that their clients know.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -68,7 +68,7 @@ async fn every_replica_reaches_the_worker_that_holds_a_response() {
                 .to_owned()
         };
         for data in &data {
-            // Twice: what was found by asking is remembered.
+            // Twice: the replica remembers the worker that it has found by asking.
             for _ in 0..2 {
                 let got =
                     http1::exchange(*data, "GET", &format!("{PATH}/{id}"), &[EXPLAIN], b"").await;
@@ -125,7 +125,7 @@ async fn a_worker_that_hangs_delays_a_search_by_its_limit() {
     let holder = worker_of(&answer).to_owned();
     let other = house.workers.iter().find(|worker| worker.url() != holder);
     let hung = other.expect("three of them");
-    // Its probes go on: a worker that is well otherwise.
+    // Its probes succeed, so the worker is healthy otherwise.
     let when = When {
         path: Some("/v1/responses/resp_nobody".to_owned()),
         ..When::default()
@@ -204,7 +204,7 @@ async fn a_response_is_there_for_its_tenant_alone() {
         let headers = [("authorization", bearer.as_str())];
         http1::exchange(house.data(), method, path, &headers, body.as_bytes()).await
     };
-    // The last answer repeats its question, and is too long to be held to its end.
+    // The last answer repeats its question, and is too long to be buffered whole.
     let long = "whose is it? ".repeat(8_000);
     for (stream, input) in [
         (false, "whose is it?"),
@@ -296,13 +296,13 @@ async fn an_id_that_a_client_chose_stays_its_tenants() {
     assert_eq!(made.json::<Value>()["id"], "chosen-1", "{}", made.text());
     let theirs = ask(&foreign, "GET", &path, &Value::Null).await;
     assert_error(&theirs, 404, "not_found");
-    // Nor by making one of the same name.
+    // Nor by making a response with the same id.
     assert_eq!(ask(&foreign, "POST", PATH, &body).await.head.status, 200);
     let theirs = ask(&foreign, "GET", &path, &Value::Null).await;
     assert_error(&theirs, 404, "not_found");
     let got = ask(&own, "GET", &path, &Value::Null).await;
     assert_eq!(got.head.status, 200, "{}", got.text());
-    // An id that is not noted cannot be asked for.
+    // Ids of such a form are never recorded, so they cannot be asked for.
     let mut next = asked("and then?");
     for id in ["a.b", "", "a/../b", &"x".repeat(129)] {
         next["previous_response_id"] = id.into();
@@ -313,7 +313,8 @@ async fn an_id_that_a_client_chose_stays_its_tenants() {
     house.close().await;
 }
 
-/// Whoever waits for the one worker that holds a response does not leave it for others, which do not.
+/// A request that waits for the one worker that holds a response does not move to others, which do not hold
+/// it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_looks_bad_is_waited_for() {
     let plan = Plan::default()

@@ -1,4 +1,4 @@
-//! What is tried again, how often, and what a client hears when nothing helps.
+//! Which requests are retried, how often, and what a client gets when every attempt fails.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn no_budget() -> Plan {
         .set("retry.budget_floor", "0")
 }
 
-/// A refusal that says when to come back.
+/// A refusal with a `Retry-After`.
 fn refusal(status: u16, retry_after: &str) -> Fault {
     let header = ("retry-after".to_owned(), retry_after.to_owned());
     let reply = Canned {
@@ -126,7 +126,7 @@ async fn a_pause_ends_and_one_worker_that_pauses_harms_nobody() {
         let answer = http1::post(house.data(), CHATS, &body).await;
         assert_eq!(answer.head.status, 200, "{}", answer.text());
     }
-    // Asked once and left alone, unless the machine took two seconds for these ten.
+    // Asked once and then skipped, unless the machine took two seconds for these ten.
     println!("asked {} of 10 times", house.workers[home].stats().requests);
     eventually(LIMIT, "it is asked again", async || {
         let answer = http1::post(house.data(), CHATS, &body).await;
@@ -155,7 +155,7 @@ async fn a_dead_worker_costs_many_requests_at_once_no_budget() {
     }
     requests.join_all().await;
 
-    // A failure that the worker caused itself does cost: it is what the client gets.
+    // A failure that the worker caused does count: the client gets it.
     let body = chat("sick", 1);
     let home = house.home(&body).await;
     let sick = Rule::next(1, Fault::status(500));
@@ -183,7 +183,7 @@ async fn what_may_have_been_done_is_not_done_twice() {
     assert_error(&opened().await, 502, "upstream_failed");
     assert_eq!(seen(&house), 1, "an opened path may store something");
 
-    // A chat computes and no more: it may be sent again on a new connection.
+    // A chat only computes: it may be sent again on a new connection.
     eventually(LIMIT, "served again", async || {
         let answer = http1::post(house.data(), CHATS, &chat("before", 1)).await;
         let status = answer.head.status;
@@ -201,7 +201,7 @@ async fn what_may_have_been_done_is_not_done_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_deadline_holds_over_all_attempts() {
-    // Silence: the deadline itself ends it, whatever is left of first-token limits.
+    // Silence: the deadline ends it, even if the first-token limit is later.
     let plan = Plan::default()
         .set("timeouts.whole_request", "\"1s\"")
         .set("breaker.failure_threshold", "1");
@@ -229,7 +229,7 @@ async fn one_deadline_holds_over_all_attempts() {
     );
     house.close().await;
 
-    // A pause that would end after the deadline is not begun: the worker's word comes at once, and no 504.
+    // A pause that would end after the deadline is not begun: the worker's error is sent at once, and no 504.
     let plan = Plan::default()
         .set("timeouts.whole_request", "\"30s\"")
         .set("retry.initial_backoff", "\"60s\"")
@@ -287,7 +287,7 @@ async fn answers_of_a_worker_that_is_told_to_stop_do_not_wait_for_their_limits()
     let mut begun = Stream::open(house.data(), &body).await.expect("taken");
     begun.read_events(2).await.expect("it goes on");
 
-    // A second one waits for its first token and has shown nothing.
+    // A second one waits for its first token, and its client has got nothing.
     let waits = Rule::next(1, Fault::never_answer());
     leaving.add_rule(waits).expect("room for a rule");
     let data = house.data();

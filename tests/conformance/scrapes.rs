@@ -1,4 +1,4 @@
-//! What workers say of themselves: late, too much, nonsense, a restart, another address.
+//! Metrics and model lists of workers: late, too long, malformed, after a restart, from another address.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -73,7 +73,7 @@ async fn metrics_that_are_late_huge_or_senseless_make_no_worker_sick() {
         .await;
         let seen = admin.worker(&worker.url()).await;
         assert_eq!((&*seen.verdict, &*seen.health), ("good", "healthy"));
-        // Nothing late or cut short was taken over.
+        // No late or truncated page was used.
         assert_eq!(seen.metrics_age_s.is_some(), at == 2, "{seen:?}");
         assert_eq!(seen.epoch, 0, "{seen:?}");
     }
@@ -119,7 +119,7 @@ async fn a_worker_that_restarted_keeps_its_keys_and_starts_slowly() {
     };
     let before = homes(before);
     assert_eq!(homes(admin.explain(&chats).await), before);
-    // One at a time it still serves its own.
+    // One at a time, the worker still serves its own requests.
     let answer = http1::post(house.data(), CHATS, &chats[0]).await;
     assert_eq!(answer.head.status, 200);
     house.close().await;

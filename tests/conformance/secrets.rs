@@ -1,5 +1,5 @@
-//! Nothing that a client entrusts to the replica turns up in its log, its metrics, or its own errors, and nothing
-//! that clients send makes its metrics grow.
+//! No secret of a client appears in the replica's log, metrics, or own errors, and nothing that clients send
+//! makes its metrics grow.
 
 use std::fmt::Write as _;
 use std::process::Stdio;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
-/// Whatever carries it must stay between client and worker.
+/// Any value with this text must stay between client and worker.
 const CANARY: &str = "canary-4be1f70c";
 
 #[derive(Deserialize)]

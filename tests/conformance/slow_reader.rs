@@ -11,14 +11,14 @@ use tokio::time::{Instant, sleep};
 use crate::house::House;
 
 const CLIENTS: usize = 100;
-/// Of these, clients that read on afterwards; the others leave.
+/// Clients of these that read on afterwards; the others leave.
 const READERS: usize = 10;
 const LINE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\n";
 const REPEAT: u32 = 256 << 10;
 const ANSWER_BYTES: usize = LINE.len() * REPEAT as usize;
 /// A client's share of the replica's memory, and of the kernel's; the answer is 16 times as much.
 const KIB_EACH_MAX: u64 = 1 << 10;
-/// How long memory is watched while nobody reads.
+/// How long memory is watched while no client reads.
 const WATCHED: Duration = Duration::from_secs(1);
 
 /// Memory of all TCP sockets of this machine.

@@ -1,4 +1,4 @@
-//! Workers that take requests and give no tokens, whatever their health checks say.
+//! Workers that take requests and send no tokens, whatever the result of their health checks.
 
 use std::sync::{Arc, Mutex};
 
@@ -90,7 +90,7 @@ async fn a_frozen_engine_behind_a_good_health_check_waits_for_a_token() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_whose_streams_stall_again_and_again_is_ejected() {
-    // It answers the question for a token each time, and each time a client's stream stalls.
+    // It answers each one-token probe, and each time a client's stream stalls.
     let plan = impatient().set("breaker.open_for", "\"1h\"");
     let plan = plan.set("breaker.success_rate", "0.0");
     let house = House::of(plan, vec![quick(); 2]).await;
@@ -137,7 +137,7 @@ async fn a_worker_that_accepts_and_never_answers_costs_one_request() {
         }
     });
     let plan = impatient().worker(&silent, &[MODEL]);
-    // Its probes fail as well; here it shall be found out by requests alone.
+    // Its probes fail as well, but here only requests may show that it stalls.
     let plan = plan.set("health.failure_threshold", "1000000");
     let house = House::of(plan, vec![quick(); 2]).await;
     let admin = house.cluster.replicas[0].admin();

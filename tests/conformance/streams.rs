@@ -28,7 +28,7 @@ fn full() -> Config {
 fn patient() -> Plan {
     Plan::default()
         .set("breaker.enabled", "false")
-        // Nor does load leave the worker that fails: each test knows where its request goes.
+        // Nor does load move away from a failing worker: each test knows where its request goes.
         .set("health.failure_half_life", "\"0s\"")
         .set("health.interval", "\"20ms\"")
 }
@@ -91,7 +91,7 @@ async fn a_stream_cut_after_its_first_event_ends_with_one_error_event() {
         let text = outcome.text();
         let whole = whole(&house, number).await;
         match &outcome.ending {
-            // Nothing of the first attempt was shown.
+            // The client got nothing of the first attempt.
             Ending::Done => {
                 assert_eq!(text, whole, "{at} {how:?}");
                 assert!(
@@ -99,7 +99,7 @@ async fn a_stream_cut_after_its_first_event_ends_with_one_error_event() {
                     "{at} {how:?} was not cut"
                 );
             }
-            // Whatever was shown, nobody else was asked again.
+            // In any case no other worker got the request.
             Ending::ErrorEvent(error) => {
                 assert_eq!(
                     attempts, 1,

@@ -108,7 +108,7 @@ async fn https_clients_are_served_and_others_told() {
     for _ in 0..MISLED {
         let mut plain = Connection::open(house.data()).await;
         let body = chat("plain", 1).to_string();
-        // The replica may have closed before all is taken.
+        // The replica may close before it has read everything.
         let _ = plain
             .send(&request("POST", CHATS, &[], body.as_bytes()))
             .await;
@@ -155,7 +155,7 @@ async fn tls_on_the_plain_port_is_closed_with_a_hint() {
     house.close().await;
 }
 
-/// The certificate that new connections are shown.
+/// The certificate that new connections get.
 async fn shown(papers: &Papers, house: &House) -> Vec<u8> {
     let stream = connect(papers.authority.client(), house.data()).await;
     let stream = stream.expect("connected");
@@ -268,13 +268,13 @@ async fn a_handshake_that_stops_is_ended() {
 
 #[derive(Debug, Clone, Copy)]
 enum Way {
-    /// The socket is closed without a word.
+    /// The socket is closed without close_notify.
     Fin,
     /// It is reset.
     Rst,
-    /// As TLS wants it: close_notify, then the end of what is sent. The socket stays open.
+    /// As TLS specifies: close_notify, then the end of sending. The socket stays open.
     CloseNotify,
-    /// close_notify alone: only who reads sees it.
+    /// close_notify alone: only a reader sees it.
     NotifyAlone,
 }
 
@@ -288,7 +288,7 @@ async fn a_client_that_leaves_over_tls_frees_the_worker() {
     for extra in [b"".as_slice(), b"\r\n"] {
         for way in [Way::Fin, Way::Rst, Way::CloseNotify, Way::NotifyAlone] {
             if matches!(way, Way::NotifyAlone) && !extra.is_empty() {
-                // What lies before it is read by nobody while the worker is silent.
+                // Bytes before it are not read while the worker is silent.
                 continue;
             }
             worker.reset();
@@ -297,7 +297,7 @@ async fn a_client_that_leaves_over_tls_frees_the_worker() {
             let client = papers.authority.client();
             let mut stream = connect(client, house.data()).await.expect("connected");
             stream.write_all(&request).await.expect("taken");
-            // In a record of its own, so that it may lie unread in the socket.
+            // In a record of its own, so that it may stay unread in the socket.
             stream.write_all(extra).await.expect("taken");
             eventually(LIMIT, "the worker has it", async || {
                 let begun = worker.stats().in_flight == 1;
@@ -306,7 +306,7 @@ async fn a_client_that_leaves_over_tls_frees_the_worker() {
             .await;
             let kept: Option<TcpStream> = match way {
                 Way::Fin => {
-                    // The plain socket, so that nothing is said before it ends.
+                    // The plain socket, so that TLS sends nothing before it ends.
                     drop(stream.into_inner().0);
                     None
                 }
@@ -374,7 +374,7 @@ async fn a_client_that_does_not_read_over_tls_is_cut() {
         freed.then_some(()).ok_or_else(|| format!("{stats:?}"))
     })
     .await;
-    // What the kernel held is still there, and then the connection ends without the rest.
+    // The bytes in the kernel still arrive, and then the connection ends without the rest.
     let mut read = Vec::new();
     let ended = timeout(LIMIT, stream.read_to_end(&mut read)).await;
     ended

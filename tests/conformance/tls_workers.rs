@@ -1,4 +1,4 @@
-//! Workers that speak https, ask for certificates, or want keys of their own.
+//! Workers that use https, ask for certificates, or need keys of their own.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ async fn health(admin: Admin) -> Vec<String> {
     workers.into_iter().map(|worker| worker.health).collect()
 }
 
-/// Workers in the order of their ids.
+/// Waits until the workers, in the order of their ids, have these healths.
 async fn until_health_is(cluster: &Cluster, expected: &[&str]) {
     let admin = cluster.replicas[0].admin();
     eventually(LIMIT, "health is as expected", async || {
@@ -40,7 +40,7 @@ async fn until_health_is(cluster: &Cluster, expected: &[&str]) {
     .await;
 }
 
-/// Puts another pair in the place of one that a replica watches.
+/// Replaces a pair that a replica watches.
 fn replace(old: &Pair, new: &Pair) {
     for (from, to) in [(&new.cert, &old.cert), (&new.key, &old.key)] {
         std::fs::copy(from, to).expect("copied");
@@ -59,7 +59,7 @@ async fn https_workers_are_verified_and_shown_a_certificate() {
         Front::start(&pair, Some(&authority), fakes[1].addr()).await,
         Front::start(&misnamed, None, fakes[2].addr()).await,
     ];
-    // Both are wrong at first: whom the replica believes, and what it shows.
+    // Both are wrong at first: the authority that the replica trusts, and the certificate that it shows.
     let ca = dir.path().join("ca.pem");
     stranger.write(&ca);
     let client = stranger.issue(dir.path(), "client", &["replica.example"]);
@@ -70,7 +70,7 @@ async fn https_workers_are_verified_and_shown_a_certificate() {
         .set("tls.refresh", "\"200ms\"");
     let mut cluster = plan.found().await;
     let admin = cluster.join("r1", Vec::new()).await.admin();
-    // Names and addresses are both proven.
+    // A certificate may prove a name or an address.
     let [first, asking, wrong] = fronts;
     admin.add("w1", &first.url("localhost"), &[MODEL]).await;
     admin.add("w2", &asking.url("127.0.0.1"), &[MODEL]).await;
@@ -211,7 +211,7 @@ async fn each_worker_gets_its_own_key_and_nobody_else_sees_it() {
     })
     .await;
 
-    // Whoever points a known id at another address does not get its key.
+    // A change of a known id to another address does not send its key there.
     let body = json!({ "url": moved.url() }).to_string();
     let answer = exchange(control, "PATCH", "/workers/w1", &[], body.as_bytes()).await;
     assert_eq!(answer.head.status, 200, "{}", answer.text());

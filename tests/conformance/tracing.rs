@@ -1,4 +1,4 @@
-//! Traces: what a collector and a worker see of a request's spans.
+//! Traces: the spans of a request, as a collector and a worker see them.
 
 use grapevine_testbed::fake_worker::{Entry, Fault, Rule};
 use grapevine_tests::chat::{MODEL, chat, streamed};
@@ -71,7 +71,7 @@ fn is(span: &Span, key: &str, expected: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_is_one_trace_from_client_to_worker() {
     let collector = Collector::start().await;
-    // Nothing is sent before the end: the end must send it.
+    // Nothing is sent before the shutdown: the shutdown must send it.
     let plan = tracing(&collector).set("trace.interval", "\"60s\"");
     let mut house = House::of(plan, vec![quick()]).await;
     let mut body = streamed("a secret canary", 3);
@@ -165,7 +165,7 @@ async fn every_attempt_has_a_span_and_its_own_worker() {
     house.workers[home]
         .add_rule(Rule::next(1, Fault::status(500)))
         .expect("room for a rule");
-    // What cannot be read begins a trace, and its state is not passed on.
+    // An unreadable header begins a new trace, and its state is not passed on.
     let headers = [
         ("traceparent", "00-nonsense-01"),
         ("tracestate", "vendor=1"),
@@ -208,7 +208,7 @@ async fn a_trace_that_is_not_sampled_goes_on_unsampled() {
     let plan = tracing(&collector).set("trace.sampling_ratio", "0.0");
     let house = House::of(plan, vec![quick()]).await;
     let parent = |flags: &str| format!("00-{TRACE}-{PARENT}-{flags}");
-    // The client's word counts before the ratio, both ways.
+    // The client's choice wins over the ratio, in both directions.
     let (unsampled, sampled) = (parent("00"), parent("01"));
     ask(
         &house,
@@ -269,7 +269,7 @@ async fn a_grpc_collector_gets_the_same_spans() {
     counted(&house, "sent", 9.0).await;
     house.close().await;
 
-    // One that refuses gets nothing twice, and why is in the log.
+    // A collector that refuses gets no message twice, and the log has the reason.
     let refusing = Collector::grpc(12).await;
     let plan = Plan::default()
         .set("trace.endpoint", &refusing.target())
@@ -308,7 +308,7 @@ async fn no_request_waits_for_a_collector() {
     for (address, timeout, result, protocol) in [
         (address, "\"5s\"", "failed", "\"http/protobuf\""),
         (address, "\"5s\"", "failed", "\"grpc\""),
-        // Connections are taken by the kernel, and nothing is ever answered.
+        // The kernel accepts connections, and nothing ever answers.
         (silent_address, "\"60s\"", "dropped", "\"http/protobuf\""),
         (silent_address, "\"60s\"", "dropped", "\"grpc\""),
     ] {

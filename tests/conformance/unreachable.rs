@@ -17,7 +17,8 @@ use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
 
-/// A URL at which nobody listens. The socket stays bound without listening, so nobody else gets the port.
+/// A URL at which nothing listens. The socket stays bound without listening, so no other process gets the
+/// port.
 pub(crate) fn closed_port() -> (tokio::net::TcpSocket, String) {
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket
@@ -104,12 +105,12 @@ async fn all_workers_down_is_503_and_the_first_one_back_serves() {
     house.close().await;
 }
 
-/// W25: most workers are gone, one is idle and well. Requests that come before anybody knows, and those that come
-/// while it is known and health is not believed, all go to the one.
+/// W25: most workers are gone, one is idle and healthy. Requests that arrive before this is known, and those that
+/// arrive while it is known and health is not believed, all go to that one.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_worker_serves_while_all_others_refuse() {
     const WORKERS: usize = 8;
-    // Nobody is known to be dead but by requests; and: everybody is, by probes.
+    // First only requests can show that workers are dead; then probes show it for all.
     for probes in ["1h", "50ms"] {
         let plan = Plan::default().set("health.interval", &format!("\"{probes}\""));
         let plan = plan.set("retry.budget", "0.0");
@@ -152,7 +153,7 @@ async fn an_idle_worker_serves_while_all_others_refuse() {
     }
 }
 
-/// W14: what is known to be gone is not asked once more by each request, all of it.
+/// W14: a request does not try all workers that are known to be gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_dead_workers_cost_a_request_a_few_connections() {
     const WORKERS: usize = 12;
@@ -186,7 +187,7 @@ async fn many_dead_workers_cost_a_request_a_few_connections() {
     house.close().await;
 }
 
-/// A request whose first worker refuses it waits for room at the others like one that comes now.
+/// A request whose first worker refuses it waits for room at the others like a new request.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_request_waits_where_the_others_are_full() {
     let (_bound, dead) = closed_port();
@@ -195,7 +196,7 @@ async fn a_refused_request_waits_where_the_others_are_full() {
     alive.add_rule(slow).expect("room for a rule");
     let plan = Plan::default().worker(&dead, &[MODEL]);
     let plan = plan.worker_with(&alive.url(), &[MODEL], "max_in_flight = 1");
-    // Only requests find out that one is gone.
+    // Only requests can show that one is gone.
     let plan = plan.set("health.interval", "\"1h\"");
     let house = House::with(plan, vec![alive]).await;
     let data = house.data();
@@ -228,7 +229,8 @@ async fn a_worker_that_accepts_and_closes_is_passed_over() {
     house.close().await;
 }
 
-/// A URL at which SYNs are dropped: a listener whose queue is full. It stays so while what is returned lives.
+/// A URL at which SYNs are dropped: a listener whose queue is full. It stays so while the returned value
+/// lives.
 async fn black_hole() -> (Box<dyn Send>, String) {
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket
@@ -237,7 +239,7 @@ async fn black_hole() -> (Box<dyn Send>, String) {
     let listener = socket.listen(1).expect("it is bound");
     let address = listener.local_addr().expect("bound");
     let mut queued = Vec::new();
-    // One more than the queue holds does not get through, nor does anything after it.
+    // One connection more than the queue holds is not accepted, nor any after it.
     while let Ok(Ok(stream)) =
         timeout(Duration::from_millis(300), TcpStream::connect(address)).await
     {
@@ -252,7 +254,7 @@ async fn a_black_hole_costs_one_connect_timeout() {
     let (_held, hole) = black_hole().await;
     let plan = Plan::default().worker(&hole, &[MODEL]);
     let plan = plan.set("timeouts.connect", "\"500ms\"");
-    // Its probes fail as well; here it shall be found out by requests alone.
+    // Its probes fail as well, but here only requests may show it.
     let plan = plan.set("health.failure_threshold", "1000000");
     let house = House::of(plan, vec![quick(); 2]).await;
     let mut slowest = Duration::ZERO;

@@ -1,4 +1,5 @@
-//! Uploads: a file and the model's name in one body, which is held once and read while it arrives.
+//! Uploads: a file and the model's name in one body, which is kept in memory once and parsed while it
+//! arrives.
 
 use std::time::Duration;
 
@@ -48,7 +49,7 @@ fn upload(parts: &[String]) -> String {
     format!("{}--XbOuNdX--\r\n", parts.concat())
 }
 
-/// What the workers saw since the last look, with the index of each.
+/// Log entries since the last call, each with the index of its worker.
 fn seen(house: &House) -> Vec<(usize, Entry)> {
     let mut seen = Vec::new();
     for (index, worker) in house.workers.iter().enumerate() {
@@ -96,7 +97,7 @@ async fn an_upload_reaches_a_worker_of_its_model_unchanged() {
                 let pieces = send_in(&house, &body, 7 + bytes / 50).await;
                 let seen = seen(&house);
                 assert_eq!(seen.len(), 2, "{named}: {} {}", whole.text(), pieces.text());
-                // Read by the worker as the same words, however it came.
+                // The worker reads the same words, in whatever pieces the body arrived.
                 for answer in [&whole, &pieces] {
                     assert_eq!(answer.head.status, 200, "{}", answer.text());
                     let text = answer.json::<Value>()["text"].clone();
@@ -149,7 +150,7 @@ async fn uploads_that_cannot_be_served_end_early() {
             KIND.0, KIND.1
         )
     };
-    // The file never comes: the model alone decides.
+    // The file never arrives: the model alone decides.
     let mut unknown = Connection::open(house.data()).await;
     let begun = [head(500_000), field("model", "nobody"), file(10)].concat();
     unknown.send(begun.as_bytes()).await.expect("taken");
@@ -211,7 +212,7 @@ async fn a_large_upload_is_held_once() {
     let before = process.resident_kib();
     let mut connection = Connection::open(house.data()).await;
     let bytes = http1::request("POST", PATH, &[KIND], &body);
-    // All but the end: it is held, and goes nowhere yet.
+    // All but the end: the body is held, and not sent yet.
     let (begin, end) = bytes.split_at(bytes.len() - 10);
     connection.send(begin).await.expect("taken");
     let mut held = 0;

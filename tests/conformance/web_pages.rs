@@ -1,4 +1,5 @@
-//! What a web page can have a browser send to the admin and Prometheus ports changes nothing and shows nothing.
+//! Requests that a web page can make a browser send to the admin and Prometheus ports change nothing and show
+//! nothing.
 
 use std::net::SocketAddr;
 
@@ -56,7 +57,7 @@ fn attacks(own: SocketAddr) -> Vec<(&'static str, String, &'static str)> {
             format!("{add}\nhost: localhost\nsec-fetch-site: same-site\n"),
             "",
         ),
-        // An old browser, which says neither.
+        // An old browser, which sends neither.
         (
             "content_type",
             format!("{add}\nhost: {own}\n{form}\n"),
@@ -99,7 +100,7 @@ fn attacks(own: SocketAddr) -> Vec<(&'static str, String, &'static str)> {
             ),
             WORKER,
         ),
-        // What can be read that way.
+        // Pages that could be read that way.
         (
             "host",
             "GET /workers HTTP/1.1\nhost: attacker.example\n".to_owned(),
@@ -216,7 +217,7 @@ async fn a_token_proves_more_than_a_name_and_no_page_has_one() {
             assert_eq!(raw(admin, &head, "").await.head.status, 200, "{head}");
         }
         assert_refusal(&raw(admin, get, "").await, 401, "unauthorized");
-        // A page that has the token, too, is no reason to take what it sends across sites.
+        // Even a page that has the token may not send across sites.
         for page in [
             "origin: http://attacker.example",
             "sec-fetch-site: cross-site",
@@ -224,7 +225,8 @@ async fn a_token_proves_more_than_a_name_and_no_page_has_one() {
             let head = format!("{get}{page}\nauthorization: Bearer {TOKEN}\n");
             assert_refusal(&raw(admin, &head, "").await, 403, "permission_denied");
         }
-        // The Prometheus port has no token: names count on loopback, and beyond it anybody may read.
+        // The Prometheus port has no token: on loopback the host name is checked, and elsewhere any client
+        // may read.
         let named = raw(metrics, "GET /metrics HTTP/1.1\nhost: router-1:29000\n", "").await;
         let expected = if host == "127.0.0.1" { 403 } else { 200 };
         assert_eq!(named.head.status, expected, "{host}: {}", named.text());

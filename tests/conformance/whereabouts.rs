@@ -1,4 +1,5 @@
-//! Where workers may be: what the admin API refuses, and what is not connected to whoever asks for it.
+//! Allowed addresses of workers: which ones the admin API refuses, and to which ones the replica never
+//! connects.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -85,7 +86,7 @@ async fn workers_are_not_added_where_secrets_are() {
     house.close().await;
 }
 
-/// Redirects whoever comes, and counts them.
+/// Redirects every client, and counts them.
 struct Trap {
     address: SocketAddr,
     task: AbortHandle,
@@ -181,7 +182,7 @@ async fn a_name_that_resolves_to_a_forbidden_address_is_not_connected_to() {
     let plan = Plan::default().set("workers.allow", "[\"10.0.0.0/8\"]");
     let house = House::of(plan, Vec::new()).await;
     let replica = &house.cluster.replicas[0];
-    // When it is added nobody knows what it will resolve to; this one resolves to a loopback address.
+    // When a name is added its address is not known; this one resolves to a loopback address.
     let url = format!("http://localhost:{}", secret.address.port());
     replica.admin().add_cold("rebound", &url, &["m"]).await;
     until_unhealthy(&house, "rebound").await;

@@ -38,7 +38,7 @@ fn who_was_forgotten_brings_no_removed_worker_back() {
 }
 
 /// G08: within the time that tombstones live (23 h away, measured by contact) a removal outlives any
-/// partition, also if one of those who remember it dies meanwhile.
+/// partition, also if one of the replicas that remember it dies meanwhile.
 #[test]
 fn a_removal_outlives_a_partition_and_a_restart() {
     let mut cluster = joined(3, 402);
@@ -63,8 +63,8 @@ fn a_removal_outlives_a_partition_and_a_restart() {
     .check(&cluster);
 }
 
-/// G07, G08: beyond that nobody remembers the removal (here because everybody who did has restarted).
-/// Who was away for so long drops what it was told and copies.
+/// G07, G08: beyond that time no replica remembers the removal (here because all that did have restarted). A
+/// replica that was away for so long drops its registry and copies that of the others.
 #[test]
 fn who_was_away_for_a_day_brings_nothing_along() {
     let mut cluster = joined(3, 403);
@@ -90,8 +90,8 @@ fn who_was_away_for_a_day_brings_nothing_along() {
     ledger.check(&cluster);
 }
 
-/// The documented limit: a removal that everybody who knew of it has forgotten by dying, within those
-/// 23 h, is unknown to the side that was cut off, and the worker is back.
+/// The documented limit: if all replicas that know of a removal die within those 23 h, the side that was cut
+/// off does not know of it, and the worker is back.
 #[test]
 fn a_removal_that_nobody_remembers_is_lost_within_the_day() {
     let mut cluster = joined(3, 404);
@@ -106,13 +106,13 @@ fn a_removal_that_nobody_remembers_is_lost_within_the_day() {
     assert!((0..3).all(|at| cluster.view(at).worker(&risen).is_some()));
 }
 
-/// The monotonic clock of one replica leaps, as that of a process that was stopped.
+/// The monotonic clock of one replica jumps, as that of a paused process does.
 fn suspend(cluster: &mut Cluster, at: usize, time: Duration) {
     cluster.call(at, move |_| tokio::time::advance(time));
     cluster.run(5 * SECOND);
 }
 
-/// r0 and r1 restart together: the memory of their side is gone.
+/// r0 and r1 restart together, so their side forgets everything.
 fn forget_all(cluster: &mut Cluster) {
     cluster.kill(0);
     cluster.kill(1);
@@ -123,7 +123,7 @@ fn forget_all(cluster: &mut Cluster) {
     assert_eq!(cluster.view(0).workers().len(), 0);
 }
 
-/// r0 and r1 restart one after the other: each takes the map of the other.
+/// r0 and r1 restart one after the other, so each copies the registry of the other.
 fn restart_one_by_one(cluster: &mut Cluster) {
     for at in [0, 1] {
         cluster.kill(at);

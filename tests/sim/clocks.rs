@@ -1,4 +1,4 @@
-//! Clocks that jump and replicas that stop for a while: X01, X02, R03, X04.
+//! Clocks that jump and replicas that pause: X01, X02, R03, X04.
 
 use crate::cluster::Cluster;
 use crate::invariants::{Ledger, agree, nobody_offended};
@@ -6,7 +6,8 @@ use crate::probe::{LIMIT, SECOND, Watch, joined, spread, whole};
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// X01: a wall clock that jumps two hours either way changes nobody's liveness, and changes go on.
+/// X01: a wall clock that jumps two hours either way changes no replica's liveness, and changes of workers
+/// still spread.
 #[test]
 fn a_wall_clock_that_jumps_kills_nobody() {
     for (seed, skew) in [(701, -2 * HOUR_MS), (702, 2 * HOUR_MS)] {
@@ -18,7 +19,7 @@ fn a_wall_clock_that_jumps_kills_nobody() {
         watch.run(&mut cluster, 60 * SECOND);
         assert_eq!(watch.liveness_changes(), 0, "{:?}", watch.liveness);
         assert_eq!(watch.rings, 0);
-        // Who comes later wins, also over a stamp from two hours ahead.
+        // The later change wins, also over a stamp from two hours ahead.
         let (gone, ack) = cluster.add_worker(2, 8001);
         assert!(ack.replicated);
         cluster.until("worker everywhere", LIMIT, agree);
@@ -61,8 +62,8 @@ fn a_restart_with_an_older_clock_is_accepted() {
     assert_eq!(watch.liveness_changes(), 0, "{:?}", watch.liveness);
 }
 
-/// R03: one stops for ten and for thirty seconds, and goes on as if nothing were: it is held for dead
-/// meanwhile, takes what was changed, and its own old word brings nothing back.
+/// R03: one replica pauses for ten and for thirty seconds, and then goes on: the others see it as dead
+/// meanwhile, it takes the changes, and its own outdated view brings nothing back.
 #[test]
 fn a_paused_replica_catches_up() {
     for (seed, seconds) in [(704, 10), (705, 30)] {
@@ -93,7 +94,7 @@ fn a_paused_replica_catches_up() {
     }
 }
 
-/// X04: the host of all of them sleeps for thirty seconds.
+/// X04: the host of all replicas sleeps for thirty seconds.
 #[test]
 fn all_paused_together_go_on_together() {
     let mut cluster = joined(5, 706);
@@ -103,7 +104,7 @@ fn all_paused_together_go_on_together() {
     (0..5).for_each(|at| cluster.pause(at));
     watch.run(&mut cluster, 30 * SECOND);
     (0..5).for_each(|at| cluster.resume(at));
-    // The views of before still say that all is well; three seconds later it must be so.
+    // The views from before the pause still show all as alive; three seconds later this must be true again.
     watch.run(&mut cluster, 3 * SECOND);
     assert!(whole(&cluster), "{:?}", watch.liveness);
     let evicted = watch.liveness_changes();

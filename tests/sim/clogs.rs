@@ -1,9 +1,9 @@
-//! Swizzle-clogging (FoundationDB): links are stopped one by one and come back in random order: G13.
+//! Swizzle-clogging (FoundationDB): links are stopped one by one and restored in random order: G13.
 
-use crate::chance;
 use crate::invariants::agree;
 use crate::network::Link;
 use crate::probe::{LIMIT, SECOND, joined, quantile, setting, whole};
+use crate::rng;
 
 /// Seeds in one run, unless `SIM_CLOGS` asks for more.
 const SEEDS: u64 = 5;
@@ -26,9 +26,9 @@ fn swizzle(seed: u64) -> std::time::Duration {
     let mut links: Vec<(usize, usize)> = (0..4)
         .flat_map(|a| (0..4).filter(move |&b| b != a).map(move |b| (a, b)))
         .collect();
-    // Some stay as they are.
+    // Some links stay up.
     shuffle(&mut links);
-    links.truncate(4 + chance::below(links.len() - 3));
+    links.truncate(4 + rng::below(links.len() - 3));
     let mut number = 8000;
     for clog in [true, false] {
         shuffle(&mut links);
@@ -38,14 +38,14 @@ fn swizzle(seed: u64) -> std::time::Duration {
                 ..Link::default()
             };
             let names = (format!("r{from}"), format!("r{to}"));
-            cluster.weather().between(&names.0, &names.1, link);
+            cluster.link_faults().between(&names.0, &names.1, link);
             number += 1;
-            let (id, _) = cluster.add_worker(chance::below(4), number);
-            if chance::below(3) == 0 {
+            let (id, _) = cluster.add_worker(rng::below(4), number);
+            if rng::below(3) == 0 {
                 let holder = (0..4).find(|&at| cluster.view(at).worker(&id).is_some());
                 cluster.remove_worker(holder.expect("who added it has it"), &id);
             }
-            cluster.run(SECOND * u32::try_from(chance::below(1500)).expect("small") / 1000);
+            cluster.run(SECOND * u32::try_from(rng::below(1500)).expect("small") / 1000);
         }
     }
     let taken = cluster.until("equal digests after the last link", LIMIT, agree);
@@ -57,6 +57,6 @@ fn swizzle(seed: u64) -> std::time::Duration {
 /// Fisher and Yates.
 fn shuffle<T>(items: &mut [T]) {
     for at in (1..items.len()).rev() {
-        items.swap(at, chance::below(at + 1));
+        items.swap(at, rng::below(at + 1));
     }
 }

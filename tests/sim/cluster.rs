@@ -1,4 +1,4 @@
-//! A simulated cluster: hosts that each run an agent, and the hand that breaks them.
+//! A simulated cluster: hosts that each run an agent, and the faults of the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -19,10 +19,10 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
 use turmoil::Sim;
 
-use crate::chance;
 use crate::host::{self, Plug, Process, WallClock};
 use crate::invariants::{Watchman, in_short};
-use crate::network::{SimNetwork, Weather};
+use crate::network::{LinkFaults, SimNetwork};
+use crate::rng;
 
 /// Gossip port of every host.
 pub(crate) const PORT: u16 = 30_002;
@@ -30,7 +30,7 @@ const TICK: Duration = Duration::from_millis(5);
 
 type Job = Box<dyn FnOnce(Agent) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
-/// What the outside holds of a running agent.
+/// The handles of a running agent for the test.
 #[derive(Clone)]
 struct Handle {
     agent: Agent,
@@ -42,16 +42,16 @@ struct Handle {
 
 type Table = Arc<Mutex<BTreeMap<usize, Handle>>>;
 
-/// What a replica heard on the evidence plane in this life.
+/// What a replica received on the evidence plane since its start.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ear {
-    /// First links of the records, by who said them.
-    pub(crate) heard: BTreeMap<ReplicaId, BTreeSet<u64>>,
-    /// Who is known to have said more.
+pub(crate) struct Received {
+    /// First links of the records, by sender.
+    pub(crate) links: BTreeMap<ReplicaId, BTreeSet<u64>>,
+    /// Senders of which some records are known to be lost.
     pub(crate) lost: BTreeSet<ReplicaId>,
 }
 
-/// A host: what outlives its processes, and the process that runs now.
+/// A host: the state that outlives its processes, and the process that runs now.
 struct Host {
     config: GossipConfig,
     identity: Identity,
@@ -59,7 +59,7 @@ struct Host {
     clock: Arc<WallClock>,
     plug: Plug,
     process: Option<Process>,
-    ear: Arc<Mutex<Ear>>,
+    received: Arc<Mutex<Received>>,
     configured: Vec<WorkerSpec>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Cluster {
     hosts: Vec<Host>,
     table: Table,
     seed: u64,
-    weather: Weather,
+    link_faults: LinkFaults,
     watchman: Watchman,
 }
 
@@ -83,7 +83,7 @@ impl Cluster {
         Self::start_configured(size, seed, seeds, TICK, &[])
     }
 
-    /// The same with workers in everybody's configuration file, in steps of `tick`: longer ones cost
+    /// The same with workers in every replica's configuration file, in steps of `tick`: longer steps cost
     /// less and delay packets more.
     pub(crate) fn start_configured(
         size: usize,
@@ -96,7 +96,7 @@ impl Cluster {
         Self::start_with(size, seed, tick, configured, seeds)
     }
 
-    /// `size` replicas, each of which knows only the one before.
+    /// `size` replicas; each has only the one before it as a seed.
     pub(crate) fn chain(size: usize, seed: u64) -> Self {
         Self::start_with(size, seed, TICK, &[], |at| {
             at.checked_sub(1).map(name).into_iter().collect()
@@ -110,7 +110,7 @@ impl Cluster {
         configured: &[WorkerSpec],
         seeds: impl Fn(usize) -> Vec<String>,
     ) -> Self {
-        chance::start(seed);
+        rng::start(seed);
         host::count_panics();
         let mut sim = turmoil::Builder::new()
             .tick_duration(tick)
@@ -120,7 +120,7 @@ impl Cluster {
             .rng_seed(seed)
             .build();
         let authority = identity::create("sim").expect("authority");
-        let weather = Weather::default();
+        let link_faults = LinkFaults::default();
         let elapsed_ms = Arc::new(AtomicU64::new(0));
         let mut names = BTreeMap::new();
         let mut hosts = Vec::new();
@@ -147,10 +147,10 @@ impl Cluster {
                 seeds: seeds.iter().map(|seed| format!("{seed}:{PORT}")).collect(),
                 ..GossipConfig::new(([0, 0, 0, 0], PORT).into(), Facts::default())
             };
-            let seed = chance::next();
+            let seed = rng::next();
             let network = SimNetwork {
                 host: name.clone(),
-                weather: weather.clone(),
+                link_faults: link_faults.clone(),
             };
             let plug = Plug::default();
             let relayed = plug.clone();
@@ -164,7 +164,7 @@ impl Cluster {
                 clock: Arc::new(WallClock::new(elapsed_ms.clone())),
                 plug,
                 process: None,
-                ear: Arc::default(),
+                received: Arc::default(),
                 configured: configured.to_vec(),
             });
         }
@@ -176,7 +176,7 @@ impl Cluster {
             hosts,
             table: Table::default(),
             seed,
-            weather,
+            link_faults,
             watchman: Watchman::new(seed),
         };
         (0..size).for_each(|at| cluster.spawn(at));
@@ -189,16 +189,16 @@ impl Cluster {
         let host = &mut self.hosts[at];
         let (config, identity) = (host.config.clone(), host.identity.clone());
         let configured = host.configured.clone();
-        host.ear = Arc::default();
-        let ear = host.ear.clone();
-        // Another life draws other numbers.
+        host.received = Arc::default();
+        let received = host.received.clone();
+        // Each process draws other numbers.
         host.seed = host.seed.wrapping_add(1);
         host.process = Some(Process::spawn(
             &host.plug,
             self.names.clone(),
             host.seed,
             host.clock.clone(),
-            move |network| run(network, config, identity, configured, ear, table, at),
+            move |network| run(network, config, identity, configured, received, table, at),
         ));
     }
 
@@ -221,9 +221,9 @@ impl Cluster {
         self.seed
     }
 
-    /// What happens to packets on their way.
-    pub(crate) fn weather(&self) -> &Weather {
-        &self.weather
+    /// The impairments of all links.
+    pub(crate) fn link_faults(&self) -> &LinkFaults {
+        &self.link_faults
     }
 
     /// Indices of the replicas that run.
@@ -241,10 +241,10 @@ impl Cluster {
             .is_some_and(|handle| *handle.ready.borrow())
     }
 
-    /// Forgets what all replicas heard on the evidence plane.
-    pub(crate) fn clear_ears(&self) {
+    /// Forgets what all replicas received on the evidence plane.
+    pub(crate) fn clear_received(&self) {
         for host in &self.hosts {
-            *lock(&host.ear) = Ear::default();
+            *lock(&host.received) = Received::default();
         }
     }
 
@@ -257,12 +257,12 @@ impl Cluster {
         value.unwrap_or(0)
     }
 
-    /// What the others' bulletins say at `at`.
+    /// The others' bulletins as `at` has them.
     pub(crate) fn posted(&self, at: usize) -> Arc<Posted> {
         lock(&self.table)[&at].agent.posted()
     }
 
-    /// Lines of the metrics of `at` that begin so and are not zero.
+    /// Lines of the metrics of `at` that begin with this text and are not zero.
     pub(crate) fn counted(&self, at: usize, beginning: &str) -> Vec<String> {
         let mut text = String::new();
         let metrics = lock(&self.table)[&at].metrics.clone();
@@ -273,7 +273,7 @@ impl Cluster {
         lines.map(str::to_owned).collect()
     }
 
-    /// How many replicas `at` holds for alive, itself included.
+    /// Number of replicas that `at` sees as alive, itself included.
     pub(crate) fn live(&self, at: usize) -> usize {
         self.view(at)
             .replicas()
@@ -313,7 +313,7 @@ impl Cluster {
         taken
     }
 
-    /// Waits until every running replica is ready and holds all running ones for alive.
+    /// Waits until every running replica is ready and sees all running ones as alive.
     pub(crate) fn until_joined(&mut self, limit: Duration) -> Duration {
         let count = self.running().len().max(1);
         let all = self.size();
@@ -394,14 +394,14 @@ impl Cluster {
         ack.expect("the worker is known")
     }
 
-    /// Ends a replica without a goodbye.
+    /// Kills a replica; it sends nothing more.
     pub(crate) fn kill(&mut self, at: usize) {
         lock(&self.table).remove(&at);
         self.hosts[at].process = None;
         self.sim.crash(name(at));
     }
 
-    /// Starts a killed replica again, with an empty memory. Its host's clock went on.
+    /// Starts a killed replica again, with an empty memory. Its host's clock has run on.
     pub(crate) fn restart(&mut self, at: usize) {
         self.watchman.restarted(at);
         self.spawn(at);
@@ -415,7 +415,7 @@ impl Cluster {
         }
     }
 
-    /// Lets a paused replica go on: its clocks moved on meanwhile.
+    /// Lets a paused replica go on: its clocks have run on.
     pub(crate) fn resume(&mut self, at: usize) {
         if let Some(process) = &mut self.hosts[at].process {
             process.thaw();
@@ -433,9 +433,9 @@ impl Cluster {
         self.sim.elapsed()
     }
 
-    /// What a replica heard on the evidence plane in this life.
-    pub(crate) fn ear(&self, at: usize) -> Ear {
-        lock(&self.hosts[at].ear).clone()
+    /// What a replica received on the evidence plane since its start.
+    pub(crate) fn received(&self, at: usize) -> Received {
+        lock(&self.hosts[at].received).clone()
     }
 
     /// Cuts every link between the two sides.
@@ -448,12 +448,12 @@ impl Cluster {
         self.sim.partition_oneway(name(from), name(to));
     }
 
-    /// Holds what travels between two replicas until links are healed.
+    /// Holds the packets between two replicas until links are healed.
     pub(crate) fn hold(&mut self, a: usize, b: usize) {
         self.sim.hold(name(a), name(b));
     }
 
-    /// Repairs every link, and lets go what was held.
+    /// Repairs every link, and releases held packets.
     pub(crate) fn heal(&mut self) {
         let all: Vec<usize> = (0..self.size()).collect();
         self.each_pair(&all, &all, |sim, a, b| {
@@ -516,14 +516,13 @@ impl Drop for Cluster {
     }
 }
 
-/// The process of a replica: starts the agent, hands out what the outside may see of it, does the jobs
-/// that it is given.
+/// The process of a replica: starts the agent, hands its handles to the test, and does the jobs that it gets.
 async fn run(
     network: Arc<dyn Network>,
     config: GossipConfig,
     identity: Identity,
     configured: Vec<WorkerSpec>,
-    ear: Arc<Mutex<Ear>>,
+    received: Arc<Mutex<Received>>,
     table: Table,
     at: usize,
 ) {
@@ -549,7 +548,7 @@ async fn run(
     loop {
         tokio::select! {
             biased;
-            Some(heard) = said.recv() => lock(&ear).take(heard),
+            Some(heard) = said.recv() => lock(&received).take(heard),
             Some(job) = queue.recv() => {
                 tokio::spawn(job(agent.clone()));
             }
@@ -558,11 +557,11 @@ async fn run(
     }
 }
 
-impl Ear {
+impl Received {
     fn take(&mut self, heard: Heard) {
         match heard {
             Heard::Evidence { from, evidence } => {
-                self.heard.entry(from).or_default().extend(evidence.links);
+                self.links.entry(from).or_default().extend(evidence.links);
             }
             Heard::Lost { from } => {
                 self.lost.insert(from);

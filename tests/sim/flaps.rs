@@ -1,4 +1,4 @@
-//! A link that comes and goes: G06.
+//! A link that fails and recovers again and again: G06.
 
 use crate::invariants::nobody_offended;
 use crate::probe::{LIMIT, SECOND, Watch, joined, spread, whole};
@@ -7,8 +7,8 @@ use crate::probe::{LIMIT, SECOND, Watch, joined, spread, whole};
 const FLAPS: usize = 60;
 const CHANGES_MAX: usize = 10;
 
-/// The ring never changes; nobody changes its mind about a peer more than ten times; three seconds
-/// after the last flap all is as before.
+/// The ring never changes; no replica changes a peer's liveness more than ten times; three seconds after the
+/// last flap all is as before.
 #[test]
 fn a_flapping_replica_is_not_followed() {
     for seed in [301, 302, 303] {

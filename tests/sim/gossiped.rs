@@ -1,4 +1,4 @@
-//! Evidence told and bulletins posted in a schedule, and who must know of them when all is quiet.
+//! Evidence and bulletins that a schedule sends, and the replicas that must have them when all is quiet.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use crate::cluster::Cluster;
 struct Told {
     link: u64,
     by: usize,
-    /// Those that the speaker had met before, and their lives: later ones get a snapshot instead.
+    /// Replicas that the sender had met before, and their lives: later ones get a snapshot instead.
     met: Vec<(usize, u64)>,
     life: u64,
 }
 
-/// What was told since the last quiet time, and the lives of those that told it.
+/// Records sent since the last quiet time, and the lives of their senders.
 #[derive(Debug)]
 pub(crate) struct Gossiped {
     /// How often each replica was started.
     lives: Vec<u64>,
-    /// Pairs that held each other for alive, in which lives, since when.
+    /// Pairs that saw each other as alive, in which lives, since when.
     met: BTreeMap<(usize, usize), (u64, u64, Duration)>,
     told: Vec<Told>,
     links: u64,
-    /// The last bulletin of each replica in this life: a count that is different each time.
+    /// The last bulletin of each replica since its start: a count that is different each time.
     posted: BTreeMap<usize, u32>,
     posts: u32,
 }
@@ -45,13 +45,13 @@ impl Gossiped {
         }
     }
 
-    /// A replica ended: what it said may be gone with it.
+    /// A replica ended: its records may be lost with it.
     pub(crate) fn died(&mut self, at: usize) {
         self.lives[at] += 1;
         self.posted.remove(&at);
     }
 
-    /// Learns who has met whom.
+    /// Records which replicas have met.
     pub(crate) fn observe(&mut self, cluster: &Cluster) {
         let now = cluster.elapsed();
         let running = cluster.running();
@@ -77,7 +77,7 @@ impl Gossiped {
         }
     }
 
-    /// Tells so many records through `at`, about a worker that is always there.
+    /// Sends so many records through `at`, about a worker that is always there.
     pub(crate) fn tell(
         &mut self,
         cluster: &mut Cluster,
@@ -134,21 +134,21 @@ impl Gossiped {
         });
     }
 
-    /// What somebody should have heard and neither heard nor knows to be lost.
+    /// Records that a replica should have received, and that it neither received nor knows to be lost.
     pub(crate) fn missing(&self, cluster: &Cluster) -> Vec<String> {
         let mut missing = Vec::new();
         for at in cluster.running() {
-            let ear = cluster.ear(at);
+            let received = cluster.received(at);
             for told in &self.told {
                 let is_due =
                     self.lives[told.by] == told.life && told.met.contains(&(at, self.lives[at]));
                 let by = format!("r{}", told.by).parse().expect("an id");
-                let is_heard = ear.lost.contains(&by)
-                    || ear
-                        .heard
+                let is_known = received.lost.contains(&by)
+                    || received
+                        .links
                         .get(&by)
                         .is_some_and(|heard| heard.contains(&told.link));
-                if is_due && !is_heard {
+                if is_due && !is_known {
                     missing.push(format!("r{at} lacks link {} of {by}", told.link));
                 }
             }
@@ -166,18 +166,18 @@ impl Gossiped {
         missing
     }
 
-    /// Begins anew after a quiet time.
+    /// Resets everything after a quiet time.
     pub(crate) fn settle(&mut self, cluster: &Cluster) {
         self.told.clear();
-        cluster.clear_ears();
+        cluster.clear_received();
     }
 
-    /// Records told in all.
+    /// Records sent in all.
     pub(crate) fn records(&self) -> u64 {
         self.links
     }
 }
 
 const TENANT: u64 = 7;
-/// After both saw each other the connections of both directions are used for evidence, too.
+/// Time after which two replicas that see each other also use both connections for evidence.
 const SETTLED: Duration = Duration::from_secs(1);

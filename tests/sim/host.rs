@@ -4,8 +4,8 @@
 //! of its hosts is a relay between the simulated network and the queue that stands for the kernel's
 //! receive buffer. The replica itself runs beside it, on a paused clock that is moved by the same tick.
 //!
-//! Frozen is what SIGSTOP does: nothing is polled, packets queue until the buffer is full and are lost
-//! then, and on waking the monotonic clock has moved on, so that all timers which came due fire at once.
+//! A frozen process is as after SIGSTOP: nothing is polled, packets queue until the buffer is full and then
+//! are lost, and on waking the monotonic clock has moved on, so that all timers that are due fire at once.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 
 use crate::network::SimNetwork;
 
-/// Where every wall clock begins: 2025-10-09.
+/// Start of every wall clock: 2025-10-09.
 const START_MS: u64 = 1_760_000_000_000;
 /// Datagrams that wait in a receive buffer: some 200 KiB of what gossip sends.
 const RECEIVE_BUFFER: usize = 512;
@@ -52,7 +52,7 @@ impl WallClock {
         }
     }
 
-    /// Sets how far it is ahead (or behind, if negative) of the others.
+    /// Sets how far this clock is ahead (or behind, if negative) of the others.
     pub(crate) fn skew(&self, skew_ms: i64) {
         self.skew_ms.store(skew_ms, Ordering::Relaxed);
     }
@@ -71,7 +71,7 @@ pub(crate) struct NetEnd {
     arrived: mpsc::Sender<Datagram>,
 }
 
-/// Where a process puts the network's side for its relay to take.
+/// The place where a process leaves the network's side for its relay.
 pub(crate) type Plug = Arc<Mutex<Option<NetEnd>>>;
 
 /// The running process of a replica.
@@ -122,7 +122,7 @@ impl Process {
         }
     }
 
-    /// Lets it run for one tick, or miss it.
+    /// Lets the process run for one tick, or miss it if it is frozen.
     pub(crate) fn tick(&mut self, tick: Duration) {
         if self.is_frozen {
             self.missed += tick;
@@ -156,7 +156,7 @@ pub(crate) async fn relay(network: SimNetwork, port: u16, plug: Plug) -> turmoil
     let mut buffer = vec![0; DATAGRAM_MAX];
     poll_fn(|cx| {
         while let Poll::Ready(Some((destination, contents))) = end.sent.poll_recv(cx) {
-            // As UDP: what cannot be sent is lost.
+            // As in UDP: a packet that cannot be sent is lost.
             let _ = socket.try_send(&Transmit {
                 destination,
                 ecn: None,
@@ -176,7 +176,7 @@ pub(crate) async fn relay(network: SimNetwork, port: u16, plug: Plug) -> turmoil
                 },
             ] = meta;
             for datagram in buffer[..len].chunks(stride.max(1)) {
-                // As the kernel: a full buffer loses what comes.
+                // As in the kernel: a full buffer loses further packets.
                 let _ = end.arrived.try_send((addr, datagram.to_vec()));
             }
         }
@@ -186,7 +186,7 @@ pub(crate) async fn relay(network: SimNetwork, port: u16, plug: Plug) -> turmoil
     Ok(())
 }
 
-/// What the replica sees of the world.
+/// The replica's view of the network.
 #[derive(Debug)]
 struct HostNetwork {
     socket: Arc<HostSocket>,
@@ -286,12 +286,13 @@ thread_local! {
     static PANICS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Panics on this thread: a runtime swallows those of its tasks, and the replica lives on without them.
+/// Number of panics on this thread: a runtime catches those of its tasks, and the replica runs on without
+/// them.
 pub(crate) fn panics() -> usize {
     PANICS.get()
 }
 
-/// Begins to count panics, on each thread for itself, from zero.
+/// Begins to count panics from zero, on each thread separately.
 pub(crate) fn count_panics() {
     static HOOK: Once = Once::new();
     PANICS.set(0);

@@ -1,4 +1,4 @@
-//! What must hold in every step, and what must hold when all is quiet.
+//! Invariants of every step, and of quiet times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 /// Looks at every view after every step.
 pub(crate) struct Watchman {
     seed: u64,
-    /// What every observer knew in the step before.
+    /// The view of every observer in the step before.
     last: BTreeMap<usize, Arc<View>>,
     /// Highest generation that an observer has seen of a replica.
     generations: BTreeMap<(usize, ReplicaId), u64>,
@@ -126,7 +126,7 @@ pub(crate) fn in_short(view: &View) -> String {
     )
 }
 
-/// True if all running replicas hold the same registry and the same workers, and tell so.
+/// True if all running replicas hold the same registry and the same workers, and report the same digest.
 pub(crate) fn agree(cluster: &Cluster) -> bool {
     let views: Vec<_> = cluster
         .running()
@@ -166,7 +166,7 @@ fn said(view: &View) -> Vec<(WorkerId, WorkerSpec)> {
     view.workers().iter().map(active).collect()
 }
 
-/// Honest replicas never offend each other's firewall, whatever the network does to their messages.
+/// The firewall of a replica never refuses messages of an honest one, whatever the network does to them.
 pub(crate) fn nobody_offended(cluster: &Cluster) {
     for at in cluster.running() {
         let refused = cluster.counted(at, "gossip_refused_total");
@@ -178,14 +178,14 @@ pub(crate) fn nobody_offended(cluster: &Cluster) {
     }
 }
 
-/// What the outside did to the worker set, and so what must be left of it.
+/// Changes that the test made to the worker set, and so the workers that must be left.
 #[derive(Default)]
 pub(crate) struct Ledger {
     /// Must be there at the end.
     pub(crate) kept: BTreeSet<WorkerId>,
     /// Must not be there at the end, nor ever again.
     pub(crate) gone: BTreeSet<WorkerId>,
-    /// Not confirmed by anybody: lost if its replica died.
+    /// Not confirmed by any peer: lost if its replica died.
     pub(crate) unsure: BTreeSet<WorkerId>,
 }
 

@@ -1,9 +1,9 @@
-//! What was said about workers, who is known to hold it, and so what must be left of it.
+//! Changes of workers, the replicas known to hold them, and so the workers that must be left.
 //!
-//! Exact, because a worker is only ever spoken of through a replica that holds the last word on it:
-//! the words on one worker follow one another, and the last one must win wherever it is held. Who
-//! holds it is seen in the views. While one holder lives it must survive, confirmed or not; once all
-//! known holders have died at the same time it may be lost, and the next quiet time tells.
+//! Exact, because each change of a worker goes through a replica that holds the last change of it. So the
+//! changes of one worker follow one another, and the last one must win on all its holders. The views show
+//! which replicas hold it. While one holder lives the change must survive, confirmed or not. Once all known
+//! holders have died at the same time it may be lost; the next quiet time shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,30 +12,30 @@ use grapevine_gossip::worker::{Source, WorkerId};
 
 use crate::cluster::Cluster;
 
-/// The last word on one worker.
+/// The last change of one worker.
 #[derive(Debug)]
 struct Last {
     source: Source,
-    /// What is said: the zone is another one in each description. `None`: it is removed.
+    /// The content: the zone differs in each description. `None`: the worker is removed.
     zone: Option<String>,
     /// Replicas that hold it.
     holders: BTreeSet<usize>,
-    /// Replicas that hold it or a former word, in this life.
+    /// Replicas that hold this or an earlier change, since their start.
     acquainted: BTreeSet<usize>,
     /// All holders died.
     is_unsure: bool,
 }
 
-/// Every word on every worker.
+/// The last change of every worker.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     workers: BTreeMap<WorkerId, Last>,
-    /// How often a word had to be given up.
+    /// Number of changes that were lost.
     pub(crate) unsure: usize,
 }
 
 impl Ledger {
-    /// `at` said this of a worker: `None` that it is removed.
+    /// Records a change through `at`; `None`: the worker is removed.
     pub(crate) fn said(&mut self, at: usize, id: WorkerId, source: Source, zone: Option<String>) {
         let last = self.workers.entry(id).or_insert_with(|| Last {
             source,
@@ -49,7 +49,7 @@ impl Ledger {
         last.acquainted.insert(at);
     }
 
-    /// A worker that every replica has in its configuration, and of whom `source` may speak.
+    /// Records a worker that every replica has in its configuration, and that `source` may change.
     pub(crate) fn configured(
         &mut self,
         id: WorkerId,
@@ -64,7 +64,7 @@ impl Ledger {
         }
     }
 
-    /// Workers on which `at` holds the last word, and who speaks of them; removed ones apart.
+    /// Workers of which `at` holds the last change, with its source; either those present or those removed.
     pub(crate) fn known_at(&self, at: usize, present: bool) -> Vec<(WorkerId, Source)> {
         let is_known = |last: &&Last| {
             !last.is_unsure && last.zone.is_some() == present && last.holders.contains(&at)
@@ -76,18 +76,18 @@ impl Ledger {
             .collect()
     }
 
-    /// Replicas that are known to hold the last word on a worker.
+    /// Number of replicas that are known to hold the last change of a worker.
     pub(crate) fn holders(&self, id: &WorkerId) -> usize {
         self.workers.get(id).map_or(0, |last| last.holders.len())
     }
 
     /// Most entries that a registry may hold by now.
     pub(crate) fn entries_max(&self) -> usize {
-        // Of its source, of the administrator, and of its restarts.
+        // For each worker: one of its source, one of the administrator, one of its restarts.
         3 * self.workers.len()
     }
 
-    /// Learns from all views who holds what, and checks that nobody lost a word again.
+    /// Records the holders of each change from all views, and checks that no replica lost one.
     pub(crate) fn observe(&mut self, cluster: &Cluster) {
         for at in cluster.running() {
             let view = cluster.view(at);
@@ -109,8 +109,8 @@ impl Ledger {
         }
     }
 
-    /// All replicas run and hold equal registries: each must hold every last word. What was unsure is
-    /// now what they say.
+    /// All replicas run and hold equal registries: each must hold every last change. Unsure changes become
+    /// what the registries hold.
     pub(crate) fn settle(&mut self, cluster: &Cluster) {
         let all: BTreeSet<_> = cluster.running().into_iter().collect();
         for (id, last) in &mut self.workers {
@@ -158,7 +158,7 @@ impl Last {
         if seen.is_some() {
             self.acquainted.insert(at);
         }
-        // Who never heard of a worker lacks it too, but holds no removal.
+        // A replica that never knew a worker lacks it, too, but holds no removal.
         if seen == self.zone && self.acquainted.contains(&at) {
             self.holders.insert(at);
         }

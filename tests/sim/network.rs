@@ -1,6 +1,6 @@
-//! The weather on the way: loss, delay, reordering, duplicates, damage.
+//! Impairments of links: loss, delay, reordering, duplicates, damage.
 //!
-//! Cuts, kills and restarts are turmoil's own. Each packet draws its fate by itself when it is sent.
+//! turmoil itself does cuts, kills and restarts. Each packet's fate is drawn separately when it is sent.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,14 +11,14 @@ use std::time::Duration;
 use quinn::AsyncUdpSocket;
 use turmoil::net::UdpSocket;
 
-use crate::{chance, socket};
+use crate::{rng, socket};
 
-/// What happens to packets in one direction of a link, beside turmoil's 1 to 5 ms. Shares are 0 to 1.
+/// Impairments in one direction of a link, in addition to turmoil's 1 to 5 ms. Shares are 0 to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Link {
-    /// Least extra time on the way.
+    /// Least extra travel time.
     pub(crate) delay: Duration,
-    /// Up to so much more, drawn evenly: packets overtake each other.
+    /// Up to so much more, drawn uniformly: packets overtake each other.
     pub(crate) jitter: Duration,
     /// Share that is lost.
     pub(crate) loss: f64,
@@ -30,7 +30,7 @@ pub(crate) struct Link {
 
 /// The conditions of every link. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Weather(Arc<Mutex<Conditions>>);
+pub(crate) struct LinkFaults(Arc<Mutex<Conditions>>);
 
 #[derive(Debug, Default)]
 struct Conditions {
@@ -40,7 +40,7 @@ struct Conditions {
     tally: Tally,
 }
 
-/// What the weather did so far, in packets.
+/// Packets that were impaired so far, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) sent: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Tally {
     pub(crate) flipped: u64,
 }
 
-impl Weather {
+impl LinkFaults {
     /// The same on every link, exceptions forgotten.
     pub(crate) fn everywhere(&self, link: Link) {
         let mut conditions = self.lock();
@@ -57,7 +57,7 @@ impl Weather {
         conditions.links.clear();
     }
 
-    /// From now on so from one host to another; the other direction stays as it is.
+    /// Sets one direction between two hosts; the other direction stays as it is.
     pub(crate) fn between(&self, from: &str, to: &str, link: Link) {
         let key = (from.to_owned(), to.to_owned());
         self.lock().links.insert(key, link);
@@ -67,30 +67,30 @@ impl Weather {
         self.lock().tally
     }
 
-    /// What becomes of one packet: the copies that arrive, each with its time on the way.
+    /// The copies of one packet that arrive, each with its travel time.
     fn fate(&self, from: &str, to: IpAddr, packet: &[u8]) -> Vec<(Duration, Vec<u8>)> {
         let mut conditions = self.lock();
         let link = conditions.between(from, to);
         let tally = &mut conditions.tally;
         tally.sent += 1;
-        if chance::happens(link.loss) {
+        if rng::happens(link.loss) {
             tally.lost += 1;
             return Vec::new();
         }
-        let is_doubled = chance::happens(link.duplicates);
+        let is_doubled = rng::happens(link.duplicates);
         tally.doubled += u64::from(is_doubled);
         let copies = 0..=usize::from(is_doubled);
         let fates = copies.map(|_| {
             let mut copy = packet.to_vec();
-            if chance::happens(link.flips) && !copy.is_empty() {
+            if rng::happens(link.flips) && !copy.is_empty() {
                 tally.flipped += 1;
-                let bit = chance::below(8 * copy.len());
+                let bit = rng::below(8 * copy.len());
                 copy[bit / 8] ^= 1 << (bit % 8);
             }
             let extra = if link.jitter.is_zero() {
                 Duration::ZERO
             } else {
-                link.jitter.mul_f64(chance::share())
+                link.jitter.mul_f64(rng::share())
             };
             (link.delay + extra, copy)
         });
@@ -117,14 +117,14 @@ impl Conditions {
 #[derive(Debug, Clone)]
 pub(crate) struct SimNetwork {
     pub(crate) host: String,
-    pub(crate) weather: Weather,
+    pub(crate) link_faults: LinkFaults,
 }
 
 impl SimNetwork {
     pub(crate) async fn bind(&self, address: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        let Self { host, weather } = self.clone();
+        let Self { host, link_faults } = self.clone();
         let send = move |socket: &Arc<UdpSocket>, packet: &[u8], to: SocketAddr| {
-            for (time, packet) in weather.fate(&host, to.ip(), packet) {
+            for (time, packet) in link_faults.fate(&host, to.ip(), packet) {
                 if time.is_zero() {
                     socket::send_now(socket, &packet, to);
                     continue;

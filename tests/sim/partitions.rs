@@ -1,4 +1,4 @@
-//! Cuts: G01, G02, G03, and what a false death may not change.
+//! Cuts: G01, G02, G03, and the effects of a false death.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn two_sides_agree_two_seconds_after_a_partition() {
     cluster.until("all alive again", LIMIT, whole);
 }
 
-/// G02: one alone knows that it is, goes on with what it knew, and catches up.
+/// G02: an isolated replica knows that it is alone, goes on with its last view, and catches up.
 #[test]
 fn an_isolated_replica_knows_it_and_catches_up() {
     let mut cluster = joined(3, 102);
@@ -63,7 +63,7 @@ fn an_isolated_replica_knows_it_and_catches_up() {
     });
 }
 
-/// A change that the isolated replica 2 cannot hear of.
+/// A change that the isolated replica 2 cannot receive.
 fn spread_to_others(cluster: &mut Cluster) {
     let (id, _) = cluster.add_worker(0, 8002);
     cluster.until("change at the other one", LIMIT, |cluster| {
@@ -72,7 +72,7 @@ fn spread_to_others(cluster: &mut Cluster) {
     assert!(cluster.view(2).worker(&id).is_none());
 }
 
-/// G03: with a third replica changes go round the cut within two seconds, in both directions.
+/// G03: through a third replica changes pass the cut within two seconds, in both directions.
 #[test]
 fn changes_go_round_a_one_way_cut() {
     let mut cluster = joined(3, 103);
@@ -91,7 +91,7 @@ fn changes_go_round_a_one_way_cut() {
     cluster.until("all alive again", LIMIT, whole);
 }
 
-/// G03 without a third: the two may differ about who is alive, not about the workers.
+/// G03 without a third: the two may differ on liveness, not on the workers.
 #[test]
 fn a_one_way_cut_between_two_never_touches_the_ring() {
     let mut cluster = joined(2, 104);
@@ -116,8 +116,8 @@ fn a_one_way_cut_between_two_never_touches_the_ring() {
     assert!(taken <= 3 * SECOND, "{taken:?}");
 }
 
-/// A replica that is held for dead although it lives, and comes back: nobody's workers change, nobody
-/// becomes unready, and nobody is held for dead beside it.
+/// A replica that is seen as dead although it lives, and then as alive again: no worker set changes, no
+/// replica becomes unready, and no other is seen as dead.
 #[test]
 fn a_false_death_changes_nothing_but_liveness() {
     let mut cluster = joined(4, 105);

@@ -1,4 +1,4 @@
-//! R03, X04: replicas that are stopped and go on.
+//! R03, X04: replicas that are paused and go on.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use crate::invariants::{agree, nobody_offended};
 const SECOND: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// It wakes up with old acknowledgements in its receive buffer, takes the pause for a round trip, and
-/// may hold connections for alive for minutes that its peers gave up long ago (random schedule 1004 of three
-/// minutes met that).
+/// A replica wakes up with old acknowledgements in its receive buffer and measures the pause as a round trip.
+/// For minutes it may then treat connections as alive that its peers have closed (found by random schedule
+/// 1004 of three minutes).
 #[test]
 fn a_replica_that_slept_speaks_to_everybody_soon() {
     for seed in 20..24 {
         let mut cluster = Cluster::start(3, seed, &["r0", "r1"]);
         cluster.until_joined(LIMIT);
-        // Something is under way to everybody, and its acknowledgement will wait.
+        // A message is in flight to every peer, and its acknowledgement will wait.
         cluster.call(2, |agent| async move {
             let worker = "http://10.0.0.1:8000".parse().expect("valid");
             let spec = WorkerSpec::new(RawWorker::at("http://10.0.0.1:8000")).expect("valid");
@@ -34,7 +34,7 @@ fn a_replica_that_slept_speaks_to_everybody_soon() {
         cluster.run(SECOND / 50);
         cluster.pause(2);
         cluster.run(4 * SECOND);
-        // What came until now waits for it; nobody tries to reach it.
+        // Packets that arrived until now wait for it; no peer tries to reach it.
         cluster.cut(&[2], &[0, 1]);
         cluster.run(29 * SECOND);
         cluster.heal();
@@ -54,7 +54,7 @@ fn a_replica_that_slept_speaks_to_everybody_soon() {
     }
 }
 
-/// All stop at once, as on a machine that is suspended: nobody is lost, nothing is removed.
+/// All pause at once, as on a suspended machine: no replica is lost, nothing is removed.
 #[test]
 fn all_wake_up_together() {
     let mut cluster = Cluster::start(3, 30, &["r0", "r1"]);

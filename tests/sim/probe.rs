@@ -1,5 +1,5 @@
-//! What the rows of the fault table measure: changes of liveness and of the worker set, deaths of
-//! those who live, bytes and messages a second.
+//! Measurements for the rows of the fault table: changes of liveness and of the worker set, false deaths,
+//! bytes and messages a second.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::cluster::Cluster;
 use crate::invariants::agree;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// Several times what joining, healing or dying takes.
+/// Several times the usual time to join, to heal or to notice a death.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 /// How often views are compared; chitchat looks every 200 ms.
 const GLANCE: Duration = Duration::from_millis(50);
@@ -27,12 +27,12 @@ pub(crate) struct Watch {
     rosters: BTreeMap<usize, u32>,
     /// Changes of liveness, by observer and peer.
     pub(crate) liveness: BTreeMap<(usize, String), usize>,
-    /// Changes of the worker set, which is what rings are made of.
+    /// Changes of the worker set, from which rings are made.
     pub(crate) rings: usize,
 }
 
 impl Watch {
-    /// Starts from the views as they are.
+    /// Starts from the current views.
     pub(crate) fn new(cluster: &Cluster) -> Self {
         let mut watch = Self::default();
         watch.glance(cluster);
@@ -70,13 +70,13 @@ impl Watch {
         self.liveness.values().sum()
     }
 
-    /// The most that one replica changed its mind about one peer.
+    /// Greatest number of changes of one peer's liveness at one replica.
     pub(crate) fn liveness_most(&self) -> usize {
         self.liveness.values().copied().max().unwrap_or(0)
     }
 }
 
-/// All running replicas hold all running ones for alive, and the same registry.
+/// All running replicas see all running ones as alive, and hold the same registry.
 pub(crate) fn whole(cluster: &Cluster) -> bool {
     let running = cluster.running();
     running
@@ -85,8 +85,8 @@ pub(crate) fn whole(cluster: &Cluster) -> bool {
         && agree(cluster)
 }
 
-/// Adds a worker through one replica and waits until every running one has it; how long that took
-/// from the call on, the first peer's confirmation included.
+/// Adds a worker through one replica and waits until every running one has it; returns the time from the call
+/// on, the first peer's confirmation included.
 pub(crate) fn spread(cluster: &mut Cluster, from: usize, number: u16) -> Duration {
     let begun = cluster.elapsed();
     let (id, _) = cluster.add_worker(from, number);
@@ -99,7 +99,7 @@ pub(crate) fn spread(cluster: &mut Cluster, from: usize, number: u16) -> Duratio
     cluster.elapsed() - begun
 }
 
-/// Kills a replica and waits until every other one holds it for dead.
+/// Kills a replica and waits until every other one sees it as dead.
 pub(crate) fn death_seen(cluster: &mut Cluster, victim: usize) -> Duration {
     cluster.kill(victim);
     let name = format!("r{victim}");
@@ -112,7 +112,7 @@ pub(crate) fn death_seen(cluster: &mut Cluster, victim: usize) -> Duration {
     })
 }
 
-/// Sum of a counter of `at` over all labels that begin so.
+/// Sum of a counter of `at` over all series that begin with this text.
 pub(crate) fn count(cluster: &Cluster, at: usize, beginning: &str) -> u64 {
     let lines = cluster.counted(at, beginning);
     lines
@@ -132,7 +132,7 @@ pub(crate) fn quantile(values: &[Duration], share: f64) -> Duration {
         .unwrap_or_default()
 }
 
-/// A number from the environment, for longer runs than every day's.
+/// A number from the environment, for longer runs than the default.
 pub(crate) fn setting(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
 }

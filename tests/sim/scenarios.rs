@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::invariants::{Ledger, agree};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Several times what joining, healing or dying takes.
+/// Several times the usual time to join, to heal or to notice a death.
 const LIMIT: Duration = Duration::from_secs(15);
 
 fn joined(size: usize, seed: u64) -> Cluster {
@@ -50,7 +50,7 @@ fn a_removed_worker_never_comes_back_while_every_replica_restarts() {
     }
 }
 
-/// G01: both sides change the set during the partition; after it, the causally last word holds.
+/// G01: both sides change the set during the partition; after it, the causally last change holds.
 #[test]
 fn a_healed_partition_agrees_on_both_sides_changes() {
     let mut cluster = joined(5, 3);
@@ -117,7 +117,7 @@ fn a_killed_replica_is_missed_and_returns_in_a_new_generation() {
     .check(&cluster);
 }
 
-/// G03: with a third replica the registry goes round; liveness may differ, the worker set must not.
+/// G03: the registry passes through a third replica; liveness may differ, the worker set must not.
 #[test]
 fn a_one_way_cut_does_not_keep_changes_away() {
     let mut cluster = joined(3, 5);
@@ -141,7 +141,7 @@ fn a_one_way_cut_does_not_keep_changes_away() {
     .check(&cluster);
 }
 
-/// G04: chitchat's messages are retransmitted by QUIC; nobody may be declared dead.
+/// G04: QUIC retransmits chitchat's messages; no replica may be declared dead.
 #[test]
 fn a_fifth_of_all_packets_lost_kills_nobody() {
     let mut cluster = joined(5, 6);
@@ -165,7 +165,7 @@ fn a_fifth_of_all_packets_lost_kills_nobody() {
     .check(&cluster);
 }
 
-/// Silent, dead, unknown and own seeds in any order slow nobody down.
+/// Silent, dead, unknown and own seeds in any order do not slow down a replica.
 #[test]
 fn bad_seeds_are_harmless() {
     let mut cluster = Cluster::start(4, 7, &["mute-1", "name.invalid", "r3", "mute-2", "r0"]);
@@ -175,14 +175,14 @@ fn bad_seeds_are_harmless() {
     assert!(taken < 5 * SECOND, "{taken:?}");
 }
 
-/// Who knows only a neighbour hears of the others in its gossip, and dials them.
+/// A replica that knows only a neighbour learns of the others from its gossip, and dials them.
 #[test]
 fn a_chain_of_seeds_becomes_a_mesh() {
     let mut cluster = Cluster::chain(6, 12);
     cluster.until_joined(LIMIT);
 }
 
-/// R04: nobody answers at first; the seed comes later.
+/// R04: no seed answers at first; the seed starts later.
 #[test]
 fn a_late_seed_is_found() {
     let mut cluster = Cluster::start(3, 8, &["r0"]);
@@ -202,7 +202,7 @@ fn a_late_seed_is_found() {
     });
 }
 
-/// G06: a flapping link changes who is alive, never which workers there are.
+/// G06: a flapping link changes liveness, never the worker set.
 #[test]
 fn a_flapping_link_changes_no_worker() {
     let mut cluster = joined(3, 9);
@@ -226,7 +226,7 @@ fn a_flapping_link_changes_no_worker() {
     .check(&cluster);
 }
 
-/// R10: a crash loop neither fills the digests nor costs the others their view.
+/// R10: a crash loop neither fills the digests nor disturbs the others' views.
 #[test]
 fn a_crash_loop_costs_the_others_nothing() {
     let mut cluster = joined(3, 10);

@@ -1,5 +1,5 @@
-//! Faults at random, then quiet, again and again: a round of faults may do anything, each quiet time
-//! must bring agreement. What is done is drawn beforehand (`plan.rs`).
+//! Random faults, then quiet, again and again: a round of faults may do anything, each quiet time must bring
+//! agreement. All steps are drawn beforehand (`plan.rs`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use crate::ledger::Ledger;
 use crate::plan::{Act, Fault, Origin, Plan, Step, Word};
 
 const TICK: Duration = Duration::from_millis(10);
-/// How often all views are compared with what was said.
+/// How often all views are compared with the ledger.
 const LOOK: Duration = Duration::from_millis(250);
-/// Several times what a quiet time usually takes.
+/// Several times the usual length of a quiet time.
 const AGREE_WITHIN: Duration = Duration::from_secs(10);
 const WHOLE_WITHIN: Duration = Duration::from_secs(20);
 const HEARD_WITHIN: Duration = Duration::from_secs(20);
 /// Longest warm-up in a plan.
 const WARM_UPS: Duration = Duration::from_secs(40);
 
-/// What came of a schedule.
+/// The result of a schedule.
 pub(crate) struct Report {
     /// Hash of all views over time.
     pub(crate) trace: u64,
     /// Virtual milliseconds from the last repair to equal registries, one for each round.
     pub(crate) agreed_ms: Vec<u64>,
-    /// The same until every replica is ready and held for alive by all.
+    /// The same until every replica is ready and all see it as alive.
     pub(crate) whole_ms: Vec<u64>,
     /// The same until every replica is connected to every other.
     pub(crate) linked_ms: Vec<u64>,
@@ -39,19 +39,19 @@ pub(crate) struct Report {
     pub(crate) virtual_s: u64,
 }
 
-/// A cluster under a plan, and what must be true of it.
+/// A cluster under a plan, and the state that it must have.
 struct Schedule {
     cluster: Cluster,
     ledger: Ledger,
     gossiped: Gossiped,
-    /// Evidence is about this worker, of which nobody ever speaks.
+    /// Evidence is about this worker, which no step changes.
     constant: WorkerId,
     dead: BTreeSet<usize>,
     paused: BTreeSet<usize>,
     words: usize,
     linked_ms: Vec<u64>,
     epoch: u64,
-    /// What was done, for whoever reads of a failure.
+    /// Steps done so far, for the report of a failure.
     done: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn run(seed: u64, length: Duration, skipped: &[usize]) -> Report {
     }
 }
 
-/// How many steps the plan of a seed has.
+/// Number of steps in the plan of a seed.
 pub(crate) fn steps(seed: u64, length: Duration) -> usize {
     Plan::of(seed, length).rounds.iter().map(Vec::len).sum()
 }
@@ -131,7 +131,7 @@ impl Schedule {
         self.pass(step.pause);
     }
 
-    /// Lets time pass, and looks now and then.
+    /// Lets time pass, and checks the views now and then.
     fn pass(&mut self, time: Duration) {
         let end = self.cluster.elapsed() + time;
         loop {
@@ -242,7 +242,7 @@ impl Schedule {
             }
             Word::AddCold(seconds) => self.describe(at, None, Source::Admin, Cast::Cold(seconds)),
             Word::Change(which) => {
-                // Also what was removed: whoever holds the removal may take it back.
+                // Also removed workers: a replica that holds the removal may take it back.
                 let present = which % 4 != 0;
                 self.redescribe(at, which, present, Cast::Active);
             }
@@ -258,7 +258,7 @@ impl Schedule {
         }
     }
 
-    /// A worker on which `at` holds the last word, if there is one.
+    /// A worker of which `at` holds the last change, if there is one.
     fn known(&self, at: usize, which: u64, present: bool) -> Option<(WorkerId, Source)> {
         let mut known = self.ledger.known_at(at, present);
         known.retain(|(id, _)| *id != self.constant);
@@ -311,9 +311,9 @@ impl Schedule {
         self.said(at, id, source, None, ack);
     }
 
-    /// Notes a word; one that was confirmed is held by another replica.
+    /// Records a change; if it was confirmed, another replica holds it, too.
     fn said(&mut self, at: usize, id: WorkerId, source: Source, zone: Option<String>, ack: Ack) {
-        // That a removal came to somebody who never had the worker is not seen.
+        // The views do not show that a removal reached a replica that never had the worker.
         let is_seen = ack.replicated && zone.is_some();
         self.ledger.said(at, id.clone(), source, zone);
         self.look();
@@ -324,7 +324,7 @@ impl Schedule {
         );
     }
 
-    /// Ends the warm-up of a worker; where none is under way nothing may change.
+    /// Ends the warm-up of a worker; if none is in progress, nothing may change.
     fn finish_or_begin_warming(&mut self, at: usize, which: u64) {
         let view = self.cluster.view(at);
         let warming: Vec<_> = view
@@ -355,8 +355,8 @@ impl Schedule {
         ack.expect("the worker is known");
     }
 
-    /// Repairs everything, and waits until the cluster is one again. Returns how long it took until the
-    /// registries were equal, and until everybody was back.
+    /// Repairs everything, and waits until the cluster is whole again. Returns the time until the registries
+    /// were equal, and until every replica was back.
     fn quiet(&mut self) -> (Duration, Duration) {
         self.done
             .push(format!("quiet at {:?}", self.cluster.elapsed()));
@@ -410,7 +410,7 @@ impl Schedule {
         (agreed, whole)
     }
 
-    /// Nothing grows beyond what was put in, and no message of an honest replica was refused.
+    /// No table grows beyond what was put in, and no message of an honest replica was refused.
     fn check_bounds(&self) {
         nobody_offended(&self.cluster);
         let seed = self.cluster.seed();
@@ -430,7 +430,7 @@ impl Schedule {
         }
     }
 
-    /// Nobody needs to say that a warm-up is over.
+    /// Warm-ups end by themselves.
     fn end_warm_ups(&mut self) {
         self.pass(WARM_UPS);
         for at in self.cluster.running() {
@@ -454,7 +454,7 @@ impl Drop for Schedule {
     }
 }
 
-/// The state in which a worker is described.
+/// The state of a worker in a description.
 #[derive(Clone, Copy)]
 enum Cast {
     Active,

@@ -1,6 +1,6 @@
-//! Random schedules by the dozen, each seed in a process of its own: tokio numbers its runtimes across
-//! threads, and draws from that number which branch is polled first. A seed draws the same plan each
-//! time; the views over time, whose hash it prints, may still differ.
+//! Many random schedules, each seed in a process of its own: tokio numbers its runtimes across threads, and
+//! that number decides which branch is polled first. A seed draws the same plan each time; the views over
+//! time, of which it prints a hash, may still differ.
 //!
 //! | variable | what it does | default |
 //! |---|---|---|
@@ -22,16 +22,16 @@ use crate::schedules;
 const SCHEDULES: u64 = 20;
 const FIRST: u64 = 1000;
 const MINUTES: u64 = 10;
-/// Runs that looking for needless steps may take.
+/// Greatest number of runs to look for needless steps.
 const SHRINKING_MAX: usize = 80;
-/// Begins the line in which a run says what came of it.
+/// Begins the line in which a run reports its result.
 const RESULT: &str = "schedule: ";
 
-/// One seed, in this process: what the others do.
+/// One seed, in this process.
 #[test]
 fn one_schedule() {
     let seed = number("SIM_SEED").unwrap_or(FIRST - 1);
-    // Without a seed that somebody asks for: a short one.
+    // Without a requested seed the schedule is short.
     let length = match number("SIM_SEED") {
         Some(_) => length(),
         None => Duration::from_secs(30),
@@ -50,8 +50,8 @@ fn one_schedule() {
     );
 }
 
-/// G14: whatever happened, quiet brings agreement; no removed worker is back, none is lost that a
-/// living replica held.
+/// G14: after any faults, quiet brings agreement; no removed worker is back, and none is lost that a live
+/// replica held.
 #[test]
 fn random_schedules_end_in_agreement() {
     let first = number("SIM_FIRST").unwrap_or(FIRST);
@@ -132,7 +132,7 @@ fn result(output: &Output) -> Result<String, String> {
     }
 }
 
-/// How to run it again.
+/// The command that runs it again.
 fn again(seed: u64, skipped: &[usize]) -> String {
     let skip = if skipped.is_empty() {
         String::new()
@@ -144,7 +144,7 @@ fn again(seed: u64, skipped: &[usize]) -> String {
     )
 }
 
-/// Leaves out steps as long as the seed fails, first many at once, then one by one.
+/// Removes steps while the seed still fails, first many at once, then one by one.
 fn shrink(seed: u64) {
     let count = schedules::steps(seed, length());
     let mut skipped: Vec<usize> = Vec::new();

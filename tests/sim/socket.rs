@@ -26,7 +26,7 @@ pub(crate) async fn bind(
     }))
 }
 
-/// Hands a packet to turmoil. To a host that does not exist it is lost, as on a real network.
+/// Passes a packet to turmoil. A packet to a host that does not exist is lost, as on a real network.
 pub(crate) fn send_now(socket: &Arc<UdpSocket>, packet: &[u8], to: SocketAddr) {
     let _ = socket.try_send_to(packet, to);
 }
@@ -66,7 +66,7 @@ impl AsyncUdpSocket for SimSocket {
             if let Some(waiting) = readable.as_mut() {
                 match waiting.as_mut().poll(cx) {
                     Poll::Pending => return Poll::Pending,
-                    // It holds the socket's lock until it is dropped.
+                    // The result holds the socket's lock until it is dropped.
                     Poll::Ready(result) => {
                         *readable = None;
                         result?;

@@ -41,19 +41,19 @@ pub struct Pool {
 pub struct View {
     /// Takes traffic.
     pub ready: bool,
-    /// What keeps it from that; earlier releases do not say.
+    /// Reasons why it is not ready; earlier releases do not report them.
     #[serde(default)]
     pub missing: Vec<String>,
     /// Live replicas with the same digest and settings.
     pub agreeing: usize,
     /// Live replicas, the asked one included.
     pub live: usize,
-    /// Every replica that is known.
+    /// Every known replica.
     pub replicas: Vec<Peer>,
 }
 
 impl View {
-    /// It holds the cluster's view and is not leaving. That no worker can be reached is the business of the test.
+    /// It holds the cluster's view and is not leaving. Reasons that concern workers do not count here.
     pub fn is_in(&self) -> bool {
         let of_workers = ["no_worker", "no_worker_reachable", "models_unknown"];
         let mut missing = self.missing.iter();
@@ -67,18 +67,18 @@ impl View {
 pub struct Peer {
     /// Its name.
     pub id: String,
-    /// Heard from lately.
+    /// Seen as alive.
     pub live: bool,
-    /// Says that it takes traffic.
+    /// It reports that it takes traffic.
     pub ready: bool,
-    /// Says that it was told to end; earlier releases do not say.
+    /// It reports that it is leaving; earlier releases do not.
     #[serde(default)]
     pub leaving: bool,
     /// Rises with each of its starts.
     pub generation: u64,
     /// Its release.
     pub version: String,
-    /// Digest of its registry, as it says.
+    /// Digest of its registry, as it reports it.
     pub registry: String,
 }
 
@@ -87,21 +87,21 @@ pub struct Peer {
 pub struct Worker {
     /// Its id.
     pub id: String,
-    /// Its models; empty while nobody knows them.
+    /// Its models; empty while they are unknown.
     pub models: Vec<String>,
     /// `active`, `warming` or `draining`.
     pub state: String,
-    /// Seconds since 1970 at which its process started; 0 while nobody knows.
+    /// Seconds since 1970 at which its process started; 0 while unknown.
     pub epoch: u64,
     /// `healthy`, `unhealthy` or `unknown`.
     pub health: String,
     /// `closed`, `open` or `half_open`.
     pub breaker: String,
-    /// What the replica found out by itself: `good`, `unreachable`, `unhealthy`, `stalled` or `ejected`.
+    /// The replica's own verdict: `good`, `unreachable`, `unhealthy`, `stalled` or `ejected`.
     pub verdict: String,
     /// Share of the mean load that it may have, while it starts slowly.
     pub slow_start: Option<f64>,
-    /// Seconds since it last told its metrics.
+    /// Seconds since its metrics were last read.
     pub metrics_age_s: Option<u64>,
     /// Requests in flight over the cluster, as placement counts them.
     pub in_flight: f64,
@@ -112,7 +112,7 @@ pub struct Worker {
 pub struct Explained {
     /// Where the request would go.
     pub worker: Option<String>,
-    /// Where it would go if nothing were in the way.
+    /// Where it would go without load and failures.
     pub home: Option<String>,
     /// Why.
     pub reason: String,
@@ -173,13 +173,13 @@ impl Admin {
         took
     }
 
-    /// Attempts that the replica has made at a worker, whatever came of them.
+    /// Attempts that the replica has made at a worker, with any result.
     pub async fn attempts(self, id: &str) -> f64 {
         let metrics = self.metrics().await;
         metrics.sum("grapevine_attempts_total", &format!("worker=\"{id}\""))
     }
 
-    /// Whether `GET /readyz` says that it takes traffic.
+    /// Whether `GET /readyz` reports that it takes traffic.
     pub async fn is_ready(self) -> bool {
         http1::get(self.0, "/readyz").await.head.status == 200
     }

@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 
 /// Path of the `grapevine` binary: built with the profile of the running test, next to it.
 ///
-/// Cargo builds no binary of another package for a test, so this asks for it; a fresh one costs a moment.
+/// Cargo does not build the binary of another package for a test, so this function runs cargo; that is fast
+/// if the binary is up to date.
 pub fn grapevine() -> &'static Path {
     static BINARY: LazyLock<PathBuf> = LazyLock::new(build);
     &BINARY
@@ -31,10 +32,11 @@ fn build() -> PathBuf {
         .args(["build", "--quiet", "--bin", "grapevine"])
         // With this package too, features come out as for the test, so dependencies are built once.
         .args(["--package", "grapevine", "--package", "grapevine-tests"])
+        .args(["--features", "grapevine/jemalloc"])
         .args(["--profile", profile, "--target-dir"])
         .arg(target_dir)
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    // What cargo tells a test about its package would make build scripts run again.
+    // The variables that cargo sets for a test would make build scripts run again.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

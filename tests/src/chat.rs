@@ -8,7 +8,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::http1::{self, Connection, Cut, Head};
 
-/// Model of all fake workers that are not told otherwise.
+/// Default model of all fake workers.
 pub const MODEL: &str = "fake-model";
 
 /// The request that asks for the headers about a placement.
@@ -60,8 +60,8 @@ pub fn streamed(prompt: &str, tokens: u32) -> Value {
     body
 }
 
-/// Distinct chats as a service sees them: system prompts, each with many first user messages. In a quiet cluster
-/// the prompts of one system prompt share a home, so there are many more of these than workers.
+/// Distinct chats as a service gets them: system prompts, each with many first user messages. In a quiet cluster
+/// the chats of one system prompt share a home, so there are many more system prompts than workers.
 pub fn distinct(count: usize) -> Vec<Value> {
     const SYSTEMS: usize = 251;
     let chat = |number: usize| {
@@ -85,7 +85,7 @@ pub enum Ending {
     Done,
     /// An error event, no `[DONE]`, and the end of the body.
     ErrorEvent(Value),
-    /// The body ended well-formed without a last word.
+    /// The body ended well-formed, without `[DONE]` or an error event.
     Silent,
     /// Another status than 200; the stream never began.
     Status(u16, String),
@@ -93,10 +93,10 @@ pub enum Ending {
     Cut,
 }
 
-/// A streamed request and all that came of it.
+/// A streamed request and its result.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The worker that answered, if a head came.
+    /// The worker that answered, if a head arrived.
     pub worker: Option<String>,
     /// Data of the events in order, error and `[DONE]` included.
     pub events: Vec<String>,
@@ -119,14 +119,14 @@ impl Outcome {
     }
 }
 
-/// The text of one chat event; empty for what is none.
+/// The text of one chat event; empty for any other event.
 fn text_of(event: &str) -> String {
     let event: Value = serde_json::from_str(event).unwrap_or_default();
     let content = &event["choices"][0]["delta"]["content"];
     content.as_str().unwrap_or_default().to_owned()
 }
 
-/// A streamed request whose head has come.
+/// A streamed request whose head has arrived.
 pub struct Stream {
     connection: Connection,
     head: Head,
@@ -156,7 +156,7 @@ impl Stream {
         &self.head
     }
 
-    /// Reads until at least `count` events have come, or the body has ended.
+    /// Reads until at least `count` events have arrived, or the body has ended.
     pub async fn read_events(&mut self, count: usize) -> Result<(), Cut> {
         while self.events.len() < count {
             match self.connection.data().await? {
@@ -226,7 +226,7 @@ fn last_word(events: &[String]) -> Ending {
     }
 }
 
-/// A streamed chat from its first byte to its end.
+/// Sends a streamed chat and reads it to its end.
 pub async fn stream(address: SocketAddr, body: &Value) -> Outcome {
     match Stream::open(address, body).await {
         Ok(stream) => stream.finish().await,

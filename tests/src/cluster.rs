@@ -1,4 +1,4 @@
-//! Replicas that form a cluster: real processes, real certificates, ports of the kernel's choice.
+//! Replicas that form a cluster: real processes, real certificates, ports chosen by the kernel.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,14 +13,14 @@ use crate::admin::Admin;
 use crate::process::{self, Process, Program, Signal};
 use crate::wait::{LIMIT, eventually};
 
-/// What a cluster is started with.
+/// How a cluster is started.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Dotted key of the configuration file and its value, as TOML.
     settings: BTreeMap<&'static str, String>,
     /// URL, models, and further lines of the section.
     workers: Vec<(String, Vec<String>, String)>,
-    /// What its replicas run.
+    /// The program of its replicas.
     program: Program,
 }
 
@@ -40,7 +40,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Has every replica run this.
+    /// Sets the program of every replica.
     #[must_use]
     pub fn program(mut self, program: Program) -> Self {
         self.program = program;
@@ -191,7 +191,7 @@ impl Cluster {
         running.map(|(_, other)| other.gossip_address()).collect()
     }
 
-    /// Where files of this cluster may be put.
+    /// A directory for files of this cluster.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -229,14 +229,14 @@ impl Drop for Cluster {
     }
 }
 
-/// The last lines of a log: enough to see what happened, little enough to be read.
+/// The last lines of a log: enough to see what happened, few enough to read.
 fn tail(log: &str) -> String {
     const LINES: usize = 60;
     let lines: Vec<&str> = log.lines().collect();
     lines[lines.len().saturating_sub(LINES)..].join("\n")
 }
 
-/// Certificate files and the cluster that they are for.
+/// Certificate files and the cluster to which they belong.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// Certificate of the authority.
@@ -249,7 +249,7 @@ pub struct Identity {
     pub cluster: String,
 }
 
-/// Where a replica listens.
+/// The addresses of a replica.
 #[derive(Debug, Clone, Copy, Deserialize)]
 struct Addresses {
     data: SocketAddr,
@@ -261,21 +261,21 @@ struct Addresses {
 pub struct Replica {
     /// Its name.
     pub name: String,
-    /// Gossip addresses that it asks when it is started next.
+    /// Gossip addresses of its seeds at its next start.
     pub seeds: Vec<String>,
-    /// What it runs when it is started next.
+    /// Its program at its next start.
     pub program: Program,
     identity: Identity,
     dir: PathBuf,
     process: Option<Process>,
-    /// Those of its first start; later ones use them again.
+    /// The addresses of its first start; later starts use them again.
     addresses: Option<Addresses>,
-    /// One file a start.
+    /// One file for each start.
     logs: Vec<PathBuf>,
 }
 
 impl Replica {
-    /// Starts the process; after the first time on the same ports.
+    /// Starts the process; later starts use the ports of the first one.
     pub async fn start(&mut self) {
         assert!(self.process.is_none(), "{} runs already", self.name);
         // Another process may have run under this name.
@@ -359,7 +359,7 @@ impl Replica {
         process.ended().await
     }
 
-    /// What this start has logged.
+    /// The log of the last start.
     pub fn last_log(&self) -> String {
         self.logs
             .last()
@@ -367,7 +367,7 @@ impl Replica {
             .unwrap_or_default()
     }
 
-    /// What all starts have logged.
+    /// The logs of all starts.
     pub fn log(&self) -> String {
         self.logs.iter().map(|log| process::read(log)).collect()
     }

@@ -45,7 +45,7 @@ impl Collector {
         Self::speaking(Protocol::Http).await
     }
 
-    /// The same for gRPC; `status`: what it says to each call, 0 for yes.
+    /// The same for gRPC; `status` is its answer to each call, 0 for success.
     pub async fn grpc(status: u16) -> Self {
         Self::speaking(Protocol::Grpc(status)).await
     }
@@ -62,7 +62,7 @@ impl Collector {
                 let seen = Arc::clone(&kept);
                 let io = TokioIo::new(stream);
                 connections.spawn(async move {
-                    // A sender that leaves is no failure here.
+                    // A sender that leaves is not a failure here.
                     match protocol {
                         Protocol::Http => {
                             let service = service_fn(|request| take(&seen, request));
@@ -104,7 +104,7 @@ impl Collector {
         self.seen().heads.clone()
     }
 
-    /// Is this text anywhere in what was sent?
+    /// Whether this text is anywhere in the received messages.
     pub fn was_told(&self, text: &str) -> bool {
         let seen = self.seen();
         let has = |body: &Bytes| body.windows(text.len()).any(|part| part == text.as_bytes());
@@ -147,7 +147,7 @@ async fn take(
     Ok(Response::new(Empty::new()))
 }
 
-/// A call: a message behind a byte that says that it is not compressed and four of its length.
+/// A call: a byte that marks it as not compressed, four bytes of length, and the message.
 async fn take_call(
     seen: &Mutex<Seen>,
     request: Request<Incoming>,
@@ -169,11 +169,11 @@ async fn take_call(
         .headers_mut()
         .insert("content-type", "application/grpc".parse().expect("a value"));
     if status != 0 {
-        // As servers refuse: nothing but a head.
+        // Servers refuse with a head alone.
         response.headers_mut().extend(end);
         return Ok(response.map(|()| Empty::new().boxed()));
     }
-    // An answer that refuses nothing is an empty message.
+    // An answer that accepts everything is an empty message.
     let body = Full::new(Bytes::from_static(&[0; 5]));
     Ok(response.map(|()| body.with_trailers(async { Some(Ok(end)) }).boxed()))
 }

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection of a client, down to the byte: what is sent is what the test wrote.
+//! One HTTP/1.1 connection of a client: it sends exactly the bytes that the test wrote.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct Connection {
     body: Body,
 }
 
-/// What is left of the response being read.
+/// The part of the response that is still to be read.
 #[derive(Debug, Clone, Copy)]
 enum Body {
     Length(usize),
@@ -120,7 +120,7 @@ impl Connection {
             .unwrap_or_else(|error| panic!("cannot connect to {address}: {error}"))
     }
 
-    /// Connects, if somebody listens.
+    /// Connects; fails if nothing listens.
     pub async fn try_open(address: SocketAddr) -> std::io::Result<Self> {
         let stream = timeout(BYTE_WITHIN, TcpStream::connect(address)).await??;
         stream.set_nodelay(true)?;
@@ -201,7 +201,7 @@ impl Connection {
         Ok(Response { head, body })
     }
 
-    /// The same, if it is whole within that time; what has come of it until then is kept.
+    /// The same, if it is whole within that time; otherwise the bytes that have arrived are kept.
     pub async fn response_within(&mut self, time: Duration) -> Option<Result<Response, Cut>> {
         while !self.holds_response() {
             match timeout(time, self.stream.read_buf(&mut self.inbox)).await {
@@ -213,7 +213,7 @@ impl Connection {
         Some(self.response().await)
     }
 
-    /// Whether a head and what its length says of the body have come.
+    /// Whether a head and a body of its length have arrived.
     fn holds_response(&self) -> bool {
         let mut inbox = self.inbox.clone();
         matches!(parse_head(&mut inbox), Some((_, Body::Length(length))) if inbox.len() >= length)

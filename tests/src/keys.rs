@@ -1,4 +1,4 @@
-//! A file of clients' keys, as operators make it.
+//! A file of clients' keys, made as operators do.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ impl KeyFile {
         file
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("keys.toml")
     }
@@ -48,17 +48,17 @@ impl KeyFile {
         key.to_owned()
     }
 
-    /// Writes what was added, over whatever is there now.
+    /// Writes the added entries over the current content.
     pub fn restore(&self) {
         write(&self.path(), &self.text);
     }
 
-    /// What was added.
+    /// The added entries.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// A plan whose replicas read the file, and look at it often.
+    /// A plan whose replicas read the file, and check it often for changes.
     pub fn plan(&self) -> Plan {
         Plan::default()
             .set("keys.file", &format!("{:?}", self.path()))

@@ -1,17 +1,17 @@
 //! Harness of the whole-system tests: clusters of real `grapevine` processes on loopback.
 //!
 //! Everything is real: the binary, its certificates, its sockets. Only the workers are fakes, in this process
-//! or as processes of their own. Ports are chosen by the kernel, every wait has a limit and a condition, and
-//! whatever was started dies with the value that started it. Helpers panic with what they saw: they are the
-//! assertions of the tests.
+//! or as processes of their own. The kernel chooses ports, every wait has a limit and a condition, and each
+//! process ends with the value that started it. Helpers panic with what they saw: they are the assertions of
+//! the tests.
 //!
 //! - [`binary`], [`process`]: the program, and one running instance of it
 //! - [`cluster`]: replicas with mutual TLS; start, kill, stop, restart on the same ports
-//! - [`admin`]: what a replica's admin port says, typed
+//! - [`admin`]: answers of a replica's admin port, typed
 //! - [`http1`], [`chat`]: clients, down to the byte where a test needs it
-//! - [`collector`]: where traces go
+//! - [`collector`]: receives traces
 //! - [`recorder`]: a worker that records what reaches it, down to the byte
-//! - [`invariants`]: what holds at the end of every test, one file each
+//! - [`invariants`]: invariants at the end of every test, one file each
 
 pub mod admin;
 pub mod binary;

@@ -1,4 +1,4 @@
-//! One running `grapevine`, whatever its command: its log in a file, killed when dropped.
+//! One running `grapevine`, of any command: its log goes to a file, and it is killed when dropped.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,26 +15,26 @@ pub use rustix::process::Signal;
 
 use crate::binary::grapevine;
 
-/// From the start of a process to its line about where it listens.
+/// From the start of a process to the line with its addresses.
 const LISTENS_WITHIN: Duration = Duration::from_secs(20);
 /// From the last signal to the end of a process.
 const ENDS_WITHIN: Duration = Duration::from_secs(40);
 
-/// What is run, if it is not the program under test as it is.
+/// Changes to the program under test, if any.
 #[derive(Debug, Clone, Default)]
 pub struct Program {
-    /// Another release of it.
+    /// The binary of another release.
     pub binary: Option<PathBuf>,
     /// Variables of its environment.
     pub environment: Vec<(&'static str, &'static str)>,
 }
 
-/// A server that said where it listens.
+/// A server that has printed its addresses.
 pub struct Process {
     child: Child,
     pid: Pid,
     log: PathBuf,
-    /// Open as long as the process, which could not write to it otherwise.
+    /// Kept open as long as the process lives, so that it can write.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
@@ -56,7 +56,7 @@ impl Process {
         Self::spawn(program, args, stderr.into(), log).await
     }
 
-    /// The same with something else as its standard error: a pipe stays open and is never read.
+    /// The same with another standard error; a pipe stays open and is never read.
     pub async fn start_with<T: DeserializeOwned>(args: &[String], stderr: Stdio) -> (Self, T) {
         Self::spawn(&Program::default(), args, stderr, Path::new("/dev/null")).await
     }
@@ -104,7 +104,7 @@ impl Process {
         kill_process(self.pid, signal).expect("the process is there");
     }
 
-    /// Stops it where it stands, as a machine does that is suspended; its sockets stay open.
+    /// Pauses it, as on a suspended machine; its sockets stay open.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
     }
@@ -125,7 +125,7 @@ impl Process {
         }
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         read(&self.log)
     }
@@ -157,7 +157,7 @@ impl Process {
     }
 }
 
-/// Text of a log file, as far as it is UTF-8.
+/// Text of a log file; bytes that are not UTF-8 are replaced.
 pub fn read(log: &Path) -> String {
     let bytes = fs::read(log).unwrap_or_else(|error| error.to_string().into_bytes());
     String::from_utf8_lossy(&bytes).into_owned()

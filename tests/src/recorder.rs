@@ -1,4 +1,4 @@
-//! A worker that does nothing but record, byte for byte, what reaches it, and judge whether it is well-formed.
+//! A worker that only records, byte for byte, what reaches it, and checks that it is well-formed.
 //!
 //! Its reader is strict and shares no code with the replica: one request at a time, framed by one decimal
 //! `Content-Length` or by nothing.
@@ -11,11 +11,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What replicas ask of workers by themselves.
+/// Paths that replicas request by themselves.
 const PROBES: [&str; 3] = ["/health", "/metrics", "/v1/models"];
 const HEADERS_MAX: usize = 128;
 
-/// One request as it came.
+/// One request as received.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recorded {
     /// The request line, without its end.
@@ -71,12 +71,12 @@ impl Recorder {
         }
     }
 
-    /// Where it listens.
+    /// Its URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Takes what came since the last time, probes left out. Panics if anything was not well-formed.
+    /// Takes the requests since the last call, without probes. Panics if anything was not well-formed.
     pub fn take(&self) -> Vec<Recorded> {
         let mut seen = self.seen.lock().expect("not poisoned");
         assert!(seen.faults.is_empty(), "malformed: {:#?}", seen.faults);

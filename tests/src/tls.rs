@@ -40,11 +40,11 @@ pub struct Pair {
 }
 
 impl Authority {
-    /// A new one, which nobody believes yet.
+    /// A new authority, which nothing trusts yet.
     #[allow(clippy::new_without_default, reason = "each is another one")]
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names are no wrong names");
-        // With equal names one authority would be taken for the other, with a wrong signature.
+        // With equal names a client would take one authority for the other and report a wrong signature.
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         params
@@ -91,7 +91,7 @@ impl Authority {
         Arc::new(roots)
     }
 
-    /// A client that believes this authority and speaks HTTP/1.1.
+    /// A client that trusts this authority and speaks HTTP/1.1.
     pub fn client(&self) -> ClientConfig {
         let mut config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -146,7 +146,7 @@ impl Pair {
 /// Connects by TLS to `localhost` at this address.
 ///
 /// # Errors
-/// What TLS or the socket says.
+/// An error of TLS or of the socket.
 pub async fn connect(
     config: ClientConfig,
     address: SocketAddr,
@@ -156,10 +156,10 @@ pub async fn connect(
     shake_hands(config, stream).await
 }
 
-/// Begins TLS with `localhost` on a connection that something else was said on before.
+/// Begins TLS with `localhost` on a connection that has carried something else before.
 ///
 /// # Errors
-/// What TLS or the socket says.
+/// An error of TLS or of the socket.
 pub async fn shake_hands(
     config: ClientConfig,
     stream: TcpStream,
@@ -187,7 +187,7 @@ impl Front {
         let accepted = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&accepted);
         let task = tokio::spawn(async move {
-            // Dropped with the task, and all connections with it.
+            // All connections are dropped with the task.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -206,12 +206,12 @@ impl Front {
         }
     }
 
-    /// Connections that came.
+    /// Number of accepted connections.
     pub fn accepted(&self) -> usize {
         self.accepted.load(Ordering::Relaxed)
     }
 
-    /// Where it is, by this host.
+    /// Its URL with this host.
     pub fn url(&self, host: &str) -> String {
         format!("https://{host}:{}", self.address.port())
     }

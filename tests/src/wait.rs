@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// Far more than anything here takes on a busy machine; a test that meets it has found something.
+/// Far more than any wait needs on a busy machine; a test that reaches it has found a fault.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// Between two looks.
+/// Time between two looks.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Looks until `look` gives something, and returns it with the time that it took.
+/// Looks until `look` returns a value, and returns that with the time that it took.
 ///
 /// Panics after `limit` with the reason of the last look.
 pub async fn eventually<T>(

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use quinn::{Endpoint, EndpointConfig, TokioRuntime};
-use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::tests::{LIMIT, start};
 use super::*;
-use crate::dry_run::Refusal;
-use crate::frame;
-use crate::wire::{self, HelloAck, Message};
+use crate::dry_run::{Refusal, Reply};
+use crate::frame::{self, Header};
+use crate::identity;
+use crate::transport::Receiver;
+use crate::wire::{self, HelloAck};
 
 /// What a false peer does with a request.
 #[derive(Clone, Copy)]
@@ -110,7 +111,7 @@ async fn a_peer_of_an_earlier_release_is_too_old() {
 
 #[tokio::test]
 async fn a_silent_peer_is_waited_for_a_second() {
-    let started = tokio::time::Instant::now();
+    let started = Instant::now();
     assert_eq!(outcome(Manner::Holds).await, AskError::TimedOut);
     assert!(started.elapsed() >= Duration::from_secs(1));
 }
@@ -119,6 +120,15 @@ async fn a_silent_peer_is_waited_for_a_second() {
 async fn an_answer_that_is_none_is_broken() {
     assert_eq!(outcome(Manner::Confuses).await, AskError::Broken);
     assert_eq!(outcome(Manner::Damages).await, AskError::Broken);
+}
+
+/// What a peer is answered.
+fn asked(agent: &Agent, peer: &ReplicaId) -> Vec<Message> {
+    let question = Message::DryRunRequest(Arc::default());
+    let mut bytes = Vec::new();
+    wire::encode(&mut bytes, 5, 0, &question).expect("fits");
+    let header = Header::read(&bytes).expect("whole");
+    agent.0.driver.message(peer, header, question, bytes.len())
 }
 
 /// Past its allowance a peer is refused and struck; at the tenth strike it is cut off.
@@ -130,28 +140,27 @@ async fn a_flood_of_questions_is_struck() {
     agent.answer_dry_runs(handler);
     let peer: ReplicaId = "b".parse().expect("valid");
     let replies: Vec<_> = (0..500)
-        .flat_map(|_| agent.core.dry_run(&peer, &DryRun::default()))
+        .flat_map(|_| asked(&agent, &peer))
         .map(|reply| match reply {
             Message::DryRunAnswer(reply) => *reply,
             other => panic!("{other:?}"),
         })
         .collect();
-    let decided =
-        |reply: &&crate::dry_run::Reply| matches!(reply, crate::dry_run::Reply::Decided(_));
-    let refused = crate::dry_run::Reply::Refused(Refusal::TooMany);
+    let decided = |reply: &&Reply| matches!(reply, Reply::Decided(_));
+    let refused = Reply::Refused(Refusal::TooMany);
     assert!((100..300).contains(&replies.iter().filter(decided).count()));
     assert_eq!(replies.last(), Some(&refused));
     let why = crate::metrics::Why { reason: "too_many" };
-    let strikes = agent.core.metrics.refusals.get_or_create(&why).get();
+    let strikes = agent.0.driver.metrics().refusals.get_or_create(&why).get();
     assert_eq!(
         strikes,
         replies.iter().filter(|reply| **reply == refused).count() as u64
     );
     // Others are answered all the same.
     let other: ReplicaId = "c".parse().expect("valid");
-    let answer = agent.core.dry_run(&other, &DryRun::default());
+    let answer = asked(&agent, &other);
     assert!(
-        matches!(&answer[..], [Message::DryRunAnswer(reply)] if matches!(**reply, crate::dry_run::Reply::Decided(_)))
+        matches!(&answer[..], [Message::DryRunAnswer(reply)] if matches!(**reply, Reply::Decided(_)))
     );
     agent.shutdown().await;
 }

@@ -3,66 +3,52 @@
 //! A cluster of one has the same agent without a network: the same calls, nothing sent.
 //!
 //! - `mod.rs`: the public handle.
-//! - `core.rs`: the shared state, and what arrives from peers.
-//! - `rounds.rs`: what happens by the clock: rounds of membership, load frames, ends of warm-ups.
-//! - `publish.rs`: when changes become a view.
-//! - `exchange.rs`: anti-entropy, the first snapshot.
-//! - `pushes.rs`: own changes, pushed together where they come together.
-//! - `settling.rs`: when registries that differ are compared.
-//! - `unlike.rs`: with whom anti-entropy was in vain.
-//! - `evidence.rs`: evidence and heat, told and heard.
-//! - `bulletin.rs`: this replica's bulletin posted, those of the others kept.
-//! - `newcomer.rs`: the evidence that a starting replica takes.
-//! - `twins.rs`: two processes under one id, said to the operator and to the peers.
-//! - `dry_run.rs`: what a peer would decide, and what we would.
+//! - `start.rs`: how its parts are put together.
+//! - `bootstrap.rs`: what a starting replica takes from its peers.
+//! - `pushes.rs`: own changes of the registry, pushed together where they come together.
 
 #[cfg(test)]
 mod ask_tests;
-mod bulletin;
-mod core;
-mod dry_run;
-mod evidence;
-mod exchange;
-mod newcomer;
-mod publish;
+mod bootstrap;
 mod pushes;
-mod rounds;
-mod settling;
+mod start;
 #[cfg(test)]
 mod tests;
-mod twins;
-mod unlike;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::bulletin::{Bulletin, Posted};
-use crate::config::{EvidenceConfig, Facts, GossipConfig, LEAVE_WITHIN, LOAD_BATCH};
-use crate::dry_run::{AskError, DryRun, DryRunAnswer};
-use crate::error::{ChangeError, StartError};
-use crate::evidence::{Evidence, Heard, HeatReport, Record, Retraction};
+use crate::bulletin::{Bulletin, BulletinPlane, Posted, Shown};
+use crate::config::{CONFIRM_WITHIN, LEAVE_WITHIN, WRITES_AFTER};
+use crate::driver::{Driver, Hosted};
+use crate::dry_run::{
+    ASK_WITHIN, AskError, DryRun, DryRunAnswer, DryRunHandler, DryRunPlane, decision,
+};
+use crate::error::ChangeError;
+use crate::evidence::{
+    Evidence, EvidencePlane, EvidenceSource, Heard, HeatReport, PendingHandle, Record, Retraction,
+};
 use crate::hlc::Stamp;
-use crate::identity::{self, Identity, IdentityError};
-use crate::load::LoadBoard;
-use crate::membership::{FactMap, Membership, fact, next_generation};
-use crate::metrics::Metrics;
-use crate::registry::TakenOut;
+use crate::identity::{Identity, IdentityError};
+use crate::load::{LoadBoard, LoadMessages};
+use crate::membership::fact;
+use crate::metrics::DryRuns;
+use crate::plane::{Context, Plane, RequestError};
+use crate::registry::{Entry, Registry, RegistryError, RegistryPlane, TakenOut};
 use crate::replica::ReplicaId;
-use crate::transport::{Network, Planes, SystemNetwork, Transport, system_ms};
-use crate::twin::Twin;
+use crate::twin::{Twin, TwinPlane};
 use crate::view::View;
+use crate::wire::Message;
 use crate::worker::{Source, WorkerId, WorkerSpec};
 
-use self::core::{Core, Net};
-pub use self::dry_run::DryRunHandler;
-pub use self::evidence::EvidenceSource;
+use pushes::Pushes;
+pub use start::ExtraPlane;
 
 /// What became of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,162 +72,77 @@ pub enum Said {
 ///
 /// Dropping it stops nothing; [`Agent::shutdown`] does.
 #[derive(Clone)]
-pub struct Agent {
-    core: Arc<Core>,
+pub struct Agent(Arc<Parts>);
+
+struct Parts {
+    replica: ReplicaId,
+    driver: Driver,
+    registry: Arc<Hosted<RegistryPlane>>,
+    load: Arc<Hosted<LoadMessages>>,
+    evidence: Arc<Hosted<EvidencePlane>>,
+    bulletins: Arc<Hosted<BulletinPlane>>,
+    dry_runs: Arc<Hosted<DryRunPlane>>,
+    twins: Arc<Hosted<TwinPlane>>,
+    /// Own load counters, and the sums of the others'.
+    board: Arc<LoadBoard>,
+    /// What there is to say about prefixes.
+    pending: PendingHandle,
+    /// What the others post.
+    shown: Shown,
+    /// Own changes on their way to peers.
+    pushes: Arc<Pushes>,
+    /// Whether a task watches the ends of warm-ups: a cluster of one starts it late.
+    keeps_time: AtomicBool,
     stop: CancellationToken,
 }
 
 impl Agent {
-    /// Binds the socket and starts gossiping; returns at once, before any peer was met.
-    ///
-    /// `damping` gives the weight, 0 to 1, of other replicas' load counts of a given age.
-    ///
-    /// # Errors
-    /// [`StartError`]: a setting out of range, or an address that cannot be bound or resolved.
-    pub async fn start(
-        config: GossipConfig,
-        identity: Identity,
-        damping: fn(Duration) -> f64,
-        metrics: Metrics,
-    ) -> Result<Self, StartError> {
-        Self::start_on(Arc::new(SystemNetwork), config, identity, damping, metrics).await
-    }
-
-    /// [`Agent::start`] with another network and wall clock than the operating system's, for simulations.
-    ///
-    /// # Errors
-    /// As [`Agent::start`].
-    pub async fn start_on(
-        network: Arc<dyn Network>,
-        config: GossipConfig,
-        identity: Identity,
-        damping: fn(Duration) -> f64,
-        metrics: Metrics,
-    ) -> Result<Self, StartError> {
-        config.check()?;
-        metrics.expires(identity.expires());
-        let generation = next_generation(0, network.unix_ms());
-        let replica = identity.replica().clone();
-        let cluster = identity.cluster().clone();
-        let transport =
-            Transport::open(&config, identity, network, generation, metrics.clone()).await?;
-        let stop = CancellationToken::new();
-        let facts = fact_map(&config.facts);
-        let membership = Membership::start(
-            &cluster,
-            &replica,
-            generation,
-            facts.clone(),
-            &transport,
-            &metrics,
-            &stop,
-        );
-        let address = transport.address();
-        let net = Net {
-            transport: transport.clone(),
-            membership,
-            has_seeds: !config.seeds.is_empty(),
-        };
-        let core = Arc::new(Core::new(
-            replica,
-            address,
-            generation,
-            facts,
-            damping,
-            config.load_batch,
-            &config.evidence,
-            metrics,
-            Some(net),
-        ));
-        let planes: Arc<dyn Planes> = core.clone();
-        transport.start(&config.seeds, &planes);
-        transport.spawn(publish::late(core.clone()));
-        transport.spawn(rounds::membership(core.clone()));
-        transport.spawn(rounds::load(core.clone()));
-        transport.spawn(evidence::rounds(core.clone(), config.evidence.batch));
-        transport.spawn(bulletin::rounds(core.clone()));
-        core.keeps_time.store(true, Ordering::Relaxed);
-        transport.spawn(rounds::warm_ups(core.clone()));
-        Ok(Self { core, stop })
-    }
-
-    /// A cluster of one: ready at once, no socket, no certificate.
-    ///
-    /// # Errors
-    /// [`StartError::Identity`] if a name is not a DNS label: it must be usable when peers come.
-    pub fn solo(
-        cluster: &str,
-        replica: &str,
-        facts: &Facts,
-        metrics: Metrics,
-    ) -> Result<Self, StartError> {
-        identity::check_label("cluster id", cluster)?;
-        let replica = identity::replica_id(replica)?;
-        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let damping = |_| 1.0;
-        let core = Core::new(
-            replica,
-            nowhere,
-            next_generation(0, system_ms()),
-            fact_map(facts),
-            damping,
-            LOAD_BATCH,
-            &EvidenceConfig::default(),
-            metrics,
-            None,
-        );
-        Ok(Self {
-            core: Arc::new(core),
-            stop: CancellationToken::new(),
-        })
-    }
-
     /// The bound UDP address; `None` for a cluster of one.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.core.net.as_ref()?.transport.local_addr()
+        self.0.driver.net()?.transport.local_addr()
     }
 
     /// This replica's id.
     pub fn replica(&self) -> &ReplicaId {
-        &self.core.replica
+        &self.0.replica
     }
 
     /// What this replica knows now. Never waits.
     pub fn view(&self) -> Arc<View> {
-        self.core.view.borrow().clone()
+        self.0.driver.view().borrow().clone()
     }
 
     /// Each new view; the current one is there at once.
     pub fn watch(&self) -> watch::Receiver<Arc<View>> {
-        self.core.view.subscribe()
+        self.0.driver.view().subscribe()
     }
 
     /// Whether the view may be used for routing: a peer's registry was taken (or none was met for
     /// 2 s), and the gossip task runs.
     pub fn ready(&self) -> watch::Receiver<bool> {
-        self.core.ready.subscribe()
+        self.0.driver.ready().subscribe()
     }
 
     /// Replica ids under which two processes run, as this replica or a live peer sees it, sorted.
     pub fn twins(&self) -> Vec<Twin> {
-        self.core.twins.list()
+        self.0.twins.lock().list()
     }
 
     /// Where the process is that the cluster keeps instead of this one, under the same id: until one of the two ends
     /// this one should take no requests.
     pub fn kept_instead(&self) -> Option<SocketAddr> {
-        self.core.twins.kept_instead()
+        self.0.twins.lock().kept_instead()
     }
 
     /// Requests in flight at a worker from each live replica, as it says; `None` of one that was not heard for 2 s.
     pub fn in_flight_at(&self, worker: &WorkerId) -> BTreeMap<ReplicaId, Option<u32>> {
-        let own = self.core.board.cell(worker).own().requests;
+        let own = self.0.board.cell(worker).own().requests;
         let view = self.view();
         let live = view.replicas().iter().filter(|replica| replica.live);
-        let now = tokio::time::Instant::now().into_std();
-        let told = self.core.state().plane.requests_at(worker, now);
+        let now = Instant::now().into_std();
+        let told = self.0.load.lock().plane.requests_at(worker, now);
         let count = |id: &ReplicaId| {
-            if *id == self.core.replica {
+            if *id == self.0.replica {
                 Some(own)
             } else {
                 told.get(id).copied()
@@ -253,12 +154,12 @@ impl Agent {
 
     /// Who took a worker out of the set that the configuration may name; `None` if it is in the set, or nobody did.
     pub fn taken_out(&self, worker: &WorkerId) -> Option<TakenOut> {
-        self.core.state().registry.taken_out(worker)
+        self.0.registry.lock().registry().taken_out(worker)
     }
 
     /// Load counters: own ones are written by the data path, others' sums are written here.
     pub fn load(&self) -> &Arc<LoadBoard> {
-        &self.core.board
+        &self.0.board
     }
 
     /// Adds a worker of the configuration file, under stamp 0: anything said explicitly wins over it.
@@ -266,7 +167,7 @@ impl Agent {
     /// # Errors
     /// [`ChangeError`] if the registry is full.
     pub fn configure(&self, id: WorkerId, spec: WorkerSpec) -> Result<(), ChangeError> {
-        self.core.configure([(id, spec)])
+        self.configure_all([(id, spec)])
     }
 
     /// [`Agent::configure`] of many, with one new view.
@@ -277,7 +178,8 @@ impl Agent {
         &self,
         workers: impl IntoIterator<Item = (WorkerId, WorkerSpec)>,
     ) -> Result<(), ChangeError> {
-        self.core.configure(workers)
+        let configured = self.with(&self.0.registry, |plane, cx| plane.configure(workers, cx));
+        Ok(configured?)
     }
 
     /// Adds or changes a worker in the name of `source`.
@@ -309,14 +211,12 @@ impl Agent {
         source: Source,
         workers: Vec<(WorkerId, WorkerSpec)>,
     ) -> Result<Ack, ChangeError> {
-        let write =
-            |registry: &mut crate::registry::Registry, now| registry.put_all(&source, workers, now);
-        if self.core.net.is_none() && !self.core.keeps_time.swap(true, Ordering::Relaxed) {
-            let (core, stop) = (self.core.clone(), self.stop.clone());
-            let ends = async move { stop.run_until_cancelled(rounds::warm_ups(core)).await };
-            TaskTracker::new().spawn(ends);
+        if self.0.driver.net().is_none() && !self.0.keeps_time.swap(true, Ordering::Relaxed) {
+            let (registry, stop) = (self.0.registry.clone(), self.0.stop.clone());
+            self.0.driver.run_alone(registry, stop);
         }
-        exchange::change(&self.core, write).await
+        self.change(|registry, now| registry.put_all(&source, workers, now))
+            .await
     }
 
     /// Declares a warm-up over: `stamp` is that of the view's [`Warming`](crate::registry::Warming).
@@ -332,7 +232,7 @@ impl Agent {
         stamp: Stamp,
     ) -> Result<Option<Ack>, ChangeError> {
         let mut is_ended = false;
-        let ack = exchange::change(&self.core, |registry, _| {
+        let ack = self.change(|registry, _| {
             let ended = registry.finish_warming(id, stamp);
             is_ended = ended.is_some();
             Ok(ended.into_iter().collect())
@@ -349,16 +249,15 @@ impl Agent {
     /// [`ChangeError`] if there is no such worker, if `epoch` is more than a day ahead of this
     /// replica's clock, or if the registry is full. Waits as [`Agent::put_worker`].
     pub async fn restarted(&self, id: &WorkerId, epoch: u64) -> Result<Ack, ChangeError> {
-        exchange::change(&self.core, |registry, now| {
-            Ok(registry.restarted(id, epoch, now)?.into_iter().collect())
-        })
-        .await
+        self.change(|registry, now| Ok(registry.restarted(id, epoch, now)?.into_iter().collect()))
+            .await
     }
 
     /// The time by which warm-ups end, Unix milliseconds: this replica's clock, or the latest stamp
     /// that it heard if that is ahead.
     pub fn hybrid_ms(&self) -> u64 {
-        self.core.state().registry.hybrid_ms(self.core.unix_ms())
+        let unix_ms = self.0.driver.unix_ms();
+        self.0.registry.lock().registry().hybrid_ms(unix_ms)
     }
 
     /// Takes back what `source` said of a worker; a removal by the administrator masks every source.
@@ -366,7 +265,8 @@ impl Agent {
     /// # Errors
     /// [`ChangeError`] if there is no such worker. Waits as [`Agent::put_worker`].
     pub async fn remove_worker(&self, id: &WorkerId, source: Source) -> Result<Ack, ChangeError> {
-        exchange::change(&self.core, |registry, now| registry.remove(id, source, now)).await
+        self.change(|registry, now| registry.remove(id, source, now))
+            .await
     }
 
     /// [`Agent::remove_worker`] of many, as one change, confirmed together. One that is not there is passed over.
@@ -378,12 +278,12 @@ impl Agent {
         ids: Vec<WorkerId>,
         source: Source,
     ) -> Result<Ack, ChangeError> {
-        let write = |registry: &mut crate::registry::Registry, now| {
+        let write = |registry: &mut Registry, now| {
             let removed = ids.iter();
             let removed = removed.flat_map(|id| registry.remove(id, source.clone(), now));
             Ok(removed.flatten().collect())
         };
-        exchange::change(&self.core, write).await
+        self.change(write).await
     }
 
     /// Adds facts that were asked from a worker (its models); they fill gaps of what the sources say.
@@ -391,10 +291,10 @@ impl Agent {
     /// # Errors
     /// [`ChangeError`] if there is no such worker. Waits as [`Agent::put_worker`].
     pub async fn learn(&self, id: WorkerId, facts: WorkerSpec) -> Result<Ack, ChangeError> {
-        let write = |registry: &mut crate::registry::Registry, now| {
+        let write = |registry: &mut Registry, now| {
             Ok(registry.learn(id, facts, now)?.into_iter().collect())
         };
-        exchange::change(&self.core, write).await
+        self.change(write).await
     }
 
     /// What many workers said of themselves, as one change; see [`Agent::learn`] and [`Agent::restarted`].
@@ -402,7 +302,7 @@ impl Agent {
     /// Returns what could not be taken over, and why. Waits as [`Agent::put_worker`].
     pub async fn learn_all(&self, said: Vec<(WorkerId, Said)>) -> Vec<(WorkerId, ChangeError)> {
         let mut refused = Vec::new();
-        let write = |registry: &mut crate::registry::Registry, now| {
+        let write = |registry: &mut Registry, now| {
             let mut written = Vec::new();
             for (id, said) in said {
                 let entry = match said {
@@ -417,27 +317,25 @@ impl Agent {
             Ok(written)
         };
         // The write above refuses single words, never all.
-        let _ = exchange::change(&self.core, write).await;
+        let _ = self.change(write).await;
         refused
     }
 
     /// Tells the others whether this replica takes requests.
     pub fn set_ready(&self, ready: bool) {
-        self.core.tell(fact::READY, if ready { "1" } else { "0" });
+        self.say(fact::READY, if ready { "1" } else { "0" });
     }
 
     /// Tells the others, at once and not with the next round, that this replica takes no new requests and will end
     /// when those that it has have ended. It cannot be taken back.
     pub fn set_leaving(&self) {
-        self.core.tell(fact::LEAVING, "1");
-        self.core.tell(fact::READY, "0");
-        let Some(net) = &self.core.net else {
+        self.say(fact::LEAVING, "1");
+        self.say(fact::READY, "0");
+        let Some(net) = self.0.driver.net() else {
             return;
         };
-        for peer in net.transport.linked() {
-            if let Some(address) = net.transport.address_of(&peer) {
-                net.membership.greet(address);
-            }
+        for link in net.transport.open_links() {
+            net.membership.greet(link.address);
         }
     }
 
@@ -445,14 +343,14 @@ impl Agent {
     #[cfg(debug_assertions)]
     #[doc(hidden)]
     pub fn trip(&self) {
-        if let Some(net) = &self.core.net {
+        if let Some(net) = self.0.driver.net() {
             net.membership.trip();
         }
     }
 
     /// Tells the others the digest of this replica's ring: printable ASCII, at most 256 bytes.
     pub fn set_ring(&self, digest: &str) {
-        self.core.tell(fact::RING, digest);
+        self.say(fact::RING, digest);
     }
 
     /// Tells every other replica that a worker holds, or soon will hold, some prefixes.
@@ -460,19 +358,19 @@ impl Agent {
     /// Never waits: it is queued for the next batch ([`EvidenceConfig::batch`]). If the queue is full the oldest
     /// record gives way; if the worker left or restarted meanwhile it is not sent. Both are counted.
     pub fn tell_evidence(&self, evidence: Evidence) {
-        self.core.tell_record(Record::Evidence(evidence));
+        self.tell(Record::Evidence(evidence));
     }
 
     /// Tells every other replica that a worker does not hold some prefixes. As
     /// [`Agent::tell_evidence`].
     pub fn tell_retraction(&self, retraction: Retraction) {
-        self.core.tell_record(Record::Retraction(retraction));
+        self.tell(Record::Retraction(retraction));
     }
 
     /// Tells every other replica how often this one saw which prefix; it replaces the report before.
     /// Never waits; repeated every few seconds, so that a lost report is healed.
     pub fn tell_heat(&self, report: HeatReport) {
-        self.core.tell_heat(report);
+        self.0.pending.heat(report);
     }
 
     /// What the other replicas tell: at most 4,096 records wait; what comes then is dropped, counted,
@@ -480,13 +378,13 @@ impl Agent {
     ///
     /// One listener: it gets what was heard since the start, and a later call ends its channel.
     pub fn evidence(&self) -> mpsc::Receiver<Heard> {
-        self.core.evidence.listen()
+        self.0.evidence.lock().listen()
     }
 
     /// Says where evidence for starting replicas comes from: called once for each of them, from a
     /// task that must not be blocked for long. The most valuable first: what exceeds some 3.7 MiB is left out.
     pub fn serve_evidence(&self, source: EvidenceSource) {
-        self.core.evidence.serve(source);
+        self.0.evidence.lock().serve(source);
     }
 
     /// Posts what this replica found out about workers and has in hand for tenants; it replaces the
@@ -496,18 +394,20 @@ impl Agent {
     /// every 50 ms, and all of it is renewed each second. What does not fit is left out, and counted
     /// in `gossip_bulletin_cut_total`. A cluster of one posts to nobody.
     pub fn post(&self, bulletin: Bulletin) {
-        self.core.post(bulletin);
+        if self.0.driver.net().is_some() {
+            self.with(&self.0.bulletins, |plane, cx| plane.post(bulletin, cx));
+        }
     }
 
     /// The newest bulletin of each other replica; of one that leaves it is gone at once, of one that
     /// is silent after some 3 s. Takes no lock.
     pub fn posted(&self) -> Arc<Posted> {
-        self.core.bulletins.posted()
+        self.0.shown.posted()
     }
 
     /// Wakes whenever [`Agent::posted`] has changed.
     pub fn watch_posted(&self) -> watch::Receiver<()> {
-        self.core.bulletins.watch()
+        self.0.shown.watch()
     }
 
     /// Asks one peer what it would decide about a request. Waits at most a second; dropping the call
@@ -516,19 +416,40 @@ impl Agent {
     /// # Errors
     /// [`AskError`]; each outcome is counted in `gossip_dry_runs_total`.
     pub async fn ask(&self, peer: &ReplicaId, question: DryRun) -> Result<DryRunAnswer, AskError> {
-        self.core.ask(peer, question).await
+        let result = self.try_ask(peer, question).await;
+        let outcome = match &result {
+            Ok(_) => "answered",
+            Err(error) => error.label(),
+        };
+        let labels = DryRuns {
+            side: "asked",
+            outcome,
+        };
+        let counted = &self.0.driver.metrics().dry_runs;
+        counted.get_or_create(&labels).inc();
+        result
     }
 
     /// Says what answers the questions of peers. Called from a task that must not be blocked for
     /// long, at most 100 times a second for each peer. A later call replaces the handler.
     pub fn answer_dry_runs(&self, handler: DryRunHandler) {
-        self.core.dry_runs.serve(handler);
+        self.0.dry_runs.lock().serve(handler);
     }
 
     /// Whom to ask: other replicas that are connected from here, alive to this one, and ready as they
     /// say. Sorted by id.
     pub fn ready_peers(&self) -> Vec<ReplicaId> {
-        self.core.ready_peers()
+        let Some(net) = self.0.driver.net() else {
+            return Vec::new();
+        };
+        let linked = net.transport.linked();
+        let view = self.view();
+        let ready = view.replicas().iter();
+        let ready = ready.filter(|seen| seen.live && seen.ready);
+        let ids = ready.map(|seen| &seen.id);
+        ids.filter(|id| **id != self.0.replica && linked.contains(id))
+            .cloned()
+            .collect()
     }
 
     /// Takes another certificate, other roots or other revocations of this replica into use; false if
@@ -542,34 +463,81 @@ impl Agent {
     /// [`IdentityError::Unproven`] if it is of another replica or cluster, or this is a cluster of
     /// one; nothing has changed.
     pub fn replace_identity(&self, identity: Identity) -> Result<bool, IdentityError> {
-        let Some(net) = &self.core.net else {
+        let Some(net) = self.0.driver.net() else {
             return Err(IdentityError::Unproven {
-                replica: self.core.replica.to_string(),
+                replica: self.0.replica.to_string(),
                 cluster: identity.cluster().to_string(),
                 problem: "this replica runs without certificates".to_owned(),
             });
         };
-        let planes: Arc<dyn Planes> = self.core.clone();
-        net.transport.replace_identity(&planes, identity)
+        net.transport
+            .replace_identity(&self.0.driver.receiver(), identity)
     }
 
     /// Announces that this replica leaves, closes all connections and ends all tasks. Bounded by
     /// about 1 s. The last view stays readable.
     pub async fn shutdown(&self) {
-        self.core.ready.send_replace(false);
-        self.stop.cancel();
-        if let Some(net) = &self.core.net {
+        self.0.driver.ready().send_replace(false);
+        self.0.stop.cancel();
+        if let Some(net) = self.0.driver.net() {
             net.transport.close(LEAVE_WITHIN).await;
         }
     }
-}
 
-fn fact_map(facts: &Facts) -> FactMap {
-    FactMap::from([
-        (fact::HTTP, facts.http.clone()),
-        (fact::ADMIN, facts.admin.clone()),
-        (fact::VERSION, facts.version.clone()),
-        (fact::SETTINGS, facts.settings.clone()),
-        (fact::READY, "0".to_owned()),
-    ])
+    /// Calls a plane that the agent was started with, and carries out what it asks for.
+    pub fn with<P: Plane + ?Sized, T>(
+        &self,
+        plane: &Hosted<P>,
+        call: impl FnOnce(&mut P, &mut Context) -> T,
+    ) -> T {
+        self.0.driver.with(plane, call)
+    }
+
+    fn say(&self, name: &'static str, value: &str) {
+        self.with(&self.0.registry, |plane, cx| plane.say(name, value, cx));
+    }
+
+    fn tell(&self, record: Record) {
+        self.0.pending.record(record, self.0.driver.net().is_none());
+    }
+
+    /// Writes to the registry, and waits until a peer has it.
+    async fn change(
+        &self,
+        write: impl FnOnce(&mut Registry, u64) -> Result<Vec<Entry>, RegistryError>,
+    ) -> Result<Ack, ChangeError> {
+        let driver = &self.0.driver;
+        // Before the first exchange our clock may lie behind the stamps that the change must beat.
+        let mut synced = driver.synced().subscribe();
+        let deadline = driver.started() + WRITES_AFTER;
+        let _ = timeout_at(deadline, synced.wait_for(|synced| *synced)).await;
+        let (written, change) = self.with(&self.0.registry, |plane, cx| plane.write(write, cx))?;
+        let confirmed_by = match written.is_empty() {
+            true => 0,
+            false => pushes::push(driver, &self.0.pushes, written).await,
+        };
+        // Who was told that it is done finds it in the view. Only the end of this replica can prevent it.
+        let mut published = driver.published();
+        let shown = published.wait_for(|latest| *latest >= change);
+        let _ = timeout(CONFIRM_WITHIN, shown).await;
+        Ok(Ack {
+            confirmed_by,
+            replicated: confirmed_by > 0,
+        })
+    }
+
+    async fn try_ask(&self, peer: &ReplicaId, question: DryRun) -> Result<DryRunAnswer, AskError> {
+        if !question.is_valid() {
+            return Err(AskError::Malformed);
+        }
+        let net = self.0.driver.net().ok_or(AskError::NotLinked)?;
+        if !net.transport.linked().contains(peer) {
+            return Err(AskError::NotLinked);
+        }
+        let may = |plane: &mut DryRunPlane, cx: &mut Context| plane.may_ask(peer, cx.now);
+        let _open = self.with(&self.0.dry_runs, may)?;
+        let question = Message::DryRunRequest(Arc::new(question));
+        let answer = timeout(ASK_WITHIN, self.0.driver.request(peer, &question)).await;
+        decision(answer.unwrap_or(Err(RequestError::Slow)))
+    }
 }

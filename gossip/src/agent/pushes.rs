@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::core::{Core, Net};
 use crate::config::CONFIRM_WITHIN;
+use crate::driver::{Driver, Net};
 use crate::registry::Entry;
 use crate::replica::ReplicaId;
 use crate::transport::Transport;
@@ -67,15 +67,15 @@ impl Pushes {
 
 /// Pushes entries to every connected peer; returns how many confirmed all of them until the first had, or 0 if none had
 /// within [`CONFIRM_WITHIN`] of their push, or the transport is closed. What was not confirmed goes on on its way.
-pub(super) async fn push(core: &Arc<Core>, entries: Vec<Entry>) -> usize {
-    let Some(net) = &core.net else {
+pub(super) async fn push(driver: &Driver, pushes: &Arc<Pushes>, entries: Vec<Entry>) -> usize {
+    let Some(net) = driver.net() else {
         return 0;
     };
     let (confirmed, answer) = oneshot::channel();
-    if core.pushes.add(Change { entries, confirmed }) {
-        let core = core.clone();
+    if pushes.add(Change { entries, confirmed }) {
+        let (driver, pushes) = (driver.clone(), pushes.clone());
         net.transport.spawn(async move {
-            while let (Some(net), Some(changes)) = (&core.net, core.pushes.take()) {
+            while let (Some(net), Some(changes)) = (driver.net(), pushes.take()) {
                 push_together(net, changes).await;
             }
         });
@@ -83,7 +83,7 @@ pub(super) async fn push(core: &Arc<Core>, entries: Vec<Entry>) -> usize {
     let confirmed_by = net.transport.until_closed(answer).await;
     if confirmed_by.is_none() {
         // Those who would push it have ended with the transport.
-        core.pushes.clear();
+        pushes.clear();
     }
     confirmed_by.and_then(Result::ok).unwrap_or(0)
 }
@@ -130,7 +130,7 @@ async fn push_pieces(net: &Net, pieces: Vec<Vec<Entry>>) -> usize {
 /// Whether a peer says that it has this piece.
 async fn is_confirmed(transport: &Transport, peer: &ReplicaId, piece: &Message) -> bool {
     let answer = transport.request(peer, piece).await;
-    let is_ack = |received: &Received| matches!(received.message, Some(Message::PushAck { .. }));
+    let is_ack = |received: &Received| matches!(received.message, Some(Message::PushAck(_)));
     answer.is_ok_and(|answer| answer.iter().any(is_ack))
 }
 
@@ -153,6 +153,6 @@ mod tests {
             let ack = timeout(LIMIT, put).await.expect("answered").expect("room");
             assert_eq!((ack.confirmed_by, ack.replicated), (0, false));
         }
-        assert!(agent.core.pushes.lock().changes.is_empty());
+        assert!(agent.0.pushes.lock().changes.is_empty());
     }
 }

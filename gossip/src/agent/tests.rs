@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use tokio::time::timeout;
-
 use super::*;
+use crate::config::{Facts, GossipConfig};
+use crate::identity;
+use crate::metrics::Metrics;
+use crate::transport::Receiver;
 
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
@@ -52,9 +54,9 @@ pub(super) async fn becomes_ready(agent: &Agent, wanted: bool) {
     assert!(changed.is_ok(), "ready never became {wanted}");
 }
 
-/// The message that ends chitchat's task; the firewall refuses it, so it is put behind the firewall.
+/// The message that ends chitchat's task; the judge refuses it, so it is put behind the judge.
 fn deadly(agent: &Agent) -> Vec<u8> {
-    let transport = &agent.core.net.as_ref().expect("has a network").transport;
+    let transport = &agent.0.driver.net().expect("has a network").transport;
     let text = |text: &str| [&(text.len() as u16).to_le_bytes(), text.as_bytes()].concat();
     let port = transport.address().port().to_le_bytes();
     let operations = [
@@ -86,7 +88,7 @@ async fn the_gossip_task_is_started_again_when_it_ends() {
     agent.configure(id.clone(), spec).expect("room");
     let former = generation(&agent.view());
     let message = deadly(&agent);
-    agent.core.gossip(([127, 0, 0, 1], 1).into(), message);
+    agent.0.driver.gossip(([127, 0, 0, 1], 1).into(), message);
     becomes_ready(&agent, false).await;
     assert!(
         agent.view().worker(&id).is_some(),
@@ -96,7 +98,7 @@ async fn the_gossip_task_is_started_again_when_it_ends() {
     let mut views = agent.watch();
     let renewed = timeout(LIMIT, views.wait_for(|view| generation(view) > former)).await;
     assert!(renewed.is_ok(), "the generation did not rise");
-    assert_eq!(agent.core.metrics.restarts.get(), 1);
+    assert_eq!(agent.0.driver.metrics().restarts.get(), 1);
     agent.shutdown().await;
 }
 
@@ -105,8 +107,8 @@ async fn a_generation_seen_by_others_is_exceeded_unless_it_is_absurd() {
     let agent = agent().await;
     becomes_ready(&agent, true).await;
     let seen = generation(&agent.view()) + 5_000_000;
-    agent.core.outrun(u64::MAX);
-    agent.core.outrun(seen);
+    agent.0.driver.outrun(u64::MAX);
+    agent.0.driver.outrun(seen);
     let mut views = agent.watch();
     let renewed = timeout(LIMIT, views.wait_for(|view| generation(view) == seen + 1)).await;
     assert!(

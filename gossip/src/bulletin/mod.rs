@@ -1,20 +1,24 @@
 //! The bulletin plane: what each replica found out about workers, and how much of each tenant it has
-//! in hand; besides, which requests no worker is to get.
+//! in hand; besides, which requests no worker is to get, and how fast workers answer.
 //!
 //! Pure; instants are arguments. Each replica has one bulletin. Its parts, claims about workers,
-//! use by tenants and quarantined requests, travel apart, so that a count that changes with each request does not carry
+//! use by tenants, quarantined requests and paces, travel apart, so that a count that changes with each request does not carry
 //! hundreds of claims along. Each part is said whole, in absolute values, and the latest one counts:
 //! a lost frame is healed by the next, and nothing is added up.
 //!
-//! - `poster.rs`: this replica's bulletin, and which parts of it are due.
-//! - `rack.rs`: the latest of every other replica, as long as it is renewed.
-//! - `posted.rs`: what is read of it.
+//! - `part.rs`: what differs between the parts.
+//! - `publisher.rs`: this replica's bulletin, and which parts of it are due.
+//! - `received.rs`: the latest of every other replica, as long as it is renewed.
+//! - `snapshot.rs`: what is read of it.
+//! - `plane.rs`: all of it among the planes of an agent.
 //!
 //! What a claim means for routing is not decided here.
 
-mod posted;
-mod poster;
-mod rack;
+mod part;
+mod plane;
+mod publisher;
+mod received;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
@@ -22,9 +26,10 @@ use std::time::Duration;
 
 use crate::worker::WorkerId;
 
-pub use posted::{PeerBulletin, Posted};
-pub(crate) use poster::Poster;
-pub(crate) use rack::{Rack, Taken};
+pub(crate) use plane::{BulletinPlane, Shown};
+pub(crate) use publisher::Publisher;
+pub(crate) use received::{Received, Taken};
+pub use snapshot::{PeerBulletin, Posted};
 
 /// Greatest number of tenants in a bulletin.
 pub const TENANTS_MAX: usize = 1024;
@@ -34,6 +39,8 @@ pub const TENANTS_MAX: usize = 1024;
 pub const CLAIMS_MAX: usize = 4096;
 /// Greatest number of quarantined requests in a bulletin.
 pub const QUARANTINE_MAX: usize = 256;
+/// Greatest number of paces in a bulletin; the first ones count.
+pub const PACES_MAX: usize = 2000;
 /// Greatest length of one part in a frame, in bytes.
 pub const PART_BYTES_MAX: usize = 64 * 1024;
 /// Greatest age of a claim; older ones count as just so old.
@@ -48,7 +55,7 @@ pub const RENEW_AFTER: Duration = Duration::from_secs(1);
 pub const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 /// What one replica says to all others.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bulletin {
     /// What it found out about workers, at most one claim for each, [`CLAIMS_MAX`] in all. Of those
     /// that do not fit a frame good ones are left out first, then the oldest.
@@ -57,6 +64,17 @@ pub struct Bulletin {
     pub usage: Vec<TenantUse>,
     /// Requests that no worker is to get, at most [`QUARANTINE_MAX`]; the oldest are left out.
     pub quarantine: Vec<Quarantined>,
+    /// How fast workers answer it, at most [`PACES_MAX`]; the last ones are left out.
+    pub paces: Vec<Pace>,
+}
+
+/// How fast a worker answers one replica.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Stable hash of the worker's id.
+    pub worker: u64,
+    /// Sums over its answers, finite; what they mean is not known here.
+    pub sums: [f32; 6],
 }
 
 /// What a replica found out itself about one worker; never hearsay.

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::poster::Cut;
-use super::rack::{FORGET_AFTER, SENDERS_MAX};
+use super::received::{FORGET_AFTER, SENDERS_MAX};
 use super::*;
-use crate::evidence::Roster;
+use crate::evidence::KnownWorkers;
 use crate::registry::Registry;
 use crate::replica::ReplicaId;
 use crate::view::View;
@@ -17,6 +16,9 @@ use crate::wire::{self, Message};
 use crate::worker::{RawWorker, Source, WorkerSpec};
 
 const MS: Duration = Duration::from_millis(1);
+
+/// Every entry fits.
+const NOTHING: [(&str, usize); 4] = [("health", 0), ("usage", 0), ("quarantine", 0), ("paces", 0)];
 
 fn start() -> Instant {
     tokio::time::Instant::now().into_std()
@@ -30,7 +32,7 @@ fn worker(name: &str) -> WorkerId {
     name.parse().expect("valid")
 }
 
-fn roster(workers: &[(&str, u64)]) -> Roster {
+fn roster(workers: &[(&str, u64)]) -> KnownWorkers {
     let mut registry = Registry::new(replica("r"));
     for (name, epoch) in workers {
         let mut raw = RawWorker::at("http://w:8000");
@@ -39,7 +41,7 @@ fn roster(workers: &[(&str, u64)]) -> Roster {
         let put = registry.put(worker(name), Source::Admin, spec, 1);
         put.expect("room");
     }
-    Roster::new(&View::new(&registry, Vec::new()))
+    KnownWorkers::new(&View::new(&registry, Vec::new()))
 }
 
 fn claim(name: &str, claim: Claim, age: Duration) -> HealthClaim {
@@ -73,11 +75,11 @@ fn usage_of(messages: &[Message]) -> Option<&[TenantUse]> {
     })
 }
 
-/// A rack that knows workers `a` and `b`, both in epoch 1.
-fn rack() -> Rack {
-    let mut rack = Rack::default();
-    assert!(rack.follow(roster(&[("a", 1), ("b", 1)])));
-    rack
+/// A received that knows workers `a` and `b`, both in epoch 1.
+fn received() -> Received {
+    let mut received = Received::default();
+    assert!(received.follow(roster(&[("a", 1), ("b", 1)])));
+    received
 }
 
 /// The claims on a worker, and the age of each at `now`.
@@ -93,24 +95,28 @@ fn claims(posted: &Posted, name: &str, now: Instant) -> Vec<(String, Claim, Dura
 /// A liar that renews a claim as if it were new would outdo every token that was delivered since.
 #[test]
 fn a_bad_claim_does_not_grow_younger() {
-    let (mut rack, mut now) = (rack(), start());
+    let (mut received, mut now) = (received(), start());
     let from = replica("liar");
-    let say = |rack: &mut Rack, seq, said, now| {
-        let taken = rack.health(&from, (1, seq), vec![claim("a", said, MS)], now);
+    let say = |received: &mut Received, seq, said, now| {
+        let taken = received.part(&from, (1, seq), vec![claim("a", said, MS)], now);
         assert_eq!(taken, Taken::Fresh);
-        claims(&rack.posted(), "a", now)[0].2
+        claims(&received.posted(), "a", now)[0].2
     };
-    assert_eq!(say(&mut rack, 1, Claim::Ejected, now), MS);
+    assert_eq!(say(&mut received, 1, Claim::Ejected, now), MS);
     for seq in 2..10 {
         now += 100 * MS;
-        let age = say(&mut rack, seq, Claim::Ejected, now);
+        let age = say(&mut received, seq, Claim::Ejected, now);
         assert_eq!(age, MS + (seq as u32 - 1) * 100 * MS);
     }
-    assert_eq!(say(&mut rack, 10, Claim::Stalled, now), MS, "another claim");
-    assert_eq!(say(&mut rack, 11, Claim::Good, now), MS);
+    assert_eq!(
+        say(&mut received, 10, Claim::Stalled, now),
+        MS,
+        "another claim"
+    );
+    assert_eq!(say(&mut received, 11, Claim::Good, now), MS);
     now += 100 * MS;
     assert_eq!(
-        say(&mut rack, 12, Claim::Good, now),
+        say(&mut received, 12, Claim::Good, now),
         MS,
         "good news is new each time"
     );
@@ -118,24 +124,24 @@ fn a_bad_claim_does_not_grow_younger() {
 
 #[test]
 fn only_parts_that_changed_are_sent_and_all_are_renewed() {
-    let (mut poster, mut now) = (Poster::default(), start());
-    assert!(poster.due(now).is_empty(), "nothing posted yet");
-    let post = |poster: &mut Poster, age, in_flight, now| {
+    let (mut publisher, mut now) = (Publisher::default(), start());
+    assert!(publisher.due(now).is_empty(), "nothing posted yet");
+    let post = |publisher: &mut Publisher, age, in_flight, now| {
         let bulletin = Bulletin {
             health: vec![claim("a", Claim::Stalled, age)],
             usage: vec![used(7, in_flight, 0)],
             ..Bulletin::default()
         };
-        assert_eq!(poster.post(bulletin, now), Cut::default());
+        assert_eq!(publisher.post(bulletin, now), NOTHING);
     };
-    post(&mut poster, 5 * MS, 1, now);
-    assert!(poster.has_news());
-    assert_eq!(poster.due(now).len(), 2);
-    assert!(!poster.has_news());
+    post(&mut publisher, 5 * MS, 1, now);
+    assert!(publisher.has_news());
+    assert_eq!(publisher.due(now).len(), 2);
+    assert!(!publisher.has_news());
 
     now += PAUSE;
-    post(&mut poster, 55 * MS, 2, now);
-    let due = poster.due(now);
+    post(&mut publisher, 55 * MS, 2, now);
+    let due = publisher.due(now);
     assert_eq!(usage_of(&due), Some(&[used(7, 2, 0)][..]));
     assert!(health_of(&due).is_none(), "it only grew older");
 
@@ -145,25 +151,25 @@ fn only_parts_that_changed_are_sent_and_all_are_renewed() {
         usage: vec![],
         ..Bulletin::default()
     };
-    poster.post(other, now);
-    post(&mut poster, 60 * MS, 2, now);
-    assert_eq!(poster.due(now).len(), 2);
+    publisher.post(other, now);
+    post(&mut publisher, 60 * MS, 2, now);
+    assert_eq!(publisher.due(now).len(), 2);
 
     now += RENEW_AFTER - MS;
-    assert!(poster.due(now).is_empty());
+    assert!(publisher.due(now).is_empty());
     now += MS;
-    let due = poster.due(now);
+    let due = publisher.due(now);
     let claims = health_of(&due).expect("renewed");
     assert_eq!(claims[0].age, 60 * MS + RENEW_AFTER, "it grew older here");
     assert_eq!(usage_of(&due), Some(&[used(7, 2, 0)][..]));
 
-    poster.say_again();
-    assert_eq!(poster.due(now).len(), 2, "somebody new is there");
+    publisher.say_again();
+    assert_eq!(publisher.due(now).len(), 2, "somebody new is there");
 }
 
 #[test]
 fn what_is_posted_is_brought_into_form() {
-    let (mut poster, now) = (Poster::default(), start());
+    let (mut publisher, now) = (Publisher::default(), start());
     let bulletin = Bulletin {
         health: vec![
             claim("b", Claim::Good, Duration::MAX),
@@ -178,8 +184,8 @@ fn what_is_posted_is_brought_into_form() {
         ],
         ..Bulletin::default()
     };
-    assert_eq!(poster.post(bulletin, now), Cut::default());
-    let due = poster.due(now);
+    assert_eq!(publisher.post(bulletin, now), NOTHING);
+    let due = publisher.due(now);
     assert_eq!(
         health_of(&due).expect("due"),
         [
@@ -195,7 +201,7 @@ fn what_is_posted_is_brought_into_form() {
 
 #[test]
 fn what_does_not_fit_is_left_out_and_counted() {
-    let (mut poster, now) = (Poster::default(), start());
+    let (mut publisher, now) = (Publisher::default(), start());
     let long = |n: usize, kind, age| claim(&format!("{n:0>500}"), kind, age);
     let good = (0..100).map(|n| long(n, Claim::Good, MS));
     let bad = (100..200).map(|n| long(n, Claim::Stalled, n as u32 * MS));
@@ -205,10 +211,13 @@ fn what_does_not_fit_is_left_out_and_counted() {
         usage: tenants.collect(),
         ..Bulletin::default()
     };
-    let cut = poster.post(bulletin, now);
-    let due = poster.due(now);
+    let cut = publisher.post(bulletin, now);
+    let due = publisher.due(now);
     let (claims, usage) = (health_of(&due).expect("due"), usage_of(&due).expect("due"));
-    assert_eq!((cut.claims, cut.tenants), (200 - claims.len(), 10));
+    assert_eq!(
+        (cut[0], cut[1]),
+        (("health", 200 - claims.len()), ("usage", 10))
+    );
     assert!(claims.len() > 100 && claims.len() < 150, "{}", claims.len());
     let bad = claims.iter().filter(|said| said.claim == Claim::Stalled);
     assert_eq!(bad.count(), 100, "good ones are left out first");
@@ -226,33 +235,39 @@ fn what_does_not_fit_is_left_out_and_counted() {
         usage: vec![],
         ..Bulletin::default()
     };
-    let cut = poster.post(bulletin, now);
-    let due = poster.due(now);
+    let cut = publisher.post(bulletin, now);
+    let due = publisher.due(now);
     let claims = health_of(&due).expect("due");
-    assert_eq!(cut.claims, 200 - claims.len());
+    assert_eq!(cut[0], ("health", 200 - claims.len()));
     let oldest = claims.iter().map(|said| said.age).max();
     assert_eq!(oldest, Some((claims.len() as u32 - 1) * MS));
 }
 
 #[test]
 fn what_one_replica_posts_the_others_read() {
-    let (mut rack, mut now) = (rack(), start());
+    let (mut received, mut now) = (received(), start());
     let said = vec![
         claim("a", Claim::Stalled, 10 * MS),
         claim("b", Claim::Good, MS),
     ];
-    assert_eq!(rack.health(&replica("x"), (1, 5), said, now), Taken::Fresh);
+    assert_eq!(
+        received.part(&replica("x"), (1, 5), said, now),
+        Taken::Fresh
+    );
     let good = vec![claim("a", Claim::Good, MS)];
-    assert_eq!(rack.health(&replica("y"), (1, 9), good, now), Taken::Fresh);
+    assert_eq!(
+        received.part(&replica("y"), (1, 9), good, now),
+        Taken::Fresh
+    );
     for (from, in_flight) in [("x", 3), ("y", 4)] {
         let usage = vec![used(7, in_flight, 1), used(8, u32::MAX, u32::MAX)];
         assert_eq!(
-            rack.usage(&replica(from), (1, 10), usage, now),
+            received.part(&replica(from), (1, 10), usage, now),
             Taken::Fresh
         );
     }
     now += 40 * MS;
-    let posted = rack.posted();
+    let posted = received.posted();
     assert_eq!(
         claims(&posted, "a", now),
         [
@@ -272,7 +287,7 @@ fn what_one_replica_posts_the_others_read() {
 
 #[test]
 fn claims_about_unknown_workers_and_former_lives_are_not_shown() {
-    let (mut rack, now) = (rack(), start());
+    let (mut received, now) = (received(), start());
     let mut former = claim("b", Claim::Stalled, MS);
     former.epoch = 0;
     let said = vec![
@@ -280,84 +295,95 @@ fn claims_about_unknown_workers_and_former_lives_are_not_shown() {
         former,
         claim("c", Claim::Stalled, MS),
     ];
-    rack.health(&replica("x"), (1, 1), said, now);
-    let shown = |rack: &Rack| {
-        let posted = rack.posted();
+    received.part(&replica("x"), (1, 1), said, now);
+    let shown = |received: &Received| {
+        let posted = received.posted();
         ["a", "b", "c"].map(|name| claims(&posted, name, now).len())
     };
-    assert_eq!(shown(&rack), [1, 0, 0]);
+    assert_eq!(shown(&received), [1, 0, 0]);
     // The registry may be later than the word about it.
-    assert!(rack.follow(roster(&[("a", 2), ("c", 1)])));
-    assert_eq!(shown(&rack), [0, 0, 1]);
-    assert!(!rack.follow(roster(&[("a", 2), ("c", 1)])));
+    assert!(received.follow(roster(&[("a", 2), ("c", 1)])));
+    assert_eq!(shown(&received), [0, 0, 1]);
+    assert!(!received.follow(roster(&[("a", 2), ("c", 1)])));
 }
 
 #[test]
 fn what_is_not_renewed_counts_no_more() {
-    let (mut rack, start) = (rack(), start());
+    let (mut received, start) = (received(), start());
     let (x, said) = (replica("x"), vec![claim("a", Claim::Stalled, MS)]);
-    rack.health(&x, (1, 1), said.clone(), start);
-    rack.usage(&x, (1, 2), vec![used(7, 1, 0)], start + MS);
-    assert!(!rack.expire(start + SILENT_AFTER - MS));
+    received.part(&x, (1, 1), said.clone(), start);
+    received.part(&x, (1, 2), vec![used(7, 1, 0)], start + MS);
+    assert!(!received.expire(start + SILENT_AFTER - MS));
     // One part may be older than the other.
-    assert!(rack.expire(start + SILENT_AFTER));
-    assert!(claims(&rack.posted(), "a", start).is_empty());
-    assert_eq!(rack.posted().others_usage(7), used(7, 1, 0));
-    assert!(rack.expire(start + SILENT_AFTER + MS));
-    assert_eq!(rack.posted().peers().len(), 0);
-    assert!(!rack.expire(start + SILENT_AFTER + MS), "once");
+    assert!(received.expire(start + SILENT_AFTER));
+    assert!(claims(&received.posted(), "a", start).is_empty());
+    assert_eq!(received.posted().others_usage(7), used(7, 1, 0));
+    assert!(received.expire(start + SILENT_AFTER + MS));
+    assert_eq!(received.posted().peers().len(), 0);
+    assert!(!received.expire(start + SILENT_AFTER + MS), "once");
     // A late copy is refused as long as one may be under way.
     let later = start + FORGET_AFTER - MS;
-    rack.expire(later);
-    assert_eq!(rack.health(&x, (1, 1), said.clone(), later), Taken::Stale);
-    rack.expire(later + 2 * MS);
-    assert_eq!(rack.health(&x, (1, 1), said, later + 2 * MS), Taken::Fresh);
+    received.expire(later);
+    assert_eq!(received.part(&x, (1, 1), said.clone(), later), Taken::Stale);
+    received.expire(later + 2 * MS);
+    assert_eq!(
+        received.part(&x, (1, 1), said, later + 2 * MS),
+        Taken::Fresh
+    );
 }
 
 #[test]
 fn a_leaving_replica_is_gone_at_once_and_stays_so_until_it_restarts() {
-    let (mut rack, now) = (rack(), start());
+    let (mut received, now) = (received(), start());
     let (x, said) = (replica("x"), vec![claim("a", Claim::Stalled, MS)]);
-    assert!(!rack.left(&x), "never heard");
-    rack.health(&x, (1, 8), said.clone(), now);
-    assert!(rack.left(&x));
-    assert!(claims(&rack.posted(), "a", now).is_empty());
+    assert!(!received.left(&x), "never heard");
+    received.part(&x, (1, 8), said.clone(), now);
+    assert!(received.left(&x));
+    assert!(claims(&received.posted(), "a", now).is_empty());
     // Streams overtake each other.
-    assert_eq!(rack.health(&x, (1, 9), said.clone(), now), Taken::Gone);
-    assert_eq!(rack.usage(&x, (1, 10), vec![], now), Taken::Gone);
+    assert_eq!(received.part(&x, (1, 9), said.clone(), now), Taken::Gone);
+    assert_eq!(
+        received.part(&x, (1, 10), Vec::<TenantUse>::new(), now),
+        Taken::Gone
+    );
     // Restarted: a higher generation, and a sequence that begins anew.
-    assert_eq!(rack.health(&x, (2, 0), said.clone(), now), Taken::Fresh);
-    assert_eq!(claims(&rack.posted(), "a", now).len(), 1);
-    assert_eq!(rack.health(&x, (1, 99), said, now), Taken::Stale);
+    assert_eq!(received.part(&x, (2, 0), said.clone(), now), Taken::Fresh);
+    assert_eq!(claims(&received.posted(), "a", now).len(), 1);
+    assert_eq!(received.part(&x, (1, 99), said, now), Taken::Stale);
 }
 
 #[test]
 fn a_restarted_replica_has_nothing_of_what_it_had() {
-    let (mut rack, now) = (rack(), start());
+    let (mut received, now) = (received(), start());
     let x = replica("x");
-    rack.usage(&x, (1, 900), vec![used(7, 5, 0)], now);
-    rack.health(&x, (2, 3), vec![claim("a", Claim::Good, MS)], now);
-    assert_eq!(rack.posted().others_usage(7), used(7, 0, 0));
+    received.part(&x, (1, 900), vec![used(7, 5, 0)], now);
+    received.part(&x, (2, 3), vec![claim("a", Claim::Good, MS)], now);
+    assert_eq!(received.posted().others_usage(7), used(7, 0, 0));
 }
 
 #[test]
 fn senders_and_their_frames_are_bounded() {
-    let (mut rack, now) = (rack(), start());
+    let (mut received, now) = (received(), start());
     let mut flooded = 0;
     for seq in 0..1000 {
-        let taken = rack.usage(&replica("x"), (1, seq), vec![used(7, 1, 0)], now);
+        let taken = received.part(&replica("x"), (1, seq), vec![used(7, 1, 0)], now);
         flooded += u32::from(taken == Taken::Flood);
     }
     assert!((500..700).contains(&flooded), "{flooded}");
     // It may go on later, and nobody else is held back.
     let second = now + Duration::from_secs(1);
-    let taken = rack.usage(&replica("x"), (1, 2000), vec![], second);
+    let taken = received.part(&replica("x"), (1, 2000), Vec::<TenantUse>::new(), second);
     assert_eq!(taken, Taken::Fresh);
     for n in 1..SENDERS_MAX {
-        let taken = rack.usage(&replica(&format!("s{n}")), (1, 0), vec![], now);
+        let taken = received.part(
+            &replica(&format!("s{n}")),
+            (1, 0),
+            Vec::<TenantUse>::new(),
+            now,
+        );
         assert_eq!(taken, Taken::Fresh);
     }
-    let more = rack.usage(&replica("more"), (1, 0), vec![], now);
+    let more = received.part(&replica("more"), (1, 0), Vec::<TenantUse>::new(), now);
     assert_eq!(more, Taken::TooManySenders);
 }
 
@@ -383,25 +409,25 @@ proptest! {
         arrivals in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
     ) {
         let (mut now, x) = (start(), replica("x"));
-        let mut poster = Poster::default();
+        let mut publisher = Publisher::default();
         let (mut generation, mut seq) = (1, 50);
         let mut under_way = Vec::new();
         let mut last = (Claim::Good, 0);
         for (kind, in_flight, restarts) in posts {
             if restarts {
-                (poster, generation, seq) = (Poster::default(), generation + 1, 0);
+                (publisher, generation, seq) = (Publisher::default(), generation + 1, 0);
             }
             let usage = vec![used(7, in_flight, 0)];
             let health = vec![claim("a", kind, MS)];
-            poster.post(Bulletin { health, usage, ..Bulletin::default() }, now);
+            publisher.post(Bulletin { health, usage, ..Bulletin::default() }, now);
             last = (kind, in_flight);
             now += PAUSE;
-            for message in poster.due(now) {
+            for message in publisher.due(now) {
                 seq += 1;
                 under_way.push(UnderWay { generation, seq, message });
             }
         }
-        let mut rack = rack();
+        let mut received = received();
         let mut heard: BTreeMap<(u64, bool), u64> = BTreeMap::new();
         let mut latest_generation = 0;
         for arrival in arrivals {
@@ -410,9 +436,9 @@ proptest! {
             let latest = heard.entry((generation, is_health)).or_default();
             let is_news = generation >= latest_generation && *latest < seq;
             let taken = match &message {
-                Message::Health(claims) => rack.health(&x, (generation, seq), claims.to_vec(), now),
-                Message::Usage(usage) => rack.usage(&x, (generation, seq), usage.to_vec(), now),
-                _ => unreachable!("a poster says nothing else"),
+                Message::Health(claims) => received.part(&x, (generation, seq), claims.to_vec(), now),
+                Message::Usage(usage) => received.part(&x, (generation, seq), usage.to_vec(), now),
+                _ => unreachable!("a publisher says nothing else"),
             };
             prop_assert_eq!(taken == Taken::Fresh, is_news);
             latest_generation = latest_generation.max(generation);
@@ -424,7 +450,7 @@ proptest! {
                 let seq = heard.get(&(latest_generation, is_health))?;
                 under_way.iter().find(|sent| (sent.generation, sent.seq) == (latest_generation, *seq))
             };
-            let posted = rack.posted();
+            let posted = received.posted();
             let shown = claims(&posted, "a", now).first().map(|(_, kind, _)| *kind);
             let expected = of(true).map(|sent| match &sent.message {
                 Message::Health(claims) => claims[0].claim,
@@ -438,16 +464,16 @@ proptest! {
             prop_assert_eq!(posted.others_usage(7).in_flight, expected);
         }
         now += RENEW_AFTER;
-        for message in poster.due(now) {
+        for message in publisher.due(now) {
             seq += 1;
             let order = (generation, seq);
             match message {
-                Message::Health(claims) => rack.health(&x, order, Arc::unwrap_or_clone(claims), now),
-                Message::Usage(usage) => rack.usage(&x, order, Arc::unwrap_or_clone(usage), now),
-                _ => unreachable!("a poster says nothing else"),
+                Message::Health(claims) => received.part(&x, order, Arc::unwrap_or_clone(claims), now),
+                Message::Usage(usage) => received.part(&x, order, Arc::unwrap_or_clone(usage), now),
+                _ => unreachable!("a publisher says nothing else"),
             };
         }
-        let posted = rack.posted();
+        let posted = received.posted();
         prop_assert_eq!(claims(&posted, "a", now)[0].1, last.0);
         prop_assert_eq!(posted.others_usage(7).in_flight, last.1);
     }
@@ -471,9 +497,9 @@ proptest! {
         let workers: std::collections::BTreeSet<_> = health.iter().map(|said| said.worker.clone()).collect();
         let usage: Vec<_> = usage.into_iter().map(|(tenant, a, b)| used(tenant, a, b)).collect();
         let now = start();
-        let mut poster = Poster::default();
-        let cut = poster.post(Bulletin { health, usage, ..Bulletin::default() }, now);
-        for message in poster.due(now + AGE_MAX) {
+        let mut publisher = Publisher::default();
+        let cut = publisher.post(Bulletin { health, usage, ..Bulletin::default() }, now);
+        for message in publisher.due(now + AGE_MAX) {
             let mut bytes = Vec::new();
             wire::encode(&mut bytes, 1, 1, &message).expect("fits");
             prop_assert!(bytes.len() <= PART_BYTES_MAX + 28);
@@ -481,7 +507,7 @@ proptest! {
             prop_assert_eq!(received.refused, 0);
             prop_assert_eq!(format!("{:?}", received.message), format!("{:?}", Some(&message)));
             if let Message::Health(claims) = message {
-                prop_assert_eq!(claims.len() + cut.claims, workers.len());
+                prop_assert_eq!(claims.len() + cut[0].1, workers.len());
             }
         }
     }
@@ -497,13 +523,13 @@ fn quarantined(length: u64, age: Duration) -> Quarantined {
 
 #[test]
 fn quarantined_requests_are_told_while_there_are_any_and_grow_older() {
-    let (mut poster, mut now) = (Poster::default(), start());
-    let post = |poster: &mut Poster, quarantine, now| {
+    let (mut publisher, mut now) = (Publisher::default(), start());
+    let post = |publisher: &mut Publisher, quarantine, now| {
         let bulletin = Bulletin {
             quarantine,
             ..Bulletin::default()
         };
-        poster.post(bulletin, now)
+        publisher.post(bulletin, now)
     };
     let told = |due: &[Message]| {
         due.iter().find_map(|message| match message {
@@ -511,36 +537,36 @@ fn quarantined_requests_are_told_while_there_are_any_and_grow_older() {
             _ => None,
         })
     };
-    post(&mut poster, vec![], now);
-    assert_eq!(told(&poster.due(now)), None, "nothing to say");
+    post(&mut publisher, vec![], now);
+    assert_eq!(told(&publisher.due(now)), None, "nothing to say");
     let both = vec![quarantined(9, MS), quarantined(3, MS)];
-    post(&mut poster, both.clone(), now);
-    assert!(poster.has_news());
-    let said = told(&poster.due(now)).expect("news");
+    post(&mut publisher, both.clone(), now);
+    assert!(publisher.has_news());
+    let said = told(&publisher.due(now)).expect("news");
     assert_eq!(said, [quarantined(3, MS), quarantined(9, MS)]);
     now += PAUSE;
-    post(&mut poster, both.clone(), now);
-    assert_eq!(told(&poster.due(now)), None, "the same");
+    post(&mut publisher, both.clone(), now);
+    assert_eq!(told(&publisher.due(now)), None, "the same");
     now += RENEW_AFTER;
-    let said = told(&poster.due(now)).expect("renewed");
+    let said = told(&publisher.due(now)).expect("renewed");
     assert_eq!(said[0].age, MS + RENEW_AFTER, "since it was posted");
 
-    let (mut rack, from) = (rack(), replica("x"));
-    let taken = rack.quarantine(&from, (1, 1), said.clone(), now);
+    let (mut received, from) = (received(), replica("x"));
+    let taken = received.part(&from, (1, 1), said.clone(), now);
     assert_eq!(taken, Taken::Fresh);
-    let shown = |rack: &Rack| {
-        let posted = rack.posted();
+    let shown = |received: &Received| {
+        let posted = received.posted();
         let mut peers = posted.peers().map(|peer| peer.quarantine.len());
         peers.next()
     };
-    assert_eq!(shown(&rack), Some(2));
-    assert!(rack.expire(now + SILENT_AFTER));
-    assert_eq!(shown(&rack), None);
+    assert_eq!(shown(&received), Some(2));
+    assert!(received.expire(now + SILENT_AFTER));
+    assert_eq!(shown(&received), None);
 
     let many = (0..QUARANTINE_MAX as u64 + 5).map(|n| quarantined(n, n as u32 * MS));
-    let cut = post(&mut poster, many.collect(), now);
-    assert_eq!(cut.quarantined, 5);
-    let said = told(&poster.due(now)).expect("news");
+    let cut = post(&mut publisher, many.collect(), now);
+    assert_eq!(cut[2], ("quarantine", 5));
+    let said = told(&publisher.due(now)).expect("news");
     assert!(
         said.iter()
             .all(|entry| entry.length < QUARANTINE_MAX as u64)
@@ -550,25 +576,28 @@ fn quarantined_requests_are_told_while_there_are_any_and_grow_older() {
 /// A request that ended workers is quarantined for a time, so it must not get younger because another part came later.
 #[test]
 fn quarantined_requests_grow_older_since_their_own_part_came() {
-    let (mut rack, from, begun) = (rack(), replica("x"), start());
+    let (mut received, from, begun) = (received(), replica("x"), start());
     let second = Duration::from_secs(1);
-    rack.quarantine(&from, (1, 1), vec![quarantined(3, 10 * second)], begun);
+    received.part(&from, (1, 1), vec![quarantined(3, 10 * second)], begun);
     let later = begun + second;
-    assert_eq!(rack.health(&from, (1, 2), Vec::new(), later), Taken::Fresh);
-    let ages = |rack: &Rack, now| -> Vec<Duration> {
-        let posted = rack.posted();
+    assert_eq!(
+        received.part(&from, (1, 2), Vec::<HealthClaim>::new(), later),
+        Taken::Fresh
+    );
+    let ages = |received: &Received, now| -> Vec<Duration> {
+        let posted = received.posted();
         let all = posted.peers().flat_map(|peer| peer.quarantined(now));
         all.map(|entry| entry.age).collect()
     };
-    assert_eq!(ages(&rack, later), [11 * second]);
-    assert_eq!(ages(&rack, later + second), [12 * second]);
-    assert_eq!(ages(&rack, begun + 2 * AGE_MAX), [AGE_MAX]);
+    assert_eq!(ages(&received, later), [11 * second]);
+    assert_eq!(ages(&received, later + second), [12 * second]);
+    assert_eq!(ages(&received, begun + 2 * AGE_MAX), [AGE_MAX]);
     // Renewed: what it says now counts.
-    rack.quarantine(
+    received.part(
         &from,
         (1, 3),
         vec![quarantined(3, 12 * second)],
         later + second,
     );
-    assert_eq!(ages(&rack, later + second), [12 * second]);
+    assert_eq!(ages(&received, later + second), [12 * second]);
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::budget::Budget;
 use super::sequence::{Arrival, Sequence};
 use super::{
-    Batch, Gap, HEADS_MAX, Head, Heard, HeatReport, LOG_BATCHES_MAX, Mark, Record, Roster,
+    Batch, Gap, HEADS_MAX, Head, Heard, HeatReport, KnownWorkers, LOG_BATCHES_MAX, Mark, Record,
 };
 use crate::config::EvidenceConfig;
 use crate::replica::ReplicaId;
@@ -82,7 +82,7 @@ impl Inbox {
         from: &ReplicaId,
         generation: u64,
         batch: Batch,
-        roster: &Roster,
+        roster: &KnownWorkers,
         now: Instant,
     ) -> Outcome {
         let (hint, lost) = self.hint(from, generation, batch.number);
@@ -189,7 +189,7 @@ impl Inbox {
         &mut self,
         from: &ReplicaId,
         answer: Option<(u64, Mark, Vec<Batch>)>,
-        roster: &Roster,
+        roster: &KnownWorkers,
         now: Instant,
     ) -> Outcome {
         let mut outcome = Outcome::default();
@@ -327,7 +327,7 @@ impl Sender {
         from: &ReplicaId,
         hint: u64,
         batch: Batch,
-        roster: &Roster,
+        roster: &KnownWorkers,
         now: Instant,
         outcome: &mut Outcome,
     ) {

@@ -5,25 +5,26 @@
 //! was believed takes it back ([`Retraction`]), and each says how often it saw which prefix
 //! ([`HeatReport`]). What the link hashes mean is placement's business.
 //!
-//! - `told.rs`: what this replica has to say, until the next batch.
+//! - `pending.rs`: what this replica has to say, until the next batch.
 //! - `log.rs`: numbered batches, kept for a while; `outbox.rs`: how far each peer was sent them.
 //! - `sequence.rs`: which batches of one sender are missing; `inbox.rs`: all senders.
-//! - `ear.rs`: the bounded channel to the one listener.
-//! - `roster.rs`: which workers, in which epochs, evidence may be about.
+//! - `listener_queue.rs`: the bounded channel to the one listener.
+//! - `known_workers.rs`: which workers, in which epochs, evidence may be about.
 //! - `budget.rs`: bytes a second.
 //!
 //! Nobody forwards what others said: every replica has a connection to every other.
 
 mod budget;
-mod ear;
 mod inbox;
+mod known_workers;
+mod listener_queue;
 mod log;
 mod outbox;
-mod roster;
+mod pending;
+mod plane;
 mod sequence;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use std::time::Duration;
 
@@ -31,11 +32,13 @@ use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
 
 pub(crate) use budget::Budget;
-pub(crate) use ear::Ear;
 pub(crate) use inbox::{Inbox, Outcome, Pull};
+pub(crate) use known_workers::KnownWorkers;
+pub(crate) use listener_queue::ListenerQueue;
 pub(crate) use outbox::Outbox;
-pub(crate) use roster::Roster;
-pub(crate) use told::{Tell, Told};
+pub(crate) use pending::{Pending, Tell};
+pub use plane::EvidenceSource;
+pub(crate) use plane::{EvidencePlane, PendingHandle};
 
 /// Greatest number of links in one [`Evidence`] or [`Retraction`].
 pub const LINKS_MAX: usize = 256;

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::inbox::Outcome;
-use super::roster::roster;
+use super::known_workers::roster;
 use super::sequence::{Arrival, Sequence};
 use super::*;
 use crate::config::EvidenceConfig;

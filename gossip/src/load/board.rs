@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::frame::Load;
-use super::plane::SENDER_SILENT_AFTER;
 use crate::worker::WorkerId;
 
 /// Damped sums of what the other replicas have on one worker. Not whole numbers, since old counts
@@ -239,6 +238,9 @@ impl LoadBoard {
         self.cells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// The values of a replica that was silent for this long count no more.
+pub const SENDER_SILENT_AFTER: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

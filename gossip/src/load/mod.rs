@@ -9,21 +9,24 @@
 //!   and writes it without a lock.
 //! - [`LoadPlane`]: owned by the agent: collects own changes into frames, takes the frames of others,
 //!   writes their damped sums to the board.
+//! - `messages.rs`: the same among the planes of an agent: when frames go out, what becomes of those that come.
 //! - `told.rs`: which of the own numbers the others know by now. Decisions are made on those: exact own
 //!   counts, which nobody else has, would part the replicas.
 
 mod board;
-mod credit;
 mod frame;
+mod messages;
 mod plane;
 #[cfg(test)]
 mod tests;
 mod told;
+mod trust_cap;
 
-pub use board::{LoadBoard, LoadCell, OthersLoad};
+pub use board::{LoadBoard, LoadCell, OthersLoad, SENDER_SILENT_AFTER};
 pub use frame::{Coverage, Load, LoadFrame, SlotLoad};
+pub(crate) use messages::LoadMessages;
 pub use plane::{
     Applied, FULL_INTERVAL, HEARTBEAT_INTERVAL, IDLE_HEARTBEAT_INTERVAL, LoadPlane, RISE_INTERVAL,
-    SENDER_FORGET_AFTER, SENDER_SILENT_AFTER, SENDERS_MAX,
+    SENDER_FORGET_AFTER, SENDERS_MAX,
 };
 pub use told::middle;

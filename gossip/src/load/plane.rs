@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::board::{LoadBoard, LoadCell, OthersLoad};
-use super::credit::{Credit, Total, credits};
+use super::board::{LoadBoard, LoadCell, OthersLoad, SENDER_SILENT_AFTER};
 use super::frame::{Coverage, Load, LoadFrame, SlotLoad};
 use super::told::Told;
+use super::trust_cap::{Total, TrustCap, trust_caps};
 use crate::registry::Worker;
 use crate::replica::ReplicaId;
 use crate::view::View;
@@ -37,8 +37,6 @@ const PACE: Duration = Duration::from_micros(1250);
 const PACE_MAX: Duration = Duration::from_millis(50);
 /// A frame that is due this soon goes at once; half of the shortest interval.
 const PACE_SLACK: Duration = Duration::from_micros(2500);
-/// The values of a replica that was silent for this long count no more.
-pub const SENDER_SILENT_AFTER: Duration = Duration::from_secs(2);
 /// A sender is forgotten after this long; no frame of it is under way any more.
 pub const SENDER_FORGET_AFTER: Duration = Duration::from_secs(60);
 /// Greatest number of senders remembered.
@@ -147,6 +145,11 @@ impl LoadPlane {
         self.told.forget();
         self.full_sent_at = None;
         self.board.drop_unheld();
+    }
+
+    /// The board to which it writes.
+    pub(crate) fn board(&self) -> &Arc<LoadBoard> {
+        &self.board
     }
 
     /// Says how many replicas are live, this one included.
@@ -321,7 +324,7 @@ impl LoadPlane {
     }
 
     /// Writes to the board what all heard senders have together, each weighed by its age and believed
-    /// within its credit (`credit.rs`). Call it after frames were applied, and at least every batch
+    /// within its cap (`trust_cap.rs`). Call it after frames were applied, and at least every batch
     /// interval.
     pub fn aggregate(&mut self, now: Instant) {
         self.senders
@@ -334,17 +337,17 @@ impl LoadPlane {
         let totals: Vec<_> = heard()
             .map(|sender| Total::of(sender.loads.iter().copied()))
             .collect();
-        let mut credits = credits(own, &totals, self.slots.len()).into_iter();
+        let mut trust_caps = trust_caps(own, &totals, self.slots.len()).into_iter();
         self.cut = 0;
         let mut heard = 1;
         for sender in self.senders.values_mut() {
             // As many as are heard.
-            let credit = sender.is_heard(now).then(|| credits.next()).flatten();
-            sender.share = credit.map_or_else(Share::default, |credit| {
+            let cap = sender.is_heard(now).then(|| trust_caps.next()).flatten();
+            sender.share = cap.map_or_else(Share::default, |cap| {
                 heard += 1;
-                self.cut += u32::from(credit != Credit::WHOLE);
+                self.cut += u32::from(cap != TrustCap::WHOLE);
                 let weight = (self.damping)(sender.age(now)).clamp(0.0, 1.0);
-                Share { weight, credit }
+                Share { weight, cap }
             });
         }
         for slot in 0..self.slots.len() {
@@ -398,7 +401,7 @@ impl LoadPlane {
 #[derive(Clone, Copy)]
 struct Share {
     weight: f64,
-    credit: Credit,
+    cap: TrustCap,
 }
 
 impl Default for Share {
@@ -406,17 +409,17 @@ impl Default for Share {
     fn default() -> Self {
         Self {
             weight: 0.0,
-            credit: Credit::WHOLE,
+            cap: TrustCap::WHOLE,
         }
     }
 }
 
 impl Share {
     fn add(self, load: Load, sum: &mut OthersLoad) {
-        let Self { weight, credit } = self;
-        sum.requests += weight * credit.requests * f64::from(load.requests);
-        sum.prefill_tokens += weight * credit.prefill_tokens * load.prefill_tokens as f64;
-        sum.context_tokens += weight * credit.context_tokens * load.context_tokens as f64;
+        let Self { weight, cap } = self;
+        sum.requests += weight * cap.requests * f64::from(load.requests);
+        sum.prefill_tokens += weight * cap.prefill_tokens * load.prefill_tokens as f64;
+        sum.context_tokens += weight * cap.context_tokens * load.context_tokens as f64;
     }
 }
 

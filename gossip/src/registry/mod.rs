@@ -31,7 +31,12 @@
 mod contact;
 mod digest;
 mod entry;
+mod exchanges;
+mod futile_syncs;
+mod pace;
+mod plane;
 mod restart;
+mod settling;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
@@ -47,6 +52,7 @@ use std::time::Duration;
 pub use contact::{Contact, ISOLATION_MAX, Reunion};
 pub use digest::{BUCKETS, Digest, DigestError, Summary};
 pub use entry::Entry;
+pub(crate) use plane::{Own, RegistryPlane};
 pub use restart::EPOCH_MAX;
 pub(crate) use warming::Warmups;
 pub use warming::{WARMING_MAX, Warming};

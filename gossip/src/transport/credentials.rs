@@ -20,7 +20,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::{Close, Planes, Shared, limits};
+use super::{Close, Receiver, Shared, limits};
 use crate::identity::{self, Identity, IdentityError, Standing};
 use crate::metrics::Why;
 
@@ -101,7 +101,7 @@ pub(super) fn chain(connection: &Connection) -> Vec<CertificateDer<'static>> {
 /// It is of another replica or cluster; nothing has changed.
 pub(super) fn replace(
     shared: &Arc<Shared>,
-    planes: &Arc<dyn Planes>,
+    receiver: &Arc<dyn Receiver>,
     identity: Identity,
 ) -> Result<bool, IdentityError> {
     let credentials = &shared.identity;
@@ -121,18 +121,18 @@ pub(super) fn replace(
     credentials.current.store(Arc::new(current));
     let round = credentials.round.fetch_add(1, Ordering::Relaxed) + 1;
     credentials.replaced.notify_one();
-    cut(shared, planes, Standing::Revoked, "revoked");
-    let (task, planes) = (shared.clone(), planes.clone());
+    cut(shared, receiver, Standing::Revoked, "revoked");
+    let (task, receiver) = (shared.clone(), receiver.clone());
     let stop = shared.stop.clone();
     shared.tracker.spawn(async move {
-        stop.run_until_cancelled(renew_all(task, planes, round))
+        stop.run_until_cancelled(renew_all(task, receiver, round))
             .await
     });
     Ok(true)
 }
 
 /// Steps 3 and 4.
-async fn renew_all(shared: Arc<Shared>, planes: Arc<dyn Planes>, round: u64) {
+async fn renew_all(shared: Arc<Shared>, receiver: Arc<dyn Receiver>, round: u64) {
     let mut ids = shared.peers().linked_ids();
     ids.shuffle(&mut rand::rng());
     for id in ids {
@@ -144,12 +144,17 @@ async fn renew_all(shared: Arc<Shared>, planes: Arc<dyn Planes>, round: u64) {
     }
     sleep(SETTLE).await;
     if shared.identity.round.load(Ordering::Relaxed) == round {
-        cut(&shared, &planes, Standing::Foreign, "foreign");
+        cut(&shared, &receiver, Standing::Foreign, "foreign");
     }
 }
 
 /// Ends the connections whose certificates stand like this. Who has none left is gone.
-fn cut(shared: &Arc<Shared>, planes: &Arc<dyn Planes>, standing: Standing, reason: &'static str) {
+fn cut(
+    shared: &Arc<Shared>,
+    receiver: &Arc<dyn Receiver>,
+    standing: Standing,
+    reason: &'static str,
+) {
     let open = shared.peers().open();
     for (id, open) in open {
         let is_hit = |connection: &Connection| shared.identity.judge(connection) == standing;
@@ -162,8 +167,8 @@ fn cut(shared: &Arc<Shared>, planes: &Arc<dyn Planes>, standing: Standing, reaso
         if !hit.is_empty() && spared.is_empty() {
             tracing::error!(replica = %id, reason, "cut off a replica: its certificate is accepted no more");
             shared.peers().leave(&id);
-            shared.firewall().forget(&id);
-            planes.left(&id);
+            shared.peer_table().forget(&id);
+            receiver.left(&id);
         }
     }
 }

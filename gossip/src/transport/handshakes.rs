@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Handshakes under way, by address.
 #[derive(Debug, Default)]
-pub(super) struct Doorstep {
+pub(super) struct HandshakeLimiter {
     waiting: Mutex<Waiting>,
 }
 
@@ -22,37 +22,37 @@ struct Waiting {
 
 /// What to do with a connection that begins.
 #[derive(Debug)]
-pub(super) enum Turn {
+pub(super) enum Admit {
     /// Shake hands, and keep this until that has ended.
-    Come(Place),
+    Accept(Place),
     /// Let it prove its address first.
-    ProveYourself,
+    Retry,
     /// Do nothing; it comes again by itself.
-    Wait,
+    Ignore,
 }
 
 /// A handshake under way; it ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
-    doorstep: Arc<Doorstep>,
+    limiter: Arc<HandshakeLimiter>,
     address: IpAddr,
 }
 
-impl Doorstep {
+impl HandshakeLimiter {
     /// Somebody begins; `is_proven`: it has received what was sent to its address.
-    pub(super) fn enter(self: &Arc<Self>, address: IpAddr, is_proven: bool) -> Turn {
+    pub(super) fn enter(self: &Arc<Self>, address: IpAddr, is_proven: bool) -> Admit {
         let mut waiting = self.waiting();
         if !is_proven && waiting.all >= UNPROVEN {
-            return Turn::ProveYourself;
+            return Admit::Retry;
         }
         let of_address = waiting.by_address.get(&address).copied().unwrap_or(0);
         if waiting.all >= HANDSHAKES || of_address >= HANDSHAKES_PER_ADDRESS {
-            return Turn::Wait;
+            return Admit::Ignore;
         }
         waiting.all += 1;
         waiting.by_address.insert(address, of_address + 1);
-        Turn::Come(Place {
-            doorstep: self.clone(),
+        Admit::Accept(Place {
+            limiter: self.clone(),
             address,
         })
     }
@@ -64,7 +64,7 @@ impl Doorstep {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut waiting = self.doorstep.waiting();
+        let mut waiting = self.limiter.waiting();
         waiting.all -= 1;
         if let Some(of_address) = waiting.by_address.get_mut(&self.address) {
             *of_address -= 1;
@@ -93,42 +93,39 @@ mod tests {
 
     #[test]
     fn under_pressure_addresses_must_prove_themselves() {
-        let doorstep = Arc::<Doorstep>::default();
+        let limiter = Arc::<HandshakeLimiter>::default();
         let mut places = Vec::new();
         for _ in 0..UNPROVEN {
-            let Turn::Come(place) = doorstep.enter(address(1), false) else {
+            let Admit::Accept(place) = limiter.enter(address(1), false) else {
                 panic!("there is room");
             };
             places.push(place);
         }
-        assert!(matches!(
-            doorstep.enter(address(2), false),
-            Turn::ProveYourself
-        ));
-        assert!(matches!(doorstep.enter(address(2), true), Turn::Come(_)));
+        assert!(matches!(limiter.enter(address(2), false), Admit::Retry));
+        assert!(matches!(limiter.enter(address(2), true), Admit::Accept(_)));
         places.pop();
-        assert!(matches!(doorstep.enter(address(2), false), Turn::Come(_)));
+        assert!(matches!(limiter.enter(address(2), false), Admit::Accept(_)));
         drop(places);
-        assert_eq!(doorstep.waiting().all, 0);
-        assert!(doorstep.waiting().by_address.is_empty());
+        assert_eq!(limiter.waiting().all, 0);
+        assert!(limiter.waiting().by_address.is_empty());
     }
 
     #[test]
     fn one_address_leaves_room_for_others() {
-        let doorstep = Arc::<Doorstep>::default();
-        let enter = |from| doorstep.enter(address(from), true);
+        let limiter = Arc::<HandshakeLimiter>::default();
+        let enter = |from| limiter.enter(address(from), true);
         let places: Vec<_> = (0..2 * HANDSHAKES)
             .filter_map(|_| match enter(1) {
-                Turn::Come(place) => Some(place),
+                Admit::Accept(place) => Some(place),
                 _ => None,
             })
             .collect();
         assert_eq!(places.len(), HANDSHAKES_PER_ADDRESS);
-        assert!(matches!(enter(2), Turn::Come(_)));
+        assert!(matches!(enter(2), Admit::Accept(_)));
         let crowd: Vec<_> = (2..)
             .map_while(|from| (from < 250).then(|| enter(from)))
             .collect();
-        let came = crowd.iter().filter(|turn| matches!(turn, Turn::Come(_)));
+        let came = crowd.iter().filter(|turn| matches!(turn, Admit::Accept(_)));
         assert_eq!(came.count() + places.len(), HANDSHAKES);
     }
 }

@@ -6,15 +6,14 @@
 //! else it is connected to. Ids and addresses of third replicas are hints whom to dial, no more.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use quinn::{Connection, ConnectionError};
 use tokio::time::timeout;
 
 use super::stream::{read_frame, write_all};
-use super::{Close, Planes, Shared, limits, now, twins};
-use crate::firewall::{Member, Reason};
+use super::{Close, Shared, limits, now, twins};
 use crate::identity::{certificate_names, replica_name, replica_named};
+use crate::peers::{Member, Reason};
 use crate::replica::ReplicaId;
 use crate::twin::Kept;
 use crate::wire::{self, Hello, HelloAck, Message, PeerHint, Received};
@@ -204,7 +203,7 @@ async fn greet(
         generation,
     };
     shared
-        .firewall()
+        .peer_table()
         .admit(&member, now())
         .map_err(|_| Some(DialError::NotAdmitted))?;
     Ok(Dialled {
@@ -238,13 +237,13 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
     };
     let from = connection.remote_address();
     if hello.cluster != **shared.identity.cluster() {
-        if shared.alarms.due(from, "other_cluster") {
+        if shared.log_limit.due(from, "other_cluster") {
             tracing::warn!(address = %from, theirs = hello.cluster, "refused a replica of another cluster");
         }
         return Err(Close::OtherCluster);
     }
     if !proves(shared, connection, &hello.replica) {
-        if shared.alarms.due(from, "wrong_name") {
+        if shared.log_limit.due(from, "wrong_name") {
             tracing::error!(address = %from, claimed = %hello.replica, "refused a replica whose certificate names another");
         }
         return Err(Close::WrongName);
@@ -261,7 +260,7 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
         }
         (shared.generation(), Ok(()))
     } else {
-        let greeted = shared.firewall().greeted(&member.id, now());
+        let greeted = shared.peer_table().greeted(&member.id, now());
         let mut is_tie = false;
         if greeted.is_ok() {
             match twins::later_than(shared, &member, from).await {
@@ -278,9 +277,9 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
             // It comes again above the other one, and is the later of two.
             (generation.saturating_add(1), Err(Reason::Implausible))
         } else {
-            let mut firewall = shared.firewall();
-            let seen = firewall.generation(&member.id).unwrap_or(0);
-            let verdict = greeted.and_then(|()| firewall.admit(&member, now()));
+            let mut table = shared.peer_table();
+            let seen = table.generation(&member.id).unwrap_or(0);
+            let verdict = greeted.and_then(|()| table.admit(&member, now()));
             (seen, verdict)
         }
     };
@@ -415,28 +414,8 @@ pub(super) fn report(shared: &Shared, address: SocketAddr, name: &str, error: &D
         error,
         DialError::Myself | DialError::Duplicate(_) | DialError::Twin { .. }
     );
-    if is_said || !shared.alarms.due(address, error.label()) {
+    if is_said || !shared.log_limit.due(address, error.label()) {
         return;
     }
     tracing::warn!(%address, name, "no connection: {error}");
-}
-
-/// Passes on what an answered HELLO taught: who answered, and whom else to dial.
-pub(super) fn learn(
-    shared: &Arc<Shared>,
-    planes: &Arc<dyn Planes>,
-    member: &Member,
-    hints: &[PeerHint],
-) {
-    super::peer::meet(shared, planes, member);
-    let outrun = shared.twins().take_outrun(now());
-    if let Some(seen) = outrun {
-        planes.outrun(seen);
-    }
-    for hint in hints
-        .iter()
-        .filter(|hint| hint.replica != shared.own && hint.replica != member.id)
-    {
-        super::peer::consider(shared, planes, &hint.replica, hint.gossip_addr);
-    }
 }

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use quinn::{Connection, Incoming, RecvStream, SendStream};
 use tokio::time::timeout;
 
-use super::handshakes::{Doorstep, Turn};
+use super::handshakes::{Admit, HandshakeLimiter};
 use super::stream::{StreamError, read_all, read_frame, write_all};
-use super::{Planes, Shared, credentials, hello, limits, now, peer, twins};
-use crate::firewall::{Lane, MESSAGE_BYTES_MAX, Member, Reason, Refused};
-use crate::frame::{FRAME_BYTES_MAX, FrameError};
-use crate::wire::{self, Message, Received};
+use super::{Receiver, Shared, credentials, hello, limits, now, peer, twins};
+use crate::frame::{FRAME_BYTES_MAX, FrameError, Header};
+use crate::membership::MESSAGE_BYTES_MAX;
+use crate::peers::{Lane, Member, Reason, Refused};
+use crate::wire::{self, Message, Rate, Received, Role};
 
 /// Takes connections until the endpoint closes.
-pub(super) async fn accept(shared: Arc<Shared>, planes: Arc<dyn Planes>) {
-    let doorstep = Arc::<Doorstep>::default();
+pub(super) async fn accept(shared: Arc<Shared>, receiver: Arc<dyn Receiver>) {
+    let limiter = Arc::<HandshakeLimiter>::default();
     while let Some(incoming) = shared.endpoint.accept().await {
         if shared.endpoint.open_connections() >= limits::CONNECTIONS {
             shared.handshake("too_many");
@@ -23,21 +24,21 @@ pub(super) async fn accept(shared: Arc<Shared>, planes: Arc<dyn Planes>) {
             continue;
         }
         let address = incoming.remote_address().ip();
-        match doorstep.enter(address, incoming.remote_address_validated()) {
-            Turn::Come(place) => {
-                let task = serve(shared.clone(), planes.clone(), incoming, place);
+        match limiter.enter(address, incoming.remote_address_validated()) {
+            Admit::Accept(place) => {
+                let task = serve(shared.clone(), receiver.clone(), incoming, place);
                 let stop = shared.stop.clone();
                 shared
                     .tracker
                     .spawn(async move { stop.run_until_cancelled(task).await });
             }
             // Under pressure an address must prove itself before it costs us a handshake.
-            Turn::ProveYourself => {
+            Admit::Retry => {
                 shared.handshake("retried");
                 let _ = incoming.retry();
             }
             // Not refused: an answer is what a flood wants. Who is honest comes again.
-            Turn::Wait => {
+            Admit::Ignore => {
                 shared.handshake("crowded");
                 incoming.ignore();
             }
@@ -47,7 +48,7 @@ pub(super) async fn accept(shared: Arc<Shared>, planes: Arc<dyn Planes>) {
 
 async fn serve(
     shared: Arc<Shared>,
-    planes: Arc<dyn Planes>,
+    receiver: Arc<dyn Receiver>,
     incoming: Incoming,
     place: super::handshakes::Place,
 ) {
@@ -57,7 +58,7 @@ async fn serve(
         Ok(Err(error)) => {
             shared.handshake("refused");
             // By machine: whoever tries again comes from another port.
-            if shared.alarms.due((from.ip(), 0).into(), "refused") {
+            if shared.log_limit.due((from.ip(), 0).into(), "refused") {
                 tracing::warn!(address = %from, %error, "refused a connection; a certificate of this cluster's authority is needed");
             }
             return;
@@ -80,26 +81,26 @@ async fn serve(
         return;
     }
     twins::cut_off_earlier(&shared, &member, &connection);
-    peer::meet(&shared, &planes, &member);
+    peer::meet(&shared, &receiver, &member);
     shared.peers().accepted(&member, &connection);
     if !credentials::is_late(&shared, &connection) {
         peer::shown(&shared, &member.id, &connection);
     }
-    read(&shared, &planes, &member, &connection).await;
+    read(&shared, &receiver, &member, &connection).await;
     shared.peers().ended(&member.id);
 }
 
 /// Reads until the connection ends. QUIC bounds how many streams are open at once.
 async fn read(
     shared: &Arc<Shared>,
-    planes: &Arc<dyn Planes>,
+    receiver: &Arc<dyn Receiver>,
     member: &Member,
     connection: &Connection,
 ) {
     loop {
         let link = Link {
             shared: shared.clone(),
-            planes: planes.clone(),
+            receiver: receiver.clone(),
             member: member.clone(),
         };
         tokio::select! {
@@ -127,7 +128,7 @@ async fn read(
 /// One accepted connection of one peer.
 struct Link {
     shared: Arc<Shared>,
-    planes: Arc<dyn Planes>,
+    receiver: Arc<dyn Receiver>,
     member: Member,
 }
 
@@ -156,15 +157,15 @@ impl Link {
         }
         let verdict = self
             .shared
-            .firewall()
+            .peer_table()
             .inspect(&self.member.id, bytes, now());
         match verdict {
             Ok(passed) => {
                 self.shared.metrics.trimmed.inc_by(passed.trimmed as u64);
                 for (id, address) in &passed.strangers {
-                    peer::consider(&self.shared, &self.planes, id, *address);
+                    peer::consider(&self.shared, &self.receiver, id, *address);
                 }
-                self.planes.gossip(self.member.address, passed.bytes);
+                self.receiver.gossip(self.member.address, passed.bytes);
             }
             Err(refused) => self.refuse(refused),
         }
@@ -183,7 +184,7 @@ impl Link {
     fn allows(&self, lane: Lane, cost: usize) -> bool {
         let verdict = self
             .shared
-            .firewall()
+            .peer_table()
             .allow(&self.member.id, lane, cost, now());
         verdict.map_err(|refused| self.refuse(refused)).is_ok()
     }
@@ -197,29 +198,6 @@ impl Link {
             return;
         };
         match message {
-            Some(Message::Load(frame)) => {
-                if !self.allows(Lane::Load, 1) {
-                    return;
-                }
-                self.shared.metrics.received("load", bytes.len());
-                if !self.planes.load(&self.member.id, header, frame) {
-                    self.strike(Reason::Malformed);
-                }
-            }
-            Some(
-                message @ (Message::Evidence(_) | Message::EvidenceMark(_) | Message::Heat(_)),
-            ) => {
-                if !self.allows(Lane::Evidence, 1) {
-                    return;
-                }
-                self.shared.metrics.received(message.plane(), bytes.len());
-                self.planes
-                    .evidence(&self.member.id, header, message, bytes.len());
-            }
-            Some(message @ (Message::Health(_) | Message::Usage(_) | Message::Quarantine(_))) => {
-                self.shared.metrics.received(message.plane(), bytes.len());
-                self.planes.bulletin(&self.member.id, header, message);
-            }
             // Another process of this id came since: this one takes its own leave only.
             Some(Message::Leave) if self.is_former() => {
                 self.shared.metrics.dropped("former_generation");
@@ -227,11 +205,23 @@ impl Link {
             Some(Message::Leave) => {
                 tracing::info!(replica = %self.member.id, "a replica leaves");
                 self.shared.peers().leave(&self.member.id);
-                self.shared.firewall().forget(&self.member.id);
-                self.planes.left(&self.member.id);
+                self.shared.peer_table().forget(&self.member.id);
+                self.receiver.left(&self.member.id);
             }
-            Some(_) => self.strike(Reason::Malformed),
+            Some(message) => self.push(header, message, bytes.len()),
             None => self.shared.metrics.dropped("unknown_kind"),
+        }
+    }
+
+    fn push(&self, header: Header, message: Message, bytes: usize) {
+        let kind = message.kind();
+        if !matches!(kind.role, Role::Push(_)) {
+            return self.strike(Reason::Malformed);
+        }
+        if Lane::of(kind.rate).is_none_or(|lane| self.allows(lane, 1)) {
+            self.shared.metrics.received(kind.plane, bytes);
+            self.receiver
+                .message(&self.member.id, header, message, bytes);
         }
     }
 
@@ -257,24 +247,28 @@ impl Link {
         let Some(message) = message else {
             return self.shared.metrics.dropped("unknown_kind");
         };
-        if !message.is_request() {
+        let kind = message.kind();
+        if !kind.is_question() {
             return self.strike(Reason::Malformed);
         }
-        let plane = message.plane();
-        self.shared.metrics.received(plane, bytes.len());
-        let is_registry = plane == "registry";
+        self.shared.metrics.received(kind.plane, bytes.len());
+        let is_registry = kind.rate == Rate::Registry;
         if is_registry && !self.may_ask() {
             return;
         }
         let mut answer = Vec::new();
-        for message in self.planes.request(&self.member.id, header, message) {
+        let length = bytes.len();
+        for message in self
+            .receiver
+            .message(&self.member.id, header, message, length)
+        {
             answer.extend(self.shared.encode(&message).unwrap_or_default());
         }
         if is_registry {
-            let mut firewall = self.shared.firewall();
-            firewall.answered(&self.member.id, answer.len(), now());
+            let mut table = self.shared.peer_table();
+            table.answered(&self.member.id, answer.len(), now());
         }
-        self.shared.metrics.sent(plane, answer.len());
+        self.shared.metrics.sent(kind.plane, answer.len());
         let _ = timeout(limits::REQUEST, write_all(&mut send, &answer)).await;
     }
 
@@ -284,7 +278,7 @@ impl Link {
         if !self.allows(Lane::Registry, 1) {
             return false;
         }
-        let may = self.shared.firewall().may_answer(&self.member.id, now());
+        let may = self.shared.peer_table().may_answer(&self.member.id, now());
         if !may {
             self.shared.metrics.dropped("answer_withheld");
         }
@@ -293,7 +287,7 @@ impl Link {
 
     /// Takes a frame apart; damaged ones count against the sender, former generations are ignored.
     fn decode(&self, bytes: &[u8]) -> Option<Received> {
-        let received = match wire::decode(bytes) {
+        let received = match wire::decode_with(bytes, &self.shared.kinds) {
             Ok(received) => received,
             // A later release may speak another version, or know entries that this one does not.
             Err(FrameError::Version(_)) => {
@@ -319,7 +313,7 @@ impl Link {
     }
 
     fn is_former(&self) -> bool {
-        let known = self.shared.firewall().generation(&self.member.id);
+        let known = self.shared.peer_table().generation(&self.member.id);
         known.is_some_and(|known| known > self.member.generation)
     }
 

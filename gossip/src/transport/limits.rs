@@ -68,11 +68,11 @@ const DATAGRAM_BYTES: usize = 128 << 10;
 /// Connections in both directions together; two for each of 256 replicas and some in handshake.
 pub(super) const CONNECTIONS: usize = 600;
 /// Messages waiting for one peer; chitchat sends a handful each round.
-pub(super) const QUEUE: usize = 32;
+pub(super) const URGENT_QUEUE: usize = 32;
 /// Frames of evidence waiting for one peer; the rest waits in the log, which is shared by all peers.
-pub(super) const EVIDENCE_QUEUE: usize = 16;
-/// Parts of bulletins waiting for one peer: the three of one sending.
-pub(super) const BULLETIN_QUEUE: usize = 3;
+pub(super) const BULK_QUEUE: usize = 16;
+/// Parts of bulletins waiting for one peer: the four of one sending.
+pub(super) const LATEST_QUEUE: usize = 4;
 /// A datagram that fits every path (1,162 B at the guaranteed 1,200), with a margin.
 pub(crate) const DATAGRAM_FRAME_MAX: usize = 1150;
 /// Frames in the answer to one request; times the frame's limit, 16 MiB.

@@ -4,24 +4,23 @@
 //! connections a pair, no rule for simultaneous opens. A connection counts once HELLO was answered,
 //! because a refused certificate shows to the dialling side only after its connect succeeded.
 //!
-//! | what | how |
-//! |---|---|
-//! | chitchat messages | one uni stream each, raw bytes (they do not begin with our magic) |
-//! | load frames | datagram up to 1,150 bytes, else uni stream |
-//! | leaving | uni stream |
-//! | evidence, heat | one uni stream for each batch or report, in a queue of its own |
-//! | bulletins | one uni stream for each, at most three waiting |
-//! | registry pushes, exchanges, snapshots, pulls of evidence | bi stream: one request, its answer |
+//! What each kind of message is carried by is in its row of the table of kinds (`wire/kinds.rs`):
 //!
-//! Sending never waits: [`Transport::send_gossip`] and [`Transport::send_load`] only enqueue. The
-//! task of each peer (`peer`) owns its connection; one unreachable peer slows nobody else.
+//! | role | how |
+//! |---|---|
+//! | a push | one uni stream each, from the queue of its kind; or a datagram, if it fits one |
+//! | a question | one bi stream, with its answers |
+//! | chitchat's messages, which are no kind | as a push, raw bytes (they do not begin with our magic) |
+//!
+//! Sending never waits: [`Transport::send`] only enqueues. The task of each peer (`peer`) owns its connection; one
+//! unreachable peer slows nobody else.
 
-mod alarm;
 mod credentials;
 mod handshakes;
 mod hello;
 mod inbound;
 mod limits;
+mod log_limit;
 mod loops;
 mod network;
 mod peer;
@@ -48,36 +47,36 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::GossipConfig;
 use crate::error::StartError;
-use crate::firewall::{Firewall, Member, Reason, Refused};
 use crate::frame::Header;
 use crate::identity::{self, Identity, IdentityError};
-use crate::load::LoadFrame;
 use crate::metrics::{Metrics, Why};
+use crate::peers::{Member, PeerTable, Reason, Refused};
+use crate::plane::{Link, RequestError};
 use crate::replica::ReplicaId;
 use crate::twin::{Sightings, Twin};
-use crate::wire::{self, Message, Received};
+use crate::wire::{self, Kind, Message, Queue, Received, Role};
 
-use alarm::Alarms;
 use credentials::Credentials;
 pub(crate) use limits::DATAGRAM_FRAME_MAX;
+use log_limit::LogLimit;
 use loops::Loops;
 pub(crate) use network::system_ms;
 pub use network::{Network, SystemNetwork};
 use peer::Peers;
-pub(crate) use peer::RequestError;
 
 /// Who receives what arrives. Called from connection tasks: must not wait.
-pub(crate) trait Planes: Send + Sync + 'static {
-    /// A message for chitchat that the firewall passed, from the peer that is dialled at `from`.
+pub(crate) trait Receiver: Send + Sync + 'static {
+    /// A message for chitchat that the judge passed, from the peer that is dialled at `from`.
     fn gossip(&self, from: SocketAddr, bytes: Vec<u8>);
-    /// A load frame of an authenticated peer; false if no honest one would say it.
-    fn load(&self, from: &ReplicaId, header: Header, frame: LoadFrame) -> bool;
-    /// Evidence, a mark or heat of an authenticated peer, in a frame of so many bytes.
-    fn evidence(&self, from: &ReplicaId, header: Header, message: Message, bytes: usize);
-    /// A part of the bulletin of an authenticated peer.
-    fn bulletin(&self, from: &ReplicaId, header: Header, message: Message);
-    /// A request of an authenticated peer; the answer goes back on the same stream.
-    fn request(&self, from: &ReplicaId, header: Header, message: Message) -> Vec<Message>;
+    /// A push or a question of an authenticated peer, in a frame of so many bytes. What is returned answers a question
+    /// on the same stream.
+    fn message(
+        &self,
+        from: &ReplicaId,
+        header: Header,
+        message: Message,
+        bytes: usize,
+    ) -> Vec<Message>;
     /// The connection to a peer is up.
     fn linked(&self, member: &Member);
     /// A peer said that it leaves.
@@ -103,22 +102,25 @@ struct Shared {
     generation: AtomicU64,
     loops: Loops,
     seq: AtomicU64,
-    firewall: Mutex<Firewall>,
+    peer_table: Mutex<PeerTable>,
     peers: Mutex<Peers>,
     twins: Mutex<Sightings>,
-    alarms: Alarms,
+    log_limit: LogLimit,
+    /// Kinds from outside this crate.
+    kinds: Vec<&'static Kind>,
     metrics: Metrics,
     tracker: TaskTracker,
     stop: CancellationToken,
 }
 
 impl Transport {
-    /// Binds the socket; nothing is accepted or dialled before [`Transport::start`].
+    /// Binds the socket, for the kinds of this crate and these; nothing is accepted or dialled before [`Transport::start`].
     pub(crate) async fn open(
         config: &GossipConfig,
         identity: Identity,
         network: Arc<dyn Network>,
         generation: u64,
+        kinds: Vec<&'static Kind>,
         metrics: Metrics,
     ) -> Result<Self, StartError> {
         let bind = |cause| StartError::Bind {
@@ -149,7 +151,7 @@ impl Transport {
         };
         Ok(Self {
             shared: Arc::new(Shared {
-                firewall: Mutex::new(Firewall::new(identity.cluster(), member)),
+                peer_table: Mutex::new(PeerTable::new(identity.cluster(), member)),
                 identity: Credentials::new(identity)?,
                 own,
                 release: config.facts.version.clone(),
@@ -161,7 +163,8 @@ impl Transport {
                 seq: AtomicU64::new(0),
                 peers: Mutex::default(),
                 twins: Mutex::default(),
-                alarms: Alarms::default(),
+                log_limit: LogLimit::default(),
+                kinds,
                 metrics,
                 tracker: TaskTracker::new(),
                 stop: CancellationToken::new(),
@@ -170,17 +173,17 @@ impl Transport {
     }
 
     /// Begins to accept connections and to dial the seeds.
-    pub(crate) fn start(&self, seeds: &[String], planes: &Arc<dyn Planes>) {
+    pub(crate) fn start(&self, seeds: &[String], receiver: &Arc<dyn Receiver>) {
         let shared = &self.shared;
         shared
             .tracker
-            .spawn(inbound::accept(shared.clone(), planes.clone()));
+            .spawn(inbound::accept(shared.clone(), receiver.clone()));
         self.spawn(reminders::remind(shared.clone()));
         self.spawn(slept::give_up_links(shared.clone()));
         for seed in seeds {
             shared
                 .tracker
-                .spawn(seeds::ask(shared.clone(), planes.clone(), seed.clone()));
+                .spawn(seeds::ask(shared.clone(), receiver.clone(), seed.clone()));
         }
     }
 
@@ -210,49 +213,38 @@ impl Transport {
             .shared
             .peers()
             .at(to)
-            .is_some_and(|peer| peer.enqueue("gossip", bytes));
+            .is_some_and(|peer| peer.enqueue(Queue::Urgent, "gossip", bytes.into()));
         if !sent {
             self.shared.metrics.dropped("gossip_not_queued");
         }
     }
 
-    /// Sends a load frame to every connected peer: datagrams, streams for long frames.
-    pub(crate) fn send_load(&self, frame: LoadFrame) {
-        let Some(bytes) = self.shared.encode(&Message::Load(frame)) else {
+    /// Queues a push for one connected peer, or for all. One whose queue is full goes without it, which is counted.
+    pub(crate) fn send(&self, to: Option<&ReplicaId>, message: &Message) {
+        let kind = message.kind();
+        let Role::Push(queue) = kind.role else {
+            tracing::error!(kind = kind.name, "only a push is sent without a question");
             return;
         };
-        let bytes = bytes::Bytes::from(bytes);
-        for peer in self.shared.peers().linked() {
-            if !peer.send_load(&bytes, &self.shared.metrics) {
-                self.shared.metrics.dropped("load_not_sent");
-            }
-        }
-    }
-
-    /// Queues a part of our bulletin for every connected peer. One that is so slow that the last
-    /// ones still wait goes without it, until they are renewed.
-    pub(crate) fn send_bulletin(&self, message: &Message) {
+        let peers = match to {
+            Some(id) => self
+                .shared
+                .peers()
+                .linked_peer(id)
+                .cloned()
+                .into_iter()
+                .collect(),
+            None => self.shared.peers().linked(),
+        };
         let Some(bytes) = self.shared.encode(message) else {
             return;
         };
         let bytes = bytes::Bytes::from(bytes);
-        for peer in self.shared.peers().linked() {
-            if !peer.enqueue_bulletin(message.plane(), bytes.clone()) {
-                self.shared.metrics.dropped("bulletin_not_queued");
+        for peer in peers {
+            if !peer.send(queue, kind.plane, bytes.clone(), &self.shared.metrics) {
+                self.shared.metrics.dropped(not_queued(queue));
             }
         }
-    }
-
-    /// Queues a message of the evidence or heat plane for one peer; false if it cannot take it now.
-    pub(crate) fn send_evidence(&self, to: &ReplicaId, message: &Message) -> bool {
-        let peer = self.shared.peers().linked_peer(to).cloned();
-        let Some(peer) = peer.filter(peer::Peer::takes_evidence) else {
-            return false;
-        };
-        // What does not fit a frame is never going to: it is counted, and gone.
-        self.shared
-            .encode(message)
-            .is_none_or(|bytes| peer.enqueue_evidence(message.plane(), bytes))
     }
 
     /// Scores an offence that only the receiver of a message can see.
@@ -261,9 +253,9 @@ impl Transport {
         self.shared.strike(from, address, reason);
     }
 
-    /// Peers with an open connection from here, each with the generation in which it answered.
-    pub(crate) fn linked_generations(&self) -> Vec<(ReplicaId, u64)> {
-        self.shared.peers().linked_generations()
+    /// The open connections from here.
+    pub(crate) fn open_links(&self) -> Vec<Link> {
+        self.shared.peers().open_links()
     }
 
     /// Sends a request to one peer and waits for its whole answer.
@@ -304,7 +296,7 @@ impl Transport {
 
     /// The generation in which a peer proved itself, if it did.
     pub(crate) fn generation_of(&self, id: &ReplicaId) -> Option<u64> {
-        self.shared.firewall().generation(id)
+        self.shared.peer_table().generation(id)
     }
 
     /// Ids under which this replica saw two processes.
@@ -317,15 +309,15 @@ impl Transport {
         self.shared.kept_instead()
     }
 
-    /// Tells the firewall how far our own keys have come; call it before a peer can have seen them.
+    /// Tells the judge of chitchat's messages how far our own keys have come; call it before a peer can have seen them.
     pub(crate) fn own_version(&self, version: u64) {
-        self.shared.firewall().own_version(version);
+        self.shared.peer_table().own_version(version);
     }
 
     /// The gossip task starts again under a higher generation: every peer gets a new HELLO.
     pub(crate) fn renew(&self, generation: u64) {
         self.shared.generation.store(generation, Ordering::Relaxed);
-        self.shared.firewall().renew(generation);
+        self.shared.peer_table().renew(generation);
         self.shared.peers().close_links(Close::Renewed);
     }
 
@@ -336,10 +328,10 @@ impl Transport {
     /// It is the identity of another replica or cluster; nothing has changed.
     pub(crate) fn replace_identity(
         &self,
-        planes: &Arc<dyn Planes>,
+        receiver: &Arc<dyn Receiver>,
         identity: Identity,
     ) -> Result<bool, IdentityError> {
-        credentials::replace(&self.shared, planes, identity)
+        credentials::replace(&self.shared, receiver, identity)
     }
 
     /// Runs a task until it ends or the transport closes.
@@ -378,8 +370,10 @@ impl Shared {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn firewall(&self) -> MutexGuard<'_, Firewall> {
-        self.firewall.lock().unwrap_or_else(PoisonError::into_inner)
+    fn peer_table(&self) -> MutexGuard<'_, PeerTable> {
+        self.peer_table
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn twins(&self) -> MutexGuard<'_, Sightings> {
@@ -418,7 +412,7 @@ impl Shared {
     fn offence(&self, from: &ReplicaId, address: SocketAddr, refused: Refused) {
         let reason = refused.reason.label();
         self.metrics.refusals.get_or_create(&Why { reason }).inc();
-        if self.alarms.due(address, reason) {
+        if self.log_limit.due(address, reason) {
             tracing::warn!(replica = %from, %address, reason, "refused a message of a replica");
         }
         if refused.cut {
@@ -427,10 +421,20 @@ impl Shared {
         }
     }
 
-    /// Scores an offence found outside the firewall's own parser.
+    /// Scores an offence found elsewhere than in chitchat's messages.
     fn strike(&self, from: &ReplicaId, address: SocketAddr, reason: Reason) {
-        let refused = self.firewall().strike(from, reason, now());
+        let refused = self.peer_table().strike(from, reason, now());
         self.offence(from, address, refused);
+    }
+}
+
+/// Why a push is dropped at its sender.
+fn not_queued(queue: Queue) -> &'static str {
+    match queue {
+        Queue::Datagram => "load_not_sent",
+        Queue::Urgent => "not_queued",
+        Queue::Bulk => "evidence_not_queued",
+        Queue::Latest => "bulletin_not_queued",
     }
 }
 

@@ -13,15 +13,15 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::hello::{self, DialError, Dialled};
-use super::{Close, Planes, Shared, limits};
+use super::{Close, Receiver, Shared, limits, peer};
 use crate::replica::ReplicaId;
 
 /// Asks one seed until the transport stops.
-pub(super) async fn ask(shared: Arc<Shared>, planes: Arc<dyn Planes>, seed: String) {
+pub(super) async fn ask(shared: Arc<Shared>, receiver: Arc<dyn Receiver>, seed: String) {
     let stop = shared.stop.clone();
     let task = Seed {
         shared,
-        planes,
+        receiver,
         name: seed,
         addresses: Vec::new(),
         resolved: None,
@@ -32,7 +32,7 @@ pub(super) async fn ask(shared: Arc<Shared>, planes: Arc<dyn Planes>, seed: Stri
 
 struct Seed {
     shared: Arc<Shared>,
-    planes: Arc<dyn Planes>,
+    receiver: Arc<dyn Receiver>,
     name: String,
     /// What the name meant when it was last resolved, and when that was.
     addresses: Vec<SocketAddr>,
@@ -73,7 +73,7 @@ impl Seed {
             Err(_) => format!("no answer in {RESOLVE:?}"),
         };
         // Keyed by our own address: there is none to name yet. The last known addresses stay.
-        if self.shared.alarms.due(self.shared.address, "resolve") {
+        if self.shared.log_limit.due(self.shared.address, "resolve") {
             tracing::warn!(seed = self.name, "seed does not resolve: {problem}");
         }
     }
@@ -98,7 +98,7 @@ impl Seed {
                 hints,
             }) => {
                 connection.close(Close::Done.code(), b"");
-                hello::learn(&self.shared, &self.planes, &member, &hints);
+                peer::learn(&self.shared, &self.receiver, &member, &hints);
                 self.answered.insert(address, member.id);
                 true
             }
@@ -109,7 +109,7 @@ impl Seed {
             Err(error) => {
                 hello::report(&self.shared, address, &self.name, &error);
                 if let DialError::Outrun(seen) = error {
-                    self.planes.outrun(seen);
+                    self.receiver.outrun(seen);
                 }
                 false
             }

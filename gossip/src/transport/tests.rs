@@ -19,16 +19,11 @@ struct Recorder {
     links: AtomicUsize,
 }
 
-impl Planes for Recorder {
+impl Receiver for Recorder {
     fn gossip(&self, _: SocketAddr, bytes: Vec<u8>) {
         let _ = self.gossip.try_send(bytes);
     }
-    fn load(&self, _: &ReplicaId, _: Header, _: LoadFrame) -> bool {
-        true
-    }
-    fn evidence(&self, _: &ReplicaId, _: Header, _: Message, _: usize) {}
-    fn bulletin(&self, _: &ReplicaId, _: Header, _: Message) {}
-    fn request(&self, _: &ReplicaId, _: Header, _: Message) -> Vec<Message> {
+    fn message(&self, _: &ReplicaId, _: Header, _: Message, _: usize) -> Vec<Message> {
         Vec::new()
     }
     fn linked(&self, _: &Member) {
@@ -63,16 +58,23 @@ impl Bench {
         let config = GossipConfig::new(([127, 0, 0, 1], 0).into(), Facts::default());
         let identity = identity_of(&authority, "me");
         let network = Arc::new(SystemNetwork);
-        let transport = Transport::open(&config, identity, network, GENERATION, Metrics::default())
-            .await
-            .expect("opens");
+        let transport = Transport::open(
+            &config,
+            identity,
+            network,
+            GENERATION,
+            Vec::new(),
+            Metrics::default(),
+        )
+        .await
+        .expect("opens");
         let (sender, gossip) = mpsc::channel(64);
         let recorder = Arc::new(Recorder {
             gossip: sender,
             links: AtomicUsize::new(0),
         });
-        let planes: Arc<dyn Planes> = recorder.clone();
-        transport.start(&[], &planes);
+        let receiver: Arc<dyn Receiver> = recorder.clone();
+        transport.start(&[], &receiver);
         Self {
             authority,
             transport,

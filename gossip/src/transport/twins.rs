@@ -25,7 +25,7 @@ use quinn::Connection;
 use tokio::time::{Instant, sleep};
 
 use super::{Close, Shared, now};
-use crate::firewall::Member;
+use crate::peers::Member;
 use crate::replica::ReplicaId;
 use crate::twin::{Kept, Twin};
 
@@ -140,7 +140,7 @@ pub(super) fn may_outrun(shared: &Shared, by: &ReplicaId, seen: u64) -> bool {
     // Who refused a moment ago is among them.
     shared.kept_instead();
     let is_kept = shared.twins().may_outrun(seen, now());
-    is_kept || shared.firewall().may_outrun(by, seen, now())
+    is_kept || shared.peer_table().may_outrun(by, seen, now())
 }
 
 /// This process met another one under its own id.

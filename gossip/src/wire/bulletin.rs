@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::body::{Body, wire_ms};
 use crate::bulletin::{
-    AGE_MAX, CLAIMS_MAX, Claim, HealthClaim, PART_BYTES_MAX, QUARANTINE_MAX, Quarantined,
+    AGE_MAX, CLAIMS_MAX, Claim, HealthClaim, PACES_MAX, Pace, QUARANTINE_MAX, Quarantined,
     TENANTS_MAX, TenantUse,
 };
 use crate::frame::{Decode, Encode, FrameError};
@@ -20,6 +21,10 @@ pub(super) struct WireUsage(Vec<([u8; 8], u32, u32)>);
 #[derive(Encode, Decode)]
 pub(super) struct WireQuarantine(Vec<(u64, [u8; 16], u64)>);
 
+/// Hash of the worker's id, sums of its answers; strictly rising by hash.
+#[derive(Encode, Decode)]
+pub(super) struct WirePaces(Vec<([u8; 8], [f32; 6])>);
+
 /// A number for each claim: one that a later release adds costs its entry only.
 mod code {
     pub(super) const GOOD: u8 = 0;
@@ -29,17 +34,10 @@ mod code {
     pub(super) const EJECTED: u8 = 4;
 }
 
-/// The body of a part is not longer than any honest one.
-pub(super) fn bounded(body: &[u8]) -> Result<(), FrameError> {
-    if body.len() <= PART_BYTES_MAX {
-        Ok(())
-    } else {
-        Err(FrameError::Value("length of a bulletin"))
-    }
-}
+impl Body for Vec<HealthClaim> {
+    type Wire = WireHealth;
 
-impl From<&[HealthClaim]> for WireHealth {
-    fn from(claims: &[HealthClaim]) -> Self {
+    fn to_wire(&self) -> WireHealth {
         let wire = |said: &HealthClaim| {
             let code = match said.claim {
                 Claim::Good => code::GOOD,
@@ -48,21 +46,19 @@ impl From<&[HealthClaim]> for WireHealth {
                 Claim::Stalled => code::STALLED,
                 Claim::Ejected => code::EJECTED,
             };
-            let age_ms = super::body::wire_ms(said.age);
+            let age_ms = wire_ms(said.age);
             (said.worker.to_string(), said.epoch, code, age_ms)
         };
-        Self(claims.iter().map(wire).collect())
+        WireHealth(self.iter().map(wire).collect())
     }
-}
 
-impl WireHealth {
-    pub(super) fn checked(self, refused: &mut usize) -> Result<Vec<HealthClaim>, FrameError> {
+    fn from_wire(WireHealth(wire): WireHealth, refused: &mut usize) -> Result<Self, FrameError> {
         // Once each, so that one worker cannot be spoken of twice.
-        if self.0.len() > CLAIMS_MAX || !self.0.is_sorted_by(|a, b| a.0 < b.0) {
+        if wire.len() > CLAIMS_MAX || !wire.is_sorted_by(|a, b| a.0 < b.0) {
             return Err(FrameError::Value("list of claims"));
         }
-        let mut claims = Vec::with_capacity(self.0.len());
-        for (worker, epoch, code, age_ms) in self.0 {
+        let mut claims = Vec::with_capacity(wire.len());
+        for (worker, epoch, code, age_ms) in wire {
             let worker = worker.parse();
             let worker = worker.map_err(|_| FrameError::Value("worker id"))?;
             let claim = match code {
@@ -87,21 +83,21 @@ impl WireHealth {
     }
 }
 
-impl From<&[TenantUse]> for WireUsage {
-    fn from(usage: &[TenantUse]) -> Self {
-        let wire = |used: &TenantUse| (used.tenant.to_le_bytes(), used.in_flight, used.queued);
-        Self(usage.iter().map(wire).collect())
-    }
-}
+impl Body for Vec<TenantUse> {
+    type Wire = WireUsage;
 
-impl WireUsage {
-    pub(super) fn checked(self) -> Result<Vec<TenantUse>, FrameError> {
+    fn to_wire(&self) -> WireUsage {
+        let wire = |used: &TenantUse| (used.tenant.to_le_bytes(), used.in_flight, used.queued);
+        WireUsage(self.iter().map(wire).collect())
+    }
+
+    fn from_wire(WireUsage(wire): WireUsage, _: &mut usize) -> Result<Self, FrameError> {
         let used = |(tenant, in_flight, queued)| TenantUse {
             tenant: u64::from_le_bytes(tenant),
             in_flight,
             queued,
         };
-        let usage: Vec<_> = self.0.into_iter().map(used).collect();
+        let usage: Vec<_> = wire.into_iter().map(used).collect();
         if usage.len() > TENANTS_MAX || !usage.is_sorted_by(|a, b| a.tenant < b.tenant) {
             return Err(FrameError::Value("list of tenants"));
         }
@@ -109,25 +105,49 @@ impl WireUsage {
     }
 }
 
-impl From<&[Quarantined]> for WireQuarantine {
-    fn from(quarantine: &[Quarantined]) -> Self {
-        let wire =
-            |entry: &Quarantined| (entry.length, entry.hash, super::body::wire_ms(entry.age));
-        Self(quarantine.iter().map(wire).collect())
-    }
-}
+impl Body for Vec<Quarantined> {
+    type Wire = WireQuarantine;
 
-impl WireQuarantine {
-    pub(super) fn checked(self) -> Result<Vec<Quarantined>, FrameError> {
+    fn to_wire(&self) -> WireQuarantine {
+        let wire = |entry: &Quarantined| (entry.length, entry.hash, wire_ms(entry.age));
+        WireQuarantine(self.iter().map(wire).collect())
+    }
+
+    fn from_wire(WireQuarantine(wire): WireQuarantine, _: &mut usize) -> Result<Self, FrameError> {
         let entry = |(length, hash, age_ms)| Quarantined {
             length,
             hash,
             age: Duration::from_millis(age_ms).min(AGE_MAX),
         };
-        let entries: Vec<_> = self.0.into_iter().map(entry).collect();
+        let entries: Vec<_> = wire.into_iter().map(entry).collect();
         if entries.len() > QUARANTINE_MAX || !entries.is_sorted_by(|a, b| a.id() < b.id()) {
             return Err(FrameError::Value("list of quarantined requests"));
         }
         Ok(entries)
+    }
+}
+
+impl Body for Vec<Pace> {
+    type Wire = WirePaces;
+
+    fn to_wire(&self) -> WirePaces {
+        let wire = |pace: &Pace| (pace.worker.to_le_bytes(), pace.sums);
+        WirePaces(self.iter().map(wire).collect())
+    }
+
+    fn from_wire(WirePaces(wire): WirePaces, _: &mut usize) -> Result<Self, FrameError> {
+        let pace = |(worker, sums)| Pace {
+            worker: u64::from_le_bytes(worker),
+            sums,
+        };
+        let paces: Vec<_> = wire.into_iter().map(pace).collect();
+        let are_numbers = |pace: &Pace| pace.sums.iter().all(|sum| sum.is_finite());
+        if paces.len() > PACES_MAX
+            || !paces.is_sorted_by(|a, b| a.worker < b.worker)
+            || !paces.iter().all(are_numbers)
+        {
+            return Err(FrameError::Value("list of paces"));
+        }
+        Ok(paces)
     }
 }

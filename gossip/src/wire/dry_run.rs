@@ -1,5 +1,6 @@
 //! Dry runs as they travel. Hashes take eight bytes each, as in evidence.
 
+use super::body::Body;
 use crate::dry_run::{DryRun, DryRunAnswer, KeyParts, Refusal, Reply};
 use crate::frame::{Decode, Encode, FrameError};
 use crate::worker::WorkerId;
@@ -46,11 +47,13 @@ mod code {
     pub(super) const OTHER: u8 = u8::MAX;
 }
 
-impl From<&DryRun> for WireQuestion {
-    fn from(question: &DryRun) -> Self {
-        let key = &question.key;
-        Self {
-            pool: question.pool.clone(),
+impl Body for DryRun {
+    type Wire = WireQuestion;
+
+    fn to_wire(&self) -> WireQuestion {
+        let key = &self.key;
+        WireQuestion {
+            pool: self.pool.clone(),
             model: key.model.to_le_bytes(),
             group: key.group.map(wire_link),
             home: key.home.to_le_bytes(),
@@ -61,21 +64,19 @@ impl From<&DryRun> for WireQuestion {
             marks: key.marks.iter().copied().map(wire_link).collect(),
         }
     }
-}
 
-impl WireQuestion {
-    pub(super) fn checked(self) -> Result<DryRun, FrameError> {
-        let question = DryRun {
-            pool: self.pool,
+    fn from_wire(wire: WireQuestion, _: &mut usize) -> Result<Self, FrameError> {
+        let question = Self {
+            pool: wire.pool,
             key: KeyParts {
-                model: u64::from_le_bytes(self.model),
-                group: self.group.map(core_link),
-                home: u64::from_le_bytes(self.home),
-                session: self.session.map(u64::from_le_bytes),
-                user: self.user.map(u64::from_le_bytes),
-                stable_tokens: self.stable_tokens,
-                prompt_tokens: self.prompt_tokens,
-                marks: self.marks.into_iter().map(core_link).collect(),
+                model: u64::from_le_bytes(wire.model),
+                group: wire.group.map(core_link),
+                home: u64::from_le_bytes(wire.home),
+                session: wire.session.map(u64::from_le_bytes),
+                user: wire.user.map(u64::from_le_bytes),
+                stable_tokens: wire.stable_tokens,
+                prompt_tokens: wire.prompt_tokens,
+                marks: wire.marks.into_iter().map(core_link).collect(),
             },
         };
         if question.is_valid() {
@@ -86,18 +87,20 @@ impl WireQuestion {
     }
 }
 
-impl From<&Reply> for WireReply {
-    fn from(reply: &Reply) -> Self {
-        let refusal = match reply {
-            Reply::Decided(answer) => {
-                return Self {
+impl Body for Reply {
+    type Wire = WireReply;
+
+    fn to_wire(&self) -> WireReply {
+        let refusal = match self {
+            Self::Decided(answer) => {
+                return WireReply {
                     code: code::DECIDED,
                     decision: Some(WireDecision::from(answer)),
                 };
             }
-            Reply::Refused(refusal) => refusal,
+            Self::Refused(refusal) => refusal,
         };
-        Self {
+        WireReply {
             code: match refusal {
                 Refusal::Declined => code::DECLINED,
                 Refusal::NotServed => code::NOT_SERVED,
@@ -107,19 +110,17 @@ impl From<&Reply> for WireReply {
             decision: None,
         }
     }
-}
 
-impl WireReply {
-    pub(super) fn checked(self) -> Result<Reply, FrameError> {
-        let refusal = match (self.code, self.decision) {
-            (code::DECIDED, Some(decision)) => return Ok(Reply::Decided(decision.checked()?)),
+    fn from_wire(wire: WireReply, _: &mut usize) -> Result<Self, FrameError> {
+        let refusal = match (wire.code, wire.decision) {
+            (code::DECIDED, Some(decision)) => return Ok(Self::Decided(decision.checked()?)),
             (code::DECIDED, None) => return Err(FrameError::Value("dry run answer")),
             (code::DECLINED, _) => Refusal::Declined,
             (code::NOT_SERVED, _) => Refusal::NotServed,
             (code::TOO_MANY, _) => Refusal::TooMany,
             _ => Refusal::Other,
         };
-        Ok(Reply::Refused(refusal))
+        Ok(Self::Refused(refusal))
     }
 }
 

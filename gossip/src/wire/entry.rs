@@ -5,12 +5,15 @@
 
 use std::sync::Arc;
 
-use super::CHUNK_ENTRIES_MAX;
+use super::body::Body;
 use crate::frame::{Decode, Encode, FrameError};
 use crate::hlc::Stamp;
 use crate::registry::{EPOCH_MAX, Entry};
 use crate::replica::ReplicaId;
 use crate::worker::{LATER_SOURCES, RawWorker, Role, Source, State, WorkerSpec};
+
+/// Greatest number of registry entries in one frame.
+pub(super) const CHUNK_ENTRIES_MAX: usize = 512;
 
 #[derive(Encode, Decode)]
 pub(super) struct WireEntry {
@@ -37,22 +40,23 @@ struct WireSpec {
     epoch: u64,
 }
 
-pub(super) fn wire_entries(entries: &[Entry]) -> Vec<WireEntry> {
-    entries.iter().map(WireEntry::from).collect()
-}
+impl Body for Vec<Entry> {
+    type Wire = Vec<WireEntry>;
 
-/// Leaves out entries that break a rule, and says how many.
-pub(super) fn core_entries(
-    entries: Vec<WireEntry>,
-    refused: &mut usize,
-) -> Result<Vec<Entry>, FrameError> {
-    let count = entries.len();
-    if count > CHUNK_ENTRIES_MAX {
-        return Err(FrameError::Value("number of registry entries"));
+    fn to_wire(&self) -> Vec<WireEntry> {
+        self.iter().map(WireEntry::from).collect()
     }
-    let valid: Vec<Entry> = entries.into_iter().filter_map(WireEntry::checked).collect();
-    *refused = count - valid.len();
-    Ok(valid)
+
+    /// Leaves out entries that break a rule.
+    fn from_wire(wire: Vec<WireEntry>, refused: &mut usize) -> Result<Self, FrameError> {
+        let count = wire.len();
+        if count > CHUNK_ENTRIES_MAX {
+            return Err(FrameError::Value("number of registry entries"));
+        }
+        let valid: Self = wire.into_iter().filter_map(WireEntry::checked).collect();
+        *refused += count - valid.len();
+        Ok(valid)
+    }
 }
 
 impl From<&Entry> for WireEntry {

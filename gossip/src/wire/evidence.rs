@@ -3,6 +3,7 @@
 //! Workers are named once a frame. Hashes fill all their bits, so they take eight bytes, not the nine
 //! of a long variable-length integer.
 
+use super::body::{Body, replica};
 use crate::evidence::{
     BATCH_RECORDS_MAX, Batch, Evidence, EvidenceSnapshot, Gap, HEADS_MAX, Head, HeatReport,
     LINKS_MAX, Mark, PULL_BATCHES_MAX, Record, Retraction,
@@ -58,9 +59,11 @@ pub(super) struct WireHeat {
     counts: Vec<(WireLink, u32)>,
 }
 
-impl From<&Batch> for WireBatch {
-    fn from(batch: &Batch) -> Self {
-        let records = batch.records.iter().map(|record| {
+impl Body for Batch {
+    type Wire = WireBatch;
+
+    fn to_wire(&self) -> WireBatch {
+        let records = self.records.iter().map(|record| {
             let (worker, epoch) = record.about();
             let claim = match record {
                 Record::Evidence(_) => claim::HOLDS,
@@ -68,18 +71,16 @@ impl From<&Batch> for WireBatch {
             };
             (worker, epoch, claim, record.links())
         });
-        Self {
-            number: batch.number,
+        WireBatch {
+            number: self.number,
             said: WireSaid::collect(records),
         }
     }
-}
 
-impl WireBatch {
-    pub(super) fn checked(self, refused: &mut usize) -> Result<Batch, FrameError> {
-        Ok(Batch {
-            number: number(self.number)?,
-            records: self.said.checked(refused)?,
+    fn from_wire(wire: WireBatch, refused: &mut usize) -> Result<Self, FrameError> {
+        Ok(Self {
+            number: number(wire.number)?,
+            records: wire.said.checked(refused)?,
         })
     }
 }
@@ -141,38 +142,38 @@ impl WireSaid {
     }
 }
 
-impl From<&Mark> for WireMark {
-    fn from(mark: &Mark) -> Self {
-        Self {
-            first: mark.first,
-            next: mark.next,
+impl Body for Mark {
+    type Wire = WireMark;
+
+    fn to_wire(&self) -> WireMark {
+        WireMark {
+            first: self.first,
+            next: self.next,
         }
     }
-}
 
-impl WireMark {
-    pub(super) fn checked(self) -> Result<Mark, FrameError> {
-        if self.first > self.next {
+    fn from_wire(wire: WireMark, _: &mut usize) -> Result<Self, FrameError> {
+        if wire.first > wire.next {
             return Err(FrameError::Value("mark"));
         }
-        Ok(Mark {
-            first: self.first,
-            next: number(self.next)?,
+        Ok(Self {
+            first: wire.first,
+            next: number(wire.next)?,
         })
     }
 }
 
-impl From<&[Gap]> for WirePull {
-    fn from(gaps: &[Gap]) -> Self {
-        let wire = |gap: &Gap| (gap.start, (gap.end - gap.start) as u32);
-        Self(gaps.iter().map(wire).collect())
-    }
-}
+impl Body for Vec<Gap> {
+    type Wire = WirePull;
 
-impl WirePull {
-    pub(super) fn checked(self) -> Result<Vec<Gap>, FrameError> {
-        let wanted: u64 = self.0.iter().map(|(_, len)| u64::from(*len)).sum();
-        if self.0.len() > PULL_BATCHES_MAX || wanted > PULL_BATCHES_MAX as u64 {
+    fn to_wire(&self) -> WirePull {
+        let wire = |gap: &Gap| (gap.start, (gap.end - gap.start) as u32);
+        WirePull(self.iter().map(wire).collect())
+    }
+
+    fn from_wire(WirePull(wire): WirePull, _: &mut usize) -> Result<Self, FrameError> {
+        let wanted: u64 = wire.iter().map(|(_, len)| u64::from(*len)).sum();
+        if wire.len() > PULL_BATCHES_MAX || wanted > PULL_BATCHES_MAX as u64 {
             return Err(FrameError::Value("number of batches asked for"));
         }
         let gap = |(start, len): (u64, u32)| {
@@ -182,13 +183,15 @@ impl WirePull {
                 end: start + u64::from(len),
             })
         };
-        self.0.into_iter().map(gap).collect()
+        wire.into_iter().map(gap).collect()
     }
 }
 
-impl From<&EvidenceSnapshot> for WireSnapshot {
-    fn from(snapshot: &EvidenceSnapshot) -> Self {
-        let records = snapshot.evidence.iter().map(|said| {
+impl Body for EvidenceSnapshot {
+    type Wire = WireSnapshot;
+
+    fn to_wire(&self) -> WireSnapshot {
+        let records = self.evidence.iter().map(|said| {
             (
                 &said.worker,
                 said.epoch,
@@ -197,61 +200,59 @@ impl From<&EvidenceSnapshot> for WireSnapshot {
             )
         });
         let head = |head: &Head| (head.replica.to_string(), head.generation, head.next);
-        Self {
+        WireSnapshot {
             said: WireSaid::collect(records),
-            heads: snapshot.heads.iter().map(head).collect(),
-            last: snapshot.last,
+            heads: self.heads.iter().map(head).collect(),
+            last: self.last,
         }
     }
-}
 
-impl WireSnapshot {
-    pub(super) fn checked(self, refused: &mut usize) -> Result<EvidenceSnapshot, FrameError> {
-        if self.heads.len() > HEADS_MAX {
+    fn from_wire(wire: WireSnapshot, refused: &mut usize) -> Result<Self, FrameError> {
+        if wire.heads.len() > HEADS_MAX {
             return Err(FrameError::Value("number of heads"));
         }
-        let head = |(replica, generation, next): (String, u64, u64)| {
+        let head = |(id, generation, next): (String, u64, u64)| {
             Ok(Head {
-                replica: super::body::replica(&replica)?,
+                replica: replica(&id)?,
                 generation,
                 next: number(next)?,
             })
         };
-        let heads = self.heads.into_iter().map(head);
+        let heads = wire.heads.into_iter().map(head);
         let mut evidence = Vec::new();
-        for record in self.said.checked(refused)? {
+        for record in wire.said.checked(refused)? {
             match record {
                 Record::Evidence(said) => evidence.push(said),
                 // A snapshot says what is, not what is not.
                 Record::Retraction(_) => *refused += 1,
             }
         }
-        Ok(EvidenceSnapshot {
+        Ok(Self {
             evidence,
             heads: heads.collect::<Result<_, FrameError>>()?,
-            last: self.last,
+            last: wire.last,
         })
     }
 }
 
-impl From<&HeatReport> for WireHeat {
-    fn from(report: &HeatReport) -> Self {
+impl Body for HeatReport {
+    type Wire = WireHeat;
+
+    fn to_wire(&self) -> WireHeat {
         let count = |(link, count): &(u64, u32)| (link.to_le_bytes(), *count);
-        Self {
-            version: report.version,
-            total: report.total,
-            counts: report.counts.iter().map(count).collect(),
+        WireHeat {
+            version: self.version,
+            total: self.total,
+            counts: self.counts.iter().map(count).collect(),
         }
     }
-}
 
-impl WireHeat {
-    pub(super) fn checked(self) -> Result<HeatReport, FrameError> {
+    fn from_wire(wire: WireHeat, _: &mut usize) -> Result<Self, FrameError> {
         let count = |(link, count)| (u64::from_le_bytes(link), count);
-        let report = HeatReport {
-            version: self.version,
-            counts: self.counts.into_iter().map(count).collect(),
-            total: self.total,
+        let report = Self {
+            version: wire.version,
+            counts: wire.counts.into_iter().map(count).collect(),
+            total: wire.total,
         };
         if report.is_valid() {
             Ok(report)

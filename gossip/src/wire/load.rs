@@ -1,6 +1,7 @@
 //! Load frames as they travel: sparse or dense, whichever is shorter.
 
-use crate::frame::{Decode, Encode, FrameError};
+use super::body::{Body, Frame};
+use crate::frame::{self, Decode, Encode, FrameError};
 use crate::load::{Coverage, Load, LoadFrame, SlotLoad};
 
 #[derive(Encode, Decode)]
@@ -11,7 +12,7 @@ pub(super) struct WireSparse {
 }
 
 #[derive(Encode, Decode)]
-pub(super) struct WireDense {
+struct WireDense {
     roster: u32,
     /// Loads of all slots up to the last one that is not zero.
     loads: Vec<WireLoad>,
@@ -19,6 +20,42 @@ pub(super) struct WireDense {
 
 /// Requests, prefill tokens, context tokens.
 type WireLoad = (u32, u64, u64);
+
+/// Codes of the three forms.
+mod code {
+    pub(super) const CHANGES: u8 = 7;
+    pub(super) const FULL_SPARSE: u8 = 8;
+    pub(super) const FULL_DENSE: u8 = 9;
+}
+
+impl Body for LoadFrame {
+    type Wire = WireSparse;
+
+    fn to_wire(&self) -> WireSparse {
+        WireSparse::from(self)
+    }
+
+    /// Of all load, as in a snapshot.
+    fn from_wire(wire: WireSparse, _: &mut usize) -> Result<Self, FrameError> {
+        wire.checked(Coverage::Full)
+    }
+
+    fn seal(&self, frame: Frame<'_>) -> Result<(), FrameError> {
+        match self.coverage {
+            _ if self.is_dense_shorter() => frame.put(code::FULL_DENSE, &WireDense::from(self)),
+            Coverage::Changes => frame.put(code::CHANGES, &self.to_wire()),
+            Coverage::Full => frame.put(code::FULL_SPARSE, &self.to_wire()),
+        }
+    }
+
+    fn read(code: u8, body: &mut &[u8], _: &mut usize) -> Result<Self, FrameError> {
+        match code {
+            code::CHANGES => frame::decode::<WireSparse>(body)?.checked(Coverage::Changes),
+            code::FULL_SPARSE => frame::decode::<WireSparse>(body)?.checked(Coverage::Full),
+            _ => Ok(frame::decode::<WireDense>(body)?.into()),
+        }
+    }
+}
 
 impl From<&LoadFrame> for WireSparse {
     fn from(frame: &LoadFrame) -> Self {
@@ -36,7 +73,7 @@ impl From<&LoadFrame> for WireSparse {
 }
 
 impl WireSparse {
-    pub(super) fn checked(self, coverage: Coverage) -> Result<LoadFrame, FrameError> {
+    fn checked(self, coverage: Coverage) -> Result<LoadFrame, FrameError> {
         let mut next = 0u32;
         let mut slots = Vec::with_capacity(self.slots.len());
         for (gap, load) in self.slots {

@@ -121,6 +121,10 @@ impl FromStr for WorkerUrl {
             return refuse("port 0 cannot be reached");
         }
         let path = url.path().trim_end_matches('/');
+        // The base URL of an OpenAI client ends so; requests would go to `/v1/v1/…`.
+        if path == "/v1" {
+            return refuse("it ends in /v1, which every request brings itself; leave that out");
+        }
         let base = format!("{}://{host}:{port}{path}", url.scheme());
         // The parser decodes the host: `%22` in it is a quote by now.
         if !stands_unescaped(&base) {
@@ -257,6 +261,8 @@ mod tests {
             "http://w%22x:8000",
             "http://w:8000/a@1/",
             "http://w:0",
+            "http://w:8000/v1",
+            "http://w:8000/v1/",
             "http://w:99999",
             "http://w@1024",
             "http://w@99999999999999999999",

@@ -8,7 +8,7 @@ use std::time::Duration;
 use grapevine_gossip::config::{Facts, GossipConfig};
 use grapevine_gossip::identity::{self, Authority, Identity};
 use grapevine_gossip::view::View;
-use grapevine_gossip::{Agent, Metrics, Network, SystemNetwork};
+use grapevine_gossip::{Agent, ExtraPlane, Metrics, Network, SystemNetwork};
 use prometheus_client::registry::Registry;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -37,6 +37,26 @@ impl Running {
         identity: Identity,
         seeds: &[String],
     ) -> Self {
+        Self::start_all(network, bind, identity, seeds, Vec::new()).await
+    }
+
+    /// On a free port, with a plane beside those of the crate.
+    pub(crate) async fn start_with(
+        identity: Identity,
+        seeds: &[String],
+        extra: ExtraPlane,
+    ) -> Self {
+        let bind = ([127, 0, 0, 1], 0).into();
+        Self::start_all(Arc::new(SystemNetwork), bind, identity, seeds, vec![extra]).await
+    }
+
+    async fn start_all(
+        network: Arc<dyn Network>,
+        bind: SocketAddr,
+        identity: Identity,
+        seeds: &[String],
+        extra: Vec<ExtraPlane>,
+    ) -> Self {
         let facts = Facts {
             http: "127.0.0.1:80".into(),
             version: "test".into(),
@@ -48,7 +68,7 @@ impl Running {
         };
         let mut metrics = Registry::default();
         let handles = Metrics::register(&mut metrics);
-        let agent = Agent::start_on(network, config, identity, |_| 1.0, handles).await;
+        let agent = Agent::start_with(network, config, identity, |_| 1.0, handles, extra).await;
         Self {
             agent: agent.expect("starts"),
             metrics,

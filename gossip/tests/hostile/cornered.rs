@@ -101,7 +101,7 @@ fn takes(rogue: &Rogue, marked: &WorkerId, is_taken: fn(bool) -> bool) {
         Message::RegistryPush(entries)
             if is_taken(entries.iter().any(|entry| entry.id == marked)) =>
         {
-            Some(vec![Message::PushAck { seq: 0 }])
+            Some(vec![Message::PushAck(0)])
         }
         _ => None,
     }));

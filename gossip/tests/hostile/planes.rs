@@ -315,7 +315,7 @@ async fn registry_entries_that_break_rules_are_not_merged() {
         (
             "an answer that nobody asked for",
             "malformed",
-            Message::PushAck { seq: 1 },
+            Message::PushAck(1),
         ),
         ("a goodbye as a question", "malformed", Message::Leave),
     ];

@@ -1,6 +1,6 @@
 //! Means of the parts of a decision: `cargo bench -p grapevine-placement`.
 //!
-//! Percentiles of a whole decision: `cargo run --release -p grapevine-placement --example decision_latency`.
+//! Percentiles of a whole decision: `cargo run --profile dist -p grapevine-placement --example decision_latency`.
 
 use std::hint::black_box;
 

@@ -1,7 +1,7 @@
 //! Percentiles of one decision, key hashing included: 8k-token prompts, 240 workers or as many as are asked for, 100,000 entries of evidence,
 //! and system messages so hot that all workers share them. Evidence is what routers record: marks that heat alone does not tell.
 //!
-//! `cargo run --release -p grapevine-placement --example decision_latency [decisions] [workers]`
+//! `cargo run --profile dist -p grapevine-placement --example decision_latency [decisions] [workers]`
 //! Candidates are filled anew for each decision, as the caller has to.
 
 #![allow(
@@ -16,8 +16,8 @@ use std::{
 
 use grapevine_placement::{
     Candidate, HeatCounter, HotSet, Key, KeyBuilder, KeySettings, Load, Member, Policy,
-    PolicySettings, Price, Ring, RingSettings, Sketch, SketchSettings, Slot, Standing, View,
-    Weight, decide,
+    PolicySettings, PrefixIndex, PrefixIndexSettings, Price, Ring, RingSettings, Slot, Standing,
+    View, Weight, decide,
 };
 use hdrhistogram::Histogram;
 
@@ -46,7 +46,7 @@ fn main() {
         Ring::build(&RingSettings::default(), (0..workers).map(member)).expect("distinct ids");
     let prompts: Vec<String> = (0..PROMPTS).map(prompt).collect();
     let hot = heat(&prompts);
-    let (sketch, slots) = evidence(&ring, &hot, &prompts);
+    let (prefix_index, slots) = evidence(&ring, &hot, &prompts);
     let view = View {
         ring: &ring,
         hot: &hot,
@@ -60,7 +60,7 @@ fn main() {
     };
     println!(
         "{workers} workers, {PROMPT_BYTES} bytes of prompt, {decisions} decisions, key included, {} entries of evidence; nanoseconds",
-        sketch.len()
+        prefix_index.len()
     );
     println!(
         "{:<22} {:>8} {:>8} {:>8} {:>8} {:>8}",
@@ -91,24 +91,27 @@ fn main() {
             candidates.clear();
             candidates
                 .extend((0..workers).map(|index| candidate(loads[index % 4] >> (index % 16))));
-            sketch.fill(&key, &slots, NOW, &mut candidates);
+            prefix_index.fill(&key, &slots, NOW, &mut candidates);
             let decision = decide(&settings, view, &key, &candidates, &[], loads[0]);
             let elapsed = start.elapsed();
             assert!(black_box(decision).is_ok());
             links = key.into_links();
             histogram.saturating_record(u64::try_from(elapsed.as_nanos()).unwrap_or(SECOND));
         }
-        let at = |quantile| histogram.value_at_quantile(quantile);
-        let name = format!("{policy}, {}", price.as_str());
-        println!(
-            "{name:<22} {:>8.0} {:>8} {:>8} {:>8} {:>8}",
-            histogram.mean(),
-            at(0.5),
-            at(0.99),
-            at(0.999),
-            histogram.max()
-        );
+        print_row(&format!("{policy}, {}", price.as_str()), &histogram);
     }
+}
+
+fn print_row(name: &str, histogram: &Histogram<u64>) {
+    let at = |quantile| histogram.value_at_quantile(quantile);
+    println!(
+        "{name:<22} {:>8.0} {:>8} {:>8} {:>8} {:>8}",
+        histogram.mean(),
+        at(0.5),
+        at(0.99),
+        at(0.999),
+        histogram.max()
+    );
 }
 
 /// The first quarter, the system message, is the same for all.
@@ -134,21 +137,21 @@ fn key(prompt: &str) -> Key {
     builder.finish()
 }
 
-/// The prompts on three workers each, and other prompts until the sketch is as full as asked for.
-fn evidence(ring: &Ring, hot: &HotSet, prompts: &[String]) -> (Sketch, Vec<Slot>) {
-    let mut sketch = Sketch::new(SketchSettings::default());
+/// The prompts on three workers each, and other prompts until the prefix index is as full as asked for.
+fn evidence(ring: &Ring, hot: &HotSet, prompts: &[String]) -> (PrefixIndex, Vec<Slot>) {
+    let mut prefix_index = PrefixIndex::new(PrefixIndexSettings::default());
     let slots: Vec<_> = ring
         .members()
         .iter()
-        .map(|member| sketch.slot(&member.id, 1))
+        .map(|member| prefix_index.slot(&member.id, 1))
         .collect();
     let settings = PolicySettings::default();
     let idle = vec![Candidate::default(); slots.len()];
     let mut place = |worker: usize, key: &Key| {
         let view = View { ring, hot };
         let decision = decide(&settings, view, key, &idle, &[], 0).expect("all are usable");
-        sketch.record(slots[worker % slots.len()], decision.marks(key), NOW);
-        sketch.len()
+        prefix_index.record(slots[worker % slots.len()], decision.marks(key), NOW);
+        prefix_index.len()
     };
     for (turn, prompt) in prompts.iter().enumerate() {
         for worker in 0..3 {
@@ -160,7 +163,7 @@ fn evidence(ring: &Ring, hot: &HotSet, prompts: &[String]) -> (Sketch, Vec<Slot>
             break;
         }
     }
-    (sketch, slots)
+    (prefix_index, slots)
 }
 
 fn heat(prompts: &[String]) -> HotSet {

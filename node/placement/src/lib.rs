@@ -8,8 +8,9 @@
 //! - [`heat`]: which prefixes carry so much traffic that several workers share them;
 //! - [`evidence`]: which worker is known to hold which prefix;
 //! - [`load`]: what is in flight on a worker, over the whole cluster, damped by its age;
+//! - [`rate`]: how long a worker needs for a token, learned from its answers;
 //! - [`policy`]: [`decide`] joins them, [`explain`] shows its work;
-//! - [`health`]: what is known of one worker's health; it says whom to skip, never who is where;
+//! - [`health`]: what is known of one worker's health; it says which to skip, never where they are;
 //! - [`models`]: aliases, weighted splits, and policies of single models;
 //! - [`settings`]: what all replicas must agree on, and its fingerprint.
 #![forbid(unsafe_code)]
@@ -26,16 +27,17 @@ mod logarithm;
 pub mod models;
 pub mod order;
 pub mod policy;
+pub mod rate;
 pub mod ring;
 pub mod settings;
 pub mod weight;
 
 pub use canonical::Digest;
-pub use evidence::{Recorded, Sketch, SketchCounters, SketchSettings, Slot};
+pub use evidence::{PrefixIndex, PrefixIndexCounters, PrefixIndexSettings, Recorded, Slot};
 pub use hash::HashAlgorithm;
 pub use health::{
-    Breaker, BreakerSettings, BreakerState, Claim, Health, Outcome, Penalty, Permit, ProbeSettings,
-    ProbeState, duty, is_believable, slow_start,
+    AttemptOutcome, Breaker, BreakerSettings, BreakerState, Claim, Health, Penalty, Permit,
+    ProbeSettings, ProbeState, duty, is_believable, slow_start,
 };
 pub use heat::{HeatCounter, HeatReport, HeatSettings, HotSet};
 pub use key::{Key, KeyBuilder, KeyParts, KeyPartsError, KeySettings, Link};
@@ -46,6 +48,7 @@ pub use policy::{
     Bound, CacheAware, Candidate, Decision, Explanation, HashBound, NoWorker, Policy,
     PolicySettings, Price, Reason, Row, Standing, Verdict, View, decide, explain,
 };
+pub use rate::{Observed, Rate};
 pub use ring::{Member, Ring, RingError, RingSettings, total_digest};
 pub use settings::{ClusterSettings, Ratio, RatioError};
 pub use weight::{Weight, WeightError};

@@ -60,7 +60,7 @@ pub const AGE_MAX: Duration = Duration::from_secs(2);
 /// Share of its value that load of this age counts, 0 to 1.
 ///
 /// 1 up to 100 ms, then falling in straight lines to 1/2 at 500 ms and 1/4 at 1 s, which holds until
-/// [`AGE_MAX`]; from there 0. `age` is the time since the sender was last heard, not since the number last changed.
+/// [`AGE_MAX`]; from there 0. `age` is the time since the sender's last frame, not since the number last changed.
 #[must_use]
 pub fn damp(age: Duration) -> f64 {
     const LINE: [(f64, f64); 3] = [(0.1, 1.0), (0.5, 0.5), (1.0, 0.25)];
@@ -79,10 +79,10 @@ pub fn damp(age: Duration) -> f64 {
     LINE[2].1
 }
 
-/// Factor for the own counts when some live replicas are not heard: they probably carry what we carry.
+/// Factor for the own counts when some live replicas send nothing: they probably carry what we carry.
 ///
 /// `live` and `heard` include this replica; `heard` are those with a frame younger than [`AGE_MAX`].
-/// 1 when all are heard or when alone.
+/// 1 when all send or when alone.
 #[must_use]
 pub fn own_scale(live: u32, heard: u32) -> f64 {
     let heard = heard.max(1);
@@ -105,13 +105,13 @@ pub struct Seen {
     pub common: Load,
     /// Requests in flight, this replica's own exactly: for limits that are a worker's own.
     pub exact_requests: f64,
-    /// Requests in flight if every replica has as many that nobody else knows of as this one has; not below the common
-    /// ones. Of many equal prompts at once each replica gets its part, and none hears of the others' in time.
+    /// Requests in flight if every replica has as many that no other knows of as this one has; not below the common
+    /// ones. Of many equal prompts at once each replica gets its part, and none learns of the others' in time.
     pub surge_requests: f64,
 }
 
 impl Picture {
-    /// `live` and `heard` as in [`own_scale`]; `heard` of 1: no other replica's word counts.
+    /// `live` and `heard` as in [`own_scale`]; `heard` of 1: no other replica's counts are used.
     #[must_use]
     pub fn new(live: u32, heard: u32) -> Self {
         Self {
@@ -122,7 +122,8 @@ impl Picture {
     }
 
     /// A worker's load: this replica's `own` exactly, the part of it that the others know by now, and the `others'`
-    /// own, damped. Whoever hears nobody has nobody to agree with, and counts its own exactly and nothing else.
+    /// own, damped. A replica that receives from no other has none to agree with: it counts its own exactly and nothing
+    /// else.
     #[must_use]
     pub fn see(self, own: Load, known: Load, others: Load) -> Seen {
         let (known, others) = if self.is_alone {
@@ -187,11 +188,11 @@ mod tests {
         let table: [Row; 6] = [
             ([3, 3], [5.0, 5.0, 4.0], [9.0, 9.0, 9.0]),
             ([3, 3], [5.0, 2.0, 4.0], [6.0, 9.0, 15.0]),
-            // They ended, and nobody has heard of it.
+            // They ended, and no other replica knows it.
             ([3, 3], [1.0, 5.0, 4.0], [9.0, 5.0, 9.0]),
-            // One of three is not heard: it probably carries what we carry.
+            // One of three sends nothing: it probably carries what we carry.
             ([3, 2], [4.0, 4.0, 2.0], [8.0, 8.0, 8.0]),
-            // Alone there is nobody to agree with.
+            // Alone there is no replica to agree with.
             ([1, 1], [5.0, 2.0, 4.0], [5.0, 5.0, 5.0]),
             ([3, 1], [5.0, 0.0, 0.0], [15.0, 15.0, 15.0]),
         ];

@@ -34,8 +34,17 @@ pub struct Order<'a> {
     near_len: usize,
 }
 
+impl Ring {
+    /// Order of all members for `hash`; none in an empty ring.
+    #[must_use]
+    pub fn order(&self, hash: u64) -> Option<Order<'_>> {
+        let home = self.successor(hash)?;
+        Some(Order::new(self, hash, home))
+    }
+}
+
 impl<'a> Order<'a> {
-    pub(crate) fn new(ring: &'a Ring, hash: u64, home: usize) -> Self {
+    fn new(ring: &'a Ring, hash: u64, home: usize) -> Self {
         let mut order = Self {
             ring,
             hash,
@@ -61,7 +70,7 @@ impl<'a> Order<'a> {
         self.first_of(0..self.ring.len(), accepts)
     }
 
-    /// The same where `accepts` accepts nobody but of `members`, in any order.
+    /// The same where `accepts` accepts only some of `members`, in any order.
     pub(crate) fn first_of(
         &self,
         members: impl Iterator<Item = usize>,
@@ -108,7 +117,7 @@ impl<'a> Order<'a> {
             return;
         }
         let mut lots: Vec<_> = indices.iter().map(|&i| (self.lot(i).least(), i)).collect();
-        // Nobody of the best scores more than the worst of any `count` members, so take some that are cheap to name.
+        // None of the best scores more than the worst of any `count` members, so take some that are cheap to name.
         lots.select_nth_unstable_by(count - 1, earlier);
         let some = lots[..count].iter().map(|&(_, index)| self.score(index));
         let worst = some.fold(0.0, f64::max);

@@ -1,11 +1,12 @@
 //! Consistent-hash ring: key → home, the first worker of the key's order.
 //!
 //! Pure. Same settings and members in, same ring out, on every replica and release (`golden/`).
-//! Knows no health, load or restarts of a worker: they decide whom to skip while walking the order
+//! Knows no health, load or restarts of a worker: they decide which workers to skip while walking the order
 //! ([`crate::order`]), so they can never change where prefixes live.
 //!
 //! Invariants, each a test of that name: `input_order_is_irrelevant`, `removal_moves_only_its_keys`,
-//! `addition_moves_only_to_the_new`, `share_follows_weight`, `digest_tells_rings_apart`, `a_rebuilt_ring_is_the_built_one`.
+//! `addition_moves_only_to_the_new`, `share_follows_weight`, `digest_tells_rings_apart`,
+//! `a_rebuilt_ring_is_the_built_one`.
 //!
 //! Karger et al. 1997.
 
@@ -14,7 +15,6 @@ use std::{fmt, num::NonZeroU16};
 use crate::{
     canonical::{Canonical, Digest},
     hash::HashAlgorithm,
-    order::Order,
     weight::Weight,
 };
 
@@ -227,13 +227,6 @@ impl Ring {
     #[must_use]
     pub fn successor(&self, hash: u64) -> Option<usize> {
         (!self.is_empty()).then(|| self.owners[self.successor_point(hash)] as usize)
-    }
-
-    /// Order of all members for `hash`; none in an empty ring.
-    #[must_use]
-    pub fn order(&self, hash: u64) -> Option<Order<'_>> {
-        self.successor(hash)
-            .map(|home| Order::new(self, hash, home))
     }
 
     /// CRC-32 of settings and (id, weight) of the sorted members: equal digests, equal rings.

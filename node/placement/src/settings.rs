@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use crate::{
     canonical::{Canonical, Digest},
-    evidence::SketchSettings,
+    evidence::PrefixIndexSettings,
     key::KeySettings,
     models::{self, Models},
     policy::{CacheAware, PolicySettings, Price},
@@ -22,7 +22,7 @@ pub struct ClusterSettings {
     pub policy: PolicySettings,
     /// How much is remembered of workers' caches. Its limits on memory decide too: what one replica forgot, and
     /// another still knows, sends the same prompt to two workers.
-    pub sketch: SketchSettings,
+    pub prefix_index: PrefixIndexSettings,
     /// Header, in lower case, whose value is salted into keys: its tenants share no prefix.
     pub tenant_header: Option<String>,
     /// Policies of single models, and aliases.
@@ -33,88 +33,19 @@ impl ClusterSettings {
     /// The settings as canonical bytes, for [`crate::total_digest`].
     #[must_use]
     pub fn canonical_bytes(&self) -> Vec<u8> {
-        // Without `..`: a new setting that is not written here does not compile.
         let Self {
             ring,
             key,
             policy,
-            sketch,
+            prefix_index,
             tenant_header,
             models,
         } = self;
-        let KeySettings {
-            hash,
-            seed,
-            text_key_bytes,
-            bytes_per_token,
-        } = key;
-        let PolicySettings {
-            policy,
-            price,
-            bound,
-            crowd_price,
-            outer_bound,
-            choices,
-            heat,
-            hash_bound,
-            cache_aware,
-            panic,
-        } = policy;
-        let CacheAware {
-            match_share,
-            imbalance_requests,
-            imbalance_factor,
-        } = cache_aware;
-        let SketchSettings {
-            entries_max,
-            cache_tokens,
-            age_max,
-        } = sketch;
-        let bytes = Canonical::new("grapevine cluster 1")
-            .bytes(&ring.canonical_bytes())
-            .bytes(hash.as_str().as_bytes())
-            .number(*seed)
-            .number(text_key_bytes.get().into())
-            .number(bytes_per_token.get().into())
-            .bytes(policy.as_str().as_bytes())
-            .bytes(price.as_str().as_bytes())
-            .number(bound.factor.bits())
-            .number(bound.slack.bits())
-            .number(crowd_price.bits())
-            .number(outer_bound.bits())
-            .number((*choices).into())
-            .number(heat.share.bits())
-            .number(nanoseconds(heat.half_life))
-            .bytes(hash_bound.as_str().as_bytes())
-            .number(hash_bound.factor().bits())
-            .number(match_share.bits())
-            .number(imbalance_requests.bits())
-            .number(imbalance_factor.bits())
-            .number(u64::from(*panic))
-            .number(u64::from(*entries_max))
-            .number(*cache_tokens)
-            .number(nanoseconds(*age_max))
+        let bytes = Canonical::new("grapevine cluster 1").bytes(&ring.canonical_bytes());
+        let bytes = prefix_index_bytes(prefix_index, policy_bytes(policy, key_bytes(key, bytes)))
             // No header has an empty name.
             .bytes(tenant_header.as_deref().unwrap_or_default().as_bytes());
-        let bytes = models.canonical(bytes);
-        match *price {
-            Price::Additive {
-                prefill,
-                context,
-                tolerance,
-            } => [prefill, context, tolerance]
-                .iter()
-                .fold(bytes, |bytes, ratio| bytes.number(ratio.bits())),
-            Price::Multiplicative {
-                prefill,
-                overhead,
-                patience,
-                tolerance,
-            } => [prefill, overhead, patience, tolerance]
-                .iter()
-                .fold(bytes, |bytes, ratio| bytes.number(ratio.bits())),
-        }
-        .into_bytes()
+        price_bytes(&policy.price, models.canonical(bytes)).into_bytes()
     }
 
     /// How workers of a model are chosen: its own policy where it has one, else the cluster's.
@@ -129,7 +60,7 @@ impl ClusterSettings {
     /// The model that a request by this name goes to: the name itself, or one target of an alias.
     ///
     /// `split_key` is the conversation's ([`crate::Key::home`]); `served`: whether any worker serves a model. Targets
-    /// that nobody serves are passed over. `None`: an alias of which no target is served.
+    /// that no worker serves are passed over. `None`: an alias of which no target is served.
     #[must_use]
     pub fn target_of<'a>(
         &'a self,
@@ -148,6 +79,89 @@ impl ClusterSettings {
     pub fn fingerprint(&self) -> Digest {
         Digest(crc32fast::hash(&self.canonical_bytes()))
     }
+}
+
+// Without `..` in all of these: a new setting that is not written here does not compile.
+
+fn key_bytes(key: &KeySettings, bytes: Canonical) -> Canonical {
+    let KeySettings {
+        hash,
+        seed,
+        text_key_bytes,
+        bytes_per_token,
+    } = key;
+    bytes
+        .bytes(hash.as_str().as_bytes())
+        .number(*seed)
+        .number(text_key_bytes.get().into())
+        .number(bytes_per_token.get().into())
+}
+
+/// All but the numbers of the price, which came later.
+fn policy_bytes(policy: &PolicySettings, bytes: Canonical) -> Canonical {
+    let PolicySettings {
+        policy,
+        price,
+        bound,
+        crowd_price,
+        outer_bound,
+        choices,
+        heat,
+        hash_bound,
+        cache_aware,
+        panic,
+    } = policy;
+    let CacheAware {
+        match_share,
+        imbalance_requests,
+        imbalance_factor,
+    } = cache_aware;
+    bytes
+        .bytes(policy.as_str().as_bytes())
+        .bytes(price.as_str().as_bytes())
+        .number(bound.factor.bits())
+        .number(bound.slack.bits())
+        .number(crowd_price.bits())
+        .number(outer_bound.bits())
+        .number((*choices).into())
+        .number(heat.share.bits())
+        .number(nanoseconds(heat.half_life))
+        .bytes(hash_bound.as_str().as_bytes())
+        .number(hash_bound.factor().bits())
+        .number(match_share.bits())
+        .number(imbalance_requests.bits())
+        .number(imbalance_factor.bits())
+        .number(u64::from(*panic))
+}
+
+fn prefix_index_bytes(prefix_index: &PrefixIndexSettings, bytes: Canonical) -> Canonical {
+    let PrefixIndexSettings {
+        entries_max,
+        cache_tokens,
+        age_max,
+    } = prefix_index;
+    bytes
+        .number(u64::from(*entries_max))
+        .number(*cache_tokens)
+        .number(nanoseconds(*age_max))
+}
+
+fn price_bytes(price: &Price, bytes: Canonical) -> Canonical {
+    let ratios: &[Ratio] = match price {
+        Price::Additive {
+            prefill,
+            context,
+            tolerance,
+        } => &[*prefill, *context, *tolerance],
+        Price::Multiplicative {
+            prefill,
+            overhead,
+            patience,
+            tolerance,
+        } => &[*prefill, *overhead, *patience, *tolerance],
+    };
+    let number = |bytes: Canonical, ratio: &Ratio| bytes.number(ratio.bits());
+    ratios.iter().fold(bytes, number)
 }
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -296,10 +310,12 @@ mod tests {
             ("a weight", |all| {
                 all.models = models("m", None, &[("b", 2)])
             }),
-            ("sketch entries", |all| all.sketch.entries_max = 7),
-            ("cache tokens", |all| all.sketch.cache_tokens = 7),
+            ("prefix index entries", |all| {
+                all.prefix_index.entries_max = 7
+            }),
+            ("cache tokens", |all| all.prefix_index.cache_tokens = 7),
             ("age of evidence", |all| {
-                all.sketch.age_max = Duration::from_secs(7);
+                all.prefix_index.age_max = Duration::from_secs(7);
             }),
         ];
         let mut seen = Vec::new();

@@ -111,7 +111,7 @@ pub(super) struct WorkerView {
     models: Vec<String>,
     weight: f64,
     state: &'static str,
-    /// Seconds since 1970 at which its process started, as it says; 0 while nobody knows.
+    /// Seconds since 1970 at which its process started, as it reports; 0 while that is not known.
     epoch: u64,
     max_in_flight: Option<u32>,
     zone: Option<String>,
@@ -131,11 +131,11 @@ pub(super) struct WorkerView {
     doubted: Option<&'static str>,
     /// Share of the mean load that it may have, while it starts slowly.
     slow_start: Option<f64>,
-    /// Seconds since it last told its metrics.
+    /// Seconds since it last answered with its metrics.
     metrics_age_s: Option<u64>,
     in_flight: f64,
     in_flight_here: u32,
-    /// By live replica, as each says; null of one that was not heard for 2 s. Of a single worker only.
+    /// By live replica, as each reports; null of one that sent nothing for 2 s. Of a single worker only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) in_flight_at: Option<BTreeMap<String, Option<u32>>>,
     pending_prefill_tokens: f64,
@@ -237,12 +237,12 @@ impl Admin {
             model: pool.model().to_owned(),
             digest: pool.digest().to_string(),
             panic: pool.panics(),
-            count: pool.slots().len(),
+            count: pool.members().len(),
             workers: pool
-                .slots()
+                .members()
                 .iter()
                 .take(PAGE)
-                .map(|slot| slot.worker.id.to_string())
+                .map(|member| member.worker.id.to_string())
                 .collect(),
         });
         RingsView {

@@ -12,7 +12,7 @@ use crate::api::Endpoint;
 use crate::api::error::ApiError;
 use crate::cluster::Pool;
 use crate::proxy::caller::Caller;
-use crate::proxy::question::{Asking, Question};
+use crate::proxy::routing_query::{RoutingInput, RoutingQuery};
 
 #[derive(Debug, Serialize)]
 struct Explained<'a> {
@@ -37,7 +37,10 @@ struct Explained<'a> {
 struct Row<'a> {
     worker: &'a str,
     verdict: &'static str,
+    /// Milliseconds, in policy `prefix`.
     cost: Option<f64>,
+    /// Expected milliseconds to the first token.
+    first_token_ms: f64,
     in_flight: f64,
     limit: Option<f64>,
     pending_prefill_tokens: f64,
@@ -64,7 +67,7 @@ impl Admin {
         let endpoint = Endpoint::of(&Method::POST, path, &[])?;
         let tenant = query.value("tenant");
         let caller = tenant.as_deref().map_or(Caller::Anybody, Caller::Tenant);
-        let asking = Asking {
+        let input = RoutingInput {
             endpoint,
             path,
             headers,
@@ -72,23 +75,26 @@ impl Admin {
             upload: None,
             caller,
         };
-        let question = Question::of(&self.cluster, &asking)?;
-        let explanation = self
-            .cluster
-            .explain(&question.pool, &question.key, with_load);
+        let routing = RoutingQuery::of(&self.cluster, &input)?;
+        let explanation = self.cluster.explain(&routing.pool, &routing.key, with_load);
         Ok(json(
             StatusCode::OK,
-            &self.described(&question, &explanation),
+            &self.described(&routing, &explanation),
         ))
     }
 
-    fn described<'a>(&'a self, question: &'a Question, explanation: &Explanation) -> Explained<'a> {
-        let pool = &question.pool;
+    fn described<'a>(
+        &'a self,
+        routing: &'a RoutingQuery,
+        explanation: &Explanation,
+    ) -> Explained<'a> {
+        let pool = &routing.pool;
         let decision = explanation.decision.as_ref();
         let rows = explanation.rows.iter().take(PAGE).map(|row| Row {
             worker: name(pool, row.index),
             verdict: row.verdict.as_str(),
             cost: row.cost,
+            first_token_ms: row.first_token_ms,
             in_flight: row.load.requests,
             limit: row.limit,
             pending_prefill_tokens: row.load.prefill_tokens,
@@ -102,9 +108,9 @@ impl Admin {
             worker: decision.ok().map(|d| name(pool, d.worker)),
             reason: decision.map_or_else(|e| e.as_str(), |d| d.reason.as_str()),
             home: decision.ok().map(|d| name(pool, d.home)),
-            key: format!("{:016x}", question.key.home()),
+            key: format!("{:016x}", routing.key.home()),
             digest: self.cluster.fleet().digest().to_string(),
-            prompt_tokens: question.key.prompt_tokens(),
+            prompt_tokens: routing.key.prompt_tokens(),
             expected_tokens: decision.map_or(0, |d| d.expected_tokens),
             panic: explanation.panic,
             workers: explanation.rows.len(),
@@ -114,5 +120,5 @@ impl Admin {
 }
 
 fn name(pool: &Pool, index: usize) -> &str {
-    &pool.slots()[index].worker.label
+    &pool.members()[index].worker.label
 }

@@ -1,4 +1,4 @@
-//! Keeps web pages off the admin and metrics ports: what a browser can be made to send is not taken. Pure.
+//! Keeps web pages off the admin and metrics ports: what a browser can be made to send is refused. Pure.
 //!
 //! Any page that an operator opens can have the browser send requests to loopback and to the network around it.
 //! It reads no answer of another origin, but a change is made all the same (cross-site request forgery, CWE-352).
@@ -12,8 +12,8 @@
 //! | `Content-Type` | every request with a body, every change that has one | a form, or a script that needs no permission, cannot say `application/json` |
 //!
 //! With a token `Host` may be anything: a browser adds no token by itself, so a page that rebinds a name has none;
-//! and beyond loopback, where a token is required, replicas are reached by names that nobody here can know. For the
-//! same reason the metrics port asks for `Host` on loopback only: beyond it its scrapers use names, and whoever
+//! and beyond loopback, where a token is required, replicas are reached by names that cannot be known here. For the
+//! same reason the metrics port asks for `Host` on loopback only: beyond it its scrapers use names, and any client that
 //! reaches it may read it. `/healthz` and `/readyz` are not asked for `Host`: balancers send any, or none.
 
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ use url::Url;
 
 use crate::config::AllowedHost;
 
-/// Who may have sent a request to one port.
+/// Which clients may have sent a request to one port.
 #[derive(Debug, Clone)]
 pub struct Gate {
     bound: IpAddr,
@@ -34,8 +34,8 @@ pub struct Gate {
 
 /// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refused {
-    /// The browser says that a page of another site asked.
+pub(super) enum GateRefusal {
+    /// The browser reports that a page of another site asked.
     #[error("a page of another site may not use this port (Sec-Fetch-Site)")]
     CrossSite,
     /// The page is of another origin, or hides its own.
@@ -49,11 +49,13 @@ pub(super) enum Refused {
     )]
     Host,
     /// The body is what a form can send.
-    #[error("send the body as `Content-Type: application/json`: what a form can send is not taken")]
+    #[error(
+        "send the body as `Content-Type: application/json`: what a form can send is not accepted"
+    )]
     ContentType,
 }
 
-impl Refused {
+impl GateRefusal {
     /// Label of the counter.
     pub(super) fn label(self) -> &'static str {
         match self {
@@ -73,18 +75,18 @@ impl Gate {
     }
 
     /// Refuses what a page of another origin had a browser send.
-    pub(super) fn check_page(&self, headers: &HeaderMap) -> Result<(), Refused> {
+    pub(super) fn check_page(&self, headers: &HeaderMap) -> Result<(), GateRefusal> {
         for site in headers.get_all(&SEC_FETCH_SITE) {
             // `none`: a person typed the address.
             if site != "same-origin" && site != "none" {
-                return Err(Refused::CrossSite);
+                return Err(GateRefusal::CrossSite);
             }
         }
         let own = only(headers, &HOST).and_then(|host| host.parse().ok());
         for origin in headers.get_all(ORIGIN) {
             let origin = origin.to_str().ok().and_then(|text| Url::parse(text).ok());
             if !origin.is_some_and(|origin| self.is_own_page(&origin, own.as_ref())) {
-                return Err(Refused::Origin);
+                return Err(GateRefusal::Origin);
             }
         }
         Ok(())
@@ -95,7 +97,7 @@ impl Gate {
         &self,
         headers: &HeaderMap,
         target: Option<&Authority>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), GateRefusal> {
         if !self.bound.is_loopback() {
             return Ok(());
         }
@@ -105,7 +107,7 @@ impl Gate {
         if host.as_ref().is_some_and(own) && target.is_none_or(own) {
             Ok(())
         } else {
-            Err(Refused::Host)
+            Err(GateRefusal::Host)
         }
     }
 
@@ -142,7 +144,7 @@ pub(super) fn check_body(
     method: &Method,
     headers: &HeaderMap,
     has_body: bool,
-) -> Result<(), Refused> {
+) -> Result<(), GateRefusal> {
     if method.is_safe() || (!has_body && !headers.contains_key(CONTENT_TYPE)) {
         return Ok(());
     }
@@ -151,7 +153,7 @@ pub(super) fn check_body(
     if kind.eq_ignore_ascii_case("application/json") {
         Ok(())
     } else {
-        Err(Refused::ContentType)
+        Err(GateRefusal::ContentType)
     }
 }
 
@@ -234,11 +236,11 @@ mod tests {
         }
         let own = (HOST, "127.0.0.1");
         let twice = headers(&[own.clone(), (HOST, "attacker.example")]);
-        assert_eq!(gate.check_host(&twice, None), Err(Refused::Host));
-        assert_eq!(gate.check_host(&headers(&[]), None), Err(Refused::Host));
+        assert_eq!(gate.check_host(&twice, None), Err(GateRefusal::Host));
+        assert_eq!(gate.check_host(&headers(&[]), None), Err(GateRefusal::Host));
         let target = Authority::from_static("attacker.example");
         let found = gate.check_host(&headers(&[own]), Some(&target));
-        assert_eq!(found, Err(Refused::Host));
+        assert_eq!(found, Err(GateRefusal::Host));
     }
 
     #[test]
@@ -251,7 +253,7 @@ mod tests {
     #[test]
     fn pages_of_other_origins_are_refused() {
         let gate = gate("127.0.0.1", &["ops.example"]);
-        let check = |list: &[(HeaderName, &'static str)], expected: Result<(), Refused>| {
+        let check = |list: &[(HeaderName, &'static str)], expected: Result<(), GateRefusal>| {
             let list = [&[(HOST, "127.0.0.1:30001")], list].concat();
             assert_eq!(gate.check_page(&headers(&list)), expected, "{list:?}");
         };
@@ -260,7 +262,7 @@ mod tests {
             check(&[(SEC_FETCH_SITE, site)], Ok(()));
         }
         for site in ["cross-site", "same-site", "", "Same-Origin"] {
-            check(&[(SEC_FETCH_SITE, site)], Err(Refused::CrossSite));
+            check(&[(SEC_FETCH_SITE, site)], Err(GateRefusal::CrossSite));
         }
         for origin in [
             "http://127.0.0.1:30001",
@@ -280,10 +282,10 @@ mod tests {
             "file:///etc/passwd",
             "chrome-extension://abc",
         ] {
-            check(&[(ORIGIN, origin)], Err(Refused::Origin));
+            check(&[(ORIGIN, origin)], Err(GateRefusal::Origin));
         }
         let own = (ORIGIN, "http://127.0.0.1:30001");
-        check(&[own, (ORIGIN, "null")], Err(Refused::Origin));
+        check(&[own, (ORIGIN, "null")], Err(GateRefusal::Origin));
     }
 
     #[test]

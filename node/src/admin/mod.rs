@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `GET /healthz` | the process runs |
 //! | `GET /readyz` | the replica takes traffic; else what is missing |
-//! | `GET /metrics` | OpenMetrics for whoever names it, else text format 0.0.4 |
+//! | `GET /metrics` | OpenMetrics for clients that name it, else text format 0.0.4 |
 //! | `GET /cluster` | replicas as this one sees them, registry, ring digest |
 //! | `GET /ring` | digest of every ring, and its first workers |
 //! | `GET /workers?limit=&after=` | list, 1,000 at a time in order of ids; `next` is the `after` of the next page |
@@ -24,6 +24,7 @@ mod explain;
 mod gate;
 mod page;
 mod query;
+mod scrape;
 mod workers;
 
 use std::convert::Infallible;
@@ -33,7 +34,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use grapevine_gossip::Agent;
-use grapevine_placement::Claim;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Incoming};
@@ -48,28 +48,27 @@ use tokio_util::task::TaskTracker;
 use self::page::Page;
 use self::query::Query;
 use crate::admission::Admission;
+use crate::all_metrics::AllMetrics;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::Cluster;
+use crate::cluster::quarantine::Quarantine;
 use crate::config::Secret;
 use crate::descriptors;
-use crate::listener::client_io::ClientIo;
+use crate::http::client_io::ClientIo;
+use crate::listener::Door;
 use crate::listener::framing::HeadLimits;
-use crate::listener::guard::{Guarded, Waits};
-use crate::listener::{Door, Seat, Seats, Terms};
-use crate::logging;
-use crate::memory;
-use crate::metrics::{Form, Metrics, ReasonLabels, WorkerLabels};
-use crate::proxy::quarantine::Quarantine;
+use crate::listener::http1_guard::{Guarded, Waits};
+use crate::metrics::{Form, ReasonLabels};
 use crate::readiness::Readiness;
+use crate::seats::{Counts, Seat, SeatLimits, Seats};
 use crate::shutdown::Phase;
 use crate::tenants::bearer;
-use crate::upstream::Reach;
-use crate::upstream::worker::OTHER_WORKERS;
+use crate::upstream::Connector;
 use crate::warmup::WarmUps;
 
 pub use gate::Gate;
-use gate::Refused;
+use gate::GateRefusal;
 
 /// From the first byte of a request to the end of its head; between requests, and before the first one.
 const WAITS: Waits = Waits {
@@ -97,8 +96,8 @@ pub struct Admin {
     /// The replicated view.
     pub agent: Arc<Agent>,
     /// All metrics.
-    pub metrics: Arc<Metrics>,
-    /// Who is let in to the data port.
+    pub metrics: Arc<AllMetrics>,
+    /// Admission to the data port.
     pub admission: Arc<Admission>,
     /// Where this replica is between start and end.
     pub phase: Phase,
@@ -109,12 +108,12 @@ pub struct Admin {
     /// Requests that no worker gets.
     pub quarantine: Arc<Quarantine>,
     /// Where workers may be.
-    pub reach: Arc<Reach>,
+    pub connector: Arc<Connector>,
     /// Clients must send it.
     pub token: Option<Secret>,
-    /// Whose requests the admin port takes.
+    /// Which requests the admin port accepts.
     pub admin_gate: Gate,
-    /// Whose requests the Prometheus port takes.
+    /// Which requests the Prometheus port accepts.
     pub metrics_gate: Gate,
 }
 
@@ -130,8 +129,8 @@ pub enum Port {
 type Answer = Response<Full<Bytes>>;
 
 /// The places of one of the two ports: operators come from few addresses, so none has a share.
-pub fn seats(port: Port, metrics: &Metrics) -> Arc<Seats> {
-    let terms = Terms {
+pub fn seats(port: Port, metrics: &AllMetrics) -> Arc<Seats> {
+    let limits = SeatLimits {
         capacity: descriptors::connections_of_operators(),
         share_percent: 100,
         per_address: None,
@@ -141,7 +140,8 @@ pub fn seats(port: Port, metrics: &Metrics) -> Arc<Seats> {
         Port::Admin => ("admin", "admin_connections"),
         Port::Metrics => ("metrics", "metrics_connections"),
     };
-    Seats::new(terms, metrics.seats(port, limit))
+    let (refusals, traffic) = (&metrics.refusals, &metrics.traffic);
+    Seats::new(limits, Counts::of(refusals, traffic, port, limit))
 }
 
 /// Serves until the replica is closed: an operator needs the admin port most while something ends.
@@ -160,8 +160,8 @@ async fn serve(stream: TcpStream, port: Port, seat: &Seat, admin: Arc<Admin>) {
     let phase = admin.phase.clone();
     let progress = seat.progress();
     let (io, socket) = ClientIo::new(stream, WRITE_STALL, progress.clone());
-    let metrics = Arc::clone(&admin.metrics);
-    let guarded = Guarded::new(io, HEAD, WAITS, progress.clone(), metrics);
+    let refusals = admin.metrics.refusals.clone();
+    let guarded = Guarded::new(io, HEAD, WAITS, progress.clone(), refusals);
     let service = service_fn(|request| {
         let admin = Arc::clone(&admin);
         let in_progress = progress.begin();
@@ -247,12 +247,17 @@ impl Admin {
             (&Method::POST, ["workers"]) => {
                 self.add_worker(query.warms_up()?, &read(body).await?).await
             }
-            (&Method::GET, ["workers", id]) => self.show_worker(&decoded(id)?).await,
+            (&Method::GET, ["workers", id]) => self.show_worker(&self.named(&decoded(id)?)).await,
             (&Method::PATCH, ["workers", id]) => {
-                self.change_worker(&decoded(id)?, &read(body).await?).await
+                self.change_worker(&self.named(&decoded(id)?), &read(body).await?)
+                    .await
             }
-            (&Method::DELETE, ["workers", id]) => self.remove_worker(&decoded(id)?).await,
-            (&Method::POST, ["workers", id, "drain"]) => self.drain_worker(&decoded(id)?).await,
+            (&Method::DELETE, ["workers", id]) => {
+                self.remove_worker(&self.named(&decoded(id)?)).await
+            }
+            (&Method::POST, ["workers", id, "drain"]) => {
+                self.drain_worker(&self.named(&decoded(id)?)).await
+            }
             (&Method::POST, ["add_worker"]) => {
                 let url = query.require("url")?;
                 self.add_worker_at(query.warms_up()?, url).await
@@ -271,7 +276,7 @@ impl Admin {
         }
     }
 
-    /// Whoever has the token may call this port by any name; without one the name has to be its own.
+    /// A client with the token may call this port by any name; without it the name has to be the port's own.
     fn check_caller(&self, head: &http::request::Parts) -> Result<(), ApiError> {
         let Some(token) = &self.token else {
             let gate = &self.admin_gate;
@@ -289,13 +294,13 @@ impl Admin {
         ))
     }
 
-    fn refusal(&self, refused: Refused) -> ApiError {
+    fn refusal(&self, refused: GateRefusal) -> ApiError {
         self.refused(refused.label());
         ApiError::new(ErrorKind::PermissionDenied, refused.to_string())
     }
 
     fn refused(&self, reason: &'static str) {
-        let refusals = &self.metrics.admin_refusals;
+        let refusals = &self.metrics.operators.admin_refusals;
         refusals.get_or_create(&ReasonLabels { reason }).inc();
     }
 
@@ -315,7 +320,7 @@ impl Admin {
 
     fn lifted(&self, count: usize) -> Answer {
         for _ in 0..count {
-            self.metrics.query_of_death("lifted");
+            self.metrics.marks.query_of_death("lifted");
         }
         if count > 0 {
             tracing::info!(count, "marks of requests that ended workers were lifted");
@@ -331,72 +336,6 @@ impl Admin {
         };
         answer(status, "application/json", body.into())
     }
-
-    fn show_load(&self, worker: &Arc<str>, own: i64, of_cluster: f64) {
-        let labels = WorkerLabels {
-            worker: Arc::clone(worker),
-        };
-        let metrics = &self.metrics;
-        metrics.worker_in_flight.get_or_create(&labels).set(own);
-        let cluster = metrics.worker_in_flight_cluster.get_or_create(&labels);
-        cluster.set(of_cluster);
-    }
-
-    /// Gauges that follow from other state are set here, when somebody looks.
-    fn metrics(&self, form: Form) -> Answer {
-        self.metrics.ready.set(self.readiness.is_ready().into());
-        let resident = memory::resident_bytes().unwrap_or(0);
-        let resident = i64::try_from(resident).unwrap_or(i64::MAX);
-        self.metrics.memory.set(resident);
-        let live = memory::allocator::live_bytes().unwrap_or(0);
-        let live = i64::try_from(live).unwrap_or(i64::MAX);
-        self.metrics.memory_live.set(live);
-        let dropped = &self.metrics.log_lines_dropped;
-        dropped.inc_by(logging::lines_dropped().saturating_sub(dropped.get()));
-        let fleet = self.cluster.fleet();
-        let mut others = Others::default();
-        for worker in fleet.workers() {
-            let own = i64::from(worker.load.own().requests);
-            let of_cluster = self.cluster.load_of(worker).exact_requests;
-            self.metrics.health.count(worker, &mut others.verdicts);
-            if worker.has_series() {
-                self.show_load(&worker.label, own, of_cluster);
-                self.metrics.health.show(worker);
-            } else {
-                others.count += 1;
-                others.own += own;
-                others.of_cluster += of_cluster;
-            }
-        }
-        let of_others: Arc<str> = OTHER_WORKERS.into();
-        if others.count > 0 {
-            self.show_load(&of_others, others.own, others.of_cluster);
-        } else if self.metrics.workers_without_series.get() > 0 {
-            // The last of them has left.
-            self.metrics.forget_worker(&of_others);
-        }
-        self.metrics.workers_without_series.set(others.count);
-        self.metrics.health.show_verdicts(&others.verdicts);
-        let pools = fleet.pools().iter();
-        let panics = pools.map(|pool| (pool.label(), pool.panics()));
-        self.metrics.health.show_panic(panics);
-        self.admission.show();
-        let quarantined = self.quarantine.count();
-        self.metrics.quarantined.set(quarantined as i64);
-        let mut response = Response::new(Full::from(self.metrics.written(form)));
-        let kind = HeaderValue::from_static(form.content_type());
-        response.headers_mut().insert(header::CONTENT_TYPE, kind);
-        response
-    }
-}
-
-/// What is shown of workers without series of their own, and of all together.
-#[derive(Debug, Default)]
-struct Others {
-    count: i64,
-    own: i64,
-    of_cluster: f64,
-    verdicts: [i64; Claim::ALL.len()],
 }
 
 /// Takes as long for a nearly right token as for a wrong one.

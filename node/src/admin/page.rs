@@ -3,7 +3,7 @@
 use super::query::Query;
 use crate::api::ApiError;
 
-/// Workers of one page, if nobody asks for another number; also the most that `/ring` and `/explain` list.
+/// Workers of one page, unless the client asks for another number; also the most that `/ring` and `/explain` list.
 pub(super) const PAGE: usize = 1_000;
 /// Most that may be asked for.
 const PAGE_MAX: usize = 10_000;

@@ -14,7 +14,7 @@ use super::page::Page;
 use super::{Admin, Answer, json, not_found};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
-use crate::upstream::worker::Address;
+use crate::upstream::address::Address;
 
 /// Body of `POST /workers`, and of `PATCH`, where what is absent stays.
 #[derive(Debug, Default, Deserialize)]
@@ -243,7 +243,7 @@ impl Admin {
         let view = self.agent.view();
         let known = view.worker(&id).is_some_and(|w| w.spec.url() == spec.url());
         if !known {
-            let allowed = self.reach.allow().host(spec.url().host());
+            let allowed = self.connector.allow().host(spec.url().host());
             allowed.map_err(|error| wrong_url(&error))?;
         }
         if warm_up {
@@ -260,7 +260,7 @@ impl Admin {
         json(StatusCode::OK, &self.describe_workers(page))
     }
 
-    /// Fleets are made a moment after the registry has changed: whoever was told of a change finds it.
+    /// Fleets are made a moment after the registry has changed: a client that was answered finds its change.
     async fn catches_up(&self) {
         let latest = || self.agent.view();
         self.cluster.catches_up(latest, FOLLOWS_WITHIN).await;
@@ -300,6 +300,17 @@ impl Admin {
         raw.state = State::Draining;
         self.put(StatusCode::OK, Some(id.to_owned()), raw, false)
             .await
+    }
+
+    /// The id of the worker that a path names: by its id, or by its URL in any spelling where that is its id.
+    pub(super) fn named(&self, text: &str) -> String {
+        let view = self.agent.view();
+        let is_known = |id: &WorkerId| view.worker(id).is_some();
+        let given = text.parse().ok().filter(is_known);
+        let spelled = || WorkerId::from_url(text).ok().filter(is_known);
+        given
+            .or_else(spelled)
+            .map_or_else(|| text.to_owned(), |id: WorkerId| id.to_string())
     }
 
     fn registered(&self, id: &str) -> Result<RawWorker, ApiError> {

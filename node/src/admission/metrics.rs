@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use crate::api::Priority;
+#[cfg(test)]
+use crate::metrics::Row;
+use crate::metrics::{Counter, Family, Gauge, Histogram, Histograms, metrics, seconds};
 
 /// How a request's admission ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +89,19 @@ struct ModelStateLabels {
     state: &'static str,
 }
 
-/// Handles, registered with the router's other metrics.
+metrics! {
+    /// Admission, by labels.
+    Families {
+        ended: Family<AdmissionLabels, Counter>, "admissions", "Requests by class, let in or why not";
+        length: Family<QueueLabels, Gauge>, "queue_length", "Requests that wait";
+        wait: Histograms<QueueLabels> = Family::new_with_constructor(|| seconds(0.001, 18)),
+            "queue_wait" Seconds, "Time in a queue, of requests that had to wait, however it ended";
+        models: Family<ModelStateLabels, Gauge>,
+            "model_requests", "Requests of a model that have a place, or wait for one";
+    }
+}
+
+/// Handles, each looked up by now.
 #[derive(Debug, Clone)]
 pub struct AdmissionMetrics {
     /// By class and verdict.
@@ -103,39 +114,25 @@ pub struct AdmissionMetrics {
 
 /// A request in a queue: counted while it lives; its wait is observed when it ends.
 #[derive(Debug)]
-pub(super) struct Waiting<'a> {
+pub(super) struct WaitTimer<'a> {
     length: &'a Gauge,
     waited: &'a Histogram,
     since: Instant,
 }
 
 impl AdmissionMetrics {
+    /// The rows, in the order in which they are shown.
+    #[cfg(test)]
+    pub(crate) const ROWS: &'static [Row] = Families::ROWS;
+
     /// Registers all of them.
     pub fn register(registry: &mut Registry) -> Self {
-        let ended = Family::<AdmissionLabels, Counter>::default();
-        let length = Family::<QueueLabels, Gauge>::default();
-        let wait =
-            Family::<QueueLabels, Histogram, fn() -> Histogram>::new_with_constructor(|| {
-                Histogram::new(exponential_buckets(0.001, 2.0, 18))
-            });
-        registry.register(
-            "admissions",
-            "Requests by class, let in or why not",
-            ended.clone(),
-        );
-        registry.register("queue_length", "Requests that wait", length.clone());
-        registry.register_with_unit(
-            "queue_wait",
-            "Time in a queue, of requests that had to wait, however it ended",
-            Unit::Seconds,
-            wait.clone(),
-        );
-        let models = Family::<ModelStateLabels, Gauge>::default();
-        registry.register(
-            "model_requests",
-            "Requests of a model that have a place, or wait for one",
-            models.clone(),
-        );
+        let Families {
+            ended,
+            length,
+            wait,
+            models,
+        } = Families::register(registry);
         let class = Priority::as_str;
         let labels = |queue: For, of| QueueLabels {
             queue: queue.as_str(),
@@ -175,10 +172,10 @@ impl AdmissionMetrics {
         self.ended[class.index()][verdict as usize].inc();
     }
 
-    pub(super) fn wait(&self, queue: For, class: Priority) -> Waiting<'_> {
+    pub(super) fn wait(&self, queue: For, class: Priority) -> WaitTimer<'_> {
         let length = &self.waiting[queue as usize][class.index()];
         length.inc();
-        Waiting {
+        WaitTimer {
             length,
             waited: &self.waited[queue as usize][class.index()],
             since: Instant::now(),
@@ -186,13 +183,13 @@ impl AdmissionMetrics {
     }
 }
 
-impl Waiting<'_> {
+impl WaitTimer<'_> {
     pub(super) fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitTimer<'_> {
     fn drop(&mut self) {
         self.length.dec();
         self.waited.observe(self.elapsed().as_secs_f64());

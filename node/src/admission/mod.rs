@@ -1,30 +1,31 @@
-//! Who is let in, who waits, who is turned away.
+//! Admission: which requests are let in, which wait, which are turned away.
 //!
 //! 1. Limits of the key and its tenant: above them 429 at once.
-//! 2. The door, before a byte of the body is read: a place among the requests of this replica. With room and nobody
-//!    waiting it costs a lock and no wait; else the request waits in line: classes in strict order with a reserve
-//!    for those passed over, tenants by fair shares (`queue` has the rules). A full line and a wait that was too long
+//! 2. The door, before a byte of the body is read: a place among the requests of this replica. With room and none
+//!    waiting it costs a lock and no wait; else the request waits in a queue: classes in strict order with a reserve
+//!    for those passed over, tenants by fair shares (`queue` has the rules). A full queue and a wait that was too long
 //!    are 503.
 //! 3. Its model, as soon as the body was read: the place becomes one of the model, if the model may have one more
 //!    (`places` has the rule), and is held to the end of the answer. Else it is given back, and the request waits in
-//!    its model's line, in the same order. So one model's requests do not keep another's out. Where one model is
+//!    its model's queue, in the same order. So one model's requests do not keep another's out. Where one model is
 //!    served, or none is kept apart, this never waits: all waiting is at the door, unread.
-//! 4. Where every worker of the model is at its own limit, the same kind of line for room at a worker.
+//! 4. Where every worker of the model is at its own limit, the same kind of queue for room at a worker.
 //!
-//! A waiting request that is dropped, because its client left or its time is over, leaves its line at once and is
+//! A waiting request that is dropped, because its client left or its time is over, leaves its queue at once and is
 //! never sent to a worker.
 
-mod line;
-mod lines;
+pub mod byte_budget;
 pub mod metrics;
+mod model_queues;
+mod permits;
 mod places;
 mod queue;
 #[cfg(test)]
 mod queue_tests;
-mod room;
-mod slots;
 #[cfg(test)]
 mod tests;
+mod wait_queue;
+mod worker_capacity;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,24 +34,24 @@ use grapevine_placement::NoWorker;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tokio::time::Instant;
 
-use self::line::{Line, Turned};
-use self::lines::{Lines, Wait};
+use self::byte_budget::ByteBudget;
 use self::metrics::{AdmissionMetrics, For, Verdict};
+use self::model_queues::{ModelQueues, Wait};
+pub use self::permits::Permit;
+use self::permits::Permits;
 use self::places::Places;
 use self::queue::{Claim, FlowId};
-use self::room::NoRoom;
-pub use self::slots::Permit;
-use self::slots::Slots;
+use self::wait_queue::{TurnedAway, WaitQueue};
+use self::worker_capacity::NoCapacity;
 use crate::api::Priority;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::config::{AdmissionConfig, NoRoomStatus};
-use crate::proxy::byte_budget::ByteBudget;
 use crate::tenants::bucket::Quota;
-use crate::tenants::{Key, OthersUse, Seat};
+use crate::tenants::{ApiKey, OthersUse, Seat};
 
 /// Estimated tokens of a body whose length is not known, and of an answer, whose length never is.
 const TOKENS_UNKNOWN: u32 = 256;
-/// The head of the line is woken by every end of a request; this is only a net.
+/// The head of the queue is woken by every end of a request; this is only a net.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What admission is made of.
@@ -76,7 +77,7 @@ pub struct AdmissionParts {
 #[derive(Debug)]
 pub struct Admission {
     parts: AdmissionParts,
-    slots: Arc<Slots>,
+    permits: Arc<Permits>,
 }
 
 /// What a request waits by.
@@ -102,7 +103,7 @@ pub struct Admitted {
 
 /// A request that was turned away.
 #[derive(Debug)]
-pub struct Refused {
+pub struct AdmissionRefused {
     /// What the client gets.
     pub error: ApiError,
     /// Its key's rate limit.
@@ -115,7 +116,7 @@ pub enum Unplaced {
     /// Waiting would not help, or there is no room to wait.
     NoWorker(NoWorker),
     /// It waited in vain.
-    Turned(ApiError),
+    TurnedAway(ApiError),
 }
 
 impl Ask {
@@ -134,17 +135,17 @@ impl Ask {
 }
 
 impl Admission {
-    /// With nobody in.
+    /// With no request in progress.
     pub fn new(parts: AdmissionParts) -> Self {
         let config = &parts.config;
         let (len_max, passed_over_max) = (config.queue_size as usize, config.passed_over_max);
-        let lines = || Lines::new(len_max, passed_over_max);
-        let door = Line::new(len_max, passed_over_max);
+        let queues = || ModelQueues::new(len_max, passed_over_max);
+        let door = WaitQueue::new(len_max, passed_over_max);
         // A ratio of 0 to 1.
         let kept_milli = (config.model_reserve.get() * 1_000.0).round() as u32;
         let places = Places::new(parts.requests, kept_milli);
         Self {
-            slots: Arc::new(Slots::new(places, door, lines(), lines())),
+            permits: Arc::new(Permits::new(places, door, queues(), queues())),
             parts,
         }
     }
@@ -163,7 +164,7 @@ impl Admission {
     /// end of the whole request.
     pub fn ask(
         &self,
-        key: Option<&Key>,
+        key: Option<&ApiKey>,
         headers: &HeaderMap,
         body_bytes: Option<u64>,
         deadline: Option<Instant>,
@@ -181,7 +182,7 @@ impl Admission {
             claim: Claim {
                 class: Priority::of(headers, &config.priority_headers, usual, most),
                 flow: key.map_or_else(|| self.flow_of(headers), |key| key.tenant().number()),
-                weight: key.map_or(1_000, Key::weight_milli),
+                weight: key.map_or(1_000, ApiKey::weight_milli),
                 cost: prompt.saturating_add(TOKENS_UNKNOWN),
             },
             by: self.patience(deadline),
@@ -208,23 +209,24 @@ impl Admission {
     /// 429 above a limit of the key, 503 when the queue is full or the wait was too long.
     pub async fn admit(
         &self,
-        key: Option<&Arc<Key>>,
+        key: Option<&Arc<ApiKey>>,
         ask: &Ask,
         models: usize,
-    ) -> Result<Admitted, Refused> {
+    ) -> Result<Admitted, AdmissionRefused> {
         let (mut seat, quota) = match key {
             Some(key) => self.within_limits(key, ask)?,
             None => (None, None),
         };
-        self.slots.serve(u32::try_from(models).unwrap_or(u32::MAX));
-        let queued = match self.slots.take_unread() {
+        self.permits
+            .serve(u32::try_from(models).unwrap_or(u32::MAX));
+        let queued = match self.permits.take_unread() {
             Some(()) => None,
             None => match self
-                .queue(key, ask, self.slots.wait_unread(self.wait(ask)))
+                .queue(key, ask, self.permits.wait_unread(self.wait(ask)))
                 .await
             {
                 Ok(waited) => Some(waited),
-                Err(error) => return Err(Refused { error, quota }),
+                Err(error) => return Err(AdmissionRefused { error, quota }),
             },
         };
         if let Some(seat) = &mut seat {
@@ -232,7 +234,7 @@ impl Admission {
         }
         self.parts.metrics.count(ask.class(), Verdict::Admitted);
         Ok(Admitted {
-            permit: self.slots.permit(seat),
+            permit: self.permits.permit(seat),
             queued,
             quota,
         })
@@ -246,34 +248,34 @@ impl Admission {
     pub async fn enter(
         &self,
         permit: &mut Permit,
-        key: Option<&Arc<Key>>,
+        key: Option<&Arc<ApiKey>>,
         model: &Arc<str>,
         ask: &Ask,
     ) -> Result<Option<Duration>, ApiError> {
-        if self.slots.change(permit, model) {
+        if self.permits.change(permit, model) {
             return Ok(None);
         }
-        let turn = self.slots.wait(permit, model, self.wait(ask));
+        let turn = self.permits.wait(permit, model, self.wait(ask));
         self.queue(key, ask, turn).await.map(Some)
     }
 
     /// Sets the metrics of models to what is so now.
     pub fn show(&self) {
-        let (held, waiting) = (self.slots.held(), self.slots.lines.lengths());
+        let (held, waiting) = (self.permits.held(), self.permits.at_models.lengths());
         self.parts.metrics.show_models(held, waiting);
     }
 
-    /// Places a request that is in: tries, and while every worker of the model is at its own limit, waits in line.
+    /// Places a request that is in: tries, and while every worker of the model is at its own limit, waits in a queue.
     ///
     /// # Errors
-    /// Nobody may take it, the line is full, or the wait was too long.
+    /// No worker may take it, the queue is full, or the wait was too long.
     pub async fn place<T>(
         &self,
         model: &Arc<str>,
         ask: &Ask,
         mut place: impl FnMut() -> Result<T, NoWorker>,
     ) -> Result<T, Unplaced> {
-        if !self.slots.rooms.is_waited_for(model) {
+        if !self.permits.at_workers.is_waited_for(model) {
             match place() {
                 Err(NoWorker::Full) => {}
                 done => return done.map_err(Unplaced::NoWorker),
@@ -281,20 +283,23 @@ impl Admission {
         }
         let mut waiting = Pending::new(&self.parts.metrics, For::Worker, ask.class());
         let wait = Wait {
-            again: room::AGAIN,
+            again: worker_capacity::AGAIN,
             ..self.wait(ask)
         };
-        let room = room::wait(&self.slots.rooms, model, wait, place);
-        let (placed, verdict) = match room.await {
+        let capacity = worker_capacity::wait(&self.permits.at_workers, model, wait, place);
+        let (placed, verdict) = match capacity.await {
             Ok(placed) => (Ok(placed), None),
-            Err(NoRoom::NoWorker(why)) => (Err(Unplaced::NoWorker(why)), None),
-            Err(NoRoom::Turned(Turned::Full)) => {
+            Err(NoCapacity::NoWorker(why)) => (Err(Unplaced::NoWorker(why)), None),
+            Err(NoCapacity::TurnedAway(TurnedAway::Full)) => {
                 let full = Unplaced::NoWorker(NoWorker::Full);
                 (Err(full), Some(Verdict::QueueFull))
             }
-            Err(NoRoom::Turned(turned)) => {
+            Err(NoCapacity::TurnedAway(turned)) => {
                 let verdict = verdict_of(turned);
-                (Err(Unplaced::Turned(turned_away(verdict))), Some(verdict))
+                (
+                    Err(Unplaced::TurnedAway(turned_away(verdict))),
+                    Some(verdict),
+                )
             }
         };
         waiting.ended(verdict);
@@ -303,9 +308,9 @@ impl Admission {
 
     fn within_limits(
         &self,
-        key: &Arc<Key>,
+        key: &Arc<ApiKey>,
         ask: &Ask,
-    ) -> Result<(Option<Seat>, Option<Quota>), Refused> {
+    ) -> Result<(Option<Seat>, Option<Quota>), AdmissionRefused> {
         let others = &*self.parts.others;
         let (seat, here) = key.tenant().enter();
         if let Some(most) = key.requests_max() {
@@ -335,15 +340,15 @@ impl Admission {
 
     fn limited(
         &self,
-        key: &Key,
+        key: &ApiKey,
         ask: &Ask,
         verdict: Verdict,
         what: String,
         quota: Option<Quota>,
-    ) -> Refused {
+    ) -> AdmissionRefused {
         self.parts.metrics.count(ask.class(), verdict);
         key.tenant().refused(verdict.as_str());
-        Refused {
+        AdmissionRefused {
             error: ApiError::new(ErrorKind::RateLimited, what),
             quota,
         }
@@ -362,9 +367,9 @@ impl Admission {
     /// Counts a wait for a place; says how long it took.
     async fn queue(
         &self,
-        key: Option<&Arc<Key>>,
+        key: Option<&Arc<ApiKey>>,
         ask: &Ask,
-        turn: impl Future<Output = Result<(), Turned>>,
+        turn: impl Future<Output = Result<(), TurnedAway>>,
     ) -> Result<Duration, ApiError> {
         let mut waiting = Pending::new(&self.parts.metrics, For::Admission, ask.class());
         match turn.await {
@@ -383,7 +388,7 @@ impl Admission {
         }
     }
 
-    /// Whose request it is where there are no keys.
+    /// The tenant of a request where there are no keys.
     fn flow_of(&self, headers: &HeaderMap) -> FlowId {
         use std::hash::{DefaultHasher, Hash as _, Hasher as _};
         let name = self.parts.tenant_header.as_ref();
@@ -399,7 +404,7 @@ impl Admission {
 /// A wait whose end is counted, whatever it is; one that is dropped lost its client.
 struct Pending<'a> {
     metrics: &'a AdmissionMetrics,
-    waiting: metrics::Waiting<'a>,
+    waiting: metrics::WaitTimer<'a>,
     class: Priority,
     verdict: Option<Verdict>,
 }
@@ -428,12 +433,12 @@ impl Drop for Pending<'_> {
     }
 }
 
-fn verdict_of(turned: Turned) -> Verdict {
+fn verdict_of(turned: TurnedAway) -> Verdict {
     match turned {
-        Turned::Full => Verdict::QueueFull,
-        Turned::Displaced => Verdict::Displaced,
-        Turned::Late => Verdict::QueueTimeout,
-        Turned::Heavy => Verdict::QueueBytes,
+        TurnedAway::Full => Verdict::QueueFull,
+        TurnedAway::Displaced => Verdict::Displaced,
+        TurnedAway::Late => Verdict::QueueTimeout,
+        TurnedAway::Heavy => Verdict::QueueBytes,
     }
 }
 

@@ -1,11 +1,11 @@
 //! Which model may take a place among the requests in progress. Pure; no clock, no waiting.
 //!
 //! One number of places for all models, of which some are kept: the same number for each model that is served, and
-//! some for requests whose body is being read, because nobody knows yet which model they ask for. A model has the
+//! some for requests whose body is being read, because it is not known yet which model they ask for. A model has the
 //! kept places for itself and takes of the others as many as are free. So one that is busy may use what idle ones
 //! leave, and never stands in the way of one that is within its own.
 //!
-//! Where several wait for one place, first comes who is within what is kept for it, then the model that has least.
+//! Where several wait for one place, first comes one that is within what is kept for it, then the model that has least.
 //! With one model nothing is kept.
 //!
 //! (Complete sharing with minimum allocation: Kamoun, Kleinrock, "Analysis of Shared Finite Storage in a Computer
@@ -34,7 +34,7 @@ pub(super) struct Turn {
     held: u32,
 }
 
-/// The places and who has them.
+/// The places and their holders.
 #[derive(Debug)]
 pub(super) struct Places {
     all: u32,
@@ -50,7 +50,7 @@ pub(super) struct Places {
     kept_in_use: u32,
 }
 
-/// How many places are kept for whom.
+/// How many places are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Kept {
     /// For each model.
@@ -113,7 +113,7 @@ impl Places {
             Holder::Model(model) => (self.held_by(model), self.kept_for(model)),
         };
         let beyond_kept = held >= kept;
-        // Who is beyond its own has nothing left of what is kept.
+        // A model beyond its own has nothing left of what is kept.
         let needed = if beyond_kept { self.kept_unused() } else { 0 };
         (self.free > needed).then_some(Turn {
             beyond_kept,
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(fill(&mut places, &Holder::Reading), 4);
         assert_eq!(fill(&mut places, &model("")), 0, "nothing is kept for it");
         assert_eq!(fill(&mut places, &model("small")), 15);
-        // What becomes free goes to who has less.
+        // What becomes free goes to the model that has less.
         places.give_back(&model("large"));
         let [large, small, reading] = [model("large"), model("small"), Holder::Reading];
         let turns = [&small, &large, &reading].map(|holder| places.turn(holder).expect("free"));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever others do: who is within what is kept for it finds a place, no more places are held than there
+        /// Whatever others do: a model within what is kept for it finds a place, no more places are held than there
         /// are, and what was given back is all there again.
         #[test]
         fn what_is_kept_is_there(

@@ -1,7 +1,7 @@
-//! Who is next: classes in strict order, tenants within a class by fair shares. Pure; no clock, no waiting.
+//! Which request is next: classes in strict order, tenants within a class by fair shares. Pure; no clock, no waiting.
 //!
 //! - **Classes.** A more urgent class goes first, except that a class that was passed over `passed_over_max` times
-//!   in a row while it had somebody waiting gets the next place: nobody starves.
+//!   in a row while a request of it waited gets the next place: none starves.
 //! - **Tenants.** Start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queuing", SIGCOMM 1996): each
 //!   tenant's next request has a start tag, the least tag goes first, and the tag of the tenant's following request
 //!   is greater by cost / weight. The virtual time is the tag of the last one that left; a tenant that comes back
@@ -21,7 +21,7 @@ const UNITS: u64 = 100_000;
 
 /// A virtual time.
 type Tag = u64;
-/// Whose request it is: a hash of the tenant's name.
+/// The tenant of a request: a hash of its name.
 pub(super) type FlowId = u64;
 
 /// What a request asks the queue for.
@@ -29,7 +29,7 @@ pub(super) type FlowId = u64;
 pub(super) struct Claim {
     /// How urgent it is.
     pub(super) class: Priority,
-    /// Whose it is.
+    /// The tenant that it belongs to.
     pub(super) flow: FlowId,
     /// Share of the tenant, in thousandths; 1 to 100,000.
     pub(super) weight: u32,
@@ -75,7 +75,7 @@ struct Class<T> {
     /// Flows that wait for nothing but are ahead of `now`, by where they end.
     resting: BTreeSet<(Tag, FlowId)>,
     rests: HashMap<FlowId, Tag>,
-    /// Requests of more urgent classes that went first while somebody waited here.
+    /// Requests of more urgent classes that went first while one waited here.
     passed_over: u32,
 }
 
@@ -136,7 +136,7 @@ impl<T> Queue<T> {
         Ok((ticket, displaced))
     }
 
-    /// Who is next.
+    /// The request that is next.
     pub(super) fn head(&self) -> Option<(Ticket, &T)> {
         let waiting = || {
             Priority::ALL
@@ -281,7 +281,7 @@ impl<T> Class<T> {
         }
         self.forget_rests(served.unwrap_or(usize::MAX));
         if self.len == 0 {
-            // Nobody waits, so nobody was treated unfairly: everything begins anew.
+            // No request waits, so none was treated unfairly: everything begins anew.
             *self = Self::new();
         }
         Some(item)

@@ -97,7 +97,8 @@ proptest! {
     }
 
     /// Of two tenants that always have something waiting, what one gets per weight is ahead of the other's by at most
-    /// the two greatest costs per weight (SFQ, theorem 1), whatever the mix of costs, also with a third that comes and goes.
+    /// the two greatest costs per weight (SFQ, theorem 1), whatever the mix of costs, also with a third that comes and
+    /// goes.
     #[test]
     fn shares_follow_weights(
         weights in (1..50_u32, 1..50_u32),

@@ -59,7 +59,7 @@ fn door_with(requests: u32, queue_size: u32, body_bytes: u64) -> Door {
     }
 }
 
-fn keys(more: &str) -> Arc<Key> {
+fn keys(more: &str) -> Arc<ApiKey> {
     let hash = secret::hash_of(b"k");
     let text = format!("[[key]]\nname = \"acme\"\nhash = \"{hash}\"\n{more}");
     let keys = Keys::open(TenantMetrics::register(&mut Registry::default()));
@@ -71,7 +71,7 @@ fn keys(more: &str) -> Arc<Key> {
 }
 
 impl Door {
-    fn ask(&self, key: Option<&Arc<Key>>, deadline: Option<Instant>) -> Ask {
+    fn ask(&self, key: Option<&Arc<ApiKey>>, deadline: Option<Instant>) -> Ask {
         let key = key.map(|key| &**key);
         self.admission
             .ask(key, &HeaderMap::new(), Some(400), deadline)
@@ -87,7 +87,7 @@ impl Door {
         Ok(admitted)
     }
 
-    async fn admit(&self, key: Option<&Arc<Key>>) -> Result<Admitted, Refused> {
+    async fn admit(&self, key: Option<&Arc<ApiKey>>) -> Result<Admitted, AdmissionRefused> {
         self.admission.admit(key, &self.ask(key, None), 1).await
     }
 
@@ -251,7 +251,7 @@ async fn room_at_a_worker_is_waited_for_in_turn() {
     drop(held);
     assert!(first.await.is_ok());
     let refused = second.await.expect_err("nothing becomes free");
-    let Unplaced::Turned(error) = refused else {
+    let Unplaced::TurnedAway(error) = refused else {
         panic!("{refused:?}");
     };
     assert_eq!(error.kind, ErrorKind::Overloaded);
@@ -314,7 +314,7 @@ async fn a_small_model_does_not_wait_behind_a_large_one() {
     drop(held.pop());
     let first = first.await.expect("its turn");
     assert_eq!(first.queued, Some(Duration::ZERO));
-    // Who leaves its line leaves nothing behind.
+    // A request that leaves its queue leaves nothing behind.
     drop(second);
     drop((held, own, first, small_waits));
     assert!(!door.text().contains("model_requests{"), "nobody is left");

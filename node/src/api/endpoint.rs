@@ -70,7 +70,7 @@ pub enum Form {
     Json,
     /// `multipart/form-data` with a part `model`.
     Multipart,
-    /// Either, or nothing: nobody knows what an opened path takes.
+    /// Either, or nothing: what an opened path takes is not known.
     Any,
     /// There is none to speak of.
     Nothing,

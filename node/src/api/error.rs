@@ -146,7 +146,7 @@ impl ErrorKind {
     }
 }
 
-/// Whose errors a client reads.
+/// The API whose errors a client reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Dialect {
     /// OpenAI's.

@@ -1,4 +1,4 @@
-//! Messages of a chat, borrowed from the body: who speaks, and the text of it.
+//! Messages of a chat, borrowed from the body: roles and texts.
 //!
 //! What is not known here (pictures, calls, results of tools) counts by its JSON.
 
@@ -8,7 +8,7 @@ use std::fmt;
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::request::Text;
+use super::json::Text;
 
 /// Most parts of one message's content. Each costs memory of its own, forty times what its shortest JSON does.
 pub(super) const PARTS_MAX: usize = 16 * 1024;
@@ -21,7 +21,7 @@ pub enum Content<'a> {
     /// A plain string.
     Text(Text<'a>),
     /// The list of parts. Text parts count by their text, others by their JSON.
-    Parts(Vec<Part<'a>>),
+    Parts(Vec<ContentPart<'a>>),
     /// `null`, or not there.
     #[default]
     None,
@@ -29,7 +29,7 @@ pub enum Content<'a> {
 
 /// One part of a message's content.
 #[derive(Debug)]
-pub struct Part<'a> {
+pub struct ContentPart<'a> {
     /// Text of a `text` part.
     pub text: Option<Text<'a>>,
     /// The part as it stands in the body, for every other type.
@@ -38,7 +38,7 @@ pub struct Part<'a> {
 
 /// One message of a chat.
 #[derive(Debug, serde::Deserialize)]
-pub struct Message<'a> {
+pub struct ChatMessage<'a> {
     /// `system`, `user`, `assistant`, `tool`, ...
     #[serde(borrow)]
     pub role: Text<'a>,
@@ -74,7 +74,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
                         let message = format!("a message has more than {PARTS_MAX} parts");
                         return Err(de::Error::custom(message));
                     }
-                    parts.push(Part::of(raw).map_err(de::Error::custom)?);
+                    parts.push(ContentPart::of(raw).map_err(de::Error::custom)?);
                 }
                 Ok(Content::Parts(parts))
             }
@@ -83,7 +83,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
     }
 }
 
-impl<'a> Part<'a> {
+impl<'a> ContentPart<'a> {
     fn of(raw: &'a RawValue) -> Result<Self, serde_json::Error> {
         #[derive(serde::Deserialize)]
         struct TextPart<'a> {
@@ -101,7 +101,7 @@ impl<'a> Part<'a> {
             });
         }
         let part: TextPart<'a> = serde_json::from_str(raw_text)?;
-        // `/v1/responses` tells what was read from what was written.
+        // `/v1/responses` has different types for what was read and what was written.
         let is_text = part
             .r#type
             .is_none_or(|kind| matches!(&*kind.0, "text" | "input_text" | "output_text"));
@@ -113,7 +113,7 @@ impl<'a> Part<'a> {
 }
 
 /// `messages`, counted.
-pub(super) struct Messages<'a>(pub(super) Vec<Message<'a>>);
+pub(super) struct Messages<'a>(pub(super) Vec<ChatMessage<'a>>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Messages<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -126,7 +126,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Messages<'a> {
             fn visit_seq<S: SeqAccess<'de>>(self, mut seq: S) -> Result<Self::Value, S::Error> {
                 let mut messages = Vec::new();
                 let mut elements = 0;
-                while let Some(message) = seq.next_element::<Message<'de>>()? {
+                while let Some(message) = seq.next_element::<ChatMessage<'de>>()? {
                     elements += 1 + match &message.content {
                         Content::Parts(parts) => parts.len(),
                         _ => 0,

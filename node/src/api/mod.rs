@@ -5,6 +5,7 @@
 pub mod cards;
 pub mod endpoint;
 pub mod error;
+pub(crate) mod json;
 mod message;
 pub mod models;
 pub mod multipart;
@@ -12,6 +13,7 @@ mod open;
 mod priority;
 pub mod prompt;
 pub mod request;
+pub(crate) mod text;
 
 pub use endpoint::Endpoint;
 pub use error::ApiError;

@@ -1,7 +1,7 @@
 //! `/v1/models`: the union of what all workers serve, from the cluster's own registry, and the aliases for it.
 //!
-//! Answered without asking a worker, so that a slow worker delays nobody. Which models there are, the registry says,
-//! the same on every replica; what is said of each, its workers have told this replica.
+//! Answered without asking a worker, so that a slow worker delays no client. The registry says which models there are,
+//! the same on every replica; what is reported about each comes from its workers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -21,7 +21,8 @@ pub struct Catalog<'a>(BTreeMap<&'a str, Option<&'a str>>);
 pub type Said<'a> = &'a dyn Fn(&str) -> Arc<Merged>;
 
 impl<'a> Catalog<'a> {
-    /// From the models that workers serve, and the configured aliases. An alias of which nothing is served is not there.
+    /// From the models that workers serve, and the configured aliases. An alias of which nothing is served is not
+    /// there.
     pub fn new(served: impl Iterator<Item = &'a str>, models: &'a Models) -> Self {
         let served: BTreeMap<&str, Option<&str>> = served.map(|model| (model, None)).collect();
         let mut names = served.clone();
@@ -69,7 +70,7 @@ fn card(id: &str, target: Option<&str>, said: Said<'_>) -> Value {
     let mut default = |name: &str, value: Value| {
         fields.entry(name).or_insert(value);
     };
-    // OpenAI's client requires it; no worker has said yet when it was made.
+    // OpenAI's client requires it; no worker has reported when it was made.
     default("created", 0.into());
     default("owned_by", "grapevine".into());
     default("root", id.into());

@@ -214,7 +214,7 @@ fn invalid(message: &'static str) -> ApiError {
     ApiError::new(ErrorKind::InvalidRequest, message)
 }
 
-/// The boundary, if there is one and everybody reads the same.
+/// The boundary, if there is one and all readers read the same.
 fn boundary_of(headers: &HeaderMap) -> Option<&[u8]> {
     if !is_multipart(headers) || headers.get_all(header::CONTENT_TYPE).iter().count() > 1 {
         return None;
@@ -229,7 +229,7 @@ fn boundary_of(headers: &HeaderMap) -> Option<&[u8]> {
                 return None;
             }
         } else if !name.eq_ignore_ascii_case("charset") || !value.eq_ignore_ascii_case("utf-8") {
-            // Some readers decode the fields by the charset; of all other parameters nobody knows what they do.
+            // Some readers decode the fields by the charset; what readers do with all other parameters is not known.
             return None;
         }
     }
@@ -276,7 +276,7 @@ fn field_of(head: &[u8]) -> Option<Field> {
     let field = match field? {
         "model" => Field::Model,
         "stream" => Field::Stream,
-        // Escaped in one way or another, which not everybody undoes.
+        // Escaped in one way or another, which not all readers undo.
         name if name.contains(['\\', '%', '=']) => return None,
         _ => return Some(Field::Other),
     };
@@ -284,8 +284,8 @@ fn field_of(head: &[u8]) -> Option<Field> {
 }
 
 /// `; name=value; name="value"`, without the first semicolon. None for what is not of this form, or has an escaped
-/// quote: some readers end the value there and some do not. Names are tokens, and so are values without quotes: Python's
-/// `email`, for one, takes `<model>` for `model`.
+/// quote: some readers end the value there and some do not. Names are tokens, and so are values without quotes:
+/// Python's `email`, for one, takes `<model>` for `model`.
 fn parameters(mut text: &str) -> Option<Vec<(&str, &str)>> {
     let mut found = Vec::new();
     loop {

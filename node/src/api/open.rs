@@ -1,7 +1,7 @@
 //! Paths that an operator opens beyond those that are served: one method, and a path or all below one.
 //!
-//! A worker's own switches stay shut behind a prefix: whoever wants clients to reach one names it in full, and is
-//! warned at the start.
+//! A worker's own switches stay shut behind a prefix: an operator who wants clients to reach one names it in full, and
+//! is warned at the start.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ const METHODS: [Method; 6] = [
     Method::DELETE,
 ];
 
-/// Switches of vLLM's and SGLang's engines, and what tells about them rather than answers a client.
+/// Switches of vLLM's and SGLang's engines, and what reports about them rather than answers a client.
 const ENGINE_CONTROL: &[&str] = &[
     "/abort_request",
     "/abort_requests",

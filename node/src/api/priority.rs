@@ -10,7 +10,7 @@ pub enum Priority {
     /// What says nothing.
     #[default]
     Normal,
-    /// Somebody is waiting in front of a screen.
+    /// A person waits for the answer.
     High,
 }
 

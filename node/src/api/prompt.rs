@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::request::Text;
+use super::json::Text;
 
 /// `prompt` or `input`: the forms that OpenAI and vLLM take.
 #[derive(Debug)]

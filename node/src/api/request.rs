@@ -3,50 +3,23 @@
 //! Only the fields that placement needs are looked at. Everything else is the worker's business, and the
 //! bytes go on as they came.
 //!
-//! The model decides who may see a request, so nothing else in a body has a say in how it is read: a field of a form
-//! that is not known here is passed over, and a body whose model could be read in two ways, or not at all, is refused.
+//! The model decides which workers may see a request, so nothing else in a body has a say in how it is read: a field of
+//! a form that is not known here is passed over, and a body whose model could be read in two ways, or not at all, is
+//! refused.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::Endpoint;
 use super::endpoint::Form;
 use super::error::{ApiError, ErrorKind};
+use super::json::Text;
 use super::message::Messages;
-pub use super::message::{Content, Message, Part};
+pub use super::message::{ChatMessage, Content, ContentPart};
 pub use super::prompt::{Batch, Prompt};
-
-/// A string that borrows from the body when it holds no escapes.
-///
-/// `Option<Cow<str>>` would always copy: serde borrows only through a visitor of its own.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Text<'a>(pub Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextVisitor;
-        impl<'de> Visitor<'de> for TextVisitor {
-            type Value = Text<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-            fn visit_borrowed_str<E: de::Error>(self, v: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(v)))
-            }
-            fn visit_str<E: de::Error>(self, v: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(v.to_owned())))
-            }
-            fn visit_string<E: de::Error>(self, v: String) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(v)))
-            }
-        }
-        deserializer.deserialize_str(TextVisitor)
-    }
-}
 
 /// The fields of a body that placement reads.
 #[derive(Debug, Default)]
@@ -56,7 +29,7 @@ pub struct BodyView<'a> {
     /// `model` as it stands in the body.
     pub model_json: Option<&'a RawValue>,
     /// `messages`.
-    pub messages: Option<Vec<Message<'a>>>,
+    pub messages: Option<Vec<ChatMessage<'a>>>,
     /// `system`, as JSON: what Anthropic's messages begin with.
     pub system: Option<&'a RawValue>,
     /// `instructions`: what a response's input begins with.

@@ -1,8 +1,10 @@
 use proptest::prelude::*;
 
 use super::super::message::{ELEMENTS_MAX, PARTS_MAX};
+use std::borrow::Cow;
+
 use super::*;
-use crate::proxy::question::key_for_tests;
+use crate::api::text::key_for_tests;
 
 fn chat(body: &str) -> BodyView<'_> {
     BodyView::parse(Endpoint::Chat, body.as_bytes()).expect("valid")

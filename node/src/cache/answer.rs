@@ -27,7 +27,7 @@ pub struct Answer {
     /// Where each piece of the body ends.
     ends: Box<[u32]>,
     kept: Instant,
-    /// Whose it is; empty without tenants.
+    /// The tenant that it was given to; empty without tenants.
     pub(super) tenant: Box<[u8]>,
 }
 

@@ -12,7 +12,7 @@ use std::fmt;
 use ring::digest::{Context, SHA256};
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use crate::api::request::Text;
+use crate::api::json::Text;
 
 /// SHA-256.
 pub(super) type Digest = [u8; 32];

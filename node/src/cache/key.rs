@@ -1,4 +1,4 @@
-//! What an answer is kept under: everything that may change it, and who may see it.
+//! What an answer is kept under: everything that may change it, and the clients that may see it.
 
 use http::{HeaderMap, HeaderValue, Method, header};
 use ring::digest::{Context, SHA256};
@@ -6,7 +6,7 @@ use ring::digest::{Context, SHA256};
 use super::canonical::{self, Digest, finished};
 use super::rules::{self, Bypass};
 
-/// Fields of a body that say who asks, not what: vLLM answers the same whatever they hold.
+/// Fields of a body that name the client, not what is asked: vLLM answers the same whatever they hold.
 const LEFT_OUT: [&str; 4] = ["model", "user", "metadata", "safety_identifier"];
 
 /// A request, as far as its answer depends on it.
@@ -22,7 +22,7 @@ pub struct Asked<'a> {
     pub headers: &'a HeaderMap,
     /// The model's name at the workers: aliases and splits are resolved. Empty when there is none.
     pub model: &'a str,
-    /// Whose request it is; empty without tenants. No tenant gets another's answers.
+    /// The tenant that asks; empty without tenants. No tenant gets another's answers.
     pub tenant: &'a [u8],
     /// The client's key, unless it was checked already and `tenant` stands for it: a worker may answer by it.
     pub authorization: Option<&'a HeaderValue>,
@@ -32,9 +32,9 @@ pub struct Asked<'a> {
 
 /// SHA-256 of all that an answer depends on; no two requests share one that are not the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key(Digest);
+pub(super) struct CacheKey(Digest);
 
-impl Key {
+impl CacheKey {
     /// The key of a request whose right answers are all the same.
     pub(super) fn of(asked: &Asked<'_>, body_bytes_max: usize) -> Result<Self, Bypass> {
         if asked.method != Method::POST {
@@ -146,7 +146,7 @@ mod tests {
         ];
         let mut keys: Vec<[u8; 32]> = different
             .iter()
-            .map(|asked| Key::of(asked, 1_000).expect("deterministic").0)
+            .map(|asked| CacheKey::of(asked, 1_000).expect("deterministic").0)
             .collect();
         keys.sort_unstable();
         keys.dedup();
@@ -157,7 +157,7 @@ mod tests {
     fn who_asks_does_not_count_where_workers_do_not_look() {
         let none = HeaderMap::new();
         let base = asked(&none);
-        let key = |asked: Asked<'_>| Key::of(&asked, 1_000).expect("deterministic");
+        let key = |asked: Asked<'_>| CacheKey::of(&asked, 1_000).expect("deterministic");
         let other = br#"{"messages":[],"user":"v","metadata":{"a":1},"temperature":0,"model":"m"}"#;
         assert_eq!(
             key(base),
@@ -211,7 +211,7 @@ mod tests {
                 Bypass::Unreadable,
             ),
         ] {
-            assert_eq!(Key::of(&asked, 1_000), Err(expected));
+            assert_eq!(CacheKey::of(&asked, 1_000), Err(expected));
         }
     }
 }

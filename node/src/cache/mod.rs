@@ -2,7 +2,7 @@
 //!
 //! - **What is kept**: whole answers (200, to the end mark of a stream) to deterministic requests; `rules` says
 //!   which. A stream and a plain answer to the same prompt are two answers.
-//! - **Who gets them**: only a request that is the same in everything that an answer may depend on, of the same
+//! - **Which requests get them**: only one that is the same in everything that an answer may depend on, of the same
 //!   tenant and with the same `Authorization` (`key`).
 //! - **Local**: each replica has its own. Behind a balancer an answer is computed once by each replica that is
 //!   asked; answers are not gossiped.
@@ -37,12 +37,12 @@ pub use rules::Bypass;
 
 use crate::config::CacheConfig;
 use crate::metrics::ReasonLabels;
-use key::Key;
+use key::CacheKey;
 use recording::Fate;
 use rules::Wish;
 use shares::Shares;
 
-/// How often answers whose time is over are looked for while nobody asks.
+/// How often answers whose time is over are looked for while no request comes.
 const SWEEP: Duration = Duration::from_secs(5);
 
 /// What the cache has for a request.
@@ -70,7 +70,7 @@ impl Found {
 /// The answers that this replica keeps.
 #[derive(Debug)]
 pub struct ResponseCache {
-    answers: Cache<Key, Arc<Answer>>,
+    answers: Cache<CacheKey, Arc<Answer>>,
     shares: Arc<Shares>,
     /// Bytes of answers that are being taken down.
     recorded_bytes: AtomicU64,
@@ -87,7 +87,7 @@ impl ResponseCache {
         let shares = Arc::new(Shares::default());
         let left = {
             let (shares, metrics) = (Arc::clone(&shares), metrics.clone());
-            move |_: Arc<Key>, answer: Arc<Answer>, cause: RemovalCause| {
+            move |_: Arc<CacheKey>, answer: Arc<Answer>, cause: RemovalCause| {
                 let bytes = answer.weight();
                 shares.give_back(&answer.tenant, bytes.into());
                 metrics.bytes.dec_by(bytes.into());
@@ -138,7 +138,7 @@ impl ResponseCache {
         if !wish.keep {
             return Found::Bypass(Bypass::Client, None);
         }
-        let key = match Key::of(asked, self.config.request_bytes.as_usize()) {
+        let key = match CacheKey::of(asked, self.config.request_bytes.as_usize()) {
             Ok(key) => key,
             Err(why) => return Found::Bypass(why, None),
         };
@@ -154,7 +154,7 @@ impl ResponseCache {
         }
     }
 
-    fn insert(&self, key: Key, answer: Answer) -> Fate {
+    fn insert(&self, key: CacheKey, answer: Answer) -> Fate {
         let bytes = u64::from(answer.weight());
         let share = match answer.tenant.is_empty() {
             true => u64::MAX,
@@ -169,7 +169,7 @@ impl ResponseCache {
         Fate::Kept
     }
 
-    /// Forgets what is over, also while nobody asks. Runs until it is dropped.
+    /// Forgets what is over, also while no request comes. Runs until it is dropped.
     pub async fn sweep(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(SWEEP);
         loop {

@@ -10,7 +10,7 @@ use http::{HeaderMap, response};
 
 use super::ResponseCache;
 use super::answer::{Answer, keepable};
-use super::key::Key;
+use super::key::CacheKey;
 
 /// What a piece costs besides its bytes.
 const PIECE_BYTES: u64 = 32;
@@ -19,7 +19,7 @@ const PIECE_BYTES: u64 = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Kept,
-    /// Its head says that it is nobody else's, or an error.
+    /// Its head says that it is for this client only, or it is an error.
     Refused,
     /// It is longer than `cache.entry_bytes`.
     TooLong,
@@ -48,7 +48,7 @@ impl Fate {
 #[derive(Debug)]
 pub struct Recording {
     cache: Arc<ResponseCache>,
-    key: Key,
+    key: CacheKey,
     tenant: Box<[u8]>,
     headers: Option<HeaderMap>,
     pieces: Vec<Bytes>,
@@ -58,7 +58,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    pub(super) fn new(cache: Arc<ResponseCache>, key: Key, tenant: Box<[u8]>) -> Self {
+    pub(super) fn new(cache: Arc<ResponseCache>, key: CacheKey, tenant: Box<[u8]>) -> Self {
         Self {
             cache,
             key,

@@ -6,9 +6,9 @@ use reqwest::{Method, StatusCode};
 use serde_json::Value;
 use url::Url;
 
-use super::Failure;
+use super::failure::Failure;
 
-/// Which replica to talk to; any will do, they share one view.
+/// Replica that gets the command; any will do, they share one view.
 #[derive(clap::Args)]
 pub(super) struct AdminArgs {
     /// Admin address of a replica.
@@ -40,17 +40,8 @@ impl AdminClient {
             let what = format!("--admin {}: write http://address:port", args.admin);
             return Err(Failure::Usage(what));
         }
-        let http = reqwest::Client::builder()
-            // Explicitly no roots: loading the system's fails where there are none (bare images).
-            .tls_certs_only([])
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(ANSWER_TIMEOUT)
-            .build()
-            .map_err(|error| Failure::Refused(chain(&error)))?;
         Ok(Self {
-            http,
+            http: http_client()?,
             url: args.admin.clone(),
             token: args.token.clone(),
         })
@@ -137,8 +128,22 @@ impl AdminClient {
     }
 }
 
+/// A client that asks the address it is given, and no other.
+pub(super) fn http_client() -> Result<reqwest::Client, Failure> {
+    let builder = reqwest::Client::builder()
+        // Explicitly no roots: loading the system's fails where there are none (bare images).
+        .tls_certs_only([])
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(ANSWER_TIMEOUT);
+    builder
+        .build()
+        .map_err(|error| Failure::Refused(chain(&error)))
+}
+
 /// The innermost cause, which names the fault (`connection refused`); the outer ones repeat the URL.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;

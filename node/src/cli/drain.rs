@@ -6,14 +6,14 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::Failure;
 use super::client::AdminClient;
+use super::failure::Failure;
 use super::show::{field, print_line};
 
 /// Waits until no replica has a request open at the worker; prints each change unless `is_quiet`.
 ///
 /// # Errors
-/// The limit passed first, the worker takes requests again, it was removed, or nobody answers.
+/// The limit passed first, the worker takes requests again, it was removed, or no replica answers.
 pub(super) async fn wait(
     client: &AdminClient,
     worker: &str,
@@ -27,7 +27,7 @@ pub(super) async fn wait(
         let seen = client.get(&["workers", worker]).await?;
         if seen["state"] != "draining" {
             let state = field(&seen, "state");
-            let what = format!("{worker} is {state} again: somebody ended its drain");
+            let what = format!("{worker} is {state} again: its drain was ended");
             return Err(Failure::Refused(what));
         }
         let open = Open::of(&seen)?;
@@ -51,13 +51,13 @@ pub(super) async fn wait(
     }
 }
 
-/// Requests at one worker by replica; none of a live replica that was not heard lately.
+/// Requests at one worker by replica; none of a live replica that sent nothing lately.
 #[derive(Debug, PartialEq, Eq)]
 struct Open(Vec<(String, Option<u64>)>);
 
 impl Open {
     /// # Errors
-    /// The replica does not say: nothing open and nothing known are not the same.
+    /// The replica does not report it: nothing open and nothing known are not the same.
     fn of(worker: &Value) -> Result<Self, Failure> {
         let by_replica = worker["in_flight_at"].as_object().ok_or_else(|| {
             Failure::Refused(
@@ -95,7 +95,7 @@ impl fmt::Display for Open {
 }
 
 const LOOK_EACH: Duration = Duration::from_millis(250);
-/// No request for so long: a replica that had not heard of the drain yet has by now.
+/// No request for so long: a replica that had not received the drain yet has by now.
 const SURELY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

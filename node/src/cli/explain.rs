@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use reqwest::Method;
 use serde_json::json;
 
-use super::Failure;
 use super::client::{AdminArgs, AdminClient};
+use super::failure::Failure;
 use super::show::{Column, field, print_json, print_line, print_table, rows};
 
 /// Shows where a request would go, and why, without sending it.

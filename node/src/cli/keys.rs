@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
-use super::Failure;
+use super::failure::Failure;
 use super::show::print_line;
 use crate::config::{KeyConfig, Name, parse_keys, read_keys};
 use crate::tenants::secret;
@@ -32,11 +32,11 @@ enum Action {
     New {
         /// Name of the key, in logs; no other key of the file has it.
         name: String,
-        /// Whose key it is. Default: the key's name.
+        /// Tenant that the key belongs to. Default: the key's name.
         #[arg(long)]
         tenant: Option<String>,
     },
-    /// Reads a file of keys as a replica would, and says what it found.
+    /// Reads a file of keys as a replica would, and reports what it found.
     Check {
         /// The file.
         file: PathBuf,

@@ -1,25 +1,25 @@
 //! The command line: one binary, `grapevine`, and what each of its commands does.
 //!
 //! `serve` is a router replica; `status`, `workers`, `quarantine` and `explain` talk to the admin port of any
-//! replica; `ca` makes certificates, `keys` keys of clients; the others are the testbed's.
+//! replica; `ca` makes certificates, `keys` keys of clients; `probe` is for health checks. The others are the
+//! testbed's, and are there with the feature of that name alone: what is shipped is built without it.
 //!
 //! Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no replica
 //! answers. Those of `serve` are with [`crate::shutdown::Ending`].
 
 use std::ffi::OsString;
-use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
-
-use crate::config::ConfigError;
 
 mod ca;
 mod client;
 mod drain;
 mod explain;
+mod failure;
 mod keys;
 mod migration;
+mod probe;
 mod quarantine;
 mod serve;
 mod settings;
@@ -29,7 +29,9 @@ mod workers;
 
 pub use ca::{CaArgs, ca};
 pub use explain::{ExplainArgs, explain};
+pub use failure::Failure;
 pub use keys::{KeysArgs, keys};
+pub use probe::{ProbeArgs, probe};
 pub use quarantine::{QuarantineArgs, quarantine};
 pub use serve::{ServeArgs, Task, check};
 pub use show::print_line;
@@ -41,21 +43,27 @@ pub use workers::{WorkersArgs, workers};
 /// Several replicas share one view of the workers and send the same prefix to the same worker,
 /// whichever of them is asked.
 #[derive(Parser)]
-#[command(name = "grapevine", version, after_help = EXAMPLES, propagate_version = true)]
+#[command(name = "grapevine", version, after_help = examples(), propagate_version = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
-const EXAMPLES: &str = "\
-Examples:
-  See it work, with fake workers, on this machine alone:
+fn examples() -> String {
+    let demo = "  See it work, with fake workers, on this machine alone:
     grapevine demo
-  Route to two workers:
+";
+    let demo = if cfg!(feature = "testbed") { demo } else { "" };
+    format!(
+        "\
+Examples:
+{demo}  Route to two workers:
     grapevine serve --worker-urls http://10.0.0.5:8000 http://10.0.0.6:8000
   Ask where a prompt goes:
-    grapevine explain --prompt 'Why is the sky blue?'";
+    grapevine explain --prompt 'Why is the sky blue?'"
+    )
+}
 
 /// The commands.
 #[derive(Subcommand)]
@@ -75,7 +83,10 @@ pub enum Command {
     Ca(CaArgs),
     /// Make keys for clients, and check the file that lists them.
     Keys(KeysArgs),
+    /// Ask a URL once; exits 0 for a 2xx. For health checks of containers without a shell.
+    Probe(ProbeArgs),
     /// Fake workers, load, replay, balancer and demo: no router code in them.
+    #[cfg(feature = "testbed")]
     #[command(flatten)]
     Testbed(grapevine_testbed::cli::Command),
 }
@@ -101,10 +112,24 @@ impl Cli {
                     format!("a replica is started by `serve`: grapevine serve {flag} ...\n");
                 clap::Error::raw(ErrorKind::MissingSubcommand, message)
             }
+            Some(command) if is_left_out(command) => {
+                let message = format!(
+                    "`{command}` is part of the testbed, which is not in this build; in a clone of the \
+                     repository: cargo run --release -- {command} ...\n"
+                );
+                clap::Error::raw(ErrorKind::InvalidSubcommand, message)
+            }
             _ => error,
         })
     }
 }
+
+/// Whether a command is one of the testbed's, and the testbed is not here.
+fn is_left_out(command: &str) -> bool {
+    !cfg!(feature = "testbed") && TESTBED_COMMANDS.contains(&command)
+}
+
+const TESTBED_COMMANDS: [&str; 6] = ["balancer", "chaos", "demo", "fake-worker", "load", "replay"];
 
 /// Whether a word is a flag that `serve` knows and the program itself does not.
 fn is_flag_of_serve(word: &str) -> bool {
@@ -118,44 +143,6 @@ fn is_flag_of_serve(word: &str) -> bool {
     };
     let command = Cli::command();
     !has(&command) && command.find_subcommand("serve").is_some_and(has)
-}
-
-/// Why a command did not do what it was asked.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// The command line cannot be followed; nothing was done.
-    #[error("{0}")]
-    Usage(String),
-    /// A replica or the system refused.
-    #[error("{0}")]
-    Refused(String),
-    /// Nobody answers at the admin address; whether a change was made is not known.
-    #[error("{0}")]
-    Unreachable(String),
-}
-
-impl From<ConfigError> for Failure {
-    fn from(error: ConfigError) -> Self {
-        Self::Usage(match error {
-            ConfigError::Unreadable { ref cause, .. } => format!("{error}: {cause}"),
-            ConfigError::Invalid(_) => {
-                let indented = error.to_string().replace('\n', "\n  ");
-                format!("the configuration cannot be used:\n  {indented}")
-            }
-        })
-    }
-}
-
-impl Failure {
-    /// The process's exit code.
-    #[must_use]
-    pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(match self {
-            Self::Refused(_) => 1,
-            Self::Usage(_) => 2,
-            Self::Unreachable(_) => 3,
-        })
-    }
 }
 
 #[cfg(test)]

@@ -3,14 +3,14 @@
 use clap::Subcommand;
 use reqwest::Method;
 
-use super::Failure;
 use super::client::{AdminArgs, AdminClient};
+use super::failure::Failure;
 use super::show::{Column, field, print_json, print_line, print_table, rows};
 
 /// Lists and lifts marks of requests during which two workers ended.
 ///
 /// Such a request gets 422 `query_of_death` from every replica, without being sent, for `retry.quarantine` (10 min).
-/// One that was only there when somebody else's request ended both workers is innocent: lift its mark. If it ends
+/// One that was only there when another request ended both workers is innocent: lift its mark. If it ends
 /// two more workers it is marked again.
 #[derive(clap::Args)]
 #[command(

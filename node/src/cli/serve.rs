@@ -7,9 +7,9 @@ use grapevine_gossip::Identity;
 use crate::app;
 use crate::config::{Config, ConfigError, Layers, read_keys};
 use crate::listener::tls::ListenerTls;
-use crate::upstream::Reach;
+use crate::upstream::Connector;
 
-use super::Failure;
+use super::failure::Failure;
 use super::settings::SettingFlags;
 use super::show::print_line;
 
@@ -20,7 +20,7 @@ pub struct ServeArgs {
     /// Configuration file (TOML); --print-config writes one to begin with.
     #[arg(long, value_name = "FILE", env = "GRAPEVINE_CONFIG")]
     config: Option<PathBuf>,
-    /// Check the configuration, say what is missing, and start nothing.
+    /// Check the configuration, report what is missing, and start nothing.
     #[arg(long)]
     check: bool,
     /// Write the documented configuration with all defaults to standard output.
@@ -107,7 +107,7 @@ pub fn check(config: &Config) -> Result<(), Failure> {
     }
     let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
     ListenerTls::load(&config.tls).map_err(|error| usage(&error))?;
-    Reach::load(app::reach_parts(config)).map_err(|error| usage(&error))?;
+    Connector::load(app::reach_parts(config)).map_err(|error| usage(&error))?;
     for note in config.notes() {
         print_line(&note)?;
     }

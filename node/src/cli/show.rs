@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 
 use serde_json::Value;
 
-use super::Failure;
+use super::failure::Failure;
 
 /// A column of a table: its heading, and the field it shows.
 pub(super) struct Column(pub(super) &'static str, pub(super) &'static str);

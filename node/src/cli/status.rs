@@ -1,7 +1,7 @@
 //! `grapevine status`: the cluster as one replica sees it.
 
-use super::Failure;
 use super::client::{AdminArgs, AdminClient};
+use super::failure::Failure;
 use super::show::{Column, field, print_json, print_line, print_table, rows};
 
 /// Shows the cluster: replicas, workers, and whether all hold the same ring.

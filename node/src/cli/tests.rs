@@ -35,6 +35,28 @@ fn the_command_is_well_formed() {
 }
 
 #[test]
+#[cfg(feature = "testbed")]
+fn the_commands_of_the_testbed_are_known_where_it_is_left_out() {
+    let testbed = <grapevine_testbed::cli::Command as Subcommand>::augment_subcommands(
+        clap::Command::new("testbed"),
+    );
+    let mut names: Vec<&str> = testbed
+        .get_subcommands()
+        .map(clap::Command::get_name)
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, TESTBED_COMMANDS);
+}
+
+#[test]
+#[cfg(not(feature = "testbed"))]
+fn a_command_of_the_testbed_is_told_where_it_is() {
+    let refused = Cli::of(["grapevine", "demo"].map(Into::into)).err();
+    let message = refused.expect("not in this build").to_string();
+    assert!(message.contains("cargo run --release -- demo"), "{message}");
+}
+
+#[test]
 fn without_flags_everything_is_default() {
     assert_eq!(config(""), Config::default());
 }

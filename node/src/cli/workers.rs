@@ -8,8 +8,8 @@ use clap::Subcommand;
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use super::Failure;
 use super::client::{AdminArgs, AdminClient};
+use super::failure::Failure;
 use super::show::{Column, field, print_json, print_line, print_table, rows};
 
 /// Lists and changes the cluster's workers. A change made through one replica reaches all.
@@ -40,51 +40,13 @@ enum Action {
     /// In a cluster with traffic it is warmed up first: the hottest prompts that will move to it are computed there.
     /// It takes requests when that is done, at the latest after `warmup.limit` (30 s). Of more than 64 that are added
     /// together none is warmed up: all take requests at once.
-    Add {
-        /// Addresses, as http://host:port or https://host:port. What follows is said of all of them.
-        #[arg(value_name = "URL", required_unless_present = "file")]
-        urls: Vec<String>,
-        /// File with one address a line, besides; `#` begins a comment, `-` is standard input.
-        #[arg(long, value_name = "FILE")]
-        file: Option<PathBuf>,
-        /// Id in the cluster, of a single worker [default: the address].
-        #[arg(long)]
-        id: Option<String>,
-        /// Model or adapter it serves; may be repeated [default: the worker is asked].
-        #[arg(long = "model", value_name = "MODEL")]
-        models: Vec<String>,
-        /// Share of keys against other workers, 0.001 to 100 [default: 1].
-        #[arg(long)]
-        weight: Option<f64>,
-        /// Requests in flight above which nothing more is sent to it [default: no limit].
-        #[arg(long)]
-        max_in_flight: Option<u32>,
-        /// Where it stands, for display.
-        #[arg(long)]
-        zone: Option<String>,
-        /// Let it take requests at once, with a cold cache.
-        #[arg(long)]
-        no_warm_up: bool,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
+    Add(Add),
     /// Gives a worker nothing new, so that it can be removed: no new prefixes, and sessions move with their next
     /// request.
     ///
     /// What is open there goes on to its end; no stream is cut. Its keys stay its own: `workers activate` brings
     /// them back.
-    Drain {
-        /// Id or address of the worker.
-        worker: String,
-        /// Wait until no replica has a request open there, and show what is.
-        #[arg(long)]
-        wait: bool,
-        /// With --wait: give up after so many seconds; the drain goes on [default: never].
-        #[arg(long, value_name = "SECONDS", requires = "wait")]
-        timeout: Option<u64>,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
+    Drain(Drain),
     /// Gives a draining worker requests again, or ends its warm-up.
     Activate {
         /// Id or address of the worker.
@@ -99,6 +61,52 @@ enum Action {
         #[command(flatten)]
         admin: AdminArgs,
     },
+}
+
+// Plain comments: clap would show doc comments in place of the action's.
+#[derive(clap::Args)]
+struct Add {
+    /// Addresses, as http://host:port or https://host:port. The options below hold for all of them.
+    #[arg(value_name = "URL", required_unless_present = "file")]
+    urls: Vec<String>,
+    /// File with one address a line, besides; `#` begins a comment, `-` is standard input.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Id in the cluster, of a single worker [default: the address].
+    #[arg(long)]
+    id: Option<String>,
+    /// Model or adapter it serves; may be repeated [default: the worker is asked].
+    #[arg(long = "model", value_name = "MODEL")]
+    models: Vec<String>,
+    /// Share of keys against other workers, 0.001 to 100 [default: 1].
+    #[arg(long)]
+    weight: Option<f64>,
+    /// Requests in flight above which nothing more is sent to it [default: no limit].
+    #[arg(long)]
+    max_in_flight: Option<u32>,
+    /// Where it stands, for display.
+    #[arg(long)]
+    zone: Option<String>,
+    /// Let it take requests at once, with a cold cache.
+    #[arg(long)]
+    no_warm_up: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+// As above.
+#[derive(clap::Args)]
+struct Drain {
+    /// Id or address of the worker.
+    worker: String,
+    /// Wait until no replica has a request open there, and show what is.
+    #[arg(long)]
+    wait: bool,
+    /// With --wait: give up after so many seconds; the drain goes on [default: never].
+    #[arg(long, value_name = "SECONDS", requires = "wait")]
+    timeout: Option<u64>,
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 pub(super) const COLUMNS: &[Column] = &[
@@ -129,79 +137,8 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
                 print_table(COLUMNS, rows(&answer, "workers"))
             }
         }
-        Action::Add {
-            urls,
-            file,
-            id,
-            models,
-            weight,
-            max_in_flight,
-            zone,
-            no_warm_up,
-            admin,
-        } => {
-            let optional = [
-                ("id", id.map(Value::from)),
-                ("models", (!models.is_empty()).then(|| json!(models))),
-                ("weight", weight.map(Value::from)),
-                ("max_in_flight", max_in_flight.map(Value::from)),
-                ("zone", zone.map(Value::from)),
-            ];
-            let given = optional
-                .into_iter()
-                .filter_map(|(key, value)| Some((key.into(), value?)));
-            let given: Map<String, Value> = given.collect();
-            let urls = all_urls(urls, file.as_deref())?;
-            if given.contains_key("id") && urls.len() > 1 {
-                let why = "--id names one worker, and there are several".to_owned();
-                return Err(Failure::Refused(why));
-            }
-            let worker = |url: &String| {
-                let mut worker = given.clone();
-                worker.insert("url".to_owned(), Value::from(url.as_str()));
-                Value::Object(worker)
-            };
-            let client = AdminClient::new(&admin)?;
-            let query: &[_] = if no_warm_up {
-                &[("warmup", "false")]
-            } else {
-                &[]
-            };
-            if let [url] = urls.as_slice() {
-                let body = worker(url).to_string().into_bytes();
-                let answer = client.call(Method::POST, &["workers"], query, body).await?;
-                return report("added", &answer, &admin);
-            }
-            for urls in urls.chunks(ADDED_AT_ONCE) {
-                let body = Value::from(urls.iter().map(worker).collect::<Vec<_>>());
-                let body = body.to_string().into_bytes();
-                let answer = client.call(Method::POST, &["workers"], query, body).await?;
-                report_all(&answer, &admin)?;
-            }
-            Ok(())
-        }
-        Action::Drain {
-            worker,
-            wait,
-            timeout,
-            admin,
-        } => {
-            let client = AdminClient::new(&admin)?;
-            let path = ["workers", &worker, "drain"];
-            let answer = client.call(Method::POST, &path, &[], Vec::new()).await?;
-            report("draining", &answer, &admin)?;
-            if !wait {
-                return Ok(());
-            }
-            let limit = timeout.map(Duration::from_secs);
-            super::drain::wait(&client, &worker, limit, admin.json).await?;
-            if admin.json {
-                return Ok(());
-            }
-            print_line(&format!(
-                "drained {worker}: nothing is open there; `grapevine workers remove` takes it out"
-            ))
-        }
+        Action::Add(args) => add(args).await,
+        Action::Drain(args) => drain(args).await,
         Action::Activate { worker, admin } => {
             let client = AdminClient::new(&admin)?;
             let path = ["workers", &worker];
@@ -220,6 +157,72 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
 
 /// Workers that are added with one request.
 const ADDED_AT_ONCE: usize = 1_000;
+
+async fn add(args: Add) -> Result<(), Failure> {
+    let urls = all_urls(args.urls, args.file.as_deref())?;
+    if args.id.is_some() && urls.len() > 1 {
+        let why = "--id names one worker, and there are several".to_owned();
+        return Err(Failure::Refused(why));
+    }
+    let models = (!args.models.is_empty()).then(|| json!(args.models));
+    let optional = [
+        ("id", args.id.map(Value::from)),
+        ("models", models),
+        ("weight", args.weight.map(Value::from)),
+        ("max_in_flight", args.max_in_flight.map(Value::from)),
+        ("zone", args.zone.map(Value::from)),
+    ];
+    let given = optional
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.into(), value?)));
+    let given: Map<String, Value> = given.collect();
+    let worker = |url: &String| {
+        let mut worker = given.clone();
+        worker.insert("url".to_owned(), Value::from(url.as_str()));
+        Value::Object(worker)
+    };
+    let client = AdminClient::new(&args.admin)?;
+    let query: &[_] = match args.no_warm_up {
+        true => &[("warmup", "false")],
+        false => &[],
+    };
+    let post = async |workers: Value| {
+        let body = workers.to_string().into_bytes();
+        client.call(Method::POST, &["workers"], query, body).await
+    };
+    if let [url] = urls.as_slice() {
+        return report("added", &post(worker(url)).await?, &args.admin);
+    }
+    for urls in urls.chunks(ADDED_AT_ONCE) {
+        let workers: Vec<Value> = urls.iter().map(worker).collect();
+        report_all(&post(workers.into()).await?, &args.admin)?;
+    }
+    Ok(())
+}
+
+async fn drain(args: Drain) -> Result<(), Failure> {
+    let Drain {
+        worker,
+        wait,
+        timeout,
+        admin,
+    } = args;
+    let client = AdminClient::new(&admin)?;
+    let path = ["workers", &worker, "drain"];
+    let answer = client.call(Method::POST, &path, &[], Vec::new()).await?;
+    report("draining", &answer, &admin)?;
+    if !wait {
+        return Ok(());
+    }
+    let limit = timeout.map(Duration::from_secs);
+    super::drain::wait(&client, &worker, limit, admin.json).await?;
+    if admin.json {
+        return Ok(());
+    }
+    print_line(&format!(
+        "drained {worker}: nothing is open there; `grapevine workers remove` takes it out"
+    ))
+}
 
 fn all_urls(mut urls: Vec<String>, file: Option<&Path>) -> Result<Vec<String>, Failure> {
     let Some(file) = file else {
@@ -261,7 +264,7 @@ pub(super) async fn all_workers(client: &AdminClient) -> Result<Value, Failure> 
     }
 }
 
-/// Says how far a list of new workers went.
+/// Prints how far a list of new workers went.
 fn report_all(answer: &Value, admin: &AdminArgs) -> Result<(), Failure> {
     if admin.json {
         return print_json(answer);
@@ -270,7 +273,7 @@ fn report_all(answer: &Value, admin: &AdminArgs) -> Result<(), Failure> {
     print_line(&format!("added {count} workers{}", reach(answer)))
 }
 
-/// Says how far a change went: a replica that is alone keeps it, but nobody else has it yet.
+/// Prints how far a change went: a replica that is alone keeps it, but no other has it yet.
 fn report(done: &str, answer: &Value, admin: &AdminArgs) -> Result<(), Failure> {
     if admin.json {
         return print_json(answer);

@@ -1,23 +1,27 @@
-//! What this replica tells the others of workers and tenants, and what it makes of what they tell.
+//! What this replica reports to the others about workers and tenants, and what it makes of their reports.
 //!
-//! Only what was found out here is told, so nobody hears an own claim back. What others claim lowers a worker's
-//! rank here, it never takes a worker away; who calls more than half of a pool bad is not believed about that pool.
+//! Only what was found out here is sent, so no replica gets an own claim back. What others claim lowers a worker's rank
+//! here, it never takes a worker away; a replica that calls more than half of a pool bad is not believed about that
+//! pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use grapevine_gossip::bulletin::{
-    Bulletin, Claim as ToldClaim, HealthClaim, PAUSE, Posted, TenantUse,
+    Bulletin, Claim as WireClaim, HealthClaim, PAUSE, Posted, TenantUse,
 };
 use grapevine_gossip::worker::WorkerId;
 use grapevine_gossip::{Agent, ReplicaId};
 use grapevine_placement::{Claim, is_believable};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::{Cluster, Fleet};
-use crate::metrics::{ClaimLabels, Metrics};
-use crate::proxy::quarantine::Quarantine;
+use super::Cluster;
+use super::fleet::Fleet;
+use super::metrics::{ClusterMetrics, QuarantineMetrics};
+use super::quarantine::Quarantine;
+use crate::metrics::ClaimLabels;
+use crate::metrics::refusals::RefusalMetrics;
 use crate::shutdown::Phase;
 use crate::upstream::Worker;
 
@@ -28,14 +32,18 @@ pub type OwnUse = Arc<dyn Fn() -> Vec<TenantUse> + Send + Sync>;
 pub struct Bulletins {
     /// Where bulletins go and come from.
     pub agent: Arc<Agent>,
-    /// Whose workers they are about.
+    /// The cluster with the workers that they are about.
     pub cluster: Arc<Cluster>,
-    /// What is told of tenants.
+    /// What is reported about tenants.
     pub own_use: OwnUse,
-    /// Requests that no worker gets, to tell and to hear of.
+    /// Requests that no worker gets, to send and to receive.
     pub quarantine: Arc<Quarantine>,
     /// Where claims are counted.
-    pub metrics: Arc<Metrics>,
+    pub metrics: ClusterMetrics,
+    /// Where marks are counted.
+    pub marks: QuarantineMetrics,
+    /// Where limits are counted.
+    pub refusals: RefusalMetrics,
     /// Where this replica is between start and end.
     pub phase: Phase,
 }
@@ -43,7 +51,7 @@ pub struct Bulletins {
 impl Bulletins {
     /// Posts and reads until the replica ends.
     pub async fn run(self) {
-        // There from the start, so that nothing heard is a zero and not a gap.
+        // There from the start, so that nothing received is a zero and not a gap.
         Counts::default().publish(&self.metrics);
         let mut changes = self.agent.watch_posted();
         let mut tick = interval(PAUSE);
@@ -54,7 +62,7 @@ impl Bulletins {
                 _ = tick.tick() => {}
             }
             self.post();
-            // Not at each change: with many replicas there are more of them than anybody has to hear.
+            // Not at each change: with many replicas there are more of them than need to be read.
             match changes.has_changed() {
                 Ok(true) => {
                     changes.mark_unchanged();
@@ -66,26 +74,28 @@ impl Bulletins {
         }
     }
 
-    /// Tells what was found out here; the agent sees what of it is new.
+    /// Posts what was found out here; the agent sees what of it is new.
     fn post(&self) {
         let fleet = self.cluster.fleet();
+        let paces = self.cluster.learn_rates();
         let claim = |worker: &Arc<Worker>| {
             let (claim, age) = worker.health.claim()?;
             Some(HealthClaim {
                 worker: worker.id.clone(),
                 epoch: worker.epoch.load(Ordering::Relaxed),
-                claim: told(claim),
+                claim: encode(claim),
                 age,
             })
         };
         self.agent.post(Bulletin {
             health: fleet.workers().filter_map(claim).collect(),
             usage: (self.own_use)(),
-            quarantine: self.quarantine.told(),
+            quarantine: self.quarantine.to_send(),
+            paces,
         });
     }
 
-    /// Lets each worker hear what the others claim of it now.
+    /// Gives each worker what the others claim of it now.
     fn read(&self) {
         let posted = self.agent.posted();
         let fleet = self.cluster.fleet();
@@ -98,7 +108,7 @@ impl Bulletins {
         for worker in fleet.workers() {
             let claims = posted.claims_on(&worker.id);
             worker.health.heard(claims.filter_map(|(from, said, age)| {
-                let claim = heard(said.claim);
+                let claim = decode(said.claim);
                 let believed = is_believed(from, &worker.id);
                 counts.add(claim, believed);
                 believed.then_some((claim, age))
@@ -107,13 +117,13 @@ impl Bulletins {
         counts.publish(&self.metrics);
         let now = Instant::now().into_std();
         for peer in posted.peers() {
-            let told: Vec<_> = peer.quarantined(now).collect();
-            let (new, gone) = self.quarantine.heard(&peer.replica, &told);
+            let marks: Vec<_> = peer.quarantined(now).collect();
+            let (new, gone) = self.quarantine.receive(&peer.replica, &marks);
             for _ in 0..new {
-                self.metrics.query_of_death("heard");
+                self.marks.query_of_death("heard");
             }
             for _ in 0..gone {
-                self.metrics.limit_reached("quarantine");
+                self.refusals.limit_reached("quarantine");
             }
         }
     }
@@ -126,18 +136,21 @@ fn unbelieved<'a>(
 ) -> BTreeMap<&'a ReplicaId, BTreeSet<&'a WorkerId>> {
     let mut unbelieved = BTreeMap::new();
     for peer in posted.peers() {
-        let bad = peer.health.iter().filter(|said| heard(said.claim).is_bad());
+        let bad = peer
+            .health
+            .iter()
+            .filter(|said| decode(said.claim).is_bad());
         let bad: BTreeSet<&WorkerId> = bad.map(|said| &said.worker).collect();
         if bad.is_empty() {
             continue;
         }
         let mut of_peer = BTreeSet::new();
         for pool in fleet.pools() {
-            let slots = pool.slots().iter();
-            let named: Vec<_> = slots
-                .filter_map(|slot| bad.get(&slot.worker.id).copied())
+            let members = pool.members().iter();
+            let named: Vec<_> = members
+                .filter_map(|member| bad.get(&member.worker.id).copied())
                 .collect();
-            if !is_believable(named.len(), pool.slots().len()) {
+            if !is_believable(named.len(), pool.members().len()) {
                 of_peer.extend(named);
             }
         }
@@ -157,7 +170,7 @@ impl Counts {
         self.0[claim as usize][usize::from(believed)] += 1;
     }
 
-    fn publish(&self, metrics: &Metrics) {
+    fn publish(&self, metrics: &ClusterMetrics) {
         for claim in Claim::ALL {
             for (believed, count) in ["no", "yes"].into_iter().zip(self.0[claim as usize]) {
                 let claim = claim.as_str();
@@ -169,24 +182,24 @@ impl Counts {
 }
 
 /// A claim in the words of gossip.
-fn told(claim: Claim) -> ToldClaim {
+fn encode(claim: Claim) -> WireClaim {
     match claim {
-        Claim::Good => ToldClaim::Good,
-        Claim::Unreachable => ToldClaim::Unreachable,
-        Claim::Unhealthy => ToldClaim::Unhealthy,
-        Claim::Stalled => ToldClaim::Stalled,
-        Claim::Ejected => ToldClaim::Ejected,
+        Claim::Good => WireClaim::Good,
+        Claim::Unreachable => WireClaim::Unreachable,
+        Claim::Unhealthy => WireClaim::Unhealthy,
+        Claim::Stalled => WireClaim::Stalled,
+        Claim::Ejected => WireClaim::Ejected,
     }
 }
 
 /// A claim in the words of placement.
-fn heard(claim: ToldClaim) -> Claim {
+fn decode(claim: WireClaim) -> Claim {
     match claim {
-        ToldClaim::Good => Claim::Good,
-        ToldClaim::Unreachable => Claim::Unreachable,
-        ToldClaim::Unhealthy => Claim::Unhealthy,
-        ToldClaim::Stalled => Claim::Stalled,
-        ToldClaim::Ejected => Claim::Ejected,
+        WireClaim::Good => Claim::Good,
+        WireClaim::Unreachable => Claim::Unreachable,
+        WireClaim::Unhealthy => Claim::Unhealthy,
+        WireClaim::Stalled => Claim::Stalled,
+        WireClaim::Ejected => Claim::Ejected,
     }
 }
 
@@ -200,8 +213,8 @@ mod tests {
     use super::*;
 
     /// What a replica claims of the first workers, in order.
-    fn says(replica: &str, claims: &[ToldClaim]) -> PeerBulletin {
-        let said = |(number, claim): (usize, &ToldClaim)| HealthClaim {
+    fn says(replica: &str, claims: &[WireClaim]) -> PeerBulletin {
+        let said = |(number, claim): (usize, &WireClaim)| HealthClaim {
             worker: format!("w{number}").parse().expect("an id"),
             epoch: 0,
             claim: *claim,
@@ -215,15 +228,16 @@ mod tests {
             usage: Vec::new(),
             quarantine: Vec::new(),
             quarantine_received: now,
+            paces: Vec::new(),
         }
     }
 
     #[test]
     fn who_calls_more_than_half_of_a_pool_bad_is_not_believed_about_it() {
-        use ToldClaim::{Ejected, Good, Stalled, Unhealthy};
+        use WireClaim::{Ejected, Good, Stalled, Unhealthy};
         let house = house();
         let fleet = house.cluster.fleet();
-        assert_eq!(fleet.pool(MODEL).expect("served").slots().len(), WORKERS);
+        assert_eq!(fleet.pool(MODEL).expect("served").members().len(), WORKERS);
         for (claims, expected) in [
             (&[Good, Good, Good, Good][..], 0),
             (&[Good, Stalled, Good, Ejected][..], 0),
@@ -244,8 +258,8 @@ mod tests {
     #[test]
     fn claims_are_the_same_in_both_words() {
         for claim in Claim::ALL {
-            assert_eq!(heard(told(claim)), claim);
-            assert_eq!(told(claim).as_str(), claim.as_str());
+            assert_eq!(decode(encode(claim)), claim);
+            assert_eq!(encode(claim).as_str(), claim.as_str());
         }
     }
 }

@@ -5,16 +5,15 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use grapevine_placement::{
-    ClusterSettings, Digest, Member, PolicySettings, Ring, RingSettings, Slot as Shelf, Weight,
-    total_digest,
+    ClusterSettings, Digest, Member, PolicySettings, Ring, RingSettings, Slot, Weight, total_digest,
 };
 
 use crate::api::cards::Merged;
 use crate::upstream::Worker;
 
-/// A worker's place in a pool.
+/// A worker in a pool.
 #[derive(Debug)]
-pub struct Slot {
+pub struct PoolMember {
     /// The worker.
     pub worker: Arc<Worker>,
     /// It leaves: no new prefixes.
@@ -32,11 +31,11 @@ pub struct Pool {
     pub(super) policy: PolicySettings,
     pub(super) ring: Arc<Ring>,
     /// In the order of the ring's members.
+    pub(super) members: Vec<PoolMember>,
+    /// Row of each worker in the prefix index, in the same order.
     pub(super) slots: Vec<Slot>,
-    /// Where knowledge keeps each worker, in the same order.
-    pub(super) shelves: Vec<Shelf>,
-    /// What its workers say of the model, once somebody has asked.
-    said: Mutex<Option<Arc<Merged>>>,
+    /// What its workers report about the model, once a client has asked.
+    card: Mutex<Option<Arc<Merged>>>,
 }
 
 impl Pool {
@@ -61,17 +60,19 @@ impl Pool {
     }
 
     /// The workers, sorted by id.
-    pub fn slots(&self) -> &[Slot] {
-        &self.slots
+    pub fn members(&self) -> &[PoolMember] {
+        &self.members
     }
 
-    /// What the workers say of the model, together.
-    fn said(&self) -> Arc<Merged> {
-        // Made under the lock: what was read before a word of a worker is not to be kept after it.
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let merged = said.get_or_insert_with(|| {
-            let slots = self.slots.iter();
-            let cards: Vec<_> = slots.map(|slot| slot.worker.cards.load_full()).collect();
+    /// What the workers report about the model, together.
+    fn card(&self) -> Arc<Merged> {
+        // Made under the lock: what was read before a worker's report is not to be kept after it.
+        let mut card = self.card.lock().unwrap_or_else(PoisonError::into_inner);
+        let merged = card.get_or_insert_with(|| {
+            let members = self.members.iter();
+            let cards: Vec<_> = members
+                .map(|member| member.worker.cards.load_full())
+                .collect();
             let of_model = cards.iter().flat_map(|cards| cards.iter());
             Arc::new(Merged::of(
                 of_model.filter(|card| card.id() == &*self.model),
@@ -80,16 +81,16 @@ impl Pool {
         Arc::clone(merged)
     }
 
-    /// A worker says something else than before.
-    fn forget_said(&self) {
-        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    /// A worker reports something else than before.
+    fn forget_card(&self) {
+        *self.card.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Whether so many of its workers are unhealthy, by this replica's opinion, that health is not believed.
     pub fn panics(&self) -> bool {
-        let is_unhealthy = |slot: &&Slot| !slot.worker.health.look().is_usable;
-        let unhealthy = self.slots.iter().filter(is_unhealthy).count();
-        self.policy.panics(unhealthy, self.slots.len())
+        let is_unhealthy = |member: &&PoolMember| !member.worker.health.look().is_usable;
+        let unhealthy = self.members.iter().filter(is_unhealthy).count();
+        self.policy.panics(unhealthy, self.members.len())
     }
 }
 
@@ -102,7 +103,7 @@ pub struct Fleet {
     digest: Digest,
     models_unknown: usize,
     /// Workers that join and take no requests yet, sorted by id; in no ring above.
-    joining: Vec<Slot>,
+    joining: Vec<PoolMember>,
     /// The pools that will be changed by them, as they will be; sorted by model.
     prospective: Vec<Arc<Pool>>,
 }
@@ -119,16 +120,16 @@ impl Fleet {
         &self.pools
     }
 
-    /// What the workers of a model say of it; merged once, until [`Fleet::hears`] of something else.
-    pub fn said_of(&self, model: &str) -> Arc<Merged> {
-        self.pool(model).map_or_else(Arc::default, |p| p.said())
+    /// What the workers of a model report about it; merged once, until [`Fleet::cards_changed`].
+    pub fn card_of(&self, model: &str) -> Arc<Merged> {
+        self.pool(model).map_or_else(Arc::default, |p| p.card())
     }
 
     /// This worker has other cards than before.
-    pub fn hears(&self, worker: &Worker) {
+    pub fn cards_changed(&self, worker: &Worker) {
         for model in worker.models.load().iter() {
             if let Some(pool) = self.pool(model) {
-                pool.forget_said();
+                pool.forget_card();
             }
         }
     }
@@ -145,12 +146,12 @@ impl Fleet {
 
     /// All workers: those that take requests, then those that join; each part sorted by id.
     pub fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
-        let slots = self.whole.slots.iter().chain(&self.joining);
-        slots.map(|slot| &slot.worker)
+        let members = self.whole.members.iter().chain(&self.joining);
+        members.map(|member| &member.worker)
     }
 
     /// Workers that are being warmed up: known and probed, but in no ring.
-    pub fn joining(&self) -> &[Slot] {
+    pub fn joining(&self) -> &[PoolMember] {
         &self.joining
     }
 
@@ -161,10 +162,10 @@ impl Fleet {
 
     /// No workers that take requests.
     pub fn is_empty(&self) -> bool {
-        self.whole.slots.is_empty()
+        self.whole.members.is_empty()
     }
 
-    /// Workers whose models nobody has learned yet; they are in no model's pool.
+    /// Workers whose models are not known yet; they are in no model's pool.
     pub fn models_unknown(&self) -> usize {
         self.models_unknown
     }
@@ -198,14 +199,14 @@ fn ring_of(
             Err(error) => {
                 let fewer = NonZeroU16::new(settings.virtual_nodes.get() / 2);
                 settings.virtual_nodes = fewer.expect("ids are distinct, and one point each fits");
-                tracing::warn!(%error, virtual_nodes = settings.virtual_nodes, "ring made coarser");
+                tracing::warn!(%error, virtual_nodes = settings.virtual_nodes, "ring built with fewer virtual nodes");
             }
         }
     }
 }
 
-/// A worker on its way into pools.
-pub(super) struct Entry {
+/// What the registry holds of a worker, on its way into pools.
+pub(super) struct Registration {
     pub(super) worker: Arc<Worker>,
     pub(super) weight: u32,
     pub(super) models: Vec<String>,
@@ -214,12 +215,12 @@ pub(super) struct Entry {
     pub(super) warming: bool,
     pub(super) max_in_flight: Option<u32>,
     pub(super) epoch: u64,
-    pub(super) shelf: Shelf,
+    pub(super) slot: Slot,
 }
 
-impl Entry {
-    fn slot(&self) -> Slot {
-        Slot {
+impl Registration {
+    fn member(&self) -> PoolMember {
+        PoolMember {
             worker: Arc::clone(&self.worker),
             draining: self.draining,
             max_in_flight: self.max_in_flight,
@@ -231,22 +232,22 @@ impl Entry {
 /// `former`: the fleet before, whose rings are used again where they can be.
 pub(super) fn assemble(
     settings: &ClusterSettings,
-    entries: BTreeMap<&str, Entry>,
+    registrations: BTreeMap<&str, Registration>,
     former: Option<&Fleet>,
 ) -> Fleet {
-    let mut by_model: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
-    for entry in entries.values() {
-        for model in &entry.models {
-            by_model.entry(model).or_default().push(entry);
+    let mut by_model: BTreeMap<&str, Vec<&Registration>> = BTreeMap::new();
+    for registration in registrations.values() {
+        for model in &registration.models {
+            by_model.entry(model).or_default().push(registration);
         }
     }
-    let takes_requests = |entry: &&Entry| !entry.warming;
-    let now = || entries.values().filter(takes_requests);
+    let takes_requests = |registration: &&Registration| !registration.warming;
+    let now = || registrations.values().filter(takes_requests);
     let before = former.map(|fleet| &fleet.whole.ring);
     let whole = Arc::new(pool_of(settings, "", now(), before.as_slice()));
     let (mut pools, mut prospective) = (Vec::new(), Vec::new());
     for (model, members) in by_model {
-        let now: Vec<&Entry> = members.iter().copied().filter(takes_requests).collect();
+        let now: Vec<&Registration> = members.iter().copied().filter(takes_requests).collect();
         if now.len() < members.len() {
             let before = former.and_then(|fleet| prospective_of(fleet, model));
             let known: Vec<_> = before.iter().map(|pool| &pool.ring).collect();
@@ -266,17 +267,21 @@ pub(super) fn assemble(
         }
     }
     let digests: Vec<_> = pools.iter().map(|p| (p.model(), p.digest())).collect();
-    let urls: Vec<String> = now().map(|entry| entry.worker.address.url("")).collect();
+    let urls: Vec<String> = now()
+        .map(|registration| registration.worker.address.url(""))
+        .collect();
     let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
     Fleet {
         digest: total_digest(&digests, &urls, &settings.canonical_bytes()),
         pools,
         whole,
-        models_unknown: now().filter(|entry| entry.models.is_empty()).count(),
-        joining: entries
+        models_unknown: now()
+            .filter(|registration| registration.models.is_empty())
+            .count(),
+        joining: registrations
             .values()
-            .filter(|entry| entry.warming)
-            .map(Entry::slot)
+            .filter(|registration| registration.warming)
+            .map(Registration::member)
             .collect(),
         prospective,
     }
@@ -289,23 +294,27 @@ fn prospective_of<'a>(fleet: &'a Fleet, model: &str) -> Option<&'a Arc<Pool>> {
 fn pool_of<'a>(
     settings: &ClusterSettings,
     model: &str,
-    entries: impl Iterator<Item = &'a Entry> + Clone,
+    registrations: impl Iterator<Item = &'a Registration> + Clone,
     known: &[&Arc<Ring>],
 ) -> Pool {
-    let members = entries.clone().map(|entry| Member {
-        id: entry.worker.id.as_str().to_owned(),
-        weight: Weight::from_thousandths(entry.weight).expect("the registry holds checked weights"),
+    let members = registrations.clone().map(|registration| Member {
+        id: registration.worker.id.as_str().to_owned(),
+        weight: Weight::from_thousandths(registration.weight)
+            .expect("the registry holds checked weights"),
     });
     let ring = ring_of(settings.ring, members, known);
-    let shelves = entries.clone().map(|entry| entry.shelf).collect();
-    let slots = entries.map(Entry::slot).collect();
+    let slots = registrations
+        .clone()
+        .map(|registration| registration.slot)
+        .collect();
+    let in_pool = registrations.map(Registration::member).collect();
     Pool {
         model: model.into(),
         policy: settings.policy_of(model),
         ring,
+        members: in_pool,
         slots,
-        shelves,
-        said: Mutex::default(),
+        card: Mutex::default(),
     }
 }
 
@@ -314,11 +323,11 @@ fn pool_of<'a>(
 pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
     use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 
-    let mut sketch = grapevine_placement::Sketch::new(Default::default());
+    let mut prefix_index = grapevine_placement::PrefixIndex::new(Default::default());
     let board = grapevine_gossip::load::LoadBoard::default();
-    let reach = crate::upstream::Reach::load(Default::default());
-    let reach = Arc::new(reach.expect("nothing is read"));
-    let entries: Vec<Entry> = ids
+    let connector = crate::upstream::Connector::load(Default::default());
+    let connector = Arc::new(connector.expect("nothing is read"));
+    let registrations: Vec<Registration> = ids
         .iter()
         .map(|id| {
             let spec = WorkerSpec::new(RawWorker::at(format!("http://{id}:8000")));
@@ -329,15 +338,15 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
                 &crate::config::BreakerConfig::default(),
                 &crate::config::HealthConfig::default(),
             );
-            let address = crate::upstream::worker::Address::of(&spec).expect("an address");
+            let address = crate::upstream::address::Address::of(&spec).expect("an address");
             let load = board.cell(&id);
-            let shelf = sketch.slot(id.as_str(), 0);
+            let slot = prefix_index.slot(id.as_str(), 0);
             let idle_max = std::time::Duration::from_secs(1);
-            Entry {
+            Registration {
                 worker: Arc::new(Worker::new(
                     id,
                     address,
-                    Arc::clone(&reach),
+                    Arc::clone(&connector),
                     load,
                     idle_max,
                     health,
@@ -349,9 +358,9 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
                 warming: false,
                 max_in_flight: None,
                 epoch: 0,
-                shelf,
+                slot,
             }
         })
         .collect();
-    pool_of(settings, "m", entries.iter(), &[])
+    pool_of(settings, "m", registrations.iter(), &[])
 }

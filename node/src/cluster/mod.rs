@@ -4,11 +4,14 @@
 //! digest. It changes only with the registry; load and health live in the workers and are read per request.
 //! A request never waits for gossip: without peers it is served by the last fleet.
 
+pub mod agreement;
 mod bulletin;
-mod dry_run;
+mod cache_view;
 mod fleet;
-mod knowledge;
-mod prospect;
+pub mod metrics;
+mod prospective_ring;
+pub mod quarantine;
+mod rates;
 #[cfg(test)]
 mod tests;
 
@@ -20,8 +23,10 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use grapevine_gossip::Agent;
+use grapevine_gossip::bulletin::Pace;
 use grapevine_gossip::evidence::Evidence;
 use grapevine_gossip::load::LoadBoard;
+use grapevine_gossip::registry::Worker as RegisteredWorker;
 use grapevine_gossip::view::View as Registered;
 use grapevine_gossip::worker::{Role, State, WorkerId};
 use grapevine_placement::load::{Picture, Seen};
@@ -33,18 +38,19 @@ use rand::Rng;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use self::agreement::Samples;
 pub use self::bulletin::{Bulletins, OwnUse};
+pub use self::cache_view::{CacheView, RecordedPlacement};
 #[cfg(test)]
 pub(crate) use self::fleet::pool_for_tests;
-use self::fleet::{Entry, assemble};
-pub use self::fleet::{Fleet, Pool, Slot};
-pub use self::knowledge::{Knowledge, Taken};
-use crate::agreement::Samples;
+pub use self::fleet::{Fleet, Pool, PoolMember};
+use self::fleet::{Registration, assemble};
+use self::metrics::ClusterMetrics;
+use self::rates::Rates;
 use crate::config::{BreakerConfig, HealthConfig};
-use crate::metrics::Metrics;
+use crate::upstream::address::Address;
 use crate::upstream::health::{Health, Look};
-use crate::upstream::worker::Address;
-use crate::upstream::{Reach, Worker};
+use crate::upstream::{Connector, UpstreamMetrics, Worker};
 
 thread_local! {
     /// One per runtime thread, so that a decision allocates nothing.
@@ -59,7 +65,7 @@ pub struct Placed {
     /// Why, and what is expected there.
     pub decision: Decision,
     /// What was recorded of it, if the policy looks at contents.
-    pub taken: Option<Taken>,
+    pub recorded: Option<RecordedPlacement>,
 }
 
 /// What new workers start with.
@@ -72,7 +78,9 @@ pub struct WorkerDefaults {
     /// Health checks.
     pub health: HealthConfig,
     /// How workers are reached.
-    pub reach: Arc<Reach>,
+    pub connector: Arc<Connector>,
+    /// Where is counted what a worker that leaves is to be forgotten in.
+    pub metrics: UpstreamMetrics,
     /// Most workers with series of their own.
     pub worker_series: usize,
 }
@@ -84,8 +92,9 @@ pub struct Cluster {
     settings: ClusterSettings,
     defaults: WorkerDefaults,
     board: Arc<LoadBoard>,
-    metrics: Arc<Metrics>,
-    knowledge: Knowledge,
+    metrics: ClusterMetrics,
+    cache_view: CacheView,
+    rates: Rates,
     samples: Arc<Samples>,
     requests: AtomicU64,
     /// The view of which the fleet was made.
@@ -99,14 +108,15 @@ impl Cluster {
         defaults: WorkerDefaults,
         agent: &Arc<Agent>,
         samples: Arc<Samples>,
-        metrics: Arc<Metrics>,
+        metrics: ClusterMetrics,
     ) -> Self {
         let fleet = assemble(&settings, BTreeMap::new(), None);
         Self {
             fleet: ArcSwap::from_pointee(fleet),
-            knowledge: Knowledge::new(&settings, Arc::clone(agent), Arc::clone(&metrics)),
+            cache_view: CacheView::new(&settings, Arc::clone(agent), metrics.clone()),
             settings,
             defaults,
+            rates: Rates::default(),
             board: Arc::clone(agent.load()),
             metrics,
             samples,
@@ -126,26 +136,33 @@ impl Cluster {
     }
 
     /// What is known of caches and heat.
-    pub fn knowledge(&self) -> &Knowledge {
-        &self.knowledge
+    pub fn cache_view(&self) -> &CacheView {
+        &self.cache_view
     }
 
     /// All that is known of caches, for a replica that starts.
     pub fn evidence(&self) -> Vec<Evidence> {
         let workers: Vec<WorkerId> = self.fleet().workers().map(|w| w.id.clone()).collect();
-        self.knowledge.evidence(&workers)
+        self.cache_view.evidence(&workers)
     }
 
     /// What has to be done about once a second: heat is reported, memory returned.
     pub fn tick(&self) {
         let whole = self.fleet().whole();
-        for (slot, &shelf) in whole.slots.iter().zip(&whole.shelves) {
-            let tokens = slot.worker.cache_tokens.load(Ordering::Relaxed);
+        for (member, &slot) in whole.members.iter().zip(&whole.slots) {
+            let tokens = member.worker.cache_tokens.load(Ordering::Relaxed);
             if tokens > 0 {
-                self.knowledge.set_capacity(shelf, tokens);
+                self.cache_view.set_capacity(slot, tokens);
             }
         }
-        self.knowledge.tick();
+        self.cache_view.tick();
+        self.learn_rates();
+    }
+
+    /// Takes the rates that the others report of workers' answers, and this replica's own; returns these, to be sent.
+    pub fn learn_rates(&self) -> Vec<Pace> {
+        let posted = self.cache_view.posted();
+        self.rates.learn(&self.fleet(), &posted, Instant::now())
     }
 
     /// The fleet now. Not to be held across an await.
@@ -158,82 +175,95 @@ impl Cluster {
         let old = self.fleet.load_full();
         let old_workers = old.workers().map(|worker| (worker.id.as_str(), worker));
         let old_workers: BTreeMap<&str, &Arc<Worker>> = old_workers.collect();
-        let mut slots: BTreeMap<&str, Entry> = BTreeMap::new();
-        // Who leaves makes room for one that comes with the same view.
-        let stays = |worker: &&Arc<Worker>| {
-            let registered = view.worker(&worker.id);
-            registered.is_some_and(|registered| registered.spec.role() == Role::Any)
-        };
+        // A worker that leaves makes room for one that comes with the same view.
+        let stays = |worker: &&Arc<Worker>| view.worker(&worker.id).is_some_and(serves_any);
         let staying = old.workers().filter(stays);
         let mut with_series = staying.filter(|worker| worker.has_series()).count();
-        for registered in view.workers() {
-            let spec = &registered.spec;
-            if spec.role() != Role::Any {
-                continue;
+        let mut registrations: BTreeMap<&str, Registration> = BTreeMap::new();
+        for registered in view.workers().iter().filter(|worker| serves_any(worker)) {
+            let id = registered.id.as_str();
+            let before = old_workers.get(id).copied();
+            let worker = self.worker_of(registered, before, &mut with_series);
+            if let Some(worker) = worker {
+                registrations.insert(id, self.registration(registered, worker));
             }
-            let known = old_workers.get(registered.id.as_str());
-            let known = known.filter(|worker| worker.address.url == *spec.url());
-            if let Some(known) = known {
-                // From one known start to a later one: the first that is told is no restart.
-                let epoch = known.epoch.load(Ordering::Relaxed);
-                if epoch > 0 && spec.epoch() > epoch {
-                    known.health.restarted();
-                }
-            }
-            let worker = match known {
-                Some(known) => Arc::clone(known),
-                None => match Address::of(spec) {
-                    Ok(address) => {
-                        // One that moved keeps its series.
-                        let before = old_workers.get(registered.id.as_str());
-                        let has_series = before
-                            .map_or(with_series < self.defaults.worker_series, |worker| {
-                                worker.has_series()
-                            });
-                        with_series += usize::from(has_series && before.is_none());
-                        Arc::new(self.new_worker(registered.id.clone(), address, has_series))
-                    }
-                    Err(error) => {
-                        tracing::warn!(worker = registered.id.as_str(), %error, "worker left out");
-                        continue;
-                    }
-                },
-            };
-            if worker.models.load().as_slice() != spec.models() {
-                worker.models.store(Arc::new(spec.models().to_vec()));
-            }
-            worker.epoch.store(spec.epoch(), Ordering::Relaxed);
-            slots.insert(
-                registered.id.as_str(),
-                Entry {
-                    worker,
-                    weight: spec.weight_milli(),
-                    models: spec.models().to_vec(),
-                    draining: spec.state() == State::Draining,
-                    warming: matches!(spec.state(), State::Warming { .. }),
-                    max_in_flight: spec.max_in_flight(),
-                    epoch: spec.epoch(),
-                    shelf: self.knowledge.shelf(&registered.id, spec.epoch()),
-                },
-            );
         }
         for worker in old.workers() {
-            let stays = slots.get(worker.id.as_str());
-            if stays.is_none_or(|entry| !Arc::ptr_eq(&entry.worker, worker)) {
-                worker.retire();
-            }
-            if stays.is_none() {
-                if worker.has_series() {
-                    self.metrics.forget_worker(&worker.label);
-                }
-                self.knowledge.forget(&worker.id);
-            }
+            self.retire_unless_in(&registrations, worker);
         }
-        let fleet = assemble(&self.settings, slots, Some(&old));
+        let fleet = assemble(&self.settings, registrations, Some(&old));
         self.metrics.fleets.inc();
         self.metrics.workers.set(fleet.workers().count() as i64);
         self.metrics.ring_digest.set(i64::from(fleet.digest().0));
         self.fleet.store(Arc::new(fleet));
+    }
+
+    /// The worker of an entry of the registry: the one from `before` if it is still at the same address, else a new
+    /// one. None for an address that cannot be used. `with_series` counts the workers that have series of their own.
+    fn worker_of(
+        &self,
+        registered: &RegisteredWorker,
+        before: Option<&Arc<Worker>>,
+        with_series: &mut usize,
+    ) -> Option<Arc<Worker>> {
+        let spec = &registered.spec;
+        if let Some(known) = before.filter(|worker| worker.address.url == *spec.url()) {
+            // From one known start to a later one: the first that is reported is no restart.
+            let epoch = known.epoch.load(Ordering::Relaxed);
+            if epoch > 0 && spec.epoch() > epoch {
+                known.health.restarted();
+            }
+            return Some(Arc::clone(known));
+        }
+        match Address::of(spec) {
+            Ok(address) => {
+                // One that moved keeps its series.
+                let has_series = before
+                    .map_or(*with_series < self.defaults.worker_series, |worker| {
+                        worker.has_series()
+                    });
+                *with_series += usize::from(has_series && before.is_none());
+                let id = registered.id.clone();
+                Some(Arc::new(self.new_worker(id, address, has_series)))
+            }
+            Err(error) => {
+                tracing::warn!(worker = registered.id.as_str(), %error, "worker cannot be used and is left out");
+                None
+            }
+        }
+    }
+
+    /// A worker as pools need it. The worker takes over what the registry holds of it.
+    fn registration(&self, registered: &RegisteredWorker, worker: Arc<Worker>) -> Registration {
+        let spec = &registered.spec;
+        if worker.models.load().as_slice() != spec.models() {
+            worker.models.store(Arc::new(spec.models().to_vec()));
+        }
+        worker.epoch.store(spec.epoch(), Ordering::Relaxed);
+        Registration {
+            worker,
+            weight: spec.weight_milli(),
+            models: spec.models().to_vec(),
+            draining: spec.state() == State::Draining,
+            warming: matches!(spec.state(), State::Warming { .. }),
+            max_in_flight: spec.max_in_flight(),
+            epoch: spec.epoch(),
+            slot: self.cache_view.slot(&registered.id, spec.epoch()),
+        }
+    }
+
+    /// Ends the use of a worker that is no longer registered, or was replaced by one at another address.
+    fn retire_unless_in(&self, now: &BTreeMap<&str, Registration>, worker: &Arc<Worker>) {
+        let stays = now.get(worker.id.as_str());
+        if stays.is_none_or(|now| !Arc::ptr_eq(&now.worker, worker)) {
+            worker.retire();
+        }
+        if stays.is_none() {
+            if worker.has_series() {
+                self.defaults.metrics.forget(&worker.label);
+            }
+            self.cache_view.forget(&worker.id);
+        }
     }
 
     /// The fleet is that of this view.
@@ -257,15 +287,15 @@ impl Cluster {
         let load = self.board.cell(&id);
         let label = id.as_str().into();
         let health = Health::new(label, &self.defaults.breaker, &self.defaults.health);
-        let reach = Arc::clone(&self.defaults.reach);
+        let connector = Arc::clone(&self.defaults.connector);
         let idle_max = self.defaults.idle_max;
-        Worker::new(id, address, reach, load, idle_max, health, has_series)
+        Worker::new(id, address, connector, load, idle_max, health, has_series)
     }
 
     /// Chooses a worker for an attempt; `tried` are the indices of earlier ones.
     ///
     /// # Errors
-    /// Nobody is left that may take it.
+    /// No worker is left that may take it.
     pub fn place(&self, pool: &Arc<Pool>, key: &Key, tried: &[usize]) -> Result<Placed, NoWorker> {
         let draw = match pool.policy.policy {
             Policy::RoundRobin | Policy::Sticky => self.requests.fetch_add(1, Ordering::Relaxed),
@@ -274,7 +304,7 @@ impl Cluster {
         };
         let (decision, sample) = CANDIDATES.with_borrow_mut(|candidates| {
             self.candidates(pool, key, candidates, true);
-            let hot = self.knowledge.hot();
+            let hot = self.cache_view.hot();
             let view = View {
                 ring: &pool.ring,
                 hot: &hot,
@@ -288,8 +318,10 @@ impl Cluster {
             self.samples.offer(sample);
         }
         Ok(Placed {
-            worker: Arc::clone(&pool.slots[decision.worker].worker),
-            taken: self.knowledge.took(pool, key, &decision, tried.is_empty()),
+            worker: Arc::clone(&pool.members[decision.worker].worker),
+            recorded: self
+                .cache_view
+                .record(pool, key, &decision, tried.is_empty()),
             decision,
         })
     }
@@ -305,11 +337,16 @@ impl Cluster {
         worker: &WorkerId,
         tried: &[usize],
     ) -> Result<Placed, NoWorker> {
-        let at = pool.slots.iter().position(|slot| slot.worker.id == *worker);
+        let at = pool
+            .members
+            .iter()
+            .position(|member| member.worker.id == *worker);
         let at = at
             .filter(|at| !tried.contains(at))
             .ok_or(NoWorker::Unhealthy)?;
-        let others: Vec<usize> = (0..pool.slots.len()).filter(|slot| *slot != at).collect();
+        let others: Vec<usize> = (0..pool.members.len())
+            .filter(|index| *index != at)
+            .collect();
         let mut placed = self.place(pool, key, &others)?;
         placed.decision.reason = Reason::Sticky;
         Ok(placed)
@@ -323,7 +360,7 @@ impl Cluster {
         };
         CANDIDATES.with_borrow_mut(|candidates| {
             self.candidates(pool, key, candidates, with_load);
-            let hot = self.knowledge.hot();
+            let hot = self.cache_view.hot();
             let view = View {
                 ring: &pool.ring,
                 hot: &hot,
@@ -335,14 +372,14 @@ impl Cluster {
     fn candidates(&self, pool: &Pool, key: &Key, candidates: &mut Vec<Candidate>, with_load: bool) {
         let picture = self.picture();
         candidates.clear();
-        candidates.extend(pool.slots.iter().map(|slot| {
-            let seen = seen(picture, &slot.worker);
-            let look = slot.worker.health.look();
-            let at_cap = is_at_cap(slot, seen.exact_requests);
-            let standing = if slot.draining {
+        candidates.extend(pool.members.iter().map(|member| {
+            let seen = seen(picture, &member.worker);
+            let look = member.worker.health.look();
+            let at_cap = is_at_cap(member, seen.exact_requests);
+            let standing = if member.draining {
                 Standing::Draining
             } else if !look.is_usable {
-                bad_standing(&slot.worker, look)
+                bad_standing(&member.worker, look)
             } else if at_cap {
                 Standing::Full
             } else if look.is_doubted {
@@ -360,24 +397,25 @@ impl Cluster {
                 load: seen.common + look.penalty,
                 exact_requests: seen.exact_requests,
                 surge_requests: seen.surge_requests,
+                rate: member.worker.pace.rate(),
                 standing,
                 at_cap,
                 slow_start: look.slow_start,
                 ..Candidate::default()
             }
         }));
-        self.knowledge.fill(pool, key, candidates);
+        self.cache_view.fill(pool, key, candidates);
     }
 
     /// Whether a worker that was not tried would take a request now, as far as health is believed and says.
     pub fn has_another(&self, pool: &Pool, tried: &[usize]) -> bool {
         let picture = self.picture();
-        let mut slots = pool.slots.iter().enumerate();
-        let another = slots.any(|(index, slot)| {
+        let mut members = pool.members.iter().enumerate();
+        let another = members.any(|(index, member)| {
             !tried.contains(&index)
-                && !slot.draining
-                && slot.worker.health.is_usable()
-                && !is_at_cap(slot, seen(picture, &slot.worker).exact_requests)
+                && !member.draining
+                && member.worker.health.is_usable()
+                && !is_at_cap(member, seen(picture, &member.worker).exact_requests)
         });
         another && !pool.panics()
     }
@@ -396,6 +434,11 @@ impl Cluster {
     }
 }
 
+/// Whether a worker takes all kinds of requests.
+fn serves_any(registered: &RegisteredWorker) -> bool {
+    registered.spec.role() == Role::Any
+}
+
 /// How a worker stands that is not to be used.
 fn bad_standing(worker: &Worker, look: Look) -> Standing {
     if look.is_unreachable || worker.refuses() {
@@ -408,9 +451,9 @@ fn bad_standing(worker: &Worker, look: Look) -> Standing {
 }
 
 /// Whether nothing more may be sent there: its own limit, or what it asked for.
-fn is_at_cap(slot: &Slot, requests: f64) -> bool {
+fn is_at_cap(member: &PoolMember, requests: f64) -> bool {
     let is_full = |max| requests >= f64::from(max);
-    slot.max_in_flight.is_some_and(is_full) || slot.worker.pause().is_some()
+    member.max_in_flight.is_some_and(is_full) || member.worker.pause().is_some()
 }
 
 /// Load of a worker as a picture shows it.

@@ -11,12 +11,12 @@ use grapevine_gossip::worker::{RawWorker, Source, State, WorkerId, WorkerSpec};
 use grapevine_placement::{ClusterSettings, Key, KeyBuilder, Reason};
 
 use super::{Cluster, Placed, WorkerDefaults};
-use crate::agreement::{Samples, told};
+use crate::all_metrics::AllMetrics;
 use crate::api::cards::Card;
+use crate::cluster::agreement::{Samples, encode_key};
 use crate::config::{BreakerConfig, HealthConfig};
-use crate::metrics::Metrics;
-use crate::proxy::sse::Usage;
-use crate::upstream::{Reach, ReachParts, Worker};
+use crate::http::sse::Usage;
+use crate::upstream::{Connector, ConnectorParts, Worker};
 
 pub(super) const MODEL: &str = "m";
 pub(super) const WORKERS: usize = 4;
@@ -27,7 +27,7 @@ pub(super) struct House {
 }
 
 pub(super) fn house() -> House {
-    let mut metrics = Metrics::new();
+    let mut metrics = AllMetrics::new();
     let gossip = grapevine_gossip::Metrics::register(metrics.registry_mut());
     let facts = Facts {
         http: String::new(),
@@ -50,8 +50,9 @@ pub(super) fn house() -> House {
         idle_max: Duration::from_secs(1),
         breaker: BreakerConfig::default(),
         health: HealthConfig::default(),
-        reach: Arc::new(Reach::load(ReachParts::default()).expect("nothing is read")),
+        connector: Arc::new(Connector::load(ConnectorParts::default()).expect("nothing is read")),
         worker_series: WORKERS - 1,
+        metrics: metrics.of_upstream(),
     };
     let (samples, _) = Samples::new();
     let cluster = Cluster::new(
@@ -59,7 +60,7 @@ pub(super) fn house() -> House {
         defaults,
         &agent,
         samples,
-        Arc::new(metrics),
+        metrics.cluster.clone(),
     );
     cluster.update(&agent.view());
     House { cluster, agent }
@@ -95,7 +96,7 @@ impl House {
             epoch,
             links: key.marks().iter().map(|mark| mark.hash).collect(),
         };
-        self.cluster.knowledge().hear([Heard::Evidence {
+        self.cluster.cache_view().receive([Heard::Evidence {
             from: "r2".parse().expect("an id"),
             evidence: evidence.clone(),
         }]);
@@ -128,8 +129,8 @@ fn a_failed_attempt_is_forgotten() {
     assert_ne!(house.expected(&key("a", 2)), before);
     house
         .cluster
-        .knowledge()
-        .failed(placed.taken.expect("recorded"));
+        .cache_view()
+        .retract(placed.recorded.expect("recorded"));
     assert_eq!(house.expected(&key("a", 2)), before);
 }
 
@@ -138,9 +139,9 @@ fn a_settled_placement_is_not_taken_back() {
     let house = house();
     let mut placed = house.place(&key("a", 2));
     let after = house.expected(&key("a", 2));
-    let mut taken = placed.taken.take().expect("recorded");
-    taken.settle();
-    house.cluster.knowledge().failed(taken);
+    let mut recorded = placed.recorded.take().expect("recorded");
+    recorded.settle();
+    house.cluster.cache_view().retract(recorded);
     assert_eq!(house.expected(&key("a", 2)), after);
 }
 
@@ -149,22 +150,22 @@ fn answers_correct_what_is_expected() {
     let house = house();
     house.place(&key("a", 2));
     let placed = house.place(&key("a", 3));
-    let taken = placed.taken.expect("recorded");
+    let recorded = placed.recorded.expect("recorded");
     let prompt = u64::from(placed.decision.prompt_tokens);
     // The worker's tokenizer makes half as many tokens of the text: all that was expected is there.
-    let cached = u64::from(taken.expected_tokens()) / 2;
+    let cached = u64::from(recorded.expected_tokens()) / 2;
     let usage = |prompt_tokens, cached_tokens| Usage {
         prompt_tokens,
         completion_tokens: 1,
         cached_tokens,
     };
     let before = house.expected(&key("a", 2));
-    let knowledge = house.cluster.knowledge();
-    knowledge.answered(&taken, &usage(prompt / 2, Some(cached)));
-    knowledge.answered(&taken, &usage(prompt, None));
+    let cache_view = house.cluster.cache_view();
+    cache_view.correct(&recorded, &usage(prompt / 2, Some(cached)));
+    cache_view.correct(&recorded, &usage(prompt, None));
     assert_eq!(house.expected(&key("a", 2)), before);
     let other = house.place(&key("b", 2));
-    knowledge.answered(&taken, &usage(prompt, Some(0)));
+    cache_view.correct(&recorded, &usage(prompt, Some(0)));
     let tokens = house.expected(&key("b", 2))[other.decision.worker];
     assert!(tokens > 0, "what was used later is still believed");
 }
@@ -198,8 +199,8 @@ fn evidence_of_others_decides_and_is_passed_to_those_who_start() {
     };
     house
         .cluster
-        .knowledge()
-        .hear([Heard::Retraction { from, retraction }]);
+        .cache_view()
+        .receive([Heard::Retraction { from, retraction }]);
     assert_eq!(house.place(&conversation).decision.worker, by_hash);
 }
 
@@ -207,7 +208,7 @@ fn evidence_of_others_decides_and_is_passed_to_those_who_start() {
 fn heat_of_others_counts_until_they_are_gone() {
     let house = house();
     let from: grapevine_gossip::ReplicaId = "r2".parse().expect("an id");
-    let cool = house.cluster.knowledge().heat_digest();
+    let cool = house.cluster.cache_view().heat_digest();
     let prompt = key("a", 1);
     let mut counts: Vec<(u64, u32)> = prompt.marks().iter().map(|m| (m.hash, 1_000)).collect();
     counts.push((prompt.model(), 1_000));
@@ -221,12 +222,12 @@ fn heat_of_others_counts_until_they_are_gone() {
         from: from.clone(),
         report,
     };
-    house.cluster.knowledge().hear([heat]);
-    assert_ne!(house.cluster.knowledge().heat_digest(), cool);
+    house.cluster.cache_view().receive([heat]);
+    assert_ne!(house.cluster.cache_view().heat_digest(), cool);
     house.cluster.tick();
-    assert_ne!(house.cluster.knowledge().heat_digest(), cool);
-    house.cluster.knowledge().hear([Heard::Gone { from }]);
-    assert_eq!(house.cluster.knowledge().heat_digest(), cool);
+    assert_ne!(house.cluster.cache_view().heat_digest(), cool);
+    house.cluster.cache_view().receive([Heard::Gone { from }]);
+    assert_eq!(house.cluster.cache_view().heat_digest(), cool);
 }
 
 #[test]
@@ -236,7 +237,7 @@ fn a_dry_run_decides_alike_and_leaves_nothing() {
     house.hear_of(2, 0, &key("a", 2));
     let question = || DryRun {
         pool: MODEL.to_owned(),
-        key: told(&conversation),
+        key: encode_key(&conversation),
     };
     let answer = house.cluster.dry_run(question()).expect("it is served");
     assert_eq!(house.cluster.dry_run(question()).expect("the same"), answer);
@@ -271,15 +272,15 @@ async fn a_joining_worker_changes_no_ring_until_it_is_active() {
     cluster.update(&agent.view());
     let fleet = cluster.fleet();
     assert_eq!(fleet.digest(), before);
-    assert_eq!(fleet.whole().slots().len(), WORKERS);
-    assert_eq!(fleet.pool(MODEL).expect("served").slots().len(), WORKERS);
+    assert_eq!(fleet.whole().members().len(), WORKERS);
+    assert_eq!(fleet.pool(MODEL).expect("served").members().len(), WORKERS);
     assert_eq!(
         fleet.workers().count(),
         WORKERS + 1,
         "it is known, and probed"
     );
     assert_eq!(fleet.joining()[0].worker.id, id);
-    assert_eq!(fleet.prospective()[0].slots().len(), WORKERS + 1);
+    assert_eq!(fleet.prospective()[0].members().len(), WORKERS + 1);
     let probed = Arc::clone(&fleet.joining()[0].worker);
 
     let stamp = agent
@@ -295,10 +296,10 @@ async fn a_joining_worker_changes_no_ring_until_it_is_active() {
     let fleet = cluster.fleet();
     assert_ne!(fleet.digest(), before);
     assert!(fleet.joining().is_empty() && fleet.prospective().is_empty());
-    let slots = fleet.whole();
-    let active = slots.slots().iter().find(|slot| slot.worker.id == id);
+    let whole = fleet.whole();
+    let active = whole.members().iter().find(|member| member.worker.id == id);
     // The same connections, health and load.
-    assert!(active.is_some_and(|slot| Arc::ptr_eq(&slot.worker, &probed)));
+    assert!(active.is_some_and(|member| Arc::ptr_eq(&member.worker, &probed)));
 }
 
 #[test]
@@ -349,11 +350,11 @@ fn what_workers_say_is_merged_once_and_again_when_one_says_something_else() {
     };
     let worker = fleet.workers().next().expect("there are some");
     says(worker, 8);
-    let first = fleet.said_of(MODEL);
+    let first = fleet.card_of(MODEL);
     assert_eq!(first.fields["max_model_len"], 8);
-    assert!(Arc::ptr_eq(&first, &fleet.said_of(MODEL)));
+    assert!(Arc::ptr_eq(&first, &fleet.card_of(MODEL)));
     says(worker, 4);
-    fleet.hears(worker);
-    assert_eq!(fleet.said_of(MODEL).fields["max_model_len"], 4);
-    assert!(fleet.said_of("nobody's").fields.is_empty());
+    fleet.cards_changed(worker);
+    assert_eq!(fleet.card_of(MODEL).fields["max_model_len"], 4);
+    assert!(fleet.card_of("nobody's").fields.is_empty());
 }

@@ -8,16 +8,17 @@ use grapevine_placement::Ratio;
 use http::{HeaderName, StatusCode};
 
 use super::error::{ConfigError, Origin, Problem};
-use super::raw::{Table, read_list};
+use super::raw::read_list;
+use super::section_values::SectionValues;
+use super::setting::{HOUR, Setting, Value, mismatch, ms, secs};
 use super::table::{Section as _, section};
 use super::types::Name;
-use super::value::{HOUR, Setting, Value, mismatch, ms, secs};
 use crate::api::Priority;
 
 section! {
-    /// Admission: who waits when `limits.requests` are in progress, or every worker is at its own limit.
+    /// Admission: which requests wait when `limits.requests` are in progress, or every worker is at its own limit.
     ///
-    /// Local. A request waits before its body is read; who leaves while waiting is never sent to a worker.
+    /// Local. A request waits before its body is read; if its client leaves meanwhile, no worker gets it.
     [admission] AdmissionConfig {
         /// Requests that may wait, unread; above it 503. The same again for each model that has no place left, and
         /// for each whose workers are all at their limit.
@@ -30,7 +31,7 @@ section! {
             HeaderName::from_static("x-priority"),
             HeaderName::from_static("x-smg-priority"),
         ];
-        /// Class of requests that say nothing, from clients without a key.
+        /// Class of requests that name none, from clients without a key.
         priority: Priority = Priority::Normal;
         /// Most urgent class that a client without a key may claim.
         priority_max: Priority = Priority::Normal;
@@ -39,13 +40,13 @@ section! {
         /// Lower: less urgent classes get more under overload, 1 in `passed_over_max` + 1 each.
         passed_over_max: u32 = 8, in 1..=1_000;
         /// Share of `limits.requests` that is kept for models, in equal parts, where several are served; the rest is
-        /// for whoever comes. A request is then read before it waits, and waits for others of its model only.
+        /// for all of them. A request is then read before it waits, and waits for others of its model only.
         ///
         /// Higher: more is there for a model that has been idle. Lower: a busy one may use more. 0: one pool for all,
         /// in which requests wait unread.
         model_reserve: Ratio = Ratio::new(0.5).expect("a ratio"),
             in Ratio::new(0.0).expect("a ratio")..=Ratio::new(1.0).expect("a ratio");
-        /// Status of answers that mean "no room": 503, or 429 as vllm-router and SMG say it.
+        /// Status of answers that mean "no room": 503, or 429 as vllm-router and SMG answer.
         ///
         /// For clients and balancers that take a replica or a cluster for broken after some 5xx. Both carry
         /// `Retry-After`, and their `code` says which limit it was. Holds for a worker's own 503 of full queues, too.
@@ -54,7 +55,7 @@ section! {
 }
 
 section! {
-    /// Clients' keys. Without a file everybody who reaches the data port may use it.
+    /// Clients' keys. Without a file every client that reaches the data port may use it.
     [keys] KeysConfig {
         /// File of keys, each as its hash; `grapevine keys new` makes one.
         ///
@@ -72,9 +73,10 @@ section! {
         name: Name = Name::new("client").expect("a valid name");
         /// SHA-256 of the key, as `sha256:` and 64 hexadecimal digits. Required.
         hash: KeyHash = KeyHash([0; 32]);
-        /// Whose key it is: what shares prefixes, limits and a share of the queue. Unset: the key's name.
+        /// Tenant that the key belongs to: its keys share prefixes, limits and a share of the queue. Unset: the key's
+        /// name.
         tenant: Option<String> = None;
-        /// Class of its requests that say nothing, and the most urgent class that they may claim.
+        /// Class of its requests that name none, and the most urgent class that they may claim.
         priority: Priority = Priority::Normal;
         /// Names of models that it may ask for, as clients write them. Empty: all.
         ///
@@ -95,7 +97,7 @@ section! {
     }
 }
 
-/// What a client gets that nobody has room for.
+/// Status for a client whose request finds no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoRoomStatus {
     /// 503.
@@ -137,7 +139,7 @@ impl Setting for NoRoomStatus {
 const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Most keys.
 const KEYS_MAX: usize = 10_000;
-/// Most tenants: each has series in the metrics, and replicas tell each other about each.
+/// Most tenants: each has series in the metrics, and replicas send each other the use of each.
 const TENANTS_MAX: usize = 1_024;
 /// Most bytes of a tenant's name.
 const TENANT_BYTES_MAX: usize = 128;
@@ -166,7 +168,7 @@ impl Setting for KeyHash {
         let digits = value.text().and_then(|text| text.strip_prefix("sha256:"));
         let digits = digits.filter(|d| d.len() == 64 && d.bytes().all(|b| b.is_ascii_hexdigit()));
         let digits = digits.ok_or_else(|| {
-            // Not what was found: somebody may have written the key itself here.
+            // Not what was found: it may be the key itself.
             "expected \"sha256:\" and 64 hexadecimal digits; `grapevine keys new` makes both"
                 .to_owned()
         })?;
@@ -238,7 +240,7 @@ pub(crate) fn parse_keys(path: &Path, text: &str) -> Result<Vec<KeyConfig>, Conf
     }
 }
 
-fn check(tables: &[Table], keys: &[KeyConfig], problems: &mut Vec<Problem>) {
+fn check(tables: &[SectionValues], keys: &[KeyConfig], problems: &mut Vec<Problem>) {
     let mut refuse = |origin: &Origin, key: &str, what: String| {
         problems.push(Problem {
             origin: origin.clone(),
@@ -293,7 +295,7 @@ fn check(tables: &[Table], keys: &[KeyConfig], problems: &mut Vec<Problem>) {
 }
 
 impl KeyConfig {
-    /// Whose key it is.
+    /// The tenant that the key belongs to.
     #[must_use]
     pub fn tenant_name(&self) -> &str {
         self.tenant.as_deref().unwrap_or(self.name.as_str())

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::setting::{HOUR, secs};
 use super::table::section;
 use super::types::ByteSize;
-use super::value::{HOUR, secs};
 
 section! {
     /// Response cache: answers of deterministic requests, given again without a worker. Off by default.

@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use grapevine_placement::ModelFault;
 
 use super::Config;
+use super::allow::Allow;
 use super::cors::Wild;
 use super::error::{Origin, Problem};
-use super::raw::{Raw, Table};
+use super::raw::Raw;
+use super::section_values::SectionValues;
 use super::types::{Secret, TraceProtocol};
-use crate::upstream::allow::Allow;
 
 /// Everything that does not fit together, each at the place of the setting to change.
 pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
@@ -295,11 +296,11 @@ fn models(config: &Config, checks: &mut Checks<'_>) {
 }
 
 /// Where a key of one section among several of its name was written, else where the section begins.
-fn origin_in(table: &Table, key: &str) -> Origin {
+fn origin_in(table: &SectionValues, key: &str) -> Origin {
     table.origin_of(key).unwrap_or(&table.origin).clone()
 }
 
-/// What a person should know who starts with these settings; nothing here is wrong.
+/// What an operator who starts with these settings should know; nothing here is wrong.
 pub(super) fn notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
     if config.worker.is_empty() {

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use grapevine_gossip::config;
 use grapevine_placement::{
-    HashAlgorithm, HashBound, KeySettings, Policy, PolicySettings, Price, Ratio, RingSettings,
-    SketchSettings, Target,
+    HashAlgorithm, HashBound, KeySettings, Policy, PolicySettings, PrefixIndexSettings, Price,
+    Ratio, RingSettings, Target,
 };
 use http::HeaderName;
 
+use super::setting::{HOUR, LOOPBACK, ms, secs};
 use super::table::section;
 use super::types::{ByteSize, HostPort, Name, PriceRule};
-use super::value::{HOUR, LOOPBACK, ms, secs};
 
 section! {
     /// Gossip between replicas: QUIC with mutual TLS on one UDP port. Local to each replica.
@@ -36,20 +36,20 @@ section! {
         ///
         /// The share that agrees is a metric. Higher: a surer number, a little more work for peers.
         agreement_samples: u32 = 2, in 0..=50;
-        /// How long placements are gathered before the other replicas are told.
+        /// How long placements are gathered before they are sent to the other replicas.
         ///
         /// Higher: fewer frames. Others learn later where a prefix went, and send its next turn elsewhere.
         evidence_batch: Duration = ms(20), in ms(10)..=ms(500);
-        /// Bytes a second that one peer is told of placements, with bursts of one second.
+        /// Bytes of placements that are sent to one peer each second, with bursts of one second.
         ///
-        /// Equal on all replicas: who sends more than four times its peers' value is struck for a flood.
-        /// Lower: what is told faster waits, and is left unsent at last. 256KiB are some 1,500 placements.
+        /// Equal on all replicas: one that sends more than four times the value of its peers gets a strike for a
+        /// flood. Lower: placements beyond it wait, and in the end are not sent. 256KiB are some 1,500 placements.
         evidence_bytes_per_s: ByteSize = ByteSize::kib(256),
             in ByteSize::kib(64)..=ByteSize::mib(16);
-        /// Bytes of told placements that are kept for peers that are slow or missed some.
+        /// Bytes of sent placements that are kept for peers that are slow or missed some.
         evidence_log_bytes: ByteSize = ByteSize::mib(1),
             in ByteSize::kib(64)..=ByteSize::mib(64);
-        /// Silence after which what a replica counted as hot counts no more.
+        /// Silence after which the heat that a replica reported no longer counts.
         evidence_silent_after: Duration = secs(5), in secs(2)..=secs(30);
         /// Certificate of the cluster's authority (PEM), made by `grapevine ca init`.
         ca: Option<PathBuf> = None, flag "gossip-ca" Text;
@@ -66,7 +66,7 @@ section! {
 }
 
 section! {
-    /// What all replicas must agree on: a fingerprint of it is gossiped, and a difference is loud.
+    /// What all replicas must agree on: a fingerprint of it is gossiped, and replicas report a difference.
     [cluster] ClusterConfig {
         /// Name of the cluster; other clusters' replicas are refused. Part of every certificate.
         id: Name = Name::new("grapevine").expect("a valid name"), flag "cluster-id" Text;
@@ -86,7 +86,7 @@ section! {
         ///
         /// Lower: texts that agree early stay together. Higher: texts that differ late part ways.
         text_key_bytes: ByteSize = ByteSize::kib(8), in ByteSize(256)..=ByteSize::mib(1);
-        /// Bytes of text that are taken for one token, before anybody has counted.
+        /// Bytes of text that are taken for one token, before a worker has counted.
         ///
         /// Languages other than English have fewer for some models.
         bytes_per_token: NonZeroU8 = KeySettings::default().bytes_per_token,
@@ -137,7 +137,7 @@ section! {
         /// Tokens that each request above the bound costs (prefix).
         ///
         /// The bound is passed where more than that would be computed again elsewhere. Higher: crowds are
-        /// left earlier. Lower: conversations and documents stay longer with who holds them.
+        /// left earlier. Lower: conversations and documents stay longer with the workers that hold them.
         crowd_price: Ratio = policy().crowd_price, in ratio(0.0)..=ratio(1_000_000.0);
         /// Times the bound that no worker may pass, whatever is computed again (prefix).
         ///
@@ -180,22 +180,22 @@ section! {
         /// Prefixes that are remembered, over all workers (prefix, cache_aware); 1,000 take about 65 kB.
         ///
         /// Higher: more memory. Lower: long conversations are forgotten while workers still hold them.
-        sketch_entries_max: u32 = SketchSettings::default().entries_max, in 1_000..=10_000_000;
-        /// Tokens that a worker's cache holds, host tier included, unless the worker says otherwise.
+        prefix_index_entries_max: u32 = PrefixIndexSettings::default().entries_max, in 1_000..=10_000_000;
+        /// Tokens that a worker's cache holds, host tier included, unless the worker reports another size.
         ///
         /// Too high: requests go after what is no longer there, until answers correct it. Too low:
         /// prefill is repeated.
-        sketch_cache_tokens: u64 = SketchSettings::default().cache_tokens,
+        prefix_index_cache_tokens: u64 = PrefixIndexSettings::default().cache_tokens,
             in 1_000..=1_000_000_000_000;
         /// How long a worker is expected to hold what it was not asked for again.
         ///
         /// Higher: more hits after pauses. Lower: less is expected of what was evicted meanwhile.
-        sketch_age_max: Duration = SketchSettings::default().age_max, in secs(10)..=24 * HOUR;
+        prefix_index_age_max: Duration = PrefixIndexSettings::default().age_max, in secs(10)..=24 * HOUR;
         /// With more than half of the workers unhealthy, use all of them.
         ///
         /// So many sick at once is more often a fault of the checks than of the workers.
         panic: bool = true;
-        /// How long a fall of load may wait until the other replicas are told; rises go within 5 ms.
+        /// How long a fall of load may wait before it is sent to the other replicas; rises are sent within 5 ms.
         ///
         /// Lower: fresher counts, more datagrams. Replicas decide on what all of them know, so they agree at any age.
         load_batch: Duration = config::LOAD_BATCH, in ms(20)..=ms(50);
@@ -215,7 +215,7 @@ section! {
         ///
         /// With several, each conversation (session, else the beginning of its text) stays with one of
         /// them, in shares by weight; such as ["llama-70b:9", "llama-70b-v2:1"]. The name itself may be
-        /// one of them, another alias may not. One that nobody serves is passed over. Workers see
+        /// one of them, another alias may not. A target that no worker serves is passed over. Workers see
         /// the target's name, and answers carry it.
         targets: Option<Vec<Target>> = None;
         /// Mid-stream failover of this model's streams. Unset: as [failover] says for all.

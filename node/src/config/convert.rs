@@ -7,7 +7,7 @@ use grapevine_gossip::identity::PemFiles;
 use grapevine_gossip::worker::{RawWorker, WorkerError, WorkerId, WorkerSpec};
 use grapevine_placement::{
     Bound, BreakerSettings, CacheAware, ClusterSettings, HeatSettings, KeySettings, ModelSettings,
-    Models, ModelsError, PolicySettings, Price, RingSettings, SketchSettings,
+    Models, ModelsError, PolicySettings, PrefixIndexSettings, Price, RingSettings,
 };
 
 use super::{
@@ -44,7 +44,7 @@ impl Config {
         Models::new(models.map(|m| (m.name.clone(), settings(m))).collect())
     }
 
-    /// What gossip needs to start, telling the other replicas these facts.
+    /// What gossip needs to start; it sends the other replicas these facts.
     #[must_use]
     pub fn gossip_config(&self, facts: Facts) -> GossipConfig {
         let gossip = &self.gossip;
@@ -97,10 +97,10 @@ impl ClusterConfig {
                 },
                 panic: self.panic,
             },
-            sketch: SketchSettings {
-                entries_max: self.sketch_entries_max,
-                cache_tokens: self.sketch_cache_tokens,
-                age_max: self.sketch_age_max,
+            prefix_index: PrefixIndexSettings {
+                entries_max: self.prefix_index_entries_max,
+                cache_tokens: self.prefix_index_cache_tokens,
+                age_max: self.prefix_index_age_max,
             },
             tenant_header: self.tenant_header.as_ref().map(ToString::to_string),
             models: Models::default(),

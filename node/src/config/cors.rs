@@ -6,13 +6,13 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method};
 use url::Url;
 
+use super::setting::{HOUR, Setting, Value, secs};
 use super::table::section;
-use super::value::{HOUR, Setting, Value, secs};
 
 section! {
     /// CORS on the data port: which web pages may read its answers. Off until an origin is allowed.
     ///
-    /// Off, no page of another origin can read anything: what workers say about CORS is dropped. Programs other
+    /// Off, no page of another origin can read anything: CORS headers of workers are dropped. Programs other
     /// than browsers are not concerned.
     [cors] CorsConfig {
         /// Origins of pages that may ask, such as "https://chat.example.com"; `"*"` is every page.
@@ -32,7 +32,7 @@ section! {
         ];
         /// How long a browser need not ask again whether a request is allowed.
         ///
-        /// Longer: fewer questions. Shorter: a change is heard of sooner. Browsers cut it, to 2 h or less.
+        /// Longer: fewer questions. Shorter: a change takes effect sooner. Browsers shorten it, to 2 h or less.
         max_age: Duration = secs(600), in Duration::ZERO..=HOUR * 24;
     }
 }

@@ -8,13 +8,13 @@ use http::HeaderName;
 use ipnet::IpNet;
 use tracing::Level;
 
+use super::setting::{HOUR, LOOPBACK, ms, secs};
 use super::table::section;
 use super::types::{AllowedHost, ByteSize, Coding, Name, Secret};
-use super::value::{HOUR, LOOPBACK, ms, secs};
 use crate::api::OpenPath;
 
 section! {
-    /// Who this replica is. Local: differs on every replica.
+    /// Identity of this replica. Local: differs on every replica.
     [replica] ReplicaConfig {
         /// Name of this replica, unique in the cluster, equal to the name in its certificate.
         ///
@@ -42,7 +42,7 @@ section! {
         /// Networks of proxies whose `X-Forwarded-*`, `Forwarded` and `X-Real-IP` are believed, such as
         /// `"10.0.0.0/8"`.
         ///
-        /// From everybody else they are dropped; workers get `X-Forwarded-For` with the connection's address.
+        /// From all other addresses they are dropped; workers get `X-Forwarded-For` with the connection's address.
         trusted_proxies: Vec<IpNet> = Vec::new(), flag "trusted-proxies" List;
         /// Paths that workers may be asked for beyond the known ones: a method and a path, or all below one, such
         /// as `"GET /version"` or `"POST /v1/custom/*"`.
@@ -58,8 +58,8 @@ section! {
         /// Networks of balancers that pass bytes and begin each connection with a PROXY header (version 1 or 2), such
         /// as "10.0.0.0/8". The client that it names counts as the connection's, also for `trusted_proxies`.
         ///
-        /// A connection from there without one is closed, so leave out who else connects from there, such as
-        /// health checks of another origin. From everywhere else a header is refused.
+        /// A connection from there without a PROXY header is closed, so leave out networks that also send other
+        /// connections, such as health checks. From everywhere else a header is refused.
         proxy_protocol_from: Vec<IpNet> = Vec::new(), flag "proxy-protocol-from" List;
     }
 }
@@ -134,7 +134,7 @@ section! {
         inter_token: Duration = secs(60), in ms(1)..=HOUR;
         /// Longest silence of an answer whose worker refuses new connections, in place of the two limits above.
         ///
-        /// vLLM told to stop closes its port and leaves open answers without a byte or an end.
+        /// A vLLM that stops closes its port, and its open answers get neither a byte nor an end.
         worker_gone: Duration = secs(5), in ms(1)..=HOUR;
         /// Longest silence of an answer that has begun, once its worker is known to be bad: its checks fail or it is
         /// stalled, and it shows no sign of life. In place of `inter_token`, where that is longer.
@@ -150,7 +150,7 @@ section! {
         /// Stay below the worker's own keep-alive (5s for vLLM), or requests meet closed
         /// connections.
         upstream_idle: Duration = secs(4), in ms(1)..=HOUR, flag "upstream-pool-idle-timeout-secs" Secs;
-        /// How long a worker may take to say whether it holds a response that another request is about.
+        /// How long a worker may take to answer whether it holds a response that another request is about.
         ///
         /// Asked only where this replica does not know. Lower: a worker that hangs delays such a request less.
         response_search: Duration = secs(2), in ms(1)..=secs(60);
@@ -206,10 +206,10 @@ section! {
         response_ids: u32 = 16_384, in 0..=1_000_000;
         /// Memory of this process. From 85 % of it in use, new requests get 503 until it is below 80 %.
         ///
-        /// While it is so, readiness says it, and idle connections are closed, longest idle first. What the allocator
+        /// Meanwhile readiness reports it, and idle connections are closed, longest idle first. What the allocator
         /// keeps free does not count below 95 %. Unset: the limit of the process's cgroup, if it has one.
         memory: Option<ByteSize> = None;
-        /// Bytes of a worker's stream that are held until its first event tells an answer from a refusal.
+        /// Bytes of a worker's stream that are held until its first event shows whether it is an answer or a refusal.
         ///
         /// Above it the answer goes on unjudged.
         event_line_bytes: ByteSize = ByteSize::kib(256), in ByteSize::kib(1)..=ByteSize::mib(64);

@@ -10,6 +10,7 @@
 use std::path::{Path, PathBuf};
 
 mod admission;
+pub mod allow;
 mod cache;
 mod check;
 mod cluster;
@@ -23,6 +24,8 @@ mod model_tests;
 mod print;
 mod raw;
 mod realtime;
+mod section_values;
+mod setting;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -66,7 +69,7 @@ use table::{Row, Section};
 /// A checked configuration: every value is in range and the sections fit together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Who this replica is.
+    /// Identity of this replica.
     pub replica: ReplicaConfig,
     /// The data port.
     pub listen: ListenConfig,
@@ -102,7 +105,7 @@ pub struct Config {
     pub realtime: RealtimeConfig,
     /// Response cache.
     pub cache: CacheConfig,
-    /// Who waits when there is no room.
+    /// Which requests wait when there is no room.
     pub admission: AdmissionConfig,
     /// Clients' keys.
     pub keys: KeysConfig,
@@ -216,7 +219,7 @@ impl Config {
         differing
     }
 
-    /// What a person should know who starts with these settings, such as that there is no worker
+    /// What an operator who starts with these settings should know, such as that there is no worker
     /// yet; nothing of it is wrong.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {

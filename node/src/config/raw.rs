@@ -12,8 +12,9 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{Origin, Problem, nearest};
+use super::section_values::SectionValues;
+use super::setting::Value;
 use super::table::{Flag, FlagKind, Row, Section};
-use super::value::{Setting, Value};
 use super::{ModelConfig, WorkerConfig, sections};
 
 /// Sections that may be repeated: they have no variables and no flags.
@@ -30,72 +31,19 @@ pub(crate) fn variable(section: &str, key: &str) -> String {
     format!("{PREFIX}{}__{}", section.to_uppercase(), key.to_uppercase())
 }
 
-/// A value and where it was written.
-#[derive(Debug, Clone)]
-struct Entry {
-    value: Value,
-    origin: Origin,
-}
-
-/// What was set in one section.
-#[derive(Debug)]
-pub(crate) struct Table {
-    section: &'static str,
-    /// Where a missing key is missing.
-    pub(crate) origin: Origin,
-    entries: BTreeMap<&'static str, Entry>,
-}
-
-impl Table {
-    fn new(section: &'static str, origin: Origin) -> Self {
-        Self {
-            section,
-            origin,
-            entries: BTreeMap::new(),
-        }
-    }
-
-    /// Where a key was written; none when it kept its default.
-    pub(crate) fn origin_of(&self, key: &str) -> Option<&Origin> {
-        self.entries.get(key).map(|entry| &entry.origin)
-    }
-
-    /// The checked value of a key, if some layer set it well.
-    pub(crate) fn take<T: Setting>(
-        &self,
-        key: &'static str,
-        check: impl Fn(&T) -> Result<(), String>,
-        problems: &mut Vec<Problem>,
-    ) -> Option<T> {
-        let entry = self.entries.get(key)?;
-        let checked = T::parse(&entry.value).and_then(|value| check(&value).map(|()| value));
-        match checked {
-            Ok(value) => Some(value),
-            Err(what) => {
-                problems.push(Problem {
-                    origin: entry.origin.clone(),
-                    key: format!("{}.{key}", self.section),
-                    what,
-                });
-                None
-            }
-        }
-    }
-}
-
 /// All layers put together, later over earlier.
 #[derive(Debug)]
 pub(crate) struct Raw {
-    sections: BTreeMap<&'static str, Table>,
-    pub(crate) workers: Vec<Table>,
-    pub(crate) models: Vec<Table>,
+    sections: BTreeMap<&'static str, SectionValues>,
+    pub(crate) workers: Vec<SectionValues>,
+    pub(crate) models: Vec<SectionValues>,
     pub(crate) problems: Vec<Problem>,
 }
 
 impl Raw {
     pub(crate) fn new() -> Self {
         let sections = sections()
-            .map(|(name, ..)| (name, Table::new(name, Origin::Whole)))
+            .map(|(name, ..)| (name, SectionValues::new(name, Origin::Whole)))
             .collect();
         Self {
             sections,
@@ -132,43 +80,43 @@ impl Raw {
 
     /// Lays the file over the defaults.
     pub(crate) fn add_file(&mut self, path: &Path, text: &str) {
-        let place = Place { path, text };
+        let source = SourceText { path, text };
         let root = match DeTable::parse(text) {
             Ok(root) => root.into_inner(),
             Err(error) => {
-                self.problems.push(place.syntax(&error));
+                self.problems.push(source.syntax(&error));
                 return;
             }
         };
         for (name, value) in &root {
-            self.add_section(&place, name, value);
+            self.add_section(&source, name, value);
         }
     }
 
     fn add_section(
         &mut self,
-        place: &Place<'_>,
+        source: &SourceText<'_>,
         name: &Spanned<std::borrow::Cow<'_, str>>,
         value: &Spanned<DeValue<'_>>,
     ) {
         let written = name.get_ref().as_ref();
-        let origin = place.at(name.span());
+        let origin = source.at(name.span());
         let known = sections().find(|(section, ..)| *section == written);
         match (known, value.get_ref()) {
             (Some((section, _, rows)), DeValue::Table(keys)) => {
                 let table = self.sections.get_mut(section);
                 let table = table.expect("every section has a table");
-                fill(table, rows, place, keys, &mut self.problems);
+                fill(table, rows, source, keys, &mut self.problems);
             }
             (None, DeValue::Array(items)) if written == WorkerConfig::NAME => {
                 let example = "{ url = \"http://10.0.0.5:8000\" }";
                 let (tables, problems) = (&mut self.workers, &mut self.problems);
-                add_repeated::<WorkerConfig>(tables, example, place, items, problems);
+                add_repeated::<WorkerConfig>(tables, example, source, items, problems);
             }
             (None, DeValue::Array(items)) if written == ModelConfig::NAME => {
                 let example = "{ name = \"llama\", targets = [\"llama-70b\"] }";
                 let (tables, problems) = (&mut self.models, &mut self.problems);
-                add_repeated::<ModelConfig>(tables, example, place, items, problems);
+                add_repeated::<ModelConfig>(tables, example, source, items, problems);
             }
             (Some((section, ..)), _) => self.problems.push(Problem {
                 origin,
@@ -191,8 +139,8 @@ impl Raw {
         }
     }
 
-    /// Lays the environment over the file. Variables without `__` are not ours (see [`variable`]), but one that would be
-    /// a setting with another underscore is no accident: an `ADMIN_TOKEN` that nobody reads leaves a door open.
+    /// Lays the environment over the file. Variables without `__` are not ours (see [`variable`]), but one that would
+    /// be a setting with another underscore is no accident: an `ADMIN_TOKEN` that is not read leaves a door open.
     pub(crate) fn add_environment(&mut self, variables: impl Iterator<Item = (String, String)>) {
         for (name, text) in variables {
             let Some(rest) = name.strip_prefix(PREFIX) else {
@@ -248,7 +196,7 @@ impl Raw {
     fn set(&mut self, section: &str, key: &'static str, value: Value, origin: Origin) {
         let table = self.sections.get_mut(section);
         let table = table.expect("every section has a table");
-        table.entries.insert(key, Entry { value, origin });
+        table.set(key, value, origin);
     }
 }
 
@@ -273,12 +221,12 @@ pub(crate) fn rows() -> impl Iterator<Item = (&'static str, &'static Row)> {
 
 /// Reads the tables of a section that may be repeated; each must have the key `required`.
 fn read_all<S: Section>(
-    tables: &[Table],
+    tables: &[SectionValues],
     required: &str,
     remedy: &str,
     problems: &mut Vec<Problem>,
 ) -> Vec<S> {
-    let read = |table: &Table| {
+    let read = |table: &SectionValues| {
         if table.origin_of(required).is_none() {
             problems.push(Problem {
                 origin: table.origin.clone(),
@@ -296,25 +244,25 @@ pub(super) fn read_list<S: Section>(
     path: &Path,
     text: &str,
     example: &str,
-) -> (Vec<Table>, Vec<Problem>) {
-    let place = Place { path, text };
+) -> (Vec<SectionValues>, Vec<Problem>) {
+    let source = SourceText { path, text };
     let (mut tables, mut problems) = (Vec::new(), Vec::new());
     let root = match DeTable::parse(text) {
         Ok(root) => root.into_inner(),
-        Err(error) => return (tables, vec![place.syntax(&error)]),
+        Err(error) => return (tables, vec![source.syntax(&error)]),
     };
     for (name, value) in &root {
         let written = name.get_ref().as_ref();
         let mut refuse = |key, what| {
             problems.push(Problem {
-                origin: place.at(name.span()),
+                origin: source.at(name.span()),
                 key,
                 what,
             });
         };
         match value.get_ref() {
             DeValue::Array(items) if written == S::NAME => {
-                add_repeated::<S>(&mut tables, example, &place, items, &mut problems);
+                add_repeated::<S>(&mut tables, example, &source, items, &mut problems);
             }
             _ if written == S::NAME => refuse(format!("[[{written}]]"), two_brackets(written)),
             _ => {
@@ -331,17 +279,17 @@ fn two_brackets(section: &str) -> String {
 }
 
 fn add_repeated<S: Section>(
-    tables: &mut Vec<Table>,
+    tables: &mut Vec<SectionValues>,
     example: &str,
-    place: &Place<'_>,
+    source: &SourceText<'_>,
     items: &[Spanned<DeValue<'_>>],
     problems: &mut Vec<Problem>,
 ) {
     for item in items {
-        let mut table = Table::new(S::NAME, place.at(item.span()));
+        let mut table = SectionValues::new(S::NAME, source.at(item.span()));
         match item.get_ref() {
             DeValue::Table(keys) => {
-                fill(&mut table, S::ROWS, place, keys, problems);
+                fill(&mut table, S::ROWS, source, keys, problems);
                 tables.push(table);
             }
             _ => problems.push(Problem {
@@ -354,9 +302,9 @@ fn add_repeated<S: Section>(
 }
 
 fn fill(
-    table: &mut Table,
+    table: &mut SectionValues,
     rows: &'static [Row],
-    place: &Place<'_>,
+    source: &SourceText<'_>,
     keys: &DeTable<'_>,
     problems: &mut Vec<Problem>,
 ) {
@@ -364,15 +312,12 @@ fn fill(
         let written = name.get_ref().as_ref();
         match rows.iter().find(|row| row.key == written) {
             Some(row) => {
-                let entry = Entry {
-                    value: Value::from_toml(value.get_ref()),
-                    origin: place.at(value.span()),
-                };
-                table.entries.insert(row.key, entry);
+                let origin = source.at(value.span());
+                table.set(row.key, Value::from_toml(value.get_ref()), origin);
             }
             None => problems.push(Problem {
-                origin: place.at(name.span()),
-                key: format!("{}.{written}", table.section),
+                origin: source.at(name.span()),
+                key: format!("{}.{written}", table.section()),
                 what: unknown("key", written, rows.iter().map(|row| row.key).collect()),
             }),
         }
@@ -387,12 +332,12 @@ fn unknown(kind: &str, written: &str, known: Vec<&str>) -> String {
 }
 
 /// A file being read: turns byte offsets into lines and columns.
-struct Place<'a> {
+struct SourceText<'a> {
     path: &'a Path,
     text: &'a str,
 }
 
-impl Place<'_> {
+impl SourceText<'_> {
     fn syntax(&self, error: &toml::de::Error) -> Problem {
         Problem {
             origin: self.at(error.span().unwrap_or_default()),

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::setting::{HOUR, secs};
 use super::table::section;
 use super::types::ByteSize;
-use super::value::{HOUR, secs};
 
 section! {
     /// WebSocket sessions: `/v1/realtime`, relayed to a worker as they are.

@@ -1,14 +1,14 @@
 //! The `section!` table: one row says a setting's name, type, default, range, flag and documentation.
 //!
-//! Everything that must tell the same story is made from that row: the struct that parts receive,
+//! Everything that must agree is made from that row: the struct that parts receive,
 //! the reader, the variable of the environment, the flag with its help, and the lines that
 //! `--print-config` writes. Nothing about a setting is written twice.
 
 use std::fmt;
 
 use super::error::Problem;
-use super::raw::Table;
-use super::value::Setting;
+use super::section_values::SectionValues;
+use super::setting::Setting;
 
 /// A section of the configuration: a plain struct whose rows are known.
 pub(crate) trait Section: Default {
@@ -21,7 +21,7 @@ pub(crate) trait Section: Default {
 
     /// Reads what the layers set. A bad value becomes a problem and leaves the default in place,
     /// so that one run reports every mistake.
-    fn read(table: &Table, problems: &mut Vec<Problem>) -> Self;
+    fn read(table: &SectionValues, problems: &mut Vec<Problem>) -> Self;
 }
 
 /// One setting, as the printed file, the command line and the environment see it.
@@ -118,7 +118,7 @@ macro_rules! section {
                     about: &[$($doc),*],
                     default: || {
                         let default: $T = $default;
-                        $crate::config::value::Setting::show(&default)
+                        $crate::config::setting::Setting::show(&default)
                     },
                     range: section!(@range $T $(, $range)?),
                     flag: section!(@flag $($flag $kind $($alias)?)?),
@@ -126,7 +126,7 @@ macro_rules! section {
             )*];
 
             fn read(
-                table: &$crate::config::raw::Table,
+                table: &$crate::config::section_values::SectionValues,
                 problems: &mut Vec<$crate::config::error::Problem>,
             ) -> Self {
                 Self {

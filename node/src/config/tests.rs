@@ -324,7 +324,7 @@ fn later_layers_win() {
 
 #[test]
 fn bounds_of_consistent_hash_are_read_and_shown() {
-    use super::value::Setting as _;
+    use super::setting::Setting as _;
     use grapevine_placement::HashBound;
     for text in ["off", "requests:1.25", "prefill:2"] {
         let config = Config::from_layers(file(&format!("[cluster]\nhash_bound = \"{text}\"")));

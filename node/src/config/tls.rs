@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::setting::{HOUR, ms, secs};
 use super::table::section;
-use super::value::{HOUR, ms, secs};
 
 section! {
     /// TLS on the data port (1.2 and 1.3; HTTP/2 and HTTP/1.1 by ALPN). Without a certificate: plain HTTP.
@@ -24,7 +24,7 @@ section! {
         client_cert_required: bool = true;
         /// How often the files of certificates and keys are looked at, also those of `[workers]` and `[gossip]`.
         ///
-        /// Higher: a new certificate is used later, unless SIGHUP says so.
+        /// Higher: a new certificate is used later, unless a SIGHUP comes.
         refresh: Duration = secs(10), in ms(100)..=24 * HOUR;
     }
 }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
+use super::setting::{ms, secs};
 use super::table::section;
 use super::types::{Collector, TraceProtocol};
-use super::value::{ms, secs};
 
 section! {
     /// OpenTelemetry traces by OTLP, over HTTP (protobuf) or gRPC. Off until an endpoint is set.
     ///
     /// Spans hold no prompts and no answers. Headers for the collector: the variable OTEL_EXPORTER_OTLP_HEADERS.
-    /// Of OpenTelemetry's other variables none says where or how spans are sent.
+    /// No other variable of OpenTelemetry changes where or how spans are sent.
     [trace] TraceConfig {
         /// Where spans are sent, such as "http://collector:4318"; without a path, /v1/traces is added. For grpc such as
         /// "http://collector:4317" or "collector:4317", without a path; https with the system's authorities.
@@ -19,7 +19,7 @@ section! {
         endpoint: Option<Collector> = None, flag "otlp-traces-endpoint" Text;
         /// "http/protobuf" or "grpc", which a collector takes on different ports (4318 and 4317).
         protocol: TraceProtocol = TraceProtocol::HttpProtobuf, flag "otlp-traces-protocol" Text;
-        /// Share of the requests that are traced when the client does not say; its own decision counts.
+        /// Share of the requests that are traced when the client has not decided; its own decision counts.
         sampling_ratio: f64 = 1.0, in 0.0..=1.0, flag "otel-sampling-ratio" Text;
         /// `service.name` of the spans.
         service_name: String = "grapevine".to_owned();

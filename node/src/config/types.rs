@@ -8,7 +8,7 @@ use grapevine_placement::{Target, Weight};
 use ipnet::IpNet;
 use url::Url;
 
-use super::value::{Setting, Value, mismatch};
+use super::setting::{Setting, Value, mismatch};
 
 /// A name that may stand in a certificate: one DNS label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,4 +1,4 @@
-//! Settings of workers: who they are at start, retries, breaker, health.
+//! Settings of workers: the set at the start, retries, breaker, health.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use grapevine_gossip::worker::WorkerUrl;
 
+use super::setting::{HOUR, ms, secs};
 use super::table::section;
 use super::types::{AllowedHost, Secret};
-use super::value::{HOUR, ms, secs};
 
 /// In which version of HTTP workers are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ section! {
         /// Where workers may be: networks such as "10.0.0.0/8", hosts, or "*.domain". Empty: anywhere else
         /// than link-local addresses and the metadata services of clouds.
         ///
-        /// Who may add workers could otherwise make the router ask those for secrets. Checked when a worker
+        /// Otherwise a client that may add workers could make the router ask those for secrets. Checked when a worker
         /// is added, and at each connection after its name was resolved. A host or domain allows what it
         /// resolves to, but link-local and metadata addresses only as networks.
         allow: Vec<AllowedHost> = Vec::new();
@@ -107,8 +107,8 @@ section! {
         /// Workers that may end while they have one request: then it is sent to no other, and its body is refused for
         /// `quarantine`.
         ///
-        /// A process that ends takes along all that it has in hand, so the first end says little. Higher: a request that
-        /// ends workers ends so many.
+        /// A process that ends takes along all that it has in hand, so the first end says little. Higher: a request
+        /// that ends workers ends so many.
         deaths_max: NonZeroU32 = count(2), in count(1)..=count(32);
         /// How long such a body is refused, by all replicas; 0s: not at all.
         quarantine: Duration = secs(600), in Duration::ZERO..=HOUR * 24;
@@ -153,7 +153,8 @@ section! {
         rate_outcomes: NonZeroU32 = count(20), in count(1)..=count(1_000_000);
         /// How far back the share of good ends looks.
         rate_window: Duration = secs(10), in ms(100)..=HOUR;
-        /// How long it stays open before the first trial request; twice that when it opens again, then three times, and so on.
+        /// How long it stays open before the first trial request; twice that when it opens again, then three times, and
+        /// so on.
         ///
         /// Shorter than vllm-router's 60s, because only one request at a time is risked.
         open_for: Duration = secs(10), in ms(1)..=HOUR, flag "cb-timeout-duration-secs" Secs;
@@ -168,7 +169,7 @@ section! {
 }
 
 section! {
-    /// Health of workers. It decides whom to pass over, never who is on the ring.
+    /// Health of workers. It decides which of them are passed over, never which are on the ring.
     [health] HealthConfig {
         /// Time between two checks of a worker.
         interval: Duration = secs(1), in ms(10)..=HOUR, flag "health-check-interval-secs" Secs;
@@ -180,8 +181,8 @@ section! {
         success_threshold: NonZeroU32 = count(2), flag "health-success-threshold" Text;
         /// Path that is asked; any 2xx is good.
         path: String = "/health".to_owned(), flag "health-check-endpoint" Text;
-        /// How long a worker may take to tell its metrics or its models. Without an answer what it told before stays
-        /// true; it is no less healthy.
+        /// How long a worker may take to answer with its metrics or its models. Without an answer, what it reported
+        /// before stays true, and it counts as no less healthy.
         scrape_timeout: Duration = secs(5), in ms(1)..=secs(600);
         /// Ask a worker that takes requests and delivers no tokens for one token, until it delivers; also one on which
         /// requests wait in silence, where its metrics do not show that it works.
@@ -203,7 +204,7 @@ section! {
         /// Shorter: balancers leave sooner. Too short: the restart of an only worker takes the whole cluster out.
         unready_after: Duration = secs(3), in Duration::ZERO..=HOUR;
         /// Be ready also while no worker can be reached, or none is known: requests then get this replica's 503,
-        /// which says why, instead of whatever a balancer says that has nobody left.
+        /// which says why, instead of the error of a balancer that has no replica left.
         ready_without_workers: bool = false, flag "ready-without-workers" On;
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::setting::{ms, secs};
 use super::table::section;
 use super::types::ByteSize;
-use super::value::{ms, secs};
 
 section! {
     /// Warm-up: a worker that joins gets the hottest prefixes that will move to it before it gets requests.

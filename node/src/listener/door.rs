@@ -8,15 +8,15 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
-use super::seats::{Seat, Seats};
-use crate::metrics::Metrics;
-use crate::quiet::Quiet;
+use crate::log_limit::LogLimit;
+use crate::metrics::refusals::RefusalMetrics;
+use crate::seats::{Seat, Seats};
 
 /// After a failed accept (no file descriptors left, mostly) before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The same when somebody was told to leave, which takes a moment.
+/// The same when a connection was asked to leave, which takes a moment.
 const LEAVE_PAUSE: Duration = Duration::from_millis(10);
-/// While all places are taken, between two looks whether somebody has become idle.
+/// While all places are taken, between two looks whether a connection has become idle.
 const FULL_LOOK: Duration = Duration::from_millis(100);
 
 /// Where connections of one port come in.
@@ -24,36 +24,36 @@ const FULL_LOOK: Duration = Duration::from_millis(100);
 pub struct Door {
     listener: TcpListener,
     seats: Arc<Seats>,
-    metrics: Arc<Metrics>,
-    failures: Quiet,
+    refusals: RefusalMetrics,
+    failures: LogLimit,
 }
 
 impl Door {
     /// `listener` is bound.
-    pub fn new(listener: TcpListener, seats: Arc<Seats>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(listener: TcpListener, seats: Arc<Seats>, refusals: RefusalMetrics) -> Self {
         Self {
             listener,
             seats,
-            metrics,
-            failures: Quiet::default(),
+            refusals,
+            failures: LogLimit::default(),
         }
     }
 
-    /// The next connection. Failures of the system are said, counted, and waited out; surplus clients wait in the
+    /// The next connection. Failures of the system are logged, counted, and waited out; surplus clients wait in the
     /// backlog. Cancel safe.
     pub async fn next(&self) -> (TcpStream, SocketAddr, Seat) {
         loop {
             match self.accept().await {
                 Ok((stream, peer, Some(seat))) => return (stream, peer, seat),
-                // Its address has its limit: there is nothing that it should be told slowly.
-                Ok((_, _, None)) => self.metrics.limit_reached("connections_per_address"),
+                // Its address is at its limit: it is closed without an answer.
+                Ok((_, _, None)) => self.refusals.limit_reached("connections_per_address"),
                 Err(error) => {
-                    if self.failures.is_over() {
+                    if self.failures.allows_line() {
                         tracing::warn!(%error, "accept failed; going on");
                     }
-                    self.metrics.limit_reached("accept");
-                    let told = self.seats.relieve();
-                    sleep(if told { LEAVE_PAUSE } else { ACCEPT_PAUSE }).await;
+                    self.refusals.limit_reached("accept");
+                    let relieved = self.seats.relieve();
+                    sleep(if relieved { LEAVE_PAUSE } else { ACCEPT_PAUSE }).await;
                 }
             }
         }

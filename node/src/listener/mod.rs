@@ -3,13 +3,10 @@
 //! One tracked task per connection. Limits: connections (a place before the accept, and the longest idle leaves for
 //! who comes: `seats`), first byte, head, idle time, streams, bytes that wait in the kernel.
 
-pub mod client_io;
 mod door;
 pub mod framing;
-pub mod guard;
-pub mod progress;
+pub mod http1_guard;
 mod proxied;
-mod seats;
 mod sniff;
 pub mod tls;
 
@@ -17,7 +14,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::Request;
@@ -32,23 +29,24 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
-use self::client_io::{ClientIo, ClientSocket, Gone};
 pub use self::door::Door;
 use self::framing::HeadLimits;
-use self::guard::{Guarded, Waits};
+use self::http1_guard::{Guarded, Waits};
 use self::proxied::HeaderError;
-pub(crate) use self::seats::spare;
-pub use self::seats::{Counts, Seat, Seats, Terms};
 use self::sniff::{Opening, Protocol};
 use self::tls::ListenerTls;
 use crate::config::{LimitConfig, TimeoutConfig};
 use crate::descriptors;
-use crate::metrics::Metrics;
-use crate::proxy::forwarded::Peer;
-use crate::proxy::relay::ResponseBody;
+use crate::http::client_io::{ClientIo, ClientSocket, Gone};
+use crate::http::forwarded::Peer;
+use crate::log_limit::LogLimit;
+use crate::metrics::refusals::RefusalMetrics;
+use crate::proxy::realtime::tunnel::Tunnel;
+use crate::proxy::response::ResponseBody;
 use crate::proxy::{ClientLeft, Proxy};
-use crate::quiet::Quiet;
+use crate::seats::{Counts, Seat, SeatLimits, Seats, TrafficMetrics};
 use crate::shutdown::{Cutoff, Phase};
+use crate::tls::TlsMetrics;
 
 /// Nobody waits in the queue if nobody came for so long.
 const LAST_CALL_PAUSE: Duration = Duration::from_millis(20);
@@ -78,6 +76,17 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// What connections count.
+#[derive(Debug, Clone)]
+pub struct FrontMetrics {
+    /// What is under way.
+    pub traffic: TrafficMetrics,
+    /// Errors and limits.
+    pub refusals: RefusalMetrics,
+    /// Handshakes.
+    pub tls: TlsMetrics,
+}
+
 /// What every connection is served with.
 #[derive(Debug)]
 pub struct Front {
@@ -94,24 +103,25 @@ pub struct Front {
     /// Proxies whose word about a request's origin counts.
     pub trusted_proxies: Vec<IpNet>,
     /// Where to count.
-    pub metrics: Arc<Metrics>,
+    pub metrics: FrontMetrics,
     /// Where this replica is between start and end.
     pub phase: Phase,
     /// Keeps clients that speak the wrong protocol from filling the log.
-    pub misled: Quiet,
+    pub misled: LogLimit,
 }
 
 /// The places of the data port.
 ///
 /// `proxies`: whose connections are those of many clients, or of whom the PROXY header names.
-pub fn seats(limits: &LimitConfig, proxies: Vec<IpNet>, metrics: &Metrics) -> Arc<Seats> {
-    let terms = Terms {
+pub fn seats(limits: &LimitConfig, proxies: Vec<IpNet>, metrics: &FrontMetrics) -> Arc<Seats> {
+    let limits = SeatLimits {
         capacity: descriptors::connections_for(limits.connections),
         share_percent: limits.address_share_percent,
         per_address: limits.connections_per_address.map(NonZeroU32::get),
         proxies,
     };
-    Seats::new(terms, metrics.seats("data", "connections"))
+    let (refusals, traffic) = (&metrics.refusals, &metrics.traffic);
+    Seats::new(limits, Counts::of(refusals, traffic, "data", "connections"))
 }
 
 /// Accepts until the replica stops accepting, and what waits in the queue then.
@@ -125,7 +135,7 @@ pub async fn run(door: Door, front: Arc<Front>, tracker: TaskTracker) {
             next = door.next() => seated(next),
         }
     }
-    // Whoever has connected by now believes to be heard: closing the socket would reset all that wait in its queue.
+    // Clients that have connected by now expect an answer: closing the socket would reset all that wait in its queue.
     let last_call = async {
         while let Ok(next) = timeout(LAST_CALL_PAUSE, door.next()).await {
             seated(next);
@@ -135,19 +145,19 @@ pub async fn run(door: Door, front: Arc<Front>, tracker: TaskTracker) {
 }
 
 async fn serve(stream: TcpStream, peer: SocketAddr, seat: Seat, front: Arc<Front>) {
-    let _open = Open::counted(&front.metrics);
+    let _open = Open::counted(&front.metrics.traffic);
     if let Err(error) = serve_connection(stream, peer, &seat, &front).await {
         tracing::debug!(%peer, error = &*error, "connection ended");
     }
 }
 
 /// An open connection; counted out however it ends.
-struct Open<'a>(&'a Metrics);
+struct Open<'a>(&'a TrafficMetrics);
 
 impl<'a> Open<'a> {
-    fn counted(metrics: &'a Metrics) -> Self {
-        metrics.connections.inc();
-        Self(metrics)
+    fn counted(traffic: &'a TrafficMetrics) -> Self {
+        traffic.connections.inc();
+        Self(traffic)
     }
 }
 
@@ -174,7 +184,10 @@ async fn serve_connection(
         };
         let client = client?;
         if !seat.belongs_to(client.ip()) {
-            front.metrics.limit_reached("connections_per_address");
+            front
+                .metrics
+                .refusals
+                .limit_reached("connections_per_address");
             return Ok(());
         }
         client
@@ -186,7 +199,7 @@ async fn serve_connection(
         return Ok(());
     };
     if matches!(&opening, Err(error) if error.kind() == io::ErrorKind::TimedOut) {
-        front.metrics.limit_reached("first_byte");
+        front.metrics.refusals.limit_reached("first_byte");
     }
     let opening = opening?;
     let peer = Peer::new(peer.ip(), &front.trusted_proxies);
@@ -208,8 +221,8 @@ async fn serve_connection(
         }
         (_, Opening::Proxied) => {
             drop(stream);
-            front.metrics.proxy_header("unasked");
-            if front.misled.is_over() {
+            front.metrics.traffic.proxy_header("unasked");
+            if front.misled.allows_line() {
                 tracing::warn!(
                     "a connection began with a PROXY header, and its address is not in listen.proxy_protocol_from"
                 );
@@ -224,7 +237,7 @@ async fn serve_connection(
     }
 }
 
-/// Whose connection a balancer's is.
+/// The client behind a balancer's connection.
 async fn proxied_for(
     stream: &mut TcpStream,
     balancer: SocketAddr,
@@ -237,12 +250,12 @@ async fn proxied_for(
         Err(error) => error.as_str(),
     };
     if let Some(result) = result {
-        front.metrics.proxy_header(result);
+        front.metrics.traffic.proxy_header(result);
     }
     match client {
         Ok(client) => Ok(client.unwrap_or(balancer)),
         Err(error) => {
-            if error.as_str().is_some() && front.misled.is_over() {
+            if error.as_str().is_some() && front.misled.allows_line() {
                 tracing::warn!(%balancer, %error, "a connection of a balancer was closed");
             }
             Err(error)
@@ -280,7 +293,7 @@ fn misled(with_tls: bool, front: &Front) {
         )
     };
     front.metrics.tls.handshake(result);
-    if front.misled.is_over() {
+    if front.misled.allows_line() {
         tracing::warn!("{what}");
     }
 }
@@ -310,6 +323,13 @@ where
     Ok(served?)
 }
 
+/// What relays a connection once hyper has let go of it; none as long as it speaks HTTP.
+type HandedOver = Arc<Mutex<Option<Box<Tunnel>>>>;
+
+fn tunnel_in(handed_over: &HandedOver) -> MutexGuard<'_, Option<Box<Tunnel>>> {
+    handed_over.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 async fn serve_http1<Io>(
     io: Io,
     socket: ClientSocket,
@@ -321,6 +341,7 @@ where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let progress = seat.progress();
+    let handed_over = HandedOver::default();
     let service = service_fn(|mut request: Request<Incoming>| {
         let client = peer.client(request.headers(), &front.trusted_proxies);
         peer.rewrite(request.headers_mut());
@@ -328,7 +349,7 @@ where
         let cutoff = Cutoff::of_connection(&front.phase);
         let has_place = !seat.must_turn_away();
         let front = Arc::clone(front);
-        let progress = progress.clone();
+        let (progress, handed_over) = (progress.clone(), Arc::clone(&handed_over));
         async move {
             if !has_place && let Some(refusal) = front.proxy.turn_away(&request) {
                 return Ok(refusal);
@@ -337,7 +358,8 @@ where
             if let ResponseBody::Tunnel(tunnel) = response.body_mut()
                 && let Some(tunnel) = tunnel.take()
             {
-                progress.switch(tunnel);
+                progress.switch();
+                *tunnel_in(&handed_over) = Some(tunnel);
             }
             Ok::<_, ClientLeft>(response)
         }
@@ -350,8 +372,8 @@ where
         header: front.timeouts.header,
         keep_alive: front.timeouts.keep_alive,
     };
-    let metrics = Arc::clone(&front.metrics);
-    let guarded = Guarded::new(io, head, waits, progress.clone(), metrics);
+    let refusals = front.metrics.refusals.clone();
+    let guarded = Guarded::new(io, head, waits, progress.clone(), refusals);
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         // Both waits are the guard's.
@@ -360,7 +382,7 @@ where
         .max_headers(head.lines)
         .serve_connection(TokioIo::new(guarded), service);
     let result = drive_http1(Pin::new(&mut connection), seat, front).await;
-    let Some(tunnel) = progress.take_tunnel() else {
+    let Some(tunnel) = tunnel_in(&handed_over).take() else {
         return result;
     };
     result?;
@@ -368,7 +390,13 @@ where
     let client = parts.io.into_inner();
     if client.has_waited() {
         // On the heap: the task of a connection without a tunnel must not have its room.
-        Box::pin(tunnel.run(client, &parts.read_buf, &front.phase, &front.metrics)).await;
+        Box::pin(tunnel.run(
+            client,
+            &parts.read_buf,
+            &front.phase,
+            &front.metrics.refusals,
+        ))
+        .await;
     }
     Ok(())
 }
@@ -385,8 +413,8 @@ where
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     tokio::select! {
-        // In this order: told to end, hyper closes a connection of which it has read nothing, or that is idle, although
-        // a request may be waiting in its socket.
+        // In this order: asked to end, hyper closes a connection of which it has read nothing, or that is idle,
+        // although a request may be waiting in its socket.
         biased;
         result = connection.as_mut() => return result,
         () = front.phase.draining() => connection.as_mut().graceful_shutdown(),

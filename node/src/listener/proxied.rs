@@ -1,7 +1,7 @@
 //! The PROXY protocol, versions 1 and 2: a balancer that passes bytes says first whose connection it is.
 //!
 //! Asked of the balancers in `listen.proxy_protocol_from` and of nobody else: who may write the header chooses its
-//! address. From them it must come, for the protocol's own reason: a receiver that guesses can be told anything by a
+//! address. From them it must come, for the protocol's own reason: a receiver that guesses can be deceived by a
 //! client whose balancer sends none. From all others it is refused (see [`sniff`](super::sniff)).
 //! What a balancer says of itself (LOCAL, UNKNOWN: its health checks), of sockets that have no address, and of
 //! datagrams leaves the connection's own address. Further fields (TLVs) are passed over.

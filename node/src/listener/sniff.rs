@@ -1,4 +1,5 @@
-//! HTTP/1.1, HTTP/2 with prior knowledge, TLS, or a PROXY header that nobody asked for? Decided by the first bytes, within a deadline.
+//! HTTP/1.1, HTTP/2 with prior knowledge, TLS, or a PROXY header that nobody asked for? Decided by the first bytes,
+//! within a deadline.
 //!
 //! hyper-util's own detection has none: "connect and say nothing" stays open for ever.
 

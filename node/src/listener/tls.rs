@@ -17,9 +17,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::client_io::ClientIo;
 use super::sniff::Protocol;
 use crate::config::TlsConfig;
+use crate::http::client_io::ClientIo;
 use crate::tls::{FileError, Files, Reloader, provider, read_key_pair, read_roots};
 
 /// The data port's side of TLS. What it read is replaced as a whole; connections keep what they began with.

@@ -5,16 +5,19 @@
 //! The rule, four times a second:
 //!
 //! 1. **Counted** is what the system holds against the limit: for `limits.memory` the process's resident memory, for a
-//!    cgroup's limit all that the cgroup uses but pages of files. **Unused** of it is what the allocator holds and
-//!    nobody uses. From 75 % counted on the allocator gives its free pages back at once, so counted follows what is used.
+//!    cgroup's limit all that the cgroup uses but pages of files. **Unused** of it is what the allocator holds
+//!    without use. From 75 % counted on the allocator gives its free pages back at once, so counted follows what is
+//!    used.
 //! 2. The replica is **short** from 85 % of the limit in use (counted without unused) until below 80 %: gaps between
 //!    what is in use are filled by the requests to come, and must not keep them out.
 //! 3. It is short as well from 95 % counted until below 90 %, whatever is unused of it: beyond the limit the system
 //!    ends the process.
 //!
 //! While it is short, requests are refused but for one at a time, and readiness says so. What requests hold comes back
-//! by itself; what idle connections hold does not, so after a second of it the longest idle are told to leave.
+//! by itself; what idle connections hold does not, so after a second of it the longest idle are asked to leave.
 
+#[cfg_attr(feature = "jemalloc", path = "jemalloc.rs")]
+#[cfg_attr(not(feature = "jemalloc"), path = "c_library.rs")]
 pub mod allocator;
 mod cgroup;
 
@@ -29,7 +32,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use self::allocator::GivingBack;
 use self::cgroup::Cgroup;
 use crate::config::ByteSize;
-use crate::listener::Seats;
+use crate::seats::Seats;
 use crate::shutdown::Phase;
 
 /// Between two looks.

@@ -1,7 +1,7 @@
-//! The forms in which metrics are written, and who gets which. Pure.
+//! The forms in which metrics are written, and which client gets which. Pure.
 //!
 //! The library writes OpenMetrics 1.0; Prometheus' older text format 0.0.4 differs in the descriptions alone, because
-//! values, labels and the names of samples are the same. Whoever names OpenMetrics gets it, and everybody else the
+//! values, labels and the names of samples are the same. A client that names OpenMetrics gets it, and all others the
 //! older one, which `curl`, `promtool` and old scrapers take for granted.
 
 use std::fmt::Write as _;
@@ -62,7 +62,7 @@ impl Form {
     }
 
     /// Metrics in this form, from what the library wrote.
-    pub(super) fn of(self, open: String) -> String {
+    pub(crate) fn of(self, open: String) -> String {
         match self {
             Self::Text => as_text(&open),
             Self::OpenMetrics => open,
@@ -70,11 +70,11 @@ impl Form {
     }
 }
 
-/// OpenMetrics without exemplars, which this router has none of, as text format 0.0.4: a counter is described by the name
-/// of its samples, and there are neither units nor an end mark.
+/// OpenMetrics without exemplars, which this router has none of, as text format 0.0.4: a counter is described by the
+/// name of its samples, and there are neither units nor an end mark.
 fn as_text(open: &str) -> String {
     let mut text = String::with_capacity(open.len());
-    // OpenMetrics describes before it tells the type, and the name depends on the type.
+    // OpenMetrics describes before it names the type, and the name depends on the type.
     let mut help = None;
     for line in open.lines() {
         if let Some(described) = line.strip_prefix("# HELP ") {

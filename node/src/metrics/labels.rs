@@ -66,3 +66,21 @@ labels! {
     /// An error that the router itself answered with.
     ErrorLabels { code: &'static str }
 }
+
+impl WorkerLabels {
+    /// Of this worker.
+    pub fn of(worker: &Arc<str>) -> Self {
+        Self {
+            worker: Arc::clone(worker),
+        }
+    }
+}
+
+impl ModelLabels {
+    /// Of this model.
+    pub fn of(model: &Arc<str>) -> Self {
+        Self {
+            model: Arc::clone(model),
+        }
+    }
+}

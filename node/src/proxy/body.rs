@@ -11,8 +11,8 @@ use hyper::body::Incoming;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
-use super::byte_budget::{ByteBudget, Reserved};
 use super::inflate::{Fault, Inflater, SLICE_BYTES};
+use crate::admission::byte_budget::{ByteBudget, Reserved};
 use crate::api::endpoint::Form;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::config::{Coding, LimitConfig, TimeoutConfig};
@@ -34,7 +34,7 @@ pub struct BodyLimits {
 }
 
 impl BodyLimits {
-    /// Files may be longer than prompts; more than all bodies together nobody may send.
+    /// Files may be longer than prompts; no body may be longer than all together.
     pub fn of(form: Form, limits: &LimitConfig, timeouts: &TimeoutConfig) -> Self {
         let (bytes, limit) = match form {
             Form::Multipart => (limits.upload_bytes, "upload_bytes"),
@@ -105,6 +105,24 @@ impl From<ApiError> for BodyError {
     }
 }
 
+impl BodyLimits {
+    fn too_large(&self) -> BodyError {
+        let message = format!("the body is larger than {} bytes", self.bytes);
+        refused(ErrorKind::TooLarge, self.limit, message)
+    }
+
+    /// What the client gets for a body that cannot be inflated.
+    fn error_of(&self, fault: Fault) -> BodyError {
+        match fault {
+            Fault::TooLong => self.too_large(),
+            Fault::NoRoom => no_room(),
+            Fault::Malformed => malformed(
+                "the body is not in the coding that its Content-Encoding names, or it breaks off",
+            ),
+        }
+    }
+}
+
 fn refused(kind: ErrorKind, limit: &'static str, message: String) -> BodyError {
     BodyError {
         error: ApiError::new(kind, message),
@@ -112,110 +130,137 @@ fn refused(kind: ErrorKind, limit: &'static str, message: String) -> BodyError {
     }
 }
 
+fn no_room() -> BodyError {
+    let message = "this replica holds too many request bodies; try again".to_owned();
+    refused(ErrorKind::Overloaded, "body_bytes_total", message)
+}
+
+fn malformed(message: &'static str) -> BodyError {
+    ApiError::new(ErrorKind::InvalidRequest, message).into()
+}
+
+/// The pieces of a body that is not compressed. One that comes in one piece is not copied at all.
+struct Pieces {
+    first: Bytes,
+    /// All of them, once there are several.
+    all: BytesMut,
+    /// Length of the body as its head says, at most the limit.
+    announced: Option<u64>,
+    bytes_max: u64,
+    reserved: Reserved,
+}
+
+impl Pieces {
+    /// Adds a piece; all bytes so far.
+    ///
+    /// # Errors
+    /// The budget is used up.
+    fn push(&mut self, piece: Bytes) -> Result<&[u8], BodyError> {
+        if !self.reserved.grow(piece.len() as u64) {
+            return Err(no_room());
+        }
+        if self.first.is_empty() {
+            self.first = piece;
+            return Ok(&self.first);
+        }
+        if self.all.is_empty() {
+            let so_far = (self.first.len() + piece.len()) as u64;
+            let expected = self.announced.unwrap_or(2 * so_far).min(self.bytes_max);
+            self.all.reserve(usize::try_from(expected).unwrap_or(0));
+            self.all.extend_from_slice(&self.first);
+        }
+        self.all.extend_from_slice(&piece);
+        Ok(&self.all)
+    }
+
+    fn whole(self) -> HeldBody {
+        HeldBody {
+            bytes: match self.all.is_empty() {
+                true => self.first,
+                false => self.all.freeze(),
+            },
+            reserved: self.reserved,
+        }
+    }
+}
+
 /// Reads all of it, and inflates it where it is compressed. `look` sees all bytes so far, each time that some have come
 /// (of a compressed body only the whole), and may end it.
 ///
 /// # Errors
-/// What `look` says, 413 above the limit and 503 when the budget is used up (both at once when `Content-Length` tells),
-/// 408 when the client stalls or drips, 400 when the body breaks off or is not in its coding.
+/// What `look` returns, 413 above the limit and 503 when the budget is used up (both at once when `Content-Length`
+/// shows it), 408 when the client stalls or drips, 400 when the body breaks off or is not in its coding.
 pub async fn read(
     mut incoming: Incoming,
     limits: BodyLimits,
     budget: &Arc<ByteBudget>,
     mut look: impl FnMut(&[u8]) -> Result<(), ApiError>,
 ) -> Result<HeldBody, BodyError> {
-    let too_large = || {
-        let message = format!("the body is larger than {} bytes", limits.bytes);
-        refused(ErrorKind::TooLarge, limits.limit, message)
-    };
-    let no_room = || {
-        let message = "this replica holds too many request bodies; try again".to_owned();
-        refused(ErrorKind::Overloaded, "body_bytes_total", message)
-    };
     let announced = incoming.size_hint().exact();
     if announced.is_some_and(|bytes| bytes > limits.bytes) {
-        return Err(too_large());
+        return Err(limits.too_large());
     }
     if !budget.has_room(announced.unwrap_or(0)) {
         return Err(no_room());
     }
-    // Taken as it arrives: announcing a body must not keep others out.
-    let mut reserved = budget.reserve();
-    let fault = |fault| match fault {
-        Fault::TooLong => too_large(),
-        Fault::NoRoom => no_room(),
-        Fault::Malformed => BodyError {
-            error: ApiError::new(
-                ErrorKind::InvalidRequest,
-                "the body is not in the coding that its Content-Encoding names, or it breaks off",
-            ),
-            limit: None,
-        },
+    let mut pieces = Pieces {
+        first: Bytes::new(),
+        all: BytesMut::new(),
+        announced,
+        bytes_max: limits.bytes,
+        // Taken as it arrives: announcing a body must not keep others out.
+        reserved: budget.reserve(),
     };
+    let fault = |fault| limits.error_of(fault);
     // On the heap: few bodies need its room.
     let inflater = |coding| Inflater::new(coding, limits.bytes, budget.reserve()).map(Box::new);
     let mut inflater = limits.coding.map(inflater).transpose().map_err(fault)?;
     let mut pace = Pace::new(limits.progress, Instant::now());
-    let mut first = Bytes::new();
-    let mut all = BytesMut::new();
     let mut received = 0_u64;
-    loop {
-        let frame = timeout_at(pace.deadline(), incoming.frame())
-            .await
-            .map_err(|_| {
-                let message = "the body did not arrive in time".to_owned();
-                refused(ErrorKind::RequestTimeout, "body_progress", message)
-            })?;
-        let Some(frame) = frame else { break };
-        let frame = frame.map_err(|_| BodyError {
-            error: ApiError::new(
-                ErrorKind::InvalidRequest,
-                "the body broke off, or its chunks are malformed",
-            ),
-            limit: None,
-        })?;
-        let Ok(data) = frame.into_data() else {
+    while let Some(piece) = next_piece(&mut incoming, pace.deadline()).await? {
+        received += piece.len() as u64;
+        pace.received(piece.len() as u64, Instant::now());
+        if received > limits.bytes {
+            return Err(limits.too_large());
+        }
+        let Some(inflater) = &mut inflater else {
+            look(pieces.push(piece)?)?;
             continue;
         };
-        received += data.len() as u64;
-        pace.received(data.len() as u64, Instant::now());
-        if received > limits.bytes {
-            return Err(too_large());
+        for slice in piece.chunks(SLICE_BYTES) {
+            inflater.feed(slice).map_err(fault)?;
+            yield_now().await;
         }
-        if let Some(inflater) = &mut inflater {
-            for slice in data.chunks(SLICE_BYTES) {
-                inflater.feed(slice).map_err(fault)?;
-                yield_now().await;
-            }
-            continue;
-        }
-        if !reserved.grow(data.len() as u64) {
-            return Err(no_room());
-        }
-        // A body that came in one piece is not copied at all.
-        if received == data.len() as u64 {
-            first = data;
-            look(&first)?;
-            continue;
-        }
-        if all.is_empty() {
-            let expected = announced.unwrap_or(2 * received).min(limits.bytes);
-            all.reserve(usize::try_from(expected).unwrap_or(0));
-            all.extend_from_slice(&first);
-        }
-        all.extend_from_slice(&data);
-        look(&all)?;
     }
-    if let Some(inflater) = inflater {
-        let (plain, reserved) = inflater.finish().map_err(fault)?;
-        look(&plain)?;
-        return Ok(HeldBody {
-            bytes: plain.into(),
-            reserved,
-        });
+    let Some(inflater) = inflater else {
+        return Ok(pieces.whole());
+    };
+    let (plain, reserved) = inflater.finish().map_err(fault)?;
+    look(&plain)?;
+    Ok(HeldBody {
+        bytes: plain.into(),
+        reserved,
+    })
+}
+
+/// The next bytes of a body; none at its end. Trailers are passed over.
+async fn next_piece(
+    incoming: &mut Incoming,
+    deadline: Instant,
+) -> Result<Option<Bytes>, BodyError> {
+    loop {
+        let frame = timeout_at(deadline, incoming.frame()).await.map_err(|_| {
+            let message = "the body did not arrive in time".to_owned();
+            refused(ErrorKind::RequestTimeout, "body_progress", message)
+        })?;
+        let Some(frame) = frame else {
+            return Ok(None);
+        };
+        let broken = |_| malformed("the body broke off, or its chunks are malformed");
+        if let Ok(data) = frame.map_err(broken)?.into_data() {
+            return Ok(Some(data));
+        }
     }
-    let bytes = if all.is_empty() { first } else { all.freeze() };
-    Ok(HeldBody { bytes, reserved })
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub(super) struct Budget {
 #[derive(Debug)]
 pub(super) struct Counted(Arc<Budget>);
 
-/// The token of one retry. Dropping it gives it back: the retry was answered, or nobody waits for it.
+/// The token of one retry. Dropping it gives it back: the retry was answered, or no client waits for it.
 #[derive(Debug)]
 pub(super) struct Loan(Option<Arc<Budget>>);
 

@@ -1,19 +1,19 @@
-//! Whose question it is: which tenant its prompts belong to, and which models it may ask for.
+//! The caller of a request: which tenant its prompts belong to, and which models it may ask for.
 
 use grapevine_placement::Models;
 use http::HeaderMap;
 
-use super::question::no_such_model;
+use super::own_words::no_such_model;
 use crate::api::error::{ApiError, ErrorKind};
-use crate::tenants::Key;
+use crate::tenants::ApiKey;
 
-/// Who asks.
+/// The client that asks.
 #[derive(Debug, Clone, Copy)]
 pub enum Caller<'a> {
-    /// Somebody without a key: the tenant is what the request says.
+    /// A client without a key: the tenant is the one that the request names.
     Anybody,
-    /// A client with a key: its tenant is the key's, whatever the request says.
-    Keyed(&'a Key),
+    /// A client with a key: its tenant is the key's, whatever the request names.
+    Keyed(&'a ApiKey),
     /// An operator who asks on behalf of a tenant.
     Tenant(&'a str),
 }
@@ -38,10 +38,10 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// May it have what a key of this tenant had made? `None`: it is not known whose it is.
+    /// May it have what a key of this tenant had made? `None`: the owner is not known.
     pub(super) fn is_of(self, tenant: Option<u64>) -> bool {
         match self {
-            // Without keys nobody's word about a tenant is checked.
+            // Without keys the tenant that a request names is not checked.
             Self::Anybody | Self::Tenant(_) => true,
             Self::Keyed(key) => tenant.is_none_or(|tenant| key.tenant().number() == tenant),
         }
@@ -93,7 +93,7 @@ mod tests {
     use crate::tenants::{Keys, secret};
 
     /// A key with these lines in the file.
-    fn key(lines: &str) -> Arc<Key> {
+    fn key(lines: &str) -> Arc<ApiKey> {
         let hash = secret::hash_of(b"gv-a");
         let text = format!("[[key]]\nname = \"a\"\nhash = \"{hash}\"\n{lines}\n");
         let configs = parse_keys(Path::new("keys.toml"), &text).expect("a good file");
@@ -121,7 +121,7 @@ mod tests {
             ("", &["m", "n", "own", "z"][..]),
             ("models = [\"fast\"]", &["m", "n"]),
             ("models = [\"n\"]", &["n"]),
-            // Nobody gets to a model through an alias that hides it.
+            // No client gets to a model through an alias that hides it.
             ("models = [\"own\"]", &["m"]),
         ] {
             let key = key(lines);

@@ -2,7 +2,7 @@
 //!
 //! The router's word alone counts: what workers say about it is dropped (`headers::clean_response`), so nothing is
 //! said twice, and a page that is not allowed here reads nothing, whatever a worker allows (vLLM: all). A preflight is
-//! answered before keys are asked for, because browsers send it without one; it tells nothing of what is served.
+//! answered before keys are asked for, because browsers send it without one; it shows nothing of what is served.
 //! `*` for methods and headers is answered with what was asked for: the `*` of a header covers neither
 //! `Authorization` nor anything that comes with credentials. Answers of the guard, given to bytes that are no
 //! request, know of no origin.
@@ -13,12 +13,12 @@
 use http::header::{self, HeaderMap, HeaderName};
 use http::{HeaderValue, Method, Response, StatusCode};
 
-use super::relay::ResponseBody;
+use super::response::ResponseBody;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::config::{CorsConfig, WebOrigin, Wild};
 
-/// What may be read by whom; made once.
+/// Which pages may read what; made once.
 #[derive(Debug)]
 pub struct Cors {
     /// None: by all.
@@ -83,7 +83,7 @@ impl Cors {
         Some(Ok(response))
     }
 
-    /// Says on an answer who may read it. `origin`: the request's.
+    /// Writes on an answer which page may read it. `origin`: the request's.
     pub fn tell(&self, origin: Option<&HeaderValue>, out: &mut HeaderMap) {
         if self.origins.is_none() {
             // One answer for all, so that caches need not tell origins apart.
@@ -123,10 +123,10 @@ fn ones<T>(list: &[Wild<T>]) -> Option<impl Iterator<Item = &T>> {
 }
 
 fn joined<'a>(names: impl Iterator<Item = &'a str>) -> HeaderValue {
-    super::headers::value_of(&names.collect::<Vec<_>>().join(", "))
+    crate::http::headers::value_of(&names.collect::<Vec<_>>().join(", "))
 }
 
-/// Without it a cache in between would give one page's answer, or nobody's, to another page.
+/// Without it a cache in between would give one page's answer, or one for no page, to another page.
 fn vary_by_origin(out: &mut HeaderMap) {
     let has_it = |value: &HeaderValue| {
         let mut names = value.as_bytes().split(|byte| *byte == b',');

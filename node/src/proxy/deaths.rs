@@ -2,12 +2,12 @@
 //! may be why.
 //!
 //! A request that was sent to a worker which ended without a word goes to another one at once: nearly always something
-//! else ended the first. If the next ends as well the request is the likeliest cause; it goes to nobody else, and its
+//! else ended the first. If the next ends as well the request is the likeliest cause; no other worker gets it, and its
 //! body is marked (`quarantine`). Unless something shows another reason:
 //!
 //! | seen | so |
 //! |---|---|
-//! | the worker had refused connections for a while before it ended | it was told to stop: a crash closes everything at once |
+//! | the worker had refused connections for a while before it ended | it was stopped: a crash closes everything at once |
 //! | it accepts connections now | it lives; a connection ended, or something in front of it did |
 //! | its engine was known to be dead before the request came | it was not the request |
 //! | other workers ended a moment ago that did not have the request | a rack, a rollout, an operator |
@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Proxy;
-use super::failure::Failure;
-use crate::upstream::{Connection, Worker};
+use crate::cluster::metrics::QuarantineMetrics;
+use crate::upstream::Worker;
+use crate::upstream::failure::Failure;
 
 /// Longest time between the moment at which a crash closes a port and the one at which it cuts the last connection.
 const CRASH_TAKES: Duration = Duration::from_millis(250);
@@ -142,16 +142,23 @@ impl Company {
     }
 
     /// Whether so many workers ended with this request that it is the likeliest cause.
-    pub(super) async fn is_condemned(&self, proxy: &Proxy) -> Option<Vec<Arc<Worker>>> {
-        let most = proxy.parts.retry.deaths_max.get() as usize;
+    ///
+    /// `most`: ends that a request may bring about; `connect`: the longest wait for a connection.
+    pub(super) async fn is_condemned(
+        &self,
+        deaths: &Deaths,
+        most: usize,
+        connect: Duration,
+        marks: &QuarantineMetrics,
+    ) -> Option<Vec<Arc<Worker>>> {
         let ended = self.lock().clone();
         if ended.len() < most {
             return None;
         }
-        let within = LOOK.min(proxy.parts.timeouts.connect);
+        let within = LOOK.min(connect);
         let mut gone = Vec::with_capacity(ended.len());
         for (worker, sign) in ended {
-            let lives = sign == Sign::Connection && Connection::open(&worker, within).await.is_ok();
+            let lives = sign == Sign::Connection && worker.connect(within).await.is_ok();
             if !lives {
                 gone.push((worker, sign));
             }
@@ -162,11 +169,11 @@ impl Company {
         if gone.len() < most {
             return None;
         }
-        if proxy.deaths.others(&gone, now) >= OTHERS {
-            proxy.parts.metrics.query_of_death("excused");
+        if deaths.others(&gone, now) >= OTHERS {
+            marks.query_of_death("excused");
             return None;
         }
-        proxy.deaths.explained(&gone, now);
+        deaths.explained(&gone, now);
         Some(gone)
     }
 }
@@ -180,8 +187,8 @@ mod tests {
 
     fn workers() -> Vec<Arc<Worker>> {
         let pool = pool_for_tests(&ClusterSettings::default(), &["a", "b", "c", "d"]);
-        let slots = pool.slots().iter();
-        slots.map(|slot| Arc::clone(&slot.worker)).collect()
+        let members = pool.members().iter();
+        members.map(|member| Arc::clone(&member.worker)).collect()
     }
 
     fn closed() -> Failure {
@@ -216,7 +223,7 @@ mod tests {
     async fn an_engine_that_was_dead_before_was_not_ended_by_a_request() {
         let (deaths, workers) = (Deaths::default(), workers());
         let dead = || {
-            crate::proxy::failure::tests::status(
+            crate::upstream::failure::tests::status(
                 500,
                 r#"{"error":{"message":"EngineCore encountered an issue."}}"#,
             )

@@ -1,4 +1,4 @@
-//! Finds the worker on which a stream goes on whose worker broke off.
+//! Finds another worker for a stream whose worker broke off.
 //!
 //! Opted in by `x-grapevine-failover`, by the model, or for all. What the client has read and what the next
 //! worker is asked for is the business of [`continuation`](super::continuation); the relay passes the bytes. The
@@ -19,17 +19,19 @@ use grapevine_placement::NoWorker;
 use http::HeaderMap;
 use tokio::time::{Instant, sleep};
 
-use super::attempt::{Begun, Outgoing};
 use super::budget::Loan;
 use super::continuation::{Ask, Continuation, Next, Reason, Room};
-use super::failure::Failure;
-use super::retry::{self, Course, Lost};
-use super::stages::{Asked, Placed, Sent, with_room};
-use super::{Proxy, headers};
+use super::dispatch::Dispatch;
+use super::retry::{self, AttemptPlan, Exhausted};
+use super::stages::asked::{Asked, with_room};
+use super::stages::placed::{Placed, Sent};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
-use crate::cluster::{Pool, Taken};
+use crate::cluster::{Pool, RecordedPlacement};
 use crate::config::{FailoverConfig, ModelConfig};
+use crate::http::headers;
+use crate::upstream::attempt::{Begun, Outgoing};
+use crate::upstream::failure::Failure;
 use crate::upstream::{InFlight, Worker};
 
 /// Between two looks at a full budget.
@@ -50,6 +52,11 @@ impl Failovers {
             config,
             models: models.iter().filter_map(said).collect(),
         }
+    }
+
+    /// How far a stream may move.
+    pub(super) fn config(&self) -> &FailoverConfig {
+        &self.config
     }
 
     /// The request's own word, else the model's, else that for all.
@@ -88,7 +95,7 @@ pub enum OnBreak {
 pub struct Failover {
     /// What the client has read.
     pub continuation: Continuation,
-    proxy: Arc<Proxy>,
+    dispatch: Arc<Dispatch>,
     asked: Arc<Asked>,
     /// Workers that this stream was on or tried to be on.
     tried: Vec<WorkerId>,
@@ -108,26 +115,26 @@ pub struct Moved {
     /// Why it was chosen.
     pub reason: &'static str,
     /// What placement recorded.
-    pub taken: Option<Taken>,
+    pub recorded: Option<RecordedPlacement>,
     /// Workers that were asked, this one included.
     pub attempts: u32,
 }
 
 impl OnBreak {
     /// For a stream that was asked for with failover and has begun on this worker.
-    pub(super) fn of(proxy: &Arc<Proxy>, asked: Asked, worker: WorkerId) -> Self {
+    pub(super) fn of(dispatch: &Arc<Dispatch>, asked: Asked, worker: WorkerId) -> Self {
         let ask = match Ask::read(asked.endpoint(), asked.body_at_worker()) {
             None => return Self::End,
             Some(Err(reason)) => return Self::Refused(reason),
             Some(Ok(ask)) => ask,
         };
         let room = Room {
-            text_bytes: proxy.parts.failovers.config.text_bytes.as_usize(),
-            event_bytes: proxy.parts.limits.event_line_bytes.as_usize(),
+            text_bytes: dispatch.failover.text_bytes.as_usize(),
+            event_bytes: dispatch.event_bytes,
         };
         Self::Move(Box::new(Failover {
             continuation: Continuation::new(ask, room),
-            proxy: Arc::clone(proxy),
+            dispatch: Arc::clone(dispatch),
             asked: Arc::new(asked),
             tried: vec![worker],
             moves: 0,
@@ -146,21 +153,21 @@ impl Failover {
     /// Why the stream cannot go on.
     pub fn leave(&mut self, ended: Option<&Arc<Worker>>) -> Result<Option<Bytes>, Reason> {
         if let Some(worker) = ended {
-            self.asked.broke_on(&self.proxy, worker);
+            self.asked.broke_on(&self.dispatch, worker);
         }
         let body = match self.continuation.go_on()? {
             Next::End(bytes) => return Ok(Some(bytes)),
             Next::Ask(body) => body,
         };
-        if self.moves >= self.proxy.parts.failovers.config.max {
+        if self.moves >= self.dispatch.failover.max {
             return Err(Reason::Limit);
         }
         self.moves += 1;
-        let (proxy, asked) = (Arc::clone(&self.proxy), Arc::clone(&self.asked));
+        let (dispatch, asked) = (Arc::clone(&self.dispatch), Arc::clone(&self.asked));
         let mut tried = std::mem::take(&mut self.tried);
         let number = self.moves;
         self.search = Some(Box::pin(async move {
-            let found = search(&proxy, &asked, body, number, &mut tried).await;
+            let found = search(&dispatch, &asked, body, number, &mut tried).await;
             (tried, found)
         }));
         Ok(None)
@@ -195,36 +202,36 @@ impl fmt::Debug for Failover {
 
 /// Asks one worker after the other until one begins to answer.
 async fn search(
-    proxy: &Proxy,
+    dispatch: &Dispatch,
     asked: &Asked,
     body: Bytes,
     number: u32,
     tried: &mut Vec<WorkerId>,
 ) -> Result<Moved, Reason> {
-    if asked.is_condemned(proxy).await {
+    if asked.is_condemned(dispatch).await {
         return Err(Reason::QueryOfDeath);
     }
-    let loan = place_in_budget(proxy).await.ok_or(Reason::Budget)?;
+    let loan = place_in_budget(dispatch).await.ok_or(Reason::Budget)?;
     // The fleet may have changed since the stream began.
-    let pool = proxy.parts.cluster.fleet().pool(asked.pool().model());
-    let mut course = ToNext {
-        proxy,
+    let pool = dispatch.cluster.fleet().pool(asked.pool().model());
+    let mut plan = ToNext {
+        dispatch,
         asked,
         pool: pool.ok_or(Reason::NoWorker)?,
         outgoing: asked.continued(body, number),
         tried,
         reason: "",
-        taken: None,
+        recorded: None,
         attempts: 0,
     };
-    let sent = match retry::run(&mut course, &asked.terms(proxy)).await {
+    let sent = match retry::run(&mut plan, &asked.retry_policy(dispatch)).await {
         Ok(sent) => sent,
-        Err(Lost::Unplaced(_) | Lost::Turned(_)) => return Err(Reason::NoWorker),
-        Err(Lost::Failed(_)) => {
+        Err(Exhausted::Unplaced(_) | Exhausted::TurnedAway(_)) => return Err(Reason::NoWorker),
+        Err(Exhausted::Failed(_)) => {
             loan.spend();
             return Err(Reason::Refused);
         }
-        Err(Lost::Condemned) => {
+        Err(Exhausted::Condemned) => {
             loan.spend();
             return Err(Reason::QueryOfDeath);
         }
@@ -233,13 +240,13 @@ async fn search(
         Some((begun, in_flight)) => Ok(Moved {
             begun,
             in_flight,
-            reason: course.reason,
-            taken: course.taken,
-            attempts: course.attempts,
+            reason: plan.reason,
+            recorded: plan.recorded,
+            attempts: plan.attempts,
         }),
         // Such as a 400 for a template that takes no unfinished message: any other worker says the same.
         None => {
-            course.take_back();
+            plan.take_back();
             Err(Reason::Refused)
         }
     }
@@ -247,7 +254,7 @@ async fn search(
 
 /// The way of a broken stream to a worker that it was not on yet.
 struct ToNext<'a> {
-    proxy: &'a Proxy,
+    dispatch: &'a Dispatch,
     asked: &'a Asked,
     pool: Arc<Pool>,
     outgoing: Outgoing,
@@ -255,41 +262,41 @@ struct ToNext<'a> {
     /// Why the last worker was chosen.
     reason: &'static str,
     /// What placement recorded of it.
-    taken: Option<Taken>,
+    recorded: Option<RecordedPlacement>,
     attempts: u32,
 }
 
 impl ToNext<'_> {
     fn take_back(&mut self) {
-        if let Some(taken) = self.taken.take() {
-            self.proxy.parts.cluster.knowledge().failed(taken);
+        if let Some(recorded) = self.recorded.take() {
+            self.dispatch.cluster.cache_view().retract(recorded);
         }
     }
 }
 
-impl Course for ToNext<'_> {
+impl AttemptPlan for ToNext<'_> {
     type Placed = Placed;
     type Answer = Sent;
 
-    async fn place_first(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, Lost> {
-        let admission = &self.proxy.parts.admission;
+    async fn place_first(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, Exhausted> {
+        let admission = &self.dispatch.admission;
         let waits_by = admission.ask_again(self.asked.waits_by, self.asked.deadline());
         let pool = Arc::clone(&self.pool);
         with_room(admission, waits_by, &pool, || self.place(passed_over)).await
     }
 
     fn place(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, NoWorker> {
-        let slots = self.pool.slots().iter().enumerate();
-        let was_on = slots.filter(|(_, slot)| self.tried.contains(&slot.worker.id));
+        let members = self.pool.members().iter().enumerate();
+        let was_on = members.filter(|(_, member)| self.tried.contains(&member.worker.id));
         for (index, _) in was_on {
             if !passed_over.contains(&index) {
                 passed_over.push(index);
             }
         }
-        let (placed, taken) = self.asked.choose(self.proxy, &self.pool, passed_over)?;
+        let (placed, recorded) = self.asked.choose(self.dispatch, &self.pool, passed_over)?;
         self.tried.push(placed.worker().id.clone());
         self.reason = placed.reason();
-        self.taken = taken;
+        self.recorded = recorded;
         Ok(placed)
     }
 
@@ -302,26 +309,26 @@ impl Course for ToNext<'_> {
         let deadline = self.asked.deadline();
         let (worker, begun) = (Arc::clone(placed.worker()), Instant::now());
         let result = placed
-            .send(self.proxy, &self.outgoing, deadline, attempt)
+            .send(self.dispatch, &self.outgoing, deadline, attempt)
             .await;
         if let Err(failure) = &result {
             self.take_back();
-            self.asked.failed_on(self.proxy, &worker, begun, failure);
+            self.asked.failed_on(self.dispatch, &worker, begun, failure);
         }
         result
     }
 
     async fn is_condemned(&mut self) -> bool {
-        self.asked.is_condemned(self.proxy).await
+        self.asked.is_condemned(self.dispatch).await
     }
 }
 
 /// A worker that dies takes many streams with it, so a place in the budget is waited for: they move a share at
 /// a time. None when none becomes free within the limit for first tokens.
-async fn place_in_budget(proxy: &Proxy) -> Option<Loan> {
-    let by = Instant::now() + proxy.parts.timeouts.first_token;
+async fn place_in_budget(dispatch: &Dispatch) -> Option<Loan> {
+    let by = Instant::now() + dispatch.timeouts.first_token;
     loop {
-        if let Some(loan) = proxy.retries.lend() {
+        if let Some(loan) = dispatch.budget.lend() {
             return Some(loan);
         }
         if Instant::now() >= by {

@@ -3,9 +3,9 @@
 //!
 //! A replica remembers where the responses went that it relayed. What it does not know (another replica relayed it,
 //! or it was long ago) it finds by asking the workers, some at a time; the first that has it is
-//! remembered. So every replica reaches every response, also after a restart, and nothing has to be told to the
+//! remembered. So every replica reaches every response, also after a restart, and nothing has to be sent to the
 //! others: most workers keep no responses (vLLM does on request only), most responses are never asked for again, and
-//! a note for each would crowd out what replicas tell each other about caches.
+//! a note for each would crowd out what replicas send each other about caches.
 //!
 //! Beside the worker stands the tenant whose key had the response made: for keys of others it is not there. A replica
 //! that did not relay it knows no tenant, and goes by the worker alone. A client may choose the id of its response
@@ -22,21 +22,20 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::Proxy;
-use super::attempt::{self, Outgoing};
 use super::caller::Caller;
-use super::failure::Failure;
-use super::worker_body::WorkerBody;
+use super::metrics::DetourMetrics;
 use crate::api::ApiError;
 use crate::api::endpoint::is_id;
 use crate::api::error::ErrorKind;
-use crate::cluster::Pool;
-use crate::metrics::ResultLabels;
+use crate::cluster::{Cluster, Pool};
+use crate::http::worker_body::WorkerBody;
 use crate::upstream::Worker;
+use crate::upstream::attempt::{self, Outgoing};
+use crate::upstream::failure::Failure;
 
 /// Workers that are asked for one response at a time.
 const ASKED_AT_ONCE: usize = 16;
-/// Searches at a time: each may ask every worker, and whoever makes up ids is to keep no more of them busy.
+/// Searches at a time: each may ask every worker, and a client that makes up ids is to keep no more of them busy.
 const SEARCHES_MAX: usize = 32;
 /// Where an answer says its id, if it says one.
 const ID_WITHIN_BYTES: usize = 4 * 1024;
@@ -89,7 +88,7 @@ impl Holders {
         known.young.get(id).or_else(|| known.old.get(id)).cloned()
     }
 
-    /// `tenant`: whose it is, if that is known now; what was known before stays, and is no other's.
+    /// `tenant`: its owner, if known now; an owner that was known before stays.
     fn remember(&self, id: &str, worker: &WorkerId, tenant: Option<u64>) {
         if self.max < 2 {
             return;
@@ -169,7 +168,7 @@ fn string_at(text: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// What is asked for a response, and for whom.
+/// A response that is looked for, and the client that asks for it.
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) id: &'a str,
@@ -179,14 +178,27 @@ pub(super) struct Wanted<'a> {
     pub(super) headers: &'a HeaderMap,
 }
 
-impl Proxy {
+/// Finds the worker that holds a response.
+#[derive(Debug)]
+pub(super) struct Finder {
+    pub(super) holders: Holders,
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) metrics: DetourMetrics,
+    /// Longest wait for a connection to a worker.
+    pub(super) connect: Duration,
+    /// Longest search.
+    pub(super) within: Duration,
+}
+
+impl Finder {
     /// The worker that holds a response.
     ///
     /// # Errors
-    /// 404 when it is another tenant's, or no worker has it that the caller may ask, 503 when one of them could not be asked.
+    /// 404 when it is another tenant's, or no worker has it that the caller may ask, 503 when one of them could not be
+    /// asked.
     pub(super) async fn holder_of(&self, wanted: Wanted<'_>) -> Result<WorkerId, ApiError> {
-        let slots = wanted.pool.slots().iter().map(|slot| &slot.worker);
-        let aliases = &self.parts.cluster.settings().models;
+        let members = wanted.pool.members().iter().map(|member| &member.worker);
+        let aliases = &self.cluster.settings().models;
         let may_ask = |worker: &&Arc<Worker>| {
             let models = worker.models.load();
             let mut models = models.iter();
@@ -196,11 +208,11 @@ impl Proxy {
         let note = self.holders.of(wanted.id);
         let owner = note.as_ref().and_then(|note| note.tenant);
         if !wanted.caller.is_of(owner) {
-            self.count_search("foreign");
+            self.metrics.searched("foreign");
             return Err(nowhere(wanted.id));
         }
         // Whatever is thought of their health: a worker without one may hold it all the same.
-        let among: Vec<Arc<Worker>> = slots.filter(may_ask).map(Arc::clone).collect();
+        let among: Vec<Arc<Worker>> = members.filter(may_ask).map(Arc::clone).collect();
         let is_there = |known: &WorkerId| among.iter().any(|worker| worker.id == *known);
         let known = note.map(|note| note.worker).filter(is_there);
         let only = among.first().filter(|_| among.len() == 1);
@@ -214,14 +226,8 @@ impl Proxy {
         } else {
             self.search(&wanted, among).await
         };
-        self.count_search(result);
+        self.metrics.searched(result);
         found
-    }
-
-    fn count_search(&self, result: &'static str) {
-        let labels = ResultLabels { result };
-        let searches = &self.parts.metrics.response_searches;
-        searches.get_or_create(&labels).inc();
     }
 
     async fn search(
@@ -229,7 +235,7 @@ impl Proxy {
         wanted: &Wanted<'_>,
         among: Vec<Arc<Worker>>,
     ) -> (&'static str, Result<WorkerId, ApiError>) {
-        let within = self.parts.timeouts.response_search;
+        let within = self.within;
         let Some(_turn) = self.holders.turn(within).await else {
             return ("unsure", Err(crowded()));
         };
@@ -245,7 +251,7 @@ impl Proxy {
             repeatable: true,
             upgrade: None,
         });
-        let connect = self.parts.timeouts.connect;
+        let connect = self.connect;
         let mut workers = among.into_iter();
         let mut asked = JoinSet::new();
         let mut is_sure = true;
@@ -256,7 +262,7 @@ impl Proxy {
             }
             match asked.join_next().await {
                 Some(Ok((worker, Has::Yes))) => {
-                    // Whoever asks may not be whose it is.
+                    // The client may not be the one that it belongs to.
                     self.holders.remember(wanted.id, &worker, None);
                     return ("found", Ok(worker));
                 }

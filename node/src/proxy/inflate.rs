@@ -2,8 +2,8 @@
 //!
 //! What comes out is what counts: it is held to the limit of a body and taken from the budget piece by piece, while it
 //! is made. So a bomb costs what its bytes may cost and no more, whatever they claim to become. Workers get the
-//! plain body. Not `deflate`: its readers do not agree on what it is, and the library takes one without its end for whole.
-//! One coding, no list of them: two would multiply.
+//! plain body. Not `deflate`: its readers do not agree on what it is, and the library takes one without its end for
+//! whole. One coding, no list of them: two would multiply.
 
 use std::io::{self, Write};
 use std::mem::take;
@@ -13,7 +13,7 @@ use zstd::stream::raw;
 use zstd::stream::zio;
 use zstd::zstd_safe::DParameter;
 
-use super::byte_budget::Reserved;
+use crate::admission::byte_budget::Reserved;
 use crate::config::Coding;
 
 /// Largest window of a zstd frame, as a power of two: what RFC 8878 asks every reader to support, 8 MiB.
@@ -134,8 +134,8 @@ mod tests {
     use flate2::Compression;
     use flate2::write::GzEncoder;
 
-    use super::super::byte_budget::ByteBudget;
     use super::*;
+    use crate::admission::byte_budget::ByteBudget;
 
     const ALL: [Coding; 2] = Coding::ALL;
 

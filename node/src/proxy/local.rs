@@ -5,27 +5,28 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 
-use super::relay::ResponseBody;
-use super::{Proxy, headers, request_id};
+use super::Proxy;
+use super::response::ResponseBody;
 use crate::api::error::{Dialect, ErrorKind};
 use crate::api::models::Catalog;
 use crate::api::{ApiError, Endpoint};
-use crate::tenants::Key;
+use crate::http::{headers, request_id};
+use crate::tenants::ApiKey;
 
 impl Proxy {
     /// The answer, if the endpoint is one that no worker is asked for.
     ///
-    /// `key`: whose request it is. Probes of this replica need none; lists show what the key may ask for.
+    /// `key`: the client's. Probes of this replica need none; lists show what the key may ask for.
     pub(super) fn local(
         &self,
         endpoint: Endpoint,
         path: &str,
-        key: &Result<Option<Arc<Key>>, ApiError>,
+        key: &Result<Option<Arc<ApiKey>>, ApiError>,
     ) -> Option<Response<ResponseBody>> {
         Some(match endpoint {
             Endpoint::Live => plain(StatusCode::OK, "ok\n"),
             Endpoint::Ready => {
-                let (is_ready, body) = self.parts.readiness.body();
+                let (is_ready, body) = self.readiness.body();
                 let mut response = json(body.into());
                 if !is_ready {
                     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
@@ -48,26 +49,31 @@ impl Proxy {
         }
         let message = "all connections of this replica are busy; try again";
         let error = ApiError::new(ErrorKind::Overloaded, message);
-        self.parts.metrics.own_error(error.kind);
+        self.dispatch.metrics.refusals.own_error(error.kind);
         let dialect = Dialect::of(request.uri().path());
-        let status = self.parts.admission.no_room_status().status();
+        let status = self.dispatch.admission.no_room_status().status();
         let mut response = refused_as(&error, status, dialect);
-        let id = request_id::of(request.headers(), &self.parts.request_id_headers);
+        let id = request_id::of(request.headers(), &self.request_id_headers);
         response.headers_mut().insert(headers::REQUEST_ID, id);
-        if let Some(cors) = &self.parts.cors {
+        if let Some(cors) = &self.cors {
             let origin = request.headers().get(header::ORIGIN);
             cors.tell(origin, response.headers_mut());
         }
         Some(response)
     }
 
-    fn models(&self, endpoint: Endpoint, path: &str, key: Option<&Key>) -> Response<ResponseBody> {
-        let fleet = self.parts.cluster.fleet();
-        let mut catalog = Catalog::new(fleet.models(), &self.parts.cluster.settings().models);
+    fn models(
+        &self,
+        endpoint: Endpoint,
+        path: &str,
+        key: Option<&ApiKey>,
+    ) -> Response<ResponseBody> {
+        let fleet = self.dispatch.cluster.fleet();
+        let mut catalog = Catalog::new(fleet.models(), &self.dispatch.cluster.settings().models);
         if let Some(key) = key {
             catalog.retain(|name| key.may_ask_for(Some(name)));
         }
-        let said = |model: &str| fleet.said_of(model);
+        let said = |model: &str| fleet.card_of(model);
         if endpoint == Endpoint::Models {
             return json(catalog.list(&said));
         }

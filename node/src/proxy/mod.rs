@@ -6,40 +6,34 @@
 //! Each request ends in exactly one outcome, written by its [`Record`]; whatever it holds is released by
 //! dropping it.
 
-pub mod attempt;
 pub mod body;
 mod budget;
-pub mod byte_budget;
 pub mod caller;
 pub mod continuation;
 pub mod cors;
 mod deaths;
+mod dispatch;
 pub mod failover;
-mod failure;
-pub mod forwarded;
-pub mod headers;
+mod guarded;
 mod holders;
 mod inflate;
 mod local;
-pub mod patience;
-pub mod quarantine;
-pub mod question;
+pub mod metrics;
+mod own_words;
+mod pauses;
 mod rank;
 pub mod realtime;
 pub mod record;
 mod refusal;
 pub mod relay;
 mod replay;
-pub mod request_id;
+pub mod response;
 mod retry;
-pub mod sse;
+pub mod routing_query;
 mod stages;
-pub(crate) mod text;
-pub mod worker_body;
 
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -48,35 +42,35 @@ use http::{HeaderName, HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
 use tokio::time::timeout_at;
 
-use self::attempt::{Answer, Failure};
 use self::budget::Budget;
-use self::byte_budget::ByteBudget;
 use self::cors::Cors;
 use self::deaths::Deaths;
+use self::dispatch::Dispatch;
 use self::failover::Failovers;
-pub use self::failure::ATTEMPT_RESULTS;
-use self::holders::Holders;
-use self::quarantine::Quarantine;
-use self::realtime::Sessions;
+use self::guarded::guarded;
+use self::holders::{Finder, Holders};
+use self::metrics::ProxyMetrics;
+use self::realtime::{Opening, Sessions};
 use self::record::Record;
 use self::refusal::Refusal;
-use self::relay::ResponseBody;
-use self::stages::{Accepted, Shown, Source, Won};
+use self::response::ResponseBody;
+use self::stages::accepted::Accepted;
+use self::stages::read::{EntryParts, Looked, Reader};
+use self::stages::won::{Shown, Won};
 use crate::admission::{self, Admission};
 use crate::api::error::{Dialect, ErrorKind};
 use crate::api::{ApiError, Endpoint, OpenPath};
 use crate::cache::ResponseCache;
 use crate::cluster::Cluster;
+use crate::cluster::quarantine::Quarantine;
 use crate::config::{Coding, LimitConfig, RetryConfig, TimeoutConfig};
-use crate::hops;
-use crate::listener::client_io::Gone;
+use crate::http::client_io::Gone;
+use crate::http::{headers, hops, request_id};
 use crate::memory::Memory;
-use crate::metrics::{AttemptLabels, Metrics};
 use crate::readiness::Readiness;
 use crate::shutdown::{Cutoff, Phase};
-use crate::tenants::{Key, Keys};
+use crate::tenants::{ApiKey, Keys};
 use crate::trace::Tracing;
-use crate::upstream::Worker;
 use crate::warmup::WarmUps;
 
 /// What a [`Proxy`] is made of.
@@ -87,7 +81,7 @@ pub struct ProxyParts {
     /// Fleet and placement.
     pub cluster: Arc<Cluster>,
     /// Where to count.
-    pub metrics: Arc<Metrics>,
+    pub metrics: Arc<ProxyMetrics>,
     /// Where this replica is between start and end.
     pub phase: Phase,
     /// WebSocket sessions.
@@ -112,9 +106,9 @@ pub struct ProxyParts {
     pub cache: Option<Arc<ResponseCache>>,
     /// Makes spans; none when traces are off.
     pub tracing: Option<Arc<Tracing>>,
-    /// Who may ask.
+    /// The clients' keys.
     pub keys: Arc<Keys>,
-    /// Who is let in, and who waits.
+    /// Which requests are let in, and which wait.
     pub admission: Arc<Admission>,
     /// Which streams go on elsewhere when their worker fails.
     pub failovers: Failovers,
@@ -129,25 +123,26 @@ pub struct ProxyParts {
 /// The data port's request handler.
 #[derive(Debug)]
 pub struct Proxy {
-    parts: ProxyParts,
-    byte_budget: Arc<ByteBudget>,
-    retries: Arc<Budget>,
-    deaths: Deaths,
-    holders: Holders,
+    replica: String,
+    phase: Phase,
+    cors: Option<Cors>,
+    request_codings: Vec<Coding>,
+    request_id_headers: Vec<HeaderName>,
+    open_paths: Vec<OpenPath>,
+    limits: LimitConfig,
+    keys: Arc<Keys>,
+    tracing: Option<Arc<Tracing>>,
+    memory: Arc<Memory>,
+    readiness: Arc<Readiness>,
+    sessions: Sessions,
+    cache: Option<Arc<ResponseCache>>,
+    warm_ups: Arc<WarmUps>,
+    failovers: Failovers,
+    finder: Finder,
+    dispatch: Arc<Dispatch>,
 }
 
-/// Runs a step of a request. A panic in it is a defect of ours that must cost no other request: it becomes an error,
-/// and the step's future may only be dropped afterwards. Where it was is on standard error by then.
-fn guarded<T>(step: impl FnOnce() -> T) -> Result<T, ApiError> {
-    catch_unwind(AssertUnwindSafe(step)).map_err(|_| {
-        ApiError::new(
-            ErrorKind::Internal,
-            "a defect of the router; its log says where, and the request may be sent again",
-        )
-    })
-}
-
-/// The client left; there is nobody to answer.
+/// The client left; there is no reader of an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the client left before the answer began")]
 pub struct ClientLeft;
@@ -155,17 +150,48 @@ pub struct ClientLeft;
 impl Proxy {
     /// Puts the parts together.
     pub fn new(parts: ProxyParts) -> Self {
-        Self {
-            byte_budget: Arc::clone(parts.admission.bodies()),
-            retries: Arc::new(Budget::new(&parts.retry)),
-            deaths: Deaths::default(),
+        let finder = Finder {
             holders: Holders::new(parts.limits.response_ids),
-            parts,
+            cluster: Arc::clone(&parts.cluster),
+            metrics: parts.metrics.detours.clone(),
+            connect: parts.timeouts.connect,
+            within: parts.timeouts.response_search,
+        };
+        let dispatch = Dispatch {
+            cluster: parts.cluster,
+            admission: parts.admission,
+            timeouts: parts.timeouts,
+            budget: Arc::new(Budget::new(&parts.retry)),
+            retry: parts.retry,
+            deaths: Deaths::default(),
+            quarantine: parts.quarantine,
+            failover: parts.failovers.config().clone(),
+            event_bytes: parts.limits.event_line_bytes.as_usize(),
+            metrics: parts.metrics,
+        };
+        Self {
+            replica: parts.replica,
+            phase: parts.phase,
+            cors: parts.cors,
+            request_codings: parts.request_codings,
+            request_id_headers: parts.request_id_headers,
+            open_paths: parts.open_paths,
+            limits: parts.limits,
+            keys: parts.keys,
+            tracing: parts.tracing,
+            memory: parts.memory,
+            readiness: parts.readiness,
+            sessions: parts.sessions,
+            cache: parts.cache,
+            warm_ups: parts.warm_ups,
+            failovers: parts.failovers,
+            finder,
+            dispatch: Arc::new(dispatch),
         }
     }
 
     /// Answers one request, whatever happens: a panic in here is a 500, and what the request held is released.
-    /// `client`: whose it is, for the log.
+    /// `client`: its address, for the log.
     ///
     /// # Errors
     /// The client left before the answer began.
@@ -179,21 +205,24 @@ impl Proxy {
         let (head, body) = request.into_parts();
         let version = head.version;
         let dialect = Dialect::of(head.uri.path());
-        let cors = self.parts.cors.as_ref();
+        let cors = self.cors.as_ref();
         let origin = cors.and_then(|_| head.headers.get(header::ORIGIN).cloned());
-        let id = request_id::of(&head.headers, &self.parts.request_id_headers);
+        let id = request_id::of(&head.headers, &self.request_id_headers);
         let mut response = {
             let mut answer = std::pin::pin!(self.answer(head, body, &id, client));
             poll_fn(|cx| match guarded(|| answer.as_mut().poll(cx)) {
                 Ok(Poll::Ready(response)) => Poll::Ready(Ok(response)),
                 Ok(Poll::Pending) if gone.poll(cx).is_ready() => Poll::Ready(Err(ClientLeft)),
                 Ok(Poll::Pending) if cutoff.poll(cx).is_ready() => {
-                    self.parts.metrics.own_error(ErrorKind::ShuttingDown);
-                    Poll::Ready(Ok(local::refused(&refusal::shutting_down(), dialect)))
+                    self.dispatch
+                        .metrics
+                        .refusals
+                        .own_error(ErrorKind::ShuttingDown);
+                    Poll::Ready(Ok(local::refused(&own_words::shutting_down(), dialect)))
                 }
                 Ok(Poll::Pending) => Poll::Pending,
                 Err(error) => {
-                    self.parts.metrics.own_error(error.kind);
+                    self.dispatch.metrics.refusals.own_error(error.kind);
                     Poll::Ready(Ok(local::refused(&error, dialect)))
                 }
             })
@@ -212,7 +241,7 @@ impl Proxy {
         if let Some(cors) = cors {
             cors.tell(origin.as_ref(), response.headers_mut());
         }
-        if version < http::Version::HTTP_2 && self.parts.phase.is_leaving() && !is_tunnel {
+        if version < http::Version::HTTP_2 && self.phase.is_leaving() && !is_tunnel {
             local::close_after(&mut response);
         }
         Ok(response)
@@ -227,48 +256,48 @@ impl Proxy {
         client: IpAddr,
     ) -> Response<ResponseBody> {
         let dialect = Dialect::of(head.uri.path());
-        let cors = self.parts.cors.as_ref();
+        let cors = self.cors.as_ref();
         match cors.and_then(|cors| cors.preflight(&head.method, &head.headers)) {
             None => {}
             Some(Ok(response)) => return response,
             Some(Err(error)) => {
-                self.parts.metrics.own_error(error.kind);
+                self.dispatch.metrics.refusals.own_error(error.kind);
                 return local::refused(&error, dialect);
             }
         }
-        let codings = &self.parts.request_codings;
+        let codings = &self.request_codings;
         let endpoint = hops::check(&head.headers)
             .and_then(|()| headers::check_head(&head.headers, codings))
-            .and_then(|()| Endpoint::of(&head.method, head.uri.path(), &self.parts.open_paths));
+            .and_then(|()| Endpoint::of(&head.method, head.uri.path(), &self.open_paths));
         let endpoint = match endpoint {
             Ok(endpoint) => endpoint,
             Err(error) => {
-                self.parts.metrics.own_error(error.kind);
+                self.dispatch.metrics.refusals.own_error(error.kind);
                 let mut response = local::refused(&error, dialect);
                 headers::say_codings(response.headers_mut(), codings);
                 return response;
             }
         };
         let key = match endpoint {
-            // Whoever watches this replica needs no key.
+            // Monitoring needs no key.
             Endpoint::Live | Endpoint::Ready => Ok(None),
-            _ => self.parts.keys.caller(&head.headers),
+            _ => self.keys.caller(&head.headers),
         };
         if let Some(response) = self.local(endpoint, head.uri.path(), &key) {
             return response;
         }
         let mut record = Record::new(
-            Arc::clone(&self.parts.metrics),
-            Arc::clone(&self.parts.cluster),
+            Arc::clone(&self.dispatch.metrics),
+            Arc::clone(&self.dispatch.cluster),
             endpoint,
             id.clone(),
-            self.parts.phase.is_cutting(),
+            self.phase.is_cutting(),
         );
         record.client = Some(client);
         record.dialect = dialect;
         #[cfg(debug_assertions)]
-        crate::provoke::panic_in("handler", id);
-        if let Some(tracing) = &self.parts.tracing {
+        crate::fault_injection::panic_in("handler", id);
+        if let Some(tracing) = &self.tracing {
             record.trace = Some(tracing.request(&head, endpoint));
         }
         match key {
@@ -286,10 +315,10 @@ impl Proxy {
         head: Parts,
         body: Incoming,
         endpoint: Endpoint,
-        key: Option<Arc<Key>>,
+        key: Option<Arc<ApiKey>>,
         mut record: Record,
     ) -> Response<ResponseBody> {
-        let whole = self.parts.timeouts.whole_request;
+        let whole = self.dispatch.timeouts.whole_request;
         let deadline = whole.map(|limit| record.started() + limit);
         let accepted = Accepted::new(head, body, endpoint, key, deadline);
         let won = self.win(accepted, &mut record);
@@ -297,22 +326,22 @@ impl Proxy {
             None => won.await,
             Some(deadline) => match timeout_at(deadline, won).await {
                 Ok(won) => won,
-                Err(_) => Err(refusal::out_of_time().into()),
+                Err(_) => Err(own_words::out_of_time().into()),
             },
         };
         let quota = record.quota;
         let cached = record.cache;
         let mut response = match won {
-            Ok(Shown::Kept(answer)) => replay::response(answer, record),
+            Ok(Shown::Kept(answer)) => response::kept(answer, record),
             Ok(Shown::Won(won)) => {
                 let explanation = won.explanation();
-                let mut response = won.commit(self, record);
+                let mut response = won.commit(&self.dispatch, &self.sessions, record);
                 if let Some((worker, decision)) = explanation {
                     self.explain(response.headers_mut(), &worker, &decision);
                 }
                 response
             }
-            Err(refusal) => refusal.response(record, self.parts.admission.no_room_status()),
+            Err(refusal) => refusal.response(record, self.dispatch.admission.no_room_status()),
         };
         if let Some(quota) = &quota {
             admission::tell(quota, response.headers_mut());
@@ -326,48 +355,79 @@ impl Proxy {
 
     /// One request is always let in: memory that no request holds is not freed by refusing them.
     fn check_memory(&self) -> Result<(), ApiError> {
-        let metrics = &self.parts.metrics;
-        if !self.parts.memory.is_short() || metrics.requests_active.get() <= 1 {
+        let metrics = &self.dispatch.metrics;
+        if !self.memory.is_short() || metrics.traffic.requests_active.get() <= 1 {
             return Ok(());
         }
-        metrics.limit_reached("memory");
+        metrics.refusals.limit_reached("memory");
         let message = "this replica is short of memory; try again";
         Err(ApiError::new(ErrorKind::Overloaded, message))
     }
 
-    /// Admits, asks, looks for a kept answer, places and tries until a worker gives an answer that may be shown.
+    /// Admits, reads, looks for a kept answer, places and tries until a worker gives an answer that may be shown.
     async fn win(&self, accepted: Accepted, record: &mut Record) -> Result<Shown, Refusal> {
         self.check_memory()?;
-        let opening = accepted.opening(self)?;
-        let admitted = accepted.admit(self, record).await?;
+        let opening = self.opening(&accepted)?;
+        let admission = &self.dispatch.admission;
+        let models = self.dispatch.cluster.fleet().pools().len();
+        let admitted = accepted.admit(admission, models, record).await?;
+        let entry = self.entry();
         let mut asked = match opening {
-            Some(opening) => admitted.session(opening, self, record).await?,
-            None => match admitted.ask(self, record).await? {
-                Source::Kept(answer) => return Ok(Shown::Kept(answer)),
-                Source::Worker(asked) => asked,
-            },
+            Some(opening) => {
+                let bodies = admission.bodies();
+                admitted.session(opening, &entry, bodies, record).await?
+            }
+            None => {
+                let read = admitted.read(&self.reader(), record).await?;
+                let tenant_header = self.dispatch.cluster.settings().tenant_header.as_deref();
+                match read.look_up(self.cache.as_ref(), tenant_header, record) {
+                    Looked::Kept(answer) => return Ok(Shown::Kept(answer)),
+                    Looked::Absent(read) => read.enter(&entry, record).await?,
+                }
+            }
         };
-        let terms = asked.terms(self);
-        match retry::run(&mut asked.course(self, record), &terms).await {
-            Ok(sent) => Ok(Shown::Won(Won::of(asked, sent, self))),
-            Err(lost) => Err(Refusal::of(lost, asked.pool())),
+        let policy = asked.retry_policy(&self.dispatch);
+        match retry::run(&mut asked.attempt_plan(&self.dispatch, record), &policy).await {
+            Ok(sent) => {
+                let holders = &self.finder.holders;
+                Ok(Shown::Won(Won::of(asked, sent, holders, &self.warm_ups)))
+            }
+            Err(exhausted) => Err(Refusal::of(exhausted, asked.pool())),
         }
     }
 
-    fn count_attempt(&self, worker: &Worker, result: &Result<Answer, Failure>) {
-        let result = result.as_ref().map_or_else(Failure::as_str, |_| "answered");
-        let index = ATTEMPT_RESULTS.iter().position(|label| *label == result);
-        let find = || {
-            let labels = AttemptLabels {
-                worker: Arc::clone(&worker.series_label),
-                result,
-            };
-            self.parts.metrics.attempts.get_or_create(&labels).clone()
+    /// What of a request is a WebSocket handshake.
+    fn opening(&self, accepted: &Accepted) -> Result<Option<Opening>, ApiError> {
+        let Some(head) = accepted.session_head() else {
+            return Ok(None);
         };
-        let attempts = &worker.series.attempts;
-        attempts.count(index.unwrap_or(usize::MAX), find, |attempts| {
-            attempts.inc();
-        });
+        let cors = self.cors.as_ref();
+        let is_allowed = |origin: &HeaderValue| cors.is_some_and(|cors| cors.allows(origin));
+        let fleet = self.dispatch.cluster.fleet();
+        let refusals = &self.dispatch.metrics.refusals;
+        let opening = self.sessions.opening(head, is_allowed, &fleet, refusals);
+        opening.map(Some)
+    }
+
+    fn reader(&self) -> Reader<'_> {
+        Reader {
+            cluster: &self.dispatch.cluster,
+            limits: &self.limits,
+            timeouts: &self.dispatch.timeouts,
+            bodies: self.dispatch.admission.bodies(),
+            quarantine: &self.dispatch.quarantine,
+            failovers: &self.failovers,
+            metrics: &self.dispatch.metrics,
+        }
+    }
+
+    fn entry(&self) -> EntryParts<'_> {
+        EntryParts {
+            admission: &self.dispatch.admission,
+            cluster: &self.dispatch.cluster,
+            finder: &self.finder,
+            budget: &self.dispatch.budget,
+        }
     }
 
     fn explain(
@@ -379,10 +439,10 @@ impl Proxy {
         let reason = decision.reason.as_str();
         let expected = decision.expected_tokens.into();
         out.insert(headers::WORKER, headers::value_of(worker));
-        out.insert(headers::REPLICA, headers::value_of(&self.parts.replica));
+        out.insert(headers::REPLICA, headers::value_of(&self.replica));
         out.insert(headers::REASON, HeaderValue::from_static(reason));
         out.insert(headers::EXPECTED_TOKENS, expected);
-        let digest = self.parts.cluster.fleet().digest().to_string();
+        let digest = self.dispatch.cluster.fleet().digest().to_string();
         out.insert(headers::DIGEST, headers::value_of(&digest));
     }
 }

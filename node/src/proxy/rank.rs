@@ -4,27 +4,26 @@
 //! router, so a client's word decides among them: only those of that rank are asked, on every attempt. A worker
 //! without a rank has all of its engines behind one address, gets the header as it came, and chooses by itself.
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderMap;
 
 use crate::api::ApiError;
-use crate::cluster::{Pool, Slot};
+use crate::cluster::{Pool, PoolMember};
+use crate::http::headers::RANK;
 
-/// The header, as vLLM reads it.
-pub(super) const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// The same as clients know it.
 const NAME: &str = "X-data-parallel-rank";
 
 /// The rank that these headers ask for, if it is one that decides among the workers of this pool.
 ///
 /// # Errors
-/// 400 for what is no rank, or not one that anybody here has.
+/// 400 for what is no rank, or one that no worker here has.
 pub(super) fn asked_for(headers: &HeaderMap, pool: &Pool) -> Result<Option<u32>, ApiError> {
     let mut values = headers.get_all(RANK).iter();
     let Some(value) = values.next() else {
         return Ok(None);
     };
-    let slots = pool.slots();
-    if slots.iter().all(|slot| rank_of(slot).is_none()) {
+    let members = pool.members();
+    if members.iter().all(|member| rank_of(member).is_none()) {
         return Ok(None);
     }
     let rank = value
@@ -37,7 +36,7 @@ pub(super) fn asked_for(headers: &HeaderMap, pool: &Pool) -> Result<Option<u32>,
             "expected one whole number, 0 or more",
         ));
     };
-    match slots.iter().any(|slot| may_take(slot, rank)) {
+    match members.iter().any(|member| may_take(member, rank)) {
         true => Ok(Some(rank)),
         false => Err(ApiError::invalid(
             NAME,
@@ -48,15 +47,15 @@ pub(super) fn asked_for(headers: &HeaderMap, pool: &Pool) -> Result<Option<u32>,
 
 /// Workers of this pool, by index, that a request for this rank is not for.
 pub(super) fn others(pool: &Pool, rank: u32) -> Vec<usize> {
-    let slots = pool.slots().iter().enumerate();
-    let others = slots.filter(|(_, slot)| !may_take(slot, rank));
+    let members = pool.members().iter().enumerate();
+    let others = members.filter(|(_, member)| !may_take(member, rank));
     others.map(|(index, _)| index).collect()
 }
 
-fn may_take(slot: &Slot, rank: u32) -> bool {
-    rank_of(slot).is_none_or(|own| own == rank)
+fn may_take(member: &PoolMember, rank: u32) -> bool {
+    rank_of(member).is_none_or(|own| own == rank)
 }
 
-fn rank_of(slot: &Slot) -> Option<u32> {
-    slot.worker.address.rank()
+fn rank_of(member: &PoolMember) -> Option<u32> {
+    member.worker.address.rank()
 }

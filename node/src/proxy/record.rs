@@ -7,24 +7,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, response};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use tokio::time::Instant;
 
-use super::attempt::Failure;
-use super::sse::Usage;
+use super::metrics::ProxyMetrics;
 use crate::admission::Permit;
 use crate::api::error::{Dialect, ErrorKind};
 use crate::api::{ApiError, Endpoint, Priority};
 use crate::cache::Recording;
-use crate::cluster::{Cluster, Taken};
-use crate::metrics::{
-    EndpointLabels, Metrics, ModelLabels, RequestLabels, ResultLabels, WorkerLabels,
-};
+use crate::cluster::{Cluster, RecordedPlacement};
+use crate::http::sse::Usage;
+use crate::metrics::ModelLabels;
 use crate::tenants::Tenant;
 use crate::tenants::bucket::Quota;
 use crate::trace::{Ended, RequestTrace};
 use crate::upstream::Worker;
+use crate::upstream::attempt::Failure;
 
 /// How a request ended. Recorded at the end of the stream, not at its head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,16 +63,16 @@ impl Outcome {
     }
 
     /// What the outcome says about the worker that was answering.
-    pub fn verdict(self) -> grapevine_placement::Outcome {
-        use grapevine_placement::Outcome as Verdict;
+    pub fn verdict(self) -> grapevine_placement::AttemptOutcome {
+        use grapevine_placement::AttemptOutcome;
         match self {
-            Self::Success => Verdict::Success,
+            Self::Success => AttemptOutcome::Success,
             Self::Incomplete
             | Self::ClientLeft
             | Self::Error
             | Self::OutOfTime
-            | Self::ShutDown => Verdict::Neutral,
-            Self::WorkerError | Self::WorkerBroke | Self::WorkerStalled => Verdict::Failure,
+            | Self::ShutDown => AttemptOutcome::Neutral,
+            Self::WorkerError | Self::WorkerBroke | Self::WorkerStalled => AttemptOutcome::Failure,
         }
     }
 }
@@ -83,7 +80,7 @@ impl Outcome {
 /// Filled in as the request goes on; written when it ends or, at the latest, when it is dropped.
 #[derive(Debug)]
 pub struct Record {
-    metrics: Arc<Metrics>,
+    metrics: Arc<ProxyMetrics>,
     cluster: Arc<Cluster>,
     started: Instant,
     endpoint: Endpoint,
@@ -112,7 +109,7 @@ pub struct Record {
     pub bytes_out: u64,
     /// The request's place among those admitted; held to the end of the stream.
     pub admission: Option<Permit>,
-    /// Whose request it is, by its key.
+    /// The tenant of the request, by its key.
     pub tenant: Option<Arc<Tenant>>,
     /// How urgent it is.
     pub priority: Priority,
@@ -131,7 +128,7 @@ pub struct Record {
     /// Longest pause between two of them.
     longest_pause: Duration,
     /// What placement recorded for the last attempt.
-    taken: Option<Taken>,
+    recorded: Option<RecordedPlacement>,
     first_token: Option<Duration>,
     /// Whether this replica ends now.
     is_cutting: Arc<AtomicBool>,
@@ -141,13 +138,13 @@ pub struct Record {
 impl Record {
     /// Begins with the request's head.
     pub fn new(
-        metrics: Arc<Metrics>,
+        metrics: Arc<ProxyMetrics>,
         cluster: Arc<Cluster>,
         endpoint: Endpoint,
         request_id: HeaderValue,
         is_cutting: Arc<AtomicBool>,
     ) -> Self {
-        metrics.requests_active.inc();
+        metrics.traffic.requests_active.inc();
         Self {
             metrics,
             cluster,
@@ -175,7 +172,7 @@ impl Record {
             priority: Priority::default(),
             queued: None,
             quota: None,
-            taken: None,
+            recorded: None,
             first_token: None,
             is_cutting,
             finished: false,
@@ -207,17 +204,11 @@ impl Record {
     pub fn first_token(&mut self) {
         let elapsed = self.started.elapsed();
         self.first_token = Some(elapsed);
-        if let Some(taken) = &mut self.taken {
-            taken.settle();
+        if let Some(recorded) = &mut self.recorded {
+            recorded.settle();
         }
         if let Some(model) = &self.model {
-            let labels = ModelLabels {
-                model: Arc::clone(model),
-            };
-            self.metrics
-                .first_token_seconds
-                .get_or_create(&labels)
-                .observe(elapsed.as_secs_f64());
+            self.metrics.requests.first_token(model, elapsed);
         }
     }
 
@@ -229,7 +220,12 @@ impl Record {
     }
 
     /// A worker was chosen for the next attempt.
-    pub fn placed(&mut self, worker: &Arc<Worker>, reason: &'static str, taken: Option<Taken>) {
+    pub fn placed(
+        &mut self,
+        worker: &Arc<Worker>,
+        reason: &'static str,
+        recorded: Option<RecordedPlacement>,
+    ) {
         self.attempts += 1;
         if let Some(trace) = &mut self.trace {
             let url = &worker.address.url;
@@ -241,7 +237,7 @@ impl Record {
         }
         self.reason = reason;
         self.worker = Some(Arc::clone(worker));
-        self.taken = taken;
+        self.recorded = recorded;
     }
 
     /// The stream goes on from a worker that has computed its prompt, the last one of `attempts` that were asked.
@@ -249,13 +245,13 @@ impl Record {
         &mut self,
         worker: &Arc<Worker>,
         reason: &'static str,
-        taken: Option<Taken>,
+        recorded: Option<RecordedPlacement>,
         attempts: u32,
     ) {
         self.attempts += attempts.saturating_sub(1);
-        self.placed(worker, reason, taken);
-        if let Some(taken) = &mut self.taken {
-            taken.settle();
+        self.placed(worker, reason, recorded);
+        if let Some(recorded) = &mut self.recorded {
+            recorded.settle();
         }
         self.failovers += 1;
         self.failover("continued");
@@ -263,8 +259,7 @@ impl Record {
 
     /// A stream's worker broke off where failover was wanted; this came of it.
     pub fn failover(&self, result: &'static str) {
-        let labels = ResultLabels { result };
-        self.metrics.failovers.get_or_create(&labels).inc();
+        self.metrics.detours.failover(result);
     }
 
     /// The attempt gave nothing; the worker has had its verdict.
@@ -273,8 +268,8 @@ impl Record {
         if let Some(trace) = &mut self.trace {
             trace.attempt_failed(failure.as_str(), failure.status());
         }
-        if let Some(taken) = self.taken.take() {
-            self.cluster.knowledge().failed(taken);
+        if let Some(recorded) = self.recorded.take() {
+            self.cluster.cache_view().retract(recorded);
         }
     }
 
@@ -298,8 +293,8 @@ impl Record {
 
     /// A worker agrees to a session, which begins.
     pub fn switches(&mut self, head: &response::Parts) {
-        if let Some(taken) = &mut self.taken {
-            taken.settle();
+        if let Some(recorded) = &mut self.recorded {
+            recorded.settle();
         }
         self.answers(head, false);
     }
@@ -329,7 +324,7 @@ impl Record {
 
     /// The router's own error is a part of what the client gets.
     pub fn count_error(&self, kind: ErrorKind) {
-        self.metrics.own_error(kind);
+        self.metrics.refusals.own_error(kind);
     }
 
     /// The router's own error is what the client gets.
@@ -352,20 +347,10 @@ impl Record {
         self.admission = None;
         let elapsed = self.started.elapsed();
         let metrics = &self.metrics;
-        metrics.requests_active.dec();
+        metrics.traffic.requests_active.dec();
         let endpoint = self.endpoint.as_str();
-        metrics
-            .requests
-            .get_or_create(&RequestLabels {
-                endpoint,
-                outcome: outcome.as_str(),
-            })
-            .inc();
-        metrics
-            .request_seconds
-            .get_or_create(&EndpointLabels { endpoint })
-            .observe(elapsed.as_secs_f64());
-        metrics.stream_events.inc_by(self.events);
+        metrics.requests.ended(endpoint, outcome.as_str(), elapsed);
+        metrics.answers.stream_events.inc_by(self.events);
         if let Some(worker) = &self.worker {
             self.count_tokens(worker);
         }
@@ -386,9 +371,7 @@ impl Record {
         let (Some(model), Outcome::Success, 2..) = (&self.model, outcome, self.events) else {
             return;
         };
-        let labels = ModelLabels {
-            model: Arc::clone(model),
-        };
+        let labels = ModelLabels::of(model);
         let tokens = match self.usage {
             Some(usage) => usage.completion_tokens,
             // An event is taken for a token, but for `[DONE]` and for a chat's first, which names the role.
@@ -396,10 +379,10 @@ impl Record {
         };
         if tokens > 1 {
             let mean = self.streamed.as_secs_f64() / (tokens - 1) as f64;
-            let means = &self.metrics.inter_token_seconds;
+            let means = &self.metrics.requests.inter_token_seconds;
             means.get_or_create(&labels).observe(mean);
         }
-        let pauses = &self.metrics.stream_pause_seconds;
+        let pauses = &self.metrics.requests.stream_pause_seconds;
         let longest = self.longest_pause.as_secs_f64();
         pauses.get_or_create(&labels).observe(longest);
     }
@@ -428,25 +411,12 @@ impl Record {
 
     fn count_tokens(&self, worker: &Worker) {
         let Some(usage) = self.usage else { return };
-        let metrics = &self.metrics;
-        let count = |index, family: &Family<WorkerLabels, Counter>, tokens| {
-            let find = || {
-                let worker = Arc::clone(&worker.series_label);
-                family.get_or_create(&WorkerLabels { worker }).clone()
-            };
-            worker.series.tokens.count(index, find, |counter| {
-                counter.inc_by(tokens);
-            });
-        };
-        count(0, &metrics.prompt_tokens, usage.prompt_tokens);
-        count(1, &metrics.cached_tokens, usage.cached_tokens.unwrap_or(0));
-        count(2, &metrics.completion_tokens, usage.completion_tokens);
-        if let Some(taken) = &self.taken
-            && usage.cached_tokens.is_some()
-        {
-            let expected = taken.expected_tokens().into();
-            count(3, &metrics.expected_tokens, expected);
-            self.cluster.knowledge().answered(taken, &usage);
+        let has_told = usage.cached_tokens.is_some();
+        let recorded = self.recorded.as_ref().filter(|_| has_told);
+        let expected = recorded.map(RecordedPlacement::expected_tokens);
+        self.metrics.answers.count(worker, &usage, expected);
+        if let Some(recorded) = recorded {
+            self.cluster.cache_view().correct(recorded, &usage);
         }
     }
 

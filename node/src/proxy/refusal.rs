@@ -1,19 +1,19 @@
-//! What a client sees when no answer can be shown: the worker's own word where there is one, else ours.
+//! What a client gets when no answer can be shown: the worker's own error where there is one, else ours.
 //!
 //! | nothing to show because | client gets |
 //! |---|---|
 //! | a worker's status or error event | the last worker's own status and body |
-//! | no worker may be asked, none could be reached, or nobody took what a bad one was left with | 503 `no_worker_available` |
+//! | no worker may be asked, none could be reached, or no other took the request of a bad one | 503 `no_worker_available` |
 //! | connections that ended, answers that are not HTTP | 502 `upstream_failed` |
 //! | no first token, or no sign of life, in time | 504 `upstream_timeout` |
 //! | the whole request's time is over | 504 `upstream_timeout` |
 //! | workers ended while they had the request, now or a while ago | 422 `query_of_death` |
 //!
-//! Where the reason is that nobody has room (a limit of this replica, every worker at its own, a worker's 503), the
+//! Where the reason is that there is no room (a limit of this replica, every worker at its own, a worker's 503), the
 //! status is `admission.no_room_status`.
 //!
 //! 429 and 503 carry `Retry-After`: what the workers ask for, the shortest of them, or when the first open breaker
-//! lets a request try where nobody else is left; else 1 s.
+//! lets a request try where no other worker is left; else 1 s.
 
 use std::time::Duration;
 
@@ -21,14 +21,16 @@ use bytes::Bytes;
 use grapevine_placement::NoWorker;
 use http::{HeaderValue, Response, StatusCode, header, response};
 
-use super::failure::Failure;
+use super::own_words::{condemned, out_of_time};
+use super::pauses::{shortest_pause, shortest_rest};
 use super::record::{Outcome, Record};
-use super::relay::ResponseBody;
-use super::retry::Lost;
+use super::response::ResponseBody;
+use super::retry::Exhausted;
 use crate::api::ApiError;
 use crate::api::error::{Dialect, ErrorKind, retry_after};
 use crate::cluster::Pool;
 use crate::config::NoRoomStatus;
+use crate::upstream::failure::Failure;
 
 /// No answer that may be shown.
 #[derive(Debug)]
@@ -67,20 +69,20 @@ impl From<ApiError> for Refusal {
 
 impl Refusal {
     /// What the client gets when all attempts on this pool are over.
-    pub(super) fn of(lost: Lost, pool: &Pool) -> Self {
-        let no_room = match &lost {
-            Lost::Unplaced(nobody) => *nobody == NoWorker::Full,
-            Lost::Turned(error) => error.kind == ErrorKind::Overloaded,
-            Lost::Failed(failure) => failure.is_back_pressure(),
-            Lost::Condemned => false,
+    pub(super) fn of(exhausted: Exhausted, pool: &Pool) -> Self {
+        let no_room = match &exhausted {
+            Exhausted::Unplaced(nobody) => *nobody == NoWorker::Full,
+            Exhausted::TurnedAway(error) => error.kind == ErrorKind::Overloaded,
+            Exhausted::Failed(failure) => failure.is_back_pressure(),
+            Exhausted::Condemned => false,
         };
-        let word = match lost {
-            Lost::Unplaced(nobody) => {
+        let word = match exhausted {
+            Exhausted::Unplaced(nobody) => {
                 Word::own(ApiError::new(ErrorKind::NoWorker, nobody.to_string()))
             }
-            Lost::Turned(error) => Word::own(error),
-            Lost::Failed(failure) => word_of(failure),
-            Lost::Condemned => Word::own(condemned()),
+            Exhausted::TurnedAway(error) => Word::own(error),
+            Exhausted::Failed(failure) => word_of(failure),
+            Exhausted::Condemned => Word::own(condemned()),
         };
         Self {
             word,
@@ -163,79 +165,16 @@ fn word_of(failure: Failure) -> Word {
     }
 }
 
-/// The limit for the whole request is reached.
-pub(super) fn out_of_time() -> ApiError {
-    ApiError::new(
-        ErrorKind::UpstreamTimeout,
-        "the time limit for the whole request was reached before an answer began",
-    )
-}
-
-/// Workers ended while they had this request. No 5xx: nobody between is to send it again.
-fn condemned() -> ApiError {
-    ApiError::new(
-        ErrorKind::QueryOfDeath,
-        "each worker that was sent this request ended while it had it; it is sent to no other",
-    )
-}
-
-/// The same happened before.
-pub(super) fn quarantined(left: Duration) -> ApiError {
-    let seconds = left.as_secs() + 1;
-    ApiError::new(
-        ErrorKind::QueryOfDeath,
-        format!(
-            "workers ended while they had a request like this one; it is sent to none for {seconds} s"
-        ),
-    )
-}
-
-/// This replica ends before the request does.
-pub(super) fn shutting_down() -> ApiError {
-    ApiError::new(
-        ErrorKind::ShuttingDown,
-        "this replica is stopping; send the request again",
-    )
-}
-
 /// `Retry-After`, where the status calls for one.
 fn say_when(response: &mut Response<ResponseBody>, again: Option<Duration>) {
     let Some(default) = retry_after(response.status()) else {
         return;
     };
     let after = again.unwrap_or(default);
-    // Whole seconds, rounded up: a client that comes too early only hears the same again.
+    // Whole seconds, rounded up: a client that comes too early only gets the same again.
     let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
     let value = HeaderValue::from(seconds.max(1));
     response.headers_mut().insert(header::RETRY_AFTER, value);
-}
-
-/// The shortest time that a usable worker wants to be left alone; `None` as soon as one asks for nothing.
-pub(super) fn shortest_pause(pool: &Pool) -> Option<Duration> {
-    let usable = pool
-        .slots()
-        .iter()
-        .filter(|slot| !slot.draining && slot.worker.health.is_usable());
-    usable
-        .map(|slot| slot.worker.pause().unwrap_or_default())
-        .min()
-        .filter(|pause| !pause.is_zero())
-}
-
-/// The shortest time for which a breaker lets nobody pass, where that keeps requests from every worker that is left.
-fn shortest_rest(pool: &Pool) -> Option<Duration> {
-    let mut shortest: Option<Duration> = None;
-    for slot in pool.slots().iter().filter(|slot| !slot.draining) {
-        let look = slot.worker.health.look();
-        if look.is_usable {
-            return None;
-        }
-        if look.is_resting && !look.is_unreachable {
-            let rest = slot.worker.health.shut_for();
-            shortest = Some(shortest.map_or(rest, |before| before.min(rest)));
-        }
-    }
-    shortest
 }
 
 #[cfg(test)]
@@ -245,7 +184,8 @@ mod tests {
 
     use super::*;
     use crate::cluster::pool_for_tests;
-    use crate::proxy::failure::tests::{all, status};
+    use crate::proxy::own_words::shutting_down;
+    use crate::upstream::failure::tests::{all, status};
 
     /// Status, own code if it is the router's own word, and `Retry-After`, as the client gets them.
     fn shown(refusal: Refusal) -> (StatusCode, Option<String>, Option<u64>) {
@@ -289,7 +229,7 @@ mod tests {
             let row = expected.iter().find(|(name, ..)| *name == label);
             let (_, expected, code) = row.unwrap_or_else(|| panic!("{label} is not in the table"));
             let expected = if is_429 { 429 } else { *expected };
-            let (status, own, after) = shown(Refusal::of(Lost::Failed(failure), &pool));
+            let (status, own, after) = shown(Refusal::of(Exhausted::Failed(failure), &pool));
             assert_eq!(
                 (status.as_u16(), own.as_deref()),
                 (expected, *code),
@@ -297,13 +237,13 @@ mod tests {
             );
             assert_eq!(after, matches!(expected, 429 | 503).then_some(1), "{label}");
         }
-        let (status, own, after) = shown(Refusal::of(Lost::Condemned, &pool));
+        let (status, own, after) = shown(Refusal::of(Exhausted::Condemned, &pool));
         assert_eq!(
             (status.as_u16(), own.as_deref(), after),
             (422, Some("query_of_death"), None)
         );
         for nobody in [NoWorker::Empty, NoWorker::Full, NoWorker::Unhealthy] {
-            let (status, own, after) = shown(Refusal::of(Lost::Unplaced(nobody), &pool));
+            let (status, own, after) = shown(Refusal::of(Exhausted::Unplaced(nobody), &pool));
             assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
             assert_eq!(
                 (own.as_deref(), after),
@@ -316,13 +256,13 @@ mod tests {
     async fn no_room_has_the_status_that_was_chosen_and_nothing_else_has() {
         let pool = pool_for_tests(&ClusterSettings::default(), &["a"]);
         let overloaded = || ApiError::new(ErrorKind::Overloaded, "full");
-        let of = |lost| Refusal::of(lost, &pool);
-        let no_worker = |why| of(Lost::Unplaced(why));
+        let of = |exhausted| Refusal::of(exhausted, &pool);
+        let no_worker = |why| of(Exhausted::Unplaced(why));
         let table: [(&dyn Fn() -> Refusal, bool); 7] = [
             (&|| Refusal::from(overloaded()), true),
-            (&|| of(Lost::Turned(overloaded())), true),
+            (&|| of(Exhausted::TurnedAway(overloaded())), true),
             (&|| no_worker(NoWorker::Full), true),
-            (&|| of(Lost::Failed(status(503, ""))), true),
+            (&|| of(Exhausted::Failed(status(503, ""))), true),
             (&|| no_worker(NoWorker::Empty), false),
             (&|| no_worker(NoWorker::Unhealthy), false),
             (&|| Refusal::from(shutting_down()), false),
@@ -342,8 +282,8 @@ mod tests {
                 assert_eq!((status, after), (expected, Some(1)));
             }
         }
-        // A worker's own 429 says who has to slow down; it stays.
-        let mut refusal = of(Lost::Failed(status(429, "")));
+        // A worker's own 429 asks the client to slow down; it stays.
+        let mut refusal = of(Exhausted::Failed(status(429, "")));
         refusal.say_no_room(StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(shown(refusal).0, StatusCode::TOO_MANY_REQUESTS);
     }
@@ -351,10 +291,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn clients_are_told_the_shortest_pause_of_the_workers() {
         let pool = pool_for_tests(&ClusterSettings::default(), &["a", "b", "c"]);
-        let after = || shown(Refusal::of(Lost::Failed(status(503, "")), &pool)).2;
+        let after = || shown(Refusal::of(Exhausted::Failed(status(503, "")), &pool)).2;
         let pause = |index: usize, seconds: f64| {
             let until = Instant::now() + Duration::from_secs_f64(seconds);
-            pool.slots()[index].worker.paused_until.extend(until);
+            pool.members()[index].worker.paused_until.extend(until);
         };
         pause(0, 30.5);
         pause(1, 6.2);
@@ -365,7 +305,7 @@ mod tests {
         assert_eq!(after(), Some(1));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(after(), Some(1), "the second may be asked again");
-        pool.slots()[1].worker.unreachable();
+        pool.members()[1].worker.unreachable();
         assert_eq!(after(), Some(24), "23.5 s, rounded up");
     }
 }

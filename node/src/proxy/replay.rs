@@ -5,10 +5,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
 
 use super::record::{Outcome, Record};
-use super::relay::ResponseBody;
 use crate::cache::Answer;
 
 /// A kept stream on its way. Dropped before its end, its client left.
@@ -20,6 +18,15 @@ pub struct Replay {
 }
 
 impl Replay {
+    /// Of a kept stream, from its beginning.
+    pub(super) fn new(answer: Arc<Answer>, record: Record) -> Self {
+        Self {
+            answer,
+            next: 0,
+            record,
+        }
+    }
+
     /// The next piece; none at the end.
     pub(super) fn next(&mut self) -> Option<Bytes> {
         let piece = self.answer.piece(self.next);
@@ -32,28 +39,4 @@ impl Replay {
         }
         piece
     }
-}
-
-/// Answers a request with it. Its tokens are not counted: no worker computed them.
-pub(super) fn response(answer: Arc<Answer>, mut record: Record) -> Response<ResponseBody> {
-    // Nothing scarce is held for a reader who may be slow.
-    record.admission = None;
-    record.status = Some(StatusCode::OK);
-    let headers = answer.headers().clone();
-    let age = HeaderValue::from(answer.age().as_secs());
-    let mut response = Response::new(if answer.is_stream() {
-        ResponseBody::Replay(Box::new(Replay {
-            answer,
-            next: 0,
-            record,
-        }))
-    } else {
-        let body = answer.body();
-        record.passes(&body);
-        record.finish(Outcome::Success);
-        ResponseBody::from(body)
-    });
-    *response.headers_mut() = headers;
-    response.headers_mut().insert(header::AGE, age);
-    response
 }

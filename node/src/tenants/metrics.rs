@@ -3,12 +3,8 @@
 use std::sync::Arc;
 
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 
-use crate::metrics::{ReasonLabels, ResultLabels};
+use crate::metrics::{Counter, Family, Gauge, ReasonLabels, ResultLabels, metrics};
 
 /// One tenant of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -39,19 +35,19 @@ pub const REFUSALS: [&str; 6] = [
 /// What may be wrong with a request's key.
 const KEY_FAULTS: [&str; 4] = ["missing", "unreadable", "unknown", "expired"];
 
-/// Handles, registered with the router's other metrics.
-#[derive(Debug, Clone)]
-pub struct TenantMetrics {
-    /// Requests at this replica by tenant, waiting ones included.
-    pub requests: Family<TenantLabels, Gauge>,
-    /// Requests that were turned away, by tenant and reason.
-    pub refusals: Family<TenantReasonLabels, Counter>,
-    /// Requests without a good key, by what was wrong.
-    pub key_refusals: Family<ReasonLabels, Counter>,
-    /// Keys in the file.
-    pub keys: Gauge,
-    /// Readings of the changed file, by result.
-    pub loads: Family<ResultLabels, Counter>,
+metrics! {
+    /// Keys and tenants.
+    pub TenantMetrics {
+        requests: Family<TenantLabels, Gauge>,
+            "tenant_requests", "Requests of a tenant at this replica, waiting ones included";
+        refusals: Family<TenantReasonLabels, Counter>,
+            "tenant_refusals", "Requests of a tenant that were turned away, by reason";
+        key_refusals: Family<ReasonLabels, Counter>,
+            "key_refusals", "Requests without a good key, by what was wrong";
+        keys: Gauge, "keys", "Keys of clients in the file";
+        loads: Family<ResultLabels, Counter>, "keys_loads", "Readings of a changed file of keys, by result";
+    }
+    then TenantMetrics::begin
 }
 
 /// The series of one tenant; they end with it.
@@ -63,43 +59,13 @@ pub(super) struct TenantSeries {
 }
 
 impl TenantMetrics {
-    /// Registers all of them.
-    pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            requests: Family::default(),
-            refusals: Family::default(),
-            key_refusals: Family::default(),
-            keys: Gauge::default(),
-            loads: Family::default(),
-        };
+    fn begin(&self) {
         for reason in KEY_FAULTS {
-            drop(metrics.key_refusals.get_or_create(&ReasonLabels { reason }));
+            drop(self.key_refusals.get_or_create(&ReasonLabels { reason }));
         }
         for result in ["good", "bad"] {
-            drop(metrics.loads.get_or_create(&ResultLabels { result }));
+            drop(self.loads.get_or_create(&ResultLabels { result }));
         }
-        registry.register(
-            "tenant_requests",
-            "Requests of a tenant at this replica, waiting ones included",
-            metrics.requests.clone(),
-        );
-        registry.register(
-            "tenant_refusals",
-            "Requests of a tenant that were turned away, by reason",
-            metrics.refusals.clone(),
-        );
-        registry.register(
-            "key_refusals",
-            "Requests without a good key, by what was wrong",
-            metrics.key_refusals.clone(),
-        );
-        registry.register("keys", "Keys of clients in the file", metrics.keys.clone());
-        registry.register(
-            "keys_loads",
-            "Readings of a changed file of keys, by result",
-            metrics.loads.clone(),
-        );
-        metrics
     }
 
     pub(super) fn series(&self, tenant: &Arc<str>) -> TenantSeries {

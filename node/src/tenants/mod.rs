@@ -1,4 +1,4 @@
-//! Who may ask: clients' keys, and the tenants that they belong to.
+//! Which clients may ask: their keys, and the tenants that these belong to.
 //!
 //! The file holds hashes; a key itself is looked at once, in [`Keys::caller`], and is in no log, metric or message.
 //! A changed file replaces the whole list at once; counts of tenants and rates of keys that stay go on.
@@ -33,25 +33,25 @@ pub const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// A key that is served.
 #[derive(Debug)]
-pub struct Key {
+pub struct ApiKey {
     config: KeyConfig,
     tenant: Arc<Tenant>,
     models: HashSet<String>,
     bucket: Arc<Mutex<Bucket>>,
 }
 
-impl Key {
+impl ApiKey {
     /// Its name in the file.
     pub fn name(&self) -> &str {
         self.config.name.as_str()
     }
 
-    /// Whose key it is.
+    /// The tenant that the key belongs to.
     pub fn tenant(&self) -> &Arc<Tenant> {
         &self.tenant
     }
 
-    /// Class of its requests that say nothing, and the most urgent that they may claim.
+    /// Class of its requests that name none, and the most urgent that they may claim.
     pub fn priority(&self) -> Priority {
         self.config.priority
     }
@@ -100,9 +100,9 @@ impl Key {
 }
 
 /// A list of keys, by their hashes.
-type List = HashMap<KeyHash, Arc<Key>>;
+type List = HashMap<KeyHash, Arc<ApiKey>>;
 
-/// All keys; none are configured: everybody may ask.
+/// All keys; none are configured: all clients may ask.
 #[derive(Debug)]
 pub struct Keys {
     list: ArcSwapOption<List>,
@@ -112,7 +112,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Everybody may ask, until a list is set.
+    /// All clients may ask, until a list is set.
     pub fn open(metrics: TenantMetrics) -> Self {
         Self {
             list: ArcSwapOption::empty(),
@@ -135,7 +135,7 @@ impl Keys {
                 tenant
             });
             let bucket = old.get(&config.hash).map(|key| Arc::clone(&key.bucket));
-            let key = Key {
+            let key = ApiKey {
                 tenant,
                 models: config.models.iter().cloned().collect(),
                 bucket: bucket.unwrap_or_else(|| Arc::new(Mutex::new(Bucket::new(now)))),
@@ -151,11 +151,11 @@ impl Keys {
         tenants.retain(|_, tenant| tenant.strong_count() > 0);
     }
 
-    /// Whose request it is; `None`: no keys are configured, and whoever asks is served.
+    /// The key of a request; `None`: no keys are configured, and every client is served.
     ///
     /// # Errors
-    /// 401 without a key, with two, or with one that is unknown or has ended; which of these, only the metrics tell.
-    pub fn caller(&self, headers: &HeaderMap) -> Result<Option<Arc<Key>>, ApiError> {
+    /// 401 without a key, with two, or with one that is unknown or has ended; which of these, only the metrics show.
+    pub fn caller(&self, headers: &HeaderMap) -> Result<Option<Arc<ApiKey>>, ApiError> {
         let list = self.list.load();
         let Some(list) = list.as_ref() else {
             return Ok(None);

@@ -10,7 +10,7 @@ use grapevine_gossip::bulletin::TenantUse;
 use super::metrics::{TenantMetrics, TenantSeries};
 use super::secret;
 
-/// Somebody who shares prefixes, limits and a share of the queue among all of their keys.
+/// A client with several keys, which share prefixes, limits and a share of the queue.
 #[derive(Debug)]
 pub struct Tenant {
     name: Arc<str>,
@@ -108,7 +108,7 @@ impl Drop for Seat {
     }
 }
 
-/// What gossip tells of the others, some 50 ms late: for so long their counts may be exceeded.
+/// What gossip reports of the others, some 50 ms late: for so long their counts may be exceeded.
 pub struct Gossiped(pub Arc<Agent>);
 
 impl fmt::Debug for Gossiped {

@@ -1,4 +1,4 @@
-//! Who is let in, and what stays over a change of the file.
+//! Which clients are let in, and what stays over a change of the file.
 
 use std::path::Path;
 

@@ -52,7 +52,7 @@ impl Watch {
             match looked.await {
                 Ok(back) => self = back,
                 Err(error) => {
-                    tracing::error!(%error, "the file of keys is not read again any more");
+                    tracing::error!(%error, "the file of keys is no longer read again");
                     return;
                 }
             }
@@ -67,7 +67,7 @@ impl Watch {
                 "good"
             }
             Err(error) => {
-                tracing::warn!(%error, "the file of keys cannot be used; the keys before it stay");
+                tracing::warn!(%error, "the file of keys cannot be used; the former keys stay");
                 "bad"
             }
         };

@@ -3,12 +3,8 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::{Registry, Unit};
 
-use crate::metrics::ResultLabels;
+use crate::metrics::{Counter, Family, Gauge, ResultLabels, metrics};
 
 /// Which files: `listener`, `workers`, `worker_keys` or `gossip`.
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -26,40 +22,18 @@ pub struct ReloadLabels {
     pub result: &'static str,
 }
 
-/// Counters of TLS.
-#[derive(Debug, Default)]
-pub struct TlsMetrics {
-    /// Handshakes with clients, and connections that spoke the wrong protocol.
-    pub handshakes: Family<ResultLabels, Counter>,
-    /// Files that were read again.
-    pub reloads: Family<ReloadLabels, Counter>,
-    /// When a certificate in use stops being accepted, in seconds since 1970.
-    pub expires: Family<FilesLabels, Gauge>,
+metrics! {
+    /// TLS with clients, workers and replicas.
+    pub TlsMetrics {
+        /// And connections that spoke the wrong protocol.
+        handshakes: Family<ResultLabels, Counter>, "tls_handshakes", "TLS handshakes with clients by result";
+        reloads: Family<ReloadLabels, Counter>, "tls_reloads", "Certificates and keys that were read again";
+        expires: Family<FilesLabels, Gauge>,
+            "tls_certificate_expires" Seconds, "End of the certificate in use, since 1970";
+    }
 }
 
 impl TlsMetrics {
-    /// Registers everything.
-    pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
-        registry.register(
-            "tls_handshakes",
-            "TLS handshakes with clients by result",
-            metrics.handshakes.clone(),
-        );
-        registry.register(
-            "tls_reloads",
-            "Certificates and keys that were read again",
-            metrics.reloads.clone(),
-        );
-        registry.register_with_unit(
-            "tls_certificate_expires",
-            "End of the certificate in use, since 1970",
-            Unit::Seconds,
-            metrics.expires.clone(),
-        );
-        metrics
-    }
-
     /// Counts a handshake with a client.
     pub fn handshake(&self, result: &'static str) {
         self.handshakes

@@ -44,7 +44,7 @@ pub enum FileError {
 /// Authorities that sign the other side's certificates.
 pub type Roots = Arc<RootCertStore>;
 
-/// A certificate and its key; that they belong together is checked by whoever uses them.
+/// A certificate and its key; their user checks that they belong together.
 pub struct KeyPair {
     /// Leaf first.
     pub chain: Vec<CertificateDer<'static>>,

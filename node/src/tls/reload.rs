@@ -4,7 +4,6 @@
 //! change by the clock also finds what Kubernetes does to a mounted secret: a link that points elsewhere.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use std::os::unix::fs::MetadataExt;
@@ -13,14 +12,14 @@ use tokio::signal::unix::Signal;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
+use super::metrics::TlsMetrics;
 use super::pem::FileError;
-use crate::metrics::Metrics;
 use crate::shutdown::Phase;
 
 /// Reads everything anew and takes it into use, or changes nothing. Returns the certificate's end, if any.
 type Load = Box<dyn Fn() -> Result<Option<SystemTime>, FileError> + Send>;
 
-/// What tells one content of a file from the next: modification time, size, and which file it is.
+/// What distinguishes one content of a file from the next: modification time, size, and which file it is.
 type Stamp = Option<(i64, i64, u64, u64)>;
 
 /// Files as they were at one moment. Taken before they are read, so that no change is missed.
@@ -59,15 +58,15 @@ impl Files {
     }
 }
 
-/// Reads files again for those who use them.
+/// Reads files again for the parts that use them.
 pub struct Reloader {
     watched: Vec<(Files, Load)>,
-    metrics: Arc<Metrics>,
+    metrics: TlsMetrics,
 }
 
 impl Reloader {
     /// Nothing to read yet.
-    pub fn new(metrics: Arc<Metrics>) -> Self {
+    pub fn new(metrics: TlsMetrics) -> Self {
         Self {
             watched: Vec::new(),
             metrics,
@@ -85,8 +84,8 @@ impl Reloader {
         if files.paths.is_empty() {
             return;
         }
-        self.metrics.tls.expires(files.name, expires);
-        self.metrics.tls.watched(files.name);
+        self.metrics.expires(files.name, expires);
+        self.metrics.watched(files.name);
         self.watched.push((files, Box::new(load)));
     }
 
@@ -111,7 +110,7 @@ impl Reloader {
             match looked.await {
                 Ok(back) => self = back,
                 Err(error) => {
-                    tracing::error!(%error, "certificates and keys are not read again any more");
+                    tracing::error!(%error, "certificates and keys are no longer read again");
                     return;
                 }
             }
@@ -128,8 +127,8 @@ impl Reloader {
             match load() {
                 Ok(expires) => {
                     tracing::info!(files = name, "certificates and keys were read again");
-                    self.metrics.tls.expires(name, expires);
-                    self.metrics.tls.reloaded(name, "loaded");
+                    self.metrics.expires(name, expires);
+                    self.metrics.reloaded(name, "loaded");
                 }
                 Err(error) => {
                     tracing::error!(
@@ -137,7 +136,7 @@ impl Reloader {
                         %error,
                         "certificates or keys cannot be used; the old ones stay"
                     );
-                    self.metrics.tls.reloaded(name, "failed");
+                    self.metrics.reloaded(name, "failed");
                 }
             }
         }
@@ -146,7 +145,11 @@ impl Reloader {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use prometheus_client::encoding::text;
+    use prometheus_client::registry::Registry;
 
     use super::*;
 
@@ -155,8 +158,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("cert.pem");
         std::fs::write(&path, "one").expect("written");
-        let metrics = Arc::new(Metrics::new());
-        let mut reloader = Reloader::new(Arc::clone(&metrics));
+        let mut registry = Registry::default();
+        let mut reloader = Reloader::new(TlsMetrics::register(&mut registry));
         let loads = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&loads);
         reloader.watch(
@@ -187,7 +190,8 @@ mod tests {
         std::fs::write(&other, "another").expect("written");
         std::os::unix::fs::symlink(&other, &path).expect("linked");
         look(false, 4);
-        let encoded = metrics.encode();
+        let mut encoded = String::new();
+        text::encode(&mut encoded, &registry).expect("a string takes all");
         assert!(
             encoded.contains(r#"tls_reloads_total{files="listener",result="failed"} 1"#)
                 && encoded.contains(r#"tls_reloads_total{files="listener",result="loaded"} 3"#),

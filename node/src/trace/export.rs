@@ -41,7 +41,7 @@ pub(super) struct Queue {
 
 /// The collector's side of the queue.
 #[derive(Debug)]
-pub struct Sender {
+pub struct SpanSender {
     spans: mpsc::Receiver<SpanData>,
     exporter: SpanExporter,
     batch: usize,
@@ -53,7 +53,7 @@ pub struct Sender {
     works: bool,
 }
 
-/// The exporter tells its caller no more than that there was a failure.
+/// The exporter reports no more to its caller than that there was a failure.
 type Why = Arc<Mutex<String>>;
 
 pub(super) fn queue(
@@ -61,7 +61,7 @@ pub(super) fn queue(
     endpoint: &Url,
     resource: &Resource,
     metrics: &TraceMetrics,
-) -> anyhow::Result<(Queue, Sender)> {
+) -> anyhow::Result<(Queue, SpanSender)> {
     let client = Client::new(config, endpoint)?;
     let why = Arc::clone(&client.why);
     let mut exporter = SpanExporter::builder()
@@ -86,7 +86,7 @@ pub(super) fn queue(
         spans,
         metrics: metrics.clone(),
     };
-    let sender = Sender {
+    let sender = SpanSender {
         spans: waiting,
         exporter,
         batch: config.batch as usize,
@@ -116,7 +116,7 @@ impl SpanProcessor for Queue {
         }
     }
 
-    /// Nothing to do: the sender waits for nobody's word.
+    /// Nothing to do: the sender waits for no signal.
     fn force_flush(&self) -> OTelSdkResult {
         Ok(())
     }
@@ -127,7 +127,7 @@ impl SpanProcessor for Queue {
     }
 }
 
-impl Sender {
+impl SpanSender {
     /// Sends spans until the replica's end, then what is left.
     pub async fn run(mut self, phase: Phase) {
         let mut batch = Vec::new();
@@ -154,7 +154,7 @@ impl Sender {
     /// Waits for a span, then for others until there are enough or the first has waited for long enough.
     async fn gather(&mut self, batch: &mut Vec<SpanData>) {
         if self.spans.recv_many(batch, self.batch).await == 0 {
-            // Nobody makes spans any more; the end is near.
+            // No more spans are made; the process is ending.
             std::future::pending::<()>().await;
         }
         let until = Instant::now() + self.interval;
@@ -174,14 +174,14 @@ impl Sender {
             Ok(()) => {
                 self.metrics.count("sent", count);
                 if !std::mem::replace(&mut self.works, true) {
-                    tracing::info!("the collector of traces takes spans again");
+                    tracing::info!("the trace collector accepts spans again");
                 }
             }
             Err(error) => {
                 self.metrics.count("failed", count);
                 if std::mem::replace(&mut self.works, false) {
                     let why = std::mem::take(&mut *lock(&self.why));
-                    tracing::warn!(%error, why, "the collector of traces takes no spans; they are dropped");
+                    tracing::warn!(%error, why, "the trace collector does not accept spans; they are dropped");
                 }
             }
         }

@@ -24,7 +24,7 @@ const MESSAGE_BYTES_MAX: usize = 200;
 /// What an answer of a collector is that took nothing.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum GrpcError {
-    /// Whoever answered does not speak gRPC.
+    /// The answer is not gRPC.
     #[error("the answer is no gRPC; is this the collector's gRPC port?")]
     NotGrpc,
     /// The collector's own refusal: a code of gRPC, and its words.

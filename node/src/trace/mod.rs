@@ -33,7 +33,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
 
-pub use export::Sender;
+pub use export::SpanSender;
 pub use metrics::TraceMetrics;
 pub use request::{Ended, RequestTrace};
 
@@ -56,7 +56,7 @@ impl Tracing {
         config: &TraceConfig,
         replica: &str,
         metrics: &TraceMetrics,
-    ) -> anyhow::Result<Option<(Arc<Self>, Sender)>> {
+    ) -> anyhow::Result<Option<(Arc<Self>, SpanSender)>> {
         let Some(Collector { url: endpoint, .. }) = &config.endpoint else {
             return Ok(None);
         };
@@ -119,7 +119,7 @@ impl Tracing {
 
     fn parent(&self, headers: &HeaderMap) -> Context {
         let none = Context::new();
-        // Two of them are none: which one counts is anybody's guess.
+        // Two of them are none: which one counts is not known.
         if headers.get_all("traceparent").iter().count() > 1 {
             return none;
         }

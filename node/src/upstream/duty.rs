@@ -1,4 +1,4 @@
-//! Which workers this replica probes: two replicas probe each, the others take their word.
+//! Which workers this replica probes: two replicas probe each, the others rely on their reports.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use grapevine_gossip::Agent;
 use grapevine_placement::duty;
 
-use super::Worker;
+use super::worker::Worker;
 
-/// Knows who else there is.
+/// Knows the other replicas.
 pub struct Duty(pub Arc<Agent>);
 
 impl fmt::Debug for Duty {
@@ -21,8 +21,9 @@ impl fmt::Debug for Duty {
 impl Duty {
     /// Whether this replica probes a worker now; `interval`: between two probes.
     ///
-    /// Whoever knows nothing good of it looks for itself: its own verdict ends with its own probes. So does whoever has
-    /// heard ill of it: what waits there moves at another's word only where something here agrees.
+    /// A replica that knows nothing good of a worker probes it itself: its own verdict ends with its own probes. So
+    /// does one that received a bad claim: requests that wait there move at another's claim only where something here
+    /// agrees.
     pub fn is_ours(&self, worker: &Worker, interval: Duration) -> bool {
         let verdict = worker.health.claim();
         if verdict.is_none_or(|(claim, _)| claim.is_bad()) || worker.health.look().is_doubted {

@@ -1,7 +1,7 @@
 //! Counts the bytes that a worker sends before the head of its response is whole.
 //!
 //! hyper skips informational heads (1xx) without an end, and its error for an answer that broke off within
-//! its head is the one for no answer at all. Both are told apart by this count: a head, with all 1xx before
+//! its head is the one for no answer at all. This count tells both cases apart: a head, with all 1xx before
 //! it, has a limit, and a request is known to be unanswered only while the count is 0.
 
 use std::io;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use grapevine_gossip::load::Load;
-use grapevine_placement::{Decision, Outcome, Permit};
+use grapevine_placement::{AttemptOutcome, Decision, Permit};
 use tokio::time::Instant;
 
-use super::Worker;
+use super::worker::Worker;
 
 /// Counts a request on its worker while it lives. Travels inside the response body.
 #[derive(Debug)]
@@ -16,6 +16,9 @@ pub struct InFlight {
     delivered: bool,
     held: Load,
     permit: Option<Permit>,
+    since: Instant,
+    /// Tokens to be computed before its first one.
+    tokens_before: u64,
 }
 
 impl InFlight {
@@ -34,6 +37,8 @@ impl InFlight {
             delivered: false,
             held,
             permit: Some(permit),
+            since: Instant::now(),
+            tokens_before: decision.tokens_before,
         })
     }
 
@@ -53,6 +58,8 @@ impl InFlight {
 
     /// The worker's engine, not only its HTTP server, has worked on this request: the first token is there.
     pub fn delivered(&mut self) {
+        let waited = self.since.elapsed().as_secs_f64();
+        self.worker.pace.answered(self.tokens_before, waited * 1e3);
         self.delivered = true;
         self.worker.health.delivered();
     }
@@ -67,14 +74,14 @@ impl InFlight {
         self.worker.health.stalled(since);
     }
 
-    /// The request ended; says what that tells about the worker. Later calls do nothing.
-    pub fn end(&mut self, outcome: Outcome) {
+    /// The request ended, with what its end shows about the worker. Later calls do nothing.
+    pub fn end(&mut self, outcome: AttemptOutcome) {
         let held = std::mem::take(&mut self.held);
         self.worker.load.subtract(held);
         let Some(permit) = self.permit.take() else {
             return;
         };
-        if self.delivered && outcome == Outcome::Success {
+        if self.delivered && outcome == AttemptOutcome::Success {
             self.worker.health.delivered();
         }
         let load = grapevine_placement::Load {
@@ -89,6 +96,6 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         // A handler that was dropped: the client left, which says nothing about the worker.
-        self.end(Outcome::Neutral);
+        self.end(AttemptOutcome::Neutral);
     }
 }

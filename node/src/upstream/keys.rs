@@ -11,7 +11,8 @@ use crate::tls::{FileError, read_secret};
 
 /// What to send as `Authorization`, by worker.
 ///
-/// A worker is known by its address, not by its id: who points a known id at another host gets no key with it.
+/// A worker is known by its address, not by its id: a client that points a known id at another host gets no key with
+/// it.
 #[derive(Default)]
 pub struct Keys {
     default: Option<HeaderValue>,

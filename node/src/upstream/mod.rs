@@ -1,26 +1,34 @@
 //! Workers as this replica sees them: connections, in-flight counts, health.
 
-pub mod allow;
+pub mod address;
+pub mod atomic_instant;
+pub mod attempt;
 pub mod connection;
+pub mod connector;
 pub mod duty;
-pub mod engine;
-pub mod facts;
+pub mod engine_metrics;
+pub mod failure;
 pub mod head_count;
 pub mod health;
+pub mod health_metrics;
 pub mod in_flight;
 pub mod keys;
+mod metric_cache;
 pub mod metrics;
-pub mod moment;
+pub mod pace;
+pub mod patience;
 pub mod pool;
 pub mod probe;
-pub mod reach;
-mod revive;
+pub mod probe_parts;
 pub mod tls;
+mod token_probe;
 mod vigil;
 pub mod worker;
+pub mod worker_facts;
 
+pub use atomic_instant::AtomicInstant;
 pub use connection::{AnswerBody, Broken, Connection, SendError};
+pub use connector::{Connector, ConnectorParts};
 pub use in_flight::InFlight;
-pub use moment::Moment;
-pub use reach::{Reach, ReachParts};
+pub use metrics::UpstreamMetrics;
 pub use worker::Worker;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Connection;
+use super::connection::Connection;
 
 /// Last in, first out: the youngest connection is the least likely to be closing.
 #[derive(Debug)]

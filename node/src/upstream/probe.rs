@@ -1,24 +1,22 @@
 //! Active health checks: one task per worker, each probe with a deadline.
 //!
-//! Control path, so reqwest. Besides, the same task asks what the worker says of itself (`facts`), and a stalled
-//! worker for a token (`revive`), and looks whether a silent one lives (`vigil`): none can delay a probe. Most replicas leave most workers to others (`duty`).
+//! Control path, so reqwest. The same task asks the worker about itself (`worker_facts`), asks a stalled worker for a
+//! token (`token_probe`), and looks whether a silent one lives (`vigil`): none of these can delay a probe. Most
+//! replicas leave most workers to others (`duty`).
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use super::duty::Duty;
-use super::facts::{self, Learned};
-use super::{Worker, revive, vigil};
-use crate::cluster::Fleet;
-use crate::config::HealthConfig;
-use crate::lag::Lag;
-use crate::metrics::{Metrics, ResultLabels};
+use super::health::Probe;
+use super::probe_parts::ProbeParts;
+use super::worker::Worker;
+use super::{token_probe, vigil, worker_facts};
+use crate::metrics::ResultLabels;
 
 /// Results of probes, as labels.
 const GOOD: &str = "good";
@@ -29,32 +27,7 @@ const TURNS: usize = 256;
 /// Every so many probes a worker is asked again what it serves, and how large its cache is.
 const RECHECK_PROBES: u64 = 60;
 
-/// How to ask.
-#[derive(Debug)]
-pub struct ProbeParts {
-    /// Interval and path.
-    pub config: HealthConfig,
-    /// Where facts go that the registry does not know.
-    pub learned: mpsc::Sender<Learned>,
-    /// Where to count.
-    pub metrics: Arc<Metrics>,
-    /// Which workers are this replica's to probe.
-    pub duty: Duty,
-    /// Whether this replica is late itself.
-    pub lag: Arc<Lag>,
-    /// How long requests wait on a silent worker.
-    pub silence: Duration,
-}
-
-impl ProbeParts {
-    /// Whether a probe that failed just now says nothing: it ran out of time while this replica's own timers were
-    /// late.
-    fn is_excused(&self, began: Instant) -> bool {
-        began.elapsed() >= self.config.timeout && self.lag.was_late_since(began)
-    }
-}
-
-/// Keeps one probing task per worker of the fleet; dropping it ends them.
+/// Keeps one probing task per worker that it follows; dropping it ends them.
 #[derive(Debug)]
 pub struct Prober {
     parts: Arc<ProbeParts>,
@@ -68,7 +41,8 @@ impl Prober {
     pub fn new(parts: ProbeParts, tracker: TaskTracker) -> Self {
         for result in [GOOD, BAD] {
             // There from the start, so that no probe is a zero and not a gap.
-            let _ = parts.metrics.probes.get_or_create(&ResultLabels { result });
+            let probes = &parts.metrics.workers.probes;
+            drop(probes.get_or_create(&ResultLabels { result }));
         }
         Self {
             parts: Arc::new(parts),
@@ -79,9 +53,9 @@ impl Prober {
     }
 
     /// Starts probing new workers and stops probing those that left.
-    pub fn follow(&mut self, fleet: &Fleet) {
+    pub fn follow<'a>(&mut self, workers: impl IntoIterator<Item = &'a Arc<Worker>>) {
         let mut kept = BTreeMap::new();
-        for worker in fleet.workers() {
+        for worker in workers {
             let task = match self.tasks.remove(&worker.label) {
                 Some((known, task)) if Arc::ptr_eq(&known, worker) => task,
                 _ => {
@@ -100,8 +74,8 @@ async fn watch(worker: Arc<Worker>, parts: Arc<ProbeParts>, turns: Arc<Semaphore
     let ask = Notify::new();
     tokio::join!(
         probe_for_ever(&worker, &parts, &ask, &turns),
-        facts::ask_when_told(&worker, &parts, &ask, &turns),
-        revive::when_stalled(&worker, &parts),
+        worker_facts::ask_when_told(&worker, &parts, &ask, &turns),
+        token_probe::when_stalled(&worker, &parts),
         vigil::while_wanted(&worker, &parts),
     );
 }
@@ -126,20 +100,27 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify, turns
         if checked.is_err() && parts.is_excused(began) {
             tracing::debug!(
                 worker = &*worker.label,
-                "a probe was late, and so was this replica"
+                "a probe timed out while this replica itself was late"
             );
             continue;
         }
         let good = checked.is_ok();
+        let probed = match &checked {
+            Ok(()) => Probe::Good,
+            Err(failed) if failed.unanswered => Probe::Unanswered,
+            Err(_) => Probe::Bad,
+        };
         let result = if good { GOOD } else { BAD };
-        let probes = &parts.metrics.probes;
+        let probes = &parts.metrics.workers.probes;
         probes.get_or_create(&ResultLabels { result }).inc();
-        let changed = worker.health.probed(good);
+        let changed = worker.health.probed(probed);
         match checked {
-            Err(why) if changed => {
+            Err(Failed { why, .. }) if changed => {
                 tracing::info!(worker = &*worker.label, why, "worker fails its checks");
             }
-            Err(why) => tracing::debug!(worker = &*worker.label, why, "probe failed"),
+            Err(Failed { why, .. }) => {
+                tracing::debug!(worker = &*worker.label, why, "probe failed");
+            }
             Ok(()) => {}
         }
         if good && (probe == 0 || changed || recheck || worker.models.load().is_empty()) {
@@ -148,20 +129,36 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify, turns
     }
 }
 
-/// Ok for a 2xx, else what a person should know.
-async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), String> {
+/// A probe that did not get a 2xx.
+struct Failed {
+    /// What a person should know.
+    why: String,
+    /// It ran out of time.
+    unanswered: bool,
+}
+
+/// Ok for a 2xx.
+async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), Failed> {
     let result = get(worker, &parts.config.path).await;
     worker.connected(&result.as_ref().map_err(io_kind));
     match result {
         Ok(response) if response.status().is_success() => Ok(()),
-        Ok(response) => Err(format!("it answered {}", response.status())),
-        // With its causes: what TLS or the rule of `workers.allow` says is the last of them.
-        Err(error) => Err(format!("{error:#}")),
+        Ok(response) => Err(Failed {
+            why: format!("it answered {}", response.status()),
+            unanswered: false,
+        }),
+        Err(error) => Err(Failed {
+            // With its causes: what TLS or the rule of `workers.allow` says is the last of them.
+            why: format!("{error:#}"),
+            unanswered: error
+                .downcast_ref::<reqwest::Error>()
+                .is_some_and(reqwest::Error::is_timeout),
+        }),
     }
 }
 
 async fn get(worker: &Worker, path: &str) -> anyhow::Result<reqwest::Response> {
-    let request = worker.reach.get(&worker.address, path).await?;
+    let request = worker.connector.get(&worker.address, path).await?;
     Ok(request.send().await?)
 }
 

@@ -1,4 +1,4 @@
-//! TLS to workers: whom to believe, what to show, and the socket that speaks it or not.
+//! TLS to workers: which authorities to believe, which certificate to show, and the socket with or without it.
 
 use std::io;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ impl WorkerTlsFiles {
     }
 }
 
-/// A client that believes nobody, for plain HTTP: reqwest would look for the system's authorities itself, and
+/// A client that believes no authority, for plain HTTP: reqwest would look for the system's authorities itself, and
 /// a bare image has none.
 pub(super) fn believes_nobody() -> ClientConfig {
     http1_only(builder(RootCertStore::empty()).with_no_client_auth())
@@ -113,8 +113,8 @@ impl WorkerIo {
         }
     }
 
-    /// Has the connection end by a reset when it is dropped: whoever does not read sees no other end behind what was
-    /// sent to it.
+    /// Has the connection end by a reset when it is dropped: a worker that does not read sees no other end behind what
+    /// was sent to it.
     pub fn will_reset(&self) {
         let stream = match self {
             Self::Plain(stream) => stream,

@@ -1,17 +1,17 @@
 //! Looks whether a worker lives on which requests wait in silence: do its engine's counters move, does it answer a
 //! question for one token?
 //!
-//! One look at a time for each worker, shared by all requests that wait there, and none where nobody waits or others
-//! get tokens. Its HTTP server may well answer while the engine stands still, so that alone is no sign. The question
-//! is only asked where counters tell nothing: it costs a place in the worker's queue.
+//! One look at a time for each worker, shared by all requests that wait there, and none where no request waits or
+//! others get tokens. Its HTTP server may well answer while the engine stands still, so that alone is no sign. The
+//! question is only asked where counters show nothing: it costs a place in the worker's queue.
 
 use tokio::time::Instant;
 
-use super::Worker;
-use super::probe::ProbeParts;
-use super::{facts, revive};
+use super::probe_parts::ProbeParts;
+use super::worker::Worker;
+use super::{token_probe, worker_facts};
 
-/// Looks each time that somebody wants a sign.
+/// Looks each time that a request wants a sign.
 pub(super) async fn while_wanted(worker: &Worker, parts: &ProbeParts) {
     loop {
         worker.health.sign_wanted().await;
@@ -20,14 +20,14 @@ pub(super) async fn while_wanted(worker: &Worker, parts: &ProbeParts) {
 }
 
 async fn look(worker: &Worker, parts: &ProbeParts) {
-    if let Err(error) = facts::read_engine(worker, parts).await {
-        tracing::debug!(worker = &*worker.label, %error, "worker did not give its metrics");
+    if let Err(error) = worker_facts::read_engine(worker, parts).await {
+        tracing::debug!(worker = &*worker.label, %error, "worker did not answer with its metrics");
     }
     // A stalled worker is being asked already.
     if is_young(worker, parts) || !parts.config.token_probe || worker.health.awaits_token() {
         return;
     }
-    revive::ask_and_count(worker, parts).await;
+    token_probe::ask_and_count(worker, parts).await;
 }
 
 /// Whether a sign of life is known that will do for a while.

@@ -9,97 +9,22 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use grapevine_gossip::load::LoadCell;
-use grapevine_gossip::worker::{WorkerId, WorkerSpec, WorkerUrl};
-use http::uri::Scheme;
-use http::{HeaderValue, Uri};
-use rustls::pki_types::ServerName;
+use grapevine_gossip::worker::WorkerId;
 use tokio::time::Instant;
 
+use super::address::Address;
+use super::atomic_instant::AtomicInstant;
+use super::connection::Connection;
+use super::connector::Connector;
 use super::health::Health;
-use super::moment::Moment;
+use super::metric_cache::WorkerMetricCache;
+use super::pace::Pace;
 use super::pool::IdlePool;
-use super::reach::Reach;
 use crate::api::cards::Card;
-use crate::series::WorkerSeries;
+use crate::config::WorkerHttp2;
 
 /// The label that workers share which have no series of their own (`metrics.worker_series`).
 pub const OTHER_WORKERS: &str = "other";
-
-/// Where a worker is reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address {
-    /// Its URL, and its rank if it shares that with others.
-    pub url: WorkerUrl,
-    /// Value of `Host`.
-    pub host: HeaderValue,
-    /// What an https worker's certificate must name.
-    pub server_name: Option<ServerName<'static>>,
-}
-
-/// A worker whose address cannot be dialled.
-#[derive(Debug, thiserror::Error)]
-#[error("worker {worker}: {problem}")]
-pub struct AddressError {
-    worker: String,
-    problem: &'static str,
-}
-
-impl Address {
-    /// From a checked specification.
-    ///
-    /// # Errors
-    /// The URL's host or path cannot stand in a request, or in a certificate.
-    pub fn of(spec: &WorkerSpec) -> Result<Self, AddressError> {
-        let url = spec.url().clone();
-        let error = |problem| AddressError {
-            worker: url.base().to_owned(),
-            problem,
-        };
-        url.base()
-            .parse::<Uri>()
-            .map_err(|_| error("its URL is not a URI"))?;
-        let server_name = url
-            .is_tls()
-            .then(|| ServerName::try_from(url.host().to_owned()))
-            .transpose()
-            .map_err(|_| error("its host is neither a DNS name nor an address"))?;
-        Ok(Self {
-            host: HeaderValue::from_str(url.authority())
-                .map_err(|_| error("its host is not ASCII"))?,
-            server_name,
-            url,
-        })
-    }
-
-    /// The scheme of requests to it.
-    pub fn scheme(&self) -> Scheme {
-        match self.server_name {
-            None => Scheme::HTTP,
-            Some(_) => Scheme::HTTPS,
-        }
-    }
-
-    /// Data-parallel rank, for workers that share an address.
-    pub fn rank(&self) -> Option<u32> {
-        self.url.rank()
-    }
-
-    /// The target of a request at this worker.
-    pub fn target(&self, path_and_query: &Uri) -> Uri {
-        let base = self.url.path();
-        if base.is_empty() {
-            return path_and_query.clone();
-        }
-        format!("{base}{path_and_query}")
-            .parse()
-            .unwrap_or_else(|_| path_and_query.clone())
-    }
-
-    /// URL of a path at this worker, for the control path.
-    pub fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.url.base())
-    }
-}
 
 /// A registered worker.
 #[derive(Debug)]
@@ -113,18 +38,20 @@ pub struct Worker {
     /// Where it is.
     pub address: Address,
     /// How to get there.
-    pub reach: Arc<Reach>,
+    pub connector: Arc<Connector>,
     /// In flight, from this replica and from the others.
     pub load: Arc<LoadCell>,
+    /// How fast it answers.
+    pub pace: Pace,
     /// Connections at rest.
     pub idle: IdlePool,
     /// Whether to pass it over.
     pub health: Health,
-    /// Models it serves, by the registry; empty until somebody has asked it.
+    /// Models it serves, by the registry; empty until it was asked.
     pub models: ArcSwap<Vec<String>>,
     /// What it said of each of its models when this replica asked it last.
     pub cards: ArcSwap<Vec<Card>>,
-    /// Restart counter in the registry: the second at which it started, as far as it tells.
+    /// Restart counter in the registry: the second at which it started, as far as it reports that.
     pub epoch: AtomicU64,
     /// Tokens that its cache holds, as it says; 0 until it has said.
     pub cache_tokens: AtomicU64,
@@ -134,13 +61,13 @@ pub struct Worker {
     /// What its engine's counters were then, as one number; 0: they were not among them.
     activity: AtomicU64,
     /// What requests count for it.
-    pub series: WorkerSeries,
+    pub series: WorkerMetricCache,
     /// Until then it asked not to be sent anything (`Retry-After`).
-    pub paused_until: Moment,
-    /// Since then nobody has listened on its port.
-    pub refuses_since: Moment,
+    pub paused_until: AtomicInstant,
+    /// Since when no process listens on its port.
+    pub refuses_since: AtomicInstant,
     /// Since then it has said that its engine is dead, and answered nothing.
-    pub engine_dead_since: Moment,
+    pub engine_dead_since: AtomicInstant,
 }
 
 impl Worker {
@@ -148,7 +75,7 @@ impl Worker {
     pub fn new(
         id: WorkerId,
         address: Address,
-        reach: Arc<Reach>,
+        connector: Arc<Connector>,
         load: Arc<LoadCell>,
         idle_max: Duration,
         health: Health,
@@ -166,8 +93,9 @@ impl Worker {
             series_label,
             id,
             address,
-            reach,
+            connector,
             load,
+            pace: Pace::default(),
             idle: IdlePool::new(idle_max, IDLE_CONNECTIONS_MAX),
             health,
             models: ArcSwap::default(),
@@ -177,10 +105,10 @@ impl Worker {
             born: Instant::now(),
             scraped_ms: AtomicU64::new(0),
             activity: AtomicU64::new(0),
-            series: WorkerSeries::default(),
-            paused_until: Moment::default(),
-            refuses_since: Moment::default(),
-            engine_dead_since: Moment::default(),
+            series: WorkerMetricCache::default(),
+            paused_until: AtomicInstant::default(),
+            refuses_since: AtomicInstant::default(),
+            engine_dead_since: AtomicInstant::default(),
         }
     }
 
@@ -198,8 +126,8 @@ impl Worker {
         (!left.is_zero()).then_some(left)
     }
 
-    /// Tells what became of a connection to it. A port that refuses says that the process is gone or is
-    /// leaving: vLLM told to stop closes its port first and then leaves open streams without a byte or an end.
+    /// Notes what became of a connection to it. A port that refuses shows that the process is gone or is leaving: a
+    /// vLLM that stops closes its port first and then leaves open streams without a byte or an end.
     pub fn connected<T>(&self, result: &io::Result<T>) {
         match result {
             Ok(_) => self.refuses_since.clear(),
@@ -210,7 +138,7 @@ impl Worker {
         }
     }
 
-    /// Whether nobody listens on its port, as far as connections and probes have shown.
+    /// Whether no process listens on its port, as far as connections and probes have shown.
     pub fn refuses(&self) -> bool {
         self.refuses_since.get().is_some()
     }
@@ -222,8 +150,9 @@ impl Worker {
         Some(since.max(heard) + patience)
     }
 
-    /// It has told its metrics, asked `now`; `activity` as in [`EngineFacts`](super::engine::EngineFacts). Another one
-    /// than before says that its engine has worked since it was asked before.
+    /// It answered with its metrics, asked `now`; `activity` as in
+    /// [`EngineMetrics`](super::engine_metrics::EngineMetrics). Another one than before shows that its engine has
+    /// worked since it was asked before.
     pub fn scraped(&self, now: Instant, activity: Option<u64>) {
         let activity = activity.map_or(0, |activity| activity.max(1));
         let before = self.activity.swap(activity, Ordering::Relaxed);
@@ -245,6 +174,26 @@ impl Worker {
         (ms > 0).then(|| now.saturating_duration_since(at))
     }
 
+    /// Connects, in the version of HTTP that `workers.http2` and the worker choose.
+    ///
+    /// # Errors
+    /// See [`Connection::open`].
+    pub async fn connect(&self, within: Duration) -> io::Result<Connection> {
+        self.connect_as(within, self.connector.http2()).await
+    }
+
+    /// Connects in HTTP/1.1, which alone knows a change of protocols.
+    ///
+    /// # Errors
+    /// See [`Connection::open`].
+    pub async fn connect_http1(&self, within: Duration) -> io::Result<Connection> {
+        self.connect_as(within, WorkerHttp2::Off).await
+    }
+
+    async fn connect_as(&self, within: Duration, http2: WorkerHttp2) -> io::Result<Connection> {
+        Connection::open(&self.connector, &self.address, &self.label, within, http2).await
+    }
+
     /// It is not at this address any more: what rests here is closed, and nothing more comes to rest.
     pub fn retire(&self) {
         self.idle.close();
@@ -254,41 +203,5 @@ impl Worker {
     pub fn unreachable(&self) {
         self.health.unreachable();
         self.idle.clear();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use grapevine_gossip::worker::RawWorker;
-
-    fn address(url: &str) -> Result<Address, AddressError> {
-        Address::of(&WorkerSpec::new(RawWorker::at(url)).expect("valid worker"))
-    }
-
-    #[test]
-    fn targets() {
-        let plain = address("http://Host:8000@3").expect("address");
-        assert_eq!(plain.host, "host:8000");
-        assert_eq!((plain.rank(), plain.server_name.as_ref()), (Some(3), None));
-        let path: Uri = "/v1/models?x=1".parse().expect("uri");
-        assert_eq!(plain.target(&path), path);
-        assert_eq!(plain.url("/health"), "http://host:8000/health");
-        let below = address("http://host:8000/engine").expect("address");
-        assert_eq!(below.target(&path), "/engine/v1/models?x=1");
-        assert_eq!(below.url("/health"), "http://host:8000/engine/health");
-    }
-
-    #[test]
-    fn https_workers_have_a_name_to_prove() {
-        for (url, name) in [
-            ("https://Host", "host"),
-            ("https://10.0.0.5:8443", "10.0.0.5"),
-            ("https://[::1]:8443/base@2", "::1"),
-        ] {
-            let address = address(url).expect("address");
-            let proven = address.server_name.expect("a name");
-            assert_eq!(proven.to_str(), name, "{url}");
-        }
     }
 }

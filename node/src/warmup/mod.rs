@@ -1,8 +1,8 @@
 //! Warm-up of a joining worker: the hottest prefixes that will move to it are computed there before it gets requests.
 //!
 //! A worker that is added while running is registered as `warming`, with an end, by the replica that was asked. It is
-//! known everywhere but in no ring, so rings change once, when it becomes active: when its warmer says so, or by
-//! itself at the end that was said. Whose word it is decides who warms it; nothing else is agreed upon.
+//! known everywhere but in no ring, so rings change once, when it becomes active: when its warmer reports it done, or
+//! by itself at that end. The replica that registered it warms it; nothing else has to be agreed upon.
 //!
 //! - `prompt.rs`: what is kept of a request, cut where its own part begins; pure.
 //! - `store.rs`: the hot prompts that are kept, in memory only; pure, bounded.
@@ -32,7 +32,7 @@ use self::store::Store;
 use crate::api::Endpoint;
 use crate::cluster::{Cluster, Pool};
 use crate::config::{TimeoutConfig, WarmupConfig};
-use crate::metrics::{EventLabels, Metrics};
+use crate::metrics::EventLabels;
 use crate::shutdown::Phase;
 
 /// Requests of the last minute, by half-life, that make a prefix worth keeping; in the units of a
@@ -43,12 +43,12 @@ const BODY_BYTES_MAX: usize = 4 << 20;
 
 /// What warm-ups are made of.
 pub struct WarmUpParts {
-    /// Who warms what, and when it is over.
+    /// The registry, where a worker is warming or active.
     pub agent: Arc<Agent>,
     /// Fleet, heat, and what is known of caches.
     pub cluster: Arc<Cluster>,
     /// Where to count.
-    pub metrics: Arc<Metrics>,
+    pub metrics: WarmupMetrics,
     /// Limits.
     pub config: WarmupConfig,
     /// For connections to workers.
@@ -99,7 +99,7 @@ impl WarmUps {
         {
             return;
         }
-        let hot = self.parts.cluster.knowledge().hot();
+        let hot = self.parts.cluster.cache_view().hot();
         let Some(depth) = deepest_worth_keeping(&hot, key) else {
             return;
         };
@@ -124,7 +124,7 @@ impl WarmUps {
             }
         };
         let labels = EventLabels { event };
-        let events = &self.parts.metrics.warmup.prompt_events;
+        let events = &self.parts.metrics.prompt_events;
         events.get_or_create(&labels).inc();
     }
 
@@ -162,12 +162,12 @@ impl WarmUps {
 
     /// Forgets what cooled, and says what is kept.
     fn tick(&self) {
-        let hot = self.parts.cluster.knowledge().hot();
+        let hot = self.parts.cluster.cache_view().hot();
         let mut store = self.store();
         let cooled = store.forget_cooled(&hot);
         let (entries, bytes) = (store.len(), store.bytes());
         drop(store);
-        let metrics = &self.parts.metrics.warmup;
+        let metrics = &self.parts.metrics;
         let event = "cooled";
         let events = metrics.prompt_events.get_or_create(&EventLabels { event });
         events.inc_by(cooled as u64);

@@ -37,8 +37,11 @@ pub(super) fn plan(
         }
         let pool = pools.iter().find(|pool| pool.model() == &*prompt.model);
         let Some(pool) = pool else { continue };
-        let slots = pool.slots();
-        let Some(place) = slots.iter().position(|slot| slot.worker.id == *worker) else {
+        let members = pool.members();
+        let Some(place) = members
+            .iter()
+            .position(|member| member.worker.id == *worker)
+        else {
             continue;
         };
         let tokens = pool.tokens_sought_at(place, hot, &prompt.key);
@@ -147,7 +150,7 @@ mod tests {
             let own = |prompt: &&Arc<HotPrompt>| {
                 let id = id.parse().expect("an id");
                 let pools = pools();
-                let place = pools[0].slots().iter().position(|s| s.worker.id == id);
+                let place = pools[0].members().iter().position(|s| s.worker.id == id);
                 let place = place.expect("a member");
                 let sought = pools[0].tokens_sought_at(place, &hot, &prompt.key);
                 sought == prompt.key.prompt_tokens()

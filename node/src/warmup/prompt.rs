@@ -3,8 +3,6 @@
 //! Pure. The body is cut at the end of the message in which the warm part ends, or within a text at the warm mark.
 //! Fields that change what the model reads stay, byte for byte; everything else goes, and one token is asked for.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,8 +10,9 @@ use grapevine_placement::{Key, KeySettings, Link};
 use serde_json::value::RawValue;
 
 use crate::api::Endpoint;
-use crate::api::request::{BodyView, Message, Prompt};
-use crate::proxy::question::tokens_of;
+use crate::api::json::RawObject;
+use crate::api::request::{BodyView, ChatMessage, Prompt};
+use crate::api::text::tokens_of;
 
 /// Fields of a request that change what the model reads, or whose cache it is.
 const KEPT: [&str; 9] = [
@@ -81,10 +80,9 @@ impl HotPrompt {
 pub(super) fn cut(asked: &Asked<'_>, depth: Link, bytes_max: usize) -> Result<HotPrompt, NotKept> {
     let unreadable = |_| NotKept::Unreadable;
     let view = BodyView::parse(asked.endpoint, asked.body).map_err(|_| NotKept::Unreadable)?;
-    let fields: BTreeMap<Cow<'_, str>, &RawValue> =
-        serde_json::from_slice(asked.body).map_err(unreadable)?;
+    let fields = RawObject::parse(asked.body).ok_or(NotKept::Unreadable)?;
     // A prompt whose beginning the worker cuts off is not the prefix that its text shows.
-    if fields.contains_key("truncate_prompt_tokens") {
+    if fields.get("truncate_prompt_tokens").is_some() {
         return Err(NotKept::Unreadable);
     }
     let (name, text, tokens) = match asked.endpoint {
@@ -92,7 +90,7 @@ pub(super) fn cut(asked: &Asked<'_>, depth: Link, bytes_max: usize) -> Result<Ho
             let messages = view.messages.as_deref().ok_or(NotKept::Unreadable)?;
             let count = messages_to(asked.settings, &view, messages, depth.tokens);
             let raw = fields.get("messages").ok_or(NotKept::Unreadable)?;
-            let raw: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(unreadable)?;
+            let raw: Vec<&RawValue> = serde_json::from_str(raw).map_err(unreadable)?;
             let kept = raw.get(..count).ok_or(NotKept::Unreadable)?;
             let mut kept: Vec<&str> = kept.iter().map(|message| message.get()).collect();
             if !messages[..count].iter().any(|of| of.role.0 == "user") {
@@ -116,12 +114,12 @@ pub(super) fn cut(asked: &Asked<'_>, depth: Link, bytes_max: usize) -> Result<Ho
     let mut body = format!(r#"{{"model":{model},"{name}":{text}"#);
     for field in KEPT {
         if let Some(value) = fields.get(field) {
-            add(&mut body, field, value.get());
+            add(&mut body, field, value);
         }
     }
     // The only choice that some templates look at; the others ask for what one token cannot say.
-    if let Some(value) = fields.get("tool_choice").filter(|v| v.get() == r#""none""#) {
-        add(&mut body, "tool_choice", value.get());
+    if let Some(value) = fields.get("tool_choice").filter(|v| *v == r#""none""#) {
+        add(&mut body, "tool_choice", value);
     }
     add(&mut body, "max_tokens", "1");
     if asked.endpoint == Endpoint::Chat {
@@ -152,7 +150,7 @@ fn add(body: &mut String, name: &str, value: &str) {
 fn messages_to(
     settings: &KeySettings,
     view: &BodyView<'_>,
-    messages: &[Message<'_>],
+    messages: &[ChatMessage<'_>],
     tokens: u32,
 ) -> usize {
     let (mut too_few, mut enough) = (None, messages.len());
@@ -214,7 +212,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::proxy::question::key_for_tests;
+    use crate::api::text::key_for_tests;
 
     const LARGE: usize = 1 << 20;
 
@@ -319,7 +317,7 @@ mod tests {
         assert_eq!(kept.path(), "/v1/completions");
         let rest = r#","cache_salt":"x","add_special_tokens":false,"max_tokens":1,"stream":false}"#;
         assert!(text(&kept).ends_with(rest), "{}", text(&kept));
-        // Whoever asks for the kept text has the same marks.
+        // A request for the kept text has the same marks.
         let again = key_of(Endpoint::Completions, text(&kept));
         assert_eq!(again.marks()[..4], key.marks()[..4]);
         assert_eq!(kept.key.marks(), &key.marks()[..4]);

@@ -1,6 +1,6 @@
 //! Run: the warm-ups that are under way, one task each.
 //!
-//! The view of the registry says which there are: whoever wrote the word `warming` does the warming, and a word that
+//! The view of the registry shows which there are: the replica that wrote the state `warming` warms, and a state that
 //! is replaced (the worker was removed, drained, changed, or its time is over) ends its task.
 
 use std::collections::BTreeMap;
@@ -19,13 +19,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::plan::{Planned, plan};
 use super::{Progress, WarmUps};
+use crate::http::headers::REQUEST_ID;
+use crate::http::request_id;
+use crate::http::worker_body::WorkerBody;
 use crate::metrics::ResultLabels;
-use crate::proxy::attempt::{self, AttemptLimits, Failure, Outgoing};
-use crate::proxy::headers::REQUEST_ID;
-use crate::proxy::patience::{Patience, WaitsFor};
-use crate::proxy::request_id;
-use crate::proxy::worker_body::WorkerBody;
 use crate::upstream::Worker;
+use crate::upstream::attempt::{self, AttemptLimits, Failure, Outgoing};
+use crate::upstream::patience::{Patience, WaitsFor};
 
 /// How often cooled prompts are forgotten.
 const TICK: Duration = Duration::from_secs(1);
@@ -45,9 +45,9 @@ pub(super) enum End {
     Nothing,
     /// Its time is over; the worker is active.
     OutOfTime,
-    /// It stopped answering; it becomes active when the time is over, if nobody says otherwise.
+    /// It stopped answering; it becomes active when the time is over, unless its entry changes.
     Unhealthy,
-    /// Somebody said something else of the worker, or this replica leaves.
+    /// The entry of the worker was changed, or this replica leaves.
     Cancelled,
 }
 
@@ -137,7 +137,7 @@ impl WarmUps {
         }
         let progress = self.running().remove(&id).unwrap_or_default();
         let elapsed = begun.elapsed();
-        let metrics = &self.parts.metrics.warmup;
+        let metrics = &self.parts.metrics;
         let result = end.as_str();
         metrics.ended.get_or_create(&ResultLabels { result }).inc();
         metrics.seconds.observe(elapsed.as_secs_f64());
@@ -161,7 +161,7 @@ impl WarmUps {
         let worker = self.answering(id).await;
         let planned = {
             let fleet = self.parts.cluster.fleet();
-            let hot = self.parts.cluster.knowledge().hot();
+            let hot = self.parts.cluster.cache_view().hot();
             let prompts = self.store().hottest(&hot);
             let most = self.parts.config.prompts as usize;
             plan(fleet.prospective(), id, &hot, prompts, most)
@@ -190,8 +190,8 @@ impl WarmUps {
             // A task that panicked has said so; its prompt counts as failed.
             let result = match result {
                 Ok((Ok(()), done)) => {
-                    let knowledge = self.parts.cluster.knowledge();
-                    knowledge.warmed(&done.pool, done.worker, &done.prompt.key);
+                    let cache_view = self.parts.cluster.cache_view();
+                    cache_view.record_warmed(&done.pool, done.worker, &done.prompt.key);
                     self.note(id, |progress| progress.warmed += 1);
                     "warmed"
                 }
@@ -201,7 +201,7 @@ impl WarmUps {
                 }
                 Err(_) => "panicked",
             };
-            let sent = &self.parts.metrics.warmup.prompts;
+            let sent = &self.parts.metrics.prompts;
             sent.get_or_create(&ResultLabels { result }).inc();
             if result == "unreachable" || !worker.health.is_usable() {
                 return End::Unhealthy;
@@ -218,10 +218,14 @@ impl WarmUps {
         loop {
             looks.tick().await;
             let fleet = self.parts.cluster.fleet();
-            let Some(slot) = fleet.joining().iter().find(|slot| slot.worker.id == *id) else {
+            let Some(member) = fleet
+                .joining()
+                .iter()
+                .find(|member| member.worker.id == *id)
+            else {
                 continue;
             };
-            let worker = &slot.worker;
+            let worker = &member.worker;
             if worker.health.probes() != Health::Healthy {
                 healthy_since = None;
                 continue;

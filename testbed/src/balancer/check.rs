@@ -29,7 +29,7 @@ async fn ask(address: &str, path: &str) -> io::Result<bool> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
-    // "HTTP/1.1 2": the rest of the status does not matter.
+    // "HTTP/1.1 2" is enough: any 2xx is a yes.
     let mut status = [0; 10];
     stream.read_exact(&mut status).await?;
     Ok(status.starts_with(b"HTTP/1.") && status[9] == b'2')

@@ -1,8 +1,8 @@
-//! A small TCP (L4) balancer: what stands in front of the replicas where nothing better is at hand.
+//! A small TCP (L4) balancer for the front of the replicas where no other is at hand.
 //!
-//! Pure splice: it knows nothing of HTTP except, if so configured, one `GET` to ask a backend
-//! whether it wants traffic. A connection is given to one backend for its life; when that cannot
-//! be connected to, to the next. Half-closes pass through, and so does a reset.
+//! It only splices bytes. The one use of HTTP is an optional check: a `GET` that asks a backend whether it
+//! wants traffic. A connection stays on one backend for its life; if the connect to that backend fails, the
+//! next one is tried. Half-closes and resets pass through.
 //!
 //! Not a product: no TLS, no PROXY protocol, no reload. haproxy does all that.
 
@@ -36,11 +36,11 @@ pub struct Config {
     pub listen: SocketAddr,
     /// `host:port` each; names are resolved for every connection. Must not be empty.
     pub backends: Vec<String>,
-    /// Who gets a connection.
+    /// Which backend gets a connection.
     pub strategy: Strategy,
     /// Time for a connect before the next backend is tried.
     pub connect_timeout: Duration,
-    /// Ask backends whether they want traffic; `None`: a failed connect is the only sign.
+    /// Ask backends whether they want traffic; `None`: only a failed connect shows that one is down.
     pub check: Option<Check>,
     /// Connections at once; more wait in the kernel's queue.
     pub connections_max: usize,
@@ -51,7 +51,7 @@ pub struct Config {
 pub struct Check {
     /// Path to `GET`; any 2xx is a yes. Usually `/readiness`.
     pub path: String,
-    /// Time between two questions to one backend.
+    /// Time between two checks of one backend.
     pub interval: Duration,
     /// No answer within this time is a no.
     pub timeout: Duration,
@@ -75,7 +75,7 @@ impl Config {
 pub struct Balancer {
     addr: SocketAddr,
     pool: Arc<Pool>,
-    /// Told when there are more backends.
+    /// Notified when a backend is added.
     grown: Arc<Notify>,
     _task: AbortOnDropHandle<()>,
 }
@@ -108,7 +108,7 @@ impl Balancer {
         self.grown.notify_one();
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -180,7 +180,7 @@ async fn serve(mut client: TcpStream, pool: &Pool, connect_timeout: Duration) {
             copy_bidirectional_with_sizes(&mut client, &mut backend, SPLICE_BYTES, SPLICE_BYTES);
         match spliced.await {
             Ok((up, down)) => open.done(up, down),
-            // One side was reset: the other must not take it for an orderly end.
+            // One side was reset: the other must not see an orderly end.
             Err(_) => [&client, &backend].into_iter().for_each(reset),
         }
         return;
@@ -189,7 +189,7 @@ async fn serve(mut client: TcpStream, pool: &Pool, connect_timeout: Duration) {
     reset(&client);
 }
 
-/// Makes the coming drop of this socket a reset.
+/// Makes the drop of this socket send a reset.
 fn reset(stream: &TcpStream) {
     if let Err(e) = SockRef::from(stream).set_linger(Some(Duration::ZERO)) {
         tracing::debug!("linger: {e}");

@@ -1,11 +1,11 @@
-//! The backends: order of choice, health as checks see it, counts.
+//! The backends: order of choice, health by the checks, counts.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 
 use serde::Serialize;
 
-/// Who gets a connection.
+/// Which backend gets a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Strategy {
     /// Each backend in turn.
@@ -23,7 +23,7 @@ pub struct BackendStats {
     pub up: bool,
     /// Connections open now.
     pub open: u64,
-    /// Connections given to it.
+    /// Connections that it got.
     pub connections: u64,
     /// Connects that failed.
     pub refused: u64,
@@ -67,7 +67,7 @@ impl Pool {
         pool
     }
 
-    /// One more backend, the last.
+    /// Adds a backend at the end.
     pub(super) fn add(&self, address: String) {
         let backend = Backend {
             address,
@@ -94,8 +94,8 @@ impl Pool {
         self.backend(index).address.clone()
     }
 
-    /// All backends in the order to try them: those that are down come last, because a wrong
-    /// check must not refuse what would have worked.
+    /// All backends in the order to try them. Those that are down are last and not left out: a wrong check
+    /// must not refuse a connection that would have worked.
     pub(super) fn order(&self) -> Vec<usize> {
         let backends = self.backends.read().expect("no holder panics");
         let count = backends.len();
@@ -112,7 +112,7 @@ impl Pool {
         order
     }
 
-    /// Sets what the check says; true when that is news.
+    /// Sets the result of a check; true when it differs from the last one.
     pub(super) fn set_up(&self, index: usize, up: bool) -> bool {
         self.backend(index).up.swap(up, Ordering::Relaxed) != up
     }

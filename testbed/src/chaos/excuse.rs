@@ -1,13 +1,14 @@
-//! Which failures a fault takes along, and which it does not. Pure.
+//! Which failed requests a fault excuses. Pure.
 //!
-//! A killed replica takes the requests that it was serving; a worker that is killed or stands still takes
-//! answers of which a part had reached the client. A replica that stands still may make a request wait for
-//! longer than its client does. No other fault excuses anything.
+//! A killed replica excuses the requests that it was serving. A worker that is killed or paused excuses
+//! answers of which a part had reached the client. A paused replica excuses requests that wait longer than
+//! their clients do. No other fault excuses anything.
 
-use super::fleet::{Fault, Node};
+use super::fault::{Fault, Node};
 use super::record::FailedRequest;
 
-/// A request sent this soon after may have met the dying connection; clocks of windows are not finer.
+/// A request sent within this time after the fault may have met the dying connection; times of windows are
+/// not finer.
 const GRACE_MS: u64 = 1_000;
 
 /// One fault's excuse.
@@ -15,23 +16,23 @@ const GRACE_MS: u64 = 1_000;
 pub(crate) struct Excuse {
     fault: String,
     from_ms: u64,
-    /// `None`: it is still so.
+    /// `None`: the fault is still there.
     until_ms: Option<u64>,
     what: Taken,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Taken {
-    /// Everything on this replica.
+    /// Every request on this replica.
     Replica(String),
-    /// What did not end in time on this replica.
+    /// Requests that did not end in time on this replica.
     Waiting(String),
     /// Answers that had begun on this worker.
     Begun(String),
 }
 
 impl Excuse {
-    /// The excuse of a fault that is done now to the node of this name, if it is one.
+    /// The excuse that a fault gives when it is injected now into the node of this name, if it gives one.
     pub(crate) fn of(fault: &Fault, name: &str, now_ms: u64) -> Option<Self> {
         let name = name.to_owned();
         let at_once = Some(now_ms);
@@ -59,12 +60,12 @@ impl Excuse {
         }
     }
 
-    /// Is this failure its doing?
+    /// Does the fault excuse this failure?
     pub(crate) fn covers(&self, failure: &FailedRequest) -> bool {
         let until = self.until_ms.unwrap_or(u64::MAX);
         let meanwhile = failure.failed_ms.saturating_add(GRACE_MS) >= self.from_ms
             && failure.sent_ms <= until.saturating_add(GRACE_MS);
-        // Without a head nobody knows which replica it was; the time has to do.
+        // Without a head the replica is unknown; the time alone decides.
         let is_on = |name: &String| failure.replica.as_ref().is_none_or(|on| on == name);
         meanwhile
             && match &self.what {

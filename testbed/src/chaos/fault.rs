@@ -1,4 +1,4 @@
-//! What can go wrong, and how it is put right. Pure.
+//! The faults that can be injected, and their repairs. Pure.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,23 +19,23 @@ impl fmt::Display for Node {
     }
 }
 
-/// What a cut concerns.
+/// The traffic that a cut drops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// UDP between replicas.
     Gossip,
-    /// Every packet: requests to workers and probes, too.
+    /// Every packet, also requests to workers and probes.
     All,
 }
 
-/// What a bad network does to the packets of one replica's gossip, in both directions.
+/// Impairments of one replica's gossip, in both directions.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Link {
     /// Share of packets that are lost, 0 to 1.
     pub(crate) loss: f64,
-    /// Added to each packet's way.
+    /// Added to the travel time of each packet.
     pub(crate) delay: Duration,
-    /// At most this more or less, evenly by chance.
+    /// Uniform random change of the delay, at most this much up or down.
     pub(crate) jitter: Duration,
     /// Share of packets that are held back long enough for later ones to pass them, 0 to 1.
     pub(crate) reorder: f64,
@@ -43,14 +43,14 @@ pub(crate) struct Link {
     pub(crate) duplicate: f64,
 }
 
-/// One thing that goes wrong, or is put right.
+/// One fault, or the repair of one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Fault {
     /// SIGKILL.
     Kill(Node),
-    /// SIGTERM; a replica settles and drains, and may go on for that long.
+    /// SIGTERM; a replica settles and drains, so it may run on for that long.
     Terminate(Node),
-    /// Starts what was killed or terminated, on its former addresses.
+    /// Starts a killed or terminated node again, on its former addresses.
     Start(Node),
     /// SIGSTOP.
     Pause(Node),
@@ -63,7 +63,7 @@ pub(crate) enum Fault {
         one_way: bool,
         reach: Reach,
     },
-    /// `node` reaches nobody and is reached by nobody.
+    /// No packet passes from or to `node`.
     Isolate { node: Node, reach: Reach },
     /// The link of `node` to every other replica is bad.
     Impair { node: Node, link: Link },
@@ -71,19 +71,19 @@ pub(crate) enum Fault {
     Heal,
     /// The engine of a worker makes no more tokens; its HTTP server and `/health` go on.
     Freeze(usize),
-    /// It makes tokens again.
+    /// The engine makes tokens again.
     Thaw(usize),
-    /// A worker answers `delay` later than it would; zero ends it.
+    /// A worker answers later by `delay`; zero ends the fault.
     Slow { worker: usize, delay: Duration },
-    /// The wall clock of a replica is `ahead` seconds ahead of the truth; 0 ends it.
+    /// The wall clock of a replica is `ahead` seconds ahead of the right time; 0 ends the fault.
     Clock { node: Node, ahead: i64 },
-    /// Whatever it writes to its log fails for want of room.
+    /// Every write to its log fails because the disk is full.
     FillDisk(Node),
-    /// Room again.
+    /// Writes to its log succeed again.
     FreeDisk(Node),
-    /// It gets this share of one processor's time, above 0 and below 1.
+    /// The node gets this share of one processor's time, above 0 and below 1.
     Starve { node: Node, share: f64 },
-    /// It gets all it wants again.
+    /// The node gets as much processor time as it needs again.
     Feed(Node),
 }
 
@@ -149,7 +149,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// What puts it right; `None` for a fault that itself puts something right.
+    /// The repair of this fault; `None` if it is itself a repair.
     pub(crate) fn repair(&self) -> Option<Self> {
         Some(match *self {
             Self::Kill(node) | Self::Terminate(node) => Self::Start(node),
@@ -174,7 +174,7 @@ impl Fault {
         })
     }
 
-    /// The one that it concerns, if it is one.
+    /// The node that it concerns, if it concerns a single one.
     pub(crate) fn node(&self) -> Option<Node> {
         Some(match *self {
             Self::Kill(node)
@@ -196,7 +196,7 @@ impl Fault {
         })
     }
 
-    /// It is a state of the process, so the process's end ends it, too.
+    /// The fault is a state of the process, so the end of the process ends it, too.
     fn dies_with_process(&self) -> bool {
         matches!(
             self,
@@ -208,7 +208,7 @@ impl Fault {
         )
     }
 
-    /// Doing `self` ends `earlier`.
+    /// Injecting `self` ends `earlier`.
     pub(crate) fn ends(&self, earlier: &Self) -> bool {
         if matches!(self, Self::Kill(_) | Self::Terminate(_)) {
             return earlier.dies_with_process() && earlier.node() == self.node();

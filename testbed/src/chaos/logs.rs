@@ -1,4 +1,4 @@
-//! What processes said when they should have been quiet: panics and errors in their logs.
+//! Panics and errors in the logs of processes.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -11,11 +11,11 @@ const LINES_MAX: usize = 20;
 /// Characters that are kept of a line.
 const LINE_CHARS: usize = 300;
 
-/// Loud lines of all logs.
+/// Panics and errors of all logs.
 #[derive(Debug, Default)]
 pub(crate) struct Loud {
     pub(crate) count: usize,
-    /// The first, each after the name of its process.
+    /// The first lines, each after the name of its process.
     pub(crate) lines: Vec<String>,
 }
 
@@ -26,7 +26,7 @@ fn is_loud(line: &str, expected: &[&str]) -> bool {
     line.contains("panicked at") || (error && !is_expected())
 }
 
-/// Reads whole logs, line by line. A process that has written nothing yet has none.
+/// Reads whole logs, line by line. A process that has written nothing yet has no log.
 pub(crate) fn loud(logs: &[(String, PathBuf)], expected: &[&str]) -> anyhow::Result<Loud> {
     let mut found = Loud::default();
     for (name, path) in logs {

@@ -1,9 +1,9 @@
 //! Named and random faults against a running cluster under load, and a verdict.
 //!
-//! A [`scenario`] says what is done and when; a [`fleet`] does it, either to processes of this
-//! machine ([`local`]) or to containers ([`compose`]); [`promise`] judges what clients saw, what the
-//! replicas say and what is in their logs. Nothing here is known to the router: it is asked over
-//! HTTP as anybody would, and hurt from outside.
+//! A [`scenario`] lists the faults and their times. A [`fleet`] injects them, either into processes of this
+//! machine ([`local`]) or into containers ([`compose`]). [`promise`] judges what clients saw, what the
+//! replicas report and what is in their logs. The router has no code for this: it is asked over HTTP like by
+//! any client, and faults are injected from outside.
 
 pub(crate) mod compose;
 mod excuse;
@@ -20,5 +20,6 @@ pub(crate) mod run;
 pub(crate) mod scenario;
 pub(crate) mod scenarios;
 mod schedule;
+mod seat;
 pub(crate) mod traffic;
 pub(crate) mod trend;

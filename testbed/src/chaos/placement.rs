@@ -1,5 +1,5 @@
-//! Where each replica would send prompts that nobody sends, with load left aside: what membership and
-//! memory alone decide. Asked before and after the faults.
+//! Asks each replica, before and after the faults, where it would send prompts that no client sends. Load is
+//! left aside, so membership and memory alone decide.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use hyper::Method;
 use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::fleet::{Node, Seat, SeatState};
+use super::fault::Node;
+use super::seat::{Seat, SeatState};
 use crate::client::{Ask, Client};
 use crate::load::{Endpoint, Prompts};
 use crate::processes::MODEL;
@@ -17,7 +18,7 @@ use crate::processes::MODEL;
 /// Limit of one question.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One worker a prompt, as all replicas that run say.
+/// One worker for each prompt, on which all running replicas agree.
 pub(crate) type Placements = Vec<String>;
 
 #[derive(Deserialize)]
@@ -41,8 +42,7 @@ pub(crate) fn samples(seed: u64, count: u64) -> Vec<Ask> {
 
 /// Asks every running replica about every sample.
 ///
-/// # Errors
-/// When one does not answer, knows no worker, or says another worker than the others.
+/// # Errors When one does not answer, knows no worker, or names another worker than the others.
 pub(crate) async fn placements(seats: &[Seat], samples: &[Ask]) -> anyhow::Result<Placements> {
     let runs =
         |seat: &&Seat| matches!(seat.node, Node::Replica(_)) && seat.state == SeatState::Running;
@@ -90,7 +90,7 @@ async fn of_replica(seat: &Seat, samples: &[Ask]) -> anyhow::Result<Placements> 
     Ok(placements)
 }
 
-/// Prompts that moved although neither their worker left nor the new one came.
+/// Prompts that moved although their old worker did not leave and the new one was not added.
 pub(crate) fn moved_wrongly(
     before: &Placements,
     after: &Placements,

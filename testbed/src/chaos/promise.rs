@@ -1,4 +1,4 @@
-//! What was promised, and whether it held. One place for all scenarios.
+//! The promises of all scenarios, and the checks whether they held.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,19 @@ use crate::tally::share;
 
 /// Failures that are described in a promise; all are counted.
 const DESCRIBED: usize = 5;
-/// Agreement that must be reached where nothing but gossip is hurt. Not all of it: a machine that is busy makes
-/// probes late, and two replicas may notice that at different times.
+/// Least agreement where only gossip has faults. It is below 1, because a busy machine makes probes late, and
+/// two replicas may notice that at different times.
 const AGREEMENT_MIN: f64 = 0.95;
-/// Memory and open files of a process are warm after so long.
+/// After this time memory and open files of a process have warmed up.
 const WARM_UP_MS: u64 = 600_000;
-/// A process that warmed up so much later says too little about an hour: a restarted one rises for longer than others.
+/// Least time after the warm-up that allows a verdict on growth per hour: a restarted process grows for
+/// longer than others.
 const SPAN_MIN_MS: u64 = 1_800_000;
 /// Growth in an hour that counts as flat.
 const RSS_PER_HOUR_MAX: f64 = 4.0 * 1_048_576.0;
 const FILES_PER_HOUR_MAX: f64 = 20.0;
 
-/// Status codes by which a cluster refuses what is too much.
+/// Status codes by which a cluster refuses requests under overload.
 fn is_refusal(failure: &FailedRequest) -> bool {
     [
         "status_429",
@@ -43,7 +44,7 @@ pub(super) fn promise(text: impl Into<String>, held: bool, seen: impl Into<Strin
     }
 }
 
-/// No request failed but those that a fault takes along.
+/// No request failed but those that a fault excuses.
 pub(super) fn requests(traffic: &TrafficReport, excuses: &[Excuse], terms: &Terms) -> Promise {
     let mut excused = 0;
     let mut refused = 0;
@@ -59,7 +60,7 @@ pub(super) fn requests(traffic: &TrafficReport, excuses: &[Excuse], terms: &Term
     }
     let totals = &traffic.totals;
     let mut seen = format!(
-        "{} of {} succeeded, {excused} taken along, {} failed otherwise",
+        "{} of {} succeeded, {excused} excused, {} failed otherwise",
         totals.succeeded,
         totals.requests,
         wrong.len()
@@ -77,9 +78,9 @@ pub(super) fn requests(traffic: &TrafficReport, excuses: &[Excuse], terms: &Term
     let unseen_matter = traffic.failures_beyond > 0 && !terms.may_refuse;
     let held = wrong.is_empty() && !unseen_matter && totals.succeeded > 0;
     let text = if terms.may_refuse {
-        "no request fails but by refusal, or with what the fault takes along"
+        "no request fails but those that are refused or that the fault excuses"
     } else {
-        "no request fails but those that the fault takes along"
+        "no request fails but those that the fault excuses"
     };
     promise(text, held, seen)
 }
@@ -111,7 +112,7 @@ pub(super) fn streams(traffic: &TrafficReport, excuses: &[Excuse]) -> Promise {
     )
 }
 
-/// No replica's ring ever changed. One that is not ready is still learning.
+/// No replica's ring ever changed. A replica that is not ready does not count: its view is not complete.
 pub(super) fn one_ring(samples: &[Sample]) -> Promise {
     let mut digests: BTreeMap<&str, u64> = BTreeMap::new();
     for replica in samples.iter().flat_map(|sample| &sample.replicas) {
@@ -126,7 +127,7 @@ pub(super) fn one_ring(samples: &[Sample]) -> Promise {
     promise("no ring changes", digests.len() == 1, seen)
 }
 
-/// Also under the fault, replicas chose the same worker when load is left aside.
+/// Replicas chose the same worker, also under the fault, when load is left aside.
 pub(super) fn agreement(samples: &[Sample]) -> Promise {
     let idle = || samples.iter().filter_map(|sample| sample.agreement_idle);
     let (asked, equal) = idle().fold((0, 0), |(asked, equal), one| {
@@ -142,8 +143,8 @@ pub(super) fn agreement(samples: &[Sample]) -> Promise {
     )
 }
 
-/// Tokens from caches while the scenario ran its course, from `from_ms` to `until_ms`, against those before. Caches
-/// must have been warm from the beginning; windows count answers by their ends.
+/// Share of tokens from caches from `from_ms` to `until_ms`, against the share before. Caches must have been warm
+/// from the beginning; windows count answers by their ends.
 pub(super) fn hit_dip(windows: &[Window], from_ms: u64, until_ms: u64, dip_max: u32) -> Promise {
     let rate = |of: &dyn Fn(&&Window) -> bool| {
         let tokens = windows
@@ -176,7 +177,7 @@ pub(super) fn quiet_logs(loud: &Loud) -> Promise {
     promise("no panic and no ERROR in any log", loud.count == 0, seen)
 }
 
-/// One figure of a process, of which no replica may use more and more.
+/// One figure of a process that may not keep growing.
 struct Figure {
     text: &'static str,
     unit: &'static str,
@@ -203,7 +204,7 @@ const FIGURES: [Figure; 2] = [
     },
 ];
 
-/// Memory and open files of every replica's longest life.
+/// Memory and open files over every replica's longest life.
 pub(super) fn flat(samples: &[Sample]) -> Vec<Promise> {
     FIGURES.iter().map(|figure| figure.judge(samples)).collect()
 }
@@ -222,7 +223,7 @@ impl Figure {
             let life = trend::longest_life(samples, name, self.of);
             let trend = trend::trend(&life, WARM_UP_MS);
             let Some(trend) = trend.filter(|trend| trend.span_ms >= SPAN_MIN_MS) else {
-                seen.push(format!("{name}: no life that is long enough to tell"));
+                seen.push(format!("{name}: no process ran long enough to tell"));
                 continue;
             };
             let verdict = trend.against(self.per_hour_max);

@@ -1,6 +1,6 @@
 //! Each promise can be broken.
 
-use super::super::fleet::{Fault, Node};
+use super::super::fault::{Fault, Node};
 use super::super::record::{Agreement, ReplicaState, Seen};
 use super::*;
 use crate::tally::Summary;

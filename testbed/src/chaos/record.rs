@@ -1,7 +1,8 @@
-//! What one run of a scenario leaves behind: everything a report shows, and the JSON that it can be made
-//! from again.
+//! The record of one run of a scenario: everything that a report shows, and the JSON from which a report can
+//! be made again.
 //!
-//! Times are milliseconds since the run began ([`Origin`]), so that samples, windows and marks lie on one axis.
+//! Times are milliseconds since the run began ([`Origin`]), so that samples, windows and marks share one
+//! axis.
 
 use std::collections::BTreeMap;
 #[cfg(test)]
@@ -16,7 +17,7 @@ use crate::tally::Summary;
 /// Failed requests that a record keeps; `totals` counts all.
 pub(crate) const FAILURES_MAX: usize = 200;
 
-/// The instant from which all times of a run count, and what the clock on the wall said then.
+/// The instant from which all times of a run count, and the wall-clock time at that instant.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin {
     at: Instant,
@@ -42,7 +43,7 @@ impl Origin {
         self.ms(Instant::now())
     }
 
-    /// The instant at which the run was `after` old.
+    /// The instant `after` the beginning of the run.
     #[cfg(test)]
     pub(crate) fn after(self, after: Duration) -> Instant {
         self.at + after
@@ -59,10 +60,10 @@ impl Origin {
 pub(crate) struct Record {
     /// The scenario's name on the command line.
     pub(crate) scenario: String,
-    /// What it is about, for people.
+    /// One line for people on what the scenario does.
     pub(crate) title: String,
     pub(crate) place: Place,
-    /// Of the schedule and the prompts, where chance had a part.
+    /// Seed of the schedule and the prompts, if anything was drawn at random.
     pub(crate) seed: Option<u64>,
     /// RFC 3339.
     pub(crate) began: String,
@@ -80,7 +81,7 @@ pub(crate) struct Record {
     pub(crate) totals: Summary,
     /// Requests that were due but not sent, because too many were in flight.
     pub(crate) shed: u64,
-    /// What a reader should know besides: limits reached, values left out.
+    /// Notes for the reader: limits reached, values left out.
     pub(crate) notes: Vec<String>,
 }
 
@@ -110,7 +111,7 @@ impl Place {
     }
 }
 
-/// What had to hold, and what was seen.
+/// A promise, whether it held, and what was seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Promise {
     pub(crate) text: String,
@@ -119,11 +120,12 @@ pub(crate) struct Promise {
     pub(crate) seen: String,
 }
 
-/// Something that the scenario did, for a moment or for a while.
+/// Something that the scenario did, at an instant or over a time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark {
     pub(crate) at_ms: u64,
-    /// `None`: a moment; a fault without an end lasted until the run's, a phase until the next.
+    /// `None`: an instant; a fault without an end lasted until the end of the run, a phase until the next
+    /// one.
     pub(crate) until_ms: Option<u64>,
     pub(crate) kind: MarkKind,
     /// The replica or worker concerned, if it is one.
@@ -134,13 +136,13 @@ pub(crate) struct Mark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MarkKind {
-    /// Something is broken from here on, until it ends.
+    /// A fault is there from here to the mark's end.
     Fault,
-    /// Something is repaired.
+    /// A fault is repaired.
     Heal,
     /// A part of the scenario: "before", "cut off".
     Phase,
-    /// An operator's act: a worker added, the cluster scaled.
+    /// An action of an operator: a worker added, the cluster scaled.
     Note,
 }
 
@@ -155,15 +157,15 @@ impl MarkKind {
     }
 }
 
-/// What the replicas said at one instant.
+/// What the replicas reported at one instant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
     pub(crate) at_ms: u64,
     pub(crate) replicas: Vec<ReplicaSample>,
-    /// Would a request go to the same worker from each replica, each with its own view of the load now? `None`:
-    /// not asked this time; about 0 prompts: asked, and fewer than two replicas answered.
+    /// Would each replica, with its own view of the load now, send a request to the same worker? `None`: not
+    /// asked this time. 0 prompts: asked, and fewer than two replicas answered.
     pub(crate) agreement: Option<Agreement>,
-    /// The same without regard to load: what membership and memory alone decide.
+    /// The same without regard to load, so that membership and memory alone decide.
     pub(crate) agreement_idle: Option<Agreement>,
 }
 
@@ -192,9 +194,9 @@ impl Sample {
 pub(crate) struct ReplicaSample {
     pub(crate) name: String,
     pub(crate) state: ReplicaState,
-    /// What it said of itself; present when `state` is `Up`.
+    /// What it reported; present when `state` is `Up`.
     pub(crate) seen: Option<Seen>,
-    /// Process id on this machine, where it is known. Another one is another life of the replica.
+    /// Process id on this machine, if known. Another id means that the replica was restarted.
     pub(crate) pid: Option<u32>,
     /// Resident memory.
     pub(crate) rss_bytes: Option<u64>,
@@ -214,7 +216,7 @@ pub(crate) enum ReplicaState {
     Stopped,
 }
 
-/// What a replica says through its admin API.
+/// What a replica reports through its admin API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seen {
     pub(crate) ready: bool,
@@ -224,15 +226,15 @@ pub(crate) struct Seen {
     pub(crate) registry: String,
     /// Workers in its rings.
     pub(crate) workers: u64,
-    /// Other replicas that it holds for alive.
+    /// Other replicas that it sees as alive.
     pub(crate) live_peers: u64,
-    /// It holds no other replica for alive.
+    /// It sees no other replica as alive.
     pub(crate) isolated: bool,
     /// Requests in progress on it.
     pub(crate) in_flight: u64,
 }
 
-/// Of how many prompts every replica that answered would send to the same worker.
+/// Number of prompts that all answering replicas would send to the same worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Agreement {
     /// Prompts asked about.
@@ -241,30 +243,30 @@ pub(crate) struct Agreement {
     pub(crate) equal: usize,
 }
 
-/// What clients saw in one stretch of time, each thing when they saw it: a request counts as sent when it was
-/// due, its first event when that came, the rest when it ended.
+/// What clients saw in one window of time. A request counts as sent in the window in which it was due, its
+/// first event in the window in which that arrived, the rest in the window in which it ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Window {
     pub(crate) at_ms: u64,
-    /// Its length: 1 s in all but very long runs.
+    /// Length of the window: 1 s in all but very long runs.
     pub(crate) length_ms: u64,
     pub(crate) sent: u64,
     pub(crate) succeeded: u64,
-    /// All that ended otherwise.
+    /// All other requests that ended.
     pub(crate) failed: u64,
-    /// Of the failed, those told to come back later: status 429 and 503.
+    /// Of the failed, those that were refused: status 429 and 503.
     pub(crate) refused: u64,
-    /// From due to the end, of those that succeeded; absent where none did.
+    /// From due to the end, of requests that succeeded; absent if none did.
     pub(crate) p50_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
-    /// From due to the first event of a stream, of those that succeeded.
+    /// From due to the first event of a stream, of requests that succeeded.
     pub(crate) first_event_p50_ms: Option<f64>,
     pub(crate) first_event_p99_ms: Option<f64>,
     /// As the replies reported them.
     pub(crate) prompt_tokens: u64,
     /// Of the prompt tokens, those that a prefix cache supplied.
     pub(crate) cached_tokens: u64,
-    /// Ended requests by the worker that answered; those without a head are not in it.
+    /// Ended requests by the worker that answered; requests without a head are not counted.
     pub(crate) by_worker: BTreeMap<String, u64>,
 }
 
@@ -277,12 +279,12 @@ impl Window {
 /// A request that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FailedRequest {
-    /// When it was written to the connection, or should have been.
+    /// When it was sent, or should have been.
     pub(crate) sent_ms: u64,
     pub(crate) failed_ms: u64,
     /// A part of the answer had reached the client.
     pub(crate) begun: bool,
-    /// Who had it; `None` when no head came.
+    /// The replica that had it; `None` when no head arrived.
     pub(crate) replica: Option<String>,
     pub(crate) worker: Option<String>,
     /// As [`crate::client::Failure`] names it: `cut`, `status_503`.

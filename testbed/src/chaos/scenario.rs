@@ -1,8 +1,8 @@
-//! A scenario: what is done to a cluster and when, and what must hold.
+//! A scenario: the faults of a cluster with their times, and what must hold.
 
 use std::time::Duration;
 
-use super::fleet::{Fault, Node};
+use super::fault::{Fault, Node};
 
 /// How large the cluster is and how long things take.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -12,23 +12,23 @@ pub(crate) struct Shape {
     /// Phases are a quarter as long.
     pub(crate) quick: bool,
     pub(crate) seed: u64,
-    /// Of scenarios that go on for as long as they are told to.
+    /// Length of the scenarios whose length can be chosen.
     pub(crate) duration: Duration,
 }
 
 impl Shape {
-    /// So many seconds, or a quarter of them.
+    /// So many seconds; a quarter of them in a quick run.
     pub(crate) fn seconds(&self, seconds: f64) -> Duration {
         Duration::from_secs_f64(if self.quick { seconds / 4.0 } else { seconds })
     }
 
-    /// So many repeats, or a quarter of them, at least one.
+    /// So many repeats; a quarter of them in a quick run, at least one.
     pub(crate) fn times(&self, times: usize) -> usize {
         if self.quick { times.div_ceil(4) } else { times }
     }
 }
 
-/// One step, done when the one before is.
+/// One step, done after the one before it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
     /// A part of the run begins; it is named in reports.
@@ -41,16 +41,16 @@ pub(crate) enum Step {
         via: usize,
         worker: usize,
     },
-    /// A worker is taken off through a replica.
+    /// A worker is removed through a replica.
     Remove {
         via: usize,
         worker: usize,
     },
-    /// So many replicas.
+    /// Sets the number of replicas.
     Scale(usize),
-    /// Further clients, for a while.
+    /// Additional clients, for a while.
     Rush(Rush),
-    /// Waits until it is so; a promise that is broken when it takes too long.
+    /// Waits until the expectation is met; if that takes too long, a promise is broken.
     Expect(Expectation),
 }
 
@@ -60,47 +60,47 @@ pub(crate) struct Rush {
     /// So many times the steady rate.
     pub(crate) times: f64,
     pub(crate) time: Duration,
-    /// Their prompts all begin alike.
+    /// All their prompts have the same prefix.
     pub(crate) same_prefix: bool,
 }
 
-/// Something that must become so.
+/// A state that must be reached.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Expectation {
     pub(crate) what: Sight,
     pub(crate) within: Duration,
 }
 
-/// What replicas are seen to say.
+/// A state that the replicas report.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Sight {
     /// All that run are ready and hold the same ring, registry and number of workers.
     Agreed { workers: usize },
-    /// This one holds so many others for alive.
+    /// This replica sees so many others as alive.
     Peers { replica: usize, alive: u64 },
-    /// The rings of these differ, as they must while a change reached one side alone.
+    /// The rings of these replicas differ, as they must while a change has reached one side only.
     Apart,
 }
 
-/// What is promised beyond what every scenario promises.
+/// Promises of one scenario beyond those of every scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// No replica's ring ever changes.
     pub(crate) ring_stays: bool,
-    /// Also under the fault, all replicas choose the same worker when load is left aside.
+    /// All replicas choose the same worker, also under the fault, when load is left aside.
     pub(crate) agreement_stays: bool,
     /// Requests may be refused by 429 and 503.
     pub(crate) may_refuse: bool,
     /// Memory and open files of every replica stay flat after the warm-up.
     pub(crate) flat: bool,
-    /// The share of prompt tokens from caches falls by at most so many hundredths.
+    /// The share of prompt tokens from caches falls by at most so many percentage points.
     pub(crate) hit_dip_max: Option<u32>,
     /// Parts of ERROR lines that belong to the fault.
     pub(crate) errors: &'static [&'static str],
 }
 
 impl Terms {
-    /// Only liveness changes: rings stay, and every request is answered.
+    /// Only liveness changes: rings stay the same, and every request is answered.
     pub(crate) const STEADY: Self = Self {
         ring_stays: true,
         agreement_stays: false,
@@ -114,7 +114,7 @@ impl Terms {
         ring_stays: false,
         ..Self::STEADY
     };
-    /// Nothing but gossip is hurt.
+    /// Only gossip has faults.
     pub(crate) const GOSSIP: Self = Self {
         agreement_stays: true,
         ..Self::STEADY
@@ -123,29 +123,29 @@ impl Terms {
 
 /// A named scenario.
 pub(crate) struct Scenario {
-    /// As on the command line.
+    /// Its name on the command line.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// What must hold, besides what must always hold.
+    /// What must hold, besides [`ALWAYS`].
     pub(crate) holds: &'static str,
     pub(crate) terms: Terms,
-    /// Replicas that it needs at least; workers it needs two of.
+    /// Least number of replicas; every scenario needs two workers.
     pub(crate) replicas_min: usize,
     pub(crate) steps: fn(&Shape) -> Vec<Step>,
 }
 
 impl Scenario {
-    /// It moves a wall clock, for which processes are prepared when they start.
+    /// It moves a wall clock; processes must be started so that this is possible.
     pub(crate) fn moves_clocks(&self, shape: &Shape) -> bool {
         self.does(shape, |fault| matches!(fault, Fault::Clock { .. }))
     }
 
-    /// It fills a disk, which is felt only by who writes.
+    /// It fills a disk, which only a process that writes notices.
     pub(crate) fn fills_disks(&self, shape: &Shape) -> bool {
         self.does(shape, |fault| matches!(fault, Fault::FillDisk(_)))
     }
 
-    /// Workers stand still in it: whoever waits for them with a long patience would see nothing.
+    /// It pauses workers: replicas with long timeouts would not notice it.
     pub(crate) fn stalls_workers(&self, shape: &Shape) -> bool {
         self.does(shape, |fault| {
             matches!(fault, Fault::Freeze(_) | Fault::Pause(Node::Worker(_)))
@@ -160,6 +160,6 @@ impl Scenario {
 }
 
 /// What every scenario promises.
-pub(crate) const ALWAYS: &str = "no request fails but those that the fault takes along; answers are whole; \
+pub(crate) const ALWAYS: &str = "no request fails but those that the fault excuses; answers are whole; \
      once all is repaired, replicas hold the same ring and registry and send the same prefix to the same \
      worker as before; nothing stays in flight; no panic, no ERROR";

@@ -1,25 +1,25 @@
-//! Faults drawn by chance. Pure: the same seed and shape give the same steps.
+//! Faults drawn at random. Pure: the same seed and shape give the same steps.
 //!
-//! Rounds follow each other: one fault, sometimes a second one of another kind of node meanwhile, both
-//! repaired, and the replicas must agree before the next round. So whatever breaks has a short history,
-//! and at most one replica and one worker are hurt at once: what a cluster promises to bear.
+//! A round has one fault, sometimes a second one in the other kind of node; both are repaired, and the
+//! replicas must agree before the next round. So whatever breaks has a short history, and at most one replica
+//! and one worker have a fault at once, which a cluster promises to survive.
 
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::fleet::{Fault, Link, Node, Reach};
+use super::fault::{Fault, Link, Node, Reach};
 use super::scenario::{Expectation, Shape, Sight, Step};
 
 /// How often and for how long.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
-    /// A fault lasts so many seconds, evenly by chance.
+    /// Length of a fault in seconds, uniformly at random.
     lasts: (f64, f64),
-    /// Quiet after each round, in seconds, evenly by chance.
+    /// Pause after each round in seconds, uniformly at random.
     rests: (f64, f64),
-    /// The first replica's process lives on: memory is watched over one life.
+    /// The first replica's process is never ended: its memory is observed over one life.
     spares_first: bool,
 }
 
@@ -38,7 +38,7 @@ impl Pace {
     };
 }
 
-/// One fault out of so many gets a second one beside it.
+/// Share of rounds that have one fault alone.
 const ALONE: f64 = 0.7;
 /// Limit for replicas to agree after a round.
 const AGREE_WITHIN: Duration = Duration::from_secs(45);
@@ -113,7 +113,7 @@ fn round(shape: &Shape, pace: Pace, lasts: Duration, random: &mut StdRng) -> Vec
 fn of_replica(shape: &Shape, pace: Pace, number: usize, random: &mut StdRng) -> Fault {
     let node = Node::Replica(number);
     let reach = Reach::Gossip;
-    // The next one; with one replica alone there is nobody to be cut from.
+    // The next replica; a single replica has none to be cut from.
     let to = Node::Replica(number % shape.replicas + 1);
     let may_end = !(pace.spares_first && number == 1);
     match random.random_range(0..8) {

@@ -1,15 +1,15 @@
-//! Does a series grow? Memory and open files of a process that runs for long.
+//! Decides whether a series grows: memory and open files of a process that runs for long.
 //!
 //! The slope is the median of the slopes between all pairs of points (Theil 1950, Sen 1968): a few outliers, a
 //! load peak at either end, do not tilt it. Its 95 % interval is Sen's, from the variance of Kendall's count;
-//! that one takes points for independent, so the series is first cut into equal stretches of time, and the median
-//! of each stretch is a point. Pure.
+//! that variance assumes independent points, so the series is first cut into equal stretches of time, and the
+//! median of each stretch is a point. Pure.
 
 use super::record::{ReplicaSample, Sample};
 
-/// Points that slopes are taken between; each is the median of a stretch.
+/// Most points between which slopes are taken; each is the median of a stretch.
 const POINTS_MAX: usize = 120;
-/// Fewer say nothing.
+/// With fewer points there is no verdict.
 const POINTS_MIN: usize = 10;
 const HOUR_MS: f64 = 3_600_000.0;
 /// 97.5 % of a normal distribution lie below so many standard deviations.
@@ -131,7 +131,7 @@ fn medians(points: &[(u64, f64)]) -> Vec<(f64, f64)> {
     points.chunk_by(same).map(middle).collect()
 }
 
-/// Of sorted values, at least one.
+/// The median of sorted values; at least one.
 fn median(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
     if sorted.len() % 2 == 1 {

@@ -21,7 +21,7 @@ pub struct BalancerArgs {
     /// Backends as HOST:PORT
     #[arg(long = "backend", required = true, num_args = 1.., value_delimiter = ',')]
     backends: Vec<String>,
-    /// Who gets a connection
+    /// Which backend gets a connection
     #[arg(long, value_enum, default_value = "round-robin")]
     strategy: Strategy,
     /// Time for a connect before the next backend is tried

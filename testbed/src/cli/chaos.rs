@@ -46,15 +46,15 @@ enum ChaosCommand {
 }
 
 const EXAMPLES: &str = "\
-Exit status: 0 when every promise held, 1 when one did not, 2 when asked for wrongly.
+Exit status: 0 when every promise held, 1 when one did not, 2 when the arguments are wrong.
 Ctrl-C repairs everything and judges what was seen; a second one ends at once.
 
 Examples:
-  What there is:
+  List all scenarios:
     grapevine chaos list
   Cut the cluster in two and heal it, with a report to look at:
     grapevine chaos run partition --report /tmp/chaos
-  Faults by chance for five minutes, the same ones each time:
+  Random faults for five minutes, the same ones each time:
     grapevine chaos run random --seed 7 --duration 5m
   The same with containers (testbed/docker/build.sh && docker-compose up -d):
     grapevine chaos run partition rolling-restart --compose
@@ -72,7 +72,7 @@ struct Options {
     /// Phases are a quarter as long
     #[arg(long)]
     quick: bool,
-    /// Of prompts, arrivals and drawn faults
+    /// Seed of prompts, arrivals and random faults
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Length of `random` and `soak` [default: 2m, of `chaos soak` 60m]
@@ -90,22 +90,23 @@ struct Options {
     /// Keep certificates and logs of processes here [default: a temporary directory, kept when a promise broke]
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Hurt the containers of docker-compose.yml, which run, and leave them in order. Needs root
+    /// Inject faults into the running containers of docker-compose.yml, and repair them at the end. Needs
+    /// root
     #[arg(long)]
     compose: bool,
-    /// With --compose: its file [default: docker-compose.yml here]
+    /// With --compose: the compose file [default: docker-compose.yml here]
     #[arg(long, requires = "compose")]
     file: Option<PathBuf>,
     /// With --compose: name of the project [default: that of the file's folder]
     #[arg(long, requires = "compose")]
     project: Option<String>,
-    /// With --compose: variables of the file; the same that `up` was given
+    /// With --compose: file of variables; the same one that `up` was given
     #[arg(long, requires = "compose")]
     env_file: Option<PathBuf>,
 }
 
 impl ChaosArgs {
-    /// Runs what was asked for; succeeds when every promise held.
+    /// Runs the command; succeeds when every promise held.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let (scenarios, options, duration) = match self.command {
             ChaosCommand::List => {
@@ -131,7 +132,7 @@ impl ChaosArgs {
         let held = tokio::select! {
             held = &mut runs => held?,
             _ = signals.next() => {
-                eprintln!("stopping: all is repaired first; once more to end at once");
+                eprintln!("stopping: all faults are repaired first; press Ctrl-C again to end at once");
                 stop.cancel();
                 tokio::select! {
                     held = &mut runs => held?,
@@ -192,7 +193,7 @@ impl Options {
             self.rate.is_finite() && self.rate > 0.0,
             "--rate must be above 0"
         );
-        // One more of each may be started.
+        // A scenario may start one more of each.
         anyhow::ensure!(
             (1..REPLICAS_MAX).contains(&self.replicas),
             "--replicas is 1 to {}",
@@ -218,7 +219,7 @@ impl Options {
         Ok(())
     }
 
-    /// Runs one scenario after the other; true when every promise of all held.
+    /// Runs one scenario after the other; true when all promises held.
     async fn run_all(
         &self,
         scenarios: &[&Scenario],
@@ -239,7 +240,7 @@ impl Options {
                 print!("{}", report::text(&record));
             }
             records.push(record);
-            // After each, so that a run that is cut short leaves the ones before.
+            // Written after each scenario, so that an interrupted run leaves the earlier ones.
             if let Some(dir) = &self.report {
                 pages = report::write(dir, &records)?;
             }
@@ -273,16 +274,16 @@ impl Options {
                 Place::Processes
             },
             rate: self.rate,
-            // So many that caches of every kind overflow in a soak.
+            // In a soak, caches of every kind must overflow.
             groups: if is_soak { 100_000 } else { 40 },
-            // Containers keep their caches from one run to the next, where the same prompts would be found.
+            // Containers keep their caches from one run to the next, which would hold the same prompts.
             prompts_seed: if self.compose {
                 self.seed.wrapping_add(now_ms())
             } else {
                 self.seed
             },
             look_every: Duration::from_millis(if is_soak { 2_000 } else { 500 }),
-            tell_every: Duration::from_secs(if is_soak { 60 } else { 10 }),
+            progress_every: Duration::from_secs(if is_soak { 60 } else { 10 }),
             longest: goes_on.then_some(duration),
         };
         if self.compose {
@@ -317,10 +318,10 @@ impl Options {
         let local = LocalPlan {
             replicas: plan.shape.replicas,
             workers: plan.shape.workers,
-            // Small enough to be overrun by `overload`.
+            // Small enough for `overload` to exceed it.
             worker_flags: ["--max-num-queued-reqs", "32"].map(Into::into).into(),
             impatient: scenario.stalls_workers(&plan.shape),
-            // A soak writes for hours.
+            // A soak would write an access log for hours.
             access_log: scenario.name != "soak" && scenario.fills_disks(&plan.shape),
             clocks: scenario.moves_clocks(&plan.shape),
             dir: dir.to_owned(),

@@ -29,8 +29,7 @@ pub struct DemoArgs {
 }
 
 impl DemoArgs {
-    /// Runs everything; succeeds when everything promised held. On SIGINT and SIGTERM it ends its
-    /// processes first.
+    /// Runs the demo; succeeds when every promise held. On SIGINT and SIGTERM it ends its processes first.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         anyhow::ensure!(
             self.speed.is_finite() && self.speed > 0.0,

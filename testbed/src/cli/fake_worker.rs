@@ -61,7 +61,7 @@ pub struct FakeWorkerArgs {
     /// Uncached prompt tokens computed per second [default: 10000, of llama-8b-h100 41667]
     #[arg(long)]
     prefill_tokens_per_s: Option<f64>,
-    /// Time of an engine step before anything is in it [default: 10ms, of llama-8b-h100 6.5ms]
+    /// Time of an engine step without its sequences [default: 10ms, of llama-8b-h100 6.5ms]
     #[arg(long, value_parser = humantime::parse_duration)]
     step_base: Option<Duration>,
     /// Time that each decoding sequence adds to a step [default: 200us, of llama-8b-h100 20us]

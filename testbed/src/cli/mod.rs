@@ -1,14 +1,13 @@
 //! The testbed's subcommands of the one binary `grapevine`: arguments and entry points.
 //!
-//! Servers print one JSON line, `{"event":"listening","http":"127.0.0.1:NNN"}`, to stdout once
-//! they are bound; everything else they say goes to the log.
+//! Servers print one JSON line, `{"event":"listening","http":"127.0.0.1:NNN"}`, to stdout once they are
+//! bound; all other output goes to the log.
 
 mod balancer;
 mod chaos;
 mod demo;
 mod fake_worker;
 mod load;
-mod probe;
 mod progress;
 mod replay;
 mod replay_virtual;
@@ -27,7 +26,6 @@ pub use chaos::ChaosArgs;
 pub use demo::DemoArgs;
 pub use fake_worker::FakeWorkerArgs;
 pub use load::LoadArgs;
-pub use probe::ProbeArgs;
 pub(crate) use progress::Progress;
 pub use replay::ReplayArgs;
 
@@ -42,22 +40,19 @@ pub enum Command {
     Load(LoadArgs),
     /// Send the requests of a recorded trace in scaled time and measure the answers
     Replay(Box<ReplayArgs>),
-    /// Ask a URL once; exits 0 for a 2xx. For health checks of containers without a shell
-    Probe(ProbeArgs),
-    /// Start a cluster of processes here, replay a trace, kill a replica and a worker, and judge
+    /// Start a cluster of processes here, replay a trace, kill a replica and a worker, and check the results
     Demo(DemoArgs),
-    /// Hurt a cluster under load, by name or by chance, and judge what it promises
+    /// Inject faults into a cluster under load, by name or at random, and check what it promises
     Chaos(ChaosArgs),
 }
 
-/// Runs a subcommand; the exit code says whether what it was asked for held.
+/// Runs a subcommand; the exit code reports whether it succeeded.
 pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::FakeWorker(args) => args.run().await,
         Command::Balancer(args) => args.run().await,
         Command::Load(args) => args.run().await,
         Command::Replay(args) => args.run().await,
-        Command::Probe(args) => args.run().await,
         Command::Demo(args) => args.run().await,
         Command::Chaos(args) => args.run().await,
     }
@@ -84,9 +79,9 @@ struct StopSignals {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopSignal {
-    /// By an operator or a supervisor: may take its time.
+    /// Sent by an operator or a supervisor: the command may take its time.
     Term,
-    /// By a person at the terminal, or because the terminal is gone: at once.
+    /// Sent by a person at the terminal, or because the terminal is gone: end at once.
     Int,
 }
 

@@ -38,7 +38,7 @@ impl Progress {
         }
     }
 
-    /// `done` steps are done; `message` is only called when it will be shown.
+    /// Sets the number of done steps; `message` is only called when it will be shown.
     pub(crate) fn set(&mut self, done: u64, message: impl FnOnce() -> String) {
         let pause = if self.bar.is_some() {
             MESSAGE_EVERY

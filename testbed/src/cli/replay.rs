@@ -40,8 +40,8 @@ pub struct ReplayArgs {
     /// Share of the requests, from the first on, that are sent but not counted
     #[arg(long, default_value_t = 0.0)]
     warm_up: f64,
-    /// Sessions of a closed-loop trace, so many times over; where --virtual searches a rate, it takes more of them for
-    /// higher ones [default: 1, with --virtual 12]
+    /// Copies of the sessions of a closed-loop trace; where --virtual searches a rate, it takes more copies for higher
+    /// ones [default: 1, with --virtual 12]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     copies: Option<u64>,
     /// Send chat messages or plain completions
@@ -56,7 +56,7 @@ pub struct ReplayArgs {
     /// Factor on answer lengths
     #[arg(long, default_value_t = 1.0)]
     answers_scale: f64,
-    /// Requests at once; the time that others wait counts as theirs
+    /// Requests at once; the waiting time of further ones counts into their latency
     #[arg(long, default_value_t = 512)]
     in_flight_max: usize,
     /// Limit of one request
@@ -68,10 +68,11 @@ pub struct ReplayArgs {
     /// Workers whose own cache counters are read before and after
     #[arg(long, num_args = 1.., value_delimiter = ',')]
     worker_urls: Vec<Target>,
-    /// Admin ports of replicas: two are asked about a request before it is sent, whether they agree
+    /// Admin ports of replicas: before a request is sent, two of them are asked where it would go, to see
+    /// whether they agree
     #[arg(long, num_args = 2.., value_delimiter = ',')]
     admin_urls: Vec<Target>,
-    /// Share of the requests about which they are asked
+    /// Share of the requests about which replicas are asked
     #[arg(long, default_value_t = 0.25, requires = "admin_urls")]
     ask_share: f64,
     /// Count requests by worker (asks the router to name it)
@@ -88,7 +89,7 @@ impl ReplayArgs {
     /// Replays to the end and prints the result; fails when a request failed.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         if self.virtually.enabled {
-            // It computes for minutes: not on a thread that others wait for.
+            // It computes for minutes, so it must not block a runtime thread.
             let run = move || {
                 let copies = self.copies.unwrap_or(12);
                 self.virtually

@@ -53,16 +53,16 @@ pub(super) struct VirtualArgs {
     /// Time between load frames of a replica
     #[arg(long, value_parser = humantime::parse_duration, default_value = "100ms", num_args = 1.., value_delimiter = ',')]
     load_age: Vec<Duration>,
-    /// Part of all gossip that is lost; 1: replicas hear nothing of each other
+    /// Part of all gossip that is lost; 1: replicas receive nothing from each other
     #[arg(long, default_value_t = 0.0)]
     gossip_loss: f64,
-    /// So much further is one replica from all others than they are from each other
+    /// Extra network delay between the first replica and all others
     #[arg(long, value_parser = humantime::parse_duration, default_value = "0ms")]
     slow_replica: Duration,
     /// Tokens that a worker's accelerator caches
     #[arg(long, default_value_t = 400_000)]
     device_tokens: u32,
-    /// Tokens that its host tier caches behind that
+    /// Tokens that a worker's host tier caches beyond that
     #[arg(long, default_value_t = 0)]
     host_tokens: u32,
     /// Limit of the first token, to which `--limit-token` is added for each token of the prompt
@@ -71,22 +71,22 @@ pub(super) struct VirtualArgs {
     /// See `--limit`
     #[arg(long, value_parser = humantime::parse_duration, default_value = "100us")]
     limit_token: Duration,
-    /// Search the capacity of each policy, too
+    /// Also search the capacity of each policy
     #[arg(long)]
     capacity: bool,
     /// Send prompts as one text without messages
     #[arg(long)]
     plain: bool,
-    /// Which of many rings: another one has the same workers by other names
+    /// Number of the ring: another number gives the same workers other names
     #[arg(long, default_value_t = 0)]
     ring: u8,
-    /// Of everything that is drawn
+    /// Seed of everything that is drawn
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write all numbers here
+    /// Write all numbers to this file
     #[arg(long)]
     csv: Option<PathBuf>,
-    /// Draw the comparison here
+    /// Draw the comparison into this file
     #[arg(long)]
     svg: Option<PathBuf>,
 }
@@ -245,7 +245,7 @@ impl VirtualArgs {
                 for replicas in [3, 8] {
                     settings.push(of(self.scenario(replicas, 100), true, &prefix));
                 }
-                // 4: where one prefix's share of each worker is asked for.
+                // 4 replicas: at this number the share of one prefix on each worker is measured.
                 for replicas in [1, 4, 16] {
                     settings.push(of(self.scenario(replicas, 100), false, &prefix));
                 }
@@ -305,7 +305,7 @@ impl VirtualArgs {
     }
 }
 
-/// One JSON line for each run, at one rate: to be compared with a real cluster at that rate.
+/// Prints one JSON line for each run at one rate, to compare with a real cluster at that rate.
 fn at_rate(workloads: &[Workload], settings: &[Setting], rate: f64) -> anyhow::Result<ExitCode> {
     for workload in workloads {
         for setting in settings {

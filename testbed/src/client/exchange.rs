@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::pool::{Client, NoReply, Reply};
 use super::sse::Events;
 
-/// Greatest plain body that is kept to look for its usage.
+/// Greatest plain body in which usage is looked for.
 const PLAIN_BYTES_MAX: usize = 16 << 20;
 
 /// Characters kept of an error event's code: it becomes the name of a count.
@@ -32,7 +32,7 @@ pub struct Ask {
     pub explain: bool,
 }
 
-/// What went wrong, by what the client saw.
+/// The kind of a failure, as the client saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// No connection.
@@ -47,7 +47,7 @@ pub enum Failure {
     Cut,
     /// A stream ended in order, but without `[DONE]`.
     NoDone,
-    /// Nothing of the above within the time limit.
+    /// The request did not end within the time limit.
     Timeout,
 }
 
@@ -76,7 +76,7 @@ pub struct Usage {
     pub cached: u64,
 }
 
-/// What came of one request.
+/// The result of one request.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
     /// `None`: it succeeded.
@@ -96,7 +96,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Something of the answer had reached the client before it failed.
+    /// A part of the answer had reached the client before it failed.
     pub fn had_begun(&self) -> bool {
         self.first_event.is_some()
     }
@@ -216,7 +216,7 @@ async fn read_stream(
     let mut done = false;
     let mut error = None;
     while let Some(frame) = reply.response.body_mut().frame().await {
-        // A cut after an error event is that error; it says more.
+        // If the body is cut after an error event, that event is reported: it says more.
         let Ok(frame) = frame else {
             return Err(error.map_or(Failure::Cut, Failure::ErrorEvent));
         };

@@ -1,4 +1,4 @@
-//! What the client makes of good and bad replies.
+//! What the client reports of good and bad replies.
 
 use serde_json::json;
 

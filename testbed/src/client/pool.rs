@@ -64,7 +64,7 @@ impl FromStr for Target {
 pub enum Spread {
     /// Each in turn.
     RoundRobin,
-    /// Any, by chance.
+    /// Any, at random.
     Random,
 }
 
@@ -122,7 +122,7 @@ impl Client {
         Self::new(vec![target], Spread::RoundRobin).expect("one target is enough")
     }
 
-    /// The same client, which proves itself by `Authorization: Bearer <token>`.
+    /// The same client, which sends `Authorization: Bearer <token>`.
     pub fn with_token(mut self, token: &str) -> anyhow::Result<Self> {
         let value = HeaderValue::try_from(format!("Bearer {token}"));
         let value = value.context("the token cannot be in a header")?;
@@ -222,7 +222,7 @@ impl Endpoint {
     async fn pooled(&self) -> Option<SendRequest<Full<Bytes>>> {
         loop {
             let Idle { mut sender, since } = self.idle().pop()?;
-            // Right after a reply its connection may need a moment; a closed one says so at once.
+            // Right after a reply a connection may need a moment; a closed one fails at once.
             if since.elapsed() < IDLE_MAX && sender.ready().await.is_ok() {
                 return Some(sender);
             }

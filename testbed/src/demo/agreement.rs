@@ -1,4 +1,4 @@
-//! Do the replicas agree? Asked from outside, by `POST /explain` and `GET /ring`.
+//! Checks from outside, by `POST /explain` and `GET /ring`, whether the replicas agree.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::client::Ask;
 use crate::load::{Endpoint, Prompts};
 use crate::processes::MODEL;
 
-/// How many of some prompts every replica would send to the same worker.
+/// Number of prompts that every replica would send to the same worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Agreement {
     /// Prompts asked about.
@@ -26,7 +26,7 @@ impl Agreement {
     }
 }
 
-/// Prompts that nobody sends: asking about them changes nothing that a later request would see.
+/// Prompts that no client sends: asking about them changes nothing for later requests.
 pub(super) fn samples(seed: u64, count: u64) -> Vec<Ask> {
     let prompts = Prompts {
         seed,
@@ -56,7 +56,7 @@ pub(super) async fn placements(
     Ok(placements)
 }
 
-/// Do all replicas say the same?
+/// Counts the prompts on which all replicas agree.
 pub(super) fn among_replicas(placements: &[Placement]) -> Agreement {
     let equal = |one: &&Placement| one[0].is_some() && one.iter().all(|worker| *worker == one[0]);
     Agreement {
@@ -65,7 +65,7 @@ pub(super) fn among_replicas(placements: &[Placement]) -> Agreement {
     }
 }
 
-/// Does every replica that is left still say what the first one said before?
+/// Counts the prompts for which every remaining replica names the worker that the first one named before.
 pub(super) fn over_time(before: &[Placement], after: &[Placement]) -> Agreement {
     let same = |(before, after): &(&Placement, &Placement)| {
         before[0].is_some() && after.iter().all(|worker| *worker == before[0])

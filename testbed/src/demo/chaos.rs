@@ -1,8 +1,8 @@
-//! Kills a process under load and looks at what clients saw.
+//! Kills a process under load and checks what clients saw.
 //!
-//! What may fail is exactly what cannot be saved: requests that were on the killed process. For a
-//! replica those are all requests that it was serving; for a worker those of whose answers a part
-//! had already reached the client. Everything else must succeed.
+//! Only requests that cannot be saved may fail. For a killed replica these are all requests that it was
+//! serving; for a killed worker, the requests whose answers had partly reached the client. All others must
+//! succeed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const AFTER: Duration = Duration::from_secs(4);
 /// A request sent this soon after the kill may have met the dying connection.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Which process dies.
+/// Which process is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Victim {
     Replica,
@@ -41,11 +41,11 @@ pub(super) struct Damage {
     pub(super) failures: BTreeMap<String, u64>,
     /// Failures that the death of this process does not excuse.
     pub(super) inexcusable: Vec<String>,
-    /// Longest success, the time that a saved request lost included.
+    /// Longest successful request, including time lost on the killed process.
     pub(super) latency_max_ms: f64,
 }
 
-/// A failure, with what decides whether it was to be expected.
+/// A failure, with the facts that decide whether it is excused.
 struct Failed {
     sent: Instant,
     begun: bool,
@@ -54,7 +54,7 @@ struct Failed {
     kind: String,
 }
 
-/// Runs load, kills, goes on with the load.
+/// Kills a process under load, and goes on with the load.
 pub(super) async fn strike(
     cluster: &mut Cluster,
     victim: Victim,
@@ -94,7 +94,7 @@ pub(super) async fn strike(
     let excused = |failure: &Failed| {
         failure.sent <= at + GRACE
             && match victim {
-                // Without a head nobody knows which replica it was; the time has to do.
+                // Without a head the replica is unknown; the time alone decides.
                 Victim::Replica => failure
                     .replica
                     .as_ref()

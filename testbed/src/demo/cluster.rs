@@ -28,14 +28,14 @@ pub(super) struct Replica {
     admin: Arc<Client>,
 }
 
-/// What `GET /ring` says, as far as the demo looks.
+/// The fields of `GET /ring` that the demo reads.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Ring {
     pub(super) digest: String,
     pub(super) workers: usize,
 }
 
-/// What `POST /explain` says, as far as the demo looks.
+/// The fields of `POST /explain` that the demo reads.
 #[derive(Debug, Deserialize)]
 pub(super) struct Explained {
     /// Where the request would go now.
@@ -142,6 +142,13 @@ impl Cluster {
     pub(super) fn worker_targets(&self) -> anyhow::Result<Vec<Target>> {
         let target = |worker: &Process| format!("http://{}", worker.address("http")?).parse();
         self.workers.iter().map(target).collect()
+    }
+
+    /// The replicas' admin addresses.
+    pub(super) fn admin_targets(&self) -> anyhow::Result<Vec<Target>> {
+        let target =
+            |replica: &Replica| format!("http://{}", replica.process.address("admin")?).parse();
+        self.replicas.iter().map(target).collect()
     }
 
     /// All rings, in the order of the replicas.

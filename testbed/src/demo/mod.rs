@@ -1,9 +1,8 @@
-//! The main job on one machine: a cluster of processes, a real trace, and two murders.
+//! The main features on one machine: a cluster of processes, a real trace, and two killed processes.
 //!
-//! Starts this binary several times (`ca`, `serve`, `fake-worker`, `balancer`), replays the trace
-//! through the balancer under `prefix` and under `random`, kills a replica and a worker under
-//! load, and says what clients saw. It uses the command line and the HTTP surface alone, as any
-//! user would.
+//! Starts this binary several times (`ca`, `serve`, `fake-worker`, `balancer`), replays the trace through the
+//! balancer under `prefix` and under `random`, kills a replica and a worker under load, and reports what
+//! clients saw. It uses only the command line and the HTTP API, as any user would.
 
 mod agreement;
 mod chaos;
@@ -18,6 +17,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::sync::watch;
 
+use agreement::Agreement;
 use chaos::Victim;
 use cluster::Cluster;
 use live::Live;
@@ -27,8 +27,10 @@ use crate::cli::Progress;
 use crate::client::Client;
 use crate::load::Endpoint;
 use crate::processes::{MODEL, make_authority, make_certificate};
-use crate::replay::{self, Messages, Plan, Shape, Trace};
+use crate::replay::{self, Asking, Messages, Plan, Shape, Trace};
 
+/// Share of the trace's requests about which two replicas are asked before they are sent.
+const ASKED: f64 = 0.5;
 /// Prompts of one agreement check.
 const SAMPLES: u64 = 100;
 
@@ -47,7 +49,7 @@ pub(crate) struct DemoPlan {
     pub(crate) worker_flags: Vec<String>,
 }
 
-/// Runs the demo in `dir`; true when everything promised held.
+/// Runs the demo in `dir`; true when every promise held.
 pub(crate) async fn run(plan: &DemoPlan, dir: &Path, json: bool) -> anyhow::Result<bool> {
     let mut trace = Trace::embedded()?;
     trace.truncate(plan.requests);
@@ -120,7 +122,10 @@ async fn round(
         in_flight_max: 512,
         timeout: Duration::from_secs(60),
         worker_urls: cluster.worker_targets()?,
-        asking: None,
+        asking: Some(Asking {
+            admins: cluster.admin_targets()?,
+            share: ASKED,
+        }),
     };
     let live = watch::Sender::new(Live::default());
     let mut bar = Progress::new(policy, trace.rows.len() as u64);
@@ -129,16 +134,15 @@ async fn round(
         bar.set(now.tally.requests(), || {
             let seen = live.borrow();
             format!(
-                "hits {:.1} %, TTFT {} ms, {} failed, agreement {:.0} %, {}",
+                "hits {:.1} %, TTFT {} ms, {} failed, {}",
                 100.0 * seen.cache.hit_rate(),
                 now.tally.first_event_p50().as_millis(),
                 now.tally.failed(),
-                seen.agreement.percent(),
                 seen.ring
             )
         });
     });
-    // The watch never ends by itself; the replay decides.
+    // The watch never ends by itself; the replay ends both.
     let report = tokio::select! {
         report = replayed => report?,
         Err(error) = live::watch(cluster, &live) => return Err(error),
@@ -150,8 +154,11 @@ async fn round(
     let quiet = agreement::placements(cluster, &samples).await?;
     Ok(Round {
         policy: policy.to_owned(),
+        agreement_under_load: Agreement {
+            asked: report.asked as usize,
+            equal: report.agreed as usize,
+        },
         replay: report,
-        agreement_under_load: live.borrow().agreement,
         agreement_quiet: agreement::among_replicas(&quiet),
         digests: digests.collect(),
     })

@@ -13,11 +13,12 @@ use crate::replay;
 pub(super) struct Round {
     pub(super) policy: String,
     pub(super) replay: replay::Report,
-    /// While the trace was running, each replica with its own view of the load at that instant.
+    /// While the trace was running: pairs of replicas, each with its own view at that instant, were asked about
+    /// requests right before these were sent.
     pub(super) agreement_under_load: Agreement,
     /// Afterwards, with nothing in flight.
     pub(super) agreement_quiet: Agreement,
-    /// One a replica.
+    /// One for each replica.
     pub(super) digests: Vec<String>,
 }
 
@@ -31,7 +32,7 @@ impl Round {
     }
 }
 
-/// Everything.
+/// The whole result.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     /// Trace seconds per real second.
@@ -45,7 +46,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// What was promised, and whether it held.
+    /// The promises, and whether they held.
     pub(super) fn promises(&self) -> Vec<(&'static str, bool)> {
         let clean = |round: &Round| round.replay.summary.failures.is_empty();
         vec![
@@ -134,7 +135,8 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "(at {} times the trace's speed the replicas' news of each other's load is {0} times as old)",
+            "(under load: two replicas asked about half of the requests right before these were sent; at {} times the \
+             trace's speed queues change that much faster, while gossip takes as long as ever)",
             self.speed
         )?;
         for damage in [&self.replica_killed, &self.worker_killed] {

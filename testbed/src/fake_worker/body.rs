@@ -1,7 +1,7 @@
 //! Reply bodies, field for field in vLLM 0.32's order (captured).
 //!
-//! Pure. Written as format strings, not `Serialize` types: the order and the many constant nulls
-//! are the point, and a test compares with the captures' text.
+//! Pure. Written as format strings, not as `Serialize` types: the order and the many constant nulls matter,
+//! and a test compares the text with the captures.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ pub(super) struct Usage {
     pub(super) created: u32,
 }
 
-/// What all events and the body of one reply share.
+/// Fields that all events and the body of one reply share.
 pub(super) struct Bodies<'a> {
     pub(super) request: &'a Generation,
     pub(super) id: &'a str,
@@ -141,7 +141,7 @@ impl Bodies<'_> {
         )
     }
 
-    /// The body of a plain reply; one text a choice.
+    /// The body of a plain reply; one text for each choice.
     pub(super) fn plain(&self, texts: &[String], finish: &str, usage: Usage) -> String {
         let (object, created_cache, before, after) = match self.request.kind {
             Kind::Chat => (

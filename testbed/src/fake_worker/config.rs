@@ -3,9 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::engine::EngineConfig;
+use crate::engine::EngineConfig;
 
-/// What to model. [`Config::default`] is vLLM's default behaviour with a mid-size GPU.
+/// Configuration of the model. [`Config::default`] is vLLM's default behaviour with a mid-size GPU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Address to listen on. Default 127.0.0.1, port 0: any free port.
@@ -86,7 +86,7 @@ impl Config {
     }
 }
 
-/// How the worker behaves when told to stop.
+/// How the worker behaves on SIGTERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopMode {
     /// vLLM's default (`--shutdown-timeout 0`): the port refuses connections, idle connections are

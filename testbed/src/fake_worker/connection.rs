@@ -1,9 +1,9 @@
 //! One HTTP/1.1 connection at the level of bytes: requests in, raw bytes out.
 //!
-//! Own code over `TcpStream` because the faults need to decide about every byte, and because the
-//! close of a client must be noticed while nothing is being read. Behaves as uvicorn does where a
-//! router can tell: `Expect: 100-continue`, chunked uploads, idle close, 400 in plain text for
-//! what is not HTTP/1, a half-closed connection counts as a client that left.
+//! Own code over `TcpStream`, because faults control every byte, and because the close of a client must be
+//! noticed while nothing is being read. It behaves as uvicorn does wherever a router can see a difference:
+//! `Expect: 100-continue`, chunked uploads, idle close, 400 in plain text for anything but HTTP/1, a
+//! half-closed connection counts as a client that left.
 
 use std::io;
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl Connection {
         &self.stream
     }
 
-    /// The socket and what of it has been read, for another protocol.
+    /// The socket and the bytes already read from it, for another protocol.
     pub(super) fn raw(&mut self) -> (&mut TcpStream, Vec<u8>) {
         (&mut self.stream, self.inbox.split().to_vec())
     }

@@ -1,4 +1,4 @@
-//! `/_control/*`: how a test outside the process scripts faults and reads what the worker saw.
+//! `/_control/*`: a test outside the process scripts faults and reads what the worker saw.
 //!
 //! | request | effect |
 //! | --- | --- |
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::connection::Request;
 use super::fault::Rule;
-use super::reply::{Ended, Reply};
-use super::server::{JSON, Worker};
+use super::reply::{Ended, JSON, Reply};
+use super::worker::Worker;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -67,7 +67,7 @@ fn answer(worker: &Worker, request: &Request) -> (u16, Value) {
 }
 
 fn add_rules(worker: &Worker, body: &[u8]) -> Result<usize, String> {
-    // By hand, because an untagged enum would hide which field is wrong.
+    // Parsed by hand, because the error of an untagged enum does not name the wrong field.
     let value: Value = serde_json::from_slice(body).map_err(|e| e.to_string())?;
     let rules = if value.get("rules").is_some() {
         serde_json::from_value::<Many>(value).map(|many| many.rules)

@@ -1,8 +1,8 @@
-//! Scripted faults: what a worker can be told to do wrong, and to which requests.
+//! Scripted faults of a worker, and the requests that get them.
 //!
-//! Pure. A [`Fault`] is a set of optional misbehaviours that combine; a [`Rule`] says which
-//! requests get it and how often. The same JSON works in `POST /_control/faults` and, as the value
-//! of the request header `x-fault`, for one request (which then ignores the rules).
+//! Pure. A [`Fault`] is a set of optional misbehaviours that combine; a [`Rule`] selects the requests that
+//! get it, and how often. The same JSON works in `POST /_control/faults` and, as the value of the request
+//! header `x-fault`, for one request (which then ignores the rules).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -82,9 +82,10 @@ pub enum How {
     /// The connection is reset (RST).
     Rst,
     /// Streams only: an error event, `[DONE]` and a clean end, as vLLM writes them when its engine has crashed.
-    /// Inside of an event it strikes before it.
+    /// A point inside an event counts as the point before that event.
     Crash,
-    /// Streams only: the body ends cleanly, without a last word. Inside of an event it strikes before it.
+    /// Streams only: the body ends cleanly, without a last event. A point inside an event counts as the point
+    /// before that event.
     End,
 }
 
@@ -123,7 +124,7 @@ pub struct Canned {
     /// The body is sent this many times over, for replies of megabytes.
     #[serde(default = "one")]
     pub repeat: u32,
-    /// Compress the body and say `content-encoding: gzip` (a bomb, with `repeat`).
+    /// Compress the body and send `content-encoding: gzip` (a bomb, with `repeat`).
     #[serde(default)]
     pub gzip: bool,
 }
@@ -144,7 +145,7 @@ pub enum BadSse {
     BadUtf8,
     /// Lines end with CR LF (legal).
     Crlf,
-    /// The answer text itself says `data: [DONE]` (legal).
+    /// The answer text itself contains `data: [DONE]` (legal).
     DoneInContent,
     /// No `[DONE]`; the chunked body ends cleanly.
     NoDone,
@@ -163,7 +164,7 @@ pub struct Fault {
     /// Milliseconds between the request and the head of its reply.
     #[serde(skip_serializing_if = "is_zero")]
     pub delay_ms: u64,
-    /// `103 Early Hints` heads sent before the real one.
+    /// Number of `103 Early Hints` heads sent before the real one.
     #[serde(skip_serializing_if = "is_zero")]
     pub early_hints: u64,
     /// Bytes of extra headers in the head.
@@ -172,7 +173,7 @@ pub struct Fault {
     /// Plain replies: `content-length` promises this many bytes more than come before the FIN.
     #[serde(skip_serializing_if = "is_zero")]
     pub short_by: u64,
-    /// A reply instead of the worker's own.
+    /// A reply that replaces the worker's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reply: Option<Canned>,
     /// Odd SSE.
@@ -181,7 +182,7 @@ pub struct Fault {
     /// Slow sending of the body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drip: Option<Drip>,
-    /// The whole worker ends, as a process that crashes: no connection gets one byte more, and the port is closed.
+    /// The whole worker ends like a crashed process: no connection gets another byte, and the port is closed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub exit: bool,
     /// An early end. `head:0` with `stall` never answers.
@@ -239,11 +240,11 @@ impl Fault {
     }
 }
 
-/// Which requests a rule is for; all conditions must hold.
+/// Selects the requests that get a rule; all conditions must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct When {
-    /// Exact path. Without one, a rule is for every `POST` (so health probes use up no rule).
+    /// Exact path. Without one, a rule applies to every `POST` (so health probes use up no rule).
     pub path: Option<String>,
     /// A header with this name (any case) and exactly this value.
     pub header: Option<(String, String)>,
@@ -258,7 +259,7 @@ pub struct Rule {
     /// Conditions.
     #[serde(default)]
     pub when: When,
-    /// Requests it is used for; then the rule is gone. `None`: until removed.
+    /// Number of requests that get the rule; then it is removed. `None`: no limit.
     #[serde(default)]
     pub times: Option<NonZeroU32>,
     /// What goes wrong.
@@ -314,7 +315,7 @@ impl Rules {
         self.0.iter().cloned().collect()
     }
 
-    /// The fault for a request, and one use less of its rule.
+    /// The fault for a request; uses up one use of its rule.
     pub(super) fn take(&mut self, seen: &Seen<'_>) -> Option<Fault> {
         let at = self.0.iter().position(|rule| rule.when.matches(seen))?;
         let rule = &mut self.0[at];

@@ -8,13 +8,13 @@ use tokio::time::timeout;
 
 use super::body::{self, Bodies, Usage};
 use super::connection::Request;
-use super::engine::{Progress, Refusal, Sequence};
 use super::ledger::Open;
 use super::pacer::Ticket;
 use super::prompt::Answer;
-use super::reply::{Ended, Reply};
+use super::reply::{Ended, JSON, Reply};
 use super::request::{ApiError, Generation, Kind, Rules};
-use super::server::{JSON, Worker};
+use super::worker::Worker;
+use crate::engine::{Progress, Refusal, Sequence};
 
 /// Serves one inference request.
 pub(super) async fn serve(
@@ -58,19 +58,19 @@ struct Exchange<'a> {
     request: &'a Generation,
     id: String,
     created: u64,
-    /// One a sequence: prompts in order, choices of a prompt next to each other.
+    /// One for each sequence: prompts in order, choices of a prompt next to each other.
     answers: Vec<Answer>,
     /// Wanted form of the `endpoint-load-metrics` header.
     load_format: Option<&'a str>,
 }
 
-/// How far the stream of one choice is.
-struct Told {
+/// What was sent of one choice, and the rest of its answer.
+struct Sent {
     tokens: u32,
     rest: Answer,
 }
 
-impl Told {
+impl Sent {
     fn nothing(answer: &Answer) -> Self {
         Self {
             tokens: 0,
@@ -118,7 +118,7 @@ impl<'a> Exchange<'a> {
     }
 
     async fn run(&self, reply: &mut Reply<'_>, entry: &Open) -> Result<(), Ended> {
-        // As vLLM: the head of a stream leaves before anybody knows whether there is room.
+        // As in vLLM: the head of a stream is sent before the request is admitted.
         if self.request.stream {
             reply.begin_stream().await?;
         }
@@ -195,7 +195,7 @@ impl<'a> Exchange<'a> {
     }
 
     async fn stream(&self, reply: &mut Reply<'_>, ticket: &mut Ticket) -> Result<(), Ended> {
-        let mut told: Vec<Told> = self.answers.iter().map(Told::nothing).collect();
+        let mut sent: Vec<Sent> = self.answers.iter().map(Sent::nothing).collect();
         let mut open = self.answers.len();
         let mut now = Vec::new();
         while open > 0 {
@@ -203,7 +203,7 @@ impl<'a> Exchange<'a> {
             now = ticket.now();
             for (index, progress) in now.iter().enumerate() {
                 open -= self
-                    .catch_up(reply, index, progress, &mut told[index])
+                    .catch_up(reply, index, progress, &mut sent[index])
                     .await?;
             }
         }
@@ -216,7 +216,7 @@ impl<'a> Exchange<'a> {
         reply.end_stream().await
     }
 
-    /// Waits for news, with keep-alive comments meanwhile if so configured.
+    /// Waits for progress; sends keep-alive comments meanwhile if so configured.
     async fn next_progress(&self, reply: &mut Reply<'_>, ticket: &mut Ticket) -> Result<(), Ended> {
         let silence = self.worker.config.sse_keep_alive.unwrap_or(Duration::MAX);
         loop {
@@ -234,29 +234,29 @@ impl<'a> Exchange<'a> {
         reply: &mut Reply<'_>,
         index: usize,
         progress: &Progress,
-        told: &mut Told,
+        sent: &mut Sent,
     ) -> Result<usize, Ended> {
-        let before = told.tokens;
-        while told.tokens < progress.produced {
+        let before = sent.tokens;
+        while sent.tokens < progress.produced {
             let usage = |completion| Usage {
                 completion,
                 ..self.usage(std::slice::from_ref(progress))
             };
-            if told.tokens == 0 && self.request.kind == Kind::Chat {
+            if sent.tokens == 0 && self.request.kind == Kind::Chat {
                 reply
                     .event(&self.bodies().role_event(index, usage(0)))
                     .await?;
             }
-            let last = told.tokens + 1 == self.request.answer_tokens;
+            let last = sent.tokens + 1 == self.request.answer_tokens;
             let finish = last.then(|| self.finish_reason());
-            let token = told.rest.next_token();
+            let token = sent.rest.next_token();
             let event = self
                 .bodies()
-                .token_event(index, &token, finish, usage(told.tokens + 1));
+                .token_event(index, &token, finish, usage(sent.tokens + 1));
             reply.event(&event).await?;
-            told.tokens += 1;
+            sent.tokens += 1;
         }
-        Ok(usize::from(progress.done && told.tokens > before))
+        Ok(usize::from(progress.done && sent.tokens > before))
     }
 
     fn finish_reason(&self) -> &'static str {

@@ -1,4 +1,4 @@
-//! What the worker saw: a bounded log of requests and running totals, for tests to look at.
+//! What the worker saw: a bounded log of requests, and running totals, for tests.
 //!
 //! Times are microseconds since the Unix epoch, so that logs of several processes on one machine
 //! can be compared ("the worker saw the close n ms after the client closed").
@@ -168,7 +168,7 @@ impl Ledger {
 }
 
 impl Open {
-    /// Changes the entry, if the log still has it.
+    /// Changes the entry, if it is still in the log.
     pub(super) fn update(&self, change: impl FnOnce(&mut Entry)) {
         let mut state = self.ledger.state();
         if let Some(at) = self.seq.checked_sub(state.first_seq)

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
-use super::server::Worker;
+use super::worker::Worker;
 
 /// Content type of the exposition.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
@@ -30,7 +30,8 @@ impl Page {
         written.expect("writing to a string does not fail");
     }
 
-    /// Of the client library, not of vLLM: no prefix, no labels, and a number as Python writes it.
+    /// This metric comes from the client library, not from vLLM: no prefix, no labels, and a number as Python
+    /// writes it.
     fn process_start(&mut self, us: u64) {
         let name = "process_start_time_seconds";
         let seconds = format!("{:e}", (us as f64 / 1e6 * 100.0).round() / 100.0);
@@ -126,7 +127,7 @@ pub(super) fn render(worker: &Worker) -> String {
                 ",finished_reason=\"length\"",
                 finished(&worker.finished_by_length),
             ),
-            // vLLM counts clients that left nowhere here (measured).
+            // vLLM does not count clients that left (measured).
             (",finished_reason=\"abort\"", 0.0),
             (",finished_reason=\"error\"", 0.0),
         ],

@@ -1,21 +1,21 @@
 //! A worker that behaves as vLLM 0.32 does at the HTTP surface, without a model.
 //!
-//! It copies what a naive fake misses, because that is what a router gets wrong: a stream's 200
-//! head before admission, overload as 200 + error event + `[DONE]`, keep-alive comments while the
-//! engine is frozen, streams left hanging on SIGTERM, idle connections closed after 5 s. It can be
-//! told to misbehave ([`Rule`], `/_control/*`) and remembers what it saw ([`Entry`], [`Stats`]).
+//! It copies the behaviour that a naive fake lacks and that a router handles wrongly: a stream's 200 head
+//! before admission, overload as 200 + error event + `[DONE]`, keep-alive comments while the engine is
+//! frozen, streams left hanging on SIGTERM, idle connections closed after 5 s. It can be told to misbehave
+//! ([`Rule`], `/_control/*`) and remembers what it saw ([`Entry`], [`Stats`]).
 //!
-//! Pure: `cache`, `engine`, `prompt`, `request`, `body`, `fault`. At the rim: `pacer` (time),
+//! Pure: `crate::engine`, `prompt`, `request`, `body`, `fault`. At the rim: `pacer` (time),
 //! `connection` and `reply` (bytes), `server`, `generate`, `control`, `metrics`, `ledger`.
 
 mod body;
-pub(crate) mod cache;
 mod config;
 mod connection;
 mod control;
-pub(crate) mod engine;
 mod fault;
 mod generate;
+mod information;
+mod kept;
 mod ledger;
 mod metrics;
 mod pacer;
@@ -24,8 +24,10 @@ mod prompt;
 mod realtime;
 mod reply;
 mod request;
+mod route;
 mod server;
 mod stored;
+mod worker;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,8 +37,8 @@ use socket2::{Domain, Socket, Type};
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
+pub use crate::engine::EngineConfig;
 pub use config::{Config, StopMode};
-pub use engine::EngineConfig;
 pub use fault::{BadSse, Canned, Drip, Fault, How, Point, RULES_MAX, Rule, Stop, When};
 pub use ledger::{Entry, Stats};
 
@@ -44,7 +46,7 @@ pub use ledger::{Entry, Stats};
 /// waits until they are cut.
 pub struct FakeWorker {
     addr: SocketAddr,
-    worker: Arc<server::Worker>,
+    worker: Arc<worker::Worker>,
     task: AbortOnDropHandle<()>,
 }
 
@@ -55,7 +57,7 @@ impl FakeWorker {
         let listener =
             listen(config.listen).with_context(|| format!("cannot listen on {}", config.listen))?;
         let addr = listener.local_addr().context("listener has no address")?;
-        let worker = server::Worker::new(config);
+        let worker = worker::Worker::new(config);
         let task = tokio::spawn(server::run(Arc::clone(&worker), listener));
         Ok(Self {
             addr,
@@ -64,7 +66,7 @@ impl FakeWorker {
         })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -92,13 +94,13 @@ impl FakeWorker {
         self.worker.pacer.freeze(frozen);
     }
 
-    /// As after a restart: an empty cache, and another `process_start_time_seconds`, at least a second
-    /// later than before. Connections stay, so that a test can tell the two causes apart.
+    /// Looks like a restart: empties the cache, and moves `process_start_time_seconds` by at least a second.
+    /// Connections stay open, so that a test can tell the two causes apart.
     pub fn restart(&self) {
         self.worker.restart();
     }
 
-    /// What it saw, oldest first; bounded by [`Config::log_entries_max`]. `GET`s of known paths
+    /// The requests that it saw, oldest first; bounded by [`Config::log_entries_max`]. `GET`s of known paths
     /// (probes) are only counted, in [`Stats::paths`].
     pub fn log(&self) -> Vec<Entry> {
         self.worker.ledger.entries()

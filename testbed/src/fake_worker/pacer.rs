@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::engine::{Counters, Engine, EngineConfig, Gauges, Progress, Refusal, Sequence};
+use crate::engine::{Counters, Engine, EngineConfig, Gauges, Progress, Refusal, Sequence};
 
 /// How far real time may run ahead of the model before the model stops catching up. Covers timer
 /// resolution and scheduling; a longer gap is a freeze or an overloaded machine.
@@ -136,24 +136,24 @@ impl Pacer {
         let mut model_time = Instant::now();
         loop {
             thaw(&mut frozen).await;
-            let step = self.state().engine.step();
-            let Some(step) = step else {
+            let passes = self.state().engine.begin(1);
+            let Some(passes) = passes else {
                 self.wake.notified().await;
                 model_time = Instant::now();
                 continue;
             };
             // Deadlines add up, so the average is right although timers tick in milliseconds.
             let earliest = Instant::now() - LAG_MAX;
-            model_time = model_time.max(earliest) + step.cost.div_f64(self.speed);
+            model_time = model_time.max(earliest) + passes.cost(1).div_f64(self.speed);
             sleep_until(model_time).await;
             thaw(&mut frozen).await;
-            self.publish(step.progress);
+            self.publish();
         }
     }
 
-    fn publish(&self, progress: Vec<(u64, Progress)>) {
+    fn publish(&self) {
         let mut state = self.state();
-        for (id, now) in progress {
+        for (id, now) in state.engine.finish(1) {
             let Some(listener) = state.listeners.get(&id) else {
                 continue; // aborted meanwhile
             };

@@ -1,7 +1,9 @@
-//! Endpoints with one plain answer that is there at once: audio as text, `/classify`, `/pooling`, `/generate`. The forms
-//! are those of vLLM 0.32's protocol classes, which a model that generates text does not serve; none was captured.
+//! Endpoints with one plain answer, which is there at once: audio as text, `/classify`, `/pooling`, `/generate`. The
+//! forms follow vLLM 0.32's protocol classes. They were not captured, because a model that generates text does not
+//! serve them.
 //!
-//! Audio is heard by its bytes: the same file in the same language gives the same words.
+//! A transcription depends on the bytes of the audio: the same file in the same language gives the same
+//! words.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +12,7 @@ use serde_json::{Value, json};
 use super::connection::Request;
 use super::prompt::Prompt;
 use super::request::{self, ApiError};
-use super::server::Worker;
+use super::worker::Worker;
 
 /// Tokens of a transcription and of a generated text.
 const WORDS: u32 = 12;
@@ -86,7 +88,7 @@ fn pooled(
     }))
 }
 
-/// `/generate`, of vLLM's plain demonstration server: the prompt with what follows it.
+/// `/generate`, of vLLM's plain demonstration server: the prompt and its continuation.
 pub(super) fn generate(worker: &Worker, request: &Request) -> Result<Value, ApiError> {
     let asked = request::json_object(&request.body)?;
     request::model(&asked, &worker.config.models)?;
@@ -99,7 +101,7 @@ pub(super) fn generate(worker: &Worker, request: &Request) -> Result<Value, ApiE
     Ok(json!({ "text": [format!("{prompt}{more}")] }))
 }
 
-/// A text, or a list of them; anything else in the list counts as it is written.
+/// A text, or a list of texts; any other value in the list becomes its JSON text.
 pub(super) fn texts(asked: &Value, field: &str) -> Result<Vec<String>, ApiError> {
     let text = |item: &Value| {
         item.as_str()
@@ -112,7 +114,7 @@ pub(super) fn texts(asked: &Value, field: &str) -> Result<Vec<String>, ApiError>
     }
 }
 
-/// The parts of `multipart/form-data` by their names (RFC 7578); of two with one name the last.
+/// The parts of `multipart/form-data` by their names (RFC 7578); of two with the same name, the last.
 fn fields(request: &Request) -> Result<BTreeMap<String, Vec<u8>>, ApiError> {
     let wrong = |what: &str| {
         ApiError::invalid(format!("There was an error parsing the body: {what}"), None)
@@ -124,7 +126,7 @@ fn fields(request: &Request) -> Result<BTreeMap<String, Vec<u8>>, ApiError> {
         .map(|boundary| boundary.trim_matches('"'))
         .ok_or_else(|| wrong("no boundary"))?;
     let mark = format!("\r\n--{boundary}");
-    // So that the first boundary looks like the others.
+    // With a line end before it, the first boundary looks like the others.
     let body = [b"\r\n", &request.body[..]].concat();
     let marks: Vec<usize> = memchr::memmem::find_iter(&body, &mark).collect();
     let mut fields = BTreeMap::new();

@@ -1,11 +1,11 @@
 //! Text → tokens → chain of block hashes, and the answer text that belongs to a prompt.
 //!
-//! Pure. A token is four bytes of the rendered prompt, so the fake needs no tokenizer and a
-//! reader can do the arithmetic. Chat messages are rendered with role marks in order, so the
-//! prompt of a next turn starts with the bytes of this turn's prompt and answer, as with real chat
-//! templates. Equal prompts get equal answers on every worker, and a prompt that ends in a part of
-//! its answer is answered with the rest of it: each token follows from all bytes before it alone. A
-//! request can say what it is to be answered with; then that comes first.
+//! Pure. A token is four bytes of the rendered prompt, so the fake needs no tokenizer and a reader can do the
+//! arithmetic. Chat messages are rendered with role marks in order, so the prompt of a next turn starts with
+//! the bytes of this turn's prompt and answer, as with real chat templates. Equal prompts get equal answers
+//! on every worker, and a prompt that ends in a part of its answer is answered with the rest of it: each
+//! token follows from all bytes before it alone. A request can carry the text of its answer; then the answer
+//! begins with that text.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ impl Prompt {
         let mut answer = Answer {
             read: FNV_BASIS ^ u64::from(choice),
             given: Arc::default(),
-            told: 0,
+            used: 0,
         };
         answer.read(&self.0);
         answer
@@ -129,7 +129,7 @@ impl Prompt {
     }
 }
 
-// FNV-1a, 64 bits: byte by byte, so that where a prompt ends and its answer begins does not matter.
+// FNV-1a, 64 bits: byte by byte, so that the border between prompt and answer does not matter.
 const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
@@ -140,8 +140,8 @@ pub(super) struct Answer {
     read: u64,
     /// The text that it begins with, ASCII.
     given: Arc<str>,
-    /// Bytes of `given` that were told.
-    told: usize,
+    /// Bytes of `given` that were used.
+    used: usize,
 }
 
 impl Answer {
@@ -149,7 +149,7 @@ impl Answer {
     pub(super) fn beginning_with(self, text: &str) -> Self {
         Self {
             given: text.into(),
-            told: 0,
+            used: 0,
             ..self
         }
     }
@@ -162,13 +162,13 @@ impl Answer {
 
     /// The next token: four given characters, or else a space and three letters.
     pub(super) fn next_token(&mut self) -> String {
-        let given = self.given.get(self.told..self.told + TOKEN_BYTES);
+        let given = self.given.get(self.used..self.used + TOKEN_BYTES);
         if let Some(text) = given.map(str::to_owned) {
-            self.told += TOKEN_BYTES;
+            self.used += TOKEN_BYTES;
             self.read(text.as_bytes());
             return text;
         }
-        // FNV's low bits are poor; this mixes all into all.
+        // FNV's low bits are poor; this hash mixes all bits.
         let mut hash = xxh3_64_with_seed(&self.read.to_le_bytes(), 0);
         let mut text = String::with_capacity(TOKEN_BYTES);
         text.push(' ');

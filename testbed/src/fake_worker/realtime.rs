@@ -1,6 +1,7 @@
-//! `/v1/realtime` as far as a router can tell: vLLM greets with `session.created`, and here every message comes back.
+//! `/v1/realtime` as far as a router sees it: the worker sends `session.created`, as vLLM does, and then
+//! echoes every message.
 //!
-//! A message `leave` makes the worker drop the connection without a word, `sleep` makes it read nothing any more.
+//! On the message `leave` the worker drops the connection without a close frame; on `sleep` it stops reading.
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::json;
@@ -60,7 +61,7 @@ pub(super) async fn serve(
                 return Err(Ended);
             }
             Message::Text(_) | Message::Binary(_) => socket.send(message).await,
-            // Answered by the library while it reads on.
+            // The library answers these while it reads on.
             Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => Ok(()),
             Message::Close(_) => {
                 let _ = socket.flush().await;

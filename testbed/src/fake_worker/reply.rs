@@ -1,7 +1,7 @@
 //! Writing one reply, with the request's fault applied to its bytes.
 //!
-//! Handlers say *what* to send ([`Reply::plain`], [`Reply::begin_stream`], [`Reply::event`],
-//! [`Reply::end_stream`]); this file alone knows framing and where a fault strikes.
+//! Handlers choose *what* to send ([`Reply::plain`], [`Reply::begin_stream`], [`Reply::event`],
+//! [`Reply::end_stream`]); framing and the place of a fault are known in this file alone.
 
 use std::io::Write as _;
 use std::time::{Duration, SystemTime};
@@ -16,14 +16,17 @@ use super::connection::Connection;
 use super::fault::{BadSse, Fault, How, Point};
 use super::ledger::Open;
 use super::request::ApiError;
-use super::server::Phase;
+use super::worker::Phase;
+
+/// Content type of most replies.
+pub(super) const JSON: &str = "application/json";
 
 /// The reply is over before its end: the client left, or a fault ended it. The connection must
 /// not be used again.
 #[derive(Debug)]
 pub(super) struct Ended;
 
-/// What a piece of a reply is, for faults that strike at events.
+/// The kind of a piece of a reply, for faults that strike at events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Piece {
     Head,
@@ -39,10 +42,10 @@ pub(super) struct Reply<'a> {
     fault: Fault,
     /// Inference requests are logged; probes are not.
     entry: Option<&'a Open>,
-    /// Life of the worker: once it hangs, not one byte more is sent. `None`: cannot hang.
+    /// Phase of the worker: once it hangs, no further byte is sent. `None`: this reply cannot hang.
     phase: Option<watch::Receiver<Phase>>,
     keep_alive: bool,
-    /// Headers that go into every head of this reply.
+    /// Extra headers in every head of this reply.
     extra: Vec<(String, String)>,
     head_sent: u64,
     body_sent: u64,
@@ -74,7 +77,7 @@ impl<'a> Reply<'a> {
         &self.fault
     }
 
-    /// Adds a header to the head that is still to be sent.
+    /// Adds a header to the head, which is not yet sent.
     pub(super) fn header(&mut self, name: &str, value: &str) {
         self.extra.push((name.to_owned(), value.to_owned()));
     }
@@ -92,7 +95,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Waits as the fault says before anything is sent.
+    /// Waits for the fault's delay before anything is sent.
     pub(super) async fn delay(&mut self) -> Result<(), Ended> {
         let delay = Duration::from_millis(self.fault.delay_ms);
         if delay.is_zero() {
@@ -203,7 +206,7 @@ impl<'a> Reply<'a> {
         {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
-        // 4 kB a header: receivers limit single headers and the whole head apart.
+        // 4 kB for each header: receivers limit single headers and the whole head separately.
         let mut left = self.fault.header_bytes;
         while left > 0 {
             let length = left.min(4_096);
@@ -233,8 +236,8 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Sends a piece, whose payload begins after `framing` bytes, up to the point where the fault
-    /// strikes, if it does so here.
+    /// Sends a piece, whose payload begins after `framing` bytes, up to the point where the fault strikes, if
+    /// that lies in this piece.
     async fn send(
         &mut self,
         piece: Piece,

@@ -1,8 +1,8 @@
 //! OpenAI requests as vLLM reads them: what is checked, in which order, and the error for each.
 //!
-//! Pure. Error texts and types are those of vLLM 0.32 (captured): two families, `Bad Request` from
-//! the schema check and `BadRequestError` from vLLM's own checks. Unknown fields are ignored and a
-//! missing model is accepted, as there.
+//! Pure. Error texts and types are those of vLLM 0.32 (captured): two families, `Bad Request` from the schema
+//! check and `BadRequestError` from vLLM's own checks. Unknown fields are ignored and a missing model is
+//! accepted, as in vLLM.
 
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ impl ApiError {
         }
     }
 
-    /// The schema check in front of them.
+    /// The schema check, which runs before vLLM's own checks.
     fn schema(detail: &str, param: Option<&str>) -> Self {
         Self {
             status: 400,
@@ -96,15 +96,15 @@ pub(super) struct Generation {
     pub(super) choices: u32,
     /// Answer length in tokens; 0 for embeddings.
     pub(super) answer_tokens: u32,
-    /// The answer ends because of `max_tokens` and not by itself.
+    /// The answer ends because of `max_tokens`, not by itself.
     pub(super) cut_by_length: bool,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
     /// Usage in every event.
     pub(super) continuous_usage: bool,
-    /// What must not share a cache: model and the request's `cache_salt`.
+    /// Separates caches: model and the request's `cache_salt`.
     pub(super) salt: String,
-    /// What the first choice's answer begins with, ASCII; empty: the worker makes all of it up.
+    /// Beginning of the first choice's answer, ASCII; empty: the worker generates all of it.
     pub(super) given_answer: String,
     /// Embeddings as base64 of little-endian floats.
     pub(super) base64: bool,
@@ -167,7 +167,7 @@ impl Generation {
         }
         let model = model(&body, rules.models)?;
         let longest = prompts.iter().map(Prompt::tokens).max().unwrap_or(1);
-        // An answer that is continued ends where it would have ended.
+        // A continued answer ends where it would have ended.
         let said = if kind == Kind::Chat {
             begun(&body).len() / TOKEN_BYTES
         } else {
@@ -332,7 +332,7 @@ fn close(body: &Value) -> Result<Close, ApiError> {
     }
 }
 
-/// The text of the message that a chat wants continued; empty if it wants none.
+/// The text of the message that a chat asks to continue; empty if there is none.
 fn begun(body: &Value) -> &str {
     if !flag(body, "continue_final_message", false) {
         return "";
@@ -343,9 +343,10 @@ fn begun(body: &Value) -> &str {
     text.unwrap_or_default()
 }
 
-/// What a replay wants to be answered with (`vllm_xargs`, vLLM's field for extensions): `answer`, and for a
-/// completion `answer_at`, the byte of the prompt at which it begins, its length if left out. A request that
-/// continues an answer holds a part of it already, which is left out here; if it holds another one, nothing is given.
+/// The answer that a replay asks for, from `vllm_xargs`, vLLM's field for extensions. `answer` is its text. For a
+/// completion, `answer_at` is the byte of the prompt at which the answer begins; by default the length of the prompt.
+/// A request that continues an answer already holds a part of it, which is removed here; if it holds a different
+/// text, the result is empty.
 fn given_answer(kind: Kind, body: &Value) -> Result<String, ApiError> {
     let extra = &body["vllm_xargs"];
     let Some(answer) = extra["answer"].as_str() else {

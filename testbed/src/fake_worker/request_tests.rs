@@ -1,4 +1,4 @@
-//! vLLM 0.32's answers to bad requests, as captured, and the forms that are accepted.
+//! Bad requests get vLLM 0.32's answers, as captured; accepted forms are read.
 
 use super::super::body;
 use super::*;

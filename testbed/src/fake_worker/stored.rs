@@ -1,46 +1,23 @@
-//! `/v1/responses` and `/v1/messages` with what belongs to them, rerank and score: the forms of vLLM 0.32 (captured,
-//! but for rerank and score, which its pooling models have).
+//! `/v1/responses`, `/v1/messages` and their subpaths, rerank and score, in the forms of vLLM 0.32 (captured, except
+//! rerank and score, which only pooling models serve).
 //!
-//! They answer at once: the engine's time is modelled where most traffic is, in `generate`. Responses are kept in
-//! memory, as vLLM keeps them with `VLLM_ENABLE_RESPONSES_API_STORE`, so only the worker that made one has it.
-
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
+//! They answer at once: only `generate`, which has most of the traffic, models the engine's time. Responses are
+//! kept in memory, as vLLM keeps them with `VLLM_ENABLE_RESPONSES_API_STORE`, so only the worker that made a
+//! response has it.
 
 use serde_json::{Value, json};
 
 use super::body;
 use super::connection::Request;
+use super::kept::KEPT_MAX;
 use super::ledger::Open;
 use super::plain::{self, texts};
 use super::prompt::{Close, Prompt, TOKEN_BYTES};
-use super::reply::{Ended, Reply};
+use super::reply::{Ended, JSON, Reply};
 use super::request::{self, ApiError};
-use super::server::{JSON, Worker};
+use super::worker::Worker;
 
-/// Responses that a worker keeps; vLLM has no limit.
-const KEPT_MAX: usize = 10_000;
-
-/// Responses by their id, as they were answered.
-#[derive(Default)]
-pub(super) struct Kept(Mutex<BTreeMap<String, Value>>);
-
-impl Kept {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Value>> {
-        self.0.lock().expect("no holder of this lock panics")
-    }
-
-    pub(super) fn forget(&self) {
-        self.lock().clear();
-    }
-
-    fn get(&self, id: &str) -> Result<Value, ApiError> {
-        let kept = self.lock().get(id).cloned();
-        kept.ok_or_else(|| ApiError::not_found(&format!("Response with id '{id}' not found.")))
-    }
-}
-
-/// Serves a path that is here; `entry` remembers what was asked.
+/// Serves a path of this file; `entry` records the request.
 pub(super) async fn serve(
     worker: &Worker,
     request: &Request,
@@ -90,7 +67,7 @@ pub(super) async fn serve(
 #[derive(Default)]
 struct Answer {
     json: Value,
-    /// Name and data of each event, where a stream was asked for.
+    /// Name and data of each event, if a stream was asked for.
     events: Option<Vec<(&'static str, Value)>>,
     tokens: u64,
 }
@@ -199,7 +176,7 @@ fn respond(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
     })
 }
 
-/// `GET /v1/responses/{id}`, and what may be done with it.
+/// `GET /v1/responses/{id}` and its subpaths.
 fn about(worker: &Worker, path: &str) -> Result<Answer, ApiError> {
     let rest = path.strip_prefix("/v1/responses/").unwrap_or_default();
     match rest.split_once('/') {
@@ -284,7 +261,7 @@ fn count(worker: &Worker, request: &Request) -> Result<Answer, ApiError> {
     Ok(json!({ "input_tokens": tokens }).into())
 }
 
-/// The text that `/tokenize` made these of, but for the bit that it drops of each.
+/// The text from which `/tokenize` made these tokens, except for the bit that it drops of each.
 fn detokenize(request: &Request) -> Result<Answer, ApiError> {
     let asked = request::json_object(&request.body)?;
     let Some(ids) = asked["tokens"].as_array() else {
@@ -302,7 +279,7 @@ fn detokenize(request: &Request) -> Result<Answer, ApiError> {
     Ok(json!({ "prompt": String::from_utf8_lossy(&bytes) }).into())
 }
 
-/// How well two texts go together, in 0..1, the same on every worker.
+/// Similarity of two texts, in 0..1, the same on every worker.
 fn likeness(query: &str, text: &str) -> f32 {
     let numbers = Prompt::text(&format!("{query}\0{text}")).embedding(1);
     f32::midpoint(numbers[0], 1.0)

@@ -1,5 +1,5 @@
-//! Load generator: closed loop (a number of clients, each one request at a time) or open loop (a
-//! rate, whatever the answers do).
+//! Load generator: closed loop (a number of clients, each with one request at a time) or open loop (a rate
+//! that does not depend on the answers).
 //!
 //! Bounded in count *and* time. In the open loop latency counts from the moment a request was due,
 //! so a stalled system cannot hide its stall by slowing the generator down (coordinated omission);
@@ -52,7 +52,7 @@ pub struct Plan {
     pub duration: Duration,
     /// Limit of one request; what is in flight when the run ends is waited for up to this.
     pub timeout: Duration,
-    /// What is asked.
+    /// The requests.
     pub prompts: Prompts,
     /// Ask the router which worker answered.
     pub explain: bool,
@@ -60,7 +60,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Sums over the requests sent.
@@ -73,11 +73,11 @@ pub struct Report {
 /// A request that has ended, and when.
 #[derive(Debug, Clone)]
 pub struct Ended {
-    /// What came of it.
+    /// The result of the request.
     pub outcome: Outcome,
-    /// When it should have been sent.
+    /// When it was due.
     pub due: Instant,
-    /// From then until it was.
+    /// Time from when it was due until it was sent.
     pub waited: Duration,
 }
 

@@ -54,7 +54,7 @@ impl Default for Prompts {
 }
 
 impl Prompts {
-    /// Request number `number`. Groups are drawn evenly by chance.
+    /// Request number `number`. Groups are drawn uniformly at random.
     pub fn ask(&self, number: u64) -> Ask {
         let mut random = self.random(0, number);
         let group = random.random_range(0..self.groups.max(1));

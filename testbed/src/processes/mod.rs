@@ -1,6 +1,6 @@
-//! What clusters of processes on this machine have in common: certificates, arguments, children.
+//! Common parts of clusters of processes on this machine: certificates, arguments, children.
 //!
-//! They use the command line and the HTTP surface alone, as any user would.
+//! They use only the command line and the HTTP API, as any user would.
 
 mod process;
 

@@ -1,7 +1,7 @@
 //! A child process: this same binary, with another subcommand.
 //!
-//! Each has its own process group, so that Ctrl-C reaches the parent alone and the parent ends its
-//! children; each is killed when its handle is dropped.
+//! Each child has its own process group, so that Ctrl-C reaches only the parent, which ends its children. A
+//! child is killed when its handle is dropped.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-/// Limit for a process to say that it listens, or for a short command to end.
+/// Limit for a process to report that it listens, or for a short command to end.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 const SHELL: &str = "/bin/sh";
@@ -25,19 +25,19 @@ pub(crate) struct Process {
     name: String,
     child: Child,
     pid: Pid,
-    /// What it said when it was bound.
+    /// The line that it printed when it was bound.
     listening: Value,
     /// Kept open: a child that prints again must not meet a closed pipe.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
-/// Where a child's log goes: the file is made, or appended to after a restart.
+/// The file of a child's log: it is created, or appended to after a restart.
 pub(crate) fn log_file(logs: &Path, name: &str) -> PathBuf {
     logs.join(format!("{name}.log"))
 }
 
-/// Where there is a shell, children ignore the signal that comes with a write beyond the limit on file sizes:
-/// it is an error then, as on a full disk.
+/// If there is a shell, children ignore the signal for a write beyond the limit on file sizes: the write then
+/// fails, as on a full disk.
 pub(crate) fn survives_full_disk() -> bool {
     Path::new(SHELL).exists()
 }
@@ -97,11 +97,11 @@ impl Process {
         let stdout = child.stdout.take().context("stdout is piped")?;
         let mut stdout = BufReader::new(stdout).lines();
         let line = timeout(START_TIMEOUT, stdout.next_line()).await;
-        let line = line.with_context(|| format!("{name} does not say that it listens"))??;
+        let line = line.with_context(|| format!("{name} does not report that it listens"))??;
         let log = log_file(logs, name);
         let line = line.with_context(|| format!("{name} ended at once; see {}", log.display()))?;
         let listening =
-            serde_json::from_str(&line).with_context(|| format!("{name} said {line}"))?;
+            serde_json::from_str(&line).with_context(|| format!("{name} printed {line}"))?;
         Ok(Self {
             name: name.to_owned(),
             child,

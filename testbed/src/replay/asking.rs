@@ -1,4 +1,4 @@
-//! Asks two replicas where they would send a request, right before it is sent: do they agree?
+//! Asks two replicas where they would send a request, right before it is sent, and counts whether they agree.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,15 +8,15 @@ use serde::Deserialize;
 
 use crate::client::{Ask, Client, Spread, Target};
 
-/// Limit of one question: past it the replica counts as silent.
+/// Limit of one question: a replica that takes longer counts as silent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whom to ask, and how often.
+/// Which replicas to ask, and how often.
 #[derive(Debug, Clone)]
 pub struct Asking {
-    /// Admin addresses of the replicas; with fewer than two nobody is asked.
+    /// Admin addresses of the replicas; with fewer than two, none is asked.
     pub admins: Vec<Target>,
-    /// Share of the requests about which is asked, 0 to 1.
+    /// Share of the requests about which replicas are asked, 0 to 1.
     pub share: f64,
 }
 
@@ -25,7 +25,7 @@ struct Explained {
     worker: Option<String>,
 }
 
-/// Asks, and counts.
+/// Asks replicas, and counts their answers.
 pub(super) struct Asker {
     replicas: Vec<Client>,
     share: f64,
@@ -45,7 +45,7 @@ impl Asker {
         }
     }
 
-    /// Asks two replicas about a request, by chance. One that does not answer is not counted.
+    /// Asks two random replicas about a request. A replica that does not answer is not counted.
     pub(super) async fn ask(&self, ask: &Ask) {
         let count = self.replicas.len();
         if count < 2 || rand::random::<f64>() >= self.share {

@@ -1,4 +1,4 @@
-//! Prefix-cache counters that vLLM workers export: the independent witness of a hit rate.
+//! Prefix-cache counters that vLLM workers export: an independent check of a hit rate.
 
 use std::time::Duration;
 

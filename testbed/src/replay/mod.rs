@@ -1,8 +1,8 @@
 //! Replays a trace as real requests, in scaled time, through one or more URLs.
 //!
-//! Open-loop rows are sent when they are due; closed-loop rows (`gap_ms`) wait for their
-//! session's previous answer. More than `in_flight_max` at once are held back, and the time they
-//! were held counts into their latency: a system that is too slow shows as slow.
+//! Open-loop rows are sent when they are due; closed-loop rows (`gap_ms`) wait for their session's previous
+//! answer. Requests beyond `in_flight_max` at once wait, and that time counts into their latency, so a slow
+//! system cannot hide its delay.
 
 mod asking;
 mod counters;
@@ -51,21 +51,21 @@ pub struct Plan {
     pub timeout: Duration,
     /// Workers whose own counters are read before and after.
     pub worker_urls: Vec<Target>,
-    /// Replicas that are asked whether they agree; `None`: nobody.
+    /// Replicas that are asked whether they agree; `None`: none is asked.
     pub asking: Option<Asking>,
 }
 
-/// What came of it.
+/// The result of a replay.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Sums over all requests.
     #[serde(flatten)]
     pub summary: Summary,
-    /// What the workers themselves counted meanwhile; `None` without worker URLs.
+    /// Counts of the workers' own counters during the replay; `None` without worker URLs.
     pub worker_cache: Option<CacheCounters>,
     /// Requests about which two replicas were asked.
     pub asked: u64,
-    /// Those on which they agreed.
+    /// Of those, requests on which they agreed.
     pub agreed: u64,
 }
 

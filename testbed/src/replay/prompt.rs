@@ -1,14 +1,14 @@
-//! From block ids to text, so that equal prefixes of ids are equal prefixes of bytes.
+//! Makes text from block ids, so that equal prefixes of ids are equal prefixes of bytes.
 //!
-//! Pure. Every id has its own fixed text, 4 characters a token. As chat, the system prompt (the
-//! blocks that most rows share) is the system message; where further messages end, user and
-//! assistant in turn, [`Messages`] says.
+//! Pure. Every id has its own fixed text, 4 characters a token. In a chat, the system prompt (the blocks that
+//! most rows share) is the system message; user and assistant messages follow in turn, and [`Messages`] sets
+//! where they end.
 //!
-//! Where the next turn holds the answer, the request says what it is, in vLLM's field for extensions
-//! (`vllm_xargs`): a fake worker answers with it, and so caches what the next turn brings, as a real
-//! worker does that is sent its own answer back. The other way would be to put what was really answered
-//! into the next prompt; then prompts would depend on who answered what when, and prefixes that the trace
-//! has two sessions share would differ. A real worker ignores the field.
+//! If the next turn holds the answer, the request carries that answer in vLLM's field for extensions
+//! (`vllm_xargs`). A fake worker answers with it, and so caches the text of the next turn, as a real worker
+//! does that receives its own answer again. The alternative, to put the real answer into the next prompt,
+//! would make prompts depend on which worker answered when, and prefixes that two sessions of the trace share
+//! would differ. A real worker ignores the field.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::load::{Endpoint, words};
 
 /// Characters of a token.
 const TOKEN_CHARS: f64 = 4.0;
-/// Characters that a fake worker takes for a token.
+/// Characters that a fake worker counts as a token.
 const ANSWER_TOKEN_CHARS: usize = 4;
 /// Tokens of a chat message, before scaling.
 const MESSAGE_TOKENS: u32 = 512;
@@ -36,8 +36,8 @@ pub enum Messages {
     /// Each 512 tokens: the messages of an earlier turn are a prefix of a later one's.
     #[default]
     Equal,
-    /// With each prompt and each answer of a session, as `replay --virtual` has it. Only so does a chat's next
-    /// turn hold the former answer.
+    /// At the end of each prompt and each answer of a session, as in `replay --virtual`. Only then does a
+    /// chat's next turn hold the former answer.
     Sessions,
 }
 
@@ -69,7 +69,7 @@ pub struct Asks {
 }
 
 impl Asks {
-    /// Finds out how the rows go on from one another.
+    /// Finds which rows continue which.
     pub fn new(trace: Arc<Trace>, shape: Shape) -> Self {
         let turns = Turns::of(&trace.rows, trace.block_tokens);
         let ends = if shape.messages == Messages::Sessions {
@@ -101,7 +101,7 @@ impl Asks {
                 let prompt = self.text(of, 0..self.chars(of));
                 let mut body = json!({ "prompt": prompt });
                 if answer.is_some() {
-                    // A prompt that a router continues says how much of the answer it holds.
+                    // A prompt that a router continues must state where its answer begins.
                     body["vllm_xargs"] = json!({ "answer_at": self.chars(of) });
                 }
                 ("/v1/completions", body)
@@ -125,7 +125,7 @@ impl Asks {
         }
     }
 
-    /// What the next turn holds as the answer to a row, of at most so many tokens.
+    /// The answer to a row as the next turn holds it; at most so many tokens.
     fn answer(&self, row: usize, tokens: u32) -> Option<String> {
         if self.shape.endpoint == Endpoint::Chat && self.ends.is_empty() {
             return None;
@@ -173,7 +173,7 @@ impl Asks {
         ((tokens * TOKEN_CHARS * self.shape.tokens_scale).round() as usize).max(1)
     }
 
-    /// Where a token begins in the text of a prompt.
+    /// The character at which a token begins in the text of a prompt.
     fn chars_at(&self, token: u32) -> usize {
         let (token, tokens) = (token as usize, self.trace.block_tokens as usize);
         token / tokens * self.block_chars() + token % tokens * self.block_chars() / tokens

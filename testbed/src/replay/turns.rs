@@ -1,4 +1,4 @@
-//! How the rows of a trace go on from one another: whose answer a prompt holds, and where its messages end.
+//! How the rows of a trace continue one another: which answers a prompt holds, and where its messages end.
 //!
 //! Pure. A trace does not mark answers. A row *goes on from* an earlier one of its session when it begins with all of
 //! that one's whole blocks and is long enough to hold the answer as well: what follows the former prompt in it is then
@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::trace::Row;
 
-/// Rows of a session that are looked back on. Turns follow each other, but for rare branches.
+/// Earlier rows of a session that are searched. Turns follow each other, except for rare branches.
 const LOOK_BACK: usize = 64;
 /// Set in the ids of blocks that no prompt holds; those of traces are counted from 0.
 const NEVER_ASKED: u64 = 1 << 63;
@@ -16,7 +16,7 @@ const NEVER_ASKED: u64 = 1 << 63;
 /// Text that a block takes from another id: that id, and the token of the block at which it ends.
 type Piece = (u64, u32);
 
-/// What is known of the rows of a trace; rows are named by their place in it.
+/// The relations of the rows of a trace; rows are named by their index.
 #[derive(Debug)]
 pub struct Turns {
     block_tokens: u32,
@@ -74,9 +74,9 @@ impl Turns {
         (first..end).map(id).collect()
     }
 
-    /// For each row the tokens at which a message ends, ascending, but for the end of the last one. The first is the
-    /// end of the system message, `system_tokens` long; then come prompt and answer of each row that was gone on from.
-    /// Rows of a session that do not go on from another have a message end where they part.
+    /// For each row the tokens at which messages end, ascending, except the last message. The first is the end of the
+    /// system message, `system_tokens` long; then follow the ends of prompt and answer of each row that this one goes
+    /// on from. In rows of a session that do not go on from another, a message ends where they differ from it.
     pub fn message_ends(&self, rows: &[Row], system_tokens: u32) -> Vec<Vec<u32>> {
         let mut last: HashMap<u64, usize> = HashMap::new();
         let mut all: Vec<Vec<u32>> = Vec::with_capacity(rows.len());
@@ -102,10 +102,10 @@ impl Turns {
         all
     }
 
-    /// Whose text a block consists of: ids, each with the tokens of the block that it gives, in their order.
+    /// The ids whose text forms a block, in order, each with the tokens of the block that it supplies.
     ///
-    /// A prompt that ends within a block has an id of its own for it, another than the same block has when the next
-    /// turn has filled it. Its text is the beginning of that block's all the same.
+    /// A prompt that ends within a block has its own id for that partial block. The next turn fills the block under
+    /// another id. The text of the partial block is nevertheless the beginning of the full one.
     pub fn pieces(&self, id: u64) -> impl Iterator<Item = (u64, std::ops::Range<u32>)> {
         let taken = self.pieces.get(&id).map_or(&[][..], Vec::as_slice);
         let mut from = 0;
@@ -160,7 +160,7 @@ fn parents(rows: &[Row], block_tokens: u32) -> Vec<Option<usize>> {
 
 fn goes_on(row: &Row, before: &Row, block_tokens: u32) -> bool {
     let whole = (before.in_tokens / block_tokens) as usize;
-    // An id stands for all before it, too.
+    // An id also stands for all blocks before it.
     let begins = whole == 0
         || before
             .blocks
@@ -184,7 +184,8 @@ mod tests {
         }
     }
 
-    /// Blocks of 16: two turns of one session, then one that shares but does not go on, then a branch of the first.
+    /// Blocks of 16: two turns of one session, then a row that shares a prefix but does not go on from them,
+    /// then a branch of the first.
     fn rows() -> Vec<Row> {
         vec![
             row(0, &[0, 1, 2], 40, 30),
@@ -248,7 +249,7 @@ mod tests {
             row(0, &[0, 1], 20, 2),
             row(0, &[0, 2], 26, 1),
             row(0, &[0, 3, 4], 40, 1),
-            // Known by then: it keeps its text.
+            // This id is already known: it keeps its text.
             row(1, &[0, 5], 30, 1),
             row(1, &[0, 3, 6], 44, 1),
         ];

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use grapevine_placement::{
-    Bound, HashBound, HeatSettings, Policy, PolicySettings, Price, Ratio, SketchSettings,
+    Bound, HashBound, HeatSettings, Policy, PolicySettings, PrefixIndexSettings, Price, Ratio,
 };
 
 /// How a replica chooses.
@@ -13,7 +13,7 @@ pub enum Rule {
     Placement {
         /// Passed to every decision.
         settings: Box<PolicySettings>,
-        /// What replicas tell each other.
+        /// What the replicas share by gossip.
         shared: Shared,
     },
     /// Fewest tokens that wait for prefill; ties drawn.
@@ -22,7 +22,7 @@ pub enum Rule {
     Oracle,
 }
 
-/// What replicas tell each other.
+/// What the replicas share by gossip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shared {
     /// In-flight counts.
@@ -33,22 +33,25 @@ pub struct Shared {
     pub heat: bool,
     /// Damp load by age.
     pub damped: bool,
-    /// Decide on what the others know of the own counts, not on the counts themselves.
+    /// Use own counts as the others know them, not the exact ones.
     pub common: bool,
-    /// Bound what nobody else knows of, too; this is not told, but belongs to what counts as load.
+    /// Bound also own requests that no other replica knows of yet. Nothing is sent for this; it belongs here
+    /// because it changes what counts as load.
     pub own_bound: bool,
+    /// Rates of workers: without them every worker counts as typical.
+    pub rates: bool,
 }
 
-/// Which placements are told.
+/// Which placements are sent to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
     /// Nothing is remembered at all.
     Off,
-    /// Each replica remembers its own.
+    /// Each replica remembers its own; none are sent.
     Own,
-    /// Those that did not go to the home.
+    /// Placements that did not go to the home are sent.
     Deviating,
-    /// All.
+    /// All are sent.
     All,
 }
 
@@ -59,8 +62,8 @@ pub struct Contender {
     pub name: String,
     /// How it chooses.
     pub rule: Rule,
-    /// Limits of its sketch.
-    pub sketch: SketchSettings,
+    /// Limits of its prefix index.
+    pub prefix_index: PrefixIndexSettings,
 }
 
 const ALL: Shared = Shared {
@@ -70,6 +73,7 @@ const ALL: Shared = Shared {
     damped: true,
     common: true,
     own_bound: true,
+    rates: true,
 };
 
 fn ratio(value: f64) -> Ratio {
@@ -84,9 +88,9 @@ impl Contender {
                 settings: Box::new(settings),
                 shared,
             },
-            sketch: SketchSettings {
+            prefix_index: PrefixIndexSettings {
                 age_max: Duration::from_secs(1_200),
-                ..SketchSettings::default()
+                ..PrefixIndexSettings::default()
             },
         }
     }
@@ -96,7 +100,7 @@ impl Contender {
         Self::placement("prefix", PolicySettings::default(), ALL)
     }
 
-    /// One router that knows everything.
+    /// One router with complete knowledge.
     pub fn oracle() -> Self {
         Self {
             name: "oracle".to_owned(),
@@ -118,6 +122,7 @@ impl Contender {
             damped: true,
             common: true,
             own_bound: true,
+            rates: true,
         };
         let bounded = |hash_bound| PolicySettings {
             hash_bound,
@@ -176,7 +181,8 @@ impl Contender {
             },
             ..base
         };
-        let told = |name, evidence| Self::placement(name, base, Shared { evidence, ..ALL });
+        let with_evidence =
+            |name, evidence| Self::placement(name, base, Shared { evidence, ..ALL });
         vec![
             Self::prefix(),
             Self::placement("price 1", price(1.0, c.get(), t.get()), ALL),
@@ -230,13 +236,21 @@ impl Contender {
                     ..ALL
                 },
             ),
+            Self::placement(
+                "no rates",
+                base,
+                Shared {
+                    rates: false,
+                    ..ALL
+                },
+            ),
             Self::placement("all choices", PolicySettings { choices: 0, ..base }, ALL),
             Self::placement("no heat", heat(0.0), ALL),
             Self::placement("heat 0.25", heat(0.25), ALL),
             Self::placement("heat 1", heat(1.0), ALL),
-            told("evidence deviating", Evidence::Deviating),
-            told("evidence own", Evidence::Own),
-            told("no evidence", Evidence::Off),
+            with_evidence("evidence deviating", Evidence::Deviating),
+            with_evidence("evidence own", Evidence::Own),
+            with_evidence("no evidence", Evidence::Off),
             Self::placement(
                 "no damping",
                 base,

@@ -26,7 +26,7 @@ pub enum Generated {
     Unshared,
     /// 100 groups of 1,000 to 6,000 tokens; 10 to 60 short calls, 0.5 s apart.
     ManyAgents,
-    /// 400 documents of 8,000 to 40,000 tokens, some more wanted; 1 to 4 short questions, 15 s apart.
+    /// 400 documents of 8,000 to 40,000 tokens, some more popular; 1 to 4 short questions, 15 s apart.
     Documents,
     /// 5 groups of 200 to 1,000 tokens; 5 to 30 turns with long answers, 20 s apart.
     LongChat,
@@ -94,7 +94,7 @@ impl Generated {
         if self != Self::Mixed {
             return vec![self.shape()];
         }
-        // A quarter of the sessions of each, and so far apart.
+        // A quarter of the sessions of each, with starts spaced accordingly.
         [Self::Chat, Self::Agent, Self::Hot, Self::Unshared]
             .map(|part| {
                 let shape = part.shape();
@@ -290,8 +290,9 @@ fn exponential(random: &mut StdRng) -> f64 {
 
 /// The sessions of a trace, several times over: what several sessions share stays shared, the rest is each copy's own.
 ///
-/// A closed loop cannot be driven faster than its sessions think; more of them can. Starts lie over the trace's own
-/// length, so that there are `count` times as many sessions at any time. `count` is at least 1.
+/// The thinking time of sessions limits the rate of a closed loop, so a higher rate needs more sessions. Starts are
+/// spread over the trace's own length, so that there are `count` times as many sessions at any time. `count` is at
+/// least 1.
 pub fn copies(trace: &Trace, count: u64) -> Trace {
     let mut owners = std::collections::HashMap::new();
     for row in &trace.rows {

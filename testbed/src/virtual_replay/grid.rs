@@ -1,4 +1,4 @@
-//! Grids: many runs over the cores, compared with one router that knows everything.
+//! Grids: many runs on all processor cores, compared with one router that knows everything.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,11 +7,12 @@ use serde::Serialize;
 
 use super::contender::Contender;
 use super::measure::Outcome;
+use super::scenario::Scenario;
 use super::search::capacity;
-use super::sim::{Scenario, run};
+use super::sim::run;
 use super::workload::Workload;
 
-/// Part of the all-knowing router's capacity at which rules are compared.
+/// Rules are compared at this part of the all-knowing router's capacity.
 const LOADED: f64 = 0.9;
 
 /// One line of the comparison.
@@ -57,7 +58,7 @@ struct Job<'a> {
     best: f64,
 }
 
-/// Runs every setting on every workload. `progress` is told jobs done, jobs in all and a name, from any thread.
+/// Runs every setting on every workload. `progress` gets jobs done, jobs in all and a name, from any thread.
 pub fn compare(
     workloads: &[Workload],
     settings: &[Setting],

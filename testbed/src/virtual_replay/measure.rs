@@ -1,4 +1,4 @@
-//! What a run measured.
+//! Results of a run.
 
 use grapevine_placement::Decision;
 use serde::Serialize;
@@ -32,24 +32,24 @@ pub struct Outcome {
     pub over_bound: f64,
     /// Largest excess over that bound in a sample, in requests.
     pub worst_excess: f64,
-    /// Part of sampled requests that another replica would have placed alike; NaN with one replica
-    /// and for the references.
+    /// Part of sampled requests that another replica would have placed on the same worker; NaN with one
+    /// replica and for the references.
     pub agreement: f64,
-    /// The same of requests of which both knew that somebody holds more than what is hot.
+    /// The same, over requests for which both knew a worker that holds more than the hot prefix.
     pub agreement_known: f64,
-    /// Part of all sampled requests of which one knew and the other did not.
+    /// Part of all sampled requests for which one replica knew such a worker and the other did not.
     pub half_known: f64,
-    /// Evidence told, in bytes of marks a request.
+    /// Evidence sent, in bytes of marks per request.
     pub evidence_bytes: f64,
-    /// Load frames of all replicas to all others, in bytes a request.
+    /// Load frames of all replicas to all others, in bytes per request.
     pub load_bytes: f64,
-    /// Entries of the fullest sketch.
-    pub sketch_entries: usize,
-    /// Answers that corrected a sketch, per request.
+    /// Entries of the fullest prefix index.
+    pub prefix_index_entries: usize,
+    /// Answers that corrected a prefix index, per request.
     pub corrections: f64,
 }
 
-/// Of so many, so many.
+/// Count of agreements, and of all cases.
 #[derive(Debug, Default)]
 struct Agreed {
     yes: usize,
@@ -62,7 +62,7 @@ impl Agreed {
         self.of += 1;
     }
 
-    /// Not a number of none.
+    /// NaN without cases.
     fn share(&self) -> f64 {
         self.yes as f64 / self.of as f64
     }
@@ -101,13 +101,14 @@ impl Meter {
         }
     }
 
-    /// Prompt tokens that another worker holds and the chosen one does not, and those that were evicted everywhere.
+    /// Counts prompt tokens that another worker holds and the chosen one does not, and those that were
+    /// evicted everywhere.
     pub(super) fn lost(&mut self, elsewhere: u32, gone: u32) {
         self.elsewhere += u64::from(elsewhere);
         self.gone += u64::from(gone);
     }
 
-    /// Two replicas decided about one request.
+    /// Counts the decisions of two replicas about one request.
     pub(super) fn asked(&mut self, one: &Decision, other: &Decision) {
         let agreed = one.worker == other.worker;
         self.asked.add(agreed);
@@ -156,13 +157,13 @@ impl Meter {
             imbalance: of(self.imbalance, self.samples as f64),
             over_bound: of(self.over as f64, self.samples as f64),
             worst_excess: self.worst,
-            // Not a number when nobody was asked.
+            // NaN when no replica was asked.
             agreement: self.asked.share(),
             agreement_known: self.known.share(),
             half_known: self.half_known as f64 / self.asked.of as f64,
             evidence_bytes: of(8.0 * self.marks_told as f64, self.placed as f64),
             load_bytes: 0.0,
-            sketch_entries: 0,
+            prefix_index_entries: 0,
             corrections: 0.0,
         }
     }

@@ -1,4 +1,4 @@
-//! News of load between virtual replicas: the router's own load plane, on a network that delays and loses.
+//! Load frames between virtual replicas: the router's own load plane, on a network with delay and loss.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,15 +16,16 @@ use grapevine_placement::Load;
 use grapevine_placement::load::{Picture, Seen, damp};
 
 use super::contender::Shared;
-use super::sim::{Scenario, chance};
+use super::scenario::{Scenario, chance};
 
-/// Shortest time of a frame on its way.
+/// Shortest travel time of a frame.
 const TRANSIT_US: u64 = 2_000;
-/// Each frame and receiver takes up to so much longer.
+/// Greatest random addition to that, drawn for each frame and receiver.
 const JITTER_US: u64 = 4_000;
-/// Ticks without a change after which a replica has nothing left to tell until it is asked again.
+/// After so many ticks without a change a replica has nothing to send, and ticks stop until its counts
+/// change.
 const QUIET_TICKS: u32 = 16;
-/// Only one life of each replica is simulated.
+/// Replicas never restart here, so one generation is enough.
 const GENERATION: u64 = 1;
 
 const RISE_US: u64 = RISE_INTERVAL.as_micros() as u64;
@@ -37,12 +38,12 @@ struct Node {
     cells: Vec<Arc<LoadCell>>,
     sent: u64,
     quiet: u32,
-    /// When it ticks next; older events are void.
+    /// Time of its next tick; ticks at other times are void.
     ticks_us: u64,
 }
 
 /// A frame for one receiver.
-pub(super) struct Letter {
+pub(super) struct Delivery {
     from: usize,
     to: usize,
     number: u64,
@@ -53,13 +54,13 @@ pub(super) struct Letter {
 pub(super) struct News {
     start: Instant,
     nodes: Vec<Node>,
-    letters: Vec<Option<Letter>>,
+    deliveries: Vec<Option<Delivery>>,
     free: Vec<usize>,
     shared: Shared,
     loss: f64,
     slow_us: u64,
     seed: u64,
-    /// Bytes of frames that all replicas sent to all others, heads and QUIC apart.
+    /// Bytes of frames that all replicas sent to all others, without frame heads and QUIC.
     pub(super) bytes: u64,
 }
 
@@ -106,7 +107,7 @@ impl News {
         Self {
             start: tokio::time::Instant::now().into_std(),
             nodes: (0..scenario.replicas).map(node).collect(),
-            letters: Vec::new(),
+            deliveries: Vec::new(),
             free: Vec::new(),
             shared,
             loss: scenario.loss,
@@ -120,7 +121,7 @@ impl News {
         self.start + Duration::from_micros(now_us)
     }
 
-    /// A replica's own counts on a worker change. Answers when it ticks next, if that changed.
+    /// Changes a replica's own counts on a worker. Returns the time of its next tick, if that changed.
     pub(super) fn change(
         &mut self,
         now_us: u64,
@@ -149,7 +150,7 @@ impl News {
         })
     }
 
-    /// A replica's tick. Letters that left with the times at which they arrive, and the next tick.
+    /// Runs a replica's tick. Returns the frames that it sent, with their arrival times, and the next tick.
     pub(super) fn tick(&mut self, now_us: u64, replica: usize) -> (Vec<(u64, usize)>, Option<u64>) {
         let now = self.at(now_us);
         let node = &mut self.nodes[replica];
@@ -179,30 +180,30 @@ impl News {
             }
             let late = chance(self.seed ^ 2, replica, to, number) * JITTER_US as f64;
             let way = TRANSIT_US + late as u64 + slow(self.slow_us, replica, to);
-            let letter = Letter {
+            let delivery = Delivery {
                 from: replica,
                 to,
                 number,
                 frame: Rc::clone(&frame),
             };
             let place = self.free.pop().unwrap_or_else(|| {
-                self.letters.push(None);
-                self.letters.len() - 1
+                self.deliveries.push(None);
+                self.deliveries.len() - 1
             });
-            self.letters[place] = Some(letter);
+            self.deliveries[place] = Some(delivery);
             arrivals.push((now_us + way, place));
         }
         (arrivals, next)
     }
 
-    /// A letter arrives.
+    /// Delivers a frame.
     pub(super) fn deliver(&mut self, now_us: u64, place: usize) {
-        let letter = self.letters[place].take().expect("it was sent");
+        let delivery = self.deliveries[place].take().expect("it was sent");
         self.free.push(place);
         let now = self.at(now_us);
-        let from = self.nodes[letter.from].id.clone();
-        let plane = &mut self.nodes[letter.to].plane;
-        plane.apply(&from, GENERATION, letter.number, &letter.frame, now);
+        let from = self.nodes[delivery.from].id.clone();
+        let plane = &mut self.nodes[delivery.to].plane;
+        plane.apply(&from, GENERATION, delivery.number, &delivery.frame, now);
     }
 
     /// The cluster's load as a replica sees it now.

@@ -4,13 +4,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use grapevine_placement::{
-    Candidate, Decision, HeatCounter, HotSet, Key, Member, PolicySettings, Recorded, Ring, Sketch,
-    SketchSettings, Slot, View, decide,
+    Candidate, Decision, HeatCounter, HotSet, Key, Member, PolicySettings, PrefixIndex,
+    PrefixIndexSettings, Recorded, Ring, Slot, View, decide,
 };
 
 /// A replica's state.
 pub(super) struct Replica {
-    pub(super) sketch: Sketch,
+    pub(super) prefix_index: PrefixIndex,
     slots: Vec<Slot>,
     pub(super) heat: HeatCounter,
     pub(super) hot: Rc<HotSet>,
@@ -21,19 +21,19 @@ impl Replica {
     pub(super) fn new(
         ring: &Ring,
         settings: &PolicySettings,
-        sketch: SketchSettings,
+        prefix_index: PrefixIndexSettings,
         cache_tokens: u64,
     ) -> Self {
-        let mut sketch = Sketch::new(sketch);
+        let mut prefix_index = PrefixIndex::new(prefix_index);
         let slot = |member: &Member| {
-            let slot = sketch.slot(&member.id, 1);
-            // As a worker says in its metrics (`vllm:cache_config_info`).
-            sketch.set_capacity(slot, cache_tokens);
+            let slot = prefix_index.slot(&member.id, 1);
+            // As a worker reports in its metrics (`vllm:cache_config_info`).
+            prefix_index.set_capacity(slot, cache_tokens);
             slot
         };
         let slots = ring.members().iter().map(slot).collect();
         Self {
-            sketch,
+            prefix_index,
             slots,
             heat: HeatCounter::new(&settings.heat),
             hot: Rc::new(HotSet::EMPTY),
@@ -51,7 +51,7 @@ impl Replica {
         candidates: &mut [Candidate],
         draw: u64,
     ) -> Decision {
-        self.sketch
+        self.prefix_index
             .fill(key, &self.slots, micros(now_us), candidates);
         let view = View {
             ring,
@@ -62,7 +62,7 @@ impl Replica {
 
     pub(super) fn record(&mut self, decision: &Decision, key: &Key, now_us: u64) -> Recorded {
         let slot = self.slots[decision.worker];
-        self.sketch
+        self.prefix_index
             .record(slot, decision.marks(key), micros(now_us))
     }
 
@@ -73,7 +73,7 @@ impl Replica {
         expected: u32,
         cached: u32,
     ) -> Vec<u64> {
-        self.sketch
+        self.prefix_index
             .correct(self.slots[worker], recorded, expected, cached)
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::grid::Line;
+use crate::bars::{Bar, BarPanel, bars};
 
 /// A table for people, one block a load.
 pub fn table(lines: &[Line]) -> String {
@@ -70,7 +71,7 @@ pub fn csv(lines: &[Line]) -> String {
     let mut text = String::from(
         "load,policy,replicas,workers,load_age_ms,loss,rate,capacity,requests,hit_rate,elsewhere,gone,ttft_mean_ms,ttft_p50_ms,\
          ttft_p90_ms,ttft_p99_ms,good_share,goodput,imbalance,over_bound,worst_excess,agreement,agreement_known,half_known,\
-         evidence_bytes,load_bytes,sketch_entries,corrections\n",
+         evidence_bytes,load_bytes,prefix_index_entries,corrections\n",
     );
     for line in lines {
         let o = &line.outcome;
@@ -96,7 +97,7 @@ pub fn csv(lines: &[Line]) -> String {
             o.half_known,
             o.evidence_bytes,
             o.load_bytes,
-            o.sketch_entries as f64,
+            o.prefix_index_entries as f64,
             o.corrections,
         ];
         let _ = write!(
@@ -117,11 +118,6 @@ pub fn csv(lines: &[Line]) -> String {
     text
 }
 
-const PANEL: (f64, f64) = (330.0, 26.0);
-const BAR: f64 = 17.0;
-const LABEL: f64 = 130.0;
-const COLUMNS: usize = 2;
-
 /// Bars of the good share at 90 % load, or of the capacity where it was searched: a panel for each load.
 pub fn svg(lines: &[Line]) -> String {
     let mut panels: Vec<(String, Vec<&Line>)> = Vec::new();
@@ -136,7 +132,7 @@ pub fn svg(lines: &[Line]) -> String {
             line.load, line.replicas, line.workers, line.load_age_ms
         );
         match panels.iter_mut().find(|(known, _)| *known == name) {
-            // A rule that several parts of a grid ask for has one bar: numbers of one rule and cluster are equal.
+            // A rule that several parts of a grid contain has one bar: its numbers in one cluster are equal.
             Some((_, panel)) if panel.iter().any(|known| known.policy == line.policy) => {}
             Some((_, panel)) => panel.push(line),
             None => panels.push((name, vec![line])),
@@ -144,71 +140,27 @@ pub fn svg(lines: &[Line]) -> String {
     }
     // A panel with one bar compares nothing.
     panels.retain(|(_, panel)| panel.len() > 1);
-    let most = panels
+    let panels: Vec<BarPanel> = panels
         .iter()
-        .map(|(_, panel)| panel.len())
-        .max()
-        .unwrap_or(0) as f64;
-    let (width, height) = (LABEL + PANEL.0, PANEL.1 + most * BAR + 24.0);
-    let rows = panels.len().div_ceil(COLUMNS) as f64;
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-        width * COLUMNS as f64,
-        height * rows,
-    );
-    for (at, (name, panel)) in panels.iter().enumerate() {
-        let left = (at % COLUMNS) as f64 * width;
-        let top = (at / COLUMNS) as f64 * height;
-        let searched = panel.iter().all(|line| !line.capacity.is_nan());
-        let what = if searched {
-            "capacity"
-        } else {
-            "in time at 90 % load"
-        };
-        let _ = writeln!(
-            text,
-            "<text x=\"{}\" y=\"{}\" font-weight=\"bold\">{}: {what}, %</text>",
-            left + 8.0,
-            top + 16.0,
-            escaped(name),
-        );
-        for (row, line) in panel.iter().enumerate() {
-            let share = if searched {
-                line.capacity
-            } else {
-                line.outcome.good_share
-            };
-            let y = top + PANEL.1 + row as f64 * BAR;
-            let long = share.clamp(0.0, 1.25) / 1.25 * (PANEL.0 - 60.0);
-            let colour = if line.policy == "prefix" {
-                "#2a7f3f"
-            } else {
-                "#8aa4bd"
-            };
-            let _ = writeln!(
-                text,
-                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
-                 <rect x=\"{:.1}\" y=\"{:.1}\" width=\"{long:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\">{:.0}</text>",
-                left + LABEL - 6.0,
-                y + 11.0,
-                escaped(&line.policy),
-                left + LABEL,
-                y,
-                BAR - 4.0,
-                left + LABEL + long + 4.0,
-                y + 11.0,
-                share * 100.0,
-            );
-        }
-    }
-    text.push_str("</svg>\n");
-    text
+        .map(|(name, lines)| panel(name, lines))
+        .collect();
+    bars(&panels)
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+fn panel(name: &str, lines: &[&Line]) -> BarPanel {
+    let searched = lines.iter().all(|line| !line.capacity.is_nan());
+    let (what, share): (_, fn(&Line) -> f64) = if searched {
+        ("capacity", |line| line.capacity)
+    } else {
+        ("in time at 90 % load", |line| line.outcome.good_share)
+    };
+    let bar = |line: &&Line| Bar {
+        label: line.policy.clone(),
+        share: share(line),
+        is_ours: line.policy == "prefix",
+    };
+    BarPanel {
+        title: format!("{name}: {what}, %"),
+        bars: lines.iter().map(bar).collect(),
+    }
 }

@@ -1,18 +1,19 @@
 //! Capacity: the highest rate at which enough requests get their first token in time.
 
 use super::contender::Contender;
-use super::sim::{GOOD_SHARE, Scenario, run};
+use super::scenario::Scenario;
+use super::sim::{GOOD_SHARE, run};
 use super::workload::Workload;
 
 /// Relative width of the bracket at which the search ends.
 const PRECISION: f64 = 1.01;
 /// Factor by which the first bracket grows.
 const STRIDE: f64 = 1.3;
-/// Steps at most: a rate beyond all reason is reported as found.
+/// Greatest number of steps: a search that does not end by then reports the rate that it has reached.
 const STEPS_MAX: usize = 40;
 
-/// Factor on the workload's own rate ([`Workload::at`]), from a guess on. Bisects in proportion; `tick` is called for
-/// each run. A rate that needs too many copies of a trace counts as one that does not hold.
+/// The capacity as a factor on the workload's own rate ([`Workload::at`]). Starts from a guess and bisects
+/// geometrically; `tick` is called for each run. A rate that needs too many copies of a trace counts as too high.
 pub fn capacity(
     workload: &Workload,
     contender: &Contender,

@@ -1,7 +1,7 @@
 //! The run: events in virtual time, from arrivals to last tokens.
 //!
 //! Requests go to replicas at random. A replica decides on the load that it and the others know of (told by the router's
-//! own load plane, `news.rs`) and its sketch (own placements at once, others' after
+//! own load plane, `news.rs`) and its prefix index (own placements at once, others' after
 //! 10 ms, or repaired after 500 ms where a record was lost). Equal scenario and seed, equal result.
 
 use std::cmp::Reverse;
@@ -17,10 +17,12 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::contender::{Contender, Evidence, Rule, Shared};
-use super::engine::{CacheSize, Done, Engine, Job};
 use super::measure::{Meter, Outcome};
 use super::news::News;
+use super::rates::Rates;
 use super::replica::{Replica, micros};
+use super::scenario::{Scenario, chance};
+use super::timed_engine::{Done, Job, TimedEngine};
 use super::workload::{Request, Workload};
 
 /// Time of an evidence record on its way, batching included.
@@ -28,38 +30,13 @@ const EVIDENCE_US: u64 = 10_000;
 /// Time until a lost record is repaired.
 const REPAIR_US: u64 = 500_000;
 const HEAT_US: u64 = 1_000_000;
+/// Time between two tellings of rates.
+const RATES_US: u64 = 1_000_000;
 const SAMPLE_US: u64 = 500_000;
 /// Part of the requests that only warm the caches.
 const WARM_UP: f64 = 0.1;
 /// Part of the requests that must meet the limit of the first token.
 pub(super) const GOOD_SHARE: f64 = 0.9;
-
-/// The cluster and the traffic of a run.
-#[derive(Debug, Clone)]
-pub struct Scenario {
-    /// Router replicas.
-    pub replicas: usize,
-    /// Workers.
-    pub workers: usize,
-    /// Cache of each worker.
-    pub cache: CacheSize,
-    /// Longest time between load frames of a replica while something changes, in µs: rises go sooner.
-    pub load_age_us: u64,
-    /// So much further is the first replica from all others than they are from each other, in µs.
-    pub slow_us: u64,
-    /// Part of all gossip that is lost; 1: nothing arrives, nothing is repaired.
-    pub loss: f64,
-    /// Factor on the workload's own rate.
-    pub speed: f64,
-    /// Limit of the first token: this, in µs, ...
-    pub limit_us: u64,
-    /// ... and so many µs for each token of the prompt.
-    pub limit_token_us: u64,
-    /// Which of many rings: part of the workers' names.
-    pub ring: u8,
-    /// Of draws and of who gets a request.
-    pub seed: u64,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -69,6 +46,7 @@ enum Event {
     Letter(usize),
     Told(usize),
     Heat,
+    Rates,
     Sample,
 }
 
@@ -78,9 +56,20 @@ struct Placed {
     worker: usize,
     load: Load,
     expected: u32,
+    tokens_before: u64,
     cached: u32,
     recorded: Recorded,
     arrived_us: u64,
+}
+
+/// Where a request goes.
+struct Chosen {
+    worker: usize,
+    /// Tokens that it will compute, as far as its replica knows.
+    prefill_tokens: u32,
+    expected: u32,
+    tokens_before: u64,
+    recorded: Recorded,
 }
 
 struct Record {
@@ -99,7 +88,7 @@ struct Run<'a> {
     rule: &'a Rule,
     ring: Ring,
     replicas: Vec<Replica>,
-    engines: Vec<Engine>,
+    engines: Vec<TimedEngine>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     order: u64,
     placed: Vec<Option<Placed>>,
@@ -110,6 +99,7 @@ struct Run<'a> {
     random: StdRng,
     meter: Meter,
     news: News,
+    rates: Rates,
     seen: Vec<Seen>,
     candidates: Vec<Candidate>,
     left: usize,
@@ -148,16 +138,16 @@ pub fn run(
     let entries = run
         .replicas
         .iter()
-        .map(|replica| replica.sketch.len())
+        .map(|replica| replica.prefix_index.len())
         .max();
     let corrected: u64 = run
         .replicas
         .iter()
-        .map(|r| r.sketch.counters().corrected)
+        .map(|r| r.prefix_index.counters().corrected)
         .sum();
     let mut outcome = run.meter.outcome(seconds);
     outcome.load_bytes = run.news.bytes as f64 / workload.requests.len() as f64;
-    outcome.sketch_entries = entries.unwrap_or(0);
+    outcome.prefix_index_entries = entries.unwrap_or(0);
     outcome.corrections = corrected as f64 / workload.requests.len() as f64;
     Some(outcome)
 }
@@ -175,6 +165,7 @@ impl<'a> Run<'a> {
                     damped: true,
                     common: true,
                     own_bound: true,
+                    rates: true,
                 },
             ),
         };
@@ -184,13 +175,13 @@ impl<'a> Run<'a> {
         });
         let ring = Ring::build(&RingSettings::default(), members).expect("distinct ids");
         let names: Vec<String> = ring.members().iter().map(|m| m.id.clone()).collect();
-        let engine = |_| Engine::new(workload.block_tokens, scenario.cache);
+        let engine = |_| TimedEngine::new(workload.block_tokens, scenario.cache);
         let count = workload.requests.len();
         let cache = scenario.cache;
         let cache_tokens = u64::from(cache.device_tokens) + u64::from(cache.host_tokens);
         let mut run = Self {
             replicas: (0..scenario.replicas)
-                .map(|_| Replica::new(&ring, &settings, contender.sketch, cache_tokens))
+                .map(|_| Replica::new(&ring, &settings, contender.prefix_index, cache_tokens))
                 .collect(),
             engines: (0..scenario.workers).map(engine).collect(),
             ring,
@@ -208,6 +199,7 @@ impl<'a> Run<'a> {
             random: StdRng::seed_from_u64(scenario.seed),
             meter: Meter::default(),
             news: News::new(scenario, shared, &names),
+            rates: Rates::new(scenario.replicas, scenario.workers),
             seen: Vec::new(),
             candidates: Vec::new(),
             left: count,
@@ -223,6 +215,7 @@ impl<'a> Run<'a> {
             }
         }
         run.push(HEAT_US, Event::Heat);
+        run.push(RATES_US, Event::Rates);
         run.push(SAMPLE_US, Event::Sample);
         run
     }
@@ -258,11 +251,18 @@ impl<'a> Run<'a> {
             Event::Letter(letter) => self.news.deliver(now_us, letter),
             Event::Told(record) => self.hear(now_us, record),
             Event::Heat => self.heat(now_us),
+            Event::Rates => {
+                if self.shared.rates {
+                    self.rates.tell(self.scenario.loss >= 1.0);
+                }
+                self.push(now_us + RATES_US, Event::Rates);
+            }
             Event::Sample => {
                 // Before the caches are warm and when no more chains begin, traffic is not what was asked for.
                 let last = self.workload.requests.len() * 19 / 20;
                 if (self.warm..last).contains(&self.first_arrivals) {
-                    self.meter.sample(self.engines.iter().map(Engine::requests));
+                    self.meter
+                        .sample(self.engines.iter().map(TimedEngine::requests));
                 }
                 self.push(now_us + SAMPLE_US, Event::Sample);
             }
@@ -283,35 +283,12 @@ impl<'a> Run<'a> {
             }
             _ => self.random.random(),
         };
-        let (worker, prefill, expected, recorded) = match self.rule {
-            Rule::Oracle => (
-                self.all_knowing(request),
-                request.in_tokens,
-                0,
-                Recorded::default(),
-            ),
-            Rule::LeastPending => {
-                let worker = self.least_pending(now_us, replica, draw);
-                (worker, request.in_tokens, 0, Recorded::default())
-            }
-            Rule::Placement { .. } => {
-                let decision = self.ask(now_us, replica, request, draw);
-                if self.scenario.replicas > 1 {
-                    let other = self.random.random_range(0..self.scenario.replicas - 1);
-                    let other = if other >= replica { other + 1 } else { other };
-                    let draw = self.random.random();
-                    let others = self.ask(now_us, other, request, draw);
-                    self.meter.asked(&decision, &others);
-                }
-                let recorded = self.remember(now_us, replica, request, &decision);
-                let prefill = decision.prefill_tokens();
-                (decision.worker, prefill, decision.expected_tokens, recorded)
-            }
-        };
+        let chosen = self.choose(now_us, replica, request, draw);
+        let worker = chosen.worker;
         self.lose(request, worker, index);
         let load = Load {
             requests: 1,
-            prefill_tokens: prefill.into(),
+            prefill_tokens: chosen.prefill_tokens.into(),
             context_tokens: request.in_tokens.into(),
         };
         let next = self
@@ -323,9 +300,10 @@ impl<'a> Run<'a> {
             replica,
             worker,
             load,
-            expected,
+            expected: chosen.expected,
+            tokens_before: chosen.tokens_before,
             cached: 0,
-            recorded,
+            recorded: chosen.recorded,
             arrived_us: now_us,
         });
         let job = Job {
@@ -340,10 +318,42 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// The worker that the rule names, and what it expects there.
+    fn choose(&mut self, now_us: u64, replica: usize, request: &Request, draw: u64) -> Chosen {
+        let blind = |worker| Chosen {
+            worker,
+            prefill_tokens: request.in_tokens,
+            expected: 0,
+            tokens_before: 0,
+            recorded: Recorded::default(),
+        };
+        match self.rule {
+            Rule::Oracle => blind(self.all_knowing(request)),
+            Rule::LeastPending => blind(self.least_pending(now_us, replica, draw)),
+            Rule::Placement { .. } => {
+                let decision = self.ask(now_us, replica, request, draw);
+                if self.scenario.replicas > 1 {
+                    let other = self.random.random_range(0..self.scenario.replicas - 1);
+                    let other = if other >= replica { other + 1 } else { other };
+                    let draw = self.random.random();
+                    let others = self.ask(now_us, other, request, draw);
+                    self.meter.asked(&decision, &others);
+                }
+                Chosen {
+                    worker: decision.worker,
+                    prefill_tokens: decision.prefill_tokens(),
+                    expected: decision.expected_tokens,
+                    tokens_before: decision.tokens_before,
+                    recorded: self.remember(now_us, replica, request, &decision),
+                }
+            }
+        }
+    }
+
     /// Counts what the chosen worker does not hold: tokens that another holds, and those that nobody holds any more.
     fn lose(&mut self, request: &Request, worker: usize, index: usize) {
         let at = |worker: usize| {
-            let engine: &Engine = &self.engines[worker];
+            let engine: &TimedEngine = &self.engines[worker];
             engine.matched_tokens(&request.blocks, request.in_tokens)
         };
         let here = at(worker);
@@ -371,8 +381,10 @@ impl<'a> Run<'a> {
     ) -> grapevine_placement::Decision {
         self.see_load(now_us, replica);
         self.candidates.clear();
-        let seen = self.seen.iter().map(|seen| Candidate {
+        let seen = self.seen.iter().zip(self.rates.of(replica));
+        let seen = seen.map(|(seen, &rate)| Candidate {
             load: seen.common,
+            rate,
             exact_requests: seen.exact_requests,
             surge_requests: if self.shared.own_bound {
                 seen.surge_requests
@@ -416,7 +428,13 @@ impl<'a> Run<'a> {
             Evidence::Off | Evidence::Own => false,
         };
         if tell {
-            self.tell(now_us, replica, decision.worker, recorded.told(), false);
+            self.tell(
+                now_us,
+                replica,
+                decision.worker,
+                recorded.marks_to_send(),
+                false,
+            );
         }
         recorded
     }
@@ -450,11 +468,11 @@ impl<'a> Run<'a> {
                 continue;
             }
             let id = &self.ring.members()[record.worker].id;
-            let sketch = &mut self.replicas[to].sketch;
+            let prefix_index = &mut self.replicas[to].prefix_index;
             if record.retract {
-                sketch.unlearn(id, 1, &record.marks);
+                prefix_index.unlearn(id, 1, &record.marks);
             } else {
-                sketch.learn(id, 1, &record.marks, micros(now_us));
+                prefix_index.learn(id, 1, &record.marks, micros(now_us));
             }
         }
         if missed && !record.repaired {
@@ -498,6 +516,8 @@ impl<'a> Run<'a> {
         placed.cached = cached;
         let (replica, worker) = (placed.replica, placed.worker);
         let us = now_us - placed.arrived_us;
+        self.rates
+            .answered(replica, worker, placed.tokens_before, us);
         let next = self
             .news
             .change(now_us, replica, worker, |cell| cell.subtract(waited));
@@ -539,7 +559,7 @@ impl<'a> Run<'a> {
     }
 
     fn all_knowing(&mut self, request: &Request) -> usize {
-        let cost = |engine: &Engine| {
+        let cost = |engine: &TimedEngine| {
             let new = request.in_tokens - engine.matched_tokens(&request.blocks, request.in_tokens);
             engine.pending_tokens() as f64 + 4.0 * f64::from(new) + 0.05 * engine.context_tokens()
         };
@@ -562,16 +582,4 @@ impl<'a> Run<'a> {
             .collect();
         ties[(draw % ties.len() as u64) as usize]
     }
-}
-
-/// A number from 0 to 1 that is always the same for one message and receiver.
-pub(super) fn chance(seed: u64, from: usize, to: usize, number: u64) -> f64 {
-    let mut bytes = [0; 32];
-    for (place, part) in bytes
-        .chunks_exact_mut(8)
-        .zip([seed, from as u64, to as u64, number])
-    {
-        place.copy_from_slice(&part.to_le_bytes());
-    }
-    (xxhash_rust::xxh3::xxh3_64(&bytes) >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -1,6 +1,6 @@
 //! Laws of the virtual replay: repeatable, conserving, and of the right order.
 
-use super::engine::{Done, Engine, Job};
+use super::timed_engine::{Done, Job, TimedEngine};
 use super::*;
 use crate::replay::{Row, Trace};
 
@@ -25,7 +25,7 @@ fn scenario() -> Scenario {
     }
 }
 
-/// Sessions that share a system prompt and grow, a row each 50 ms.
+/// Sessions that share a system prompt and grow; a row every 50 ms.
 fn workload() -> Workload {
     let row = |number: u64| {
         let (session, turn) = (number % 40, number / 40);
@@ -48,8 +48,8 @@ fn workload() -> Workload {
     Workload::of_trace("test", &trace, Form::Chat)
 }
 
-/// Runs a worker until nothing is left to do; what was done, and when.
-fn drain(engine: &mut Engine, mut next: Option<u64>) -> Vec<(u64, Done)> {
+/// Runs a worker until nothing is left to do; returns what was done, and when.
+fn drain(engine: &mut TimedEngine, mut next: Option<u64>) -> Vec<(u64, Done)> {
     let mut all = Vec::new();
     while let Some(at_us) = next {
         let mut done = Vec::new();
@@ -71,7 +71,7 @@ fn job(request: usize, blocks: std::ops::Range<u64>, out_tokens: u32) -> Job {
 
 #[test]
 fn a_prompt_is_cached_but_for_its_last_block() {
-    let mut engine = Engine::new(512, SMALL);
+    let mut engine = TimedEngine::new(512, SMALL);
     let next = engine.submit(0, job(0, 0..8, 5));
     let cold = drain(&mut engine, next);
     assert_eq!(
@@ -106,7 +106,7 @@ fn the_host_tier_keeps_what_the_device_lost() {
             device_tokens: 40 * 512,
             host_tokens,
         };
-        let mut engine = Engine::new(512, size);
+        let mut engine = TimedEngine::new(512, size);
         for (number, start) in (0..10).map(|start| start * 100).enumerate() {
             let next = engine.submit(number as u64 * 10_000_000, job(number, start..start + 8, 1));
             drain(&mut engine, next);
@@ -124,9 +124,9 @@ fn the_host_tier_keeps_what_the_device_lost() {
     }
 }
 
-/// What the last request found cached, after others that came one after the other.
+/// Tokens that the last request found in the cache, after the others ran one after the other.
 fn cached_at_last(size: CacheSize, jobs: Vec<Job>) -> u32 {
-    let mut engine = Engine::new(512, size);
+    let mut engine = TimedEngine::new(512, size);
     let mut last = 0;
     for (number, job) in jobs.into_iter().enumerate() {
         let next = engine.submit(number as u64 * 1_000_000_000, job);
@@ -149,7 +149,7 @@ fn the_next_turn_finds_the_former_answer() {
         cached_at_last(SMALL, vec![first(), job(1, 0..8, 1)]),
         6 * 512
     );
-    // Pushed out by a prompt that takes all, they are on the host.
+    // A prompt that fills the cache evicts the blocks, which then are on the host.
     let size = CacheSize {
         device_tokens: 20 * 512,
         host_tokens: 1_000_000,
@@ -180,15 +180,15 @@ fn answers_push_out_what_was_used_before_them() {
     }
 }
 
-/// Many decode steps in one, cut by an arrival, take as long as if nobody had looked.
+/// Many decode steps in one, cut by an arrival, take as long as uncut ones.
 #[test]
 fn decoding_takes_as_long_however_it_is_cut() {
     let alone = {
-        let mut engine = Engine::new(512, SMALL);
+        let mut engine = TimedEngine::new(512, SMALL);
         let next = engine.submit(0, job(0, 0..4, 200));
         drain(&mut engine, next).last().expect("an end").0
     };
-    let mut engine = Engine::new(512, SMALL);
+    let mut engine = TimedEngine::new(512, SMALL);
     let first = engine.submit(0, job(0, 0..4, 200)).expect("a step");
     let next = engine.advance(first, &mut Vec::new()).expect("decoding");
     assert_eq!(next, alone, "nothing between the first and the last token");

@@ -14,7 +14,7 @@ use crate::replay::{Row, Trace, Turns};
 
 /// Bytes of text for a token, as [`KeySettings`] takes them.
 const TOKEN_BYTES: usize = 4;
-/// Requests that copies of a trace may come to: one takes a few kB.
+/// Greatest number of requests in all copies of a trace: one takes a few kB.
 const REQUESTS_MAX: u64 = 1_000_000;
 
 /// How rows become text.
@@ -35,15 +35,16 @@ pub struct Request {
     pub out_tokens: u32,
     /// Ids of the prompt's blocks; equal ids, equal prefixes.
     pub blocks: Vec<u64>,
-    /// Ids of the whole blocks that its answer fills, behind the prompt's whole ones: the next turn brings them.
+    /// Ids of the whole blocks that its answer fills, after the prompt's whole ones: the next turn contains
+    /// them.
     pub answer: Vec<u64>,
-    /// What the router makes of the text.
+    /// The key that the router makes from the text.
     pub key: Key,
-    /// Sent this long after the answer before it in its chain, in µs.
+    /// Time from the end of the previous answer in its chain until it is sent, in µs.
     pub gap_us: u64,
 }
 
-/// Requests that follow one another: one of an open loop, or a session's.
+/// Requests that follow one another: a single one in an open loop, or those of a session.
 #[derive(Debug, Clone)]
 pub struct Chain {
     /// Start at rate 1, in µs.
@@ -63,11 +64,11 @@ pub struct Workload {
     pub requests: Vec<Request>,
     /// In order of their starts.
     pub chains: Vec<Chain>,
-    /// What it is several copies of.
+    /// The sessions of which it is several copies.
     sessions: Option<Sessions>,
 }
 
-/// A closed-loop trace of which a load is so many copies.
+/// A closed-loop trace, and the number of its copies in a load.
 #[derive(Debug, Clone)]
 struct Sessions {
     trace: Trace,
@@ -91,8 +92,8 @@ impl Workload {
         Self::of_rows(name, &trace.rows, &ends, &turns, form)
     }
 
-    /// The load of a closed-loop trace, its sessions so many times over, at least once. For a higher rate
-    /// [`Workload::at`] takes more of them.
+    /// The load of `count` copies, at least one, of the sessions of a closed-loop trace. For a higher rate
+    /// [`Workload::at`] takes more copies.
     pub fn of_sessions(name: &str, trace: Trace, count: u64, form: Form) -> Self {
         Self {
             sessions: Some(Sessions {
@@ -148,7 +149,7 @@ impl Workload {
         }
     }
 
-    /// The load at `rate` (above 0) times its own, and the factor on its starts that makes it so.
+    /// The load at `rate` (above 0) times its own rate, and the factor on its starts that gives this rate.
     ///
     /// Sessions that wait for their answers limit themselves: however close together they start, there are never more
     /// requests than sessions. So a higher rate of a closed-loop trace is more copies, whose starts lie over the

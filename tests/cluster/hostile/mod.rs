@@ -1,6 +1,6 @@
 //! A peer with a valid certificate that lies, against a cluster of three real processes under load.
 //!
-//! The peer is the one of `gossip/tests/hostile`, where each of its lies is tried by itself.
+//! The peer is that of `gossip/tests/hostile`, which tests each of its lies alone.
 
 #[path = "../../../gossip/tests/hostile/chitchat.rs"]
 #[allow(dead_code, reason = "the tests of gossip use the rest")]
@@ -25,11 +25,12 @@ use tokio::time::Instant;
 
 use scene::{Known, Scene, WORKERS, changed, gossip_address, known, lines, refused, repeat};
 
-/// Most that the share of a worker may change by what one peer says.
+/// Greatest change of a worker's share that one peer's messages may cause.
 const SHARE_CHANGE_MAX: f64 = 0.10;
 
-/// S06: one peer says that every worker is empty, or as full as can be written: the shares of workers stay,
-/// nobody is left out, no request fails. One worker alone: printed, and nothing fails.
+/// S06: one peer reports every worker as empty, or as full as the format allows: the shares of workers stay,
+/// none is left out, no request fails. The same lie about one worker alone: shares are printed, and no
+/// request fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_liar_about_load_moves_no_share_and_fails_no_request() {
     let scene = Scene::new().await;
@@ -37,7 +38,7 @@ async fn one_liar_about_load_moves_no_share_and_fails_no_request() {
     let mut lines = lines(&scene, &rogue).await;
     let Known { roster, workers } = known(&mut lines[0]).await;
     assert_eq!(workers.len(), WORKERS);
-    // The first time homes learn; what is compared comes after it.
+    // The first round teaches homes; the comparison begins after it.
     scene.shares().await;
     let before = scene.shares().await;
     let greatest = Load {
@@ -74,8 +75,8 @@ async fn one_liar_about_load_moves_no_share_and_fails_no_request() {
     invariants::hold(&scene.cluster, &scene.workers, &[]).await;
 }
 
-/// One peer calls workers ejected. All of them: it is not believed. Half of them: they are passed over
-/// until they deliver a token, no request fails, and it ends with the peer.
+/// One peer reports workers as ejected. If it reports all of them, replicas ignore it. If it reports half of
+/// them, these are skipped until they deliver a token, no request fails, and the effect ends with the peer.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_liar_about_health_fails_no_request() {
     let scene = Scene::new().await;
@@ -203,7 +204,7 @@ async fn attack(scene: &Scene) {
         Message::Evidence(Batch { number, records })
     };
     type Maker = Box<dyn Fn(u64) -> Message + Send>;
-    // Name, whether it is asked, what is said.
+    // Name, whether the message is a request, and the message.
     let floods: Vec<(&str, bool, Maker)> = vec![
         ("evidence of made-up prefixes", false, Box::new(evidence)),
         (
@@ -271,7 +272,7 @@ async fn attack(scene: &Scene) {
             let _ = stream.write_all(&bytes).await;
             let _ = stream.finish();
         }
-        // What a slow machine can send may be within the limits.
+        // A slow machine may send too little to exceed the limits.
         let allowed = if *asks { 200.0 } else { 600.0 };
         let allowed = 3000.0 + allowed * begun.elapsed().as_secs_f64();
         let is_cut = line.is_over() && line.is_banned().await;

@@ -1,4 +1,4 @@
-//! Three replicas under load, and what must be true of them after every lie.
+//! Three replicas under load, and the checks on them after every lie.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub(super) const SAMPLE: usize = 100;
 /// Requests of one measurement of shares, and how many run at once.
 pub(super) const REQUESTS: usize = 480;
 pub(super) const CLIENTS: usize = 24;
-/// What the registry says, as a peer reads it.
+/// The registry as a peer reads it.
 pub(super) struct Known {
     pub(super) roster: u32,
     /// Sorted, each with its epoch.
@@ -68,7 +68,7 @@ impl Scene {
         Rogue::start("grapevine", name, &pem)
     }
 
-    /// Everybody alive and agreed, the same ring, and prompts where they were.
+    /// All replicas are alive and agree, rings are the same, and prompts go to the same workers as before.
     pub(super) async fn unharmed(&self, attack: &str) {
         self.cluster.settled().await;
         for replica in &self.cluster.replicas {
@@ -85,7 +85,7 @@ impl Scene {
         .await;
     }
 
-    /// Sends the same prompts through all three replicas; all must end well. Share of each worker.
+    /// Sends the same prompts through all three replicas; all must succeed. Returns the share of each worker.
     pub(super) async fn shares(&self) -> BTreeMap<String, f64> {
         let mut clients = JoinSet::new();
         for client in 0..CLIENTS {
@@ -113,7 +113,7 @@ impl Scene {
 }
 
 pub(super) async fn places(cluster: &Cluster) -> Vec<String> {
-    // Prompts that nobody sends: those of clients may move with what is learned of them.
+    // Prompts that no client sends: evidence may move those of clients.
     let sample = |number| chat::chat(&format!("place of sample {number}; ").repeat(60), 1);
     let chats: Vec<Value> = (0..SAMPLE).map(sample).collect();
     agreement(cluster, &chats).await.workers
@@ -123,7 +123,7 @@ pub(super) fn gossip_address(replica: &Replica) -> SocketAddr {
     replica.gossip_address().parse().expect("an address")
 }
 
-/// Refused messages by reason; a counter is there from the first one on.
+/// Refused messages by reason; the counter exists from the first one on.
 pub(super) async fn refused(replica: &Replica, reason: &str) -> f64 {
     let text = http1::get(replica.admin().0, "/metrics").await.text();
     let mut lines = text.lines();
@@ -162,7 +162,7 @@ pub(super) fn changed(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f
         .fold(0.0, f64::max)
 }
 
-/// Says something to all three replicas again and again, until dropped.
+/// Sends a message to all three replicas again and again, until dropped.
 pub(super) async fn repeat(lines: &mut [Line], every: Duration, say: impl Fn() -> Message) {
     let mut tick = interval(every);
     loop {

@@ -1,4 +1,4 @@
-//! Answers in HTTP/2 that break off, are given up, or are none.
+//! Answers in HTTP/2 that break off, are abandoned, or are invalid.
 
 use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
 use grapevine_tests::http1::{self};
@@ -11,7 +11,7 @@ use super::CHATS;
 use super::front::{Http2Front, asking, until_healthy};
 use super::scripted::*;
 
-/// What a worker says that it has not looked at is asked again, on another connection, and seen once.
+/// A request that a worker reports as not processed is sent again on another connection, and processed once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_was_not_looked_at_is_sent_again() {
     const GOES: &[Say] = &[
@@ -24,7 +24,7 @@ async fn a_request_that_was_not_looked_at_is_sent_again() {
         Say::Frames(|stream| reset(stream, REFUSED_STREAM)),
         Say::Answer("{\"again\":1}"),
     ];
-    // It goes after its answer, so nothing is sent on that connection any more.
+    // The worker sends GOAWAY after its answer, so the replica sends nothing more on that connection.
     const LEAVES: &[Say] = &[
         Say::Last(|stream| {
             let head = frame(
@@ -61,7 +61,7 @@ async fn a_request_that_was_not_looked_at_is_sent_again() {
     assert_eq!(answered, 6.0, "each attempt was answered");
 }
 
-/// The same where the worker says so of the first request of a connection: another worker gets it.
+/// The same for the first request of a connection: another worker gets it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_goes_at_once_is_left_for_another() {
     for script in [
@@ -88,7 +88,7 @@ async fn a_worker_that_goes_at_once_is_left_for_another() {
     }
 }
 
-/// A stream that is reset has broken off, also where the reset claims that nothing is wrong.
+/// A reset stream is a broken one, also if the reset carries NO_ERROR.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reset_answer_is_a_broken_one() {
     const SCRIPTS: &[&[Say]] = &[
@@ -119,7 +119,7 @@ async fn a_reset_answer_is_a_broken_one() {
     }
 }
 
-/// A window full of small events, as they lie behind a client or a replica that was busy for a moment.
+/// A window full of small events, as they pile up while a client or a replica is busy for a moment.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_of_small_events_passes() {
     const EVENTS: usize = 1_000;
@@ -137,7 +137,7 @@ async fn a_burst_of_small_events_passes() {
     assert_eq!(workers[0].asked(), [(0, 1), (0, 3), (0, 5)]);
 }
 
-/// What is no answer that HTTP/2 knows, or none to its end.
+/// Answers that are not valid in HTTP/2, or do not reach their end.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_answer_is_a_502() {
     const SCRIPTS: &[&[Say]] = &[

@@ -26,14 +26,14 @@ use crate::house::House;
 /// Target and headers of a request.
 pub(super) type Asked = (String, Vec<(String, String)>);
 
-/// What a front has seen in HTTP/2.
+/// Requests that a front got in HTTP/2.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) connections: AtomicUsize,
     pub(super) requests: Mutex<Vec<Asked>>,
 }
 
-/// HTTP/2 in front of a fake worker; what is not in HTTP/2 is passed on as it is. It serves while it lives.
+/// HTTP/2 in front of a fake worker; other protocols are passed on unchanged. It serves while it lives.
 pub(super) struct Http2Front {
     pub(super) address: SocketAddr,
     pub(super) seen: Arc<Seen>,

@@ -1,5 +1,5 @@
-//! Workers that are asked in HTTP/2 (`workers.http2`): a server of hyper's in front of a fake worker, and workers that
-//! say what a test wrote, frame by frame.
+//! Workers that get requests in HTTP/2 (`workers.http2`): a hyper server in front of a fake worker, and workers that
+//! send frames that a test wrote.
 
 mod broken;
 mod front;
@@ -56,7 +56,7 @@ async fn chats_are_whole_and_connections_are_used_again() {
         for number in 0..REQUESTS {
             let answer = http1::post(house.data(), CHATS, &chat("plain", 3)).await;
             assert_eq!(answer.head.status, 200, "{}", answer.text());
-            // More than a window on its way to the worker, in pieces: the name stands behind it.
+            // A body longer than a window, sent in pieces; the model's name is at its end.
             let mut long = streamed(&format!("{number} {}", "x".repeat(200 << 10)), 5);
             long["model"] = "alias".into();
             let outcome = chat::stream(house.data(), &long).await;
@@ -97,7 +97,7 @@ async fn who_leaves_is_gone_from_the_worker() {
             .await;
             println!("left, and gone at the worker after {:?}", left.elapsed());
         }
-        // It is on a connection of its own.
+        // This stream is on a connection of its own.
         let stays = stays.expect("accepted").finish().await;
         assert_eq!(stays.ending, Ending::Done);
     }
@@ -171,7 +171,7 @@ async fn who_does_not_choose_http2_is_asked_in_http1() {
     }
 }
 
-/// Whose SETTINGS do not come is a worker that could not be reached, soon and with a line that says why.
+/// A worker that sends no SETTINGS counts as unreachable, soon and with a log line that gives the reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_must_speak_http2_and_does_not_is_named_in_the_log() {
     let fake = chat::worker(quick()).await;
@@ -211,7 +211,7 @@ async fn sessions_are_asked_for_in_http1() {
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     for with_tls in [false, true] {
         let (house, front) = fronted(asking("on"), dir.path(), with_tls).await;
-        // Leaves a connection at rest that could be taken.
+        // Leaves an idle connection that could be reused.
         let answer = http1::post(house.data(), CHATS, &chat("hello", 1)).await;
         assert_eq!(answer.head.status, 200, "{}", answer.text());
         let url = format!("ws://{}/v1/realtime?model={MODEL}", house.data());

@@ -1,4 +1,4 @@
-//! Workers that say in HTTP/2 what is written down for them, good or bad.
+//! Workers that follow a script in HTTP/2, valid or not.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,18 +16,18 @@ pub(super) const REFUSED_STREAM: u32 = 7;
 pub(super) const INTERNAL_ERROR: u32 = 2;
 pub(super) const NO_ERROR: u32 = 0;
 
-/// What a scripted worker does with a request.
+/// The answer of a scripted worker to a request.
 #[derive(Clone, Copy)]
 pub(super) enum Say {
     /// Answers with this JSON.
     Answer(&'static str),
-    /// These frames, made for the stream's number; the connection stays.
+    /// Sends these frames, made for the stream's number; the connection stays.
     Frames(fn(u32) -> Vec<u8>),
-    /// The same, and ends the connection.
+    /// Sends these frames and ends the connection.
     Last(fn(u32) -> Vec<u8>),
 }
 
-/// A worker that says what is written, one entry for each request, and the last for all that follow.
+/// A worker that follows its script: one entry for each request, and the last one for all later ones.
 pub(super) struct Scripted {
     pub(super) url: String,
     /// Number of the connection and of the stream of each request.
@@ -45,7 +45,7 @@ impl Scripted {
             let (mut open, mut connections) = (JoinSet::new(), 0);
             while let Ok((mut stream, _)) = listener.accept().await {
                 if !begins_http2(&stream).await {
-                    // A check, or a question for its models.
+                    // A health check, or a request for its models.
                     open.spawn(async move {
                         let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
                         let mut read = vec![0; 16 << 10];

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use grapevine::agreement::Samples;
+use grapevine::all_metrics::AllMetrics;
 use grapevine::api::endpoint::Form;
 use grapevine::api::{ApiError, Endpoint};
+use grapevine::cluster::agreement::Samples;
 use grapevine::cluster::{Cluster, WorkerDefaults};
 use grapevine::config::{BreakerConfig, HealthConfig};
-use grapevine::metrics::Metrics;
 use grapevine::proxy::caller::Caller;
-use grapevine::proxy::question::{Asking, Question};
-use grapevine::upstream::{Reach, ReachParts};
+use grapevine::proxy::routing_query::{RoutingInput, RoutingQuery};
+use grapevine::upstream::{Connector, ConnectorParts};
 use grapevine_gossip::Agent;
 use grapevine_gossip::config::Facts;
 use grapevine_gossip::worker::{RawWorker, WorkerSpec};
@@ -20,7 +20,7 @@ use grapevine_placement::ClusterSettings;
 use http::{HeaderMap, HeaderValue};
 use serde_json::Value;
 
-/// Two, so that there is a wrong one.
+/// Two models, so that one of them is wrong.
 const MODELS: [&str; 2] = ["m", "n"];
 const WORKERS: usize = 6;
 const BOUNDARY: &str = "multipart/form-data; boundary=b";
@@ -48,7 +48,7 @@ pub fn body(data: &[u8]) {
     });
 }
 
-/// The worker of a body, or that there is none.
+/// The worker of a body, if there is one.
 fn home(cluster: &Cluster, endpoint: Endpoint, body: &[u8]) -> Option<String> {
     let form = endpoint.traits().form;
     let mut headers = HeaderMap::new();
@@ -56,7 +56,7 @@ fn home(cluster: &Cluster, endpoint: Endpoint, body: &[u8]) -> Option<String> {
         headers.insert("content-type", HeaderValue::from_static(BOUNDARY));
     }
     let ask = || {
-        let asking = Asking {
+        let input = RoutingInput {
             endpoint,
             path: "/v1/responses/resp_1",
             headers: &headers,
@@ -64,34 +64,34 @@ fn home(cluster: &Cluster, endpoint: Endpoint, body: &[u8]) -> Option<String> {
             upload: None,
             caller: Caller::Anybody,
         };
-        Question::of(cluster, &asking)
+        RoutingQuery::of(cluster, &input)
     };
     let asked = ask();
     if matches!(form, Form::Json | Form::Any) && !body.is_empty() {
         check_model(form, body, &asked);
     }
-    let (question, again) = (asked.ok()?, ask().ok()?);
-    assert_eq!(question.key.home(), again.key.home(), "reading twice");
+    let (query, again) = (asked.ok()?, ask().ok()?);
+    assert_eq!(query.key.home(), again.key.home(), "reading twice");
     let bytes = Bytes::copy_from_slice(body);
-    let sent = question.body_of(bytes);
+    let sent = query.body_of(bytes);
     assert_eq!(sent.len(), body.len() as u64, "no alias is configured");
-    let explanation = cluster.explain(&question.pool, &question.key, false);
+    let explanation = cluster.explain(&query.pool, &query.key, false);
     let decision = explanation.decision.expect("every worker is usable");
-    let slot = &question.pool.slots()[decision.worker];
-    Some(slot.worker.label.to_string())
+    let member = &query.pool.members()[decision.worker];
+    Some(member.worker.label.to_string())
 }
 
-/// The model that an ordinary reader finds is the one that is routed on, or the request is refused.
-fn check_model(form: Form, body: &[u8], asked: &Result<Question, ApiError>) {
+/// The request is routed on the model that an ordinary reader finds, or it is refused.
+fn check_model(form: Form, body: &[u8], asked: &Result<RoutingQuery, ApiError>) {
     let pool = match asked {
-        Ok(question) => question.pool.model(),
+        Ok(query) => query.pool.model(),
         Err(error) => {
             let status = error.kind.status().as_u16();
             assert!(matches!(status, 400 | 404), "{status}");
             return;
         }
     };
-    // Where it gives up (nesting, surrogates) there is nothing to compare with.
+    // If the ordinary reader gives up (nesting, surrogates), there is nothing to compare with.
     let Ok(read) = serde_json::from_slice::<Value>(body) else {
         return;
     };
@@ -108,7 +108,7 @@ fn check_model(form: Form, body: &[u8], asked: &Result<Question, ApiError>) {
 }
 
 fn replica(name: &str, backwards: bool) -> Cluster {
-    let mut metrics = Metrics::new();
+    let mut metrics = AllMetrics::new();
     let gossip = grapevine_gossip::Metrics::register(metrics.registry_mut());
     let facts = Facts {
         http: String::new(),
@@ -137,10 +137,11 @@ fn replica(name: &str, backwards: bool) -> Cluster {
         breaker: BreakerConfig::default(),
         health: HealthConfig::default(),
         worker_series: 100,
-        reach: Arc::new(Reach::load(ReachParts::default()).expect("nothing is read")),
+        metrics: metrics.of_upstream(),
+        connector: Arc::new(Connector::load(ConnectorParts::default()).expect("nothing is read")),
     };
     let (samples, _) = Samples::new();
-    let metrics = Arc::new(metrics);
+    let metrics = metrics.cluster.clone();
     let cluster = Cluster::new(
         ClusterSettings::default(),
         defaults,

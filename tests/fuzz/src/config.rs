@@ -8,8 +8,7 @@ const FILE: &str = "fuzzed.toml";
 
 /// The text of a file; bytes that are not UTF-8 never get that far.
 ///
-/// # Panics
-/// A mistake has no place or no words, or what was accepted cannot be used.
+/// # Panics An error has no position or no text, or an accepted file cannot be used.
 pub fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -34,7 +33,7 @@ pub fn config(data: &[u8]) {
             for problem in problems {
                 assert!(!problem.what.is_empty(), "{problem}");
                 if let Origin::File { line, column, .. } = problem.origin {
-                    // An end that is missing is missed after the last line.
+                    // A missing end is reported after the last line.
                     assert!((1..=lines + 1).contains(&line), "line {line} of {lines}");
                     assert!(column >= 1);
                 }

@@ -2,10 +2,10 @@
 
 use grapevine_gossip::wire;
 
-/// The bytes of one frame. They are also tried with a right checksum, behind which nothing but the codec guards.
+/// The bytes of one frame. They are also tried with a right checksum, behind which only the codec checks
+/// them.
 ///
-/// # Panics
-/// What was read cannot be written, or is written differently once it was read back.
+/// # Panics A message that was read cannot be written, or is written differently after it was read back.
 pub fn frame(data: &[u8]) {
     read(data);
     read(&with_checksum(data));
@@ -29,7 +29,7 @@ fn read(data: &[u8]) {
     let again = wire::decode(&written).expect("it was just written");
     assert_eq!(again.refused, 0, "what was accepted once is accepted again");
     let again = again.message.expect("a known kind");
-    // Slots at zero may be said or left out: which of it is shorter depends on the others.
+    // Slots at zero may be written or left out: which form is shorter depends on the other slots.
     let has_load = matches!(message, wire::Message::Load(_) | wire::Message::Snapshot(_));
     assert!(
         has_load || written == write(&again),

@@ -1,12 +1,12 @@
-//! The head of a client's request, and what of it a worker gets.
+//! The head of a client's request, and the part of it that a worker gets.
 
+use grapevine::http::headers::{INTERNAL_PREFIX, check_head, clean_request};
 use grapevine::listener::framing::{Framing, HeadLimits};
-use grapevine::proxy::headers::{INTERNAL_PREFIX, check_head, clean_request};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 const HEADERS_MAX: usize = 100;
 
-/// Meant for one hop (RFC 9110, section 7.6.1), or written anew by each.
+/// Headers for one hop (RFC 9110, section 7.6.1), or headers that each hop writes anew.
 const NEVER_PASSED: [&str; 12] = [
     "connection",
     "keep-alive",
@@ -30,9 +30,8 @@ const LIMITS: HeadLimits = HeadLimits {
 /// The first byte chooses in which pieces the rest arrives: the bytes of a connection, an HTTP/1 head first, as
 /// hyper's own parser takes it apart.
 ///
-/// # Panics
-/// A header that is not for a worker gets through, an ambiguous head is accepted, or whether it is depends on the
-/// pieces.
+/// # Panics A header that is not for a worker gets through, an ambiguous head is accepted, or the verdict depends
+/// on the pieces.
 pub fn head(data: &[u8]) {
     let Some((&step, data)) = data.split_first() else {
         return;

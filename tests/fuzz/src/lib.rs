@@ -1,7 +1,7 @@
-//! What no input may break. Each function takes any bytes and panics when a law does not hold.
+//! Laws that no input may break. Each function takes any bytes and panics when a law does not hold.
 //!
-//! `cargo fuzz` looks for bytes that break one (`README.md` has the command); `tests/corpus.rs` replays what it
-//! has kept, on every toolchain.
+//! `cargo fuzz` looks for bytes that break one (`README.md` has the command); `tests/corpus.rs` replays the
+//! kept inputs, on every toolchain.
 
 mod body;
 mod config;

@@ -1,11 +1,10 @@
-//! A worker's stream of events, as the relay reads along in it.
+//! A worker's stream of events, as the relay reads it.
 
-use grapevine::proxy::sse::{FirstEvent, Scan, first_event, usage_of};
+use grapevine::http::sse::{FirstEvent, Scan, first_event, usage_of};
 
 /// The first two bytes choose where the stream is cut, the rest is the stream.
 ///
-/// # Panics
-/// What is seen depends on how the stream was cut into chunks.
+/// # Panics The events that are seen depend on how the stream was cut into chunks.
 pub fn sse(data: &[u8]) {
     let [first, second, stream @ ..] = data else {
         return;

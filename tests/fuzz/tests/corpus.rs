@@ -1,10 +1,10 @@
-//! Every kept input, on the toolchain at hand.
+//! Every kept input, on the current toolchain.
 
 use std::path::Path;
 
 use grapevine_fuzz::LAWS;
 
-/// So that a corpus that went missing is noticed.
+/// Least number of files, so that a missing corpus is noticed.
 const FILES_MIN: usize = 5;
 
 #[test]
@@ -17,7 +17,7 @@ fn every_kept_input_holds_its_law() {
         let mut count = 0;
         for file in files {
             let path = file.expect("a directory entry").path();
-            // Shown only when the law panics: which input it was.
+            // Shown only when the law panics: names the input.
             println!("{}", path.display());
             law(&std::fs::read(&path).expect("a kept input"));
             count += 1;

@@ -1,4 +1,4 @@
-//! In-flight counts return to zero: at the workers, at each replica, and in what placement believes.
+//! In-flight counts return to zero: at the workers, at each replica, and in the counts that placement uses.
 
 use grapevine_testbed::fake_worker::FakeWorker;
 

@@ -1,4 +1,4 @@
-//! What holds at the end of every test of a cluster, whatever happened in it. One file each.
+//! Invariants at the end of every test of a cluster, one file each.
 
 mod in_flight;
 mod logs;

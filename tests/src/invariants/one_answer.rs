@@ -1,11 +1,11 @@
-//! A request that a worker has answered to the end is never sent to another one, and what continues an answer
-//! that broke off says so.
+//! A request that a worker has answered to the end is never sent to another one, and a continuation of a
+//! broken answer is marked as such.
 
 use std::collections::HashMap;
 
 use grapevine_testbed::fake_worker::{Entry, FakeWorker};
 
-/// Tells a worker that it continues an answer, and how many workers broke off before.
+/// Header that marks a continuation for a worker, with the number of workers that broke off before.
 const CONTINUATION: &str = "x-grapevine-continuation";
 
 pub(super) fn for_every_request(workers: &[FakeWorker]) {

@@ -1,4 +1,4 @@
-//! Every request ends in exactly one outcome: the counters and the access log say so, each by itself.
+//! Every request ends in exactly one outcome, both by the counters and by the access log.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub(super) async fn for_every_request(cluster: &Cluster) {
     }
 }
 
-/// Times that each request id has an outcome in the log of the replica's last start.
+/// Number of outcomes of each request id in the log of the replica's last start.
 fn logged(replica: &Replica) -> HashMap<String, usize> {
     let mut times = HashMap::new();
     for line in replica.last_log().lines() {

@@ -10,13 +10,13 @@ use crate::chat::distinct;
 use crate::cluster::Cluster;
 use crate::wait::{LIMIT, eventually};
 
-/// What all replicas said about the same chats in a quiet cluster.
+/// Answers of all replicas about the same chats in a quiet cluster.
 pub struct Agreement {
     /// The worker of each chat, as the first replica named it.
     pub workers: Vec<String>,
     /// Chats for which every replica named this worker.
     pub agreed: usize,
-    /// The ring digests that were answered with.
+    /// The ring digests in the answers.
     pub digests: BTreeSet<String>,
 }
 
@@ -45,7 +45,7 @@ pub async fn agreement(cluster: &Cluster, chats: &[Value]) -> Agreement {
     }
 }
 
-/// Health is each replica's own opinion and may lag on a busy machine, so this is waited for.
+/// Health is each replica's own opinion and may lag on a busy machine, so the test waits for agreement.
 pub(super) async fn for_the_same_prefix(cluster: &Cluster, sample: usize) {
     let chats = distinct(sample);
     eventually(LIMIT, "chats on which all replicas agree", async || {

@@ -15,36 +15,36 @@ use tokio_util::sync::CancellationToken;
 
 use super::hello::{self, DialError, Dialled};
 use super::stream::{StreamError, read_frame, send_uni, write_all};
-use super::{Close, DATAGRAM_FRAME_MAX, Planes, Shared, credentials, limits};
-use crate::firewall::{Member, Reason};
+use super::{Close, DATAGRAM_FRAME_MAX, Receiver, Shared, credentials, limits};
 use crate::frame::FrameError;
 use crate::metrics::Metrics;
+use crate::peers::{Member, Reason};
+use crate::plane::{Link, RequestError};
 use crate::replica::ReplicaId;
-use crate::wire::{self, Message, PeerHint, Received};
-
-/// Why a request got no answer.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RequestError {
-    /// There is no connection to this peer now.
-    #[error("not connected")]
-    NotLinked,
-    /// No whole answer in time.
-    #[error("no answer in time")]
-    Slow,
-    /// The stream broke or the answer is damaged.
-    #[error("answer broken off")]
-    Broken,
-}
+use crate::wire::{self, Message, PeerHint, Queue, Received};
 
 /// Messages for one peer, each with the name of its plane.
 type Lane = mpsc::Receiver<(&'static str, Bytes)>;
 
-/// What waits for one peer. Evidence is the bulk of the bytes, so it has a lane of its own: a full
-/// one delays nothing else. Bulletins have a short one: an old one is of no use.
-struct Waiting {
-    urgent: Lane,
-    evidence: Lane,
-    bulletin: Lane,
+/// One of each queue of one peer, which are sent beside each other: a full one delays no other.
+#[derive(Clone)]
+struct Queues<T> {
+    urgent: T,
+    bulk: T,
+    latest: T,
+}
+
+/// The receiving ends.
+type Waiting = Queues<Lane>;
+
+impl<T> Queues<T> {
+    fn of(&self, queue: Queue) -> &T {
+        match queue {
+            Queue::Datagram | Queue::Urgent => &self.urgent,
+            Queue::Bulk => &self.bulk,
+            Queue::Latest => &self.latest,
+        }
+    }
 }
 
 /// All peers by id. Whoever is in it is dialled, and dialled again, until removed.
@@ -66,9 +66,7 @@ pub(super) struct Peer {
     address: SocketAddr,
     /// Whether it ever proved its certificate, or somebody only said that it is there.
     proven: bool,
-    urgent: mpsc::Sender<(&'static str, Bytes)>,
-    evidence: mpsc::Sender<(&'static str, Bytes)>,
-    bulletin: mpsc::Sender<(&'static str, Bytes)>,
+    queues: Queues<mpsc::Sender<(&'static str, Bytes)>>,
     link: Option<(u64, Connection)>,
     wake: Arc<Notify>,
     /// Its connection should get a successor.
@@ -98,11 +96,16 @@ impl Peers {
         self.by_id.get(id).filter(|peer| peer.link.is_some())
     }
 
-    /// All connected peers with the generation in which they answered.
-    pub(super) fn linked_generations(&self) -> Vec<(ReplicaId, u64)> {
+    /// All connected peers, with what a plane may know of the connection.
+    pub(super) fn open_links(&self) -> Vec<Link> {
         let link = |(id, peer): (&ReplicaId, &Peer)| {
             let (generation, _) = peer.link.as_ref()?;
-            Some((id.clone(), *generation))
+            Some(Link {
+                peer: id.clone(),
+                generation: *generation,
+                room: peer.queues.bulk.capacity(),
+                address: peer.address,
+            })
         };
         self.by_id.iter().filter_map(link).collect()
     }
@@ -253,20 +256,22 @@ impl Peers {
         }
     }
 
-    /// Adds a peer; the caller runs its task. The table is bounded by its callers: the firewall
+    /// Adds a peer; the caller runs its task. The table is bounded by its callers: the table of peers
     /// admits so many proven replicas, and [`Peers::is_news`] lets in so many hints.
     fn add(&mut self, id: &ReplicaId, address: SocketAddr, proven: bool) -> (Peer, Waiting) {
-        let (urgent, urgent_waiting) = mpsc::channel(limits::QUEUE);
-        let (evidence, evidence_waiting) = mpsc::channel(limits::EVIDENCE_QUEUE);
-        let (bulletin, bulletin_waiting) = mpsc::channel(limits::BULLETIN_QUEUE);
+        let (urgent, urgent_waiting) = mpsc::channel(limits::URGENT_QUEUE);
+        let (bulk, bulk_waiting) = mpsc::channel(limits::BULK_QUEUE);
+        let (latest, latest_waiting) = mpsc::channel(limits::LATEST_QUEUE);
         self.tasks += 1;
         let peer = Peer {
             task: self.tasks,
             address,
             proven,
-            urgent,
-            evidence,
-            bulletin,
+            queues: Queues {
+                urgent,
+                bulk,
+                latest,
+            },
             link: None,
             wake: Arc::default(),
             renew: Arc::default(),
@@ -275,55 +280,46 @@ impl Peers {
         self.by_id.insert(id.clone(), peer.clone());
         let waiting = Waiting {
             urgent: urgent_waiting,
-            evidence: evidence_waiting,
-            bulletin: bulletin_waiting,
+            bulk: bulk_waiting,
+            latest: latest_waiting,
         };
         (peer, waiting)
     }
 }
 
 impl Peer {
-    /// Queues a message; false if the queue is full.
-    pub(super) fn enqueue(&self, plane: &'static str, bytes: impl Into<Bytes>) -> bool {
-        self.urgent.try_send((plane, bytes.into())).is_ok()
+    /// Queues a message of a plane; false if the queue is full.
+    pub(super) fn enqueue(&self, queue: Queue, plane: &'static str, bytes: Bytes) -> bool {
+        self.queues.of(queue).try_send((plane, bytes)).is_ok()
     }
 
-    /// Queues a message of the evidence or heat plane; false if there is no room now.
-    pub(super) fn enqueue_evidence(&self, plane: &'static str, bytes: Vec<u8>) -> bool {
-        self.evidence.try_send((plane, bytes.into())).is_ok()
-    }
-
-    /// Queues a part of a bulletin; false if the last ones still wait.
-    pub(super) fn enqueue_bulletin(&self, plane: &'static str, bytes: Bytes) -> bool {
-        self.bulletin.try_send((plane, bytes)).is_ok()
-    }
-
-    /// True if there is room for evidence.
-    pub(super) fn takes_evidence(&self) -> bool {
-        self.evidence.capacity() > 0
-    }
-
-    /// Sends a load frame now, or queues it if it is too long for a datagram.
-    pub(super) fn send_load(&self, bytes: &Bytes, metrics: &Metrics) -> bool {
+    /// Queues a message of a plane, or sends it now as a datagram; false if neither can be.
+    pub(super) fn send(
+        &self,
+        queue: Queue,
+        plane: &'static str,
+        bytes: Bytes,
+        metrics: &Metrics,
+    ) -> bool {
         let Some((_, connection)) = &self.link else {
             return false;
         };
-        if bytes.len() > DATAGRAM_FRAME_MAX {
-            return self.enqueue("load", bytes.clone());
+        if queue != Queue::Datagram || bytes.len() > DATAGRAM_FRAME_MAX {
+            return self.enqueue(queue, plane, bytes);
         }
         match connection.send_datagram(bytes.clone()) {
             Ok(()) => {
-                metrics.sent("load", bytes.len());
+                metrics.sent(plane, bytes.len());
                 true
             }
-            Err(SendDatagramError::TooLarge) => self.enqueue("load", bytes.clone()),
+            Err(SendDatagramError::TooLarge) => self.enqueue(queue, plane, bytes),
             Err(_) => false,
         }
     }
 }
 
 /// A replica proved itself: dial it at its address, at once if that was tried in vain.
-pub(super) fn meet(shared: &Arc<Shared>, planes: &Arc<dyn Planes>, member: &Member) {
+pub(super) fn meet(shared: &Arc<Shared>, receiver: &Arc<dyn Receiver>, member: &Member) {
     let mut peers = shared.peers();
     peers.absent.remove(&member.id);
     if let Some(peer) = peers.by_id.get_mut(&member.id) {
@@ -341,7 +337,34 @@ pub(super) fn meet(shared: &Arc<Shared>, planes: &Arc<dyn Planes>, member: &Memb
         }
         peers.remove(&member.id);
     }
-    dial(&mut peers, shared, planes, &member.id, member.address, true);
+    dial(
+        &mut peers,
+        shared,
+        receiver,
+        &member.id,
+        member.address,
+        true,
+    );
+}
+
+/// Passes on what an answered HELLO taught: who answered, and whom else to dial.
+pub(super) fn learn(
+    shared: &Arc<Shared>,
+    receiver: &Arc<dyn Receiver>,
+    member: &Member,
+    hints: &[PeerHint],
+) {
+    meet(shared, receiver, member);
+    let outrun = shared.twins().take_outrun(super::now());
+    if let Some(seen) = outrun {
+        receiver.outrun(seen);
+    }
+    for hint in hints
+        .iter()
+        .filter(|hint| hint.replica != shared.own && hint.replica != member.id)
+    {
+        consider(shared, receiver, &hint.replica, hint.gossip_addr);
+    }
 }
 
 /// A peer dialled us and showed a certificate. If that of our connection to it is another one, it was
@@ -360,20 +383,20 @@ pub(super) fn shown(shared: &Shared, id: &ReplicaId, accepted: &Connection) {
 /// Somebody said that a replica is there: dial it, unless it is known already.
 pub(super) fn consider(
     shared: &Arc<Shared>,
-    planes: &Arc<dyn Planes>,
+    receiver: &Arc<dyn Receiver>,
     id: &ReplicaId,
     address: SocketAddr,
 ) {
     let mut peers = shared.peers();
     if peers.is_news(id) {
-        dial(&mut peers, shared, planes, id, address, false);
+        dial(&mut peers, shared, receiver, id, address, false);
     }
 }
 
 fn dial(
     peers: &mut Peers,
     shared: &Arc<Shared>,
-    planes: &Arc<dyn Planes>,
+    receiver: &Arc<dyn Receiver>,
     id: &ReplicaId,
     address: SocketAddr,
     proven: bool,
@@ -381,7 +404,7 @@ fn dial(
     let (peer, waiting) = peers.add(id, address, proven);
     let task = Task {
         shared: shared.clone(),
-        planes: planes.clone(),
+        receiver: receiver.clone(),
         id: id.clone(),
         peer,
     };
@@ -391,7 +414,7 @@ fn dial(
 /// What the task of a peer works with.
 struct Task {
     shared: Arc<Shared>,
-    planes: Arc<dyn Planes>,
+    receiver: Arc<dyn Receiver>,
     id: ReplicaId,
     peer: Peer,
 }
@@ -414,7 +437,7 @@ impl Task {
         {
             peers.leave(&self.id);
             drop(peers);
-            self.shared.firewall().forget(&self.id);
+            self.shared.peer_table().forget(&self.id);
         }
     }
 
@@ -460,7 +483,7 @@ impl Task {
             hello::report(&self.shared, self.peer.address, self.id.as_str(), error);
         }
         if let DialError::Outrun(seen) = error {
-            self.planes.outrun(*seen);
+            self.receiver.outrun(*seen);
         }
     }
 
@@ -472,25 +495,21 @@ impl Task {
             hints,
         } = dialled;
         // What was queued for the last connection is old by now.
-        for lane in [
-            &mut waiting.urgent,
-            &mut waiting.evidence,
-            &mut waiting.bulletin,
-        ] {
+        for lane in [&mut waiting.urgent, &mut waiting.bulk, &mut waiting.latest] {
             while lane.try_recv().is_ok() {
                 self.shared.metrics.dropped("link_lost");
             }
         }
         self.take(&connection, &member);
-        hello::learn(&self.shared, &self.planes, &member, &hints);
+        learn(&self.shared, &self.receiver, &member, &hints);
         tracing::info!(replica = %self.id, address = %self.peer.address, "connected");
-        self.planes.linked(&member);
+        self.receiver.linked(&member);
         let current = Mutex::new(connection);
         let lanes = async {
             tokio::join!(
                 self.drain(&current, &mut waiting.urgent),
-                self.drain(&current, &mut waiting.evidence),
-                self.drain(&current, &mut waiting.bulletin)
+                self.drain(&current, &mut waiting.bulk),
+                self.drain(&current, &mut waiting.latest)
             );
         };
         let closed = tokio::select! {
@@ -525,6 +544,7 @@ pub(super) async fn request(
     connection: &Connection,
     message: &Message,
 ) -> Result<Vec<Received>, RequestError> {
+    let kind = message.kind();
     let bytes = shared.encode(message).ok_or(RequestError::Broken)?;
     let exchange = async {
         let (mut send, mut receive) = connection
@@ -534,7 +554,7 @@ pub(super) async fn request(
         write_all(&mut send, &bytes)
             .await
             .map_err(|_| RequestError::Broken)?;
-        shared.metrics.sent(message.plane(), bytes.len());
+        shared.metrics.sent(kind.plane, bytes.len());
         let mut answer = Vec::new();
         let lie = || {
             let address = shared.peers().address(to).unwrap_or(shared.address);
@@ -556,9 +576,9 @@ pub(super) async fn request(
             if answer.len() == limits::ANSWER_FRAMES {
                 return Err(lie());
             }
-            shared.metrics.received(message.plane(), frame.len());
-            let received = wire::decode(&frame).map_err(judge)?;
-            let is_answer = |answer: &Message| message.is_answered_by(answer);
+            shared.metrics.received(kind.plane, frame.len());
+            let received = wire::decode_with(&frame, &shared.kinds).map_err(judge)?;
+            let is_answer = |answer: &Message| answer.kind().answers(kind);
             if !received.message.as_ref().is_none_or(is_answer) {
                 return Err(lie());
             }

@@ -8,8 +8,8 @@ use tokio::time::sleep;
 use super::super::hello::{self, Dialled};
 use super::super::{Close, credentials, limits};
 use super::Task;
-use crate::firewall::Member;
 use crate::metrics::Why;
+use crate::peers::Member;
 
 impl Task {
     /// Enters a connection as the link to the peer.
@@ -44,7 +44,7 @@ impl Task {
             replaced.get_or_create(&Why { reason }).inc();
             tracing::info!(replica = %self.id, "connection replaced, with the certificates of now");
             if again.generation != member.generation {
-                self.planes.linked(&again);
+                self.receiver.linked(&again);
             }
             member = again;
             let stop = self.shared.stop.clone();

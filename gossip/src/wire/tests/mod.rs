@@ -4,17 +4,23 @@ mod releases;
 mod samples;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::bulletin::{AGE_MAX, Claim, QUARANTINE_MAX, TENANTS_MAX};
-use crate::dry_run::{self, DryRunAnswer, Refusal};
-use crate::evidence::{BATCH_RECORDS_MAX, HEAT_COUNTS_MAX, LINKS_MAX, PULL_BATCHES_MAX, Record};
+use crate::bulletin::{
+    AGE_MAX, Claim, HealthClaim, PACES_MAX, Pace, QUARANTINE_MAX, Quarantined, TENANTS_MAX,
+    TenantUse,
+};
+use crate::dry_run::{self, DryRun, DryRunAnswer, Refusal, Reply};
+use crate::evidence::{
+    BATCH_RECORDS_MAX, Batch, Gap, HEAT_COUNTS_MAX, LINKS_MAX, Mark, PULL_BATCHES_MAX, Record,
+};
 use crate::frame::{BODY_BYTES_MAX, FRAME_BYTES_MAX};
 use crate::hlc::Stamp;
-use crate::load::Coverage;
-use crate::registry::ENTRIES_MAX;
+use crate::load::{Coverage, LoadFrame};
+use crate::registry::{ENTRIES_MAX, Entry};
 use crate::worker::{MODELS_BYTES_MAX, Source};
 
 use samples::*;
@@ -217,7 +223,7 @@ fn dry_runs_that_break_a_limit_are_refused() {
         let mut bytes = Vec::new();
         frame::seal(&mut bytes, 23, 3, 4, &()).expect("fits");
         let (header, _) = frame::open(&bytes).expect("whole");
-        body::read(header.kind, body).map(|read| read.message)
+        kinds::read(header.kind, body, &[]).map(|read| read.message)
     };
     assert!(matches!(
         raw(&[0, 0]),
@@ -258,7 +264,7 @@ fn bulletins_that_break_a_limit_are_refused() {
             claims.push(claim);
         }
     };
-    refused(health(long), "length of a bulletin");
+    refused(health(long), "length of a body");
     let mut twice = usage();
     twice.push(twice[2]);
     refused(Message::Usage(Arc::new(twice)), "list of tenants");
@@ -276,6 +282,18 @@ fn bulletins_that_break_a_limit_are_refused() {
         ..quarantine()[0]
     });
     refused(Message::Quarantine(Arc::new(many.collect())), list);
+    let mut twice = paces();
+    twice.push(twice[2]);
+    refused(Message::Paces(Arc::new(twice)), "list of paces");
+    let many = (0..=PACES_MAX as u64).map(|worker| Pace {
+        worker,
+        ..paces()[0]
+    });
+    // More than a frame of any part may hold, or more than there may be.
+    assert!(decode(&sealed(&Message::Paces(Arc::new(many.collect())))).is_err());
+    let mut endless = paces();
+    endless[1].sums[3] = f32::INFINITY;
+    refused(Message::Paces(Arc::new(endless)), "list of paces");
     // A name that no worker can have, an age beyond any, and a claim of a later release.
     let raw = |claims: Vec<(&str, u64, u8, u64)>| {
         let mut bytes = Vec::new();
@@ -346,7 +364,7 @@ proptest! {
     /// A valid envelope around random bytes, as a broken or hostile peer could send it.
     #[test]
     fn random_bodies_do_not_panic(kind in 0..29u8, body in prop::collection::vec(any::<u8>(), 0..400)) {
-        let _ = body::read(kind, &body);
+        let _ = kinds::read(kind, &body, &[]);
     }
 
     /// A valid body with one byte changed: decoded to something within limits, or refused.
@@ -364,7 +382,7 @@ proptest! {
             let at = at.index(body.len());
             body[at] = byte;
         }
-        let read = body::read(header.kind, &body).map(|read| read.message);
+        let read = kinds::read(header.kind, &body, &[]).map(|read| read.message);
         if let Ok(Some(Message::RegistryPush(entries))) = read {
             prop_assert!(entries.len() <= 6);
         }

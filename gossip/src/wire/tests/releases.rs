@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::super::*;
-use crate::worker::{Role, Source};
+use crate::frame;
+use crate::registry::Entry;
+use crate::worker::{Role as WorkerRole, Source};
 
 use super::samples::*;
 
@@ -105,7 +107,9 @@ impl frame::Encode for Longer {
 /// Entries of a release that knows more sources, roles and states arrive, and go on as they came.
 #[test]
 fn entries_of_a_later_release_are_carried() {
-    let odd = entry("odd", Source::Admin, |raw| raw.role = Role::Later(200));
+    let odd = entry("odd", Source::Admin, |raw| {
+        raw.role = WorkerRole::Later(200)
+    });
     let spec = odd.spec.as_ref().map(|spec| (**spec).clone());
     let odd = Entry {
         spec: spec.map(|spec| Arc::new(spec.in_later_state(3, 1 << 41))),

@@ -1,15 +1,19 @@
 //! A message of each kind, with all that it may hold.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::super::*;
-use crate::bulletin::{AGE_MAX, Claim};
-use crate::dry_run::{self, DryRunAnswer, KeyParts, Refusal};
-use crate::evidence::{Evidence, Head, LINKS_MAX, Record, Retraction};
+use crate::bulletin::{AGE_MAX, Claim, HealthClaim, Pace, Quarantined, TenantUse};
+use crate::dry_run::{self, DryRun, DryRunAnswer, KeyParts, Refusal, Reply};
+use crate::evidence::{
+    Batch, Evidence, EvidenceSnapshot, Gap, Head, HeatReport, LINKS_MAX, Mark, Record, Retraction,
+};
 use crate::hlc::Stamp;
-use crate::load::{Coverage, Load, SlotLoad};
-use crate::registry::Registry;
-use crate::worker::{RawWorker, Role, Source, State, WorkerSpec};
+use crate::load::{Coverage, Load, LoadFrame, SlotLoad};
+use crate::registry::{Entry, Registry, Summary};
+use crate::replica::ReplicaId;
+use crate::worker::{RawWorker, Role as WorkerRole, Source, State, WorkerSpec};
 
 pub(super) fn replica(name: &str) -> ReplicaId {
     name.parse().expect("valid")
@@ -36,7 +40,7 @@ pub(super) fn entries() -> Vec<Entry> {
         entry("full", provider, |raw| {
             raw.models = vec!["a".into(), "b".into()];
             raw.weight_milli = 2500;
-            raw.role = Role::Prefill;
+            raw.role = WorkerRole::Prefill;
             raw.dp_size = Some(4);
             raw.zone = Some("z1".into());
             raw.max_in_flight = Some(9);
@@ -44,7 +48,7 @@ pub(super) fn entries() -> Vec<Entry> {
             raw.epoch = 3;
         }),
         entry("draining", Source::Learned, |raw| {
-            raw.role = Role::Decode;
+            raw.role = WorkerRole::Decode;
             raw.state = State::Draining;
         }),
         Entry {
@@ -100,7 +104,7 @@ pub(super) fn messages() -> Vec<Message> {
             }],
         }),
         Message::RegistryPush(entries()),
-        Message::PushAck { seq: 12 },
+        Message::PushAck(12),
         Message::SyncRequest(SyncRequest {
             summary: summary(),
             alone: Duration::from_millis(3),
@@ -158,6 +162,8 @@ pub(super) fn messages() -> Vec<Message> {
         Message::Usage(Arc::default()),
         Message::Quarantine(Arc::new(quarantine())),
         Message::Quarantine(Arc::default()),
+        Message::Paces(Arc::new(paces())),
+        Message::Paces(Arc::default()),
     ]
 }
 
@@ -188,6 +194,14 @@ pub(super) fn quarantine() -> Vec<Quarantined> {
         age: Duration::from_millis(length),
     };
     [1, 300, 70_000].map(entry).to_vec()
+}
+
+pub(super) fn paces() -> Vec<Pace> {
+    let pace = |worker: u64| Pace {
+        worker,
+        sums: [512.0, 1e8, 0.5, f32::MAX, -1.5, 0.0],
+    };
+    [0, 7, u64::MAX].map(pace).to_vec()
 }
 
 pub(super) fn evidence(worker: &str, links: u64) -> Evidence {

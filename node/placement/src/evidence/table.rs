@@ -1,4 +1,4 @@
-//! Entries of a sketch: (mark, worker) pairs, found by mark, ordered by use for each worker.
+//! Entries of a prefix index: (mark, worker) pairs, found by mark, ordered by use for each worker.
 //!
 //! One slab with two intrusive lists through it: the holders of a mark, and each worker's entries from the most to
 //! the least recently used. Every operation but the walk over a mark's holders takes constant time.
@@ -21,7 +21,7 @@ const NONE: u32 = u32::MAX;
 pub(super) const ROOT: u64 = 0;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct IndexEntry {
     pub(super) mark: u64,
     /// The mark before it in its chain, [`ROOT`] if that is not known or there is none.
     pub(super) parent: u64,
@@ -35,16 +35,16 @@ pub(super) struct Entry {
     older: u32,
 }
 
-/// A worker's entries.
+/// A worker's entries, linked from the most to the least recently used.
 #[derive(Clone, Copy, Debug)]
-struct Shelf {
+struct RecencyList {
     newest: u32,
     oldest: u32,
     tokens: u64,
     len: u32,
 }
 
-impl Default for Shelf {
+impl Default for RecencyList {
     fn default() -> Self {
         Self {
             newest: NONE,
@@ -57,9 +57,9 @@ impl Default for Shelf {
 
 /// Marks are hashes: their own bits spread them well enough.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Identity(u64);
+pub(super) struct IdentityHasher(u64);
 
-impl Hasher for Identity {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -77,10 +77,10 @@ impl Hasher for Identity {
 /// All entries.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
-    heads: HashMap<u64, u32, BuildHasherDefault<Identity>>,
-    entries: Vec<Entry>,
+    heads: HashMap<u64, u32, BuildHasherDefault<IdentityHasher>>,
+    entries: Vec<IndexEntry>,
     free: Vec<u32>,
-    shelves: Vec<Shelf>,
+    lists: Vec<RecencyList>,
 }
 
 impl Table {
@@ -89,32 +89,31 @@ impl Table {
     }
 
     /// Makes room for a worker's entries.
-    pub(super) fn add_shelf(&mut self) {
-        self.shelves.push(Shelf::default());
+    pub(super) fn add_list(&mut self) {
+        self.lists.push(RecencyList::default());
     }
 
     /// Tokens under a worker's entries.
     pub(super) fn tokens(&self, slot: u32) -> u64 {
-        self.shelves[slot as usize].tokens
+        self.lists[slot as usize].tokens
     }
 
     /// The worker with the most entries.
     pub(super) fn fullest(&self) -> Option<u32> {
         (0..)
-            .zip(&self.shelves)
-            .max_by_key(|(_, shelf)| shelf.len)
+            .zip(&self.lists)
+            .max_by_key(|(_, list)| list.len)
             .map(|(slot, _)| slot)
     }
 
     /// A worker's least recently used entry.
-    pub(super) fn oldest(&self, slot: u32) -> Option<&Entry> {
-        self.entries
-            .get(self.shelves[slot as usize].oldest as usize)
+    pub(super) fn oldest(&self, slot: u32) -> Option<&IndexEntry> {
+        self.entries.get(self.lists[slot as usize].oldest as usize)
     }
 
     /// A worker's entries, the most recently used first.
-    pub(super) fn shelf(&self, slot: u32) -> impl Iterator<Item = &Entry> {
-        let mut at = self.shelves[slot as usize].newest;
+    pub(super) fn newest_first(&self, slot: u32) -> impl Iterator<Item = &IndexEntry> {
+        let mut at = self.lists[slot as usize].newest;
         std::iter::from_fn(move || {
             let entry = self.entries.get(at as usize)?;
             at = entry.older;
@@ -124,7 +123,7 @@ impl Table {
 
     /// Entries of a mark, one per holder.
     #[inline]
-    pub(super) fn holders(&self, mark: u64) -> impl Iterator<Item = &Entry> {
+    pub(super) fn holders(&self, mark: u64) -> impl Iterator<Item = &IndexEntry> {
         let mut at = self.heads.get(&mark).copied().unwrap_or(NONE);
         std::iter::from_fn(move || {
             let entry = self.entries.get(at as usize)?;
@@ -141,20 +140,20 @@ impl Table {
         parent: u64,
         second: u32,
         used: u64,
-    ) -> Option<Entry> {
+    ) -> Option<IndexEntry> {
         if let Some(index) = self.find(slot, mark) {
             let before = self.entries[index as usize];
-            self.unshelve(index);
+            self.unlink(index);
             let entry = &mut self.entries[index as usize];
             (entry.second, entry.used) = (second, used);
             if parent != ROOT {
                 entry.parent = parent;
             }
-            self.shelve(index);
+            self.link_newest(index);
             return Some(before);
         }
         let head = self.heads.entry(mark).or_insert(NONE);
-        let entry = Entry {
+        let entry = IndexEntry {
             mark,
             parent,
             slot,
@@ -169,14 +168,14 @@ impl Table {
             index
         } else {
             self.entries.push(entry);
-            u32::try_from(self.entries.len() - 1).expect("the sketch's limit fits")
+            u32::try_from(self.entries.len() - 1).expect("the index's limit fits")
         };
         *head = index;
-        self.shelve(index);
+        self.link_newest(index);
         None
     }
 
-    pub(super) fn remove(&mut self, slot: u32, mark: u64) -> Option<Entry> {
+    pub(super) fn remove(&mut self, slot: u32, mark: u64) -> Option<IndexEntry> {
         let index = self.find(slot, mark)?;
         let entry = self.entries[index as usize];
         self.drop_entry(index);
@@ -184,7 +183,7 @@ impl Table {
     }
 
     /// A worker's entry of a mark.
-    pub(super) fn get(&self, slot: u32, mark: u64) -> Option<&Entry> {
+    pub(super) fn get(&self, slot: u32, mark: u64) -> Option<&IndexEntry> {
         self.find(slot, mark)
             .map(|index| &self.entries[index as usize])
     }
@@ -192,7 +191,7 @@ impl Table {
     /// Removes a worker's least recently used entry and answers its mark.
     pub(super) fn pop_oldest(&mut self, slot: u32) -> Option<u64> {
         let mark = self.oldest(slot)?.mark;
-        self.drop_entry(self.shelves[slot as usize].oldest);
+        self.drop_entry(self.lists[slot as usize].oldest);
         Some(mark)
     }
 
@@ -208,8 +207,8 @@ impl Table {
     }
 
     fn drop_entry(&mut self, index: u32) {
-        self.unshelve(index);
-        let Entry {
+        self.unlink(index);
+        let IndexEntry {
             mark, next_holder, ..
         } = self.entries[index as usize];
         let head = self
@@ -231,15 +230,15 @@ impl Table {
         self.free.push(index);
     }
 
-    /// Puts an entry on top of its worker's shelf.
-    fn shelve(&mut self, index: u32) {
-        let Entry { mark, slot, .. } = self.entries[index as usize];
-        let shelf = &mut self.shelves[slot as usize];
-        let below = std::mem::replace(&mut shelf.newest, index);
-        shelf.tokens += u64::from(added_tokens(mark));
-        shelf.len += 1;
+    /// Puts an entry on top of its worker's list.
+    fn link_newest(&mut self, index: u32) {
+        let IndexEntry { mark, slot, .. } = self.entries[index as usize];
+        let list = &mut self.lists[slot as usize];
+        let below = std::mem::replace(&mut list.newest, index);
+        list.tokens += u64::from(added_tokens(mark));
+        list.len += 1;
         if below == NONE {
-            shelf.oldest = index;
+            list.oldest = index;
         } else {
             self.entries[below as usize].newer = index;
         }
@@ -247,25 +246,25 @@ impl Table {
         (entry.newer, entry.older) = (NONE, below);
     }
 
-    fn unshelve(&mut self, index: u32) {
-        let Entry {
+    fn unlink(&mut self, index: u32) {
+        let IndexEntry {
             mark,
             slot,
             newer,
             older,
             ..
         } = self.entries[index as usize];
-        let shelf = &mut self.shelves[slot as usize];
-        shelf.tokens -= u64::from(added_tokens(mark));
-        shelf.len -= 1;
+        let list = &mut self.lists[slot as usize];
+        list.tokens -= u64::from(added_tokens(mark));
+        list.len -= 1;
         if newer == NONE {
-            shelf.newest = older;
+            list.newest = older;
         } else {
             self.entries[newer as usize].older = older;
         }
-        let shelf = &mut self.shelves[slot as usize];
+        let list = &mut self.lists[slot as usize];
         if older == NONE {
-            shelf.oldest = newer;
+            list.oldest = newer;
         } else {
             self.entries[older as usize].newer = newer;
         }

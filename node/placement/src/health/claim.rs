@@ -1,7 +1,7 @@
-//! What one replica says of a worker, and how far others believe it.
+//! What one replica claims of a worker, and how far others believe it.
 //!
-//! A claim can lower a worker's rank with those who hear it, never take it away: a replica with a broken network
-//! would else talk the others out of healthy workers.
+//! A claim can lower a worker's rank at the replicas that receive it, never take it away: otherwise a replica with a
+//! broken network would take healthy workers from the others.
 
 /// What a replica found out about a worker by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Claim {
 }
 
 /// Whether a replica is believed that calls `bad` of a pool's workers bad: not when they are more than half. Then
-/// the trouble is likelier its own, and if it is not, everybody will find out.
+/// the trouble is likelier its own, and if it is not, all replicas will find out.
 #[must_use]
 pub const fn is_believable(bad: usize, pool: usize) -> bool {
     bad * 2 <= pool

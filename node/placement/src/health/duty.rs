@@ -1,4 +1,4 @@
-//! Which replicas probe a worker: two of them, the others believe what these say.
+//! Which replicas probe a worker: two of them, the others believe their reports.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ const PROBERS: usize = 2;
 /// A result older than so many intervals is not fresh.
 const FRESH_INTERVALS: u32 = 3;
 /// Results travel at least this often, so younger ones than a few of these cannot be asked for.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
+const REPORTED_EVERY: Duration = Duration::from_secs(1);
 
 /// Whether replica `me` probes `worker` now.
 ///
 /// `ready`: names of the replicas that take traffic, in any order, `me` included if it does. Two of them have the
 /// duty, by rendezvous hash: as replicas come and go, few workers change hands. `best_claim`: age of the youngest
-/// result that is known here, own or heard. Whoever knows of no fresh one probes: a cut link, an unlucky pair or a
-/// replica that starts leaves no worker unwatched. A replica that itself thinks ill of a worker has to look for
-/// itself as well; that is the caller's.
+/// result that is known here, own or received. A replica that knows of no fresh one probes: a cut link, an unlucky pair
+/// or a replica that starts leaves no worker unwatched. A replica whose own verdict on a worker is
+/// bad has to probe it as well; that is the caller's task.
 #[must_use]
 pub fn duty<'a>(
     worker: &str,
@@ -26,7 +26,7 @@ pub fn duty<'a>(
     interval: Duration,
     best_claim: Option<Duration>,
 ) -> bool {
-    let fresh = interval.max(TOLD_EVERY) * FRESH_INTERVALS;
+    let fresh = interval.max(REPORTED_EVERY) * FRESH_INTERVALS;
     if best_claim.is_none_or(|age| age > fresh) {
         return true;
     }

@@ -1,8 +1,8 @@
 //! Health of one worker: from requests ([`Breaker`], [`Penalty`]), from probes ([`ProbeState`]), from other replicas
 //! ([`Claim`]), and its gentle return ([`slow_start`]).
 //!
-//! Whom to skip, never who is where: nothing here touches the ring. All of it is pure: `now` is the time since
-//! any fixed start, and never runs backwards.
+//! It decides which workers to skip, never where they are: nothing here touches the ring. All of it is pure: `now` is
+//! the time since any fixed start, and never runs backwards.
 
 mod breaker;
 mod claim;
@@ -12,7 +12,7 @@ mod probe;
 mod rate;
 mod slow_start;
 
-pub use breaker::{Breaker, BreakerSettings, BreakerState, Outcome, Permit};
+pub use breaker::{AttemptOutcome, Breaker, BreakerSettings, BreakerState, Permit};
 pub use claim::{Claim, is_believable};
 pub use duty::duty;
 pub use penalty::Penalty;

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{HeatReport, REPORT_LINKS_MAX};
 use crate::{key::Key, settings::Ratio};
 
-/// How heat is counted and told. Cluster-wide.
+/// How heat is counted and reported. Cluster-wide.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeatSettings {
     /// A prefix is hot when it carries more than this part of a worker's fair share of its model's requests.
@@ -33,11 +33,11 @@ impl Default for HeatSettings {
 const LINKS_MAX: usize = 4_096;
 /// Requests that make a mark warm: its children are counted from then on.
 const WARM: f64 = 3.0;
-/// Part of all requests that a mark needs to be told: far below any pool's hot share, so that sums are complete.
-const TOLD_SHARE: f64 = 1.0 / 2_048.0;
-/// A told count stays as it is until the count has moved away from it by this part.
+/// Part of all requests that a mark needs to be reported: far below any pool's hot share, so that sums are complete.
+const REPORT_SHARE: f64 = 1.0 / 2_048.0;
+/// A reported count stays as it is until the count has moved away from it by this part.
 const HYSTERESIS: f64 = 0.125;
-/// Units of a told count per request.
+/// Units of a reported count per request.
 const UNITS: f64 = 16.0;
 
 /// Counts of one replica.
@@ -47,7 +47,7 @@ pub struct HeatCounter {
     counts: BTreeMap<u64, f64>,
     total: f64,
     decayed_at: Duration,
-    told: HeatReport,
+    last_report: HeatReport,
 }
 
 impl HeatCounter {
@@ -59,7 +59,7 @@ impl HeatCounter {
             counts: BTreeMap::new(),
             total: 0.0,
             decayed_at: Duration::ZERO,
-            told: HeatReport::default(),
+            last_report: HeatReport::default(),
         }
     }
 
@@ -85,7 +85,7 @@ impl HeatCounter {
         }
     }
 
-    /// Decays to `now` (time since any fixed start) and answers what to tell; the same report while little changed.
+    /// Decays to `now` (time since any fixed start) and returns what to send; the same report while little changed.
     ///
     /// Call about once a second. The replica's own hot set must use this report, too, never the counts behind it.
     pub fn report(&mut self, now: Duration) -> &HeatReport {
@@ -102,23 +102,23 @@ impl HeatCounter {
             self.counts.retain(|_, count| *count >= WARM / 2.0);
         }
         let next = self.next_report();
-        if next.counts != self.told.counts || next.total != self.told.total {
-            self.told = HeatReport {
-                version: self.told.version + 1,
+        if next.counts != self.last_report.counts || next.total != self.last_report.total {
+            self.last_report = HeatReport {
+                version: self.last_report.version + 1,
                 ..next
             };
         }
-        &self.told
+        &self.last_report
     }
 
     /// The last report.
     #[must_use]
-    pub fn told(&self) -> &HeatReport {
-        &self.told
+    pub fn last_report(&self) -> &HeatReport {
+        &self.last_report
     }
 
     fn next_report(&self) -> HeatReport {
-        let least = (self.total * TOLD_SHARE).max(WARM);
+        let least = (self.total * REPORT_SHARE).max(WARM);
         let mut warm: Vec<_> = self
             .counts
             .iter()
@@ -128,29 +128,29 @@ impl HeatCounter {
         warm.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         warm.truncate(REPORT_LINKS_MAX);
         warm.sort_unstable_by_key(|&(link, _)| link);
-        let told = |link: u64| {
+        let reported = |link: u64| {
             let at = self
-                .told
+                .last_report
                 .counts
                 .binary_search_by_key(&link, |&(link, _)| link);
-            at.map_or(0, |at| self.told.counts[at].1)
+            at.map_or(0, |at| self.last_report.counts[at].1)
         };
         HeatReport {
             version: 0,
             counts: warm
                 .into_iter()
-                .map(|(link, count)| (link, steady(told(link), count)))
+                .map(|(link, count)| (link, steady(reported(link), count)))
                 .collect(),
-            total: steady(self.told.total, self.total),
+            total: steady(self.last_report.total, self.total),
         }
     }
 }
 
-/// The told count, or the true one where they have moved apart.
-fn steady(told: u32, count: f64) -> u32 {
-    let (before, units) = (f64::from(told), count * UNITS);
+/// The reported count, or the true one where they have moved apart.
+fn steady(reported: u32, count: f64) -> u32 {
+    let (before, units) = (f64::from(reported), count * UNITS);
     if (units - before).abs() <= before * HYSTERESIS {
-        return told;
+        return reported;
     }
     units.min(f64::from(u32::MAX)).round() as u32
 }

@@ -76,7 +76,7 @@ impl HotSet {
         Some(wanted.next_power_of_two().min(workers))
     }
 
-    /// Requests that carried a link lately, in sixteenths; 0 for what nobody told.
+    /// Requests that carried a link lately, in sixteenths; 0 for what no replica reports.
     #[must_use]
     pub fn count(&self, link: u64) -> u64 {
         let at = self.counts.binary_search_by_key(&link, |&(link, _)| link);

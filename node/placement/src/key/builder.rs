@@ -25,7 +25,7 @@ enum Kind {
     User = 10,
 }
 
-/// Who speaks in a section, as far as anchors care.
+/// The speaker of a section, as far as anchors care.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Speaker {
     System,
@@ -69,7 +69,7 @@ pub struct KeyBuilder {
     user: Option<u64>,
 }
 
-/// Bytes of a first message by which policy `consistent_hash` tells conversations apart: a template comes first, and
+/// Bytes of a first message by which policy `consistent_hash` distinguishes conversations: a template comes first, and
 /// the question that it asks at its end.
 const OPENING_BYTES: u64 = 1_024;
 

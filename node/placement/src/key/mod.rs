@@ -35,7 +35,7 @@ pub struct KeySettings {
     /// Default 8,192. Larger: texts that share a long instruction spread better; smaller: texts that differ
     /// early in a long document stay together.
     pub text_key_bytes: NonZeroU32,
-    /// Bytes of text per token, for estimates before anybody tokenized. Default 4.
+    /// Bytes of text per token, for estimates before a tokenizer has run. Default 4.
     pub bytes_per_token: NonZeroU8,
 }
 
@@ -68,7 +68,7 @@ pub struct Key {
     group: Option<Link>,
     home: u64,
     session: Option<u64>,
-    /// The user, or who stands in for one: the prompt's opening.
+    /// The user, or in place of one the prompt's opening.
     user: Option<u64>,
     stable_tokens: u32,
     prompt_tokens: u32,

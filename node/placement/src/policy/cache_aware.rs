@@ -2,7 +2,7 @@
 //!
 //! Longest match if it is long enough, else the worker of which least is known; the fewest requests in flight
 //! while the fleet is out of balance. Its original keeps a tree of characters in each process, without a limit;
-//! ours reads the bounded sketch, so matches are as fine as marks. Ties go to the key's order, not to chance.
+//! ours reads the bounded prefix index, so matches are as fine as marks. Ties go to the key's order, not to chance.
 
 use super::{Reason, fleet::Fleet, least_request};
 

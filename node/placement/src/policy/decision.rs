@@ -5,6 +5,7 @@ use std::fmt;
 use crate::{
     key::{Key, Link},
     load::Load,
+    rate::Rate,
 };
 
 /// Whether a worker may take a request, before load is looked at.
@@ -21,7 +22,7 @@ pub enum Standing {
     Resting,
     /// It refuses or drops connections.
     Unreachable,
-    /// Another replica says so, and this one knows no better: used when nobody else can be.
+    /// Another replica claims so, and this one knows no better: used when no other can be.
     Doubted,
     /// Leaves, or is not to be used yet: no new requests.
     Draining,
@@ -58,6 +59,8 @@ pub struct Candidate {
     pub exact_requests: f64,
     /// The same if the other replicas are in the middle of the same surge ([`crate::load::Seen::surge_requests`]).
     pub surge_requests: f64,
+    /// How long it needs for a token to compute.
+    pub rate: Rate,
     /// Whether it may be used.
     pub standing: Standing,
     /// Its health is bad, and it is at its own limit of requests in flight besides: not to be used even where health
@@ -66,7 +69,7 @@ pub struct Candidate {
     /// While it starts slowly: the share of the mean requests in flight that it may have ([`crate::slow_start`]);
     /// never less than one request.
     pub slow_start: Option<f64>,
-    /// Tokens of this prompt that it is known to hold ([`crate::Sketch::fill`]).
+    /// Tokens of this prompt that it is known to hold ([`crate::PrefixIndex::fill`]).
     pub held_tokens: u32,
     /// Tokens of all prompts that it is known to hold; only policy `cache_aware` looks at them.
     pub known_tokens: u64,
@@ -142,9 +145,12 @@ pub struct Decision {
     pub reason: Reason,
     /// Tokens of the prompt expected in this worker's cache.
     pub expected_tokens: u32,
+    /// Tokens that have to be computed on this worker before the first one of the answer, this prompt's included: what
+    /// [`crate::rate::Observed::see`] gets once that one is there.
+    pub tokens_before: u64,
     /// Tokens of the prompt that the chosen worker shares because they are hot: every replica knows that.
     pub shared_tokens: u32,
-    /// Somebody is known to hold more of the prompt than what is hot: policies that believe evidence go by that.
+    /// A worker is known to hold more of the prompt than what is hot: policies that believe evidence go by that.
     pub known: bool,
     /// Health is not believed: the worker is used although its health is bad.
     pub panic: bool,
@@ -161,8 +167,8 @@ impl Decision {
         self.prompt_tokens - self.expected_tokens
     }
 
-    /// Marks of the prompt that the worker will hold and heat alone does not tell: what [`crate::Sketch::record`]
-    /// gets, and others hear as evidence.
+    /// Marks of the prompt that the worker will hold and heat alone does not show: what [`crate::PrefixIndex::record`]
+    /// gets, and others receive as evidence.
     #[must_use]
     pub fn marks<'a>(&self, key: &'a Key) -> &'a [Link] {
         let shared = key

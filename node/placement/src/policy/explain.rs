@@ -1,7 +1,7 @@
 //! Explain: the decision with its work shown, for the admin API.
 
 use super::{
-    Candidate, Decision, NoWorker, Policy, PolicySettings, Standing, View, fleet::Fleet,
+    Candidate, Decision, NoWorker, Policy, PolicySettings, Standing, View, decide, fleet::Fleet,
     least_request, prefix,
 };
 use crate::{key::Key, load::Load};
@@ -22,9 +22,12 @@ pub struct Explanation {
 pub struct Row {
     /// Index among the ring's members.
     pub index: usize,
-    /// What the policy compares, smaller is better: tokens for `prefix`, requests in flight for weight for
-    /// `least_request` and `power_of_two`; none for policies that do not compare.
+    /// What the policy compares, smaller is better: milliseconds for `prefix` ([`super::Price`] times the worker's
+    /// rate), requests in flight for weight for `least_request` and `power_of_two`; none for policies that do not
+    /// compare.
     pub cost: Option<f64>,
+    /// Expected milliseconds to the first token: what has to be computed before it, at the worker's rate.
+    pub first_token_ms: f64,
     /// The load that was looked at.
     pub load: Load,
     /// Most requests in flight by the bound, policy `prefix`.
@@ -99,7 +102,7 @@ pub fn explain<'a>(
             };
         }
     };
-    let decision = fleet.decide(draw);
+    let decision = decide::choose(&fleet, draw);
     let chosen = decision.ok().map(|decision| decision.worker);
     let rows = fleet
         .ranked()
@@ -125,6 +128,7 @@ fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
             | Policy::Random
             | Policy::RoundRobin => None,
         },
+        first_token_ms: fleet.tokens_before(index) as f64 * fleet.rate_of(index),
         load: fleet.candidate(index).load,
         limit: (fleet.settings.policy == Policy::Prefix).then(|| fleet.limit(index)),
         expected_tokens: fleet.expected_tokens(index),

@@ -1,10 +1,9 @@
 //! Fleet: the one view that all policies decide on.
 
-use super::{Candidate, Decision, Home, NoWorker, Policy, PolicySettings, Reason, Standing, View};
 use super::{
-    cache_aware, consistent_hash, least_request, power_of_two, prefix, random, round_robin, sticky,
+    Candidate, Decision, NoWorker, Policy, PolicySettings, Reason, Standing, View, home::Home,
 };
-use crate::{key::Key, order::Order, ring::Ring};
+use crate::{key::Key, load::Load, order::Order, rate::Rate, ring::Ring};
 
 /// Candidates of one request, and what is true of all of them together.
 pub(super) struct Fleet<'a> {
@@ -25,19 +24,19 @@ pub(super) struct Fleet<'a> {
     tried_marks: Vec<bool>,
     /// The health of more than half is bad: it is not believed.
     pub(super) panic: bool,
-    /// Somebody is well: to use the others all the same spares those that are.
+    /// A worker is well: to use the others all the same spares those that are.
     spares_the_well: bool,
-    /// Workers that refuse connections are passed over, unless nobody else is left: panic does not raise the dead.
+    /// Workers that refuse connections are passed over, unless no other is left: panic does not revive them.
     buries: bool,
-    /// Workers that start slowly are spared, unless nobody else is left.
+    /// Workers that start slowly are spared, unless no other is left.
     spares: bool,
-    /// Workers that others speak against are passed over, unless nobody else is left.
+    /// Workers that other replicas doubt are passed over, unless no other is left.
     doubts: bool,
-    /// Whether the bound keeps workers out: in policy `prefix`, unless nobody usable is below it.
+    /// Whether the bound keeps workers out: in policy `prefix`, unless no usable worker is below it.
     bounded: bool,
-    /// Somebody may be above the bound: asked once of all, since mostly nobody is.
+    /// A worker may be above the bound: asked once of all, since mostly none is.
     pub(super) crowds: bool,
-    /// First eligible worker in order: the home, or who stands in for it. None if nobody is usable.
+    /// First eligible worker in order: the home, or its stand-in. None if no worker is usable.
     holder: Option<usize>,
     /// Requests in flight per worker, the one being placed included.
     pub(super) mean_requests: f64,
@@ -48,13 +47,40 @@ pub(super) struct Fleet<'a> {
     alike: bool,
     /// In thousandths.
     mean_weight: f64,
+    /// Mean rate of those that share the load, in milliseconds a token.
+    pub(super) rate: f64,
 }
 
-/// The greatest counts of any worker.
+/// What the candidates are, counted.
 #[derive(Default)]
-struct Most {
+struct Census {
+    /// Workers whose health is bad, workers that others doubt, and workers that are well.
+    bad: usize,
+    doubted: usize,
+    well: usize,
+    /// Some worker starts slowly.
+    has_slow_start: bool,
+    /// The greatest counts of any worker.
+    held_tokens: u32,
     requests: f64,
-    surge: f64,
+    surge_requests: f64,
+}
+
+impl Census {
+    fn of(candidates: &[Candidate]) -> Self {
+        let mut census = Self::default();
+        for candidate in candidates {
+            let standing = candidate.standing;
+            census.bad += usize::from(standing.is_bad());
+            census.doubted += usize::from(standing == Standing::Doubted);
+            census.well += usize::from(matches!(standing, Standing::Usable | Standing::Full));
+            census.has_slow_start |= candidate.slow_start.is_some();
+            census.held_tokens = census.held_tokens.max(candidate.held_tokens);
+            census.requests = census.requests.max(candidate.load.requests);
+            census.surge_requests = census.surge_requests.max(candidate.surge_requests);
+        }
+        census
+    }
 }
 
 impl<'a> Fleet<'a> {
@@ -71,107 +97,106 @@ impl<'a> Fleet<'a> {
             candidates.len(),
             "one candidate per member of the ring"
         );
-        let place = Policy::home(settings, view, key);
+        let place = Home::of(settings, view, key);
         let order = ring.order(place.hash).ok_or(NoWorker::Empty)?;
         let home = place.first(&order, |_| true).ok_or(NoWorker::Empty)?;
-        let (mut bad, mut doubted, mut well, mut spares) = (0, 0, 0, false);
-        let (mut held, mut most) = (0, Most::default());
-        for candidate in candidates {
-            let standing = candidate.standing;
-            bad += usize::from(standing.is_bad());
-            doubted += usize::from(standing == Standing::Doubted);
-            well += usize::from(matches!(standing, Standing::Usable | Standing::Full));
-            spares |= candidate.slow_start.is_some();
-            held = held.max(candidate.held_tokens);
-            most.requests = most.requests.max(candidate.load.requests);
-            most.surge = most.surge.max(candidate.surge_requests);
-        }
+        let census = Census::of(candidates);
         let is_whole = |held: u32| key.marks().last().is_some_and(|last| held >= last.tokens);
-        let alike = place.inner_tokens > key.prompt_tokens() / 2 || is_whole(held);
+        let is_mostly_hot = place.inner_tokens > key.prompt_tokens() / 2;
         let mut fleet = Self {
             settings,
             key,
             order,
             home,
-            known: held > place.inner_tokens,
+            known: census.held_tokens > place.inner_tokens,
+            alike: is_mostly_hot || is_whole(census.held_tokens),
             place,
             ring,
             candidates,
             tried,
             tried_marks: marked(tried, ring.len()),
-            panic: settings.panics(bad, candidates.len()),
-            spares_the_well: well + doubted > 0,
+            panic: settings.panics(census.bad, candidates.len()),
+            spares_the_well: census.well + census.doubted > 0,
             buries: true,
-            spares,
+            spares: census.has_slow_start,
             // Together the others may doubt more than each of them alone is believed.
-            doubts: doubted > 0 && !settings.panics(bad + doubted, candidates.len()),
+            doubts: census.doubted > 0
+                && !settings.panics(census.bad + census.doubted, candidates.len()),
             bounded: settings.policy == Policy::Prefix,
             crowds: true,
             holder: None,
             mean_requests: 1.0,
             mean_surge: 1.0,
-            alike,
             mean_weight: 1.0,
+            rate: Rate::TYPICAL.millis(),
         };
-
-        // The mean is over those that share the load: a dead worker's zero would tighten everybody's bound.
-        let (mut count, mut requests, mut surge, mut weight) = (0.0, 1.0, 1.0, 0.0);
-        for index in (0..ring.len()).filter(|&index| fleet.in_service(index)) {
-            count += 1.0;
-            requests += candidates[index].load.requests;
-            surge += candidates[index].surge_requests;
-            weight += f64::from(fleet.weight(index));
-        }
-        if count > 0.0 {
-            fleet.mean_requests = requests / count;
-            fleet.mean_surge = surge / count;
-            fleet.mean_weight = weight / count;
-        }
+        fleet.take_means();
         // No limit is below the mean and the slack.
         let is_above =
             |most: f64, mean: f64| most + 1.0 - (mean + settings.bound.slack.get()) > 0.0;
-        fleet.crowds =
-            is_above(most.requests, fleet.mean_requests) || is_above(most.surge, fleet.mean_surge);
-
-        fleet.holder = fleet.first(|index| fleet.eligible(index));
-        // None of these rules alone refuses a request: the weakest gives way first.
-        while fleet.holder.is_none() {
-            // Rather wait for somebody who answers than ask those who do not.
-            let may_ask_the_dead = !fleet.is_full();
-            let strictest = [&mut fleet.spares, &mut fleet.bounded, &mut fleet.doubts];
-            match strictest.into_iter().find(|rule| **rule) {
-                Some(rule) => *rule = false,
-                None if fleet.buries && may_ask_the_dead => fleet.buries = false,
-                None => break,
-            }
-            fleet.holder = fleet.first(|index| fleet.eligible(index));
-        }
+        fleet.crowds = is_above(census.requests, fleet.mean_requests)
+            || is_above(census.surge_requests, fleet.mean_surge);
+        fleet.find_holder();
         Ok(fleet)
     }
 
-    pub(super) fn decide(&self, draw: u64) -> Result<Decision, NoWorker> {
-        let holder = self.holder.ok_or_else(|| self.no_worker())?;
-        let (worker, reason) = match self.settings.policy {
-            Policy::Prefix => prefix::choose(self, holder),
-            Policy::ConsistentHash => consistent_hash::choose(self, holder),
-            Policy::CacheAware => cache_aware::choose(self),
-            Policy::Sticky => sticky::choose(self, holder, draw),
-            Policy::LeastRequest => least_request::choose(self),
-            Policy::PowerOfTwo => power_of_two::choose(self, draw),
-            Policy::Random => random::choose(self, draw),
-            Policy::RoundRobin => round_robin::choose(self, draw),
-        };
-        Ok(Decision {
+    /// Means over those that share the load: a dead worker's zero would tighten all bounds.
+    fn take_means(&mut self) {
+        let (mut count, mut requests, mut surge, mut weight, mut rate) = (0.0, 1.0, 1.0, 0.0, 0.0);
+        for index in (0..self.len()).filter(|&index| self.in_service(index)) {
+            count += 1.0;
+            requests += self.candidates[index].load.requests;
+            surge += self.candidates[index].surge_requests;
+            weight += f64::from(self.weight(index));
+            rate += self.rate_of(index);
+        }
+        if count > 0.0 {
+            self.mean_requests = requests / count;
+            self.mean_surge = surge / count;
+            self.mean_weight = weight / count;
+            self.rate = rate / count;
+        }
+    }
+
+    /// Finds the first eligible worker. None of the rules here refuses a request alone: the weakest gives way first.
+    fn find_holder(&mut self) {
+        self.holder = self.first(|index| self.eligible(index));
+        while self.holder.is_none() {
+            // Rather wait for a worker that answers than ask those that do not.
+            let may_ask_the_dead = !self.is_full();
+            let strictest = [&mut self.spares, &mut self.bounded, &mut self.doubts];
+            match strictest.into_iter().find(|rule| **rule) {
+                Some(rule) => *rule = false,
+                None if self.buries && may_ask_the_dead => self.buries = false,
+                None => return,
+            }
+            self.holder = self.first(|index| self.eligible(index));
+        }
+    }
+
+    /// First eligible worker in order: the home, or its stand-in.
+    ///
+    /// # Errors
+    /// No worker may take the request.
+    pub(super) fn holder(&self) -> Result<usize, NoWorker> {
+        self.holder.ok_or_else(|| self.no_worker())
+    }
+
+    /// The decision for this worker, with all that is expected of it.
+    pub(super) fn decision(&self, worker: usize, reason: Reason) -> Decision {
+        let standing = self.candidates[worker].standing;
+        Decision {
             worker,
             home: self.home,
             reason,
             shared_tokens: self.place.shared_tokens(worker),
             expected_tokens: self.expected_tokens(worker),
+            tokens_before: self.tokens_before(worker),
             known: self.known,
-            panic: self.candidates[worker].standing.is_bad(),
-            unreachable: self.candidates[worker].standing == Standing::Unreachable,
+            panic: standing.is_bad(),
+            unreachable: standing == Standing::Unreachable,
             prompt_tokens: self.key.prompt_tokens(),
-        })
+        }
     }
 
     /// First accepted member: by heat, then in order.
@@ -218,6 +243,29 @@ impl<'a> Fleet<'a> {
         f64::from(self.weight(index)) / self.mean_weight
     }
 
+    /// Milliseconds that this worker needs for a token to compute.
+    pub(super) fn rate_of(&self, index: usize) -> f64 {
+        self.candidates[index].rate.millis()
+    }
+
+    /// Load of this worker, by its share of what there is: that of an ordinary worker is as it is.
+    pub(super) fn shared_load(&self, index: usize) -> Load {
+        let share = 1.0 / self.relative_weight(index);
+        self.candidates[index].load.scaled(share)
+    }
+
+    /// Tokens of the prompt that this worker would have to compute.
+    pub(super) fn missing_tokens(&self, index: usize) -> u32 {
+        self.key.prompt_tokens() - self.expected_tokens(index)
+    }
+
+    /// Tokens that would have to be computed here before the first one of the answer, this prompt's included.
+    pub(super) fn tokens_before(&self, index: usize) -> u64 {
+        // Sums of counts: far below 2^53.
+        let waiting = self.shared_load(index).prefill_tokens as u64;
+        waiting + u64::from(self.missing_tokens(index))
+    }
+
     pub(super) fn tried(&self, index: usize) -> bool {
         let mark = self.tried_marks.get(index);
         mark.map_or_else(|| self.tried.contains(&index), |mark| *mark)
@@ -234,7 +282,7 @@ impl<'a> Fleet<'a> {
     /// Whether workers of this standing take requests now.
     ///
     /// An open breaker is no opinion that could be wrong, requests did fail: it is overruled only to spare those that
-    /// are well. Where nobody is, it holds, as it does for a model's only worker.
+    /// are well. Where none is, it holds, as it does for a model's only worker.
     pub(super) fn stands(&self, standing: Standing) -> bool {
         match standing {
             Standing::Usable => true,
@@ -247,16 +295,23 @@ impl<'a> Fleet<'a> {
     }
 
     /// Whether this worker starts slowly and has all that it may have for now.
+    ///
+    /// By what all replicas know: one request more or less is its whole share, and what only one of them knows of would
+    /// part their decisions until it has started. What this replica knows exactly may be twice as much, no more. Parts
+    /// of a request are what is left of failed and of old ones.
     pub(super) fn is_spared(&self, index: usize) -> bool {
         let Candidate {
             slow_start,
+            load,
             exact_requests,
             ..
         } = self.candidates[index];
-        // One at a time always: nothing else tells that it works.
-        self.spares
-            && slow_start
-                .is_some_and(|share| exact_requests + 1.0 > (share * self.mean_requests).max(1.0))
+        let has_all = |share: f64| {
+            // One at a time always: nothing else shows that it works.
+            let most = (share * self.mean_requests).max(1.0);
+            load.requests.floor() + 1.0 > most || exact_requests + 1.0 > 2.0 * most
+        };
+        self.spares && slow_start.is_some_and(has_all)
     }
 
     /// Whether this worker may take this request.
@@ -281,10 +336,10 @@ impl<'a> Fleet<'a> {
 
     /// Requests above the bound once this one is placed here; 0 or less within it.
     ///
-    /// The bound is on what all replicas know. In a crowd of requests that are alike, and in one that nobody has heard
-    /// of, what this replica alone knows of is bounded, too, taken for its part of a surge that all are in: hundreds of
-    /// them come within the age of the news. Otherwise counts of a few requests are chance, and asking them would part
-    /// the replicas' decisions for nothing.
+    /// The bound is on what all replicas know. In a crowd of requests that are alike, and in one that no other replica
+    /// knows of, what this replica alone knows of is bounded, too, taken for its part of a surge that all are in:
+    /// hundreds of them come within the age of the news. Otherwise counts of a few requests are chance, and asking them
+    /// would part the replicas' decisions for nothing.
     pub(super) fn excess(&self, index: usize) -> f64 {
         let Candidate {
             load,
@@ -292,14 +347,32 @@ impl<'a> Fleet<'a> {
             ..
         } = self.candidates[index];
         let of_cluster = load.requests + 1.0 - self.limit(index);
+        if !self.is_surge() {
+            return of_cluster;
+        }
+        of_cluster.max(surge_requests + 1.0 - self.limit_above(index, self.mean_surge))
+    }
+
+    /// Whether many requests like this one are in flight, or many that no other replica knows of.
+    fn is_surge(&self) -> bool {
         let bound = self.settings.bound;
         // A replica's handful of requests says nothing about the cluster.
         let is_crowd = (bound.factor.get() - 1.0) * self.mean_surge >= bound.slack.get();
         let is_unheard = self.mean_surge >= 2.0 * self.mean_requests;
-        if !(is_crowd && (self.alike || is_unheard)) {
-            return of_cluster;
+        is_crowd && (self.alike || is_unheard)
+    }
+
+    /// Milliseconds a token of what requests above the bound cost here.
+    ///
+    /// The worker's rate; but in a surge no less than what is typical. Its first tokens may come as soon as ever while
+    /// the answers of a crowd that all came at once slow each other down.
+    pub(super) fn crowd_rate(&self, index: usize) -> f64 {
+        let rate = self.rate_of(index);
+        if self.is_surge() {
+            rate.max(Rate::TYPICAL.millis())
+        } else {
+            rate
         }
-        of_cluster.max(surge_requests + 1.0 - self.limit_above(index, self.mean_surge))
     }
 
     fn within_bound(&self, index: usize) -> bool {
@@ -322,11 +395,11 @@ impl<'a> Fleet<'a> {
 
     /// Tokens of the prompt expected in this worker's cache: what it is known to hold, and what is hot there.
     ///
-    /// Nobody is credited with more for its place in the order: what no replica knows of was evicted, mostly, and a
+    /// No worker is credited with more for its place in the order: what no replica knows of was evicted, mostly, and a
     /// guess that each replica corrects by the answers that it happens to see parts their decisions.
     pub(super) fn expected_tokens(&self, index: usize) -> u32 {
-        let told = self.candidates[index].held_tokens;
-        let tokens = told.max(self.place.shared_tokens(index));
+        let known = self.candidates[index].held_tokens;
+        let tokens = known.max(self.place.shared_tokens(index));
         tokens.min(self.key.prompt_tokens())
     }
 
@@ -372,7 +445,7 @@ impl<'a> Fleet<'a> {
         })
     }
 
-    /// Why nobody is usable; the most hopeful cause wins.
+    /// Why no worker is usable; the most hopeful cause wins.
     fn no_worker(&self) -> NoWorker {
         let any = |is: fn(Standing) -> bool| {
             self.candidates

@@ -1,11 +1,11 @@
 //! Home by heat and structure: which link of the chain names the home, and among which workers.
 //!
-//! In real traffic the first thousand tokens are often the same for everybody, so no fixed part of a prompt can name
+//! In real traffic the first thousand tokens are often the same for all requests, so no fixed part of a prompt can name
 //! its home. Walk down the marks instead: while a prefix is hot it belongs to a set of workers, chosen by rendezvous
 //! inside its parent's set; the first cool mark names the home inside the last set. Marks lie at ends of messages,
 //! so group and session part where their messages do. A session that the client names replaces the cool mark.
 
-use super::{PolicySettings, View};
+use super::{Policy, PolicySettings, View};
 use crate::{key::Key, order::Order, ring::Ring};
 
 /// Where a prompt belongs.
@@ -14,7 +14,7 @@ pub(super) struct Home {
     pub(super) hash: u64,
     /// For each member, tokens of the prompt that it shares as one of a hot prefix's workers; empty if nothing is hot.
     shared: Vec<u32>,
-    /// The innermost set; empty if that is everybody.
+    /// The innermost set; empty if that is all members.
     inner: Vec<usize>,
     /// Tokens that the members of the innermost set share.
     pub(super) inner_tokens: u32,
@@ -22,7 +22,7 @@ pub(super) struct Home {
 
 impl Home {
     /// By the hash alone.
-    pub(super) fn plain(hash: u64) -> Self {
+    fn plain(hash: u64) -> Self {
         Self {
             hash,
             shared: Vec::new(),
@@ -31,8 +31,16 @@ impl Home {
         }
     }
 
-    /// Walks down the marks of a prompt.
+    /// Where a key belongs for the policy of these settings.
     pub(super) fn of(settings: &PolicySettings, view: View<'_>, key: &Key) -> Self {
+        match settings.policy {
+            Policy::ConsistentHash => Self::plain(key.consistent()),
+            _ => Self::by_heat(settings, view, key),
+        }
+    }
+
+    /// Walks down the marks of a prompt.
+    fn by_heat(settings: &PolicySettings, view: View<'_>, key: &Key) -> Self {
         let mut home = Self::plain(key.session().unwrap_or(key.home()));
         let (ring, share) = (view.ring, settings.heat.share.get());
         let mut set: Vec<usize> = Vec::new();
@@ -63,7 +71,7 @@ impl Home {
         home
     }
 
-    /// All of a set share what is hot so far. An empty `set` stands for everybody, before the first was narrowed.
+    /// All of a set share what is hot so far. An empty `set` stands for all members, before the first was narrowed.
     fn share(&mut self, set: &[usize], everybody: usize) {
         if self.inner_tokens == 0 {
             return;

@@ -1,7 +1,7 @@
 //! Policy: one decision. Key, ring, loads and standings in; worker and reason out.
 //!
-//! An enum chooses, one function per policy answers; all see the same fleet (`fleet.rs`) and yield the same
-//! [`Decision`]. A retry or failover is the same decision without the workers that were tried.
+//! An enum chooses (`decide.rs`), one function per policy answers; all see the same fleet (`fleet.rs`) and yield the
+//! same [`Decision`]. A retry or failover is the same decision without the workers that were tried.
 //! No randomness: policies that draw get the draw.
 //!
 //! Invariants, each a test of that name: `equal_views_choose_equally`, `only_usable_workers_are_chosen`,
@@ -9,6 +9,7 @@
 
 mod cache_aware;
 mod consistent_hash;
+mod decide;
 mod decision;
 mod explain;
 mod fleet;
@@ -24,14 +25,11 @@ mod view;
 
 use std::{fmt, str::FromStr};
 
+pub use decide::decide;
 pub use decision::{Candidate, Decision, NoWorker, Reason, Standing};
 pub use explain::{Explanation, Row, Verdict, explain};
-use fleet::Fleet;
-use home::Home;
 pub use settings::{Bound, CacheAware, HashBound, PolicySettings, Price};
 pub use view::View;
-
-use crate::key::Key;
 
 /// How a worker is chosen. Cluster-wide. Names are vllm-router's where it has the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,14 +80,6 @@ impl Policy {
             Self::RoundRobin => "round_robin",
         }
     }
-
-    /// Where a key belongs for this policy.
-    fn home(settings: &PolicySettings, view: View<'_>, key: &Key) -> Home {
-        match settings.policy {
-            Self::ConsistentHash => Home::plain(key.consistent()),
-            _ => Home::of(settings, view, key),
-        }
-    }
 }
 
 impl fmt::Display for Policy {
@@ -124,24 +114,3 @@ impl fmt::Display for UnknownPolicy {
 }
 
 impl std::error::Error for UnknownPolicy {}
-
-/// Chooses the worker for one attempt of a request. O(marks of the key + workers).
-///
-/// `view` is the ring and the hot set, or a ring alone. `candidates` follow [`crate::Ring::members`]; `tried` are the indices of earlier attempts of this request. `draw` serves
-/// the policies that draw: 64 random bits, or for `round_robin` and `sticky` a counter of requests.
-///
-/// # Errors
-/// Nobody is left that may take the request; never because of the bound.
-///
-/// # Panics
-/// If there is not one candidate per member: both come from one snapshot.
-pub fn decide<'a>(
-    settings: &'a PolicySettings,
-    view: impl Into<View<'a>>,
-    key: &'a Key,
-    candidates: &'a [Candidate],
-    tried: &'a [usize],
-    draw: u64,
-) -> Result<Decision, NoWorker> {
-    Fleet::new(settings, view.into(), key, candidates, tried)?.decide(draw)
-}

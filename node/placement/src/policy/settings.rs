@@ -10,7 +10,9 @@ const TOLERANCE_TOKENS: u32 = 4_096;
 ///
 /// q, c, n: prefill tokens, context tokens and requests in flight on the worker, each divided by
 /// weight / mean weight; L: prompt tokens; m: tokens expected in the worker's cache. The weight divides what
-/// is in flight only: an idle cluster leaves every key at home, whatever the weights.
+/// is in flight only: an idle cluster leaves every key at home, whatever the weights. Tokens are compared in
+/// milliseconds, by the worker's [`Rate`](crate::rate::Rate); and what is within 5 ms of the smallest is near it
+/// always.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Price {
     /// q + prefill * (L - m) + context * c; first in order among those within
@@ -20,8 +22,9 @@ pub enum Price {
         prefill: Ratio,
         /// Price of a token held by running requests. Default 0.1. Lower: long sessions crowd workers and caches.
         context: Ratio,
-        /// Part of the prompt, of its first 4,096 tokens, that a worker may cost more than the cheapest and still be taken for its place in the
-        /// order. Default 1.5. Higher: replicas with slightly different counts agree more often, queues are less even.
+        /// Part of the prompt, of its first 4,096 tokens, that a worker may cost more than the cheapest and still be
+        /// taken for its place in the order. Default 1.5. Higher: replicas with slightly different counts agree more
+        /// often, queues are less even.
         tolerance: Ratio,
     },
     /// (q + prefill * (L - m) + overhead) * (n + patience); first in order among those near the smallest.
@@ -52,11 +55,11 @@ impl Price {
         tolerance: Ratio::constant(1.25),
     };
 
-    /// How much more than the smallest cost is still near it.
-    pub(super) fn tolerance(&self, least: f64, prompt_tokens: u32) -> f64 {
+    /// How much more than the smallest cost is still near it, in milliseconds; `rate`: those of a token.
+    pub(super) fn tolerance(&self, least: f64, rate: f64, prompt_tokens: u32) -> f64 {
         match *self {
             Self::Additive { tolerance, .. } => {
-                tolerance.get() * f64::from(prompt_tokens.min(TOLERANCE_TOKENS))
+                tolerance.get() * f64::from(prompt_tokens.min(TOLERANCE_TOKENS)) * rate
             }
             Self::Multiplicative { tolerance, .. } => least * (tolerance.get() - 1.0).max(0.0),
         }
@@ -164,9 +167,9 @@ pub struct PolicySettings {
     pub price: Price,
     /// Default 1.5 times the fair share, 4 above the mean.
     pub bound: Bound,
-    /// Tokens that each request above the bound costs. Default 8,192.
+    /// Tokens that each request above the bound costs, at the worker's rate. Default 8,192.
     ///
-    /// Higher: crowds are left earlier. Lower: whoever would compute much elsewhere stays longer.
+    /// Higher: crowds are left earlier. Lower: requests that would compute much elsewhere stay longer.
     pub crowd_price: Ratio,
     /// Times the bound that no worker may pass, whatever is lost. Default 2; below 1 counts as 1.
     pub outer_bound: Ratio,

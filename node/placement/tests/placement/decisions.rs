@@ -2,7 +2,7 @@
 
 use grapevine_placement::{
     Candidate, Decision, Key, KeyBuilder, KeySettings, Load, NoWorker, Policy, PolicySettings,
-    Price, Reason, Ring, Standing, Verdict, decide, explain,
+    Price, Rate, Reason, Ring, Standing, Verdict, decide, explain,
 };
 
 use crate::common::{busy, chat, equal_ring, idle, members, numbers, prompt, ring_of, standing};
@@ -101,6 +101,7 @@ pub(crate) const IDLE: Candidate = Candidate {
     },
     exact_requests: 0.0,
     surge_requests: 0.0,
+    rate: Rate::TYPICAL,
     standing: Standing::Usable,
     at_cap: false,
     slow_start: None,
@@ -671,7 +672,8 @@ fn explain_shows_the_decision_and_its_reasons() {
             Verdict::Chosen
         ]
     );
-    assert_eq!(explanation.rows[2].cost, Some(7_510.0));
+    // Nobody has learned a rate: 24 µs a token.
+    assert_eq!(explanation.rows[2].cost, Some(7_510.0 * 0.024));
     // 9 + 1 in flight and the one being placed, over three workers.
     assert_eq!(explanation.rows[0].limit, Some(11.0 / 3.0 + 4.0));
     let empty = explain(&settings, &equal_ring(0), &scene.key, &[], &[], 0);

@@ -202,6 +202,19 @@ fn a_slow_starter_has_its_share_and_always_one() {
         assert_eq!(at(1.0, 0.5).0, 0, "{policy:?}: half the mean");
         assert_ne!(at(4.0, 0.5).0, 0, "{policy:?}");
     }
+    // What only this replica knows of counts from twice the share on.
+    let unheard = |exact_requests| {
+        let starter = Candidate {
+            exact_requests,
+            ..ramp(0.0, 0.0)
+        };
+        place(
+            Policy::ConsistentHash,
+            [starter, busy(9.0), busy(9.0), busy(9.0)],
+        )
+    };
+    assert_eq!(unheard(1.0), Ok((0, Reason::Home)));
+    assert_eq!(unheard(2.0), Ok((1, Reason::SlowStart)));
     let hash = Policy::ConsistentHash;
     let alone = [
         ramp(5.0, 0.0),

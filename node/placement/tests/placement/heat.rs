@@ -103,7 +103,7 @@ fn counter_memory_is_bounded() {
 }
 
 #[test]
-fn small_changes_are_not_told() {
+fn small_changes_are_not_reported() {
     let mut counter = HeatCounter::new(&HeatSettings::default());
     shared(400).for_each(|key| counter.count(&key));
     let first = counter.report(SECOND).clone();

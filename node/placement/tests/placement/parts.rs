@@ -5,7 +5,7 @@ use std::time::Duration;
 use grapevine_placement::key::MARKS_MAX;
 use grapevine_placement::{
     Candidate, HeatReport, HotSet, Key, KeyBuilder, KeyPartsError, KeySettings, Link, Load, Policy,
-    PolicySettings, Sketch, SketchSettings, View, decide,
+    PolicySettings, PrefixIndex, PrefixIndexSettings, View, decide,
 };
 use proptest::prelude::*;
 
@@ -51,17 +51,17 @@ proptest! {
 
         let ring = equal_ring(5);
         let ids: Vec<String> = (0..5).map(|n| format!("w{n:03}")).collect();
-        let mut sketch = Sketch::new(SketchSettings::default());
-        let slots: Vec<_> = ids.iter().map(|id| sketch.slot(id, 1)).collect();
+        let mut prefix_index = PrefixIndex::new(PrefixIndexSettings::default());
+        let slots: Vec<_> = ids.iter().map(|id| prefix_index.slot(id, 1)).collect();
         let now = Duration::from_secs(9);
-        sketch.record(slots[holder], key.marks(), now);
+        prefix_index.record(slots[holder], key.marks(), now);
         let candidates = |key: &Key| {
             let mut all: Vec<Candidate> = idle(5);
             for (candidate, requests) in all.iter_mut().zip(&requests) {
                 let requests = f64::from(*requests);
                 candidate.load = Load { requests, prefill_tokens: 100.0 * requests, ..Load::default() };
             }
-            sketch.fill(key, &slots, now, &mut all);
+            prefix_index.fill(key, &slots, now, &mut all);
             all
         };
         let mut counts: Vec<(u64, u32)> = key.marks().iter().take(2).map(|mark| (mark.hash, 900)).collect();

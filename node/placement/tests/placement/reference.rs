@@ -37,6 +37,8 @@ struct Whole {
     somebody_is_well: bool,
     /// Requests, own requests, weight.
     means: (f64, f64, f64),
+    /// Mean milliseconds a token.
+    rate: f64,
     known: bool,
     alike: bool,
 }
@@ -53,11 +55,13 @@ impl Plain<'_> {
                 .panics(self.count(Standing::is_bad), self.candidates.len()),
             somebody_is_well: self.count(is_well) > 0,
             means: (1.0, 1.0, 1.0),
+            rate: Rate::TYPICAL.millis(),
             known: self.candidates.iter().any(|of| of.held_tokens > 0),
             alike: self.candidates.iter().any(is_whole),
         };
         self.whole = Some(whole);
         whole.means = self.means();
+        whole.rate = self.mean_rate();
         self.whole = Some(whole);
         self
     }
@@ -116,9 +120,28 @@ impl Plain<'_> {
         }
     }
 
+    fn mean_rate(&self) -> f64 {
+        let rules = self.strictest();
+        let shares =
+            |of: &&Candidate| of.standing == Standing::Full || self.stands(rules, of.standing);
+        let sharing: Vec<f64> = self
+            .candidates
+            .iter()
+            .filter(shares)
+            .map(|of| of.rate.millis())
+            .collect();
+        match sharing.is_empty() {
+            false => sharing.iter().sum::<f64>() / sharing.len() as f64,
+            true => Rate::TYPICAL.millis(),
+        }
+    }
+
     fn is_spared(&self, rules: Rules, index: usize) -> bool {
         let (mean, of) = (self.whole().means.0, self.candidates[index]);
-        let above = |share: f64| of.exact_requests + 1.0 > (share * mean).max(1.0);
+        let above = |share: f64| {
+            let most = (share * mean).max(1.0);
+            of.load.requests.floor() + 1.0 > most || of.exact_requests + 1.0 > 2.0 * most
+        };
         rules.spares && of.slow_start.is_some_and(above)
     }
 
@@ -135,13 +158,18 @@ impl Plain<'_> {
         (bound.factor.get() * share).max(mean + bound.slack.get())
     }
 
+    fn is_surge(&self) -> bool {
+        let (requests, surge, _) = self.whole().means;
+        let bound = self.settings.bound;
+        let is_crowd = (bound.factor.get() - 1.0) * surge >= bound.slack.get();
+        is_crowd && (self.whole().alike || surge >= 2.0 * requests)
+    }
+
     fn excess(&self, index: usize) -> f64 {
         let (requests, surge, _) = self.whole().means;
-        let (of, bound) = (self.candidates[index], self.settings.bound);
+        let of = self.candidates[index];
         let of_cluster = of.load.requests + 1.0 - self.limit(index, requests);
-        let is_crowd = (bound.factor.get() - 1.0) * surge >= bound.slack.get();
-        let is_surge = self.whole().alike || surge >= 2.0 * requests;
-        match is_surge && is_crowd {
+        match self.is_surge() {
             true => of_cluster.max(of.surge_requests + 1.0 - self.limit(index, surge)),
             false => of_cluster,
         }
@@ -171,7 +199,7 @@ impl Plain<'_> {
         let relative = self.weights[index] / self.whole().means.2;
         let load = self.candidates[index].load.scaled(1.0 / relative);
         let missing = f64::from(self.key.prompt_tokens() - self.expected(index));
-        match self.settings.price {
+        let tokens = match self.settings.price {
             Price::Additive {
                 prefill, context, ..
             } => {
@@ -186,13 +214,14 @@ impl Plain<'_> {
                 (load.prefill_tokens + prefill.get() * missing + overhead.get())
                     * (load.requests + patience.get())
             }
-        }
+        };
+        tokens * self.candidates[index].rate.millis()
     }
 
     fn tolerance(&self, least: f64) -> f64 {
         match self.settings.price {
             Price::Additive { tolerance, .. } => {
-                tolerance.get() * f64::from(self.key.prompt_tokens().min(4_096))
+                tolerance.get() * f64::from(self.key.prompt_tokens().min(4_096)) * self.whole().rate
             }
             Price::Multiplicative { tolerance, .. } => least * (tolerance.get() - 1.0).max(0.0),
         }
@@ -228,26 +257,35 @@ impl Plain<'_> {
         let tolerance = self.tolerance(least);
         let crowd = |index: usize| {
             let above = self.excess(index).ceil().max(1.0);
-            self.cost(index) + self.settings.crowd_price.get() * above
+            let rate = match (self.candidates[index].rate, self.is_surge()) {
+                (rate, true) if rate < Rate::TYPICAL => Rate::TYPICAL,
+                (rate, _) => rate,
+            };
+            let rate = rate.millis();
+            self.cost(index) + self.settings.crowd_price.get() * above * rate + tolerance
         };
         let outer = self.settings.outer_bound.get().max(1.0);
-        let crowded: Vec<usize> = (0..self.candidates.len())
+        let crowdable: Vec<usize> = (0..self.candidates.len())
             .filter(|&index| {
                 let of = self.candidates[index];
                 let (requests, surge, _) = self.whole().means;
                 let below = |count: f64, mean| count + 1.0 <= outer * self.limit(index, mean);
                 let within = below(of.load.requests, requests) && below(of.surge_requests, surge);
-                let lost = !self.eligible(rules, index) && self.usable(rules, index) && within;
-                lost && crowd(index) + tolerance < least
+                !self.eligible(rules, index) && self.usable(rules, index) && within
             })
             .collect();
-        let costs = crowded.iter().map(|&index| crowd(index));
-        let cheapest = costs.fold(f64::INFINITY, f64::min);
-        let worker = match crowded.is_empty() {
-            false => self.first(|index| crowded.contains(&index) && crowd(index) <= cheapest),
-            true => self
-                .first(|index| compared.contains(&index) && self.cost(index) <= least + tolerance),
+        let cheapest = crowdable.iter().map(|&index| crowd(index));
+        let cheapest = cheapest.fold(f64::INFINITY, f64::min);
+        // Five milliseconds are nothing; tolerance counts unless crowding is cheaper all the same.
+        let limit = if cheapest < least {
+            cheapest + 5.0
+        } else {
+            least + tolerance.max(5.0)
         };
+        let worker = self.first(|index| {
+            let is_near = compared.contains(&index) && self.cost(index) <= limit;
+            is_near || crowdable.contains(&index) && crowd(index) <= cheapest.min(least) + 5.0
+        });
         let worker = worker.unwrap_or(holder);
         let expected = self.expected(worker);
         Some((worker, self.reason(rules, worker), expected))
@@ -331,6 +369,8 @@ fn candidate(bits: u64, rare: u64, busy: f64) -> Candidate {
             0
         },
         known_tokens: 0,
+        // Of every size: a queue that costs nothing, and one that costs four times what is typical.
+        rate: Rate::from_millis(0.1 * part(52).powi(3) * f64::from(u8::from(!is(13, 1)))),
     }
 }
 

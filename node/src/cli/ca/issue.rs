@@ -6,7 +6,7 @@ use grapevine_gossip::identity::{self, Term};
 
 use super::show::days_left;
 use super::store::{Issued, Store, is_reserved, read, refused, unwritable, vacant, write};
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use crate::cli::show::print_line;
 
 pub(super) fn init(store: &Store, days: u16, force: bool) -> Result<(), Failure> {

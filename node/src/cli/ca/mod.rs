@@ -7,7 +7,7 @@
 //! | `ca.pem` | the authority; during a rotation the new one and the old one | every replica |
 //! | `crl.pem` | certificates that are accepted no more | every replica |
 //! | `<replica>.pem`, `<replica>.key` | its certificate and key | that replica |
-//! | `ca.key` | key of the authority; whoever has it can admit replicas | stays here |
+//! | `ca.key` | key of the authority; its owner can admit replicas | stays here |
 //! | `ca.old.key` | during a rotation: key of the former authority, to revoke what it issued | stays here |
 //! | `issued.txt` | serial, replica and end of everything issued, so that it can be revoked | stays here |
 
@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use grapevine_gossip::identity::{CA_DAYS, LEAF_DAYS, Serial};
 
-use super::Failure;
+use crate::cli::failure::Failure;
 use store::Store;
 
 /// Makes, renews, replaces and revokes the certificates by which replicas know each other.
@@ -59,7 +59,7 @@ enum Action {
     /// Makes the cluster's authority.
     Init {
         #[command(flatten)]
-        place: Place,
+        location: CaLocation,
         /// Days that the authority is valid.
         #[arg(long, default_value_t = CA_DAYS, value_parser = clap::value_parser!(u16).range(1..))]
         days: u16,
@@ -74,7 +74,7 @@ enum Action {
         #[arg(required = true, value_name = "REPLICA")]
         replicas: Vec<String>,
         #[command(flatten)]
-        place: Place,
+        location: CaLocation,
         /// Days that the certificates are valid, at most as long as the authority.
         #[arg(long, default_value_t = LEAF_DAYS, value_parser = clap::value_parser!(u16).range(1..=CA_DAYS as i64))]
         days: u16,
@@ -82,7 +82,7 @@ enum Action {
         #[arg(long)]
         force: bool,
     },
-    /// Says what there is, how long it is valid, and what to renew.
+    /// Lists the certificates, how long they are valid, and which to renew.
     ///
     /// With names: checks each certificate as its peers would, and fails if they would refuse it.
     #[command(visible_alias = "list")]
@@ -91,7 +91,7 @@ enum Action {
         #[arg(value_name = "REPLICA")]
         replicas: Vec<String>,
         #[command(flatten)]
-        place: Place,
+        location: CaLocation,
     },
     /// Replaces the authority in two steps, between which replicas trust both.
     ///
@@ -101,7 +101,7 @@ enum Action {
     /// Replicas need no restart at any step.
     Rotate {
         #[command(flatten)]
-        place: Place,
+        location: CaLocation,
         /// Days that the new authority is valid.
         #[arg(long, default_value_t = CA_DAYS, value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "finish")]
         days: u16,
@@ -115,14 +115,14 @@ enum Action {
     /// Writes crl.pem, the list of certificates that replicas accept no more.
     ///
     /// Revokes everything that was issued to the named replicas. Copy crl.pem to all replicas, and set
-    /// `gossip.revoked` to it: they cut off who is on it as soon as they have read it, and let in who
-    /// has a certificate that was issued later. Without a name it writes the list as it is.
+    /// `gossip.revoked` to it: once they have read it they cut off every certificate on it, and accept one that
+    /// was issued later. Without a name it writes the list as it is.
     Revoke {
         /// Names of the replicas.
         #[arg(value_name = "REPLICA")]
         replicas: Vec<String>,
         #[command(flatten)]
-        place: Place,
+        location: CaLocation,
         /// A certificate by its serial number, in hexadecimal; may be repeated.
         #[arg(long = "serial", value_name = "HEX")]
         serials: Vec<Serial>,
@@ -133,7 +133,7 @@ enum Action {
 }
 
 #[derive(clap::Args)]
-struct Place {
+struct CaLocation {
     /// Directory of the files.
     #[arg(long, default_value = "ca", value_name = "DIR")]
     dir: PathBuf,
@@ -148,28 +148,32 @@ struct Place {
 /// # Errors
 /// A file is there already, cannot be read or written, or a name is not fit for a certificate.
 pub fn ca(args: CaArgs) -> Result<(), Failure> {
-    let store = |place: Place| Store::new(place.dir, place.cluster_id);
+    let store = |location: CaLocation| Store::new(location.dir, location.cluster_id);
     match args.action {
-        Action::Init { place, days, force } => issue::init(&store(place), days, force),
-        Action::Issue {
-            replicas,
-            place,
+        Action::Init {
+            location,
             days,
             force,
-        } => issue::issue(&store(place), &replicas, days, force),
-        Action::Show { replicas, place } => show::show(&store(place), &replicas),
+        } => issue::init(&store(location), days, force),
+        Action::Issue {
+            replicas,
+            location,
+            days,
+            force,
+        } => issue::issue(&store(location), &replicas, days, force),
+        Action::Show { replicas, location } => show::show(&store(location), &replicas),
         Action::Rotate {
-            place,
+            location,
             finish: true,
             force,
             ..
-        } => rotate::finish(&store(place), force),
-        Action::Rotate { place, days, .. } => rotate::begin(&store(place), days),
+        } => rotate::finish(&store(location), force),
+        Action::Rotate { location, days, .. } => rotate::begin(&store(location), days),
         Action::Revoke {
             replicas,
-            place,
+            location,
             serials,
             former,
-        } => revoke::revoke(&store(place), &replicas, serials, former),
+        } => revoke::revoke(&store(location), &replicas, serials, former),
     }
 }

@@ -1,7 +1,7 @@
 //! `ca revoke`: the list of certificates that are accepted no more.
 //!
 //! A list of serial numbers signed by the authority (CRL, RFC 5280): TLS checks it in the handshake on
-//! both sides, any X.509 tool reads it, nobody can forge it on its way, and a replica may come back
+//! both sides, any X.509 tool reads it, it cannot be forged on its way, and a replica may come back
 //! under the same name with a new certificate.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use grapevine_gossip::identity::Serial;
 
 use super::store::{Store, read};
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use crate::cli::show::print_line;
 
 pub(super) fn revoke(

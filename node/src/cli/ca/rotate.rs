@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use grapevine_gossip::identity::{self, Term};
 
 use super::store::{Store, read, refused, unwritable, write};
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use crate::cli::show::print_line;
 
 /// Makes a new authority; `ca.pem` holds it and the old one from now on.

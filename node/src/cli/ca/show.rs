@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use grapevine_gossip::identity::{self, Certificate, Identity, PemFiles, Serial};
 
 use super::store::{Store, read, refused};
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 use crate::cli::show::print_line;
 
 /// Checks the named ones as peers would; without a name, lists everything.

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use grapevine_gossip::identity::{self, Certificate, IdentityError, Serial};
 
-use crate::cli::Failure;
+use crate::cli::failure::Failure;
 
 /// The directory, and the cluster that was asked for.
 pub(super) struct Store {
@@ -130,7 +130,7 @@ impl Store {
         let Some(text) = read_if_there(&path)? else {
             return Ok(BTreeMap::new());
         };
-        // Never taken for empty: writing it anew would let everybody in again.
+        // Never taken for empty: writing it anew would let all of them in again.
         identity::revoked_in(&text).map_err(|error| in_file(&path, &error))
     }
 

@@ -1,9 +1,9 @@
 //! The rows against our own flags, and `MIGRATING.md` against the rows.
 
 use super::*;
+use crate::api::text::{SESSION_HEADERS, USER_HEADERS};
 use crate::config::{Config, ConfigError, Layers, rows};
-use crate::proxy::headers::TARGET_WORKER;
-use crate::proxy::text::{SESSION_HEADERS, USER_HEADERS};
+use crate::http::headers::TARGET_WORKER;
 
 const PAGE: &str = include_str!("../../../MIGRATING.md");
 

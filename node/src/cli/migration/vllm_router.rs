@@ -5,8 +5,8 @@ use super::row::{Row, accepted, differs, only, refused, renamed, served};
 pub(super) const PD: &str =
     "Grapevine does not split prefill and decode; give whole workers by --worker-urls";
 const KV_EVENTS: &str = "the policy `prefix` needs no events from workers; leave it out";
-pub(super) const TREE: &str = "what is known of caches is bounded by cluster.sketch_entries_max and \
-     sketch_age_max, see `grapevine serve --print-config`";
+pub(super) const TREE: &str = "what is known of caches is bounded by cluster.prefix_index_entries_max and \
+     prefix_index_age_max, see `grapevine serve --print-config`";
 pub(super) const DISCOVERY: &str =
     "give workers by --worker-urls, in the file, or while running by `grapevine workers add`";
 pub(super) const STARTUP: &str = "the router does not wait for workers: each is checked every \

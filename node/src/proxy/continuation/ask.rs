@@ -1,6 +1,6 @@
 //! What a request asks for: may its answer be continued elsewhere, and by which request?
 //!
-//! A chat is continued by an assistant's message that the worker is told to go on with
+//! A chat is continued by an assistant's message that the worker is asked to go on with
 //! (`continue_final_message`), a completion by its prompt with the text behind it. What would make the text of the
 //! second worker no continuation of the first one's is refused here, before anything is kept.
 
@@ -9,9 +9,9 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::object::Object;
 use super::reason::Reason;
 use crate::api::Endpoint;
+use crate::api::json::RawObject;
 
 /// Tokens of a completion that names no limit (vLLM 0.32, OpenAI's default).
 const COMPLETION_TOKENS: u64 = 16;
@@ -47,7 +47,7 @@ impl Ask {
             #[serde(default)]
             include_usage: Option<bool>,
         }
-        let object = Object::parse(&body).ok_or(Reason::Request)?;
+        let object = RawObject::parse(&body).ok_or(Reason::Request)?;
         let against = object
             .members()
             .find_map(|(name, json)| against(name, json));
@@ -103,7 +103,7 @@ impl Ask {
     /// # Errors
     /// No token is left to ask for, or the body does not hold what it should.
     pub fn rest(&self, carried: &str, tokens: u64) -> Result<Bytes, Reason> {
-        let mut body = Object::parse(&self.body).ok_or(Reason::Request)?;
+        let mut body = RawObject::parse(&self.body).ok_or(Reason::Request)?;
         if !carried.is_empty() {
             self.put(&mut body, carried)?;
         }
@@ -124,7 +124,7 @@ impl Ask {
         Ok(body.to_vec().into())
     }
 
-    fn put(&self, body: &mut Object<'_>, carried: &str) -> Result<(), Reason> {
+    fn put(&self, body: &mut RawObject<'_>, carried: &str) -> Result<(), Reason> {
         if !self.is_chat {
             let prompt: String = parsed(body.get("prompt"))?;
             body.set("prompt", &(prompt + carried));
@@ -135,7 +135,7 @@ impl Ask {
         let last = if self.is_begun {
             let begun = begun_text(body)?;
             let last = messages.pop().ok_or(Reason::Request)?;
-            let mut last = Object::parse(last.get().as_bytes()).ok_or(Reason::Request)?;
+            let mut last = RawObject::parse(last.get().as_bytes()).ok_or(Reason::Request)?;
             last.set("content", &(begun + carried));
             last.to_vec()
         } else {
@@ -179,15 +179,15 @@ fn against(name: &str, json: &str) -> Option<Reason> {
 }
 
 /// The text of the last message, which the client wants continued.
-fn begun_text(body: &Object<'_>) -> Result<String, Reason> {
+fn begun_text(body: &RawObject<'_>) -> Result<String, Reason> {
     #[derive(Deserialize)]
-    struct Message {
+    struct LastMessage {
         role: String,
         content: String,
     }
     let messages: Vec<&RawValue> = parsed(body.get("messages"))?;
     let last = messages.last().ok_or(Reason::Request)?;
-    let last: Message = parsed(Some(last.get()))?;
+    let last: LastMessage = parsed(Some(last.get()))?;
     (last.role == "assistant")
         .then_some(last.content)
         .ok_or(Reason::Request)
@@ -198,14 +198,14 @@ fn parsed<'a, T: Deserialize<'a>>(json: Option<&'a str>) -> Result<T, Reason> {
     parsed.and_then(Result::ok).ok_or(Reason::Request)
 }
 
-fn number(body: &Object<'_>, name: &str) -> Result<Option<u64>, Reason> {
+fn number(body: &RawObject<'_>, name: &str) -> Result<Option<u64>, Reason> {
     let json = body.get(name);
     json.map(|json| json.parse().map_err(|_| Reason::Request))
         .transpose()
 }
 
 fn set_rest(
-    body: &mut Object<'_>,
+    body: &mut RawObject<'_>,
     name: &'static str,
     limit: u64,
     tokens: u64,

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::reason::Reason;
-use crate::api::request::Text;
-use crate::proxy::sse::{Usage, usage_of};
+use crate::api::json::Text;
+use crate::http::sse::{Usage, usage_of};
 
 /// An event, borrowed from its JSON.
 #[derive(Debug)]

@@ -2,12 +2,12 @@
 
 use serde_json::value::RawValue;
 
-use super::object::Object;
-use crate::proxy::sse::Usage;
+use crate::api::json::RawObject;
+use crate::http::sse::Usage;
 
 /// What all events of the client's answer share, as the first worker wrote it.
 #[derive(Debug)]
-pub(super) struct Identity {
+pub(super) struct AnswerIdentity {
     /// `id`, `object`, `created`, `model`.
     pub(super) shared: [Option<Box<RawValue>>; 4],
     /// `system_fingerprint`, once an event had one.
@@ -27,10 +27,10 @@ pub(super) struct Change<'a> {
     pub(super) usage: Option<Usage>,
 }
 
-impl Identity {
+impl AnswerIdentity {
     /// The data of a later worker's event, with this identity. None for data that is no event.
     pub(super) fn rewritten(&self, data: &[u8], change: &Change<'_>) -> Option<Vec<u8>> {
-        let mut event = Object::parse(data)?;
+        let mut event = RawObject::parse(data)?;
         for (name, ours) in SHARED.into_iter().zip(&self.shared) {
             if let Some(ours) = ours {
                 event.set(name, ours);
@@ -53,7 +53,7 @@ impl Identity {
 
     /// The event with the token counts of the whole answer, where its last worker could not send one.
     pub(super) fn usage_event(&self, usage: &Usage) -> Option<Vec<u8>> {
-        let mut event = Object::parse(b"{}")?;
+        let mut event = RawObject::parse(b"{}")?;
         for (name, ours) in SHARED.into_iter().zip(&self.shared) {
             event.set(name, ours.as_ref()?);
         }
@@ -67,10 +67,10 @@ impl Identity {
 /// The one choice of an event, changed.
 fn choice(choices: &str, change: &Change<'_>) -> Option<Box<RawValue>> {
     let choices: Vec<&RawValue> = serde_json::from_str(choices).ok()?;
-    let mut choice = Object::parse(choices.first()?.get().as_bytes())?;
+    let mut choice = RawObject::parse(choices.first()?.get().as_bytes())?;
     match choice.get("delta").map(str::to_owned) {
         Some(delta) => {
-            let mut delta = Object::parse(delta.as_bytes())?;
+            let mut delta = RawObject::parse(delta.as_bytes())?;
             if change.without_role {
                 delta.remove("role");
             }
@@ -109,8 +109,8 @@ mod tests {
         RawValue::from_string(json.to_owned()).ok()
     }
 
-    fn identity() -> Identity {
-        Identity {
+    fn identity() -> AnswerIdentity {
+        AnswerIdentity {
             shared: [raw("\"one\""), raw("\"chunk\""), raw("1"), raw("\"m\"")],
             fingerprint: raw("\"first\""),
         }

@@ -17,7 +17,6 @@ mod ask;
 mod blocks;
 mod event;
 mod join;
-mod object;
 mod reason;
 #[cfg(test)]
 mod tests;
@@ -26,8 +25,8 @@ use bytes::Bytes;
 
 use self::blocks::{Blocks, data_of, split};
 use self::event::{Event, Seen};
-use self::join::{Change, Identity};
-use crate::proxy::sse::Usage;
+use self::join::{AnswerIdentity, Change};
+use crate::http::sse::Usage;
 
 pub use self::ask::Ask;
 pub use self::reason::Reason;
@@ -55,7 +54,7 @@ pub struct Continuation {
     said: String,
     /// Blanks at its end that the worker may say again.
     seam: String,
-    identity: Option<Identity>,
+    identity: Option<AnswerIdentity>,
     role_passed: bool,
     /// The reason for the end was passed.
     finished: bool,
@@ -66,7 +65,7 @@ pub struct Continuation {
 /// Token counts of one answer over several workers.
 #[derive(Debug, Default)]
 struct Tokens {
-    /// Of the client's prompt, as soon as a worker told.
+    /// Of the client's prompt, as soon as a worker reported them.
     prompt: Option<u64>,
     cached: Option<u64>,
     /// Produced by earlier workers.
@@ -81,7 +80,7 @@ struct Tokens {
 
 /// What becomes of some bytes of a worker.
 #[derive(Debug)]
-pub struct Taken {
+pub struct Passage {
     /// Bytes for the client.
     pub pass: Bytes,
     /// What follows them.
@@ -128,9 +127,9 @@ impl Continuation {
     }
 
     /// Takes the next bytes of the worker.
-    pub fn take(&mut self, chunk: Bytes) -> Taken {
+    pub fn take(&mut self, chunk: Bytes) -> Passage {
         if self.moves == 0 && self.against.is_some() {
-            return Taken::more(chunk);
+            return Passage::more(chunk);
         }
         let whole = self.blocks.push(chunk);
         let mut rewritten = Vec::new();
@@ -138,7 +137,7 @@ impl Continuation {
             let then = self.read(block, &mut rewritten);
             if then != Then::More {
                 let pass = self.pass(whole.slice(..at), rewritten);
-                return Taken { pass, then };
+                return Passage { pass, then };
             }
             if self.moves == 0 && self.against.is_some() {
                 return self.let_go(whole.clone());
@@ -148,15 +147,15 @@ impl Continuation {
             if self.moves > 0 {
                 let pass = self.pass(whole, rewritten);
                 let then = Then::Lost(Reason::Answer);
-                return Taken { pass, then };
+                return Passage { pass, then };
             }
             self.against = Some(Reason::Answer);
             return self.let_go(whole);
         }
-        Taken::more(self.pass(whole, rewritten))
+        Passage::more(self.pass(whole, rewritten))
     }
 
-    /// Gives what is held at the end of a stream that nobody continues.
+    /// Gives what is held at the end of a stream that is not continued.
     pub fn flush(&mut self) -> Bytes {
         let held = self.blocks.flush();
         if self.moves == 0 { held } else { Bytes::new() }
@@ -217,10 +216,10 @@ impl Continuation {
     }
 
     /// From here on the first worker's bytes pass unread.
-    fn let_go(&mut self, whole: Bytes) -> Taken {
+    fn let_go(&mut self, whole: Bytes) -> Passage {
         self.said = String::new();
         let held = self.blocks.flush();
-        Taken::more(match (whole.is_empty(), held.is_empty()) {
+        Passage::more(match (whole.is_empty(), held.is_empty()) {
             (_, true) => whole,
             (true, false) => held,
             (false, false) => [whole, held].concat().into(),
@@ -287,7 +286,7 @@ impl Continuation {
 
     /// Remembers what the client has read with this event.
     fn note(&mut self, event: &Event<'_>, text: &str) {
-        let identity = self.identity.get_or_insert_with(|| Identity {
+        let identity = self.identity.get_or_insert_with(|| AnswerIdentity {
             shared: event.identity.map(|value| value.map(ToOwned::to_owned)),
             fingerprint: None,
         });
@@ -336,7 +335,7 @@ impl Tokens {
     }
 }
 
-impl Taken {
+impl Passage {
     fn more(pass: Bytes) -> Self {
         Self {
             pass,

@@ -11,7 +11,7 @@ const WORD_BYTES_MAX: usize = 96;
 #[derive(Debug, Default)]
 pub(super) struct KindScan {
     depth: u32,
-    place: Place,
+    position: ObjectPosition,
     /// In a string: what of it is kept, quotes included; `None` once it is too long to be a word of ours.
     word: Option<Vec<u8>>,
     in_string: bool,
@@ -25,7 +25,7 @@ pub(super) struct KindScan {
 
 /// What comes next at the top of the object.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ObjectPosition {
     /// Nothing has come.
     #[default]
     Start,
@@ -47,12 +47,14 @@ impl KindScan {
             rest = after;
             match byte {
                 b' ' | b'\t' | b'\r' | b'\n' => {}
-                _ if self.place == Place::Nowhere => return,
-                b'{' if self.place == Place::Start => {
+                _ if self.position == ObjectPosition::Nowhere => return,
+                b'{' if self.position == ObjectPosition::Start => {
                     self.depth = 1;
-                    self.place = Place::Name;
+                    self.position = ObjectPosition::Name;
                 }
-                _ if self.place == Place::Start => self.place = Place::Nowhere,
+                _ if self.position == ObjectPosition::Start => {
+                    self.position = ObjectPosition::Nowhere
+                }
                 b'"' => {
                     self.in_string = true;
                     self.word = (self.depth == 1).then(|| vec![b'"']);
@@ -61,11 +63,11 @@ impl KindScan {
                 b'}' | b']' => {
                     self.depth = self.depth.saturating_sub(1);
                     if self.depth == 0 {
-                        self.place = Place::Nowhere;
+                        self.position = ObjectPosition::Nowhere;
                     }
                 }
-                b':' if self.depth == 1 => self.place = Place::Value,
-                b',' if self.depth == 1 => self.place = Place::Name,
+                b':' if self.depth == 1 => self.position = ObjectPosition::Value,
+                b',' if self.depth == 1 => self.position = ObjectPosition::Name,
                 _ => {}
             }
             self.counts_other_value(*byte);
@@ -85,7 +87,7 @@ impl KindScan {
     /// A value of `type` that is no string is a kind, too.
     fn counts_other_value(&mut self, byte: u8) {
         let begins = !matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b':' | b'"');
-        if begins && self.names_type && self.place == Place::Value {
+        if begins && self.names_type && self.position == ObjectPosition::Value {
             self.names_type = false;
             self.kinds += 1;
         }
@@ -134,9 +136,9 @@ impl KindScan {
         }
         let word = self.word.take();
         let word = word.and_then(|word| serde_json::from_slice::<String>(&word).ok());
-        match self.place {
-            Place::Name => self.names_type = word.as_deref() == Some("type"),
-            Place::Value if self.names_type => {
+        match self.position {
+            ObjectPosition::Name => self.names_type = word.as_deref() == Some("type"),
+            ObjectPosition::Value if self.names_type => {
                 self.names_type = false;
                 self.kinds += 1;
                 self.is_update |= word.as_deref() == Some("session.update");

@@ -13,7 +13,6 @@
 //! pages of other origins are refused here, as far as `[cors]` does not allow them.
 
 mod frames;
-pub(super) mod handshake;
 mod kind;
 pub(crate) mod tunnel;
 pub(super) mod watch;
@@ -26,11 +25,12 @@ use http::{HeaderValue, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::form_urlencoded;
 
-use super::Proxy;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::Fleet;
 use crate::config::RealtimeConfig;
+use crate::http::handshake;
+use crate::metrics::refusals::RefusalMetrics;
 
 /// All sessions of this replica.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(super) struct Session {
     /// Its place among the sessions.
     pub(super) place: OwnedSemaphorePermit,
     /// What its client may say, where that is not everything.
-    pub(super) terms: Option<watch::Terms>,
+    pub(super) scope: Option<watch::SessionScope>,
 }
 
 impl Sessions {
@@ -68,32 +68,31 @@ impl Sessions {
         Self { config, room }
     }
 
-    /// Its settings.
-    pub(super) fn config(&self) -> &RealtimeConfig {
-        &self.config
-    }
-}
-
-impl Proxy {
-    /// Looks at a handshake, before anything waits for it.
+    /// Looks at a handshake, before anything waits for it. `is_allowed`: whether pages of another
+    /// origin may ask.
     ///
     /// # Errors
-    /// 501 where sessions are off, 400 for what is no handshake or names no model where there are several, 403 for a page
-    /// that may not ask, 503 with too many sessions.
-    pub(super) fn opening(&self, head: &Parts) -> Result<Opening, ApiError> {
-        let sessions = &self.parts.sessions;
-        if !sessions.config.enabled {
+    /// 501 where sessions are off, 400 for what is no handshake or names no model where there are several, 403 for a
+    /// page that may not ask, 503 with too many sessions.
+    pub(super) fn opening(
+        &self,
+        head: &Parts,
+        is_allowed: impl Fn(&HeaderValue) -> bool,
+        fleet: &Fleet,
+        refusals: &RefusalMetrics,
+    ) -> Result<Opening, ApiError> {
+        if !self.config.enabled {
             let message = "WebSocket sessions are off at this router (realtime.enabled)";
             return Err(ApiError::new(ErrorKind::NotImplemented, message));
         }
         let handshake = handshake::read(head)?;
-        self.check_origin(head)?;
+        check_origin(head, is_allowed)?;
         let model = match named_model(head.uri.query())? {
             Some(model) => model,
-            None => only_model(&self.parts.cluster.fleet())?,
+            None => only_model(fleet)?,
         };
-        let Ok(place) = Arc::clone(&sessions.room).try_acquire_owned() else {
-            self.parts.metrics.limit_reached("realtime_sessions");
+        let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else {
+            refusals.limit_reached("realtime_sessions");
             let message = "this replica has too many sessions; try again";
             return Err(ApiError::new(ErrorKind::Overloaded, message));
         };
@@ -105,22 +104,9 @@ impl Proxy {
         })
     }
 
-    /// Browsers name the page's origin, and nobody else has to.
-    fn check_origin(&self, head: &Parts) -> Result<(), ApiError> {
-        let Some(origin) = head.headers.get(header::ORIGIN) else {
-            return Ok(());
-        };
-        let host = head.headers.get(header::HOST).map(HeaderValue::as_bytes);
-        let text = origin.to_str().unwrap_or_default();
-        let is_own = text.split_once("://").is_some_and(|(_, of)| {
-            host.is_some_and(|host| host.eq_ignore_ascii_case(of.as_bytes()))
-        });
-        let cors = self.parts.cors.as_ref();
-        if is_own || cors.is_some_and(|cors| cors.allows(origin)) {
-            return Ok(());
-        }
-        let message = "pages of this origin may not open sessions; see cors.allowed_origins";
-        Err(ApiError::new(ErrorKind::PermissionDenied, message))
+    /// Its settings.
+    pub(super) fn config(&self) -> &RealtimeConfig {
+        &self.config
     }
 }
 
@@ -130,6 +116,23 @@ impl Opening {
         let body = serde_json::json!({ "model": self.model, "prompt": self.nonce });
         body.to_string().into_bytes()
     }
+}
+
+/// Browsers name the page's origin, and no other client has to.
+fn check_origin(head: &Parts, is_allowed: impl Fn(&HeaderValue) -> bool) -> Result<(), ApiError> {
+    let Some(origin) = head.headers.get(header::ORIGIN) else {
+        return Ok(());
+    };
+    let host = head.headers.get(header::HOST).map(HeaderValue::as_bytes);
+    let text = origin.to_str().unwrap_or_default();
+    let is_own = text
+        .split_once("://")
+        .is_some_and(|(_, of)| host.is_some_and(|host| host.eq_ignore_ascii_case(of.as_bytes())));
+    if is_own || is_allowed(origin) {
+        return Ok(());
+    }
+    let message = "pages of this origin may not open sessions; see cors.allowed_origins";
+    Err(ApiError::new(ErrorKind::PermissionDenied, message))
 }
 
 /// `model` in a query.
@@ -156,7 +159,7 @@ fn only_model(fleet: &Fleet) -> Result<String, ApiError> {
         (Some(only), None) => Ok(only.to_owned()),
         (None, _) => Err(ApiError::new(
             ErrorKind::NoWorker,
-            "no worker has said yet which models it serves; try again",
+            "no worker has reported yet which models it serves; try again",
         )),
         _ => Err(ApiError::invalid(
             "model",

@@ -1,8 +1,8 @@
 //! The relay of a session: bytes both ways as they are, until either side leaves or a limit is reached.
 //!
-//! Runs in the task of the client's connection and owns everything that the session holds, so that whoever leaves
-//! frees the other side at once. The router says a word of its own only at an end that the client cannot know of, as a
-//! close frame between two of the worker's.
+//! Runs in the task of the client's connection and owns everything that the session holds, so that whichever side
+//! leaves frees the other side at once. The router says a word of its own only at an end that the client cannot know
+//! of, as a close frame between two of the worker's.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,8 +20,8 @@ use super::frames::{CloseCode, Frames};
 use super::watch::Watch;
 use crate::api::error::ErrorKind;
 use crate::config::RealtimeConfig;
-use crate::listener::client_io::Gone;
-use crate::metrics::Metrics;
+use crate::http::client_io::Gone;
+use crate::metrics::refusals::RefusalMetrics;
 use crate::proxy::record::{Outcome, Record};
 use crate::shutdown::Phase;
 use crate::upstream::InFlight;
@@ -74,7 +74,7 @@ impl Tunnel {
     ) -> Self {
         let said_to = in_flight.worker();
         Self {
-            watch: session.terms.map(|terms| terms.watch(Arc::clone(said_to))),
+            watch: session.scope.map(|scope| scope.watch(Arc::clone(said_to))),
             worker,
             config,
             deadline,
@@ -96,7 +96,7 @@ impl Tunnel {
         mut client: Io,
         early: &[u8],
         phase: &Phase,
-        metrics: &Metrics,
+        refusals: &RefusalMetrics,
     ) where
         Io: AsyncRead + AsyncWrite + Unpin,
     {
@@ -112,8 +112,8 @@ impl Tunnel {
             let _ = timeout(LAST_WORDS, rest).await;
         }
         match end {
-            End::Idle => metrics.limit_reached("realtime_idle"),
-            End::TooLong => metrics.limit_reached("realtime_session_bytes"),
+            End::Idle => refusals.limit_reached("realtime_idle"),
+            End::TooLong => refusals.limit_reached("realtime_session_bytes"),
             _ => {}
         }
         let has_closed = up.frames.has_closed() || down.frames.has_closed();
@@ -122,10 +122,10 @@ impl Tunnel {
         self.in_flight.end(outcome.verdict());
         self.record.finish(outcome);
         if !has_closed {
-            // Nobody waits for what is still on its way, and behind it a worker that does not read sees no end.
+            // No reader waits for what is still on its way, and behind it a worker that does not read sees no end.
             self.worker.io.will_reset();
         }
-        // The worker is free before the client has heard why.
+        // The worker is free before the client has received the reason.
         drop(self);
         let word = end
             .close_code()
@@ -207,7 +207,7 @@ impl End {
         }
     }
 
-    /// What the client is told that is still there.
+    /// What a client that is still there is sent.
     fn close_code(self) -> Option<CloseCode> {
         match self {
             Self::ClientLeft => None,
@@ -235,7 +235,7 @@ struct Way {
     words: Vec<u8>,
 }
 
-/// Who ended a direction.
+/// Which side ended a direction.
 #[derive(Debug, Clone, Copy)]
 enum Side {
     Source,

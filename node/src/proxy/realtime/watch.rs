@@ -1,7 +1,7 @@
 //! What a client may say in a session that is not free: a `session.update` names a model, and a worker may serve more
 //! of them than the client's key is for, or than it knows by the name that the client has for one.
 //!
-//! Only sessions are watched whose key is limited to some models, or all where there are aliases; everybody else's
+//! Only sessions are watched whose key is limited to some models, or all where there are aliases; all others'
 //! frames pass unread. Watched, the client's handshake offers no extensions, so that frames are as the standard has
 //! them. A message waits until its `type` is known, mostly with its first bytes, and then passes on as it came; it
 //! is read to its end all the same, because the worker may take another `type` that stands further behind. Only a
@@ -19,7 +19,7 @@ use super::frames::{self, CloseCode, Head, Opcode};
 use super::kind::KindScan;
 use crate::cluster::Cluster;
 use crate::proxy::caller::Caller;
-use crate::tenants::Key;
+use crate::tenants::ApiKey;
 use crate::upstream::Worker;
 
 /// Bytes of a message that wait for its `type`, or of a `session.update` for its end.
@@ -27,20 +27,20 @@ const HELD_BYTES_MAX: usize = 64 * 1024;
 /// A refusal answers a message; a client that reads none of them gets no more.
 const REFUSALS_BYTES_MAX: usize = 16 * 1024;
 
-/// Who speaks in a session, and to whom.
+/// What a session may say: to which cluster, with which key, about which model.
 #[derive(Debug)]
-pub(in crate::proxy) struct Terms {
+pub(in crate::proxy) struct SessionScope {
     cluster: Arc<Cluster>,
-    key: Option<Arc<Key>>,
+    key: Option<Arc<ApiKey>>,
     /// The model that the session was let in for.
     model: String,
 }
 
-impl Terms {
+impl SessionScope {
     /// None where there is nothing to watch for.
     pub(in crate::proxy) fn of(
         cluster: &Arc<Cluster>,
-        key: Option<&Arc<Key>>,
+        key: Option<&Arc<ApiKey>>,
         model: &str,
     ) -> Option<Self> {
         let is_limited = key.is_some_and(|key| key.is_limited());
@@ -87,7 +87,7 @@ pub(super) struct Watch {
     head: Head,
     /// Of the frame that is being read.
     frame: Option<Frame>,
-    message: Option<Message>,
+    message: Option<PartialMessage>,
     /// Frames to the client.
     refusals: Vec<u8>,
 }
@@ -111,7 +111,7 @@ struct Frame {
 
 /// A message of the client whose end has not come.
 #[derive(Debug)]
-struct Message {
+struct PartialMessage {
     scan: KindScan,
     fate: Fate,
 }
@@ -180,7 +180,7 @@ impl Watch {
         match (opcode, &self.message) {
             (Opcode::Control, _) | (Opcode::Continuation, Some(_)) => {}
             (Opcode::Message, None) => {
-                self.message = Some(Message {
+                self.message = Some(PartialMessage {
                     scan: KindScan::default(),
                     fate: Fate::Held {
                         frames: Vec::new(),
@@ -245,7 +245,7 @@ impl Watch {
         let message = self.message.take().expect("it has just ended");
         match message.fate {
             Fate::Passes => {}
-            Fate::Dropped => self.refuse(&Refused::TooLong)?,
+            Fate::Dropped => self.refuse(&MessageRefused::TooLong)?,
             Fate::Held { frames, .. } if !message.scan.is_update() => {
                 out.extend_from_slice(&frames)
             }
@@ -259,12 +259,13 @@ impl Watch {
     }
 
     /// A `session.update`: as it came, with other names for its models, or not at all.
-    fn judge(&self, text: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
-        let text = std::str::from_utf8(text).map_err(|_| Refused::Unreadable)?;
+    fn judge(&self, text: &[u8]) -> Result<Option<Vec<u8>>, MessageRefused> {
+        let text = std::str::from_utf8(text).map_err(|_| MessageRefused::Unreadable)?;
         let mut renamed = Vec::new();
         let mut copied = 0;
-        for (asked, at) in models_in(text).map_err(|_| Refused::Unreadable)? {
-            let name = (self.name_of)(&asked).ok_or_else(|| Refused::Model(asked.clone()))?;
+        for (asked, at) in models_in(text).map_err(|_| MessageRefused::Unreadable)? {
+            let name =
+                (self.name_of)(&asked).ok_or_else(|| MessageRefused::Model(asked.clone()))?;
             if name != asked {
                 renamed.extend_from_slice(&text.as_bytes()[copied..at.start]);
                 renamed.extend_from_slice(serde_json::Value::from(name).to_string().as_bytes());
@@ -278,19 +279,19 @@ impl Watch {
         Ok(Some(renamed))
     }
 
-    fn refuse(&mut self, why: &Refused) -> Result<(), CloseCode> {
+    fn refuse(&mut self, why: &MessageRefused) -> Result<(), CloseCode> {
         let (code, message, param) = match why {
-            Refused::Model(model) => (
+            MessageRefused::Model(model) => (
                 "model_not_found",
                 format!("the model `{model}` is not served"),
                 "model",
             ),
-            Refused::Unreadable => (
+            MessageRefused::Unreadable => (
                 "invalid_request",
                 "a session.update is a JSON object that names each field once".to_owned(),
                 "session",
             ),
-            Refused::TooLong => (
+            MessageRefused::TooLong => (
                 "invalid_request",
                 format!("a session.update has at most {HELD_BYTES_MAX} bytes"),
                 "session",
@@ -313,13 +314,13 @@ impl Watch {
 
 /// Why a message does not pass.
 #[derive(Debug)]
-enum Refused {
+enum MessageRefused {
     Model(String),
     Unreadable,
     TooLong,
 }
 
-impl Message {
+impl PartialMessage {
     /// Bytes of its frames, heads included, go where it goes.
     fn pass(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         match &mut self.fate {

@@ -13,21 +13,19 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body as _, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::api::error::{ApiError, ErrorKind};
+use crate::http::client_io::Gone;
+use crate::http::sse::Scan;
 use crate::lag::{LISTEN_FIRST, overslept};
-use crate::listener::client_io::Gone;
-use crate::proxy::attempt::Begun;
 use crate::proxy::failover::OnBreak;
-use crate::proxy::guarded;
-use crate::proxy::realtime::tunnel::Tunnel;
+use crate::proxy::guarded::guarded;
+use crate::proxy::own_words;
 use crate::proxy::record::{Outcome, Record};
-use crate::proxy::refusal;
-use crate::proxy::replay::Replay;
-use crate::proxy::sse::Scan;
 use crate::shutdown::Cutoff;
+use crate::upstream::attempt::Begun;
 use crate::upstream::{AnswerBody, Connection, InFlight};
 
 /// The client left, or an answer without a place for an error event broke off: the connection is cut.
@@ -42,25 +40,6 @@ pub enum RelayError {
     /// A defect of the router.
     #[error("the router broke off")]
     RouterBroke,
-}
-
-/// Body of every response of the data port.
-#[derive(Debug)]
-pub enum ResponseBody {
-    /// Known bytes; `None` once they are sent.
-    Full(Option<Bytes>),
-    /// An answer on its way.
-    Relay(Box<Relay>),
-    /// A kept answer on its way.
-    Replay(Box<Replay>),
-    /// None: the connection is a tunnel once the head is out, and whoever serves it takes this.
-    Tunnel(Option<Box<Tunnel>>),
-}
-
-impl From<Bytes> for ResponseBody {
-    fn from(bytes: Bytes) -> Self {
-        Self::Full(Some(bytes).filter(|b| !b.is_empty()))
-    }
 }
 
 /// How long an answer that has begun may be silent.
@@ -141,7 +120,7 @@ impl Relay {
     }
 
     /// A defect of ours ends this answer alone, with what can still be said to its client.
-    fn poll_guarded(&mut self, cx: &mut Context<'_>) -> Next {
+    pub(in crate::proxy) fn poll_guarded(&mut self, cx: &mut Context<'_>) -> Next {
         let error = match guarded(|| self.poll_next(cx)) {
             Ok(next) => return next,
             Err(error) => error,
@@ -192,7 +171,7 @@ impl Relay {
     /// Looks at bytes on their way to the client.
     fn see(&mut self, data: &Bytes) {
         #[cfg(debug_assertions)]
-        crate::provoke::panic_in("stream", self.record.request_id());
+        crate::fault_injection::panic_in("stream", self.record.request_id());
         let progress = self.scan.as_mut().is_none_or(|scan| scan.read(data));
         self.record.passes(data);
         if progress {
@@ -309,7 +288,7 @@ impl Relay {
         let error = match outcome {
             Outcome::WorkerStalled => broke("the worker stopped producing tokens"),
             Outcome::OutOfTime => broke("the request's time limit is reached"),
-            Outcome::ShutDown => refusal::shutting_down(),
+            Outcome::ShutDown => own_words::shutting_down(),
             _ => broke("the worker's answer broke off"),
         };
         let words = self.words(&error);
@@ -335,7 +314,7 @@ impl Relay {
         self.record.finish(outcome);
     }
 
-    /// The worker has nothing more to do with the request; its health hears how that came.
+    /// The worker has nothing more to do with the request; its health is sent how that came.
     fn part(&mut self, outcome: Outcome) {
         if outcome == Outcome::WorkerStalled {
             self.in_flight.stalled(self.last_event);
@@ -357,35 +336,6 @@ impl Drop for Relay {
         } else {
             // hyper drops a body that it cannot deliver: the client left, mostly.
             self.end(self.record.abandoned());
-        }
-    }
-}
-
-impl Body for ResponseBody {
-    type Data = Bytes;
-    type Error = RelayError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
-        match &mut *self {
-            Self::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-            Self::Relay(relay) => relay.poll_guarded(cx),
-            Self::Replay(replay) => Poll::Ready(replay.next().map(|piece| Ok(Frame::data(piece)))),
-            Self::Tunnel(_) => Poll::Ready(None),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Full(None) | Self::Tunnel(_))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Self::Relay(_) | Self::Replay(_) => SizeHint::default(),
-            Self::Tunnel(_) => SizeHint::with_exact(0),
         }
     }
 }

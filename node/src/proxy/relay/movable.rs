@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use grapevine_placement::Outcome as Verdict;
+use grapevine_placement::AttemptOutcome;
 use http_body::Frame;
 use tokio::time::Instant;
 
@@ -112,7 +112,7 @@ impl Relay {
             Then::Failed => self.leave(Outcome::WorkerError),
             Then::Lost(reason) => {
                 // It answers well; what it says is no continuation.
-                self.in_flight.end(Verdict::Neutral);
+                self.in_flight.end(AttemptOutcome::Neutral);
                 self.give_up(Outcome::WorkerBroke, reason)
             }
         };
@@ -187,7 +187,7 @@ impl Relay {
     fn go_on(&mut self, moved: Moved) -> Bytes {
         let worker = moved.in_flight.worker();
         self.record
-            .moved(worker, moved.reason, moved.taken, moved.attempts);
+            .moved(worker, moved.reason, moved.recorded, moved.attempts);
         self.in_flight = moved.in_flight;
         self.held = Some(moved.begun.held);
         self.body = moved.begun.body;

@@ -2,7 +2,7 @@
 //!
 //! A connection that was refused costs neither an attempt nor budget: nothing was sent, and the worker is known to be
 //! gone from then on. One that was reset costs an attempt. Each worker is tried once. One behind a verdict
-//! against a worker without a sign of life costs no budget: what moves is work that nobody does, and starved of budget
+//! against a worker without a sign of life costs no budget: what moves is work that no worker does, and without budget
 //! it would wait for nothing. There is an end to that: a verdict is one for all that wait there, and with more than
 //! half of the workers bad no verdict is believed. Everything else has to fit the [`Budget`].
 
@@ -13,13 +13,13 @@ use grapevine_placement::NoWorker;
 use rand::Rng;
 use tokio::time::{Instant, sleep};
 
-use super::attempt::Failure;
 use super::budget::{Budget, Loan};
 use crate::api::ApiError;
 use crate::config::RetryConfig;
+use crate::upstream::attempt::Failure;
 
 /// The way of one request to a worker, as far as retries know it.
-pub(super) trait Course {
+pub(super) trait AttemptPlan {
     /// A request that counts on a worker.
     type Placed;
     /// An answer that the client will see.
@@ -28,13 +28,13 @@ pub(super) trait Course {
     /// Chooses the first worker, and adds it to `tried`; may wait for one.
     ///
     /// # Errors
-    /// Nobody may take it, or it waited too long.
-    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Self::Placed, Lost>;
+    /// No worker may take it, or it waited too long.
+    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Self::Placed, Exhausted>;
 
     /// Chooses a worker that is not in `tried`, and adds it there.
     ///
     /// # Errors
-    /// Nobody is left that may take it.
+    /// No worker is left that may take it.
     fn place(&mut self, tried: &mut Vec<usize>) -> Result<Self::Placed, NoWorker>;
 
     /// The worker was known to refuse connections when it was chosen.
@@ -52,7 +52,7 @@ pub(super) trait Course {
 
 /// What a request's retries have to keep to.
 #[derive(Debug)]
-pub(super) struct Terms<'a> {
+pub(super) struct RetryPolicy<'a> {
     pub(super) config: &'a RetryConfig,
     pub(super) budget: &'a Arc<Budget>,
     /// May a worker see the request twice? A completion costs compute and no more; an unknown path may
@@ -64,11 +64,11 @@ pub(super) struct Terms<'a> {
 
 /// All attempts are over, and there is no answer.
 #[derive(Debug)]
-pub(super) enum Lost {
-    /// Nobody could be asked.
+pub(super) enum Exhausted {
+    /// No worker could be asked.
     Unplaced(NoWorker),
     /// It waited for a worker with room, and was turned away.
-    Turned(ApiError),
+    TurnedAway(ApiError),
     /// How the last attempt failed.
     Failed(Failure),
     /// Workers ended while they had it: no other gets it.
@@ -79,31 +79,34 @@ pub(super) enum Lost {
 ///
 /// # Errors
 /// Why the last one did not.
-pub(super) async fn run<C: Course>(course: &mut C, terms: &Terms<'_>) -> Result<C::Answer, Lost> {
+pub(super) async fn run<C: AttemptPlan>(
+    plan: &mut C,
+    policy: &RetryPolicy<'_>,
+) -> Result<C::Answer, Exhausted> {
     let mut tried = Vec::new();
     let (mut sent, mut attempts) = (0, 0);
     let mut loan: Option<Loan> = None;
-    let mut placed = course.place_first(&mut tried).await?;
+    let mut placed = plan.place_first(&mut tried).await?;
     loop {
         // That a worker refuses again which did so before is no news, and there may be hundreds of them.
         let was_known = C::is_last_resort(&placed);
         sent += 1;
-        let failure = match course.send(placed, sent).await {
+        let failure = match plan.send(placed, sent).await {
             Ok(answer) => return Ok(answer),
             Err(failure) => failure,
         };
-        if course.is_condemned().await {
+        if plan.is_condemned().await {
             spend(&mut loan);
-            return Err(Lost::Condemned);
+            return Err(Exhausted::Condemned);
         }
         let is_news = failure.is_refused() && !was_known;
         attempts += u32::from(!is_news);
         let draw = rand::rng().random();
-        match next(&failure, attempts, terms, Instant::now(), draw) {
+        match next(&failure, attempts, policy, Instant::now(), draw) {
             Next::Stop(why) => {
                 spend(&mut loan);
                 tracing::debug!(why, failure = failure.as_str(), "no further attempt");
-                return Err(Lost::Failed(failure));
+                return Err(Exhausted::Failed(failure));
             }
             Next::Retry { pause, loan: lent } => {
                 // The token of a retry that was refused is for the next one.
@@ -116,19 +119,19 @@ pub(super) async fn run<C: Course>(course: &mut C, terms: &Terms<'_>) -> Result<
                 }
                 let again = if failure.is_unsent() {
                     // As if it had just been let in: those that are left may be full.
-                    course.place_first(&mut tried).await
+                    plan.place_first(&mut tried).await
                 } else {
-                    course.place(&mut tried).map_err(Lost::Unplaced)
+                    plan.place(&mut tried).map_err(Exhausted::Unplaced)
                 };
                 placed = match again {
                     Ok(placed) => placed,
-                    Err(Lost::Turned(error)) => return Err(Lost::Turned(error)),
+                    Err(Exhausted::TurnedAway(error)) => return Err(Exhausted::TurnedAway(error)),
                     Err(_) => {
                         // One that was lent just now was not used.
                         if failure.is_refused() {
                             spend(&mut loan);
                         }
-                        return Err(Lost::Failed(failure));
+                        return Err(Exhausted::Failed(failure));
                     }
                 };
             }
@@ -163,8 +166,14 @@ enum Next {
 }
 
 /// Decides after `attempts` tries. `draw` in 0..1 spreads the pauses.
-fn next(failure: &Failure, attempts: u32, terms: &Terms<'_>, now: Instant, draw: f64) -> Next {
-    let config = terms.config;
+fn next(
+    failure: &Failure,
+    attempts: u32,
+    policy: &RetryPolicy<'_>,
+    now: Instant,
+    draw: f64,
+) -> Next {
+    let config = policy.config;
     if !config.enabled {
         return Next::Stop("retries are disabled");
     }
@@ -174,13 +183,13 @@ fn next(failure: &Failure, attempts: u32, terms: &Terms<'_>, now: Instant, draw:
     if matches!(failure, Failure::OutOfTime) {
         return Next::Stop("the request's time is over");
     }
-    if failure.is_unsent() || (failure.is_free() && terms.repeatable) {
+    if failure.is_unsent() || (failure.is_free() && policy.repeatable) {
         return Next::Retry {
             pause: Duration::ZERO,
             loan: None,
         };
     }
-    if !terms.repeatable {
+    if !policy.repeatable {
         return Next::Stop("the request may not be repeated");
     }
     let pause = if failure.is_back_pressure() {
@@ -188,13 +197,13 @@ fn next(failure: &Failure, attempts: u32, terms: &Terms<'_>, now: Instant, draw:
     } else {
         backoff(config, attempts, draw)
     };
-    if terms
+    if policy
         .deadline
         .is_some_and(|deadline| now + pause >= deadline)
     {
         return Next::Stop("the request's time would be over before the next attempt");
     }
-    match terms.budget.lend() {
+    match policy.budget.lend() {
         Some(loan) => Next::Retry {
             pause,
             loan: Some(loan),

@@ -58,7 +58,7 @@ struct Script {
     /// Workers that may end with the request.
     deaths_max: Option<usize>,
     acts: VecDeque<(Act, Duration)>,
-    /// Who was asked, how it went, and when that was over.
+    /// The workers that were asked, how it went, and when that was over.
     asked: Vec<(usize, Act, Instant)>,
 }
 
@@ -74,13 +74,13 @@ impl Script {
     }
 }
 
-impl Course for Script {
+impl AttemptPlan for Script {
     /// The worker, and whether it was known to refuse connections.
     type Placed = (usize, bool);
     type Answer = ();
 
-    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<(usize, bool), Lost> {
-        self.place(tried).map_err(Lost::Unplaced)
+    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<(usize, bool), Exhausted> {
+        self.place(tried).map_err(Exhausted::Unplaced)
     }
 
     fn place(&mut self, tried: &mut Vec<usize>) -> Result<(usize, bool), NoWorker> {
@@ -133,23 +133,23 @@ fn acts() -> impl Strategy<Value = Vec<(Act, Duration)>> {
 /// Runs one script in virtual time.
 fn play(
     script: &mut Script,
-    terms: impl FnOnce() -> (RetryConfig, Arc<Budget>, bool, Option<Duration>),
-) -> Result<(), Lost> {
-    let (config, budget, repeatable, time) = terms();
+    policy: impl FnOnce() -> (RetryConfig, Arc<Budget>, bool, Option<Duration>),
+) -> Result<(), Exhausted> {
+    let (config, budget, repeatable, time) = policy();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let terms = Terms {
+        let policy = RetryPolicy {
             config: &config,
             budget: &budget,
             repeatable,
             deadline: time.map(|time| Instant::now() + time),
         };
-        let result = run(script, &terms).await;
-        if let Some(deadline) = terms.deadline {
+        let result = run(script, &policy).await;
+        if let Some(deadline) = policy.deadline {
             for pair in script.asked.windows(2) {
                 let free = pair[0].1.is_free();
                 assert!(
@@ -226,7 +226,7 @@ proptest! {
     }
 }
 
-fn terms(config: RetryConfig) -> (RetryConfig, Arc<Budget>, bool, Option<Duration>) {
+fn policy(config: RetryConfig) -> (RetryConfig, Arc<Budget>, bool, Option<Duration>) {
     let budget = Arc::new(Budget::new(&config));
     (config, budget, true, None)
 }
@@ -241,14 +241,14 @@ fn dead_workers_cost_no_budget_and_no_pause() {
         ..RetryConfig::default()
     };
     let mut script = Script::of(5, [(Act::Refused, NOW); 4]);
-    assert!(play(&mut script, || terms(config.clone())).is_ok());
+    assert!(play(&mut script, || policy(config.clone())).is_ok());
     assert_eq!(script.asked.len(), 5);
     assert_eq!(script.asked[0].2, script.asked[4].2, "without a pause");
     let mut script = Script::of(5, [(Act::Freed, NOW); 4]);
-    assert!(play(&mut script, || terms(config.clone())).is_ok());
+    assert!(play(&mut script, || policy(config.clone())).is_ok());
     assert_eq!(script.asked[0].2, script.asked[4].2, "without a pause");
     let mut script = Script::of(5, [(Act::Sick, NOW)]);
-    assert!(play(&mut script, || terms(config)).is_err());
+    assert!(play(&mut script, || policy(config)).is_err());
     assert_eq!(script.asked.len(), 1);
 }
 
@@ -262,11 +262,11 @@ fn a_refused_connection_costs_no_attempt_unless_it_was_known() {
     };
     let dead = [(Act::Refused, NOW); 7];
     let mut script = Script::of(8, dead);
-    assert!(play(&mut script, || terms(config())).is_ok());
+    assert!(play(&mut script, || policy(config())).is_ok());
     assert_eq!(script.asked.len(), 8, "the eighth is alive");
     let mut script = Script::of(8, dead);
     script.known_dead = true;
-    assert!(play(&mut script, || terms(config())).is_err());
+    assert!(play(&mut script, || policy(config())).is_err());
     assert_eq!(
         script.asked.len(),
         2,
@@ -275,7 +275,7 @@ fn a_refused_connection_costs_no_attempt_unless_it_was_known() {
     // The token that a sick worker's retry was lent survives refusals.
     let sick = [(Act::Sick, NOW), (Act::Refused, NOW), (Act::Refused, NOW)];
     let mut script = Script::of(8, sick);
-    assert!(play(&mut script, || terms(config())).is_ok());
+    assert!(play(&mut script, || policy(config())).is_ok());
     assert_eq!(script.asked.len(), 4);
 }
 
@@ -284,15 +284,15 @@ fn nobody_gets_what_ended_two() {
     let ends = [(Act::Closed, NOW); 4];
     let mut script = Script::of(8, ends);
     script.deaths_max = Some(2);
-    let lost = play(&mut script, || terms(RetryConfig::default())).expect_err("condemned");
-    assert!(matches!(lost, Lost::Condemned), "{lost:?}");
+    let exhausted = play(&mut script, || policy(RetryConfig::default())).expect_err("condemned");
+    assert!(matches!(exhausted, Exhausted::Condemned), "{exhausted:?}");
     assert_eq!(script.asked.len(), 2);
 }
 
 #[test]
 fn full_workers_are_left_at_once_and_sick_ones_with_growing_pauses() {
     let mut script = Script::of(5, [(Act::Full, NOW); 2]);
-    assert!(play(&mut script, || terms(RetryConfig::default())).is_ok());
+    assert!(play(&mut script, || policy(RetryConfig::default())).is_ok());
     assert_eq!(script.asked[0].2, script.asked[2].2);
 
     let config = RetryConfig {
@@ -300,7 +300,7 @@ fn full_workers_are_left_at_once_and_sick_ones_with_growing_pauses() {
         ..RetryConfig::default()
     };
     let mut script = Script::of(5, [(Act::Sick, NOW); 3]);
-    assert!(play(&mut script, || terms(config.clone())).is_ok());
+    assert!(play(&mut script, || policy(config.clone())).is_ok());
     let pauses: Vec<Duration> = script
         .asked
         .windows(2)
@@ -317,11 +317,11 @@ fn no_pause_reaches_beyond_the_deadline() {
         ..RetryConfig::default()
     };
     let mut script = Script::of(3, [(Act::Sick, NOW)]);
-    let (config, budget, ..) = terms(config);
+    let (config, budget, ..) = policy(config);
     let time = Some(Duration::from_secs(5));
-    let lost = play(&mut script, || (config, budget, true, time)).expect_err("no time");
-    let Lost::Failed(failure) = lost else {
-        panic!("{lost:?}")
+    let exhausted = play(&mut script, || (config, budget, true, time)).expect_err("no time");
+    let Exhausted::Failed(failure) = exhausted else {
+        panic!("{exhausted:?}")
     };
     assert_eq!(failure.status(), Some(StatusCode::INTERNAL_SERVER_ERROR));
     assert_eq!(script.asked.len(), 1);

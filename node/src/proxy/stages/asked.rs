@@ -11,25 +11,26 @@ use tokio::time::Instant;
 use super::placed::{Others, Placed, Sent};
 use crate::admission::{Admission, Ask, Unplaced};
 use crate::api::Endpoint;
-use crate::cluster::{Pool, Taken};
-use crate::metrics::ReasonLabels;
-use crate::proxy::attempt::Outgoing;
+use crate::cluster::{Pool, RecordedPlacement};
+use crate::http::headers;
+use crate::http::worker_body::WorkerBody;
 use crate::proxy::body::HeldBody;
 use crate::proxy::budget::Counted;
 use crate::proxy::deaths::Company;
-use crate::proxy::failure::Failure;
-use crate::proxy::question::Question;
+use crate::proxy::dispatch::Dispatch;
+use crate::proxy::pauses::shortest_pause;
 use crate::proxy::realtime::Session;
 use crate::proxy::record::Record;
-use crate::proxy::retry::{Course, Lost, Terms};
-use crate::proxy::worker_body::WorkerBody;
-use crate::proxy::{Proxy, headers, refusal};
+use crate::proxy::retry::{AttemptPlan, Exhausted, RetryPolicy};
+use crate::proxy::routing_query::RoutingQuery;
+use crate::upstream::attempt::Outgoing;
+use crate::upstream::failure::Failure;
 use crate::upstream::{InFlight, Worker};
 
 /// A request whose body is read: what to ask of placement, and what to send.
 #[derive(Debug)]
 pub(in crate::proxy) struct Asked {
-    pub(super) question: Question,
+    pub(super) query: RoutingQuery,
     pub(super) outgoing: Outgoing,
     pub(super) body: HeldBody,
     pub(super) endpoint: Endpoint,
@@ -57,35 +58,35 @@ pub(in crate::proxy) struct Asked {
 #[derive(Debug)]
 pub(in crate::proxy) struct ToWorker<'a> {
     pub(super) asked: &'a mut Asked,
-    pub(super) proxy: &'a Proxy,
+    pub(super) dispatch: &'a Dispatch,
     pub(super) record: &'a mut Record,
 }
 
 impl Asked {
     /// Where the model's workers are.
     pub(in crate::proxy) fn pool(&self) -> &Pool {
-        &self.question.pool
+        &self.query.pool
     }
 
     /// What its retries have to keep to.
-    pub(in crate::proxy) fn terms<'a>(&self, proxy: &'a Proxy) -> Terms<'a> {
-        Terms {
-            config: &proxy.parts.retry,
-            budget: &proxy.retries,
+    pub(in crate::proxy) fn retry_policy<'a>(&self, dispatch: &'a Dispatch) -> RetryPolicy<'a> {
+        RetryPolicy {
+            config: &dispatch.retry,
+            budget: &dispatch.budget,
             repeatable: self.outgoing.repeatable,
             deadline: self.deadline,
         }
     }
 
     /// Its way to a worker.
-    pub(in crate::proxy) fn course<'a>(
+    pub(in crate::proxy) fn attempt_plan<'a>(
         &'a mut self,
-        proxy: &'a Proxy,
+        dispatch: &'a Dispatch,
         record: &'a mut Record,
     ) -> ToWorker<'a> {
         ToWorker {
             asked: self,
-            proxy,
+            dispatch,
             record,
         }
     }
@@ -98,37 +99,44 @@ impl Asked {
     /// An attempt on this worker failed, which had the request since `begun`.
     pub(in crate::proxy) fn failed_on(
         &self,
-        proxy: &Proxy,
+        dispatch: &Dispatch,
         worker: &Arc<Worker>,
         begun: Instant,
         why: &Failure,
     ) {
-        self.company.failed(&proxy.deaths, worker, begun, why);
+        self.company.failed(&dispatch.deaths, worker, begun, why);
     }
 
     /// The worker of its stream broke off.
-    pub(in crate::proxy) fn broke_on(&self, proxy: &Proxy, worker: &Arc<Worker>) {
-        self.company.broke(&proxy.deaths, worker);
+    pub(in crate::proxy) fn broke_on(&self, dispatch: &Dispatch, worker: &Arc<Worker>) {
+        self.company.broke(&dispatch.deaths, worker);
     }
 
-    /// Whether so many workers ended while they had it that no other is to get it. Says so once, everywhere.
+    /// Whether so many workers ended while they had it that no other is to get it. Marks it once, everywhere.
     ///
     /// Never of a request without a body (a WebSocket handshake, a question about a response): there is nothing in it
     /// that could end an engine, and nothing by which others could know it.
-    pub(in crate::proxy) async fn is_condemned(&self, proxy: &Proxy) -> bool {
+    pub(in crate::proxy) async fn is_condemned(&self, dispatch: &Dispatch) -> bool {
         if self.body.bytes.is_empty() {
             return false;
         }
-        let Some(workers) = self.company.is_condemned(proxy).await else {
+        let (deaths, marks) = (&dispatch.deaths, &dispatch.metrics.marks);
+        let most = dispatch.retry.deaths_max.get() as usize;
+        let connect = dispatch.timeouts.connect;
+        let Some(workers) = self
+            .company
+            .is_condemned(deaths, most, connect, marks)
+            .await
+        else {
             return false;
         };
         let path = self.outgoing.target.path();
-        let marked = proxy.parts.quarantine.mark(path, &self.body.bytes);
+        let marked = dispatch.quarantine.mark(path, &self.body.bytes);
         let (hash, displaced) = marked.unwrap_or_default();
-        let metrics = &proxy.parts.metrics;
-        metrics.query_of_death("found");
+        let metrics = &dispatch.metrics;
+        metrics.marks.query_of_death("found");
         if displaced {
-            metrics.limit_reached("quarantine");
+            metrics.refusals.limit_reached("quarantine");
         }
         let workers: Vec<&str> = workers.iter().map(|worker| &*worker.label).collect();
         let id = self.outgoing.headers.get(headers::REQUEST_ID);
@@ -172,17 +180,17 @@ impl Asked {
     /// second value is what placement recorded.
     ///
     /// # Errors
-    /// Nobody is left that may take it.
+    /// No worker is left that may take it.
     pub(in crate::proxy) fn choose(
         &self,
-        proxy: &Proxy,
+        dispatch: &Dispatch,
         pool: &Arc<Pool>,
         tried: &mut Vec<usize>,
-    ) -> Result<(Placed, Option<Taken>), NoWorker> {
-        let (cluster, metrics) = (&proxy.parts.cluster, &proxy.parts.metrics);
-        let other_ranks = self.question.other_ranks(pool);
+    ) -> Result<(Placed, Option<RecordedPlacement>), NoWorker> {
+        let (cluster, metrics) = (&dispatch.cluster, &dispatch.metrics);
+        let other_ranks = self.query.other_ranks(pool);
         loop {
-            let key = &self.question.key;
+            let key = &self.query.key;
             let placed = if let Some(holder) = &self.holder {
                 cluster.place_at(pool, key, holder, tried)?
             } else if other_ranks.is_empty() {
@@ -194,12 +202,9 @@ impl Asked {
             let decision = placed.decision;
             tried.push(decision.worker);
             let reason = decision.reason.as_str();
-            metrics
-                .placements
-                .get_or_create(&ReasonLabels { reason })
-                .inc();
+            metrics.requests.placed(reason);
             if let Some(in_flight) = InFlight::begin(&placed.worker, &decision) {
-                let taken = placed.taken;
+                let recorded = placed.recorded;
                 let placed = Placed {
                     in_flight,
                     decision,
@@ -210,37 +215,38 @@ impl Asked {
                         None => Others::But([&tried[..tried.len() - 1], &other_ranks].concat()),
                     },
                 };
-                return Ok((placed, taken));
+                return Ok((placed, recorded));
             }
-            if let Some(taken) = placed.taken {
-                cluster.knowledge().failed(taken);
+            if let Some(recorded) = placed.recorded {
+                cluster.cache_view().retract(recorded);
             }
         }
     }
 }
 
-impl Course for ToWorker<'_> {
+impl AttemptPlan for ToWorker<'_> {
     type Placed = Placed;
     type Answer = Sent;
 
-    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Placed, Lost> {
-        let (admission, waits_by) = (&self.proxy.parts.admission, self.asked.waits_by);
-        let pool = Arc::clone(&self.asked.question.pool);
+    async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Placed, Exhausted> {
+        let (admission, waits_by) = (&self.dispatch.admission, self.asked.waits_by);
+        let pool = Arc::clone(&self.asked.query.pool);
         with_room(admission, waits_by, &pool, || self.place(tried)).await
     }
 
     fn place(&mut self, tried: &mut Vec<usize>) -> Result<Placed, NoWorker> {
         let first = tried.is_empty();
         let begun = Instant::now();
-        let (placed, taken) = self
+        let (placed, recorded) = self
             .asked
-            .choose(self.proxy, &self.asked.question.pool, tried)?;
+            .choose(self.dispatch, &self.asked.query.pool, tried)?;
         if first {
             let took = self.asked.thought + begun.elapsed();
-            self.proxy.parts.metrics.decided(took);
+            self.dispatch.metrics.requests.decided(took);
             self.record.decided(took, placed.reason());
         }
-        self.record.placed(placed.worker(), placed.reason(), taken);
+        self.record
+            .placed(placed.worker(), placed.reason(), recorded);
         Ok(placed)
     }
 
@@ -250,39 +256,41 @@ impl Course for ToWorker<'_> {
 
     async fn send(&mut self, placed: Placed, attempt: u32) -> Result<Sent, Failure> {
         if attempt > 1 {
-            self.proxy.parts.metrics.retries.inc();
+            self.dispatch.metrics.attempts.retries.inc();
         }
         self.record.propagate(&mut self.asked.outgoing.headers);
         let (outgoing, deadline) = (&self.asked.outgoing, self.asked.deadline);
         let (worker, begun) = (Arc::clone(placed.worker()), Instant::now());
-        let result = placed.send(self.proxy, outgoing, deadline, attempt).await;
+        let result = placed
+            .send(self.dispatch, outgoing, deadline, attempt)
+            .await;
         if let Err(failure) = &result {
             self.record.attempt_failed(failure);
-            self.asked.failed_on(self.proxy, &worker, begun, failure);
+            self.asked.failed_on(self.dispatch, &worker, begun, failure);
         }
         result
     }
 
     async fn is_condemned(&mut self) -> bool {
-        self.asked.is_condemned(self.proxy).await
+        self.asked.is_condemned(self.dispatch).await
     }
 }
 
 /// While every worker is at its own limit, the request waits for its turn. For workers that said when to come back
-/// it does not wait: its client is told.
+/// it does not wait: its client is sent that time.
 pub(in crate::proxy) async fn with_room(
     admission: &Admission,
     waits_by: Ask,
     pool: &Pool,
     mut place: impl FnMut() -> Result<Placed, NoWorker>,
-) -> Result<Placed, Lost> {
+) -> Result<Placed, Exhausted> {
     let place = || match place() {
-        Err(NoWorker::Full) if refusal::shortest_pause(pool).is_none() => Err(NoWorker::Full),
+        Err(NoWorker::Full) if shortest_pause(pool).is_none() => Err(NoWorker::Full),
         done => Ok(done),
     };
     match admission.place(&pool.label(), &waits_by, place).await {
-        Ok(placed) => placed.map_err(Lost::Unplaced),
-        Err(Unplaced::NoWorker(nobody)) => Err(Lost::Unplaced(nobody)),
-        Err(Unplaced::Turned(error)) => Err(Lost::Turned(error)),
+        Ok(placed) => placed.map_err(Exhausted::Unplaced),
+        Err(Unplaced::NoWorker(nobody)) => Err(Exhausted::Unplaced(nobody)),
+        Err(Unplaced::TurnedAway(error)) => Err(Exhausted::TurnedAway(error)),
     }
 }

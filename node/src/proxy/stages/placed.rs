@@ -7,11 +7,11 @@ use grapevine_placement::Decision;
 use tokio::time::Instant;
 
 use crate::cluster::Pool;
-use crate::proxy::Proxy;
-use crate::proxy::attempt::{self, Answer, AttemptLimits, Begun, Outgoing};
-use crate::proxy::failure::Failure;
-use crate::proxy::patience::{Patience, WaitsFor};
+use crate::proxy::dispatch::Dispatch;
 use crate::proxy::retry;
+use crate::upstream::attempt::{self, Answer, AttemptLimits, Begun, Outgoing};
+use crate::upstream::failure::{ANSWERED, Failure};
+use crate::upstream::patience::{Patience, WaitsFor};
 use crate::upstream::{InFlight, Worker};
 
 /// A request that counts on a worker, before anything is sent there.
@@ -23,7 +23,7 @@ pub(in crate::proxy) struct Placed {
     pub(super) others: Others,
 }
 
-/// Who else could take a request that a worker has.
+/// Which other workers could take a request that one has.
 #[derive(Debug)]
 pub(super) enum Others {
     /// This worker alone has what it is about.
@@ -55,14 +55,14 @@ impl Placed {
         self.decision.reason.as_str()
     }
 
-    /// Connects, sends, and waits until the answer is known to be one. A failure has been told to the
-    /// worker's health when this returns. `attempt` counts from 1.
+    /// Connects, sends, and waits until the answer is known to be one. A failure has been reported to
+    /// the worker's health when this returns. `attempt` counts from 1.
     ///
     /// # Errors
     /// See [`Failure`].
     pub(in crate::proxy) async fn send(
         mut self,
-        proxy: &Proxy,
+        dispatch: &Dispatch,
         outgoing: &Outgoing,
         deadline: Option<Instant>,
         attempt: u32,
@@ -74,20 +74,21 @@ impl Placed {
             } else {
                 WaitsFor::Answer
             },
-            silence: self.longest_silence(proxy),
+            silence: self.longest_silence(dispatch),
             deadline,
-            worker_gone: proxy.parts.timeouts.worker_gone,
+            worker_gone: dispatch.timeouts.worker_gone,
         };
         let limits = AttemptLimits {
-            connect: proxy.parts.timeouts.connect,
+            connect: dispatch.timeouts.connect,
             patience,
-            held_bytes: proxy.parts.limits.event_line_bytes.as_usize(),
+            held_bytes: dispatch.event_bytes,
         };
         let worker = Arc::clone(self.in_flight.worker());
-        let may_move = retry::may_follow(&proxy.parts.retry, attempt) && outgoing.repeatable;
-        let has_another = || may_move && self.has_another(proxy);
+        let may_move = retry::may_follow(&dispatch.retry, attempt) && outgoing.repeatable;
+        let has_another = || may_move && self.has_another(dispatch);
         let result = attempt::attempt(&worker, outgoing, limits, has_another).await;
-        proxy.count_attempt(&worker, &result);
+        let label = result.as_ref().map_or_else(Failure::as_str, |_| ANSWERED);
+        dispatch.metrics.attempts.count(&worker, label);
         match result {
             Ok(answer) => {
                 worker.engine_dead_since.clear();
@@ -105,7 +106,7 @@ impl Placed {
                     worker.unreachable();
                 }
                 if let Some(pause) = failure.pause() {
-                    let pause = pause.min(proxy.parts.retry.worker_pause_max);
+                    let pause = pause.min(dispatch.retry.worker_pause_max);
                     worker.paused_until.extend(Instant::now() + pause);
                 }
                 Err(failure)
@@ -113,18 +114,18 @@ impl Placed {
         }
     }
 
-    /// Whether somebody else would take the request: else it is better off where it is.
-    fn has_another(&self, proxy: &Proxy) -> bool {
+    /// Whether another worker would take the request: else it is better off where it is.
+    fn has_another(&self, dispatch: &Dispatch) -> bool {
         let Others::But(passed_over) = &self.others else {
             return false;
         };
         let passed_over = [passed_over.as_slice(), &[self.decision.worker]].concat();
-        proxy.parts.cluster.has_another(&self.pool, &passed_over)
+        dispatch.cluster.has_another(&self.pool, &passed_over)
     }
 
     /// A long prompt takes longer to compute.
-    fn longest_silence(&self, proxy: &Proxy) -> Duration {
-        let timeouts = &proxy.parts.timeouts;
+    fn longest_silence(&self, dispatch: &Dispatch) -> Duration {
+        let timeouts = &dispatch.timeouts;
         let per_token = timeouts.first_token_per_1k.as_secs_f64() / 1000.0;
         let tokens = f64::from(self.decision.prompt_tokens);
         let for_prompt = Duration::from_secs_f64(per_token * tokens);

@@ -9,13 +9,18 @@ use super::asked::Asked;
 use super::placed::{Placed, Sent};
 use crate::api::Endpoint;
 use crate::cache::Answer as KeptAnswer;
-use crate::proxy::attempt::Answer;
+use crate::http::handshake;
+use crate::http::sse;
+use crate::proxy::dispatch::Dispatch;
 use crate::proxy::failover::OnBreak;
-use crate::proxy::realtime::handshake;
+use crate::proxy::holders::Holders;
+use crate::proxy::realtime::Sessions;
 use crate::proxy::realtime::tunnel::Tunnel;
 use crate::proxy::record::{Outcome, Record};
-use crate::proxy::relay::{Relay, ResponseBody, Silence};
-use crate::proxy::{Proxy, sse};
+use crate::proxy::relay::{Relay, Silence};
+use crate::proxy::response::ResponseBody;
+use crate::upstream::attempt::Answer;
+use crate::warmup::WarmUps;
 
 /// What the client will see.
 #[derive(Debug)]
@@ -39,15 +44,19 @@ pub(in crate::proxy) struct Won {
 
 impl Won {
     /// An answer that the client will see; none other will be asked for.
-    pub(in crate::proxy) fn of(asked: Asked, sent: Sent, proxy: &Proxy) -> Self {
+    pub(in crate::proxy) fn of(
+        asked: Asked,
+        sent: Sent,
+        holders: &Holders,
+        warm_ups: &WarmUps,
+    ) -> Self {
         if sent.answer.status().is_success() {
             if asked.endpoint == Endpoint::Responses {
                 let worker = &sent.placed.worker().id;
                 let beginning = sent.answer.beginning();
-                proxy.holders.answered(beginning, worker, asked.tenant);
+                holders.answered(beginning, worker, asked.tenant);
             }
-            let (pool, key) = (&asked.question.pool, &asked.question.key);
-            let warm_ups = &proxy.parts.warm_ups;
+            let (pool, key) = (&asked.query.pool, &asked.query.key);
             warm_ups.offer(asked.endpoint, pool, key, &asked.body.bytes);
         }
         Self { asked, sent }
@@ -67,7 +76,8 @@ impl Won {
     /// The point of no return: from here on the answer belongs to this worker.
     pub(in crate::proxy) fn commit(
         self,
-        proxy: &Arc<Proxy>,
+        dispatch: &Arc<Dispatch>,
+        sessions: &Sessions,
         mut record: Record,
     ) -> Response<ResponseBody> {
         let Placed { mut in_flight, .. } = self.sent.placed;
@@ -76,7 +86,7 @@ impl Won {
             record.switches(&parts);
             handshake::switch(&mut parts.headers);
             let session = self.asked.session.expect("only a session asks for a 101");
-            let config = proxy.parts.sessions.config().clone();
+            let config = sessions.config().clone();
             let held = (in_flight, record);
             let tunnel = Tunnel::new(*switched, config, self.asked.deadline, held, session);
             return Response::from_parts(parts, ResponseBody::Tunnel(Some(Box::new(tunnel))));
@@ -102,7 +112,7 @@ impl Won {
             Answer::Switched(..) => unreachable!("a tunnel is no answer to pass on"),
             Answer::Begun(begun) => {
                 record.answers(&begun.parts, begun.events);
-                let timeouts = &proxy.parts.timeouts;
+                let timeouts = &dispatch.timeouts;
                 let silence = Silence {
                     longest: timeouts.inter_token,
                     worker_bad: timeouts.worker_bad,
@@ -111,7 +121,7 @@ impl Won {
                 };
                 let on_break = if self.asked.failover && begun.is_good_stream() {
                     let worker = in_flight.worker().id.clone();
-                    OnBreak::of(proxy, self.asked, worker)
+                    OnBreak::of(dispatch, self.asked, worker)
                 } else {
                     OnBreak::End
                 };

@@ -55,7 +55,7 @@ impl Broken {
     }
 }
 
-/// Said by who reads, of what came; every other kind is the socket's.
+/// The reader's verdict on what came; every other kind is the socket's.
 fn is_of_content(kind: io::ErrorKind) -> bool {
     matches!(
         kind,

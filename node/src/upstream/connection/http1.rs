@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::broken::SendError;
 use super::limits::{HEADERS_MAX, READ_BYTES_MAX};
-use crate::proxy::worker_body::WorkerBody;
+use crate::http::worker_body::WorkerBody;
 use crate::upstream::head_count::{Counted, HEAD_BYTES_MAX, HeadCount};
 use crate::upstream::tls::WorkerIo;
 

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::broken::{Broken, SendError};
 use super::limits::{HEADERS_MAX, READ_BYTES_MAX};
-use crate::proxy::worker_body::WorkerBody;
+use crate::http::worker_body::WorkerBody;
 use crate::upstream::head_count::{Counted, HEAD_BYTES_MAX, HeadCount};
 use crate::upstream::tls::WorkerIo;
 
@@ -266,7 +266,7 @@ fn of_answer(error: h2::Error) -> SendError {
     }
 }
 
-/// The connection ended, for whatever reason, and nobody said anything about the stream.
+/// The connection ended, for whatever reason, and without a frame about the stream.
 fn is_end(broken: &Broken) -> bool {
     matches!(broken, Broken::Http2(error) if error.is_io()) && broken.is_cut()
 }

@@ -1,4 +1,4 @@
-//! One connection to a worker, driven by whoever uses it, with one request at a time.
+//! One connection to a worker, driven by its user, with one request at a time.
 //!
 //! A client of HTTP is usually split into a sender and a driver that is spawned. Here both stay in one value: the
 //! request's own task drives the socket (no hand-over between tasks per chunk), and dropping the value closes the
@@ -23,9 +23,10 @@ use tokio::time::Instant;
 
 pub use self::broken::{Broken, SendError};
 pub use self::http1::Switched;
-use super::Worker;
+use super::address::Address;
+use super::connector::Connector;
 use crate::config::WorkerHttp2;
-use crate::proxy::worker_body::WorkerBody;
+use crate::http::worker_body::WorkerBody;
 
 /// A connection to one worker.
 #[derive(Debug)]
@@ -43,34 +44,26 @@ enum Speaks {
 }
 
 impl Connection {
-    /// Connects to a worker, in the version of HTTP that `workers.http2` and the worker choose.
+    /// Connects to a worker at this address, in this version of HTTP. `label`: its name in the log.
     ///
     /// # Errors
-    /// As [`Reach::dial`](super::Reach::dial): the socket's, `TimedOut` after `within`, or one of TLS; where HTTP/2 is
-    /// spoken and the worker does not, `InvalidData`, or `TimedOut` after the limit of a TLS handshake.
-    pub async fn open(worker: &Worker, within: Duration) -> io::Result<Self> {
-        Self::open_as(worker, within, worker.reach.http2()).await
-    }
-
-    /// The same in HTTP/1.1, for what is not in HTTP/2: a change of protocols.
-    ///
-    /// # Errors
-    /// As [`Connection::open`].
-    pub async fn open_http1(worker: &Worker, within: Duration) -> io::Result<Self> {
-        Self::open_as(worker, within, WorkerHttp2::Off).await
-    }
-
-    async fn open_as(worker: &Worker, within: Duration, http2: WorkerHttp2) -> io::Result<Self> {
-        let reach = &worker.reach;
-        let io = reach.dial(&worker.address, within, http2).await?;
+    /// As [`Connector::dial`]: the socket's, `TimedOut` after `within`, or one of TLS; where HTTP/2 is spoken and the
+    /// worker does not, `InvalidData`, or `TimedOut` after the limit of a TLS handshake.
+    pub async fn open(
+        connector: &Connector,
+        address: &Address,
+        label: &str,
+        within: Duration,
+        http2: WorkerHttp2,
+    ) -> io::Result<Self> {
+        let io = connector.dial(address, within, http2).await?;
         let speaks = if io.speaks_http2(http2) {
-            let scheme = worker.address.scheme();
-            let opened = http2::Connection::open(io, scheme, reach.handshake_within()).await;
+            let scheme = address.scheme();
+            let opened = http2::Connection::open(io, scheme, connector.handshake_within()).await;
             if let Err(error) = &opened
-                && reach.no_http2.is_over()
+                && connector.no_http2.allows_line()
             {
-                let worker = &*worker.label;
-                tracing::warn!(worker, %error, "a worker was asked in HTTP/2 (workers.http2) and did not answer in it");
+                tracing::warn!(worker = label, %error, "a worker was asked in HTTP/2 (workers.http2) and did not answer in it");
             }
             Speaks::Http2(Box::new(opened?))
         } else {
@@ -143,7 +136,7 @@ impl Connection {
     }
 }
 
-/// The body of a worker's answer. Who reads it drives its connection.
+/// The body of a worker's answer. Reading it drives its connection.
 #[derive(Debug)]
 pub enum AnswerBody {
     /// HTTP/1.1.
@@ -185,7 +178,7 @@ impl Body for AnswerBody {
 }
 
 /// Whether the head says more than one thing about where its body ends, or something that is not understood here
-/// (RFC 9112, section 6.3). hyper and h2 take one of them, and whoever is behind another proxy may take the other.
+/// (RFC 9112, section 6.3). hyper and h2 take one of them, and a reader behind another proxy may take the other.
 fn is_length_in_doubt(response: &Response<AnswerBody>) -> bool {
     let headers = response.headers();
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();

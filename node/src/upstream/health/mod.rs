@@ -1,13 +1,13 @@
 //! Whether a worker is to be passed over: probes, refused connections, the ends of requests, tokens that do not
-//! come, and what other replicas say. Only decides whom to skip; the ring never hears of it.
+//! come, and what other replicas report. Only decides which workers to skip; the ring does not depend on it.
 //!
 //! | found out by | verdict | ends with |
 //! |---|---|---|
 //! | a connection that was refused, dropped, or not accepted in time | unreachable | a good probe |
 //! | failed probes in a row | unhealthy | good probes in a row |
-//! | a request that waited its whole limit while nobody got a token | stalled | a delivered token, nothing else |
+//! | a request that waited its whole limit while no request got a token | stalled | a delivered token, nothing else |
 //! | failed requests | ejected, for longer each time | successful trials |
-//! | another replica | doubted: the last resort | its word, or a token delivered here since |
+//! | another replica | doubted: the last resort | its claim, or a token delivered here since |
 //!
 //! Besides, failed requests count on as load for a while, and a worker that restarted, or was ejected, starts slowly.
 //! A verdict also frees the requests that wait there and have nothing to show, unless the worker shows life (`signs`).
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use grapevine_placement::{
-    BreakerState, Claim, Health as Probed, Load, Outcome, Permit, slow_start,
+    AttemptOutcome, BreakerState, Claim, Health as Probed, Load, Penalty, Permit, slow_start,
 };
 use rand::Rng;
 use tokio::sync::Notify;
@@ -50,9 +50,9 @@ pub struct Health {
     /// Nothing is wrong: lets a decision over hundreds of workers skip as many locks.
     clear: AtomicBool,
     signs: Signs,
-    /// Somebody wants to know whether it lives.
+    /// A request wants to know whether it lives.
     wanted: Notify,
-    /// Somebody found it stalled.
+    /// It was found stalled.
     stall: Notify,
     /// What waits there has no reason to wait on.
     given_up: Notify,
@@ -65,9 +65,9 @@ pub struct Health {
 pub struct Look {
     /// A request may be sent to it.
     pub is_usable: bool,
-    /// Its breaker lets nobody pass.
+    /// Its breaker lets no request pass.
     pub is_resting: bool,
-    /// It refused or dropped a connection, and no probe has passed since.
+    /// It refused or dropped a connection, or leaves all probes without an answer; no probe has passed since.
     pub is_unreachable: bool,
     /// Others speak against it, and nothing here speaks for it.
     pub is_doubted: bool,
@@ -93,6 +93,17 @@ impl Look {
     };
 }
 
+/// How a probe ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// Answered with a 2xx.
+    Good,
+    /// Answered with anything else, or the connection failed.
+    Bad,
+    /// Not answered in time. A frozen process is found so: its kernel accepts connections, and nothing answers.
+    Unanswered,
+}
+
 /// A worker's health for people.
 #[derive(Debug, Clone, Copy)]
 pub struct Report {
@@ -100,13 +111,13 @@ pub struct Report {
     pub verdict: Claim,
     /// For how long it has been so.
     pub since: Duration,
-    /// What probes and connections say.
+    /// What probes and connections show.
     pub probes: Probed,
     /// What the ends of requests say.
     pub breaker: BreakerState,
     /// Times that the breaker opened, as far as it remembers.
     pub ejections: u32,
-    /// For how long the breaker still lets nobody pass.
+    /// For how long the breaker still lets no request pass.
     pub shut_for: Duration,
     /// What others say, where that counts.
     pub doubt: Option<Claim>,
@@ -114,7 +125,7 @@ pub struct Report {
     pub slow_start: Option<f64>,
 }
 
-/// Whether a worker would answer a request, as far as can be told without one.
+/// Whether a worker would answer a request, as far as can be known without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answers {
     /// It showed a sign of life, here or to another replica, and nothing since speaks against it.
@@ -198,7 +209,7 @@ impl Health {
         look
     }
 
-    /// Whether it would answer a request, as far as probes and tokens tell.
+    /// Whether it would answer a request, as far as probes and tokens show.
     pub fn answers(&self) -> Answers {
         let opinion = self.lock();
         let seen = opinion.good_probe.max(self.signs.last_token());
@@ -220,7 +231,7 @@ impl Health {
         Look {
             is_usable: opinion.is_usable(now),
             is_resting: opinion.breaker.state(now) == BreakerState::Open,
-            is_unreachable: opinion.unreachable,
+            is_unreachable: opinion.unreachable || opinion.is_mute(self.signs.last()),
             is_doubted: self.doubt_in(opinion).is_some(),
             slow_start: self.slow_start_in(opinion, now),
             penalty: opinion.penalty.load(now, self.failure_half_life),
@@ -242,15 +253,15 @@ impl Health {
     }
 
     /// A permitted request ended, which weighed `load` until then.
-    pub fn end(&self, permit: Permit, outcome: Outcome, load: Load) {
+    pub fn end(&self, permit: Permit, outcome: AttemptOutcome, load: Load) {
         let mut opinion = self.lock();
         let now = self.now();
-        let failed = outcome == Outcome::Failure && opinion.counts_failure();
+        let failed = outcome == AttemptOutcome::Failure && opinion.counts_failure();
         if failed {
             opinion.penalty.add(load, now, self.failure_half_life);
         }
         let outcome = match outcome {
-            Outcome::Failure if !failed || !self.breakers => Outcome::Neutral,
+            AttemptOutcome::Failure if !failed || !self.breakers => AttemptOutcome::Neutral,
             outcome => outcome,
         };
         let was = opinion.breaker.state(now);
@@ -270,9 +281,10 @@ impl Health {
     }
 
     /// A probe ended. True when what probes and connections say changed by it.
-    pub fn probed(&self, good: bool) -> bool {
+    pub fn probed(&self, probed: Probe) -> bool {
         let mut opinion = self.lock();
         let now = self.now();
+        let good = probed == Probe::Good;
         let before = (opinion.probes.health(), opinion.unreachable);
         opinion.probes.record(good);
         opinion.unreachable &= !good;
@@ -282,6 +294,7 @@ impl Health {
         } else {
             let is_bad = opinion.probes() == Probed::Unhealthy;
             let failing = opinion.failing.get_or_insert_with(|| Failing::since(now));
+            failing.unanswered &= probed == Probe::Unanswered;
             if is_bad {
                 failing.verdict.get_or_insert(now);
             }
@@ -315,7 +328,7 @@ impl Health {
         self.settle(&mut opinion, now);
     }
 
-    /// Its engine has worked after `since`, as its counters say. Restores nobody: only a token does.
+    /// Its engine has worked after `since`, as its counters show. This restores no worker: only a token does.
     pub fn moved(&self, since: Instant) {
         self.signs.moved(since.saturating_duration_since(self.born));
     }
@@ -325,14 +338,15 @@ impl Health {
         self.signs.last().map(|at| self.born + at)
     }
 
-    /// Somebody waits there in silence: has it looked at whether the worker lives, unless that was done within `every`.
+    /// A request waits there in silence: has it looked at whether the worker lives, unless that was done within
+    /// `every`.
     pub fn want_sign(&self, every: Duration) {
         if self.signs.want(self.now(), every) {
             self.wanted.notify_one();
         }
     }
 
-    /// Waits until somebody wants a sign of life.
+    /// Waits until a request wants a sign of life.
     pub async fn sign_wanted(&self) {
         self.wanted.notified().await;
     }
@@ -383,7 +397,7 @@ impl Health {
         true
     }
 
-    /// A probe for a token cannot tell, as of a worker that answers no completions: clients' requests try instead,
+    /// A probe for a token proves nothing, as with a worker that answers no completions: clients' requests try instead,
     /// one at a time, at growing intervals.
     pub fn try_with_clients(&self) {
         let mut opinion = self.lock();
@@ -396,7 +410,7 @@ impl Health {
         self.settle(&mut opinion, now);
     }
 
-    /// Whether it is stalled, and a probe for a token may tell when it is not.
+    /// Whether it is stalled, and a probe for a token may show the end of that.
     pub fn awaits_token(&self) -> bool {
         self.lock().is_silent()
     }
@@ -406,17 +420,24 @@ impl Health {
         self.stall.notified().await;
     }
 
-    /// Its process started again: its cache is empty.
+    /// Its process started again: its cache is empty, and what failed with the former process is past.
+    ///
+    /// All replicas learn of it at the same moment. Their breakers, opened by the streams that broke, would let it
+    /// return seconds apart, each with a slow start of its own. One that has ended before, not long ago, stays ejected.
     pub fn restarted(&self) {
         let mut opinion = self.lock();
         let now = self.now();
         opinion.started = Some(now);
+        opinion.penalty = Penalty::default();
+        if opinion.breaker.ejections(now) <= 1 {
+            opinion.breaker.close(now);
+        }
         self.settle(&mut opinion, now);
     }
 
     /// What this replica found out by itself, and how long ago it last did: the age of a good sign, or of the change
     /// to a bad verdict. `None` before the first sign, and while a client's request may try whether a bad verdict still
-    /// holds: then it may elsewhere too, or the word would outlive all traffic that could disprove it.
+    /// holds: then it may elsewhere too, or the claim would outlive all traffic that could disprove it.
     pub fn claim(&self) -> Option<(Claim, Duration)> {
         let opinion = self.lock();
         let now = self.now();
@@ -432,7 +453,7 @@ impl Health {
     }
 
     /// Takes over what the other replicas claim now, each with its age; those that are not believed left out. Replaces
-    /// what was heard before.
+    /// what was received before.
     pub fn heard(&self, claims: impl IntoIterator<Item = (Claim, Duration)>) {
         let mut opinion = self.lock();
         let now = self.now();
@@ -449,7 +470,7 @@ impl Health {
         self.settle(&mut opinion, now);
     }
 
-    /// Age of the youngest sign that it is well, seen here or heard of; for [`grapevine_placement::duty`].
+    /// Age of the youngest sign that it is well, seen here or reported; for [`grapevine_placement::duty`].
     pub fn good_sign_age(&self) -> Option<Duration> {
         let opinion = self.lock();
         let seen = opinion.good_probe.max(self.signs.last_token());
@@ -457,7 +478,7 @@ impl Health {
         Some(self.now().saturating_sub(at))
     }
 
-    /// What probes and connections say.
+    /// What probes and connections show.
     pub fn probes(&self) -> Probed {
         self.lock().probes()
     }
@@ -467,7 +488,7 @@ impl Health {
         self.lock().breaker.state(self.now())
     }
 
-    /// For how long its breaker still lets nobody pass; zero when it lets somebody.
+    /// For how long its breaker still lets no request pass; zero when it lets one.
     pub fn shut_for(&self) -> Duration {
         self.lock().breaker.shut_for(self.now())
     }

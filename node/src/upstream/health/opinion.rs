@@ -43,12 +43,17 @@ pub(super) struct Failing {
     pub(super) since: Duration,
     /// When they became a verdict.
     pub(super) verdict: Option<Duration>,
+    /// None of them got any answer, not even an error.
+    pub(super) unanswered: bool,
 }
 
 impl Failing {
     pub(super) fn since(since: Duration) -> Self {
-        let verdict = None;
-        Self { since, verdict }
+        Self {
+            since,
+            verdict: None,
+            unanswered: true,
+        }
     }
 }
 
@@ -62,17 +67,17 @@ pub(super) struct Stalled {
     pub(super) trials: bool,
 }
 
-/// Somebody else's word against it.
+/// Another replica's claim against it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Doubt {
     pub(super) claim: Claim,
     pub(super) since: Duration,
-    /// When it was first heard here.
+    /// When it was first received here.
     pub(super) heard: Duration,
 }
 
 impl Doubt {
-    /// Heard `now`, or again: the age that comes with a word is not exact.
+    /// Received `now`, or again: the age that comes with a claim is not exact.
     pub(super) fn heard(
         claim: Claim,
         since: Duration,
@@ -115,9 +120,9 @@ impl Opinion {
     /// Since when nothing that waited there before has a reason to wait on. `sign`: the latest sign of life; what it
     /// refutes does not count, so that a worker whose health checks alone fail keeps its requests.
     ///
-    /// A word of others counts where probes fail here, too; that it is stalled counts by itself: whoever says so has
-    /// waited a whole limit and asked in vain. Failed requests and a single broken connection say nothing about those
-    /// that wait.
+    /// A claim of others counts where probes fail here, too; that it is stalled counts by itself: the replica that
+    /// claims so has waited a whole limit and asked in vain. Failed requests and a single broken connection say nothing
+    /// about those that wait.
     pub(super) fn given_up(&self, sign: Option<Duration>) -> Option<Duration> {
         let stands = |since: &Duration| sign.is_none_or(|sign| sign <= *since);
         let failing = self.failing.filter(|failing| stands(&failing.since));
@@ -132,6 +137,15 @@ impl Opinion {
             .and_then(|failing| failing.verdict)
             .max(stalled)
             .max(heard)
+    }
+
+    /// Whether nothing comes from it at all: no probe got an answer, and its engine has shown no sign of life since,
+    /// so it is as good as unreachable. `sign`: the latest sign of life.
+    pub(super) fn is_mute(&self, sign: Option<Duration>) -> bool {
+        self.failing.is_some_and(|failing| {
+            let is_quiet = sign.is_none_or(|sign| sign <= failing.since);
+            failing.verdict.is_some() && failing.unanswered && is_quiet
+        })
     }
 
     /// What it comes to; the surest first.
@@ -149,7 +163,7 @@ impl Opinion {
         }
     }
 
-    /// Whether a failure tells more than that the worker is stalled, which is known. A stall counts once, whatever
+    /// Whether a failure shows more than that the worker is stalled, which is known. A stall counts once, whatever
     /// number of requests die of it: the first token ends it, and the breaker would only keep the worker longer. But
     /// one that stalls again and again, with a token between, does get ejected.
     pub(super) fn counts_failure(&mut self) -> bool {

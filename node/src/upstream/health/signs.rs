@@ -16,7 +16,7 @@ pub(super) struct Signs {
     token: AtomicU64,
     /// The latest time of which it is known that the engine worked after it.
     moved: AtomicU64,
-    /// The latest time that somebody wanted to know whether it lives.
+    /// The latest time that a request wanted to know whether it lives.
     wanted: AtomicU64,
 }
 
@@ -47,7 +47,7 @@ impl Signs {
         read(&self.token).max(read(&self.moved))
     }
 
-    /// Whether it is time to look for a sign: nobody has wanted one within `every`. One of many callers is told so.
+    /// Whether it is time to look for a sign: no caller has wanted one within `every`. True for one of many callers.
     pub(super) fn want(&self, now: Duration, every: Duration) -> bool {
         let before = self.wanted.load(Ordering::Relaxed);
         if before != 0 && now.saturating_sub(Duration::from_micros(before)) < every {

@@ -23,12 +23,12 @@ const REQUEST: Load = Load {
 impl Health {
     fn fail(&self) {
         let permit = self.begin(false).expect("it may have a request");
-        self.end(permit, Outcome::Failure, REQUEST);
+        self.end(permit, AttemptOutcome::Failure, REQUEST);
     }
 
     fn succeed(&self) {
         let permit = self.begin(false).expect("it may have a request");
-        self.end(permit, Outcome::Success, REQUEST);
+        self.end(permit, AttemptOutcome::Success, REQUEST);
     }
 
     fn verdict(&self) -> Claim {
@@ -49,9 +49,9 @@ async fn a_refused_connection_counts_until_a_probe_passes() {
     health.unreachable();
     assert!(!health.is_usable());
     assert_eq!(health.verdict(), Claim::Unreachable);
-    assert!(!health.probed(false));
+    assert!(!health.probed(Probe::Bad));
     assert!(!health.is_usable());
-    assert!(health.probed(true));
+    assert!(health.probed(Probe::Good));
     assert!(health.is_usable());
     let changes: Vec<u64> = health.changes().map(|(_, count)| count).collect();
     assert_eq!(changes, [1, 1, 0, 0, 0], "each change counts once");
@@ -70,7 +70,7 @@ async fn failures_open_the_breaker_and_a_trial_passes_later() {
     pass(config.open_for).await;
     let trial = health.begin(false).expect("one trial");
     assert!(health.begin(false).is_none() && !health.is_usable());
-    health.end(trial, Outcome::Success, REQUEST);
+    health.end(trial, AttemptOutcome::Success, REQUEST);
     assert!(health.is_usable());
 }
 
@@ -92,7 +92,7 @@ async fn only_a_token_restores_a_stalled_worker() {
     assert!(health.stalled(asked));
     assert_eq!(health.verdict(), Claim::Stalled);
     for _ in 0..100 {
-        health.probed(true);
+        health.probed(Probe::Good);
     }
     pass(SECOND * 3600).await;
     assert!(!health.is_usable() && health.begin(false).is_none());
@@ -129,7 +129,7 @@ async fn a_stall_counts_once_and_again_when_it_comes_back() {
         pass(SECOND * 10).await;
         for permit in permits {
             assert!(health.stalled(asked));
-            health.end(permit, Outcome::Failure, REQUEST);
+            health.end(permit, AttemptOutcome::Failure, REQUEST);
         }
         assert_eq!(health.verdict(), Claim::Stalled);
         health.delivered();
@@ -163,7 +163,7 @@ async fn without_a_token_probe_clients_try_at_growing_intervals() {
             assert!(health.begin(false).is_none(), "one at a time");
             pass(SECOND * 60).await;
             assert!(health.stalled(asked));
-            health.end(trial, Outcome::Failure, REQUEST);
+            health.end(trial, AttemptOutcome::Failure, REQUEST);
         }
         // The end of a request from before tells nothing new.
         let shut_for = health.report().shut_for;
@@ -211,11 +211,32 @@ async fn a_restart_and_the_end_of_an_ejection_are_slow() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_process_is_not_ejected_for_the_former_one_unless_it_ends_again() {
+    let health = health();
+    let ends = || {
+        for _ in 0..BreakerConfig::default().failure_threshold.get() {
+            health.fail();
+        }
+        assert_eq!(health.verdict(), Claim::Ejected);
+        health.restarted();
+    };
+    ends();
+    let look = health.look();
+    assert!(look.is_usable);
+    assert_eq!(
+        (look.penalty, look.slow_start),
+        (Load::default(), Some(0.0))
+    );
+    ends();
+    assert!(!health.is_usable(), "it ends again and again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn others_are_believed_until_better_is_seen() {
     type See = fn(&Health);
     let token: See = Health::delivered;
     let probe: See = |health| {
-        health.probed(true);
+        health.probed(Probe::Good);
     };
     // Claim, what is seen here then, and whether that refutes it.
     let table = [
@@ -257,7 +278,7 @@ async fn claims_are_what_was_seen_here() {
     health.heard([(Claim::Good, SECOND * 3), (Claim::Good, SECOND * 2)]);
     pass(SECOND).await;
     assert_eq!(health.claim(), None);
-    health.probed(true);
+    health.probed(Probe::Good);
     pass(SECOND).await;
     assert_eq!(health.claim(), Some((Claim::Good, SECOND)));
     assert_eq!(health.good_sign_age(), Some(SECOND));
@@ -294,7 +315,7 @@ async fn requests_are_sent_although_health_speaks_against_it_if_it_is_not_believ
     let permit = health
         .begin(true)
         .expect("more than half are like this one");
-    health.end(permit, Outcome::Success, REQUEST);
+    health.end(permit, AttemptOutcome::Success, REQUEST);
 }
 
 #[tokio::test(start_paused = true)]
@@ -310,14 +331,14 @@ async fn failed_checks_free_what_waits_unless_tokens_come() {
         for _ in 0..3 {
             tokio::task::yield_now().await;
             assert!(health.given_up_since().is_none() && !told.get());
-            health.probed(false);
+            health.probed(Probe::Bad);
             pass(SECOND).await;
         }
     };
     tokio::join!(listens, checks);
     let at = health.given_up_since().expect("a verdict");
     assert_eq!(at, Instant::now() - SECOND);
-    health.probed(false);
+    health.probed(Probe::Bad);
     assert_eq!(health.given_up_since(), Some(at), "the same verdict");
     health.goes_on(Instant::now());
     assert!(!health.is_usable(), "its checks fail");
@@ -330,9 +351,9 @@ async fn one_broken_connection_frees_nobody_before_a_check_fails_too() {
     pass(SECOND).await;
     health.unreachable();
     assert_eq!(health.given_up_since(), None);
-    health.probed(false);
+    health.probed(Probe::Bad);
     assert_eq!(health.given_up_since(), Some(Instant::now()));
-    health.probed(true);
+    health.probed(Probe::Good);
     assert_eq!(health.given_up_since(), None);
 }
 
@@ -368,7 +389,7 @@ async fn the_word_of_others_frees_what_waits_where_something_here_agrees() {
         let health = health();
         pass(SECOND * 10).await;
         if failed {
-            health.probed(false);
+            health.probed(Probe::Bad);
         }
         pass(SECOND).await;
         health.heard([(claim, Duration::from_millis(100))]);
@@ -379,5 +400,33 @@ async fn the_word_of_others_frees_what_waits_where_something_here_agrees() {
         assert_eq!(health.given_up_since(), expected, "{claim:?}, heard again");
         health.delivered();
         assert_eq!(health.given_up_since(), None, "{claim:?}, refuted");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_answers_nothing_at_all_is_as_good_as_unreachable() {
+    use Probe::{Bad, Unanswered};
+    // Probes, whether a token came during them, whether it counts as unreachable.
+    let table = [
+        (vec![Unanswered; 3], false, true),
+        (vec![Unanswered; 2], false, false),
+        (vec![Unanswered; 3], true, false),
+        (vec![Bad; 3], false, false),
+        (vec![Unanswered, Bad, Unanswered], false, false),
+    ];
+    for (probes, token, expected) in table {
+        let health = health();
+        for probed in &probes {
+            pass(SECOND).await;
+            health.probed(*probed);
+        }
+        if token {
+            health.goes_on(Instant::now());
+            pass(SECOND).await;
+        }
+        let look = health.look();
+        assert_eq!(look.is_unreachable, expected, "{probes:?}, token: {token}");
+        health.probed(Probe::Good);
+        assert!(!health.look().is_unreachable, "{probes:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What is asked of replicas and workers over HTTP: the registry, a frozen or slow engine.
+//! Requests to replicas and workers over HTTP: change the registry, freeze or slow down an engine.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::client::{Client, Target};
 
 /// Limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit for a container that was started to answer.
+/// Limit for a started container to answer.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits for a 2xx.
@@ -28,13 +28,13 @@ pub(super) async fn answers(target: Target, path: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Puts a worker on the registry. Its model is not given: the replica asks it.
+/// Adds a worker to the registry. Its model is not given: the replica asks the worker.
 pub(super) async fn register(admin: &Target, id: &str, port: u16) -> anyhow::Result<()> {
     let body = json!({ "id": id, "url": format!("http://{id}:{port}") });
     ask(admin, Method::POST, "/workers", &body).await
 }
 
-/// Takes a worker off the registry.
+/// Removes a worker from the registry.
 pub(super) async fn unregister(admin: &Target, id: &str) -> anyhow::Result<()> {
     ask(
         admin,
@@ -45,7 +45,7 @@ pub(super) async fn unregister(admin: &Target, id: &str) -> anyhow::Result<()> {
     .await
 }
 
-/// Ids of the workers on the registry.
+/// Ids of the workers in the registry.
 pub(super) async fn registered(admin: &Target) -> anyhow::Result<Vec<String>> {
     let client = Client::one(admin.clone()).with_token(TOKEN)?;
     let workers: Value = client.json("/workers", REQUEST_TIMEOUT).await?;
@@ -68,7 +68,7 @@ pub(super) async fn freeze(worker: &Target, frozen: bool) -> anyhow::Result<()> 
     .await
 }
 
-/// Answers each request that much later; zero: none of the scripted faults is left.
+/// Makes the worker answer each request later by `delay`; zero removes all scripted faults.
 pub(super) async fn slow_down(worker: &Target, delay: Duration) -> anyhow::Result<()> {
     let faults = "/_control/faults";
     ask(worker, Method::DELETE, faults, &Value::Null).await?;

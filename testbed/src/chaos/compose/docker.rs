@@ -1,4 +1,5 @@
-//! The programs by which containers are hurt: `docker`, `docker-compose` (or the plugin), `nsenter`, `iptables`.
+//! The programs that inject faults into containers: `docker`, `docker-compose` (or the plugin), `nsenter`,
+//! `iptables`.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -14,21 +15,21 @@ use tokio::time::timeout;
 
 use super::links::{CHAIN, restore_input};
 
-/// Limit of one command. `docker stop` waits for a replica's settling and draining.
+/// Limit of one command. `docker stop` waits until a replica has settled and drained.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Which testbed. What is not given is what docker-compose itself takes.
+/// Which testbed. An absent field has the default of docker-compose.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Testbed {
-    /// `docker-compose.yml`; else that of the working directory.
+    /// `docker-compose.yml`; absent: that of the working directory.
     pub(crate) file: Option<PathBuf>,
-    /// Name of the project; else that of the file's folder.
+    /// Name of the project; absent: that of the file's folder.
     pub(crate) project: Option<String>,
     /// Variables of the file, such as `testbed/docker/free-ports.env`; the same that `up` was given.
     pub(crate) env_file: Option<PathBuf>,
 }
 
-/// A compose project. `docker-compose` itself is asked only for what `docker` cannot tell: it takes seconds.
+/// A compose project. `docker-compose` takes seconds, so it runs only for what `docker` cannot do.
 pub(super) struct Docker {
     /// Program and first arguments.
     compose: Vec<String>,
@@ -36,13 +37,13 @@ pub(super) struct Docker {
     project: String,
 }
 
-/// A container, as `docker inspect` tells.
+/// A container, as `docker inspect` describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Container {
     pub(super) id: String,
     pub(super) service: String,
     pub(super) state: ContainerState,
-    /// On this machine; while it runs.
+    /// Process id on this machine, while it runs.
     pub(super) pid: Option<u32>,
     /// Address in its network; while it runs and is connected.
     pub(super) address: Option<Ipv4Addr>,
@@ -62,7 +63,7 @@ pub(super) enum ContainerState {
 }
 
 impl Docker {
-    /// The project in which this service runs; none, when it does not run.
+    /// The project in which this service runs; `None` when it does not run.
     pub(super) async fn of(testbed: &Testbed, service: &str) -> anyhow::Result<Option<Self>> {
         let compose = compose_command(testbed).await?;
         let id = compose_run(&compose, &["ps", "-q", service]).await?;
@@ -89,14 +90,14 @@ impl Docker {
         Ok(inspected.into_iter().map(Container::from).collect())
     }
 
-    /// Makes and starts the container of a service; one that exists is left as it is.
+    /// Creates and starts the container of a service; an existing container is left as it is.
     pub(super) async fn up(&self, service: &str) -> anyhow::Result<()> {
         let arguments = ["up", "-d", "--no-deps", "--no-recreate", service];
         compose_run(&self.compose, &arguments).await.map(drop)
     }
 }
 
-/// The plugin where there is one, else docker-compose; with the testbed's arguments.
+/// The compose plugin if it is installed, else docker-compose; with the testbed's arguments.
 async fn compose_command(testbed: &Testbed) -> anyhow::Result<Vec<String>> {
     let plugin = run("docker", &["compose", "version"], "").await;
     let mut command: Vec<String> = if plugin.is_ok() {
@@ -127,14 +128,14 @@ pub(super) async fn docker(arguments: &[&str]) -> anyhow::Result<String> {
     run("docker", arguments, "").await
 }
 
-/// What a container has logged since a time (RFC 3339), both of its outputs.
+/// The log of a container since a time (RFC 3339), stdout and stderr.
 pub(super) async fn logs(id: &str, since: &str) -> anyhow::Result<String> {
     let output = output("docker", &["logs", "--since", since, id], "").await?;
     let text = [output.stdout, output.stderr].concat();
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Replaces our rules in the network namespace of a process; none: takes the chain away.
+/// Replaces our rules in the network namespace of a process; without rules it removes the chain.
 ///
 /// The host's `iptables` runs in the container's namespace: images need none, and the host's rules are not touched.
 pub(super) async fn filter(pid: u32, rules: &[String]) -> anyhow::Result<()> {
@@ -163,7 +164,7 @@ async fn run(program: &str, arguments: &[&str], input: &str) -> anyhow::Result<S
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a program with this input; failing is an error with what it said.
+/// Runs a program with this input. If it fails, the error holds what it printed.
 async fn output(program: &str, arguments: &[&str], input: &str) -> anyhow::Result<Output> {
     let said = || format!("`{program} {}`", arguments.join(" "));
     let mut child = Command::new(program)
@@ -171,7 +172,7 @@ async fn output(program: &str, arguments: &[&str], input: &str) -> anyhow::Resul
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // Ctrl-C is for whoever runs this: it undoes what was done.
+        // Ctrl-C must reach this process alone, which then repairs every fault.
         .process_group(0)
         .kill_on_drop(true)
         .spawn()
@@ -237,7 +238,7 @@ struct Network {
 
 impl From<Inspected> for Container {
     fn from(inspected: Inspected) -> Self {
-        // One that docker is about to restart counts as running and has no process.
+        // A container that docker is about to restart counts as running and has no process.
         let runs = inspected.state.running && inspected.state.pid > 0;
         let state = match (runs, inspected.state.paused) {
             (true, true) => ContainerState::Paused,
@@ -275,7 +276,7 @@ impl From<Inspected> for Container {
 mod tests {
     use super::*;
 
-    /// The fields of a real answer of Docker Engine that are read.
+    /// The fields that are read, as in a real answer of Docker Engine.
     fn inspected(running: bool, paused: bool, pid: u32, networks: &str) -> Container {
         let text = format!(
             r#"{{"Id":"abc","State":{{"Status":"x","Running":{running},"Paused":{paused},"Pid":{pid}}},

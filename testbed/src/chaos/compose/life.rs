@@ -1,4 +1,4 @@
-//! How containers start and end, and what they get of processor and time.
+//! How containers start and end, and how their processor time and clocks are changed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use tokio_util::task::AbortOnDropHandle;
 use super::docker::{ContainerState, docker};
 use super::seats::{end, service, target};
 use super::{ADMIN_PORT, ComposeFleet, WORKER_PORT, control};
-use crate::chaos::fleet::Node;
+use crate::chaos::fault::Node;
 
-/// Microseconds over which docker counts processor time, and the least share of them.
+/// Period of docker's CPU quota in microseconds, and the least quota.
 const CPU_PERIOD: f64 = 100_000.0;
 const CPU_QUOTA_MIN: f64 = 1_000.0;
 
 impl ComposeFleet {
-    /// SIGTERM; the seat is told when the container has ended.
+    /// Sends SIGTERM; the seat is updated when the container has ended.
     pub(super) async fn terminate(&mut self, node: Node) -> anyhow::Result<()> {
         let id = self.container(node)?.id.clone();
         docker(&["kill", "--signal", "TERM", &id]).await?;
@@ -35,12 +35,12 @@ impl ComposeFleet {
         Ok(())
     }
 
-    /// Runs a container, made first if it is one of the profile, and waits until it answers. One that is on its way
-    /// to its end ends first.
+    /// Starts a container and waits until it answers. A container of a profile is created first; one that is ending
+    /// ends first.
     pub(super) async fn start(&mut self, node: Node) -> anyhow::Result<()> {
         let name = service(node);
         if let Some(ending) = self.endings.remove(&node) {
-            // Its own limit ends it at the latest.
+            // This wait has a limit of its own.
             ending.await.context("waiting does not panic")?;
         }
         self.refresh().await?;
@@ -80,7 +80,7 @@ impl ComposeFleet {
         docker(&update).await.map(drop)
     }
 
-    /// By libfaketime, which reads the file each second; monotonic time stays true.
+    /// Writes the file that libfaketime reads each second; monotonic time stays right.
     pub(super) async fn set_clock(&self, node: Node, ahead: i64) -> anyhow::Result<()> {
         let container = self.container(node)?;
         ensure!(

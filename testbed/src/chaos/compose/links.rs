@@ -1,4 +1,4 @@
-//! Bad links as packet filter rules, one list for each container. Pure.
+//! Bad links as packet filter rules: one list for each container. Pure.
 //!
 //! All rules are at the receiver: a packet that its sender's own filter drops is an error to the sender
 //! (`EPERM`), and a broken network gives no errors. Rules name peers by address, and a container that starts
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
-use super::super::fleet::{Node, Reach};
+use super::super::fault::{Node, Reach};
 
 /// Chain of our rules, called at the head of `INPUT`.
 pub(super) const CHAIN: &str = "GRAPEVINE-CHAOS";
@@ -86,7 +86,7 @@ fn replicas(addresses: &BTreeMap<Node, Ipv4Addr>) -> impl Iterator<Item = Node> 
     addresses.keys().copied().filter(is_replica)
 }
 
-/// What of the traffic. Gossip is the only UDP between containers: names are asked for on loopback.
+/// The part of the traffic. Gossip is the only UDP between containers: DNS stays on loopback.
 fn packets(reach: Reach) -> &'static str {
     match reach {
         Reach::Gossip => " -p udp",
@@ -94,7 +94,7 @@ fn packets(reach: Reach) -> &'static str {
     }
 }
 
-/// Input of `iptables-restore --noflush`: our chain with these rules alone, at one stroke.
+/// Input of `iptables-restore --noflush`: replaces our chain by these rules in one step.
 pub(super) fn restore_input(rules: &[String]) -> String {
     let mut text = format!("*filter\n:{CHAIN} - [0:0]\n");
     for rule in rules {

@@ -1,9 +1,9 @@
-//! A cluster of containers: `docker-compose.yml`, hurt from the machine that runs it.
+//! A cluster of containers: `docker-compose.yml`, with faults injected from the machine that runs it.
 //!
-//! Needs root (packet filters are set in the containers' network namespaces) and Linux (containers are talked to
-//! at their own addresses, which change when they start again). It attaches to a testbed that runs and leaves it
-//! as it was: [`ComposeFleet::stop`] looks at what is, not at what was done, so the next run also mends what one
-//! that was killed has left.
+//! Needs root, because packet filters are set in the containers' network namespaces. Needs Linux, because
+//! containers are reached at their own addresses, which change when they start again. It attaches to a running
+//! testbed and leaves it as it was. [`ComposeFleet::stop`] looks at the state of the containers, not at a list
+//! of faults, so a run also repairs what an earlier, killed run has left.
 
 mod control;
 mod docker;
@@ -23,7 +23,8 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::fleet::{Fault, Link, Node, Reach, Seat};
+use super::fault::{Fault, Link, Node, Reach};
+use super::seat::Seat;
 use crate::client::Target;
 pub(crate) use docker::Testbed;
 use docker::{Container, ContainerState, Docker, docker, filter};
@@ -37,32 +38,32 @@ const ADMIN_PORT: u16 = 30001;
 const WORKER_PORT: u16 = 8000;
 const TOKEN: &str = "testbed-0123456789";
 const BALANCER: &str = "balancer";
-/// What the file defines, profiles included.
+/// Replicas and workers that the file defines, profiles included.
 const REPLICAS_MAX: usize = 6;
 const WORKERS_MAX: usize = 8;
-/// What it starts without a profile: the first ones. These workers are in the replicas' configuration.
+/// The first ones, which start without a profile. These workers are in the replicas' configuration.
 const REPLICAS_CONFIGURED: usize = 3;
 pub(crate) const WORKERS_CONFIGURED: usize = 4;
-/// The containers of one compose project, and what was done to them.
+/// The containers of one compose project, and the faults that they have.
 pub(crate) struct ComposeFleet {
     docker: Docker,
     nodes: BTreeMap<Node, Container>,
     front: Target,
-    /// The one network of the project, and who ran at first.
+    /// The one network of the project, and the nodes that ran at first.
     network: String,
     began_with: BTreeSet<Node>,
     links: Vec<BadLink>,
     /// Namespaces that may have rules of ours, by process.
     filtered: BTreeSet<u32>,
     seats: Arc<watch::Sender<Vec<Seat>>>,
-    /// Wait for terminated containers to be gone.
+    /// Tasks that wait until terminated containers are gone.
     endings: BTreeMap<Node, AbortOnDropHandle<()>>,
     logs: TempDir,
     began: SystemTime,
 }
 
 impl ComposeFleet {
-    /// Attaches to a testbed that runs, and undoes what an earlier run may have left.
+    /// Attaches to a running testbed and repairs what an earlier run may have left.
     ///
     /// # Errors
     /// When no such testbed runs, or docker does not answer.
@@ -89,7 +90,7 @@ impl ComposeFleet {
             docker,
         };
         fleet.refresh().await?;
-        // What has no profile belongs to every testbed; a run that was killed may have left it stopped.
+        // Services without a profile belong to every testbed; a killed run may have left some stopped.
         let always = (1..=REPLICAS_CONFIGURED).map(Node::Replica);
         let always = always.chain((1..=WORKERS_CONFIGURED).map(Node::Worker));
         fleet.began_with = fleet.running().chain(always).collect();
@@ -149,8 +150,8 @@ impl ComposeFleet {
             }
             Fault::Clock { node, ahead } => return self.set_clock(node, ahead).await,
             Fault::FillDisk(_) | Fault::FreeDisk(_) => bail!(
-                "docker reads what a container logs and writes it by itself, so no full disk reaches a replica \
-                 there; run this with processes, without --compose"
+                "docker writes the log of a container itself, so a replica there never sees a full disk; \
+                 run this with processes, without --compose"
             ),
             Fault::Starve { node, share } => {
                 self.starve(node, share).await?;
@@ -209,7 +210,7 @@ impl ComposeFleet {
         self.refresh().await
     }
 
-    /// What each container has logged since this fleet attached.
+    /// The log of each container since this fleet attached.
     pub(crate) async fn logs(&self) -> anyhow::Result<Vec<(String, PathBuf)>> {
         let since = humantime::format_rfc3339_millis(self.began).to_string();
         let mut files = Vec::new();
@@ -224,7 +225,8 @@ impl ComposeFleet {
         Ok(files)
     }
 
-    /// Undoes every fault: runs what ran at first, and nothing else, with the workers of the configuration.
+    /// Repairs every fault: what ran at first runs again, nothing else does, and the registry holds the
+    /// workers of the configuration.
     pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
         self.restore().await
     }
@@ -234,7 +236,8 @@ impl ComposeFleet {
         self.refresh().await
     }
 
-    /// Looks at all containers, makes their packet filters what the bad links ask for, and tells of the seats.
+    /// Inspects all containers, sets their packet filters according to the bad links, and publishes the
+    /// seats.
     async fn refresh(&mut self) -> anyhow::Result<()> {
         let containers = self.docker.containers().await?;
         let known = containers.into_iter();
@@ -257,7 +260,7 @@ impl ComposeFleet {
                 continue;
             }
             let done = filter(pid, rules).await;
-            // A container that ended meanwhile took its filter along.
+            // The filter of a container that has ended is gone with it.
             if Path::new("/proc").join(pid.to_string()).exists() {
                 done?;
             }

@@ -1,4 +1,4 @@
-//! Puts a testbed in order, whatever was done to it and by whom.
+//! Repairs a testbed, whatever faults it has and whoever caused them.
 
 use std::collections::BTreeSet;
 
@@ -8,16 +8,17 @@ use super::docker::{Container, ContainerState, docker, filter};
 use super::life::clock_file;
 use super::seats::{service, target};
 use super::{ADMIN_PORT, ComposeFleet, WORKER_PORT, WORKERS_CONFIGURED, control};
-use crate::chaos::fleet::Node;
+use crate::chaos::fault::Node;
 
 impl ComposeFleet {
-    /// Heals, wakes and feeds all containers, runs those that ran at first and no others, and leaves the workers of
-    /// the configuration on the registry. Goes on past what fails, and returns the first of that.
+    /// Repairs all links, pauses and CPU limits, runs the containers that ran at first and no others, and leaves
+    /// the workers of the configuration in the registry. A step that fails does not stop the others; the first
+    /// error is returned.
     pub(super) async fn restore(&mut self) -> anyhow::Result<()> {
         let mut first = Ok(());
         let mut note = |done: anyhow::Result<()>| {
             if let Err(error) = done {
-                tracing::warn!("putting the testbed in order: {error:#}");
+                tracing::warn!("repairing the testbed: {error:#}");
                 if first.is_ok() {
                     first = Err(error);
                 }
@@ -54,7 +55,7 @@ impl ComposeFleet {
         first
     }
 
-    /// Connects whoever was taken off the network, under its name.
+    /// Connects each container that was taken off the network, under its name.
     pub(super) async fn reconnect(&self) -> anyhow::Result<()> {
         for (node, container) in &self.nodes {
             if !container.networks.contains(&self.network) {
@@ -80,7 +81,8 @@ impl ComposeFleet {
         docker(&["rm", id]).await.map(drop)
     }
 
-    /// Workers added are taken off, workers removed are put back, by any replica: the others hear of it.
+    /// Removes workers that were added and adds those that were removed, through any replica: gossip carries
+    /// it to the others.
     async fn restore_registry(&self) -> anyhow::Result<()> {
         let replica = self.nodes.iter().find_map(|(node, container)| match node {
             Node::Replica(_) => container.address,
@@ -104,7 +106,7 @@ impl ComposeFleet {
     }
 }
 
-/// Takes all away that hinders a container that runs.
+/// Removes every fault from a running container.
 async fn mend(container: &Container) -> anyhow::Result<()> {
     if container.state == ContainerState::Paused {
         docker(&["unpause", &container.id]).await?;

@@ -4,7 +4,8 @@ use std::net::Ipv4Addr;
 
 use super::docker::{Container, ContainerState};
 use super::{ADMIN_PORT, DATA_PORT, TOKEN, WORKER_PORT};
-use crate::chaos::fleet::{Node, Seat, SeatState};
+use crate::chaos::fault::Node;
+use crate::chaos::seat::{Seat, SeatState};
 use crate::client::Target;
 
 pub(super) fn service(node: Node) -> String {
@@ -51,7 +52,7 @@ pub(super) fn seat(node: Node, container: &Container) -> Seat {
     }
 }
 
-/// Its container has ended.
+/// Marks that the container has ended.
 pub(super) fn end(seat: &mut Seat) {
     seat.state = SeatState::Stopped;
     (seat.admin, seat.http, seat.pid) = (None, None, None);

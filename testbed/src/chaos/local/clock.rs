@@ -1,12 +1,12 @@
-//! Wall clocks that can be moved while a process runs, by libfaketime: it is preloaded and reads a
-//! file. The monotonic clock stays true, as it does when an operator or NTP sets the time.
+//! Wall clocks that can be moved while a process runs, by libfaketime: it is preloaded and reads a file. The
+//! monotonic clock stays right, as it does when an operator or NTP sets the time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
-/// Where distributions put it.
+/// Paths at which distributions install libfaketime.
 const LIBRARIES: [&str; 4] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -34,16 +34,16 @@ impl Clock {
         Ok(clock)
     }
 
-    /// Seconds ahead of the truth, from about a second later on.
+    /// Sets the clock ahead of the right time by so many seconds; the process sees it about a second later.
     pub(super) fn set(&self, ahead: i64) -> anyhow::Result<()> {
-        // Replaced at once: a half-written file would be another time.
+        // Replaced in one step: a half-written file would give another time.
         let next = self.file.with_extension("next");
         fs::write(&next, format!("{ahead:+}\n"))
             .and_then(|()| fs::rename(&next, &self.file))
             .with_context(|| format!("cannot write {}", self.file.display()))
     }
 
-    /// Variables of the process whose clock it is.
+    /// Environment variables for the process that has this clock.
     pub(super) fn environment(&self) -> Vec<(String, String)> {
         [
             ("LD_PRELOAD", self.library),

@@ -1,8 +1,8 @@
-//! A disk without room, for one process.
+//! A full disk, for one process.
 
 use crate::processes::Process;
 
-/// A limit of zero bytes on files: to a process that writes it looks as a full disk does.
+/// Sets a limit of zero bytes on files: a write then fails as it does on a full disk.
 #[cfg(target_os = "linux")]
 pub(super) fn full_disk(process: &Process, full: bool) -> anyhow::Result<()> {
     use anyhow::{Context, ensure};

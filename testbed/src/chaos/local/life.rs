@@ -1,4 +1,4 @@
-//! How replicas and workers start, end and stand still.
+//! How replicas and workers are started, ended and paused.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use tokio::time::{Instant, sleep};
 
 use super::clock::Clock;
 use super::{CONTROL_TIMEOUT, LocalFleet, WORKERS_MAX, Worker};
-use crate::chaos::fleet::Node;
+use crate::chaos::fault::Node;
 use crate::client::Client;
 use crate::processes::{MODEL, Process, port_arguments, replica_arguments, worker_arguments};
 
 /// Limit for a started replica to be ready, and for all to hold the same ring of all workers.
 const READY_TIMEOUT: Duration = Duration::from_secs(40);
-/// Limit for a terminated process to end: settle, drain, and some.
+/// Limit for a terminated process to end: settle, drain, and a margin.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks while waiting.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Settings of all replicas: a restart takes seconds.
+/// Settings of all replicas, by which a restart takes seconds.
 const SETTINGS: [(&str, &str); 4] = [
     ("GRAPEVINE_TIMEOUTS__SETTLE", "2s"),
     ("GRAPEVINE_TIMEOUTS__DRAIN", "40s"),
     ("GRAPEVINE_HEALTH__INTERVAL", "500ms"),
     ("GRAPEVINE_HEALTH__TIMEOUT", "1s"),
 ];
-/// Where workers stand still: that is noticed within seconds, not minutes.
+/// Settings where workers are paused: replicas notice it within seconds, not minutes.
 const IMPATIENT: [(&str, &str); 4] = [
     ("GRAPEVINE_TIMEOUTS__FIRST_TOKEN", "5s"),
     ("GRAPEVINE_TIMEOUTS__FIRST_TOKEN_PER_1K", "1s"),
@@ -152,7 +152,7 @@ impl LocalFleet {
             let Err(error) = ready.await else {
                 return Ok(());
             };
-            // The first replica runs before there is a worker to be registered there.
+            // The first replica runs before any worker is registered, so it has none yet.
             if self.workers.is_empty() && format!("{error:#}").contains("\"no_worker\"") {
                 return Ok(());
             }

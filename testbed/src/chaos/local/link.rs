@@ -1,25 +1,25 @@
-//! What becomes of a packet between two replicas. Pure: time and chance come from outside.
+//! Decides what happens to a packet between two replicas. Pure: time and randomness are arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rand::Rng;
 
-use crate::chaos::fleet::Link;
+use crate::chaos::fault::Link;
 
-/// A packet that is to be passed by later ones is held back for this long, beside its delay.
+/// Extra delay of a packet that later ones are to overtake.
 const HELD_BACK: Duration = Duration::from_millis(40);
 
 /// The state of all links between replicas, which are named by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    /// Nothing passes from the first to the second.
+    /// No packet passes from the first to the second.
     cuts: BTreeSet<(usize, usize)>,
     isolated: BTreeSet<usize>,
     impaired: BTreeMap<usize, Link>,
 }
 
-/// After which times copies of a packet go on; none: it is lost.
+/// Delays after which copies of a packet are sent on; none: the packet is lost.
 pub(super) type Copies = [Option<Duration>; 2];
 
 impl Links {
@@ -34,7 +34,7 @@ impl Links {
         self.isolated.insert(replica);
     }
 
-    /// In place of what was wrong with this replica's links before.
+    /// Replaces the state of this replica's links.
     pub(super) fn impair(&mut self, replica: usize, link: Link) {
         self.impaired.insert(replica, link);
     }
@@ -43,8 +43,8 @@ impl Links {
         *self = Self::default();
     }
 
-    /// What becomes of one packet. `None`: from or to an address that is no replica's (yet); it is
-    /// treated as the other end's links are.
+    /// Copies of one packet. `None` stands for an address that belongs to no replica (yet); the links of the
+    /// other end decide.
     pub(super) fn copies(
         &self,
         from: Option<usize>,

@@ -1,8 +1,7 @@
 //! A cluster of processes on this machine: replicas behind relays that can lose their gossip,
 //! fake workers, a balancer in this process.
 //!
-//! Needs no rights that its user does not have. What it cannot do: cut what is not gossip, which
-//! takes containers.
+//! Needs no special rights. It can cut gossip only; other cuts need containers.
 
 mod clock;
 mod disk;
@@ -21,7 +20,8 @@ use hyper::Method;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::fleet::{Fault, Node, Reach, Seat, SeatState};
+use super::fault::{Fault, Node, Reach};
+use super::seat::{Seat, SeatState};
 use crate::balancer::{self, Balancer, Check};
 use crate::client::{Client, Target};
 use crate::processes::{Process, log_file, make_authority, make_certificate};
@@ -32,21 +32,22 @@ use starve::Starving;
 
 /// Limit of one control request.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two checks of a replica by the balancer, and the limit of one: a busy machine is no dead replica.
+/// Time between two checks of a replica by the balancer, and the limit of one: a busy machine must not look
+/// like a dead replica.
 const CHECK_EVERY: Duration = Duration::from_millis(200);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Replicas and workers at most.
 pub(crate) const REPLICAS_MAX: usize = 9;
 pub(crate) const WORKERS_MAX: usize = 64;
 
-/// What a cluster is started with.
+/// How a cluster is started.
 #[derive(Debug, Clone)]
 pub(crate) struct LocalPlan {
     pub(crate) replicas: usize,
     pub(crate) workers: usize,
     /// Further flags of each `fake-worker`.
     pub(crate) worker_flags: Vec<String>,
-    /// Replicas wait for seconds at most for a worker's tokens.
+    /// Replicas wait for a worker's tokens for seconds at most.
     pub(crate) impatient: bool,
     /// Replicas write a line for each request.
     pub(crate) access_log: bool,
@@ -74,13 +75,13 @@ struct Worker {
     port: u16,
 }
 
-/// Processes, their links, and what was done to them.
+/// Processes, their links, and the faults that they have.
 pub(crate) struct LocalFleet {
     plan: LocalPlan,
     network: Arc<Network>,
     replicas: Vec<Replica>,
     workers: Vec<Worker>,
-    /// There from the first replica on.
+    /// Started with the first replica.
     balancer: Option<Balancer>,
     seats: watch::Sender<Vec<Seat>>,
 }
@@ -253,7 +254,7 @@ impl LocalFleet {
         let overflowed = self.network.overflowed();
         ensure!(
             overflowed == 0,
-            "the relays dropped {overflowed} packets for want of room, which no scenario asked for"
+            "the relays dropped {overflowed} packets because their buffers were full, which no scenario asked for"
         );
         Ok(())
     }

@@ -1,10 +1,9 @@
-//! A bad network in user space, so that nobody needs to be root: a UDP relay in front of each
-//! replica's gossip socket.
+//! A bad network in user space, which needs no root: a UDP relay in front of each replica's gossip socket.
 //!
-//! Others reach the replica at the relay's address only (`--gossip-advertise`). Each sender gets a
-//! socket of its own towards the replica, so that answers find their way back; who it is follows
-//! from its address. A pair of replicas has two connections, one dialled by each, and every packet of
-//! both passes exactly one relay: that of the replica that was dialled.
+//! Others reach the replica at the relay's address only (`--gossip-advertise`). Each sender has a socket of
+//! its own towards the replica, on which answers return; its address shows which replica it is. A pair of
+//! replicas has two connections, one dialled by each, and every packet of both passes exactly one relay: that
+//! of the replica that was dialled.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,13 +27,13 @@ const SENDERS_MAX: usize = 64;
 /// Packets of one relay that are held back at once; further ones are dropped.
 const HELD_MAX: usize = 10_000;
 
-/// What all relays share: who is where, and how the links are.
+/// State that all relays share: addresses of replicas, and the state of the links.
 #[derive(Debug, Default)]
 pub(super) struct Network {
     links: RwLock<Links>,
     /// Gossip sockets by the numbers of their replicas.
     places: RwLock<HashMap<SocketAddr, usize>>,
-    /// Packets dropped for want of room, not by a fault.
+    /// Packets dropped because a limit was reached, not by a fault.
     overflowed: AtomicU64,
 }
 
@@ -63,7 +62,7 @@ impl Network {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Packets that were dropped for want of room.
+    /// Packets dropped because a limit was reached.
     pub(super) fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }
@@ -100,12 +99,12 @@ impl Shaper {
         })
     }
 
-    /// Where other replicas reach this one.
+    /// The address at which other replicas reach this one.
     pub(super) fn address(&self) -> SocketAddr {
         self.public
     }
 
-    /// The replica was started; its socket is here.
+    /// Sets the replica's gossip socket, once it is started.
     pub(super) fn found(&self, gossip: SocketAddr) {
         self.network.place(self.replica, gossip);
         *self.target.write().expect("no holder panics") = Some(gossip);
@@ -133,7 +132,7 @@ impl Relay {
         loop {
             let (bytes, sender) = match relay.public.recv_from(&mut packet).await {
                 Ok(received) => received,
-                // An ICMP error of an earlier send; the next packet is what counts.
+                // An ICMP error of an earlier send: receive the next packet.
                 Err(_) => continue,
             };
             let target = *relay.target.read().expect("no holder panics");
@@ -164,7 +163,7 @@ impl Relay {
         }
     }
 
-    /// Passes what the replica sends to one sender.
+    /// Relays what the replica sends to one sender.
     async fn answer(self: Arc<Self>, inner: Arc<UdpSocket>, sender: SocketAddr) {
         let mut packet = vec![0; PACKET_BYTES];
         loop {
@@ -181,7 +180,7 @@ impl Relay {
     async fn pass(&self, packet: &[u8], socket: &Arc<UdpSocket>, to: SocketAddr, copies: Copies) {
         for delay in copies.into_iter().flatten() {
             if delay.is_zero() {
-                // A full buffer or nobody there: lost, as on a real network.
+                // A full buffer or a closed port: the packet is lost, as on a real network.
                 let _ = socket.send_to(packet, to).await;
                 continue;
             }
@@ -206,7 +205,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::chaos::fleet::Link;
+    use crate::chaos::fault::Link;
 
     const LIMIT: Duration = Duration::from_secs(20);
 
@@ -232,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Sends from replica `from` to the other one and returns what arrives there.
+    /// Sends from replica `from` to the other one.
     async fn send(two: &Two, from: usize, text: &str) {
         let to = two.relays[1 - from].address();
         let sent = two.sockets[from].send_to(text.as_bytes(), to).await;
@@ -263,7 +262,7 @@ mod tests {
         send(&two, 1, "before").await;
         let (_, back) = receive(&two, 0).await;
         two.network.change(|links| links.cut(1, 2, true));
-        // What replica 1 sends is lost, be it dialled by itself or an answer on 2's connection.
+        // What replica 1 sends is lost, on the connection that it dialled and on that of replica 2.
         send(&two, 0, "lost").await;
         two.sockets[0].send_to(b"lost", back).await.expect("sent");
         send(&two, 1, "passes").await;

@@ -1,4 +1,4 @@
-//! A process that gets little processor time: it is stopped and continued many times a second.
+//! Gives a process little processor time: stops and continues it many times a second.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Of one stop and one run together.
+/// Length of one stop and one run together.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Goes on until dropped; then the process runs. Drop it before the process is waited for: its id
-/// may be another's afterwards.
+/// Goes on until dropped; then the process runs freely. Drop it before waiting for the process: afterwards
+/// the id may belong to another one.
 pub(super) struct Starving {
     pid: Pid,
     task: AbortOnDropHandle<()>,
 }
 
 impl Starving {
-    /// `share` of the time it may run, above 0 and below 1.
+    /// Lets the process run for `share` of the time, above 0 and below 1.
     pub(super) fn start(pid: Pid, share: f64) -> Self {
         let run = PERIOD.mul_f64(share);
         let task = tokio::spawn(async move {
             loop {
                 for (signal, time) in [(Signal::STOP, PERIOD - run), (Signal::CONT, run)] {
-                    // It may have ended; whoever waits for it will say so.
+                    // The process may have ended; the task that waits for it reports that.
                     let _ = kill_process(pid, signal);
                     sleep(time).await;
                 }

@@ -10,14 +10,14 @@ use hyper::Method;
 use serde::Deserialize;
 use tokio::try_join;
 
-use super::super::fleet::Seat;
 use super::super::record::Seen;
+use super::super::seat::Seat;
 use crate::client::{Ask, Client, Target};
 
-/// A replica that takes longer is silent. Well above what one on a busy machine needs; a paused one holds up the
-/// looks at the others for that long.
+/// A replica that takes longer counts as silent. Well above what a replica on a busy machine needs; a paused one
+/// delays the looks at the others for that long.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// For one question where a prompt would go.
+/// Limit of one question where a prompt would go.
 const EXPLAIN_WITHIN: Duration = Duration::from_secs(1);
 /// Clock ticks of `/proc/<pid>/stat` in a second: `USER_HZ`, fixed by Linux's interface to programs.
 const TICKS_PER_S: f64 = 100.0;
@@ -63,9 +63,9 @@ impl Eye {
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) seen: Seen,
-    /// As it says itself.
+    /// By its own metrics.
     pub(super) resident_bytes: Option<u64>,
-    /// One a prompt; shorter when it stopped answering in between.
+    /// One for each prompt; shorter when the replica stopped answering in between.
     pub(super) placements: Placements,
 }
 
@@ -96,7 +96,7 @@ struct Explained {
     worker: Option<String>,
 }
 
-/// Asks a replica; `None` when it does not answer, or not in time, or nonsense.
+/// Asks a replica; `None` when there is no valid answer in time.
 pub(super) async fn look(client: &Client, prompts: &[Ask]) -> Option<Look> {
     let ring = client.json::<Ring>("/ring", ANSWER_WITHIN);
     let metrics = client.text(Method::GET, "/metrics", Bytes::new(), ANSWER_WITHIN);
@@ -142,7 +142,7 @@ fn gauge(metrics: &str, name: &str) -> Option<f64> {
     metrics.lines().find_map(value)
 }
 
-/// What the system says of a process; each part absent where it says nothing.
+/// Figures of a process from the system; each is absent where the system has none.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Process {
     pub(super) rss_bytes: Option<u64>,

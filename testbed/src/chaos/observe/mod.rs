@@ -1,7 +1,7 @@
-//! Looks at all replicas again and again while a scenario runs, and remembers what the scenario did when.
+//! Looks at all replicas again and again while a scenario runs, and records when the scenario did what.
 //!
-//! Never fails because a replica is down: that is what it is there to see. Memory is bounded: when there are
-//! too many samples, those far from any mark thin out first ([`thin`]).
+//! A replica that is down is a result, not an error. Memory is bounded: when there are too many samples,
+//! those far from any mark are dropped first ([`thin`]).
 
 mod look;
 mod thin;
@@ -15,8 +15,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::fleet::{Node, Seat, SeatState};
+use super::fault::Node;
 use super::record::{Agreement, Mark, MarkKind, Origin, ReplicaSample, ReplicaState, Sample};
+use super::seat::{Seat, SeatState};
 use crate::client::Ask;
 use look::{Eye, Look, Placements};
 use thin::Thinner;
@@ -42,24 +43,24 @@ struct State {
     thinner: Thinner,
 }
 
-/// A mark that may be ended; `None` when there were too many.
+/// Names a mark, to end it later; `None` when there were too many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MarkId(Option<usize>);
 
-/// What an observer has seen.
+/// The marks and samples of an observer.
 #[derive(Debug, Clone)]
 pub(crate) struct Observed {
     /// By time.
     pub(crate) marks: Vec<Mark>,
     /// By time.
     pub(crate) samples: Vec<Sample>,
-    /// What was left out.
+    /// Notes on marks and samples that were left out.
     pub(crate) notes: Vec<String>,
 }
 
 impl Observer {
-    /// Looks at the replicas among `seats` every `every`, and asks them where `prompts` would go. Nobody may
-    /// send these prompts: then asking about them changes nothing that a later request would see.
+    /// Looks at the replicas among `seats` every `every`, and asks them where `prompts` would go. No client
+    /// may send these prompts: then asking about them changes nothing for later requests.
     pub(crate) fn start(
         seats: watch::Receiver<Vec<Seat>>,
         every: Duration,
@@ -84,7 +85,7 @@ impl Observer {
         }
     }
 
-    /// Notes that something begins, or happens, now.
+    /// Records that something begins, or happens, now.
     pub(crate) fn mark(
         &self,
         kind: MarkKind,
@@ -107,7 +108,7 @@ impl Observer {
         MarkId(Some(state.marks.len() - 1))
     }
 
-    /// Notes that it ends now; the second time nothing.
+    /// Records that it ends now; a second call changes nothing.
     pub(crate) fn end(&self, id: MarkId) {
         let now = self.origin.elapsed_ms();
         let mut state = lock(&self.state);
@@ -138,7 +139,7 @@ impl Observer {
         (*sample).clone()
     }
 
-    /// Ends the watch and hands over what was seen. Faults that nobody ended stay open.
+    /// Ends the observation and returns what was seen. Faults that were not ended stay open.
     pub(crate) fn finish(self) -> Observed {
         let mut state = lock(&self.state);
         let mut notes = Vec::new();
@@ -214,7 +215,7 @@ async fn watch_seats(
     }
 }
 
-/// All at once; one entry a replica, in the same order.
+/// Looks at all replicas at once; one entry for each, in the same order.
 async fn look_at_all(
     replicas: &[&Seat],
     eyes: &mut BTreeMap<String, Eye>,
@@ -222,7 +223,7 @@ async fn look_at_all(
 ) -> Vec<Option<Look>> {
     let mut tasks = JoinSet::new();
     for (index, seat) in replicas.iter().enumerate() {
-        // A paused process is looked at as well: that it does not answer is seen, not assumed.
+        // A paused process is asked as well: its silence is observed, not assumed.
         if seat.state != SeatState::Stopped
             && let Some(client) = Eye::of(eyes, seat)
         {
@@ -270,7 +271,8 @@ fn sample(at_ms: u64, seats: &[&Seat], looks: Vec<Option<Look>>, asked: bool) ->
     }
 }
 
-/// Over the prompts that all replicas that answer were asked about; none of them where fewer than two answer.
+/// Agreement over the prompts about which all answering replicas were asked; 0 prompts where fewer than two
+/// answer.
 fn agreement(answers: &[&Placements], part: fn(&look::Placement) -> &Option<String>) -> Agreement {
     if answers.len() < 2 {
         return Agreement::default();

@@ -1,4 +1,4 @@
-//! Against small servers that answer as an admin API does.
+//! The observer against small servers that answer as an admin API does.
 
 use std::convert::Infallible;
 
@@ -50,7 +50,7 @@ fn answer<B>(request: &Request<B>, digest: &str, worker: &str) -> String {
              grapevine_requests_active 7\ngrapevine_memory_bytes 5000\n# EOF\n"
                 .to_owned()
         }
-        // By load this worker, without it always the same one.
+        // With regard to load this worker, without it always the same one.
         "/explain"
             if request
                 .uri()

@@ -1,6 +1,6 @@
 //! Keeps the number of samples bounded in a run of any length. Pure.
 //!
-//! What matters is what happens around faults, so samples far from any mark go first.
+//! Samples around faults matter most, so those far from any mark are dropped first.
 
 use super::super::record::{Mark, Sample};
 
@@ -8,7 +8,7 @@ use super::super::record::{Mark, Sample};
 const SAMPLES_MAX: usize = 6_000;
 /// Samples this close to the beginning or the end of a mark are near it.
 const NEAR_MS: u64 = 10_000;
-/// Spacing far from marks before those near them thin out as well.
+/// Greatest spacing far from marks; above it, samples near marks are dropped as well.
 const FAR_MS_MAX: u64 = 10_000;
 /// Spacing to begin with.
 const FIRST_MS: u64 = 1_000;
@@ -18,12 +18,12 @@ const FIRST_MS: u64 = 1_000;
 pub(super) struct Thinner {
     near_ms: u64,
     far_ms: u64,
-    /// Samples that are gone.
+    /// Samples that were dropped.
     pub(super) dropped: u64,
 }
 
 impl Thinner {
-    /// Thins out `samples` once there are too many of them, to three quarters, so that this is rare.
+    /// Once there are too many `samples`, drops a quarter of them, so that this is rare.
     pub(super) fn bound(&mut self, samples: &mut Vec<Sample>, marks: &[Mark]) {
         if samples.len() <= SAMPLES_MAX {
             return;
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// All samples of so many seconds, two a second, as they come.
+    /// All samples of so many seconds, two a second, added one after the other.
     fn watch(seconds: u64, marks: &[Mark]) -> (Vec<Sample>, Thinner) {
         let (mut samples, mut thinner) = (Vec::new(), Thinner::default());
         for half in 0..2 * seconds {

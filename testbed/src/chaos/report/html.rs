@@ -1,7 +1,8 @@
-//! One page a record, and an index. Each file stands alone: no other file, no network, and a policy in its head
-//! that would forbid one. Without scripts everything but the values at the cursor is there.
+//! One page for each record, and an index. Each file stands alone: it needs no other file and no network, and a
+//! policy in its head forbids both. Without scripts a page lacks only the values at the cursor.
 //!
-//! Texts are escaped by `maud`; what goes around it (style, script, points as JSON) holds no text from outside.
+//! `maud` escapes all texts; the parts that bypass it (style, script, points as JSON) hold no text from
+//! outside.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -14,7 +15,7 @@ use super::timeline;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
-/// Rows of the table of windows: longer runs show every so many.
+/// Most rows of the table of windows: longer runs show every n-th window.
 const ROWS_MAX: usize = 240;
 /// A table of failures with more rows is folded.
 const FAILURES_OPEN_MAX: usize = 20;
@@ -45,7 +46,7 @@ pub(super) fn page(record: &Record) -> String {
             }
             section {
                 h2 { "Over time" }
-                p.about { "Shaded: a fault was on. Point at a plot to read values there in all of them." }
+                p.about { "Shaded: a fault was present. Point at a plot to read the values of all plots at that time." }
                 div.plots {
                     @for panel in panels(record) { (panel.draw(record.duration_ms, &record.marks)) }
                 }
@@ -71,7 +72,7 @@ pub(super) fn page(record: &Record) -> String {
     document(&format!("{}: chaos report", record.scenario), &body)
 }
 
-/// The file that leads to several; `pages` are the names of their files.
+/// The file that links to several records; `pages` are the names of their files.
 pub(super) fn index(records: &[Record], pages: &[String]) -> String {
     let body = html! {
         header {
@@ -258,7 +259,7 @@ fn windows(windows: &[Window]) -> Markup {
         table {
             thead {
                 tr {
-                    @for name in ["from", "sent", "answered", "failed", "told to come back", "p50 ms", "p99 ms",
+                    @for name in ["from", "sent", "answered", "failed", "refused", "p50 ms", "p99 ms",
                         "first token p50 ms", "p99 ms"] {
                         th.number scope="col" { (name) }
                     }

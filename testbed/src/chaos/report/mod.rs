@@ -1,6 +1,6 @@
 //! How records are shown: on the terminal, as JSON, and as HTML files that need nothing else.
 //!
-//! All are made from the same [`Record`], so a page can be made again from the JSON of a run long past.
+//! All are made from the same [`Record`], so a page can be made again later from the JSON of a run.
 
 mod html;
 mod panels;
@@ -22,9 +22,9 @@ pub(crate) fn text(record: &Record) -> String {
     text::Text(record).to_string()
 }
 
-/// Writes `NAME.json` and `NAME.html` for each record into `dir`, which is made if it is not there, and
-/// `index.html` where there are several. A scenario that ran more than once becomes `NAME-2`. Returns the files
-/// for people to open, the index first.
+/// Writes `NAME.json` and `NAME.html` for each record into `dir`, which is created if needed, and `index.html`
+/// if there are several records. A scenario that ran more than once becomes `NAME-2`. Returns the files for
+/// people to open, the index first.
 pub(crate) fn write(dir: &Path, records: &[Record]) -> anyhow::Result<Vec<PathBuf>> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let put = |name: &str, content: &str| {
@@ -48,7 +48,7 @@ pub(crate) fn write(dir: &Path, records: &[Record]) -> anyhow::Result<Vec<PathBu
     Ok(paths)
 }
 
-/// Names of files: the scenario's with nothing in it that a path or a URL would take for something else.
+/// Names of files: the scenario's name, without characters that have a meaning in a path or a URL.
 fn names(records: &[Record]) -> Vec<String> {
     let mut used: BTreeMap<String, u32> = BTreeMap::new();
     let mut name = |record: &Record| {

@@ -1,10 +1,10 @@
-//! Which figures of a record are plotted, and how each is read out of it. Pure.
+//! The figures of a record that are plotted, and how each is computed. Pure.
 
 use super::super::record::{Agreement, Record, ReplicaSample, Sample, Window};
 use super::plot::{Panel, Range, Series, Shape, by_name};
 use crate::tally::share;
 
-/// Windows that the hit rate is taken over: single seconds jump with the few requests in them.
+/// Windows over which the hit rate is taken: single seconds hold few requests, so their rate jumps.
 const HIT_RATE_WINDOWS: usize = 5;
 const MIB: f64 = 1_048_576.0;
 
@@ -25,13 +25,13 @@ fn of_clients(record: &Record) -> Vec<Panel> {
     vec![
         Panel {
             title: "Requests",
-            about: "Requests that ended, a second, as clients saw them; told to come back later: status 429 and 503.",
+            about: "Requests that ended, per second, as clients saw them; refused: status 429 and 503.",
             unit: "1/s",
             range: Range::Needed,
             series: vec![
                 windows("answered", Shape::Line, |w| per_s(w, w.succeeded)),
                 windows("sent", Shape::Line, |w| per_s(w, w.sent)),
-                windows("told to come back", Shape::Line, |w| per_s(w, w.refused)),
+                windows("refused", Shape::Line, |w| per_s(w, w.refused)),
                 windows("failed, of any kind", Shape::Bars, |w| per_s(w, w.failed)),
             ],
         },
@@ -57,7 +57,7 @@ fn of_clients(record: &Record) -> Vec<Panel> {
         },
         Panel {
             title: "Prefix cache hits",
-            about: "Share of prompt tokens that workers' caches supplied, as the replies say, over five windows.",
+            about: "Share of prompt tokens that workers' caches supplied, as the replies report it, over five windows.",
             unit: "%",
             range: Range::Fixed(100.0),
             series: vec![Series::new(
@@ -68,7 +68,7 @@ fn of_clients(record: &Record) -> Vec<Panel> {
         },
         Panel {
             title: "Requests by worker",
-            about: "Requests that ended, a second, by the worker that the reply names.",
+            about: "Requests that ended, per second, by the worker that the reply names.",
             unit: "1/s",
             range: Range::Needed,
             series: by_worker(&record.windows),
@@ -96,7 +96,7 @@ fn of_replicas(record: &Record) -> Vec<Panel> {
     vec![
         Panel {
             title: "Agreement",
-            about: "Share of sampled prompts that all replicas in reach would send to the same worker: with what each knows of the load, and without regard to load.",
+            about: "Share of sampled prompts that all answering replicas would send to the same worker: with each one's view of the load, and without regard to load.",
             unit: "%",
             range: Range::Fixed(100.0),
             series: vec![
@@ -118,7 +118,7 @@ fn of_replicas(record: &Record) -> Vec<Panel> {
         },
         Panel {
             title: "Live peers",
-            about: "Other replicas that each replica holds for alive.",
+            about: "Other replicas that each replica sees as alive.",
             unit: "replicas",
             range: Range::Whole,
             series: each(Shape::Step, |one| {
@@ -167,7 +167,8 @@ fn distinct(digests: usize) -> Option<f64> {
     (digests > 0).then_some(digests as f64)
 }
 
-/// In percent. Questions are rarer than samples: one that was not asked is no gap, one that nobody could answer is.
+/// In percent. Questions are rarer than samples: a question that was not asked leaves no gap in the line, one
+/// without an answer does.
 fn agreement(
     samples: &[Sample],
     of: fn(&Sample) -> Option<Agreement>,
@@ -189,7 +190,7 @@ fn hit_rate(windows: &[Window]) -> impl Iterator<Item = (u64, Option<f64>)> {
     })
 }
 
-/// A worker that is not named in a window had nothing in it.
+/// A worker that is not named in a window had no requests in it.
 fn by_worker(windows: &[Window]) -> Vec<Series> {
     let mut names: Vec<&str> = windows
         .iter()

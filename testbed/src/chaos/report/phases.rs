@@ -1,4 +1,5 @@
-//! A run in parts: before a fault, during it, afterwards; and what clients and replicas saw in each. Pure.
+//! The phases of a run (before a fault, during it, afterwards), and what clients and replicas saw in each.
+//! Pure.
 
 use super::super::record::{Agreement, Mark, MarkKind, Record, Sample, Window};
 use crate::tally::share;
@@ -25,7 +26,7 @@ pub(crate) struct Phase {
     pub(crate) agreement_idle: Option<f64>,
 }
 
-/// The phases that the scenario named; without any, what lies before, between and after its faults.
+/// The phases that the scenario named; without any, the times before, between and after its faults.
 pub(crate) fn phases(record: &Record) -> Vec<Phase> {
     let mut bounds = named(record);
     if bounds.is_empty() {
@@ -73,7 +74,7 @@ fn around_faults(record: &Record) -> Vec<(String, u64, u64)> {
 
 fn phase(record: &Record, name: String, from_ms: u64, until_ms: u64) -> Phase {
     let inside = |at_ms: u64| (from_ms..until_ms).contains(&at_ms);
-    // A window belongs to the phase that its middle lies in.
+    // A window belongs to the phase in which its middle lies.
     let windows: Vec<&Window> = record
         .windows
         .iter()

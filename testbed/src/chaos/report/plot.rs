@@ -1,7 +1,7 @@
 //! Series over time as SVG: one panel, drawn over the faults of the run.
 //!
-//! Colours and line widths are the style sheet's; values at the cursor are the script's, which reads the points
-//! that the panel carries as JSON.
+//! The style sheet sets colours and line widths. The script shows values at the cursor; it reads the points
+//! from JSON in the panel.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ const TOP: f64 = 8.0;
 const BOTTOM: f64 = 158.0;
 /// Colours and dash patterns in the style sheet.
 const COLOURS: usize = 6;
-/// Points of one series that are drawn: the least and the most of each of so many stretches.
+/// Stretches of time in one drawn series: of each, the least and the greatest point are drawn.
 const STRETCHES: usize = 400;
 
 /// The run's time, as all panels show it.
@@ -69,7 +69,7 @@ impl Axis {
     }
 }
 
-/// What a mark says, and when.
+/// Text and times of a mark.
 pub(super) fn describe(mark: &Mark) -> String {
     let node = mark.node.as_ref().map(|node| format!("{node}: "));
     let until = mark.until_ms.filter(|until| *until > mark.at_ms);
@@ -84,7 +84,7 @@ pub(super) fn describe(mark: &Mark) -> String {
     )
 }
 
-/// One figure over time. `None` breaks the line: nobody knows.
+/// One figure over time. `None` is an unknown value and breaks the line.
 #[derive(Debug, Clone)]
 pub(super) struct Series {
     pub(super) name: String,
@@ -98,15 +98,16 @@ pub(super) enum Shape {
     Line,
     /// A value holds until the next; equal lines of several series are drawn side by side.
     Step,
-    /// From 0 up, so that a single one is seen; nothing where it is 0. In the colour of failures.
+    /// Bars from 0 up, so that a single failure is visible; none where the value is 0. In the colour of
+    /// failures.
     Bars,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Range {
-    /// From 0 to what is needed.
+    /// From 0 to the greatest value.
     Needed,
-    /// The same, of things that are counted: no halves on the axis.
+    /// The same for counts: no halves on the axis.
     Whole,
     /// From 0 to this.
     Fixed(f64),
@@ -117,7 +118,7 @@ pub(super) enum Range {
 /// A plot with its title and legend.
 pub(super) struct Panel {
     pub(super) title: &'static str,
-    /// What the figures are, for those who have not read the code.
+    /// Explains the figures to readers who do not know the code.
     pub(super) about: &'static str,
     pub(super) unit: &'static str,
     pub(super) range: Range,
@@ -125,7 +126,7 @@ pub(super) struct Panel {
 }
 
 impl Panel {
-    /// Nothing to show.
+    /// True if there is nothing to show.
     pub(super) fn is_empty(&self) -> bool {
         let known = |series: &Series| series.points.iter().any(|(_, value)| value.is_some());
         !self.series.iter().any(known)
@@ -168,7 +169,7 @@ impl Panel {
                     }
                     (axis.labels(BOTTOM))
                     @for (index, series) in shown.iter().enumerate() {
-                        // Step lines that lie on each other are told apart by a hair.
+                        // Equal step lines are drawn slightly apart.
                         @let lift = if series.shape == Shape::Step { index as f64 * 1.6 } else { 0.0 };
                         @let place = |(ms, value): (u64, f64)| (axis.x(ms), y(value) - lift);
                         path class={ (colour(index, series.shape)) " " (series.shape.class()) }
@@ -205,8 +206,8 @@ impl Series {
         }
     }
 
-    /// No more points than can be seen: of each stretch of time the first least and the first most, and where
-    /// nobody knew.
+    /// Keeps no more points than can be seen: of each stretch of time the first least and the first greatest
+    /// one, and the gaps.
     fn thinned(&self) -> Self {
         if self.points.len() <= 2 * STRETCHES {
             return self.clone();
@@ -295,7 +296,7 @@ pub(super) fn n(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// Series by name, from what each of many samples says of each name.
+/// Series by name, from the values that each sample has for each name.
 pub(super) fn by_name<'a>(
     shape: Shape,
     values: impl Iterator<Item = (u64, &'a str, Option<f64>)>,

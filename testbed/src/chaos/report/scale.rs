@@ -73,7 +73,7 @@ fn round_step(value: f64) -> f64 {
     }
     let unit = 10_f64.powi(value.log10().floor() as i32);
     let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * unit);
-    // A hair of tolerance: 0.3 / 0.1 is not 3.
+    // A small tolerance: 0.3 / 0.1 is not 3.
     let enough = steps.into_iter().find(|step| *step >= value * (1.0 - 1e-9));
     enough.unwrap_or(10.0 * unit)
 }
@@ -89,7 +89,7 @@ pub(super) fn time_ticks(until_ms: u64) -> Vec<u64> {
     (0..=until_ms / step_ms).map(|n| n * step_ms).collect()
 }
 
-/// `1:05`, `1:02:03`; below a second's part it is cut off.
+/// `1:05`, `1:02:03`; fractions of a second are cut off.
 pub(super) fn clock(ms: u64) -> String {
     let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1_000 % 60);
     if hours > 0 {
@@ -126,12 +126,12 @@ pub(super) fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// As [`short`]; a dash where nobody knows.
+/// As [`short`]; a dash for an unknown value.
 pub(super) fn known(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), short)
 }
 
-/// A share of 0 to 1 in percent, to a tenth; a dash where nobody knows.
+/// A share of 0 to 1 in percent, to a tenth; a dash for an unknown value.
 pub(super) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "–".to_owned(), |share| format!("{:.1}", 100.0 * share))
 }

@@ -1,4 +1,4 @@
-//! On a made-up run of a minute: a replica cut off for 20 s, a worker killed.
+//! Reports of a made-up run of a minute: a replica cut off for 20 s, a worker killed.
 
 use super::super::record::{
     Agreement, FailedRequest, Mark, MarkKind, Place, Promise, ReplicaSample, ReplicaState, Sample,
@@ -176,7 +176,7 @@ fn record() -> Record {
     }
 }
 
-/// What a browser would not show as text: the tags of a page.
+/// The tags of a page, which a browser does not show as text.
 fn tags(page: &str) -> Vec<&str> {
     let ends = page.split('<').skip(1);
     ends.filter_map(|rest| rest.split_once('>').map(|(tag, _)| tag))

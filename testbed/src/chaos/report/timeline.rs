@@ -1,4 +1,5 @@
-//! What was done to whom, and how each replica was: one row a node, on the run's axis.
+//! Faults and repairs of each node, and the condition of each replica: one row for each node, on the run's
+//! axis.
 
 use std::collections::BTreeSet;
 
@@ -12,16 +13,16 @@ const LEFT: f64 = 110.0;
 const RIGHT: f64 = 1_436.0;
 const TOP: f64 = 8.0;
 const ROW: f64 = 22.0;
-/// With more marks than this, their texts would lie on each other; the table has them.
+/// With more marks than this their texts would overlap; the table has them.
 const LABELS_MAX: usize = 40;
 /// Width of a character of a label, in the SVG's units.
 const CHARACTER: f64 = 6.2;
 
-/// How a replica was, for its row.
+/// Condition of a replica, for its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Condition {
     Well,
-    /// Its ring is another one than most others'.
+    /// Its ring differs from that of most others.
     Apart,
     NotReady,
     Silent,
@@ -68,7 +69,7 @@ impl Condition {
     }
 }
 
-/// The ring digest that most replicas of a sample hold; of equally many, the first by name.
+/// The ring digest that most replicas of a sample hold; on a tie, the first by name.
 fn common_ring(sample: &Sample) -> Option<&str> {
     let held = |ring: &str| {
         let seen = sample.replicas.iter().filter_map(|one| one.seen.as_ref());
@@ -78,7 +79,7 @@ fn common_ring(sample: &Sample) -> Option<&str> {
     rings.max_by_key(|ring| held(ring))
 }
 
-/// Stretches of one replica's condition: from, until.
+/// Times over which one replica had a condition: from, until.
 fn conditions(record: &Record, name: &str) -> Vec<(u64, u64, Condition)> {
     let mut stretches: Vec<(u64, u64, Condition)> = Vec::new();
     for (index, sample) in record.samples.iter().enumerate() {
@@ -96,7 +97,7 @@ fn conditions(record: &Record, name: &str) -> Vec<(u64, u64, Condition)> {
     stretches
 }
 
-/// A row of the picture: its name, and the lines that its marks need so that none covers another.
+/// A row of the picture: its name, and its marks on as many lines as they need so that none covers another.
 struct Row<'a> {
     name: &'a str,
     is_replica: bool,

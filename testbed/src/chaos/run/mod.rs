@@ -1,4 +1,4 @@
-//! One run: the steps of a scenario, one after the other, under load and under watch.
+//! One run: the steps of a scenario, one after the other, under load and observed.
 
 mod plan;
 mod sight;
@@ -13,7 +13,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::excuse::Excuse;
-use super::fleet::{Fault, Fleet, Node};
+use super::fault::{Fault, Node};
+use super::fleet::Fleet;
 use super::logs;
 use super::observe::{MarkId, Observer};
 use super::placement::{self, Placements};
@@ -25,13 +26,14 @@ use crate::client::Ask;
 pub(crate) use plan::RunPlan;
 use sight::short;
 
-/// After the load has ended, limit for nothing to be in flight.
+/// Limit for all in-flight counts to reach 0 after the load has ended.
 const QUIET_WITHIN: Duration = Duration::from_secs(20);
-/// After all is repaired, limit for replicas to agree on the ring and to send prompts where they went before.
+/// Limit, after the last repair, for replicas to agree on the ring and to send prompts where they went
+/// before.
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
-/// A quick run has so few requests that a few of them weigh so many points of the hit rate.
+/// Percentage points of the hit rate that chance alone may take in a quick run, which has few requests.
 const DIP_OF_FEW: u32 = 2;
-/// Prompts that are asked about before and after, and by each look of the observer.
+/// Prompts about which replicas are asked: before, after, and in each look of the observer.
 const PLACEMENTS: u64 = 60;
 const OBSERVED: u64 = 10;
 /// Seeds that no load uses.
@@ -45,7 +47,7 @@ struct Run<'a> {
     fleet: &'a mut Fleet,
     observer: &'a Observer,
     origin: Origin,
-    /// What is broken now.
+    /// Faults that are present now.
     broken: Vec<(Fault, MarkId)>,
     excuses: Vec<Excuse>,
     promises: Vec<Promise>,
@@ -55,17 +57,17 @@ struct Run<'a> {
     /// Workers that are registered.
     workers: BTreeSet<usize>,
     rushes: Vec<TrafficReport>,
-    /// When the first fault was done, and when the latest step was.
+    /// When the first fault was injected, and when the latest step was done.
     first_ms: Option<u64>,
     last_ms: u64,
 }
 
-/// An expectation, as often as it came up.
+/// Results of one expectation, over all times that it was checked.
 #[derive(Debug, Default)]
 struct Met {
     times: u32,
     slowest: Duration,
-    /// What was seen instead, the first time.
+    /// The state that was seen instead, the first time.
     missed: Option<String>,
 }
 
@@ -81,11 +83,10 @@ impl Met {
     }
 }
 
-/// Runs a scenario on a cluster that is well, and judges. `stop` ends it early, with everything repaired and a
-/// verdict on what was seen until then.
+/// Runs a scenario on a healthy cluster, and judges. `stop` ends it early: all faults are repaired, and the
+/// verdict is on what was seen until then.
 ///
-/// # Errors
-/// When the cluster cannot be asked at all; whatever goes wrong under way is a broken promise.
+/// # Errors When the cluster cannot be asked at all. Whatever goes wrong later is a broken promise.
 pub(crate) async fn run(
     scenario: &Scenario,
     plan: &RunPlan,
@@ -95,7 +96,7 @@ pub(crate) async fn run(
     let seats = fleet.seats();
     let samples = placement::samples(PLACEMENT_SEED, PLACEMENTS);
     let before = same_placements(fleet, &samples).await;
-    let before = before.context("the replicas do not agree before anything was done")?;
+    let before = before.context("the replicas do not agree before the first fault")?;
     if scenario.terms.hit_dip_max.is_some() {
         let warmed = plan.warm(fleet.front()).await;
         warmed.context("the caches cannot be warmed")?;
@@ -202,7 +203,7 @@ async fn read_logs(
     Ok(promise::quiet_logs(&loud?))
 }
 
-/// Where all replicas would send the samples, once they say the same.
+/// The workers to which all replicas would send the samples, once they agree.
 async fn same_placements(fleet: &Fleet, samples: &[Ask]) -> anyhow::Result<Placements> {
     let seats = fleet.seats();
     let start = Instant::now();
@@ -243,7 +244,8 @@ impl Run<'_> {
         ));
     }
 
-    /// Same prefix, same worker as before, on all replicas; but for workers that came or left.
+    /// Checks that all replicas send each prefix to the same worker as before, except where workers were
+    /// added or removed.
     async fn placements_again(
         &self,
         samples: &[Ask],

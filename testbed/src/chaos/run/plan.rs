@@ -13,12 +13,12 @@ use crate::client::{Client, Target};
 use crate::load::{self, Arrivals, Plan, Prompts};
 use crate::processes::MODEL;
 
-/// Limit of one request: longer than anything stands still.
+/// Limit of one request: longer than any pause.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Requests in flight above which further ones are shed.
 const IN_FLIGHT_MAX: usize = 1_000;
-/// Short requests that warm the caches: of each prefix so many, by so many clients, within so long. Enough at a time
-/// that some prefixes also reach the workers that they go to when their own is busy.
+/// Short requests that warm the caches: the number for each prefix, the number of clients, and the time limit.
+/// Enough run at once that some prefixes also reach the workers that they go to when their own is busy.
 const WARM_REQUESTS: u64 = 8;
 const WARM_CLIENTS: usize = 16;
 const WARM_WITHIN: Duration = Duration::from_secs(120);
@@ -34,11 +34,11 @@ pub(crate) struct RunPlan {
     pub(crate) groups: u64,
     /// Seed of the texts.
     pub(crate) prompts_seed: u64,
-    /// Between two looks at the replicas.
+    /// Time between two looks at the replicas.
     pub(crate) look_every: Duration,
-    /// Between two lines about how it goes.
-    pub(crate) tell_every: Duration,
-    /// The run ends after this, in the middle of its steps if need be; everything is repaired then.
+    /// Time between two lines of progress.
+    pub(crate) progress_every: Duration,
+    /// Greatest length of the run. It may end in the middle of its steps; all faults are repaired then.
     pub(crate) longest: Option<Duration>,
 }
 
@@ -59,7 +59,7 @@ impl RunPlan {
                 ..Prompts::default()
             },
             timeout: REQUEST_TIMEOUT,
-            // A run ends when its steps do; a day is no limit.
+            // The run ends with its steps, so the load must outlast them.
             longest: self.longest.unwrap_or(Duration::from_secs(3_600)) + Duration::from_secs(600),
             seed: self.shape.seed,
         }
@@ -82,10 +82,9 @@ impl RunPlan {
         }
     }
 
-    /// Sends every shared prefix some times, so that whoever compares hit rates begins with warm caches.
+    /// Sends every shared prefix a few times, so that hit rates are compared from warm caches on.
     ///
-    /// # Errors
-    /// When one of these requests fails: nobody has hurt the cluster yet.
+    /// # Errors When one of these requests fails: the cluster has no fault yet.
     pub(super) async fn warm(&self, front: Target) -> anyhow::Result<()> {
         let steady = self.traffic();
         let plan = Plan {
@@ -96,7 +95,7 @@ impl RunPlan {
             duration: WARM_WITHIN,
             timeout: steady.timeout,
             prompts: Prompts {
-                // What comes after the shared part fills no block: the steady load asks it anew.
+                // The part after the shared one fills no block: the steady load has other endings.
                 own_bytes: 8,
                 max_tokens: 1,
                 ..steady.prompts
@@ -109,7 +108,7 @@ impl RunPlan {
         let (all, well) = (warmed.summary.requests, warmed.summary.succeeded);
         ensure!(
             all == well,
-            "{} of {all} requests failed before anything was done",
+            "{} of {all} requests failed before the first fault",
             all - well
         );
         Ok(())
@@ -143,7 +142,7 @@ mod tests {
             groups: 5,
             prompts_seed: 1,
             look_every: Duration::ZERO,
-            tell_every: Duration::ZERO,
+            progress_every: Duration::ZERO,
             longest: None,
         };
         plan.warm(front.clone())

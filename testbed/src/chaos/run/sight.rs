@@ -1,11 +1,11 @@
-//! What is looked for in a sample of the replicas.
+//! The states that a scenario waits for in samples of the replicas.
 
 use crate::chaos::record::{ReplicaSample, ReplicaState, Sample};
 use crate::chaos::scenario::Sight;
 
 impl Sight {
     pub(super) fn is_seen(&self, sample: &Sample) -> bool {
-        // A paused or starting replica says nothing; a stopped one does not count.
+        // A paused or starting replica reports nothing; a stopped one does not count.
         let mut running = sample
             .replicas
             .iter()
@@ -37,12 +37,12 @@ impl std::fmt::Display for Sight {
             Self::Peers { replica, alive } => {
                 write!(f, "replica {replica} sees {alive} others alive")
             }
-            Self::Apart => f.write_str("the cut bites: both sides hold different rings"),
+            Self::Apart => f.write_str("the cut is in effect: both sides hold different rings"),
         }
     }
 }
 
-/// What replicas say, in a line.
+/// What the replicas report, in one line.
 pub(super) fn short(sample: &Sample) -> String {
     let one = |replica: &ReplicaSample| match &replica.seen {
         None => format!("{} {:?}", replica.name, replica.state),

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::Run;
 use super::sight::short;
 use crate::chaos::excuse::Excuse;
-use crate::chaos::fleet::Fault;
+use crate::chaos::fault::Fault;
 use crate::chaos::observe::Observer;
 use crate::chaos::promise::promise;
 use crate::chaos::record::{MarkKind, Origin, Sample};
@@ -18,8 +18,8 @@ use crate::chaos::scenario::{Expectation, Rush, Step};
 use crate::chaos::traffic::Traffic;
 
 impl Run<'_> {
-    /// All steps, until the end, the longest time, a stop or an error; whatever is broken then is repaired.
-    /// Returns what a reader should know.
+    /// Does all steps until the end, the longest time, a stop or an error; then repairs what is still broken.
+    /// Returns notes for the reader.
     pub(super) async fn steps(
         &mut self,
         steps: &[Step],
@@ -28,10 +28,15 @@ impl Run<'_> {
     ) -> Vec<String> {
         let longest = self.plan.longest.unwrap_or(Duration::MAX);
         let mut notes = Vec::new();
-        let told = tell(self.origin, self.observer, traffic, self.plan.tell_every);
+        let progress = print_progress(
+            self.origin,
+            self.observer,
+            traffic,
+            self.plan.progress_every,
+        );
         let all = async {
             for step in steps {
-                // A step is never left half done: what it began would not be known.
+                // A step always runs to its end: the effects of half a step would be unknown.
                 let waits = match step {
                     Step::Wait(time) => Some(*time),
                     _ => None,
@@ -55,7 +60,7 @@ impl Run<'_> {
         };
         let done = tokio::select! {
             done = all => done,
-            () = told => unreachable!("telling has no end"),
+            () = progress => unreachable!("progress lines have no end"),
         };
         let done = match (done, self.repair().await) {
             (Ok(note), Ok(())) => {
@@ -113,7 +118,7 @@ impl Run<'_> {
         };
         eprintln!("{} {fault}", clock(self.origin));
         self.first_ms.get_or_insert(now);
-        // From here on what fails may be its doing, also if it fails half-way.
+        // From here on the fault may cause failures, also if its injection fails half-way.
         if kind == MarkKind::Fault {
             let mark = self.observer.mark(kind, name.as_deref(), fault.to_string());
             self.broken.push((*fault, mark));
@@ -136,7 +141,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Puts right what is still broken, the latest first. All of it is tried.
+    /// Repairs the faults that are still present, the latest first. One that fails does not stop the others.
     async fn repair(&mut self) -> anyhow::Result<()> {
         let mut failed = None;
         while let Some((fault, _)) = self.broken.last().copied() {
@@ -195,8 +200,8 @@ impl Run<'_> {
     }
 }
 
-/// A line about how it goes, now and then, for ever.
-async fn tell(origin: Origin, observer: &Observer, traffic: &Traffic, every: Duration) {
+/// Prints a line of progress again and again, for ever.
+async fn print_progress(origin: Origin, observer: &Observer, traffic: &Traffic, every: Duration) {
     loop {
         sleep(every).await;
         let live = traffic.live();

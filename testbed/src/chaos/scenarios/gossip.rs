@@ -1,16 +1,16 @@
-//! Replicas that do not hear each other, or badly.
+//! Replicas that lose all or some of each other's gossip.
 
 use std::time::Duration;
 
 use super::{agreed, phase, replicas, sees};
-use crate::chaos::fleet::{Fault, Link, Node, Reach};
+use crate::chaos::fault::{Fault, Link, Node, Reach};
 use crate::chaos::scenario::{Expectation, Scenario, Shape, Sight, Step, Terms};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "partition",
-        title: "Gossip parts into the last replica and all others; a worker is added on one side and removed on the other",
-        holds: "both sides serve; after the heal the added one is there and the removed one is gone on all",
+        title: "Gossip is cut between the last replica and all others; a worker is added on one side and removed on the other",
+        holds: "both sides serve; after the repair all replicas have the added worker and none has the removed one",
         terms: Terms::CHANGING,
         replicas_min: 2,
         steps: partition,
@@ -18,15 +18,15 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "isolate",
         title: "One replica loses all gossip",
-        holds: "it serves on with its last view and knows that it is alone; no ring changes",
+        holds: "it still serves with its last view and reports that it is alone; no ring changes",
         terms: Terms::GOSSIP,
         replicas_min: 2,
         steps: isolate,
     },
     Scenario {
         name: "one-way",
-        title: "Gossip passes from the second replica to the first, and not back",
-        holds: "no ring changes; a worker added meanwhile reaches everybody by way of the third",
+        title: "Gossip passes from the second replica to the first, but not back",
+        holds: "no ring changes; a worker added meanwhile reaches all replicas through the third",
         terms: Terms::CHANGING,
         replicas_min: 3,
         steps: one_way,
@@ -34,7 +34,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "lossy",
         title: "A fifth of all gossip packets is lost at each replica",
-        holds: "a change still reaches everybody; replicas agree throughout",
+        holds: "a change still reaches all replicas; they agree throughout",
         terms: Terms::CHANGING,
         replicas_min: 2,
         steps: |shape| {
@@ -47,8 +47,8 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "delayed",
-        title: "Gossip comes 200 +-150 ms late, out of order, and a third of it twice",
-        holds: "a change still reaches everybody; replicas agree throughout",
+        title: "Gossip arrives 200 +-150 ms late, out of order, and a third of it twice",
+        holds: "a change still reaches all replicas; they agree throughout",
         terms: Terms::CHANGING,
         replicas_min: 2,
         steps: |shape| {
@@ -64,7 +64,7 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "flapping",
-        title: "The links of one replica come and go each second",
+        title: "The links of one replica fail and recover each second",
         holds: "no ring changes; afterwards all see each other",
         terms: Terms::GOSSIP,
         replicas_min: 2,
@@ -72,8 +72,8 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "gossip-blocked",
-        title: "No replica hears any other, while their data ports are fine",
-        holds: "every replica serves on; no ring changes",
+        title: "No replica receives gossip from any other, while their data ports work",
+        holds: "every replica still serves; no ring changes",
         terms: Terms::GOSSIP,
         replicas_min: 2,
         steps: blocked,
@@ -165,7 +165,7 @@ fn bad_links(shape: &Shape, link: Link) -> Vec<Step> {
 fn flapping(shape: &Shape) -> Vec<Step> {
     let last = Node::Replica(shape.replicas);
     let mut steps = Vec::from(phase("before", shape.seconds(8.0)));
-    steps.push(Step::Phase("links come and go"));
+    steps.push(Step::Phase("links fail and recover"));
     for _ in 0..shape.times(20) {
         steps.push(isolated(last));
         steps.push(Step::Wait(Duration::from_secs(1)));
@@ -181,7 +181,7 @@ fn blocked(shape: &Shape) -> Vec<Step> {
     let mut steps = Vec::from(phase("before", shape.seconds(8.0)));
     steps.extend(replicas(shape).map(isolated));
     steps.push(sees(1, 0));
-    steps.extend(phase("nobody hears anybody", shape.seconds(20.0)));
+    steps.extend(phase("no gossip at all", shape.seconds(20.0)));
     steps.push(Step::Do(Fault::Heal));
     steps.push(sees(1, shape.replicas - 1));
     steps.extend(phase("after", shape.seconds(12.0)));

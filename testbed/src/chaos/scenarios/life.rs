@@ -1,13 +1,13 @@
-//! Replicas that die, stop, leave and come.
+//! Replicas that die, pause, leave and join.
 
 use super::{STANDS_STILL, agreed, for_a_while, phase, replicas, sees};
-use crate::chaos::fleet::{Fault, Node};
+use crate::chaos::fault::{Fault, Node};
 use crate::chaos::scenario::{Scenario, Shape, Step, Terms};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "replica-kill",
-        title: "A replica dies by SIGKILL under load and comes back",
+        title: "A replica dies by SIGKILL under load and is started again",
         holds: "only requests that it was serving fail; no ring changes",
         terms: Terms::STEADY,
         replicas_min: 2,
@@ -15,16 +15,16 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "replica-pause",
-        title: "A replica is stopped by SIGSTOP and goes on later, with old news in its hands",
-        holds: "its requests wait and then end well; the others notice its absence and its return; no ring changes",
+        title: "A replica is paused by SIGSTOP and goes on later with an outdated view",
+        holds: "its requests wait and then succeed; the others notice its absence and its return; no ring changes",
         terms: Terms::STEADY,
         replicas_min: 2,
         steps: replica_pause,
     },
     Scenario {
         name: "all-paused",
-        title: "Every process stops at once and goes on later, as on a suspended machine",
-        holds: "nobody takes the pause for a failure: requests wait and then end well; no ring changes",
+        title: "Every process is paused at once and goes on later, as on a suspended machine",
+        holds: "no process treats the pause as a failure: requests wait and then succeed; no ring changes",
         terms: Terms::STEADY,
         replicas_min: 1,
         steps: all_paused,
@@ -50,8 +50,8 @@ pub(super) const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "join-late",
-        title: "A replica that was away comes back after workers have changed",
-        holds: "it knows what happened meanwhile before it takes requests",
+        title: "A replica that was down is started again after workers have changed",
+        holds: "it has the changes before it takes requests",
         terms: Terms::CHANGING,
         replicas_min: 2,
         steps: join_late,
@@ -59,7 +59,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "crash-loop",
         title: "A replica dies right after each start, again and again",
-        holds: "the others stay together and lose nobody but it; no ring changes",
+        holds: "the others stay connected and lose no other replica; no ring changes",
         terms: Terms::STEADY,
         replicas_min: 2,
         steps: crash_loop,
@@ -170,7 +170,7 @@ fn crash_loop(shape: &Shape) -> Vec<Step> {
     steps
 }
 
-/// A replica that gets no processor time is late, not gone; see `resources`.
+/// A replica that gets little processor time is late, not gone; see `resources`.
 pub(super) fn starved(shape: &Shape, share: f64) -> Vec<Step> {
     let node = last(shape);
     for_a_while(shape, "one starves", Fault::Starve { node, share }, 20.0)

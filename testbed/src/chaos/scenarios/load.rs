@@ -1,4 +1,4 @@
-//! More than the cluster can do.
+//! More load than the cluster can serve.
 
 use super::phase;
 use crate::chaos::scenario::{Rush, Scenario, Shape, Step, Terms};
@@ -15,7 +15,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "overload",
         title: "Ten times the load, more than the workers can serve",
-        holds: "what is too much is refused by 429 or 503, nothing fails otherwise, and it passes",
+        holds: "requests beyond the capacity are refused by 429 or 503, nothing fails otherwise, and afterwards all are served again",
         terms: Terms {
             may_refuse: true,
             ..Terms::STEADY

@@ -8,7 +8,7 @@ mod workers;
 
 use std::time::Duration;
 
-use super::fleet::{Fault, Node};
+use super::fault::{Fault, Node};
 use super::scenario::{Expectation, Scenario, Shape, Sight, Step, Terms};
 use super::schedule;
 
@@ -36,11 +36,11 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Scenario> {
     .flatten()
 }
 
-/// Those whose steps are drawn by chance.
+/// Scenarios whose steps are drawn at random.
 const DRAWN: &[Scenario] = &[
     Scenario {
         name: "random",
-        title: "Faults drawn by chance from --seed, for --duration",
+        title: "Random faults drawn from --seed, for --duration",
         holds: "the same seed and cluster size give the same faults at the same times",
         terms: Terms::CHANGING,
         replicas_min: 2,
@@ -59,7 +59,7 @@ const DRAWN: &[Scenario] = &[
     },
 ];
 
-/// All that run agree, on so many workers.
+/// All running replicas agree on so many workers.
 fn agreed(workers: usize) -> Step {
     Step::Expect(Expectation {
         what: Sight::Agreed { workers },
@@ -78,15 +78,15 @@ fn sees(replica: usize, alive: usize) -> Step {
     })
 }
 
-/// Load for a while, under a name.
+/// Load for a while, as a named phase.
 fn phase(name: &'static str, time: Duration) -> [Step; 2] {
     [Step::Phase(name), Step::Wait(time)]
 }
 
-/// Whoever stands still does so for longer than replicas wait for a token.
+/// Length of a pause: longer than replicas wait for a token.
 const STANDS_STILL: Duration = Duration::from_secs(8);
 
-/// One fault, for a while, and its repair, with load before and after.
+/// One fault for a while, then its repair, with load before and after.
 fn for_a_while(shape: &Shape, name: &'static str, fault: Fault, seconds: f64) -> Vec<Step> {
     let mut steps = Vec::from(phase("before", shape.seconds(8.0)));
     steps.push(Step::Do(fault));

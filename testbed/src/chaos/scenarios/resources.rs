@@ -1,13 +1,13 @@
-//! Replicas that lack what a machine should give: room on the disk, the right time, processor time.
+//! Replicas without disk space, with a wrong clock, or with little processor time.
 
 use super::{for_a_while, life, phase, replicas};
-use crate::chaos::fleet::{Fault, Node};
+use crate::chaos::fault::{Fault, Node};
 use crate::chaos::scenario::{Scenario, Shape, Step, Terms};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "disk-full",
-        title: "A replica's log cannot be written for want of room",
+        title: "A replica cannot write its log because the disk is full",
         holds: "requests go on; no ring changes",
         terms: Terms::GOSSIP,
         replicas_min: 1,
@@ -27,7 +27,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "starve",
         title: "One replica gets a tenth of a processor",
-        holds: "it declares nobody dead who is not; no ring changes",
+        holds: "it declares no live replica dead; no ring changes",
         terms: Terms::STEADY,
         replicas_min: 2,
         steps: |shape| life::starved(shape, 0.1),

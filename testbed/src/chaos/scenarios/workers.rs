@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 use super::for_a_while;
-use crate::chaos::fleet::{Fault, Node};
+use crate::chaos::fault::{Fault, Node};
 use crate::chaos::scenario::{Scenario, Terms};
 
 pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "worker-kill",
-        title: "A worker dies by SIGKILL under load and comes back with an empty cache",
-        holds: "only answers that had begun on it fail; no ring changes, and its prefixes come home",
+        title: "A worker dies by SIGKILL under load and is started again with an empty cache",
+        holds: "only answers that had begun on it fail; no ring changes, and its prefixes return to it",
         terms: Terms::STEADY,
         replicas_min: 1,
         steps: |shape| for_a_while(shape, "one is dead", Fault::Kill(Node::Worker(1)), 10.0),
     },
     Scenario {
         name: "worker-pause",
-        title: "A worker is stopped by SIGSTOP: connections are accepted and nothing answers",
-        holds: "only answers that had begun on it fail; no ring changes, and its prefixes come home",
+        title: "A worker is paused by SIGSTOP: connections are accepted and nothing answers",
+        holds: "only answers that had begun on it fail; no ring changes, and its prefixes return to it",
         terms: Terms::STEADY,
         replicas_min: 1,
         steps: |shape| {
@@ -33,7 +33,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "worker-freeze",
         title: "A worker's engine freezes behind a healthy HTTP server",
-        holds: "only answers that had begun on it fail; no ring changes, and its prefixes come home",
+        holds: "only answers that had begun on it fail; no ring changes, and its prefixes return to it",
         terms: Terms::STEADY,
         replicas_min: 1,
         steps: |shape| for_a_while(shape, "one is frozen", Fault::Freeze(1), 15.0),

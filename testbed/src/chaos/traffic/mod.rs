@@ -1,6 +1,6 @@
-//! Load while a scenario runs: sent until told to stop, and summed up in windows of time.
+//! Load while a scenario runs: sent until stopped, and summed up in windows of time.
 //!
-//! [`crate::load`] sends and measures; this file gives each request a place on the run's axis.
+//! [`crate::load`] sends and measures; this file places each request on the run's axis.
 
 mod windows;
 
@@ -22,7 +22,7 @@ const FAILURES_KEPT: usize = 10_000;
 /// What to send.
 #[derive(Debug, Clone)]
 pub(crate) struct TrafficPlan {
-    /// The open loop is the honest one: a cluster that stalls does not slow it down.
+    /// Use the open loop for honest figures: a cluster that stalls does not slow it down.
     pub(crate) arrivals: Arrivals,
     pub(crate) prompts: Prompts,
     /// Limit of one request.
@@ -114,7 +114,7 @@ impl Traffic {
         }
     }
 
-    /// How it goes.
+    /// Sums so far.
     pub(crate) fn live(&self) -> Live {
         self.shared.state().live
     }

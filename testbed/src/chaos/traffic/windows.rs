@@ -1,4 +1,4 @@
-//! Sums over stretches of time, as requests end in any order. Pure: instants come in.
+//! Sums over windows of time, while requests end in any order. Pure: instants are arguments.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const WORKERS_MAX: usize = 100;
 #[derive(Debug)]
 pub(super) struct Windows {
     length_ms: u64,
-    /// A window whose end is this much older than the latest news gets none any more.
+    /// A window whose end is this much older than the latest event gets no further ones.
     settled_after_ms: u64,
     closed: Vec<Window>,
     /// Never empty.
@@ -87,7 +87,7 @@ impl Windows {
         windows
     }
 
-    /// The window that `at_ms` lies in; the oldest open one for anything older.
+    /// The window in which `at_ms` lies; the oldest open one for any earlier time.
     fn around(&mut self, at_ms: u64) -> &mut Open {
         loop {
             let newest = self.open.back().expect("never empty").window.until_ms();
@@ -104,7 +104,8 @@ impl Windows {
         &mut self.open[index]
     }
 
-    /// Closes what `at_ms` leaves behind for good: single times are not kept longer than they are needed.
+    /// Closes the windows that no event can reach after `at_ms`, so that single times are not kept longer
+    /// than needed.
     fn settle(&mut self, at_ms: u64) {
         while self.open.len() > 1
             && self.open[0].window.until_ms() + self.settled_after_ms < at_ms

@@ -3,7 +3,7 @@
 use super::*;
 
 async fn slow() -> FakeWorker {
-    // 20 ms a token: still running whenever a test looks.
+    // 20 ms for each token: still running whenever a test looks.
     let engine = EngineConfig {
         step_base: Duration::from_millis(20),
         ..EngineConfig::default()
@@ -175,7 +175,7 @@ async fn told_to_hang_it_leaves_streams_open_and_refuses_new_connections() {
     })
     .await;
     assert!(refused.is_ok(), "the port is closed");
-    // What had arrived before is drained; then nothing comes, not even an end.
+    // Bytes that had arrived before are read; then nothing arrives, not even an end.
     while !open.is_silent().await {}
     assert_eq!(worker.stats().in_flight, 1);
     drop(open);

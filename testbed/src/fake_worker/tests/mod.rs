@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// Far above anything these tests wait for; reached only when something hangs.
+/// Far above any wait of these tests; reached only when something hangs.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A worker whose engine takes next to no time.
@@ -60,7 +60,7 @@ impl Client {
         self.send(body.as_bytes()).await;
     }
 
-    /// Everything up to the end of the connection.
+    /// Reads everything up to the end of the connection.
     async fn rest(&mut self) -> (Vec<u8>, End) {
         let mut bytes = Vec::new();
         let end = timeout(LIMIT, self.0.read_to_end(&mut bytes))
@@ -70,7 +70,7 @@ impl Client {
         (bytes, end)
     }
 
-    /// Reads until `needle` came; all bytes so far.
+    /// Reads until `needle` has arrived; returns all bytes so far.
     async fn until(&mut self, needle: &str) -> String {
         let mut bytes = Vec::new();
         let read = async {
@@ -90,7 +90,7 @@ impl Client {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// True when nothing, not even an end, comes for a while.
+    /// True when nothing, not even an end, arrives for a while.
     async fn is_silent(&mut self) -> bool {
         let mut byte = [0];
         timeout(Duration::from_millis(200), self.0.read(&mut byte))
@@ -99,7 +99,7 @@ impl Client {
     }
 }
 
-/// One request on its own connection: head and body as text.
+/// Sends one request on its own connection; returns head and body as text.
 async fn ask(worker: &FakeWorker, path: &str, headers: &str, body: &Value) -> (String, String) {
     let mut client = Client::connect(worker).await;
     client

@@ -28,7 +28,7 @@ pub struct BreakerSettings {
     /// How far back the rate looks. Default 10 s.
     pub rate_window: Duration,
     /// How long it stays open, before a request may try, when it opens for the first time; the second time twice as
-    /// long, and so on. Default 10 s (vllm-router: 60 s, but it then lets everybody through; one trial at a time can
+    /// long, and so on. Default 10 s (vllm-router: 60 s, but it then lets all requests through; one trial at a time can
     /// be risked sooner).
     pub timeout: Duration,
     /// Longest time that it stays open. Default 300 s.
@@ -60,10 +60,10 @@ impl Default for BreakerSettings {
 
 /// How an attempt ended, known at the end of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// A terminal event or a clean end. The only thing that closes a breaker.
     Success,
-    /// Says nothing of the worker's health: 4xx, back-pressure (429, 503 of its queue), the client left.
+    /// Shows nothing of the worker's health: 4xx, back-pressure (429, 503 of its queue), the client left.
     Neutral,
     /// Refused, reset, broken, timed out, 5xx.
     Failure,
@@ -93,7 +93,7 @@ impl BreakerState {
 }
 
 /// Leave to send one request, to be handed back with its outcome ([`Breaker::record`]), in every case:
-/// a request that was dropped is [`Outcome::Neutral`].
+/// a request that was dropped is [`AttemptOutcome::Neutral`].
 #[derive(Debug)]
 #[must_use = "hand it back with the outcome"]
 pub struct Permit {
@@ -124,7 +124,7 @@ enum Stage {
         failures: VecDeque<Duration>,
         rate: RateWindow,
     },
-    /// Nobody passes before `until`; then trials do.
+    /// No request passes before `until`; then trials do.
     Open {
         until: Duration,
         successes: u32,
@@ -173,7 +173,7 @@ impl Breaker {
         self.ejections.checked_shr(halvings).unwrap_or(0)
     }
 
-    /// How long it still lets nobody pass; zero when closed or half-open.
+    /// How long it still lets no request pass; zero when closed or half-open.
     #[must_use]
     pub fn shut_for(&self, now: Duration) -> Duration {
         match self.stage {
@@ -213,7 +213,7 @@ impl Breaker {
     }
 
     /// Leave for a request that is sent although the breaker may be open, because health is not believed. Its success
-    /// counts, its failure tells nothing new.
+    /// counts, its failure shows nothing new.
     pub fn begin_anyway(&mut self, now: Duration) -> Permit {
         self.begin(now).unwrap_or(Permit {
             era: self.era,
@@ -222,18 +222,18 @@ impl Breaker {
     }
 
     /// Records how the permitted request ended. `draw`, in 0..1, spreads the time for which it opens.
-    pub fn record(&mut self, permit: Permit, outcome: Outcome, now: Duration, draw: f64) {
+    pub fn record(&mut self, permit: Permit, outcome: AttemptOutcome, now: Duration, draw: f64) {
         if permit.era != self.era {
             return;
         }
         match &mut self.stage {
             Stage::Closed { failures, rate, .. } => match outcome {
-                Outcome::Neutral => {}
-                Outcome::Success => {
+                AttemptOutcome::Neutral => {}
+                AttemptOutcome::Success => {
                     failures.clear();
                     rate.record(true, now);
                 }
-                Outcome::Failure => {
+                AttemptOutcome::Failure => {
                     rate.record(false, now);
                     failures.push_back(now);
                     let old = |first: &Duration| *first + self.settings.window < now;
@@ -252,7 +252,7 @@ impl Breaker {
             Stage::Open {
                 trial, successes, ..
             } => {
-                if outcome == Outcome::Failure {
+                if outcome == AttemptOutcome::Failure {
                     if permit.trial != 0 {
                         self.open(now, draw);
                     }
@@ -261,7 +261,7 @@ impl Breaker {
                 if trial.is_some_and(|trial| trial.number == permit.trial) {
                     *trial = None;
                 }
-                if outcome == Outcome::Success {
+                if outcome == AttemptOutcome::Success {
                     *successes += 1;
                     if *successes >= self.settings.success_threshold.get() {
                         self.close(now);

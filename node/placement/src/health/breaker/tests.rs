@@ -1,6 +1,6 @@
 use super::*;
+use AttemptOutcome::{Failure, Neutral, Success};
 use BreakerState::{Closed, HalfOpen, Open};
-use Outcome::{Failure, Neutral, Success};
 
 /// The draw that neither lengthens nor shortens.
 const MIDDLE: f64 = 0.5;
@@ -20,7 +20,7 @@ fn breaker() -> Breaker {
 }
 
 /// Runs one request at a time: (second, its outcome, state after it).
-fn check(name: &str, table: &[(u64, Outcome, BreakerState)]) {
+fn check(name: &str, table: &[(u64, AttemptOutcome, BreakerState)]) {
     let mut breaker = breaker();
     for &(second, outcome, state) in table {
         let permit = breaker

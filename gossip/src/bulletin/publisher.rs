@@ -1,0 +1,128 @@
+//! This replica's own bulletin: brought into form, and sent when it is due.
+
+use std::time::Instant;
+
+use super::part::Entry;
+use super::{Bulletin, HealthClaim, Pace, Quarantined, RENEW_AFTER, TenantUse};
+use crate::wire::Message;
+
+/// What the others are told, and when they were last told.
+#[derive(Debug, Default)]
+pub(crate) struct Publisher {
+    health: Part<HealthClaim>,
+    usage: Part<TenantUse>,
+    quarantine: Part<Quarantined>,
+    paces: Part<Pace>,
+}
+
+/// One part; none of it before the first bulletin, and while there is nothing to say.
+#[derive(Debug)]
+struct Part<T>(Option<Posted<T>>);
+
+#[derive(Debug)]
+struct Posted<T> {
+    entries: Vec<T>,
+    at: Instant,
+    /// Nobody was told of it yet.
+    is_news: bool,
+    sent: Option<Instant>,
+}
+
+/// What is done with each part alike.
+trait Sent {
+    fn has_news(&self) -> bool;
+    fn say_again(&mut self);
+    fn due(&mut self, now: Instant) -> Option<Message>;
+}
+
+impl Publisher {
+    /// Replaces the bulletin. Ages alone are no news: they go with the next renewal. Returns for each part how many
+    /// entries do not fit a frame.
+    pub(crate) fn post(&mut self, bulletin: Bulletin, now: Instant) -> [(&'static str, usize); 4] {
+        [
+            self.health.replace(bulletin.health, now),
+            self.usage.replace(bulletin.usage, now),
+            self.quarantine.replace(bulletin.quarantine, now),
+            self.paces.replace(bulletin.paces, now),
+        ]
+    }
+
+    /// True if something changed that nobody was told yet.
+    pub(crate) fn has_news(&mut self) -> bool {
+        self.parts().iter().any(|part| part.has_news())
+    }
+
+    /// A peer connected that was told nothing yet: everything is news.
+    pub(crate) fn say_again(&mut self) {
+        self.parts().into_iter().for_each(Sent::say_again);
+    }
+
+    /// The parts that are due, for all peers: those that changed, and those last said
+    /// [`RENEW_AFTER`] ago. None before the first bulletin.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<Message> {
+        let parts = self.parts().into_iter();
+        parts.filter_map(|part| part.due(now)).collect()
+    }
+
+    fn parts(&mut self) -> [&mut dyn Sent; 4] {
+        let Self {
+            health,
+            usage,
+            quarantine,
+            paces,
+        } = self;
+        [health, usage, quarantine, paces]
+    }
+}
+
+impl<T> Default for Part<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Entry> Part<T> {
+    fn replace(&mut self, entries: Vec<T>, now: Instant) -> (&'static str, usize) {
+        let (entries, cut) = T::fit(entries);
+        let former = self.0.take();
+        if !entries.is_empty() || !T::ENDS_WHEN_EMPTY {
+            let is_same = |old: &Posted<T>| {
+                let mut pairs = old.entries.iter().zip(&entries);
+                old.entries.len() == entries.len() && pairs.all(|(old, new)| old.says_the_same(new))
+            };
+            let is_news = |old: &Posted<T>| old.is_news || !is_same(old);
+            self.0 = Some(Posted {
+                is_news: former.as_ref().is_none_or(is_news),
+                sent: former.and_then(|old| old.sent),
+                entries,
+                at: now,
+            });
+        }
+        (T::PART, cut)
+    }
+}
+
+impl<T: Entry> Sent for Part<T> {
+    fn has_news(&self) -> bool {
+        self.0.as_ref().is_some_and(|part| part.is_news)
+    }
+
+    fn say_again(&mut self) {
+        if let Some(part) = &mut self.0 {
+            part.is_news = true;
+        }
+    }
+
+    fn due(&mut self, now: Instant) -> Option<Message> {
+        let part = self.0.as_mut()?;
+        let is_old = |sent| now.saturating_duration_since(sent) >= RENEW_AFTER;
+        if !part.is_news && !part.sent.is_none_or(is_old) {
+            return None;
+        }
+        part.is_news = false;
+        part.sent = Some(now);
+        let since = now.saturating_duration_since(part.at);
+        let entries = part.entries.iter().map(|entry| entry.later(since));
+        Some(T::message(entries.collect()))
+    }
+}

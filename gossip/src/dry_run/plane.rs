@@ -1,0 +1,125 @@
+//! Dry runs between replicas: one peer asked, and peers answered.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{AskError, DryRun, DryRunAnswer, Permit, Quota, Refusal, Reply};
+use crate::metrics::{DryRuns, Metrics};
+use crate::peers::Reason;
+use crate::plane::{Context, Origin, Plane, RequestError};
+use crate::replica::ReplicaId;
+use crate::wire::{Message, Received};
+
+/// What answers the questions of peers: `None` if it cannot decide, for example about an unknown pool.
+pub type DryRunHandler = Arc<dyn Fn(DryRun) -> Option<DryRunAnswer> + Send + Sync>;
+
+/// Whom this replica may ask, and whom it answers.
+pub(crate) struct DryRunPlane {
+    handler: Option<DryRunHandler>,
+    asked: Quota,
+    answered: Quota,
+    metrics: Metrics,
+}
+
+impl DryRunPlane {
+    pub(crate) fn new(metrics: Metrics) -> Self {
+        Self {
+            handler: None,
+            asked: Quota::asking(),
+            answered: Quota::answering(),
+            metrics,
+        }
+    }
+
+    /// Takes what answers.
+    pub(crate) fn serve(&mut self, handler: DryRunHandler) {
+        self.handler = Some(handler);
+    }
+
+    /// Leave to ask a peer, until it is dropped.
+    ///
+    /// # Errors
+    /// `TooMany`.
+    pub(crate) fn may_ask(&mut self, peer: &ReplicaId, now: Instant) -> Result<Permit, AskError> {
+        self.asked.open(peer, now).ok_or(AskError::TooMany)
+    }
+}
+
+/// The decision in what came back to a question.
+///
+/// # Errors
+/// Every one but `Malformed` and `TooMany`.
+pub(crate) fn decision(
+    answer: Result<Vec<Received>, RequestError>,
+) -> Result<DryRunAnswer, AskError> {
+    let frames = answer.map_err(|error| match error {
+        RequestError::Slow => AskError::TimedOut,
+        RequestError::NotLinked => AskError::NotLinked,
+        RequestError::Broken => AskError::Broken,
+    })?;
+    let first = frames.into_iter().next().ok_or(AskError::TooOld)?;
+    match first.message {
+        Some(Message::DryRunAnswer(reply)) => match *reply {
+            Reply::Decided(answer) => Ok(answer),
+            Reply::Refused(refusal) => Err(AskError::Refused(refusal)),
+        },
+        _ => Err(AskError::Broken),
+    }
+}
+
+impl Plane for DryRunPlane {
+    fn names(&self) -> &'static [&'static str] {
+        &["dry_run"]
+    }
+
+    /// Answers always with a word: silence means a release that knows none.
+    fn on_message(&mut self, from: Origin<'_>, message: Message, cx: &mut Context) {
+        let Message::DryRunRequest(question) = message else {
+            return;
+        };
+        let metrics = self.metrics.clone();
+        let Some(open) = self.answered.open(from.peer, cx.now) else {
+            cx.strike(from.peer, Reason::TooMany);
+            return cx.answer(told(&metrics, Reply::Refused(Refusal::TooMany)));
+        };
+        let handler = self.handler.clone();
+        cx.answer_later(move || {
+            let _open = open;
+            let reply = decide(handler, Arc::unwrap_or_clone(question));
+            vec![told(&metrics, reply)]
+        });
+    }
+}
+
+fn decide(handler: Option<DryRunHandler>, question: DryRun) -> Reply {
+    let Some(handler) = handler else {
+        return Reply::Refused(Refusal::NotServed);
+    };
+    match handler(question) {
+        Some(answer) if answer.is_valid() => Reply::Decided(answer),
+        Some(answer) => {
+            tracing::error!(
+                reason = answer.reason,
+                "the answer to a dry run breaks a limit; refused instead"
+            );
+            Reply::Refused(Refusal::Declined)
+        }
+        None => Reply::Refused(Refusal::Declined),
+    }
+}
+
+/// Counts a reply and makes it a message.
+fn told(metrics: &Metrics, reply: Reply) -> Message {
+    let outcome = match &reply {
+        Reply::Decided(_) => "decided",
+        Reply::Refused(Refusal::TooMany) => "too_many",
+        Reply::Refused(Refusal::NotServed) => "not_served",
+        Reply::Refused(Refusal::Declined | Refusal::Other) => "declined",
+    };
+    let labels = DryRuns {
+        side: "answered",
+        outcome,
+    };
+    metrics.dry_runs.get_or_create(&labels).inc();
+    Message::DryRunAnswer(Box::new(reply))
+}

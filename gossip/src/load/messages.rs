@@ -1,0 +1,96 @@
+//! The load plane's messages: frames out when they are due, frames of others in.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::board::LoadBoard;
+use super::frame::LoadFrame;
+use super::plane::{Applied, LoadPlane};
+use crate::metrics::{Metrics, Why};
+use crate::plane::{Context, Origin, Plane, Surroundings};
+use crate::view::View;
+use crate::wire::Message;
+
+/// [`LoadPlane`] among the planes of an agent.
+pub(crate) struct LoadMessages {
+    pub(crate) plane: LoadPlane,
+    metrics: Metrics,
+    /// When it is next looked whether a frame is due.
+    look: Instant,
+}
+
+impl LoadMessages {
+    /// As [`LoadPlane::new`].
+    pub(crate) fn new(
+        board: Arc<LoadBoard>,
+        damping: fn(Duration) -> f64,
+        batch: Duration,
+        metrics: Metrics,
+        now: Instant,
+    ) -> Self {
+        Self {
+            plane: LoadPlane::new(board, damping, batch),
+            metrics,
+            look: now,
+        }
+    }
+
+    /// The frame that is due now, and the others' sums to the board.
+    fn look(&mut self, now: Instant) -> Option<LoadFrame> {
+        if now < self.look {
+            return None;
+        }
+        if self.plane.must_sum(now) {
+            self.plane.aggregate(now);
+            self.metrics.load_cut.set(i64::from(self.plane.cut()));
+        }
+        let frame = self.plane.collect(now);
+        self.look = self.plane.next_look(now);
+        frame
+    }
+}
+
+impl Plane for LoadMessages {
+    fn names(&self) -> &'static [&'static str] {
+        &["load"]
+    }
+
+    fn on_message(&mut self, from: Origin<'_>, message: Message, cx: &mut Context) {
+        let Message::Load(frame) = message else {
+            return;
+        };
+        let header = from.header;
+        let applied = self
+            .plane
+            .apply(from.peer, header.generation, header.seq, &frame, cx.now);
+        let reason = match applied {
+            Applied::Fresh => "fresh",
+            Applied::Stale => "stale",
+            Applied::OtherRoster => "other_roster",
+            Applied::Malformed => "malformed",
+            Applied::TooManySenders => "too_many_senders",
+        };
+        let frames = &self.metrics.load_frames;
+        frames.get_or_create(&Why { reason }).inc();
+        if applied == Applied::Malformed {
+            cx.refuse(from.peer);
+        }
+    }
+
+    fn on_tick(&mut self, around: &Surroundings, cx: &mut Context) -> Option<Instant> {
+        let live = around.seen.others.iter().filter(|seen| seen.live).count();
+        self.plane.set_live(1 + live as u32);
+        if let Some(time) = around.seen.one_way {
+            self.plane.set_one_way(time);
+        }
+        if let Some(frame) = self.look(cx.now) {
+            cx.send_to_all(Message::Load(frame));
+        }
+        let settles = self.plane.settle(cx.now);
+        Some(settles.map_or(self.look, |settles| settles.min(self.look)))
+    }
+
+    fn on_view(&mut self, view: &View, _: &mut Context) {
+        self.plane.follow(view);
+    }
+}

@@ -1,0 +1,267 @@
+//! Stands before chitchat: reads every message of a peer, refuses the harmful, trims the hearsay.
+//!
+//! Pure; instants are arguments. chitchat 0.11.1 trusts what it is sent. One odd message of a peer
+//! with a valid certificate ends its task, overwrites the receiver's own keys, makes a healthy
+//! replica look dead everywhere, inflates 65 kB to 195 MB, or fills every digest with invented
+//! replicas (each measured, each a test here).
+//!
+//! The rules:
+//! - Only replicas that proved their certificate to **this** replica exist here ([`PeerTable::admit`]),
+//!   in the generation and at the address that they gave then. Entries about others are trimmed:
+//!   honest peers know more replicas than we have met, so it is no offence. They name whom to dial.
+//! - A replica speaks for itself. While it does, what others say about its keys is trimmed. What they
+//!   say about its heartbeat is cut down to its own last word and the rounds since (`heartbeat_claim.rs`).
+//!   Neither is an offence: an honest peer may carry what a liar told it.
+//! - Nobody tells us about ourselves.
+//! - Lengths, counts, versions, keys and values are bounded (`parse.rs`).
+//! - So is how much one replica sends (`peers/limits.rs`).
+//! - The tenth refused message cuts the sender off for a minute.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::heartbeat_claim::{NUMBER_MAX, Word};
+use super::parse::{self, Change, KEYS_MAX, Message, Node, Standing};
+use crate::config::ROUND;
+use crate::peers::{Admitted, Lane, PeerTable, Reason, Refused};
+use crate::replica::ReplicaId;
+
+/// A message for chitchat, written by us.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Passed {
+    pub(crate) bytes: Vec<u8>,
+    /// Entries left out because this replica has not met their subject.
+    pub(crate) trimmed: usize,
+    /// Some of those subjects, if they were never met in any generation: whom to dial.
+    pub(crate) strangers: Vec<(ReplicaId, SocketAddr)>,
+}
+
+impl PeerTable {
+    /// Judges one message of `from`, whose certificate the transport checked.
+    pub(crate) fn inspect(
+        &mut self,
+        from: &ReplicaId,
+        bytes: &[u8],
+        now: Instant,
+    ) -> Result<Passed, Refused> {
+        self.allow(from, Lane::Gossip, 1, now)?;
+        self.judge(from, bytes, now)
+            .map_err(|reason| self.strike(from, reason, now))
+    }
+
+    fn judge(&mut self, from: &ReplicaId, bytes: &[u8], now: Instant) -> Result<Passed, Reason> {
+        match parse::message(bytes)? {
+            Message::Syn { cluster, .. } if cluster != self.cluster => Err(Reason::OtherCluster),
+            // We send our own cluster id only: an honest peer has no reason to answer this.
+            Message::BadCluster => Err(Reason::OtherCluster),
+            Message::Syn {
+                mut digest,
+                cluster,
+            } => {
+                let strangers = self.strangers(&digest);
+                let trimmed = self.digest(from, &mut digest, now)?;
+                Ok(Passed {
+                    bytes: parse::write_syn(&digest, cluster),
+                    trimmed,
+                    strangers,
+                })
+            }
+            Message::SynAck { mut digest, delta } => {
+                let mut changes = parse::delta(&delta)?;
+                let strangers = self.strangers(&digest);
+                let trimmed =
+                    self.digest(from, &mut digest, now)? + self.delta(from, &mut changes, now)?;
+                Ok(Passed {
+                    bytes: parse::write_syn_ack(&digest, &changes),
+                    trimmed,
+                    strangers,
+                })
+            }
+            Message::Ack { delta } => {
+                let mut changes = parse::delta(&delta)?;
+                let trimmed = self.delta(from, &mut changes, now)?;
+                Ok(Passed {
+                    bytes: parse::write_ack(&changes),
+                    trimmed,
+                    strangers: Vec::new(),
+                })
+            }
+        }
+    }
+
+    /// Replicas in a digest that were never met in any generation.
+    fn strangers(&self, digest: &[Standing<'_>]) -> Vec<(ReplicaId, SocketAddr)> {
+        let is_stranger = |standing: &&Standing<'_>| {
+            standing.node.id != self.own.id.as_str()
+                && !self.admitted.contains_key(standing.node.id)
+        };
+        let hint =
+            |standing: &Standing<'_>| Some((standing.node.id.parse().ok()?, standing.node.address));
+        digest
+            .iter()
+            .filter(is_stranger)
+            .filter_map(hint)
+            .take(STRANGERS_MAX)
+            .collect()
+    }
+
+    /// Checks a digest, takes the sender's word about itself, and drops entries about strangers.
+    fn digest(
+        &mut self,
+        from: &ReplicaId,
+        digest: &mut Vec<Standing<'_>>,
+        now: Instant,
+    ) -> Result<usize, Reason> {
+        let before = digest.len();
+        for standing in digest.iter() {
+            if [standing.heartbeat, standing.collected, standing.version]
+                .iter()
+                .any(|&number| number > NUMBER_MAX)
+            {
+                return Err(Reason::Implausible);
+            }
+            if standing.node.id == from.as_str() {
+                self.hear(from, standing, now);
+            }
+        }
+        digest.retain_mut(|standing| {
+            if self.is_own(&standing.node) {
+                return true; // how much the sender knows of us: decides only what we tell it
+            }
+            let known = self.admitted.get_mut(standing.node.id);
+            let Some(known) = known.filter(|known| known.is(&standing.node)) else {
+                return false;
+            };
+            known.cut(from, standing, now)
+        });
+        Ok(before - digest.len())
+    }
+
+    fn delta(
+        &mut self,
+        from: &ReplicaId,
+        changes: &mut Vec<Change<'_>>,
+        now: Instant,
+    ) -> Result<usize, Reason> {
+        let before = changes.len();
+        let mut verdict = Ok(());
+        changes.retain(|change| {
+            let greatest = change.greatest().max(change.collected);
+            if self.is_own(&change.node) {
+                // Our own words may come back when messages overtake each other; more is forged.
+                if greatest > self.own_version {
+                    verdict = Err(Reason::OwnState);
+                }
+                return false;
+            }
+            let Some(known) = self.known(&change.node) else {
+                return false;
+            };
+            let is_own_word = change.node.id == from.as_str();
+            if greatest.max(change.from) > NUMBER_MAX {
+                verdict = Err(Reason::Implausible);
+            }
+            is_own_word
+                || known
+                    .word
+                    .is_some_and(|word| word.leaves_room(greatest, now))
+        });
+        verdict?;
+        for change in changes.iter() {
+            self.count_keys(change)?;
+        }
+        Ok(before - changes.len())
+    }
+
+    fn hear(&mut self, from: &ReplicaId, standing: &Standing<'_>, now: Instant) {
+        let Some(known) = self.admitted.get_mut(from.as_str()) else {
+            return;
+        };
+        if known.is(&standing.node) {
+            let last = known
+                .word
+                .map_or((0, 0), |word| (word.heartbeat, word.version));
+            let heartbeat = last.0.max(standing.heartbeat);
+            known.word = Some(Word {
+                heartbeat,
+                version: last.1.max(standing.version),
+                at: now,
+                pace: known.pace.heard(heartbeat, now),
+            });
+            known.told.clear();
+            known.believe(heartbeat, now);
+        }
+    }
+
+    /// Bounds the keys of one node over all messages, not only within one.
+    fn count_keys(&mut self, change: &Change<'_>) -> Result<(), Reason> {
+        let Some(known) = self.admitted.get_mut(change.node.id) else {
+            return Ok(());
+        };
+        for value in &change.values {
+            if !known.keys.contains(value.key) {
+                if known.keys.len() == KEYS_MAX {
+                    return Err(Reason::TooMany);
+                }
+                known.keys.insert(value.key.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn is_own(&self, node: &Node<'_>) -> bool {
+        node.id == self.own.id.as_str()
+            && node.generation == self.own.generation
+            && node.address == self.own.address
+    }
+
+    fn known(&self, node: &Node<'_>) -> Option<&Admitted> {
+        self.admitted.get(node.id).filter(|known| known.is(node))
+    }
+}
+
+impl Admitted {
+    fn is(&self, node: &Node<'_>) -> bool {
+        self.generation == node.generation && self.address == node.address
+    }
+
+    /// Cuts hearsay down to what the replica has said itself and, at its pace, done since; false if it never
+    /// said anything.
+    ///
+    /// Nobody can put it far ahead of itself: its own next word is news again. One that is silent still
+    /// lives by hearsay, which rises with time, but only as long as somebody has news of it: the others
+    /// know a dead replica's last heartbeat all along, and must not keep it alive by repeating that.
+    fn cut(&mut self, from: &ReplicaId, standing: &mut Standing<'_>, now: Instant) -> bool {
+        let Some(word) = self.word else {
+            return false;
+        };
+        let told = self.told.get(from).copied().unwrap_or(0);
+        if standing.heartbeat > told && self.may_rise(now) {
+            self.told.insert(from.clone(), standing.heartbeat);
+            self.believe(standing.heartbeat.min(word.surely(now)), now);
+        }
+        standing.heartbeat = standing.heartbeat.min(self.believed);
+        standing.version = standing.version.min(word.version + word.ahead(now));
+        standing.collected = standing.collected.min(standing.version);
+        true
+    }
+
+    /// Once a round: chitchat reckons how long a silence may last from how often a heartbeat rises, which
+    /// would be the more often, and the silence the shorter, the more there are who tell of it.
+    fn believe(&mut self, heartbeat: u64, now: Instant) {
+        if heartbeat > self.believed && self.may_rise(now) {
+            self.believed = heartbeat;
+            self.rose = Some(now);
+        }
+    }
+
+    fn may_rise(&self, now: Instant) -> bool {
+        self.rose
+            .is_none_or(|rose| now.saturating_duration_since(rose) >= RISES_EACH)
+    }
+}
+
+/// A little less than a round, so that one that comes each round is not left out each other time.
+const RISES_EACH: Duration = Duration::from_millis(ROUND.as_millis() as u64 * 3 / 4);
+/// Strangers named from one message.
+pub(super) const STRANGERS_MAX: usize = 8;

@@ -1,0 +1,268 @@
+//! Every message that is known to break chitchat 0.11.1, sent once by a peer with a valid certificate.
+//!
+//! | what was sent | what it did to chitchat (measured) | test |
+//! |---|---|---|
+//! | a key version above the declared greatest one | the gossip task panicked | `version_above_the_declared_greatest` |
+//! | a delta about the receiver's own id | its own keys overwritten | `delta_about_the_receiver` |
+//! | heartbeat 2^64-1 for a healthy replica | that replica dead everywhere, for good | `heartbeat_of_a_healthy_replica` |
+//! | 1,800 made-up ids in two Syns | own digest too long to send: cut off, silently | `made_up_ids` |
+//! | 900 made-up ids, to one replica | spread to all within 4 s | `made_up_ids` |
+//! | 65 kB of compressed blocks | 195 MB in memory | `bomb` |
+//! | messages of another cluster | taken, but for Syn | `other_cluster_on_every_kind` |
+//! | version 2^64-1 for the receiver's own id | its next own write overflows | `delta_about_the_receiver` |
+//! | a 9-byte Syn | 313 bytes back to an unproven address | not here: QUIC validates addresses, and an id must be admitted, `smallest_syn` |
+//! | a value above 65 kB | never passed on, blocks all later keys | `keys_and_values` |
+//! | a key that begins with a multi-byte character | every receiver panicked | `keys_and_values` |
+//! | a new generation with each restart | 1,360 of them end gossip | `crash_loop` |
+//! | forged keys of a third replica | its own later values never count | `forged_keys_of_a_third_replica` |
+
+use std::time::Duration;
+
+use super::judge::{Passed, STRANGERS_MAX};
+use super::judge_tests::*;
+use super::parse::{self, Change, KEYS_MAX, MESSAGE_BYTES_MAX};
+use crate::peers::{Member, Reason};
+use crate::replica::ReplicaId;
+
+/// Panicked the gossip task of the receiver: a version below that of a key.
+#[test]
+fn version_above_the_declared_greatest() {
+    let mut bench = Bench::new();
+    let a = bench.a.clone();
+    let mut bytes = operations(&[change(&a, &[("http", "x", 100)])]);
+    bytes.push(2);
+    bytes.extend(90u64.to_le_bytes());
+    assert_eq!(bench.pass(&ack_of(&[(2, bytes)])), Err(Reason::Implausible));
+    let sinking = change(&a, &[("http", "x", 9), ("admin", "x", 8)]);
+    assert_eq!(
+        bench.pass(&parse::write_ack(&[sinking])),
+        Err(Reason::Implausible)
+    );
+}
+
+/// Overwrote the receiver's own keys; with version 2^64-1 its next own write overflowed.
+#[test]
+fn delta_about_the_receiver() {
+    let mut bench = Bench::new();
+    let me = bench.me.clone();
+    let echo = bench
+        .pass(&parse::write_ack(&[change(&me, &[("http", "mine", 7)])]))
+        .expect("an echo");
+    assert_eq!(
+        echo,
+        Passed {
+            bytes: parse::write_ack(&[]),
+            trimmed: 1,
+            strangers: Vec::new(),
+        }
+    );
+    for version in [8, u64::MAX] {
+        let forged = parse::write_ack(&[change(&me, &[("http", "POISON", version)])]);
+        assert_eq!(bench.pass(&forged), Err(Reason::OwnState));
+    }
+    let empty = Change {
+        version: Some(8),
+        ..change(&me, &[])
+    };
+    assert_eq!(
+        bench.pass(&parse::write_ack(&[empty])),
+        Err(Reason::OwnState)
+    );
+}
+
+/// Dropped a healthy replica from every live set for the rest of its generation.
+#[test]
+fn heartbeat_of_a_healthy_replica() {
+    let mut bench = Bench::new();
+    let b = bench.b.clone();
+    let said = |heartbeat, version| parse::write_syn(&[standing(&b, heartbeat, version)], "demo");
+    assert_eq!(bench.pass(&said(u64::MAX, 5)), Err(Reason::Implausible));
+    assert_eq!(bench.pass(&said(100, u64::MAX)), Err(Reason::Implausible));
+    // What could come from an honest peer is cut down to b's own word, and no offence: its next
+    // heartbeat is news.
+    for heartbeat in [101, 350, 1 << 40] {
+        let passed = bench.pass(&said(heartbeat, 9)).expect("cut down");
+        assert_eq!(passed.bytes, said(100, 5), "{heartbeat}");
+    }
+    // Ten seconds without a word of its own: fifty rounds, whatever others say.
+    bench.now += Duration::from_secs(10);
+    let passed = bench.pass(&said((1 << 40) + 1, 5)).expect("cut down");
+    assert_eq!(passed.bytes, said(150, 5));
+    let passed = bench.pass(&said(120, 5)).expect("honest");
+    assert_eq!(passed.bytes, said(120, 5));
+}
+
+/// What a replica says of itself is never outdone while it speaks; of one that is silent, what it can
+/// have written since is believed.
+#[test]
+fn forged_keys_of_a_third_replica() {
+    let mut bench = Bench::new();
+    let b = bench.b.clone();
+    let said = |version| parse::write_ack(&[change(&b, &[("ready", "0", version)])]);
+    let nothing = parse::write_ack(&[]);
+    for version in [1, 5, 6, 500] {
+        let passed = bench.pass(&said(version)).expect("no offence");
+        assert_eq!((passed.bytes, passed.trimmed), (nothing.clone(), 1));
+    }
+    let reset = Change {
+        collected: 9,
+        version: Some(9),
+        ..change(&b, &[])
+    };
+    let passed = bench.pass(&parse::write_ack(&[reset])).expect("no offence");
+    assert_eq!(passed.bytes, nothing, "nor are its keys wiped");
+    assert_eq!(bench.pass(&said(u64::MAX)), Err(Reason::Implausible));
+
+    bench.now += Duration::from_secs(3);
+    let passed = bench
+        .pass(&said(5 + 750))
+        .expect("it may have written so much");
+    assert_eq!(passed.bytes, said(5 + 750));
+    let passed = bench.pass(&said(5 + 751)).expect("no offence");
+    assert_eq!(passed.bytes, nothing);
+}
+
+/// 1,800 invented ids made the receiver's own messages too long to send, in every replica.
+#[test]
+fn made_up_ids() {
+    let mut bench = Bench::new();
+    let invented: Vec<_> = (0..parse::NODES_MAX)
+        .map(|n| member(&format!("x{n}"), 7))
+        .collect();
+    let digest: Vec<_> = invented
+        .iter()
+        .map(|member| standing(member, 1, 1))
+        .collect();
+    let passed = bench
+        .pass(&parse::write_syn(&digest, "demo"))
+        .expect("trimmed");
+    assert_eq!(
+        (passed.trimmed, passed.bytes),
+        (digest.len(), parse::write_syn(&[], "demo"))
+    );
+    assert_eq!(passed.strangers.len(), STRANGERS_MAX);
+    let more = member("y", 7);
+    let digest: Vec<_> = digest.into_iter().chain([standing(&more, 1, 1)]).collect();
+    assert_eq!(
+        bench.pass(&parse::write_syn(&digest, "demo")),
+        Err(Reason::TooMany)
+    );
+}
+
+/// 65 kB inflated to 195 MB.
+#[test]
+fn bomb() {
+    let mut bench = Bench::new();
+    let block = zstd::bulk::compress(&vec![0; 65_000], 19).expect("zstd");
+    let bomb = ack_of(&vec![(1, block.clone()); 65_000 / (block.len() + 3)]);
+    assert!(bomb.len() < MESSAGE_BYTES_MAX);
+    assert_eq!(bench.pass(&bomb), Err(Reason::Inflated));
+    let block = zstd::bulk::compress(&vec![0; 66_000], 19).expect("zstd");
+    assert_eq!(bench.pass(&ack_of(&[(1, block)])), Err(Reason::Malformed));
+}
+
+/// Only Syn carries a cluster id. For the other kinds the certificate of the connection stands in: the
+/// sender is of this cluster, and whatever it carries from another is about replicas never met here.
+#[test]
+fn other_cluster_on_every_kind() {
+    let mut bench = Bench::new();
+    assert_eq!(
+        bench.pass(&parse::write_syn(&[], "prod")),
+        Err(Reason::OtherCluster)
+    );
+    assert_eq!(bench.pass(&[0x53, 0xb0, 0, 3]), Err(Reason::OtherCluster));
+    let theirs = member("theirs", 9);
+    let namesake = Member {
+        generation: GENERATION + 7,
+        address: ([127, 0, 0, 9], 3).into(),
+        ..bench.b.clone()
+    };
+    let digest = [standing(&theirs, 1, 1), standing(&namesake, 1, 1)];
+    let changes = [&theirs, &namesake].map(|subject| change(subject, &[("http", "x", 1)]));
+    let passed = bench
+        .pass(&parse::write_syn_ack(&digest, &changes))
+        .expect("trimmed");
+    assert_eq!(passed.bytes, parse::write_syn_ack(&[], &[]));
+    let passed = bench.pass(&parse::write_ack(&changes)).expect("trimmed");
+    assert_eq!(passed.bytes, parse::write_ack(&[]));
+}
+
+#[test]
+fn keys_and_values() {
+    let mut bench = Bench::new();
+    let b = bench.a.clone();
+    let long = "v".repeat(4097);
+    for (key, text) in [
+        ("é", "x"),
+        ("", "x"),
+        ("a b", "x"),
+        (long.as_str(), "x"),
+        ("k", "é"),
+        ("k", long.as_str()),
+    ] {
+        let bytes = parse::write_ack(&[change(&b, &[(key, text, 6)])]);
+        assert_eq!(
+            bench.pass(&bytes),
+            Err(Reason::BadValue),
+            "{key:.9} {text:.9}"
+        );
+        bench.table.limits.clear();
+        bench.table.admit(&b, bench.now).expect("known");
+    }
+    // Over all messages too: 64 keys in each of two make 128.
+    let keys: Vec<_> = (0..2 * KEYS_MAX).map(|n| format!("k{n}")).collect();
+    let values: Vec<_> = keys
+        .iter()
+        .zip(6..)
+        .map(|(key, version)| (key.as_str(), "x", version))
+        .collect();
+    let (first, second) = values.split_at(KEYS_MAX);
+    assert!(bench.pass(&parse::write_ack(&[change(&b, first)])).is_ok());
+    assert_eq!(
+        bench.pass(&parse::write_ack(&[change(&b, second)])),
+        Err(Reason::TooMany)
+    );
+    assert_eq!(
+        bench.pass(&parse::write_ack(&[change(&b, &values)])),
+        Err(Reason::TooMany)
+    );
+}
+
+/// Only the generation that was proven last exists: 1,360 of them in one digest ended gossip.
+#[test]
+fn crash_loop() {
+    let mut bench = Bench::new();
+    let lives: Vec<_> = (1..=400)
+        .map(|life| Member {
+            generation: GENERATION + life,
+            ..bench.b.clone()
+        })
+        .collect();
+    for life in &lives {
+        bench.table.admit(life, bench.now).expect("restarted");
+    }
+    assert_eq!(bench.table.admitted.len(), 2);
+    let word = parse::write_syn(&[standing(&lives[399], 1, 1)], "demo");
+    let b = bench.b.id.clone();
+    bench.table.inspect(&b, &word, bench.now).expect("own word");
+    let digest: Vec<_> = lives.iter().map(|life| standing(life, 1, 1)).collect();
+    let passed = bench
+        .pass(&parse::write_syn(&digest, "demo"))
+        .expect("trimmed");
+    assert_eq!(passed.trimmed, 399);
+    assert_eq!(passed.bytes, word);
+}
+
+/// Passes from whoever is admitted, and from nobody else: there is no address to amplify to.
+#[test]
+fn smallest_syn() {
+    let mut bench = Bench::new();
+    let syn = parse::write_syn(&[], "demo");
+    assert!(bench.pass(&syn).is_ok());
+    let stranger: ReplicaId = "c".parse().expect("id");
+    let refused = bench.table.inspect(&stranger, &syn, bench.now);
+    assert_eq!(
+        refused.map_err(|refused| refused.reason),
+        Err(Reason::Unknown)
+    );
+}

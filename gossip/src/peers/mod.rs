@@ -1,0 +1,238 @@
+//! The peers that proved themselves to this replica: who they are, what each of them has said of itself, how often it
+//! broke a rule, and how much it sends. The one table of what the transport knows of a peer; it leaves with the peer, but
+//! for its offences.
+//!
+//! Pure; instants are arguments.
+//!
+//! - `limits.rs`: strikes, bans and rates of one peer.
+//! - `reason.rs`: why a message is refused.
+
+mod limits;
+mod reason;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use crate::membership::{Pace, Word};
+use crate::replica::ReplicaId;
+
+pub(crate) use limits::Lane;
+use limits::{Allowed, PeerLimits};
+#[cfg(test)]
+pub(crate) use limits::{BAN, STRIKES_MAX};
+pub(crate) use reason::Reason;
+
+/// A replica in one generation, as it named itself under its certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) id: ReplicaId,
+    /// Unix milliseconds of its start, or a little later; rises with every restart.
+    pub(crate) generation: u64,
+    /// Where it is dialled.
+    pub(crate) address: SocketAddr,
+}
+
+/// A refused message, and whether its sender has now used up its patience.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) reason: Reason,
+    pub(crate) cut: bool,
+}
+
+/// What is known about the replicas that proved themselves.
+pub(crate) struct PeerTable {
+    pub(crate) cluster: String,
+    pub(crate) own: Member,
+    pub(crate) own_version: u64,
+    pub(crate) admitted: HashMap<String, Admitted>,
+    /// Of everybody who proved a certificate, also of those who left.
+    pub(crate) limits: HashMap<String, PeerLimits>,
+}
+
+/// What is known of a peer as long as it is there.
+pub(crate) struct Admitted {
+    pub(crate) generation: u64,
+    pub(crate) address: SocketAddr,
+    /// The replica's own last word about itself.
+    pub(crate) word: Option<Word>,
+    /// The highest heartbeat of it that each other replica told since.
+    pub(crate) told: HashMap<ReplicaId, u64>,
+    pub(crate) pace: Pace,
+    /// The highest heartbeat that passed, and when it rose.
+    pub(crate) believed: u64,
+    pub(crate) rose: Option<Instant>,
+    pub(crate) keys: BTreeSet<Box<str>>,
+}
+
+impl PeerTable {
+    pub(crate) fn new(cluster: &str, own: Member) -> Self {
+        Self {
+            cluster: cluster.to_owned(),
+            own,
+            own_version: 0,
+            admitted: HashMap::new(),
+            limits: HashMap::new(),
+        }
+    }
+
+    /// The gossip task was restarted under a higher generation.
+    pub(crate) fn renew(&mut self, generation: u64) {
+        self.own.generation = generation;
+        self.own_version = 0;
+    }
+
+    /// Tells how far our own keys have come, before any peer can have seen it.
+    pub(crate) fn own_version(&mut self, version: u64) {
+        self.own_version = version;
+    }
+
+    /// Counts a HELLO of a replica whose certificate was checked against its id.
+    ///
+    /// # Errors
+    /// `Banned`; `Flood` if it says HELLO all the time; `TooMany` if the table is full of offenders.
+    pub(crate) fn greeted(&mut self, id: &ReplicaId, now: Instant) -> Result<(), Reason> {
+        let limits = self.limits_of(id, now).ok_or(Reason::TooMany)?;
+        if limits.is_banned(now) {
+            return Err(Reason::Banned);
+        }
+        match limits.spend(Lane::Hello, 1, now) {
+            Allowed::Yes => Ok(()),
+            Allowed::No => Err(Reason::Flood),
+            Allowed::Offence => {
+                limits.strike(now);
+                Err(Reason::Flood)
+            }
+        }
+    }
+
+    /// Takes in a replica whose certificate was checked against its id.
+    ///
+    /// An older generation than the one admitted, a full table or a running ban are refused.
+    pub(crate) fn admit(&mut self, member: &Member, now: Instant) -> Result<(), Reason> {
+        let limits = self.limits_of(&member.id, now).ok_or(Reason::TooMany)?;
+        if limits.is_banned(now) {
+            return Err(Reason::Banned);
+        }
+        let room = self.admitted.len() < REPLICAS_MAX;
+        match self.admitted.get_mut(member.id.as_str()) {
+            None if !room => return Err(Reason::TooMany),
+            None => {
+                self.admitted
+                    .insert(member.id.to_string(), Admitted::new(member));
+            }
+            Some(known) if member.generation < known.generation => {
+                return Err(Reason::Implausible);
+            }
+            Some(known) => {
+                if member.generation > known.generation || member.address != known.address {
+                    *known = Admitted::new(member);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a replica that left or was not heard of for long.
+    pub(crate) fn forget(&mut self, id: &ReplicaId) {
+        self.admitted.remove(id.as_str());
+    }
+
+    /// The generation in which a replica proved itself.
+    pub(crate) fn generation(&self, id: &ReplicaId) -> Option<u64> {
+        self.admitted.get(id.as_str()).map(|known| known.generation)
+    }
+
+    /// Whether an admitted replica may send this now, before anything of it is read.
+    ///
+    /// # Errors
+    /// Refused as `Unknown`, `Banned` or `Flood`.
+    pub(crate) fn allow(
+        &mut self,
+        from: &ReplicaId,
+        lane: Lane,
+        cost: usize,
+        now: Instant,
+    ) -> Result<(), Refused> {
+        let refused = |reason, cut| Err(Refused { reason, cut });
+        if !self.admitted.contains_key(from.as_str()) {
+            return refused(Reason::Unknown, false);
+        }
+        let Some(limits) = self.limits.get_mut(from.as_str()) else {
+            return refused(Reason::Unknown, false);
+        };
+        if limits.is_banned(now) {
+            return refused(Reason::Banned, true);
+        }
+        match limits.spend(lane, cost, now) {
+            Allowed::Yes => Ok(()),
+            Allowed::No => refused(Reason::Flood, false),
+            Allowed::Offence => Err(self.strike(from, Reason::Flood, now)),
+        }
+    }
+
+    /// Whether the answers that a replica asked for are within its share; what they come to is told by
+    /// [`PeerTable::answered`]. Asking for more is no offence: registries that differ ask again and again.
+    pub(crate) fn may_answer(&mut self, from: &ReplicaId, now: Instant) -> bool {
+        let limits = self.limits.get_mut(from.as_str());
+        limits.is_some_and(|limits| limits.is_open(Lane::Answers, now))
+    }
+
+    /// See [`PeerTable::may_answer`].
+    pub(crate) fn answered(&mut self, from: &ReplicaId, bytes: usize, now: Instant) {
+        if let Some(limits) = self.limits.get_mut(from.as_str()) {
+            limits.spend(Lane::Answers, bytes, now);
+        }
+    }
+
+    /// Whether to believe that a replica saw this generation of us; see [`PeerLimits::may_outrun`].
+    pub(crate) fn may_outrun(&mut self, id: &ReplicaId, seen: u64, now: Instant) -> bool {
+        let limits = self.limits_of(id, now);
+        limits.is_some_and(|limits| limits.may_outrun(seen, now))
+    }
+
+    /// Scores an offence that was found elsewhere in the transport.
+    pub(crate) fn strike(&mut self, from: &ReplicaId, reason: Reason, now: Instant) -> Refused {
+        if !self.admitted.contains_key(from.as_str()) {
+            return Refused { reason, cut: true };
+        }
+        let cut = self
+            .limits_of(from, now)
+            .is_none_or(|limits| limits.strike(now));
+        Refused { reason, cut }
+    }
+
+    /// The record of a replica; `None` if there is no room for a new one.
+    fn limits_of(&mut self, id: &ReplicaId, now: Instant) -> Option<&mut PeerLimits> {
+        if !self.limits.contains_key(id.as_str()) && self.limits.len() >= LIMITS_MAX {
+            let admitted = &self.admitted;
+            self.limits
+                .retain(|id, limits| admitted.contains_key(id) || !limits.is_clean(now));
+            if self.limits.len() >= LIMITS_MAX {
+                return None;
+            }
+        }
+        let record = self.limits.entry(id.to_string());
+        Some(record.or_insert_with(|| PeerLimits::new(now)))
+    }
+}
+
+impl Admitted {
+    fn new(member: &Member) -> Self {
+        Self {
+            generation: member.generation,
+            address: member.address,
+            word: None,
+            told: HashMap::new(),
+            pace: Pace::new(),
+            believed: 0,
+            rose: None,
+            keys: BTreeSet::new(),
+        }
+    }
+}
+
+/// Most replicas of a cluster.
+pub(crate) const REPLICAS_MAX: usize = 256;
+/// Records of offences: everybody admitted, and as many who left with something on them.
+pub(crate) const LIMITS_MAX: usize = 2 * REPLICAS_MAX;

@@ -1,0 +1,73 @@
+//! When changes become a view.
+//!
+//! A view costs time in proportion to the workers, here and at everybody who follows it. A change that comes alone is
+//! in the next view at once; those that come while views follow each other wait for the next one together, so that
+//! thousands of workers added in a row cost a few views, not thousands. Whoever made a change is told so only once it
+//! is in the view.
+
+use std::time::{Duration, Instant};
+
+/// Rest after a view, in times of what it took: views take at most a quarter of a processor.
+const REST: u32 = 3;
+/// Longest rest: what others say of themselves is in the view, too.
+const REST_MAX: Duration = Duration::from_millis(100);
+
+/// Counts changes, and says when they are to be published. Pure: `now` is an argument.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    latest: u64,
+    published: u64,
+    /// No view before this.
+    rests_until: Option<Instant>,
+}
+
+impl Pace {
+    /// Something changed. Whether it is to be published now.
+    pub(super) fn changed(&mut self, now: Instant) -> bool {
+        self.latest += 1;
+        self.rests_until.is_none_or(|until| until <= now)
+    }
+
+    /// Number of the latest change.
+    pub(super) fn latest(&self) -> u64 {
+        self.latest
+    }
+
+    /// A view with all changes was made from `began` to `now`. Returns the number of the latest one.
+    pub(super) fn published(&mut self, began: Instant, now: Instant) -> u64 {
+        let took = now.saturating_duration_since(began);
+        self.rests_until = Some(now + (took * REST).min(REST_MAX));
+        self.published = self.latest;
+        self.published
+    }
+
+    /// When what waits is due; `None` if nothing waits.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.rests_until.filter(|_| self.published < self.latest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_alone_is_published_at_once_and_a_row_of_them_together() {
+        let begun = tokio::time::Instant::now().into_std();
+        let at = |ms| begun + Duration::from_millis(ms);
+        let mut pace = Pace::default();
+        assert!(pace.changed(at(0)));
+        assert_eq!(pace.published(at(0), at(10)), 1);
+        assert_eq!(pace.due(), None);
+        assert!(!pace.changed(at(11)) && !pace.changed(at(39)));
+        assert_eq!(pace.due(), Some(at(40)));
+        assert_eq!(pace.published(at(40), at(41)), 3);
+        assert!(
+            pace.changed(at(44)),
+            "three times of what it took have passed"
+        );
+        assert_eq!(pace.published(at(44), at(1_044)), 4);
+        assert!(!pace.changed(at(1_143)));
+        assert_eq!(pace.due(), Some(at(1_144)), "never for long");
+    }
+}

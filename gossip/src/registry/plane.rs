@@ -1,0 +1,520 @@
+//! The registry between replicas: what peers push and ask is merged and answered, what a push missed is repaired by
+//! exchanges, and every change becomes a view.
+//!
+//! Pure. Own changes and their confirmation: `agent/pushes.rs`; the first snapshot of a starting replica:
+//! `agent/bootstrap.rs`; who exchanges with whom: `exchanges.rs`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::exchanges::{Exchanges, Step};
+use super::pace::Pace;
+use super::{Contact, Entry, Registry, RegistryError, Reunion, Summary, Warmups};
+use crate::config::is_fact;
+use crate::load::LoadFrame;
+use crate::membership::{FactMap, Sighting, fact};
+use crate::metrics::{Metrics, Why};
+use crate::peers::Reason;
+use crate::plane::{Context, NewView, Origin, Plane, RequestError, Seen, Surroundings};
+use crate::replica::ReplicaId;
+use crate::view::{ReplicaInfo, View};
+use crate::wire::{Message, Received, Snapshot, SyncRequest, SyncResponse, chunks};
+use crate::worker::{WorkerId, WorkerSpec};
+
+/// This replica's whole load, for a peer that starts.
+pub(crate) type LoadSource = Arc<dyn Fn() -> LoadFrame + Send + Sync>;
+
+/// Who this replica is.
+pub(crate) struct Own {
+    pub(crate) replica: ReplicaId,
+    pub(crate) generation: u64,
+    /// Where it is dialled.
+    pub(crate) address: SocketAddr,
+    /// What it says of itself.
+    pub(crate) facts: FactMap,
+}
+
+/// The worker set and who else is there.
+pub(crate) struct RegistryPlane {
+    registry: Registry,
+    contact: Contact,
+    exchanges: Exchanges,
+    metrics: Metrics,
+    replica: ReplicaId,
+    generation: u64,
+    address: SocketAddr,
+    facts: FactMap,
+    /// Replicas other than this one, each in the generation that it proved.
+    others: Vec<Sighting>,
+    /// When warm-ups end.
+    warmups: Warmups,
+    /// When changes become a view.
+    pace: Pace,
+    /// When the view was begun that is being shown.
+    began: Instant,
+    load: LoadSource,
+    /// In a cluster of one nothing happens by the clock that could publish later.
+    is_solo: bool,
+    /// The look that was used last.
+    seen: Option<Arc<Seen>>,
+    second: Instant,
+}
+
+impl RegistryPlane {
+    /// Without workers.
+    pub(crate) fn new(
+        own: Own,
+        load: LoadSource,
+        is_solo: bool,
+        metrics: Metrics,
+        now: Instant,
+    ) -> Self {
+        let Own {
+            replica,
+            generation,
+            address,
+            facts,
+        } = own;
+        Self {
+            registry: Registry::new(replica.clone()),
+            contact: Contact::default(),
+            exchanges: Exchanges::new(now),
+            metrics,
+            replica,
+            generation,
+            address,
+            facts,
+            others: Vec::new(),
+            warmups: Warmups::default(),
+            pace: Pace::default(),
+            began: now,
+            load,
+            is_solo,
+            seen: None,
+            second: now,
+        }
+    }
+
+    /// The worker set.
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Workers of the configuration, with one new view.
+    pub(crate) fn configure(
+        &mut self,
+        workers: impl IntoIterator<Item = (WorkerId, WorkerSpec)>,
+        cx: &mut Context,
+    ) -> Result<(), RegistryError> {
+        let mut is_changed = false;
+        let configured = workers.into_iter().try_for_each(|(id, spec)| {
+            is_changed |= self.registry.configure(id, spec)?.is_some();
+            Ok(())
+        });
+        if is_changed {
+            self.publish(cx);
+        }
+        configured
+    }
+
+    /// A change by this replica: what it wrote, and the number of the change that the view will have.
+    ///
+    /// # Errors
+    /// What `write` says; nothing has changed.
+    pub(crate) fn write(
+        &mut self,
+        write: impl FnOnce(&mut Registry, u64) -> Result<Vec<Entry>, RegistryError>,
+        cx: &mut Context,
+    ) -> Result<(Vec<Entry>, u64), RegistryError> {
+        let written = write(&mut self.registry, cx.unix_ms)?;
+        let change = match written.is_empty() {
+            true => self.pace.latest(),
+            false => self.refresh(cx),
+        };
+        Ok((written, change))
+    }
+
+    /// Takes a value for one of our own facts, and tells it to the others.
+    pub(crate) fn say(&mut self, name: &'static str, value: &str, cx: &mut Context) {
+        if !is_fact(value) {
+            tracing::error!(
+                name,
+                "a membership fact must be short printable ASCII; not told"
+            );
+            return;
+        }
+        if self.facts.insert(name, value.to_owned()).as_deref() != Some(value) {
+            // Whoever says that it leaves cannot wait for the next view.
+            cx.fact(name, value.to_owned());
+            self.refresh(cx);
+        }
+    }
+
+    /// Takes all that a peer has, for the first time: what is missing afterwards comes by exchanges.
+    ///
+    /// # Errors
+    /// `Broken`: the answer is not whole, or nothing of it may be used.
+    pub(crate) fn adopt(
+        &mut self,
+        peer: &ReplicaId,
+        answer: Vec<Received>,
+        cx: &mut Context,
+    ) -> Result<(), RequestError> {
+        let mut entries = Vec::new();
+        let mut load = None;
+        let mut is_whole = false;
+        for Received {
+            header, message, ..
+        } in answer
+        {
+            let Some(Message::Snapshot(piece)) = message else {
+                return Err(RequestError::Broken);
+            };
+            entries.extend(piece.entries);
+            // Whoever sees the workers sees their load.
+            load = piece
+                .load
+                .map(|frame| (peer.clone(), header, frame))
+                .or(load);
+            is_whole = piece.last;
+        }
+        if !is_whole || self.take_in(peer, entries, cx).is_none() {
+            return Err(RequestError::Broken);
+        }
+        self.publish_with(load, cx);
+        self.contact.synced();
+        Ok(())
+    }
+
+    /// Something changed: it becomes a view at once, or together with what changes in the next moment. Returns the
+    /// number of the change.
+    fn refresh(&mut self, cx: &mut Context) -> u64 {
+        if self.pace.changed(cx.now) || self.is_solo {
+            self.publish(cx);
+        } else {
+            cx.wake();
+        }
+        self.pace.latest()
+    }
+
+    fn publish(&mut self, cx: &mut Context) {
+        self.publish_with(None, cx);
+    }
+
+    fn publish_with(
+        &mut self,
+        load: Option<(ReplicaId, crate::frame::Header, LoadFrame)>,
+        cx: &mut Context,
+    ) {
+        self.began = cx.now;
+        let digest = self.registry.digest();
+        self.facts.insert(fact::REGISTRY, digest.to_string());
+        cx.fact(fact::REGISTRY, digest.to_string());
+        let view = Arc::new(self.view(cx));
+        cx.publish(NewView {
+            view,
+            load,
+            change: self.pace.latest(),
+        });
+        let (mut removed, mut unread) = (0, 0);
+        for entry in self.registry.entries() {
+            removed += i64::from(entry.is_removed());
+            unread += i64::from(!entry.is_read());
+        }
+        self.metrics.registry_entries.set(i64::from(digest.count));
+        self.metrics.registry_tombstones.set(removed);
+        self.metrics.registry_digest.set(i64::from(digest.crc));
+        self.metrics.registry_unread.set(unread);
+    }
+
+    /// What is known now.
+    pub(crate) fn view(&mut self, cx: &Context) -> View {
+        let own_fact = |name: &str| self.facts.get(name).cloned().unwrap_or_default();
+        let own = info(&self.replica, self.generation, self.address, true, own_fact);
+        let others = self.others.iter().map(|seen| {
+            let fact = |name: &str| seen.fact(name).to_owned();
+            info(&seen.id, seen.generation, seen.address, seen.live, fact)
+        });
+        let replicas = std::iter::once(own).chain(others).collect();
+        let mut workers = self.registry.workers();
+        let hybrid_ms = self.registry.hybrid_ms(cx.unix_ms);
+        self.warmups.settle(&mut workers, hybrid_ms, cx.now);
+        View::of(workers, self.registry.digest(), replicas)
+    }
+
+    /// Merges entries of a peer, and publishes what they change. False if nothing of them may be used.
+    fn merge(&mut self, from: &ReplicaId, entries: Vec<Entry>, cx: &mut Context) -> bool {
+        let changed = self.take_in(from, entries, cx);
+        if changed.is_some_and(|changed| changed > 0) {
+            self.refresh(cx);
+        }
+        changed.is_some()
+    }
+
+    /// Merges entries of a peer without a view of them. How many changed something; `None` if nothing of them may be
+    /// used.
+    fn take_in(
+        &mut self,
+        from: &ReplicaId,
+        entries: Vec<Entry>,
+        cx: &mut Context,
+    ) -> Option<usize> {
+        match self.registry.merge(entries, cx.unix_ms) {
+            Ok(merged) => {
+                if let Some(lead) = merged.drift {
+                    self.metrics.clock_drift.set(lead.as_secs() as i64);
+                    tracing::warn!(replica = %from, ?lead, "a registry entry is stamped in the future; check the clocks");
+                }
+                if merged.refused > 0 {
+                    tracing::error!(replica = %from, entries = merged.refused, "the registry is full; entries were left out");
+                }
+                Some(merged.changed)
+            }
+            Err(error) => {
+                if let RegistryError::Quarantine { lead, .. } = error {
+                    self.metrics.clock_drift.set(lead.as_secs() as i64);
+                    cx.strike(from, Reason::Implausible);
+                }
+                tracing::error!(replica = %from, "refused registry entries: {error}");
+                None
+            }
+        }
+    }
+
+    fn answer_sync(&self, request: &SyncRequest, cx: &mut Context) {
+        let summary = self.registry.summary();
+        let alone = self.contact.alone();
+        // We were away too long: what we hold may be removed elsewhere. Our own next exchange starts over.
+        let entries = match Reunion::of(alone, request.alone) {
+            Reunion::StartOver => Vec::new(),
+            Reunion::Merge | Reunion::PeerStartsOver => self.registry.differing(&request.summary),
+        };
+        for (entries, last) in pieces(entries) {
+            cx.answer(Message::SyncResponse(SyncResponse {
+                summary: summary.clone(),
+                alone,
+                entries,
+                last,
+            }));
+        }
+    }
+
+    fn answer_snapshot(&self, cx: &mut Context) {
+        for (entries, last) in pieces(self.registry.entries().cloned().collect()) {
+            let load = last.then(|| (self.load)());
+            cx.answer(Message::Snapshot(Snapshot {
+                entries,
+                load,
+                last,
+            }));
+        }
+    }
+
+    /// Uses a new look at the others.
+    fn round(&mut self, around: &Surroundings, cx: &mut Context) {
+        let seen = &around.seen;
+        if self.others != seen.others || self.generation != seen.generation {
+            self.others.clone_from(&seen.others);
+            self.generation = seen.generation;
+            self.refresh(cx);
+        }
+        let elapsed = cx.now.saturating_duration_since(self.second);
+        if elapsed >= SECOND {
+            self.second = cx.now;
+            // Paused for long: whatever the last sightings say, nobody was heard.
+            let live = seen.others.iter().filter(|seen| seen.live).count();
+            let heard = if elapsed > 10 * SECOND { 0 } else { live };
+            let contact = self.contact.add(heard, elapsed);
+            if self.registry.advance(contact) > 0 {
+                self.refresh(cx);
+            }
+            greet_silent(around, cx);
+        }
+        if seen.is_synced {
+            self.begin_exchanges(around, cx);
+        }
+    }
+
+    fn begin_exchanges(&mut self, around: &Surroundings, cx: &mut Context) {
+        let ours = self.registry.digest().to_string();
+        let (partners, differing) = self.exchanges.begin(around, &ours, cx.now);
+        self.metrics.registry_differing.set(differing as i64);
+        for peer in partners {
+            let question = SyncRequest {
+                summary: self.registry.summary(),
+                alone: self.contact.alone(),
+            };
+            cx.ask(peer, Message::SyncRequest(question));
+        }
+    }
+
+    /// The peer's registry was compared: takes what is missing here, and notes what is missing there.
+    fn compared(
+        &mut self,
+        peer: &ReplicaId,
+        answer: Vec<Received>,
+        cx: &mut Context,
+    ) -> Result<(), RequestError> {
+        let (theirs, alone, entries) = join(answer)?;
+        match Reunion::of(self.contact.alone(), alone) {
+            Reunion::Merge => {}
+            Reunion::StartOver => {
+                tracing::warn!(replica = %peer, "away for longer than removals are remembered; taking the peer's registry");
+                self.registry.start_over();
+                self.refresh(cx);
+            }
+            // It will ask us, and take ours.
+            Reunion::PeerStartsOver => return Ok(()),
+        }
+        if !self.merge(peer, entries, cx) {
+            return Err(RequestError::Broken);
+        }
+        self.contact.synced();
+        let missing = self.registry.differing(&theirs);
+        if !missing.is_empty() {
+            self.exchanges.lacks(peer, chunks(missing));
+        }
+        Ok(())
+    }
+}
+
+impl Plane for RegistryPlane {
+    fn names(&self) -> &'static [&'static str] {
+        &["registry"]
+    }
+
+    fn on_message(&mut self, from: Origin<'_>, message: Message, cx: &mut Context) {
+        match message {
+            Message::RegistryPush(entries) => {
+                let is_merged = self.merge(from.peer, entries, cx);
+                let confirmed = is_merged.then_some(Message::PushAck(from.header.seq));
+                confirmed.into_iter().for_each(|frame| cx.answer(frame));
+            }
+            Message::SyncRequest(request) => self.answer_sync(&request, cx),
+            Message::SnapshotRequest => self.answer_snapshot(cx),
+            // Answers that nobody asked for do not come so far.
+            _ => {}
+        }
+    }
+
+    fn on_answer(
+        &mut self,
+        peer: &ReplicaId,
+        question: &Message,
+        answer: Result<Vec<Received>, RequestError>,
+        cx: &mut Context,
+    ) {
+        if !self.exchanges.is_under_way(peer) {
+            return;
+        }
+        let step = answer.and_then(|answer| match question {
+            Message::SyncRequest(_) => self.compared(peer, answer, cx),
+            _ => Ok(()),
+        });
+        match self.exchanges.next(peer, step.is_ok(), cx.now) {
+            Step::Push(piece) => return cx.ask(peer.clone(), Message::RegistryPush(piece)),
+            Step::None => return,
+            Step::Ended => {}
+        }
+        let reason = match step {
+            Ok(()) => "done",
+            Err(error) => {
+                tracing::debug!(replica = %peer, %error, "registry exchange failed");
+                "failed"
+            }
+        };
+        self.metrics.syncs.get_or_create(&Why { reason }).inc();
+    }
+
+    fn on_tick(&mut self, around: &Surroundings, cx: &mut Context) -> Option<Instant> {
+        let is_news = |seen: &Arc<Seen>| !Arc::ptr_eq(seen, &around.seen);
+        if !self.is_solo && self.seen.as_ref().is_none_or(is_news) {
+            self.seen = Some(around.seen.clone());
+            self.round(around, cx);
+        }
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= cx.now);
+        // A warm-up that ends changes the view, although nobody said anything.
+        if is_due(self.pace.due()) || is_due(self.warmups.next_end()) {
+            self.publish(cx);
+        }
+        [self.pace.due(), self.warmups.next_end()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn on_left(&mut self, peer: &ReplicaId, cx: &mut Context) {
+        self.others.retain(|seen| seen.id != *peer);
+        self.exchanges.left(peer);
+        self.refresh(cx);
+    }
+
+    /// All others have seen it.
+    fn on_view(&mut self, _: &View, cx: &mut Context) {
+        self.pace.published(self.began, cx.now);
+    }
+}
+
+fn info(
+    id: &ReplicaId,
+    generation: u64,
+    gossip_addr: SocketAddr,
+    live: bool,
+    fact: impl Fn(&str) -> String,
+) -> ReplicaInfo {
+    ReplicaInfo {
+        id: id.clone(),
+        generation,
+        gossip_addr,
+        http: fact(fact::HTTP),
+        admin: fact(fact::ADMIN),
+        version: fact(fact::VERSION),
+        ready: fact(fact::READY) == "1",
+        leaving: fact(fact::LEAVING) == "1",
+        live,
+        registry: fact(fact::REGISTRY),
+        settings: fact(fact::SETTINGS),
+        ring: fact(fact::RING),
+    }
+}
+
+/// Puts the frames of one answer together.
+fn join(answer: Vec<Received>) -> Result<(Summary, Duration, Vec<Entry>), RequestError> {
+    let mut entries = Vec::new();
+    let mut end = None;
+    for received in answer {
+        let Some(Message::SyncResponse(piece)) = received.message else {
+            return Err(RequestError::Broken);
+        };
+        entries.extend(piece.entries);
+        if piece.last {
+            end = Some((piece.summary, piece.alone));
+        }
+    }
+    let (summary, alone) = end.ok_or(RequestError::Broken)?;
+    Ok((summary, alone, entries))
+}
+
+/// Pieces that fit one frame each, and whether it is the last one.
+fn pieces(entries: Vec<Entry>) -> impl Iterator<Item = (Vec<Entry>, bool)> {
+    let pieces = chunks(entries);
+    let last = pieces.len() - 1;
+    let numbered = pieces.into_iter().enumerate();
+    numbered.map(move |(at, entries)| (entries, at == last))
+}
+
+/// A connected replica that chitchat does not hold for alive is greeted again: the first greeting may
+/// have been lost, and chitchat forgets the dead after a minute.
+fn greet_silent(around: &Surroundings, cx: &mut Context) {
+    for link in &around.links {
+        let mut known = around.seen.others.iter();
+        match known.find(|seen| seen.id == link.peer) {
+            Some(seen) if seen.live => {}
+            Some(seen) => cx.greet(seen.address),
+            None => cx.greet(link.address),
+        }
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);

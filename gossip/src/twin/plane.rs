@@ -1,0 +1,287 @@
+//! Two processes under one id: what this replica and its peers saw, said in the log and to the peers.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::{Twin, fact_of, told_by};
+use crate::membership::fact;
+use crate::metrics::Metrics;
+use crate::peers::REPLICAS_MAX;
+use crate::plane::{Context, Origin, Plane, Seen, Surroundings};
+use crate::replica::ReplicaId;
+use crate::wire::Message;
+
+/// What is known now, by id.
+#[derive(Debug)]
+pub(crate) struct TwinPlane {
+    replica: ReplicaId,
+    metrics: Metrics,
+    twins: BTreeMap<ReplicaId, Noted>,
+    kept_instead: Option<SocketAddr>,
+    /// What the peers were told last.
+    told: String,
+    /// What each teller had the log say lately.
+    shares: BTreeMap<ReplicaId, Share>,
+}
+
+#[derive(Debug)]
+struct Noted {
+    twin: Twin,
+    /// When the log said so last; never, if those who tell of it tell of too many.
+    said: Option<Instant>,
+}
+
+/// Lines of the log for the sake of one teller, since a moment at most [`SAY_EACH`] ago.
+#[derive(Debug)]
+struct Share {
+    since: Instant,
+    lines: usize,
+    /// The log said that there are no more.
+    is_over: bool,
+}
+
+/// What is told of one id: one of the twins that were named, and everybody who names any.
+type Told = (Twin, Vec<ReplicaId>);
+
+/// What the log has to say now.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Lines {
+    named: Vec<Twin>,
+    /// They were named, and one of the two is left.
+    over: Vec<ReplicaId>,
+    /// Who names more than the log says.
+    cut: Vec<ReplicaId>,
+}
+
+impl TwinPlane {
+    pub(crate) fn new(replica: ReplicaId, metrics: Metrics) -> Self {
+        Self {
+            replica,
+            metrics,
+            twins: BTreeMap::new(),
+            kept_instead: None,
+            told: String::new(),
+            shares: BTreeMap::new(),
+        }
+    }
+
+    /// All that is known, sorted by id.
+    pub(crate) fn list(&self) -> Vec<Twin> {
+        self.twins
+            .values()
+            .map(|noted| noted.twin.clone())
+            .collect()
+    }
+
+    /// The process that the cluster keeps instead of this one.
+    pub(crate) fn kept_instead(&self) -> Option<SocketAddr> {
+        self.kept_instead
+    }
+
+    /// Takes what is known now; what the log has to say of it.
+    fn update(
+        &mut self,
+        told: BTreeMap<ReplicaId, Told>,
+        kept_instead: Option<SocketAddr>,
+        now: Instant,
+    ) -> Lines {
+        self.kept_instead = kept_instead;
+        let mut lines = Lines::default();
+        self.twins.retain(|id, noted| {
+            let goes_on = told.contains_key(id);
+            if !goes_on && noted.said.is_some() {
+                lines.over.push(id.clone());
+            }
+            goes_on
+        });
+        self.shares
+            .retain(|_, share| now.duration_since(share.since) < SAY_EACH);
+        for (id, (twin, tellers)) in told {
+            let before = self.twins.get(&id).and_then(|noted| noted.said);
+            let is_due = before.is_none_or(|said| now.duration_since(said) >= SAY_EACH);
+            let is_said = is_due
+                && tellers
+                    .iter()
+                    .any(|teller| spend(&mut self.shares, teller, now));
+            if is_said {
+                lines.named.push(twin.clone());
+            } else if is_due {
+                let over = tellers.iter().filter(|teller| {
+                    let share = self.shares.get_mut(*teller);
+                    share.is_some_and(|share| !std::mem::replace(&mut share.is_over, true))
+                });
+                lines.cut.extend(over.cloned());
+            }
+            let said = if is_said { Some(now) } else { before };
+            self.twins.insert(id, Noted { twin, said });
+        }
+        lines
+    }
+
+    /// What this replica and the others see now, by id.
+    fn told(&self, seen: &Seen) -> BTreeMap<ReplicaId, Told> {
+        // Whom everybody refuses hears nothing else of it.
+        let refused = seen.kept_instead.zip(seen.address);
+        let refused = refused.map(|(kept, cut_off)| Twin {
+            replica: self.replica.clone(),
+            kept,
+            cut_off,
+        });
+        let live = seen.others.iter().filter(|seen| seen.live);
+        let facts = live.flat_map(|seen| {
+            let told = told_by(seen.fact(fact::TWINS));
+            told.map(move |twin| (twin, &seen.id))
+        });
+        let own = seen.twins.iter().cloned().chain(refused);
+        // What this replica saw itself comes last and wins.
+        let all = facts.chain(own.map(|twin| (twin, &self.replica)));
+        let mut told = BTreeMap::<ReplicaId, Told>::new();
+        for (twin, teller) in all {
+            let (latest, tellers) = told
+                .entry(twin.replica.clone())
+                .or_insert_with(|| (twin.clone(), Vec::new()));
+            *latest = twin;
+            tellers.push(teller.clone());
+        }
+        told
+    }
+
+    fn log(&self, lines: Lines) {
+        for Twin {
+            replica,
+            kept,
+            cut_off,
+        } in lines.named
+        {
+            let what = match self.kept_instead.filter(|_| replica == self.replica) {
+                Some(_) => {
+                    "two processes run under this replica's id; this one is not ready until one of them ends"
+                }
+                None => {
+                    "two processes run under one replica id; the earlier one is cut off until one of them ends"
+                }
+            };
+            tracing::error!(%replica, %kept, %cut_off, "{what}");
+        }
+        for replica in lines.over {
+            tracing::info!(%replica, "one process is left under this replica id");
+        }
+        for teller in lines.cut {
+            tracing::warn!(replica = %teller, "it tells of more processes under one id than the log says; no more of them for a minute");
+        }
+    }
+}
+
+impl Plane for TwinPlane {
+    /// It has no messages: what replicas tell each other of it is a fact.
+    fn names(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn on_message(&mut self, _: Origin<'_>, _: Message, _: &mut Context) {}
+
+    /// Each round: tells the peers what this replica saw, and the operator what anybody saw.
+    fn on_tick(&mut self, around: &Surroundings, cx: &mut Context) -> Option<Instant> {
+        let seen = &around.seen;
+        let fact = fact_of(&seen.twins);
+        if self.told != fact {
+            self.told.clone_from(&fact);
+            cx.fact(fact::TWINS, fact);
+        }
+        let told = self.told(seen);
+        self.metrics.twins.set(told.len() as i64);
+        let lines = self.update(told, seen.kept_instead, cx.now);
+        self.log(lines);
+        None
+    }
+}
+
+/// Takes one line of the share of a teller; false if it has none left.
+fn spend(shares: &mut BTreeMap<ReplicaId, Share>, teller: &ReplicaId, now: Instant) -> bool {
+    if !shares.contains_key(teller) && shares.len() >= REPLICAS_MAX {
+        return false;
+    }
+    let share = shares.entry(teller.clone()).or_insert(Share {
+        since: now,
+        lines: 0,
+        is_over: false,
+    });
+    let may = share.lines < LINES_MAX;
+    share.lines += usize::from(may);
+    may
+}
+
+/// A twin that stays is named again.
+const SAY_EACH: Duration = Duration::from_secs(60);
+/// Twins that the log names in [`SAY_EACH`] because one replica tells of them: one that tells of others each round fills
+/// no disk. A liar's share is its own: what honest ones see is said by theirs.
+const LINES_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ROUND;
+
+    fn id(name: &str) -> ReplicaId {
+        name.parse().expect("valid")
+    }
+
+    fn told(name: &str, tellers: &[&str]) -> (ReplicaId, Told) {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let twin = Twin {
+            replica: id(name),
+            kept: address(1),
+            cut_off: address(2),
+        };
+        let tellers = tellers.iter().map(|teller| id(teller)).collect();
+        (id(name), (twin, tellers))
+    }
+
+    fn names(named: &[Twin]) -> Vec<&str> {
+        named.iter().map(|twin| twin.replica.as_str()).collect()
+    }
+
+    #[test]
+    fn a_twin_that_stays_is_named_once_a_minute_and_its_end_once() {
+        let mut plane = TwinPlane::new(id("me"), Metrics::default());
+        let begun = tokio::time::Instant::now().into_std();
+        let mut said = 0;
+        for round in 0..450 {
+            let told = BTreeMap::from([told("r1", &["r2", "r3"])]);
+            let lines = plane.update(told, None, begun + round * ROUND);
+            said += lines.named.len();
+            assert_eq!((lines.over.len(), lines.cut.len()), (0, 0));
+        }
+        assert_eq!(said, 2, "in 90 s");
+        let ended = plane.update(BTreeMap::new(), None, begun + 450 * ROUND);
+        assert_eq!(ended.over, [id("r1")]);
+        assert_eq!(plane.list(), []);
+    }
+
+    /// What one liar tells: other twins each round. The log names a few a minute and says that there are more; of those
+    /// that it did not name it tells no end; and what an honest replica saw is named all the same.
+    #[test]
+    fn one_replica_cannot_flood_the_log() {
+        let mut plane = TwinPlane::new(id("me"), Metrics::default());
+        let begun = tokio::time::Instant::now().into_std();
+        let (mut named, mut over, mut cut) = (0, 0, 0);
+        for round in 0..300 {
+            let invented = (0..8).map(|n| told(&format!("x{round}-{n}"), &["liar"]));
+            let lines = plane.update(invented.collect(), None, begun + round * ROUND);
+            named += lines.named.len();
+            over += lines.over.len();
+            cut += lines.cut.len();
+        }
+        assert_eq!((named, over, cut), (LINES_MAX, LINES_MAX, 1), "in a minute");
+        // The liar tells of it too, and of many more.
+        let mut all: BTreeMap<_, _> = (0..8).map(|n| told(&format!("y{n}"), &["liar"])).collect();
+        all.extend([told("r1", &["liar", "r2"])]);
+        let lines = plane.update(all, None, begun + 299 * ROUND);
+        assert_eq!(names(&lines.named), ["r1"]);
+        assert_eq!(plane.list().len(), 9, "all of them are listed");
+        let later = begun + SAY_EACH;
+        let again = plane.update(BTreeMap::from([told("z", &["liar"])]), None, later);
+        assert_eq!(names(&again.named), ["z"], "a minute later");
+    }
+}

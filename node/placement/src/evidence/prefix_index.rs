@@ -1,0 +1,407 @@
+//! Prefix index: what each worker's cache is expected to hold, by own decisions and others' records.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::table::{ROOT, Table};
+use crate::{
+    key::{Key, Link},
+    policy::Candidate,
+};
+
+/// Limits of a prefix index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixIndexSettings {
+    /// Entries in all, over all workers. Default 200,000, about 15 MB.
+    ///
+    /// Higher: more memory. Lower: long conversations are forgotten while workers still hold them.
+    pub entries_max: u32,
+    /// Tokens that a worker's cache holds, host tier included, unless the worker reports another size. Default
+    /// 1,000,000.
+    ///
+    /// Too high: placements on what was evicted, until answers correct it. Too low: repeated prefill.
+    pub cache_tokens: u64,
+    /// Evidence not renewed for so long is not believed. Default 20 minutes.
+    pub age_max: Duration,
+}
+
+impl Default for PrefixIndexSettings {
+    fn default() -> Self {
+        Self {
+            entries_max: 200_000,
+            cache_tokens: 1_000_000,
+            age_max: Duration::from_secs(1_200),
+        }
+    }
+}
+
+/// A worker's row in a [`PrefixIndex`]; valid until [`PrefixIndex::forget`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(u32);
+
+/// Times that something happened. Monotone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixIndexCounters {
+    /// Entries forgotten because a worker's cache is taken to be full.
+    pub evicted: u64,
+    /// Entries forgotten because the prefix index was full.
+    pub crowded_out: u64,
+    /// Entries removed because they were older than the age limit.
+    pub expired: u64,
+    /// Records refused: about an earlier epoch of the worker, or longer than a record may be.
+    pub refused: u64,
+    /// Answers that reported far fewer cached tokens than expected.
+    pub corrected: u64,
+}
+
+/// What recording a placement found out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Marks that were not known there, or not lately: what other replicas need to receive.
+    pub news: Vec<u64>,
+    /// The deepest mark that was known there, when it was not used within the second: others renew it, too, so that
+    /// what is in use leaves no prefix index sooner than the worker's cache.
+    pub renewed: Option<u64>,
+    /// Use of the deepest mark that was known there; for [`PrefixIndex::correct`].
+    last_used: Option<u64>,
+}
+
+impl Recorded {
+    /// The marks to send to other replicas, in the order of the chain; none when they know them all.
+    #[must_use]
+    pub fn marks_to_send(&self) -> Vec<u64> {
+        self.renewed.iter().chain(&self.news).copied().collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct WorkerCache {
+    epoch: u64,
+    capacity: u64,
+}
+
+/// Known marks are sent again after this part of the age limit, so that others do not forget what is in use.
+const RENEW_SHARE: u32 = 4;
+/// Cached tokens below this part of what was expected correct the prefix index.
+const CORRECT_SHARE: f64 = 0.75;
+/// Differences below so many tokens do not: blocks are whole, and token counts are estimates.
+const CORRECT_TOKENS: u32 = 512;
+
+/// At most so many of the marks that a correction forgot are sent.
+const GONE_SENT_MAX: usize = 16;
+
+/// Expected contents of all workers' caches. Bounded in entries.
+///
+/// Times are durations since any fixed start, the same for all calls.
+#[derive(Clone, Debug)]
+pub struct PrefixIndex {
+    settings: PrefixIndexSettings,
+    table: Table,
+    slots: BTreeMap<String, Slot>,
+    workers: Vec<WorkerCache>,
+    vacant: Vec<Slot>,
+    records: u64,
+    counters: PrefixIndexCounters,
+}
+
+impl PrefixIndex {
+    /// Knows nothing yet.
+    #[must_use]
+    pub fn new(settings: PrefixIndexSettings) -> Self {
+        Self {
+            settings,
+            table: Table::default(),
+            slots: BTreeMap::new(),
+            workers: Vec::new(),
+            vacant: Vec::new(),
+            records: 0,
+            counters: PrefixIndexCounters::default(),
+        }
+    }
+
+    /// The worker's slot, made when it has none. Another epoch empties it: a restarted worker has an empty cache.
+    pub fn slot(&mut self, worker: &str, epoch: u64) -> Slot {
+        let Some(&slot) = self.slots.get(worker) else {
+            let fresh = WorkerCache {
+                epoch,
+                capacity: self.settings.cache_tokens,
+            };
+            let slot = self.vacant.pop().unwrap_or_else(|| {
+                self.table.add_list();
+                self.workers.push(fresh);
+                Slot(u32::try_from(self.workers.len() - 1).expect("fewer workers than that"))
+            });
+            // A request that still held the former worker's slot may have recorded here.
+            self.clear(slot);
+            self.workers[slot.0 as usize] = fresh;
+            self.slots.insert(worker.to_owned(), slot);
+            return slot;
+        };
+        if epoch > self.workers[slot.0 as usize].epoch {
+            self.workers[slot.0 as usize].epoch = epoch;
+            self.clear(slot);
+        }
+        slot
+    }
+
+    /// The worker left: its slot is free for another.
+    pub fn forget(&mut self, worker: &str) {
+        if let Some(slot) = self.slots.remove(worker) {
+            self.clear(slot);
+            self.vacant.push(slot);
+        }
+    }
+
+    /// Tokens that this worker's cache holds, as it reports itself.
+    pub fn set_capacity(&mut self, slot: Slot, tokens: u64) {
+        self.workers[slot.0 as usize].capacity = tokens;
+    }
+
+    /// Entries held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How often limits were reached.
+    #[must_use]
+    pub fn counters(&self) -> PrefixIndexCounters {
+        self.counters
+    }
+
+    /// Fills in what the candidates, whose slots are `slots`, are known to hold of a prompt.
+    ///
+    /// O(marks + their holders).
+    ///
+    /// # Panics
+    /// If there are fewer slots than candidates.
+    pub fn fill(&self, key: &Key, slots: &[Slot], now: Duration, candidates: &mut [Candidate]) {
+        let oldest = seconds(now.saturating_sub(self.settings.age_max));
+        let mut held = vec![0_u32; self.workers.len()];
+        let mut unknown = held.len();
+        // From the deep end: the first mark found on a worker is all that matters there.
+        for mark in key.marks().iter().rev() {
+            for entry in self.table.holders(mark.hash) {
+                let held = &mut held[entry.slot as usize];
+                if *held == 0 && entry.second >= oldest {
+                    *held = mark.tokens;
+                    unknown -= 1;
+                }
+            }
+            if unknown == 0 {
+                break;
+            }
+        }
+        for (index, candidate) in candidates.iter_mut().enumerate() {
+            let slot = slots[index].0;
+            candidate.held_tokens = held[slot as usize];
+            candidate.known_tokens = self.table.tokens(slot);
+        }
+    }
+
+    /// These marks of a prompt went to a worker: those that heat alone does not show ([`crate::Decision::marks`]).
+    pub fn record(&mut self, slot: Slot, marks: &[Link], now: Duration) -> Recorded {
+        let mut recorded = Recorded::default();
+        self.records += 1;
+        let renew = seconds(now.saturating_sub(self.settings.age_max / RENEW_SHARE));
+        // The tail first, so that it is also forgotten first.
+        for (at, mark) in marks.iter().enumerate().rev() {
+            let parent = at.checked_sub(1).map_or(ROOT, |before| marks[before].hash);
+            match self.touch(slot, mark.hash, parent, now) {
+                Some((second, used)) => {
+                    let deepest = recorded.last_used.is_none();
+                    recorded.last_used.get_or_insert(used);
+                    if second < renew {
+                        recorded.news.push(mark.hash);
+                    } else if deepest && second < seconds(now) {
+                        recorded.renewed = Some(mark.hash);
+                    }
+                }
+                None => recorded.news.push(mark.hash),
+            }
+        }
+        recorded.news.reverse();
+        self.fit(slot);
+        recorded
+    }
+
+    /// Another replica reports that a worker holds these marks, in the order of their chain. What comes before the
+    /// first of them in the chain was used with them: it leaves no replica's prefix index sooner than the sender's.
+    pub fn learn(&mut self, worker: &str, epoch: u64, marks: &[u64], now: Duration) {
+        let slot = self.slots.get(worker).copied();
+        // A worker that this replica does not know yet is in none of its rings.
+        let Some(slot) = slot.filter(|_| marks.len() <= crate::key::MARKS_MAX) else {
+            self.counters.refused += 1;
+            return;
+        };
+        if epoch < self.workers[slot.0 as usize].epoch {
+            self.counters.refused += 1;
+            return;
+        }
+        if epoch > self.workers[slot.0 as usize].epoch {
+            self.workers[slot.0 as usize].epoch = epoch;
+            self.clear(slot);
+        }
+        self.records += 1;
+        for (at, &mark) in marks.iter().enumerate().rev() {
+            let parent = at.checked_sub(1).map_or(ROOT, |before| marks[before]);
+            self.touch(slot, mark, parent, now);
+        }
+        let first = marks.first().and_then(|&mark| self.table.get(slot.0, mark));
+        let mut before = first.map_or(ROOT, |entry| entry.parent);
+        for _ in 0..crate::key::MARKS_MAX {
+            let Some(entry) = self.table.get(slot.0, before) else {
+                break;
+            };
+            let (mark, parent) = (entry.mark, entry.parent);
+            self.touch(slot, mark, parent, now);
+            before = parent;
+        }
+        self.fit(slot);
+    }
+
+    /// Another replica reports that a worker does not hold these any more, nor what was used there before all of them.
+    pub fn unlearn(&mut self, worker: &str, epoch: u64, marks: &[u64]) {
+        let Some(&slot) = self.slots.get(worker) else {
+            return;
+        };
+        if epoch != self.workers[slot.0 as usize].epoch {
+            return;
+        }
+        let marks = marks.iter().take(crate::key::MARKS_MAX);
+        let removed = marks.filter_map(|&mark| self.table.remove(slot.0, mark));
+        // One of them may have been used again since.
+        if let Some(used) = removed.map(|entry| entry.used).min() {
+            self.forget_until(slot, used);
+        }
+    }
+
+    /// Forgets what was used no later than by this record.
+    fn forget_until(&mut self, slot: Slot, used: u64) -> Vec<u64> {
+        let mut gone = Vec::new();
+        while self
+            .table
+            .oldest(slot.0)
+            .is_some_and(|entry| entry.used <= used)
+        {
+            gone.extend(self.table.pop_oldest(slot.0));
+        }
+        gone
+    }
+
+    /// An answer reported its cached tokens. Far fewer than expected: what this worker used before that chain is gone,
+    /// too, and is forgotten here. Answers the marks that others should forget, at most one record of them.
+    ///
+    /// `recorded` is what [`PrefixIndex::record`] answered for that request.
+    pub fn correct(
+        &mut self,
+        slot: Slot,
+        recorded: &Recorded,
+        expected_tokens: u32,
+        cached_tokens: u32,
+    ) -> Vec<u64> {
+        let Some(last_used) = recorded.last_used else {
+            return Vec::new();
+        };
+        if cached_tokens + CORRECT_TOKENS > expected_tokens
+            || f64::from(cached_tokens) > f64::from(expected_tokens) * CORRECT_SHARE
+        {
+            return Vec::new();
+        }
+        self.counters.corrected += 1;
+        let gone = self.forget_until(slot, last_used);
+        // The newest of them show the others how far to forget.
+        gone[gone.len().saturating_sub(GONE_SENT_MAX)..].to_vec()
+    }
+
+    /// All that is known of a worker, in records for a replica that starts.
+    #[must_use]
+    pub fn snapshot(&self, worker: &str) -> Option<(u64, Vec<Vec<u64>>)> {
+        let slot = self.slots.get(worker)?;
+        // Oldest first, so that learning them restores the order of use. A chain's tail is older than its head: as far
+        // as they lie together they go in one record, after the mark that they follow.
+        let mut records: Vec<Vec<u64>> = Vec::new();
+        let mut run: Vec<u64> = Vec::new();
+        let mut parent = ROOT;
+        let oldest_first = self
+            .table
+            .newest_first(slot.0)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev();
+        for entry in oldest_first {
+            let follows = entry.mark == parent && run.len() + 1 < crate::key::MARKS_MAX;
+            if !follows && !run.is_empty() {
+                records.push(chain(parent, std::mem::take(&mut run)));
+            }
+            run.push(entry.mark);
+            parent = entry.parent;
+        }
+        if !run.is_empty() {
+            records.push(chain(parent, run));
+        }
+        Some((self.workers[slot.0 as usize].epoch, records))
+    }
+
+    fn touch(&mut self, slot: Slot, mark: u64, parent: u64, now: Duration) -> Option<(u32, u64)> {
+        if self.table.len() >= self.settings.entries_max as usize
+            && !self.table.holders(mark).any(|entry| entry.slot == slot.0)
+        {
+            // The fullest list pays: a busy worker must not push out all that is known of quiet ones.
+            if let Some(fullest) = self.table.fullest() {
+                self.table.pop_oldest(fullest);
+                self.counters.crowded_out += 1;
+            }
+        }
+        let (second, used) = (seconds(now), self.records);
+        let before = self.table.touch(slot.0, mark, parent, second, used);
+        before.map(|entry| (entry.second, entry.used))
+    }
+
+    /// Forgets what the worker's cache has no room for, and what is too old.
+    fn fit(&mut self, slot: Slot) {
+        let WorkerCache { capacity, .. } = self.workers[slot.0 as usize];
+        while self.table.tokens(slot.0) > capacity {
+            self.table.pop_oldest(slot.0);
+            self.counters.evicted += 1;
+        }
+    }
+
+    /// Removes evidence past the age limit; call now and then, it only returns memory.
+    pub fn expire(&mut self, now: Duration) {
+        let oldest = seconds(now.saturating_sub(self.settings.age_max));
+        for slot in 0..self.workers.len() {
+            let slot = u32::try_from(slot).expect("made from u32");
+            while self
+                .table
+                .oldest(slot)
+                .is_some_and(|entry| entry.second < oldest)
+            {
+                self.table.pop_oldest(slot);
+                self.counters.expired += 1;
+            }
+        }
+    }
+
+    fn clear(&mut self, slot: Slot) {
+        while self.table.pop_oldest(slot.0).is_some() {}
+    }
+}
+
+/// A record of a run of marks, the tail first, after the mark that they follow.
+fn chain(parent: u64, mut run: Vec<u64>) -> Vec<u64> {
+    if parent != ROOT {
+        run.push(parent);
+    }
+    run.reverse();
+    run
+}
+
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
+}

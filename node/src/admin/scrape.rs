@@ -1,0 +1,89 @@
+//! The answer to `GET /metrics`: gauges that follow from other state, and then everything.
+
+use std::sync::Arc;
+
+use grapevine_placement::Claim;
+use http::{HeaderValue, Response, header};
+use http_body_util::Full;
+
+use super::{Admin, Answer};
+use crate::cluster::Fleet;
+use crate::metrics::Form;
+use crate::upstream::worker::OTHER_WORKERS;
+use crate::{logging, memory};
+
+/// What is shown of workers without series of their own, and of all together.
+#[derive(Debug, Default)]
+struct Others {
+    count: i64,
+    own: i64,
+    of_cluster: f64,
+    verdicts: [i64; Claim::ALL.len()],
+}
+
+impl Admin {
+    /// Gauges that follow from other state are set here, when they are read.
+    pub(super) fn metrics(&self, form: Form) -> Answer {
+        self.show_process();
+        let fleet = self.cluster.fleet();
+        let others = self.show_workers(&fleet);
+        self.show_others(&others);
+        let health = &self.metrics.health;
+        health.show_verdicts(&others.verdicts);
+        let pools = fleet.pools().iter();
+        health.show_panic(pools.map(|pool| (pool.label(), pool.panics())));
+        self.admission.show();
+        let quarantined = self.quarantine.count();
+        self.metrics.marks.quarantined.set(quarantined as i64);
+        let mut response = Response::new(Full::from(self.metrics.written(form)));
+        let kind = HeaderValue::from_static(form.content_type());
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response
+    }
+
+    fn show_process(&self) {
+        let (readiness, process) = (&self.metrics.readiness, &self.metrics.process);
+        readiness.ready.set(self.readiness.is_ready().into());
+        let resident = memory::resident_bytes().unwrap_or(0);
+        process
+            .memory
+            .set(i64::try_from(resident).unwrap_or(i64::MAX));
+        let live = memory::allocator::live_bytes().unwrap_or(0);
+        process
+            .memory_live
+            .set(i64::try_from(live).unwrap_or(i64::MAX));
+        let dropped = &process.log_lines_dropped;
+        dropped.inc_by(logging::lines_dropped().saturating_sub(dropped.get()));
+    }
+
+    fn show_workers(&self, fleet: &Fleet) -> Others {
+        let mut others = Others::default();
+        for worker in fleet.workers() {
+            let own = i64::from(worker.load.own().requests);
+            let of_cluster = self.cluster.load_of(worker).exact_requests;
+            self.metrics.health.count(worker, &mut others.verdicts);
+            if worker.has_series() {
+                self.metrics.workers.show(&worker.label, own, of_cluster);
+                self.metrics.health.show(worker);
+            } else {
+                others.count += 1;
+                others.own += own;
+                others.of_cluster += of_cluster;
+            }
+        }
+        others
+    }
+
+    fn show_others(&self, others: &Others) {
+        let label: Arc<str> = OTHER_WORKERS.into();
+        let without_series = &self.metrics.cluster.workers_without_series;
+        if others.count > 0 {
+            let workers = &self.metrics.workers;
+            workers.show(&label, others.own, others.of_cluster);
+        } else if without_series.get() > 0 {
+            // The last of them has left.
+            self.metrics.of_upstream().forget(&label);
+        }
+        without_series.set(others.count);
+    }
+}

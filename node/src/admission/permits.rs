@@ -1,0 +1,197 @@
+//! Permits: the places of this replica, and the queues for them.
+//!
+//! A request waits twice at most for a place: at the door, before its body is read, and in its model's queue once the
+//! model is known. While it waits in the second it has no place: nothing of one model stands in the way of another.
+//! `places` decides whose turn it is. A request that gives something back wakes the first of that queue, and a new
+//! request takes nothing for which another waits that goes first.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::model_queues::{ModelQueues, Wait};
+use super::places::{Holder, Places, Turn};
+use super::wait_queue::{TurnedAway, WaitQueue};
+use crate::tenants::Seat;
+
+/// A number of places, and the requests that wait for one.
+#[derive(Debug)]
+pub(super) struct Permits {
+    places: Mutex<Places>,
+    /// Models that are served, to be compared without the lock.
+    models: AtomicU32,
+    /// Requests that wait for a place, unread.
+    pub(super) door: WaitQueue,
+    /// Requests that wait for a place of their model.
+    pub(super) at_models: ModelQueues,
+    /// Requests that have one and wait for a worker.
+    pub(super) at_workers: ModelQueues,
+}
+
+/// A place among the requests in progress; given back on drop.
+#[derive(Debug)]
+pub struct Permit {
+    permits: Arc<Permits>,
+    /// None while it waits for a place of its model.
+    holder: Option<Holder>,
+    /// The request's place among those of its tenant.
+    _seat: Option<Seat>,
+}
+
+/// Lets the next one look, whatever became of a wait.
+struct WakeNext<'a>(&'a Permits);
+
+impl Drop for WakeNext<'_> {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
+}
+
+impl Permits {
+    pub(super) fn new(
+        places: Places,
+        door: WaitQueue,
+        at_models: ModelQueues,
+        at_workers: ModelQueues,
+    ) -> Self {
+        Self {
+            places: Mutex::new(places),
+            models: AtomicU32::new(0),
+            door,
+            at_models,
+            at_workers,
+        }
+    }
+
+    /// So many models are served.
+    pub(super) fn serve(&self, models: u32) {
+        if self.models.load(Ordering::Relaxed) == models {
+            return;
+        }
+        {
+            // Both under the lock: of two tasks with different numbers one is the last with both.
+            let mut places = self.places();
+            if self.models.swap(models, Ordering::Relaxed) == models {
+                return;
+            }
+            places.serve(models);
+        }
+        self.wake();
+    }
+
+    /// Takes a place for a request that has just come, if no request waits that goes first. The caller owes it a
+    /// [`Permit`].
+    pub(super) fn take_unread(&self) -> Option<()> {
+        let none_waits = self.door.is_empty();
+        none_waits.then(|| self.take(&Holder::Reading, false))?
+    }
+
+    /// Waits at the door for a place. The caller owes it a [`Permit`].
+    pub(super) async fn wait_unread(&self, wait: Wait) -> Result<(), TurnedAway> {
+        let _next = WakeNext(self);
+        let take = || self.take(&Holder::Reading, true);
+        let queue = &self.door;
+        queue.wait(wait.claim, wait.by, wait.again, take).await
+    }
+
+    /// The permit of a place that was taken.
+    pub(super) fn permit(self: &Arc<Self>, seat: Option<Seat>) -> Permit {
+        Permit {
+            permits: Arc::clone(self),
+            holder: Some(Holder::Reading),
+            _seat: seat,
+        }
+    }
+
+    /// Makes the place of a request that was read one of its model; false: it has none any more, and has to wait.
+    pub(super) fn change(&self, permit: &mut Permit, model: &Arc<str>) -> bool {
+        let to = Holder::Model(Arc::clone(model));
+        let others_wait = self.at_models.is_waited_for(model);
+        let changed = {
+            let mut places = self.places();
+            if let Some(from) = permit.holder.take() {
+                places.give_back(&from);
+            }
+            !others_wait && self.take_of(&mut places, &to, false).is_some()
+        };
+        permit.holder = changed.then_some(to);
+        self.wake();
+        changed
+    }
+
+    /// Waits in the model's queue for a place.
+    pub(super) async fn wait(
+        &self,
+        permit: &mut Permit,
+        model: &Arc<str>,
+        wait: Wait,
+    ) -> Result<(), TurnedAway> {
+        let _next = WakeNext(self);
+        let to = Holder::Model(Arc::clone(model));
+        let take = || self.take(&to, true);
+        self.at_models.wait(model, wait, take).await?;
+        permit.holder = Some(to);
+        Ok(())
+    }
+
+    /// Requests of each model that have a place.
+    pub(super) fn held(&self) -> Vec<(Arc<str>, u32)> {
+        self.places().held()
+    }
+
+    fn take(&self, holder: &Holder, waits: bool) -> Option<()> {
+        self.take_of(&mut self.places(), holder, waits)
+    }
+
+    /// `waits`: it is the first of its queue, so of those with equal turns it is not behind.
+    fn take_of(&self, places: &mut Places, holder: &Holder, waits: bool) -> Option<()> {
+        let turn = places.turn(holder)?;
+        let is_behind = |other: Turn| other < turn || (other == turn && !waits);
+        let mut others = self.waiting(places).into_iter();
+        if others.any(|(other, turn, _)| other != *holder && is_behind(turn)) {
+            return None;
+        }
+        places.take(holder);
+        Some(())
+    }
+
+    /// Queues whose first may have a place now.
+    fn waiting(&self, places: &Places) -> Vec<(Holder, Turn, Option<Arc<WaitQueue>>)> {
+        let door = (!self.door.is_empty()).then_some((Holder::Reading, None));
+        let models = self.at_models.waited_for().into_iter();
+        let models = models.map(|(model, queue)| (Holder::Model(model), Some(queue)));
+        let may = |(holder, queue): (Holder, _)| {
+            let turn = places.turn(&holder)?;
+            Some((holder, turn, queue))
+        };
+        door.into_iter().chain(models).filter_map(may).collect()
+    }
+
+    /// A place may be free: the next request should look.
+    fn wake(&self) {
+        // Sequentially consistent with a waiting request, which counts itself before it looks: one of both sees the
+        // other.
+        if self.door.is_empty() && self.at_models.are_empty() {
+            return;
+        }
+        let waiting = self.waiting(&self.places());
+        match waiting.into_iter().min_by_key(|(_, turn, _)| *turn) {
+            Some((_, _, Some(queue))) => queue.wake(),
+            Some((_, _, None)) => self.door.wake(),
+            None => {}
+        }
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(holder) = self.holder.take() {
+            self.permits.places().give_back(&holder);
+            self.permits.wake();
+        }
+        self.permits.at_workers.wake_all();
+    }
+}

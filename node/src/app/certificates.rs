@@ -1,0 +1,72 @@
+//! Loads certificates and keys, and what reads them again.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::base::Base;
+use crate::config::Config;
+use crate::listener::tls::ListenerTls;
+use crate::tls::{GossipFiles, Reloader};
+use crate::upstream::{Connector, ConnectorParts};
+
+/// The ways in and out.
+pub(super) struct Ways {
+    /// TLS of the data port, where clients are to speak it.
+    pub(super) tls: Option<Arc<ListenerTls>>,
+    /// How workers are reached.
+    pub(super) connector: Arc<Connector>,
+}
+
+/// Loads what is configured; a task reads it again.
+///
+/// # Errors
+/// A file cannot be used.
+pub(super) fn start_certificates(
+    base: Base<'_>,
+    identity: Option<GossipFiles>,
+) -> anyhow::Result<Ways> {
+    let mut reloader = Reloader::new(base.metrics.tls.clone());
+    let tls = listener_tls(base.config, &mut reloader)?;
+    let connector = connector(base.config, &mut reloader)?;
+    if let Some(identity) = identity {
+        identity.watch(base.agent, &mut reloader);
+    }
+    let hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
+    let reloading = reloader.run(hangup, base.config.tls.refresh, base.phase());
+    base.tasks().spawn(reloading);
+    Ok(Ways { tls, connector })
+}
+
+fn listener_tls(
+    config: &Config,
+    reloader: &mut Reloader,
+) -> anyhow::Result<Option<Arc<ListenerTls>>> {
+    let files = ListenerTls::files(&config.tls);
+    let tls = ListenerTls::load(&config.tls).context("TLS of the data port")?;
+    let tls = tls.map(Arc::new);
+    if let Some(tls) = &tls {
+        tls.watch(files, reloader);
+    }
+    Ok(tls)
+}
+
+/// How workers are reached, by the configuration.
+pub(crate) fn reach_parts(config: &Config) -> ConnectorParts {
+    ConnectorParts {
+        workers: config.workers.clone(),
+        each: config.worker.clone(),
+        handshake_within: config.timeouts.tls_handshake,
+        check_within: config.health.timeout,
+    }
+}
+
+fn connector(config: &Config, reloader: &mut Reloader) -> anyhow::Result<Arc<Connector>> {
+    let parts = reach_parts(config);
+    let files = Connector::files(&parts);
+    let connector = Connector::load(parts).context("TLS or keys for workers")?;
+    let connector = Arc::new(connector);
+    connector.watch(files, reloader);
+    Ok(connector)
+}

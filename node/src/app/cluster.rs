@@ -1,0 +1,135 @@
+//! Starts what follows gossip: the fleet, probes of its workers, comparisons with peers, warm-ups.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use grapevine_gossip::Agent;
+use grapevine_gossip::evidence::Heard;
+use tokio::sync::mpsc;
+
+use super::base::Base;
+use crate::cluster::agreement::{Samples, Survey, SurveyParts, Views};
+use crate::cluster::{Cluster, WorkerDefaults};
+use crate::follow::Follower;
+use crate::lag::Lag;
+use crate::learner::Learner;
+use crate::upstream::Connector;
+use crate::upstream::duty::Duty;
+use crate::upstream::probe::Prober;
+use crate::upstream::probe_parts::Learned;
+use crate::upstream::probe_parts::ProbeParts;
+use crate::warmup::{WarmUpParts, WarmUps};
+
+/// Answers of workers to "what do you serve?" that wait for the registry.
+const LEARNED_WAITING_MAX: usize = 1_024;
+
+/// The cluster as this replica sees it.
+pub(super) struct Followed {
+    /// Fleet and placement.
+    pub(super) cluster: Arc<Cluster>,
+    /// Warm-ups of workers that join.
+    pub(super) warm_ups: Arc<WarmUps>,
+}
+
+/// Builds the cluster, and the tasks that keep it up to date.
+///
+/// # Errors
+/// A configured worker cannot be registered.
+pub(super) fn start_cluster(
+    base: Base<'_>,
+    connector: &Arc<Connector>,
+    heard: mpsc::Receiver<Heard>,
+) -> anyhow::Result<Followed> {
+    let cluster = cluster(base, connector);
+    answer_peers(base.agent, &cluster);
+    let configured = base.config.worker.iter().map(|worker| worker.registered());
+    base.agent
+        .configure_all(configured.collect::<Result<Vec<_>, _>>()?)?;
+
+    let (learned, to_learn) = mpsc::channel(LEARNED_WAITING_MAX);
+    let follower = Follower {
+        agent: Arc::clone(base.agent),
+        cluster: Arc::clone(&cluster),
+        prober: prober(base, learned),
+        views: Views::new(
+            base.config.cluster_settings().fingerprint().to_string(),
+            base.metrics.cluster.clone(),
+        ),
+        caught_up: base.shutdown.caught_up(),
+        phase: base.phase(),
+    };
+    base.tasks().spawn(follower.run(heard));
+    let learner = Learner::new(Arc::clone(base.agent), Arc::clone(&cluster));
+    base.tasks().spawn(learner.run(to_learn, base.phase()));
+
+    let warm_ups = Arc::new(WarmUps::new(WarmUpParts {
+        agent: Arc::clone(base.agent),
+        cluster: Arc::clone(&cluster),
+        metrics: base.metrics.warmup.clone(),
+        config: base.config.warmup.clone(),
+        timeouts: base.config.timeouts.clone(),
+        phase: base.phase(),
+    }));
+    base.tasks().spawn(Arc::clone(&warm_ups).run());
+    Ok(Followed { cluster, warm_ups })
+}
+
+/// A cluster without workers, and the task that compares its decisions with those of peers.
+fn cluster(base: Base<'_>, connector: &Arc<Connector>) -> Arc<Cluster> {
+    let config = base.config;
+    let defaults = WorkerDefaults {
+        idle_max: config.timeouts.upstream_idle,
+        breaker: config.breaker.clone(),
+        health: config.health.clone(),
+        connector: Arc::clone(connector),
+        worker_series: config.metrics.worker_series as usize,
+        metrics: base.metrics.of_upstream(),
+    };
+    let (samples, asked) = Samples::new();
+    let cluster = Cluster::new(
+        config.cluster_settings(),
+        defaults,
+        base.agent,
+        Arc::clone(&samples),
+        base.metrics.cluster.clone(),
+    );
+    if let Some(per_s) = NonZeroU32::new(config.gossip.agreement_samples) {
+        let parts = SurveyParts {
+            agent: Arc::clone(base.agent),
+            samples,
+            metrics: base.metrics.cluster.clone(),
+            settings: config.cluster_settings().fingerprint(),
+            per_s,
+            phase: base.phase(),
+        };
+        base.tasks().spawn(Survey::new(parts, asked).run());
+    }
+    Arc::new(cluster)
+}
+
+/// What peers ask for is in the cluster, as long as it lives.
+fn answer_peers(agent: &Agent, cluster: &Arc<Cluster>) {
+    let asked = Arc::downgrade(cluster);
+    agent.answer_dry_runs(Arc::new(move |question| {
+        asked.upgrade().and_then(|c| c.dry_run(question))
+    }));
+    let known = Arc::downgrade(cluster);
+    agent.serve_evidence(Arc::new(move || {
+        known.upgrade().map_or_else(Vec::new, |c| c.evidence())
+    }));
+}
+
+fn prober(base: Base<'_>, learned: mpsc::Sender<Learned>) -> Prober {
+    let lag = Arc::new(Lag::default());
+    let measuring = Arc::clone(&lag).measure(base.metrics.process.clone(), base.phase());
+    base.tasks().spawn(measuring);
+    let parts = ProbeParts {
+        config: base.config.health.clone(),
+        learned,
+        metrics: base.metrics.of_upstream(),
+        duty: Duty(Arc::clone(base.agent)),
+        lag,
+        silence: base.config.timeouts.first_token,
+    };
+    Prober::new(parts, base.tasks().clone())
+}

@@ -1,0 +1,154 @@
+//! Starts the data port: which clients may connect, what is done with requests, and whether there is room.
+
+use std::sync::Arc;
+
+use grapevine_gossip::Agent;
+use tokio::net::TcpListener;
+
+use super::base::Base;
+use super::cluster::Followed;
+use super::limits::Limits;
+use crate::cache::ResponseCache;
+use crate::listener::tls::ListenerTls;
+use crate::listener::{self, Door, Front};
+use crate::log_limit::LogLimit;
+use crate::memory::Memory;
+use crate::proxy::cors::Cors;
+use crate::proxy::failover::Failovers;
+use crate::proxy::realtime::Sessions;
+use crate::proxy::{Proxy, ProxyParts};
+use crate::readiness::{Condition, Lack, Readiness, ReadinessParts};
+use crate::trace::Tracing;
+
+/// The data port, open.
+pub(super) struct Opened {
+    /// Whether this replica takes traffic.
+    pub(super) readiness: Arc<Readiness>,
+}
+
+/// Opens the data port.
+///
+/// # Errors
+/// Traces cannot be sent as configured.
+pub(super) fn start_front(
+    base: Base<'_>,
+    followed: &Followed,
+    limits: &Limits,
+    tls: Option<Arc<ListenerTls>>,
+    socket: TcpListener,
+) -> anyhow::Result<Opened> {
+    let config = base.config;
+    let proxies = [
+        &config.listen.trusted_proxies,
+        &config.listen.proxy_protocol_from,
+    ];
+    let proxies = proxies.into_iter().flatten().copied().collect();
+    let metrics = base.metrics.of_front();
+    let seats = listener::seats(&config.limits, proxies, &metrics);
+    let memory = Arc::new(Memory::of(config.limits.memory));
+    let watched = Arc::clone(&memory).watch(Arc::clone(&seats), base.phase());
+    base.tasks().spawn(watched);
+    let readiness = readiness(base, followed, &memory);
+    let front = Front {
+        proxy: Arc::new(Proxy::new(proxy_parts(
+            base, followed, limits, memory, &readiness,
+        )?)),
+        tls,
+        timeouts: config.timeouts.clone(),
+        limits: config.limits.clone(),
+        balancers: config.listen.proxy_protocol_from.clone(),
+        trusted_proxies: config.listen.trusted_proxies.clone(),
+        metrics,
+        phase: base.phase(),
+        misled: LogLimit::default(),
+    };
+    let door = Door::new(socket, seats, base.metrics.refusals.clone());
+    let connections = base.shutdown.connections().clone();
+    let accepting = listener::run(door, Arc::new(front), connections);
+    base.shutdown.accepting().spawn(accepting);
+    Ok(Opened { readiness })
+}
+
+fn readiness(base: Base<'_>, followed: &Followed, memory: &Arc<Memory>) -> Arc<Readiness> {
+    let readiness = Arc::new(Readiness::new(ReadinessParts {
+        phase: base.phase(),
+        cluster: Arc::clone(&followed.cluster),
+        conditions: vec![twin(base.agent), short_of_memory(memory)],
+        config: base.config.health.clone(),
+        metrics: base.metrics.readiness.clone(),
+    }));
+    let running = Arc::clone(&readiness).run(Arc::clone(base.agent));
+    base.tasks().spawn(running);
+    readiness
+}
+
+fn proxy_parts(
+    base: Base<'_>,
+    followed: &Followed,
+    limits: &Limits,
+    memory: Arc<Memory>,
+    readiness: &Arc<Readiness>,
+) -> anyhow::Result<ProxyParts> {
+    let config = base.config;
+    Ok(ProxyParts {
+        replica: base.replica.to_owned(),
+        cluster: Arc::clone(&followed.cluster),
+        metrics: base.metrics.of_proxy(),
+        phase: base.phase(),
+        sessions: Sessions::new(config.realtime.clone()),
+        cors: Cors::of(&config.cors),
+        request_codings: config.listen.request_codings.clone(),
+        request_id_headers: config.listen.request_id_headers.clone(),
+        open_paths: config.listen.open_paths.clone(),
+        timeouts: config.timeouts.clone(),
+        retry: config.retry.clone(),
+        limits: config.limits.clone(),
+        warm_ups: Arc::clone(&followed.warm_ups),
+        cache: response_cache(base),
+        tracing: tracing(base)?,
+        keys: Arc::clone(&limits.keys),
+        admission: Arc::clone(&limits.admission),
+        failovers: Failovers::new(config.failover.clone(), &config.model),
+        memory,
+        readiness: Arc::clone(readiness),
+        quarantine: Arc::clone(&limits.quarantine),
+    })
+}
+
+fn response_cache(base: Base<'_>) -> Option<Arc<ResponseCache>> {
+    let cache = ResponseCache::new(&base.config.cache, &base.metrics.cache)?;
+    let (swept, phase) = (Arc::clone(&cache), base.phase());
+    base.tasks().spawn(async move {
+        tokio::select! {
+            () = swept.sweep() => {}
+            () = phase.closed() => {}
+        }
+    });
+    Some(cache)
+}
+
+fn tracing(base: Base<'_>) -> anyhow::Result<Option<Arc<Tracing>>> {
+    let traces = Tracing::start(&base.config.trace, base.replica, &base.metrics.trace)?;
+    Ok(traces.map(|(tracing, sender)| {
+        base.tasks().spawn(sender.run(base.phase()));
+        tracing
+    }))
+}
+
+/// Not ready while the cluster keeps another process under this replica's id.
+fn twin(agent: &Arc<Agent>) -> Condition {
+    let agent = Arc::clone(agent);
+    Condition {
+        lack: Lack::Twin,
+        is_missing: Box::new(move || agent.kept_instead().is_some()),
+    }
+}
+
+/// Not ready while requests are refused because memory is short.
+fn short_of_memory(memory: &Arc<Memory>) -> Condition {
+    let memory = Arc::clone(memory);
+    Condition {
+        lack: Lack::Memory,
+        is_missing: Box::new(move || memory.is_short()),
+    }
+}

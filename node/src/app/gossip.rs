@@ -1,0 +1,83 @@
+//! Starts gossip, before everything else: a peer's snapshot may come at once.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use grapevine_gossip::config::Facts;
+use grapevine_gossip::evidence::Heard;
+use grapevine_gossip::{Agent, Identity};
+use grapevine_placement::load::damp;
+use tokio::sync::mpsc;
+
+use super::listeners::Listeners;
+use crate::all_metrics::AllMetrics;
+use crate::config::Config;
+use crate::tls::GossipFiles;
+
+/// Gossip, under way.
+pub(super) struct Gossip {
+    pub(super) agent: Arc<Agent>,
+    /// What peers send about caches, from the first message on.
+    pub(super) heard: mpsc::Receiver<Heard>,
+    /// Its certificate and key, as they were when they were read; none for a replica alone.
+    pub(super) identity: Option<GossipFiles>,
+    /// Its metrics are among them, so all are complete.
+    pub(super) metrics: Arc<AllMetrics>,
+}
+
+/// Meets the others, or begins alone.
+///
+/// # Errors
+/// The port cannot be bound, or the certificate cannot be used.
+pub(super) async fn start_gossip(
+    config: &Config,
+    replica: &str,
+    listeners: &Listeners,
+) -> anyhow::Result<Gossip> {
+    let mut metrics = AllMetrics::new();
+    let identity = GossipFiles::seen(config);
+    let agent = Arc::new(start_agent(config, replica, listeners, &mut metrics).await?);
+    Ok(Gossip {
+        heard: agent.evidence(),
+        agent,
+        identity,
+        metrics: Arc::new(metrics),
+    })
+}
+
+async fn start_agent(
+    config: &Config,
+    replica: &str,
+    listeners: &Listeners,
+    metrics: &mut AllMetrics,
+) -> anyhow::Result<Agent> {
+    let facts = Facts {
+        http: reached_at(listeners.data.local_addr()?, config),
+        admin: reached_at(listeners.admin.local_addr()?, config),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        settings: config.cluster_settings().fingerprint().to_string(),
+    };
+    let cluster = config.cluster.id.as_str();
+    let gossip_metrics = grapevine_gossip::Metrics::register(metrics.registry_mut());
+    let Some(files) = config.gossip.identity() else {
+        return Ok(Agent::solo(cluster, replica, &facts, gossip_metrics)?);
+    };
+    let identity = Identity::load(cluster, replica, &files)?;
+    let gossip = config.gossip_config(facts);
+    Ok(Agent::start(gossip, identity, damp, gossip_metrics).await?)
+}
+
+/// Where others reach a port of this replica: a wildcard address means nothing to them, so the host that
+/// gossip advertises stands in for it.
+fn reached_at(bound: SocketAddr, config: &Config) -> String {
+    let advertised = config.gossip.advertise.as_ref().map(ToString::to_string);
+    let host = advertised
+        .as_deref()
+        .filter(|_| bound.ip().is_unspecified())
+        .and_then(|advertised| advertised.rsplit_once(':'))
+        .map(|(host, _)| host);
+    host.map_or_else(
+        || bound.to_string(),
+        |host| format!("{host}:{}", bound.port()),
+    )
+}

@@ -1,0 +1,52 @@
+//! Sockets of a replica.
+
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+
+use crate::config::Config;
+use crate::listener;
+
+/// Sockets, bound.
+pub(super) struct Listeners {
+    pub(super) data: TcpListener,
+    pub(super) admin: TcpListener,
+    pub(super) metrics: Option<TcpListener>,
+}
+
+pub(super) fn bind(config: &Config) -> anyhow::Result<Listeners> {
+    let listen = |host, port, flag: &'static str| {
+        let address = SocketAddr::new(host, port);
+        listener::bind(address)
+            .with_context(|| format!("cannot listen on {address}; choose another --{flag}"))
+    };
+    Ok(Listeners {
+        data: listen(config.listen.host, config.listen.port, "port")?,
+        admin: listen(config.admin.host, config.admin.port, "admin-port")?,
+        metrics: if config.metrics.enabled {
+            let flag = "prometheus-port, or --disable-prometheus";
+            Some(listen(config.metrics.host, config.metrics.port, flag)?)
+        } else {
+            None
+        },
+    })
+}
+
+/// One line for the operator who started this process, with the ports that were bound.
+pub(super) fn announcement(
+    replica: &str,
+    listeners: &Listeners,
+    gossip: Option<SocketAddr>,
+) -> anyhow::Result<String> {
+    let metrics = listeners.metrics.as_ref().map(TcpListener::local_addr);
+    let line = serde_json::json!({
+        "event": "listening",
+        "replica": replica,
+        "data": listeners.data.local_addr()?,
+        "admin": listeners.admin.local_addr()?,
+        "gossip": gossip,
+        "prometheus": metrics.transpose()?,
+    });
+    Ok(line.to_string())
+}

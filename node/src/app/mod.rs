@@ -1,0 +1,80 @@
+//! Composition root: builds every part once, binds, spawns, and runs the replica to its end.
+//!
+//! The only constructor of long-lived parts, and the only place that knows them all. No decisions here. Each file
+//! builds one part of the replica, from a [`Base`] and from what was built before it.
+
+mod base;
+mod certificates;
+mod cluster;
+mod front;
+mod gossip;
+mod limits;
+mod listeners;
+mod tasks;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use self::base::Base;
+pub(crate) use self::certificates::reach_parts;
+use self::certificates::start_certificates;
+use self::cluster::start_cluster;
+use self::front::start_front;
+use self::gossip::start_gossip;
+use self::limits::start_limits;
+use self::listeners::{announcement, bind};
+use self::tasks::{start_admin, start_tasks};
+use crate::config::{Config, Layers};
+use crate::shutdown::{Shutdown, ShutdownLimits};
+
+/// Runs a replica until it is asked to end, and returns how it ended.
+///
+/// Prints one line of JSON to standard output once every port is bound. `origin` is where the configuration came from.
+///
+/// # Errors
+/// A port cannot be bound, a certificate cannot be used, or a setting does not fit this machine; nothing is
+/// left running.
+pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
+    let listeners = bind(&config)?;
+    let replica = config.replica_id().to_string();
+    let gossip = start_gossip(&config, &replica, &listeners).await?;
+    let shutdown = Shutdown::new();
+    let signals = shutdown.signals().context("cannot listen for signals")?;
+    let base = Base {
+        config: &config,
+        replica: &replica,
+        agent: &gossip.agent,
+        metrics: &gossip.metrics,
+        shutdown: &shutdown,
+    };
+
+    let ways = start_certificates(base, gossip.identity)?;
+    let followed = start_cluster(base, &ways.connector, gossip.heard)?;
+    start_tasks(base, origin, &ways.connector)?;
+    let limits = start_limits(base, &followed.cluster)?;
+    let announcement = announcement(&replica, &listeners, gossip.agent.local_addr())?;
+    let opened = start_front(base, &followed, &limits, ways.tls, listeners.data)?;
+    print(&announcement);
+    let for_operators = (listeners.admin, listeners.metrics);
+    start_admin(
+        base,
+        followed,
+        limits,
+        opened,
+        ways.connector,
+        for_operators,
+    );
+
+    let limits = ShutdownLimits {
+        settle: config.timeouts.settle,
+        drain: config.timeouts.drain,
+    };
+    let ending = shutdown.run(limits, signals, gossip.agent.shutdown()).await;
+    Ok(ending.exit_code())
+}
+
+#[allow(clippy::print_stdout, reason = "the line is the program's output")]
+fn print(line: &str) {
+    println!("{line}");
+}

@@ -1,0 +1,43 @@
+//! Why a command did not do what it was asked, and the exit code that says so.
+
+use std::process::ExitCode;
+
+use crate::config::ConfigError;
+
+/// Why a command did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The command line cannot be followed; nothing was done.
+    #[error("{0}")]
+    Usage(String),
+    /// A replica or the system refused.
+    #[error("{0}")]
+    Refused(String),
+    /// No replica answers at the admin address; whether a change was made is not known.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Usage(match error {
+            ConfigError::Unreadable { ref cause, .. } => format!("{error}: {cause}"),
+            ConfigError::Invalid(_) => {
+                let indented = error.to_string().replace('\n', "\n  ");
+                format!("the configuration cannot be used:\n  {indented}")
+            }
+        })
+    }
+}
+
+impl Failure {
+    /// The process's exit code.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Refused(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Unreachable(_) => 3,
+        })
+    }
+}

@@ -1,0 +1,480 @@
+//! Bodies that no worker gets: two workers ended while they had such a request (see `deaths`).
+//!
+//! A mark is the length of a body and a hash of its path and bytes; the replica that made it sends it to the others, no
+//! replica passes on what another sent, and it is forgotten after `retry.quarantine`. Of each sender the latest
+//! [`OF_ONE_SENDER_MAX`] are held, so that one that makes them up does not crowd out those of others. Without marks a
+//! request costs one atomic load here, with marks a comparison of lengths; only a body as long as a marked one is
+//! hashed.
+//!
+//! An innocent request may be marked, so an operator can lift a mark. That is an entry of its own among the marks,
+//! sent like them by the replica that was asked, and lasts as long: the mark of a body without bytes, which is never
+//! made otherwise. It holds against all older marks with its hash, also those of a replica that has not received it.
+
+use std::cmp::Reverse;
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use grapevine_gossip::ReplicaId;
+use grapevine_gossip::bulletin::{QUARANTINE_MAX, Quarantined};
+use ring::digest;
+use serde::Serialize;
+use tokio::time::Instant;
+
+/// Marks with less time left are not sent: a slow message must not make one younger.
+const SENT_WHILE_LEFT: Duration = Duration::from_secs(5);
+
+/// A lifted mark and a younger one of the same body differ by at least this: ages are rounded, and messages take time.
+const LIFTS_WITHIN: Duration = Duration::from_secs(1);
+/// Most marks that are held of those that one other replica sends.
+const OF_ONE_SENDER_MAX: usize = 64;
+/// In place of a body's length: the mark is lifted.
+const LIFTED: u64 = 0;
+
+/// What is known of one body.
+type BodyId = (u64, [u8; 16]);
+
+/// A mark, or an entry that lifts older ones with its hash.
+#[derive(Debug)]
+struct QuarantineEntry {
+    id: BodyId,
+    /// When it was made.
+    since: Instant,
+    /// The replica that sent it; none if it was made here.
+    sender: Option<ReplicaId>,
+}
+
+impl QuarantineEntry {
+    fn is_mark(&self) -> bool {
+        self.id.0 != LIFTED
+    }
+}
+
+/// All entries that hold, the oldest first.
+#[derive(Debug, Default)]
+struct QuarantineEntries(Vec<QuarantineEntry>);
+
+impl QuarantineEntries {
+    fn iter(&self) -> std::slice::Iter<'_, QuarantineEntry> {
+        self.0.iter()
+    }
+
+    /// Takes it over in place of an earlier one about the same. Gives whether the oldest had to go for it; none if
+    /// there is no room for one as old as this.
+    fn add(&mut self, entry: QuarantineEntry) -> Option<bool> {
+        self.0.retain(|known| known.id != entry.id);
+        let is_full = self.0.len() >= QUARANTINE_MAX;
+        if is_full {
+            // Else what is sent again and again would push out, and be pushed out, each time.
+            let oldest = self.0.first()?;
+            if entry.since <= oldest.since {
+                return None;
+            }
+            self.0.remove(0);
+        }
+        let at = self.0.partition_point(|known| known.since <= entry.since);
+        self.0.insert(at, entry);
+        Some(is_full)
+    }
+
+    /// A mark was lifted at this time.
+    fn lift(&mut self, hash: [u8; 16], at: Instant, sender: Option<ReplicaId>) {
+        self.0
+            .retain(|known| known.id.1 != hash || known.since > at + LIFTS_WITHIN);
+        self.add(QuarantineEntry {
+            id: (LIFTED, hash),
+            since: at,
+            sender,
+        });
+    }
+
+    /// Nothing new: it is known, or lifted by an entry that is no older.
+    fn covers(&self, id: BodyId, since: Instant) -> bool {
+        let is_no_newer = |known: &QuarantineEntry| since <= known.since + LIFTS_WITHIN;
+        self.iter().any(|known| match known.id == id {
+            true => known.is_mark() || is_no_newer(known),
+            false => known.id == (LIFTED, id.1) && is_no_newer(known),
+        })
+    }
+
+    /// Forgets the oldest of one sender, until there is a place for another; how many.
+    fn make_room_for(&mut self, sender: &ReplicaId) -> u64 {
+        let is_of_it = |entry: &QuarantineEntry| entry.sender.as_ref() == Some(sender);
+        let held = self.iter().filter(|entry| is_of_it(entry)).count();
+        let mut too_many = (held + 1).saturating_sub(OF_ONE_SENDER_MAX);
+        let gone = too_many as u64;
+        self.0.retain(|entry| {
+            let goes = too_many > 0 && is_of_it(entry);
+            too_many -= usize::from(goes);
+            !goes
+        });
+        gone
+    }
+}
+
+/// A mark, as operators see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Mark {
+    /// Of path and body, 32 hexadecimal digits: the `body` of the log line.
+    pub hash: String,
+    /// Length of the body, in bytes.
+    pub body_bytes: u64,
+    /// Since it was made, in whole seconds.
+    pub age_s: u64,
+    /// For how much longer it holds, in whole seconds.
+    pub left_s: u64,
+}
+
+/// All marks that this replica holds.
+#[derive(Debug)]
+pub struct Quarantine {
+    /// For how long a mark holds; zero: there are none.
+    keep: Duration,
+    entries: Mutex<QuarantineEntries>,
+    /// How many entries there are.
+    count: AtomicUsize,
+}
+
+impl Quarantine {
+    /// Without marks.
+    pub fn new(keep: Duration) -> Self {
+        Self {
+            keep,
+            entries: Mutex::default(),
+            count: AtomicUsize::new(0),
+        }
+    }
+
+    /// For how much longer this body is refused; `None` if it is not.
+    pub fn holds(&self, path: &str, body: &[u8]) -> Option<Duration> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let length = body.len() as u64;
+        if length == LIFTED {
+            return None;
+        }
+        self.with(|entries| entries.iter().any(|entry| entry.id.0 == length))
+            .then_some(())?;
+        // Not under the lock: a body may be long.
+        let id = id_of(path, body);
+        self.with(|entries| {
+            let mark = entries.iter().find(|entry| entry.id == id)?;
+            Some(self.keep.saturating_sub(mark.since.elapsed()))
+        })
+    }
+
+    /// Marks a body. Gives its hash for the log, and whether a mark had to go for it; none where nothing is marked.
+    pub fn mark(&self, path: &str, body: &[u8]) -> Option<(String, bool)> {
+        if self.keep.is_zero() || body.is_empty() {
+            return None;
+        }
+        let id = id_of(path, body);
+        let displaced = self.with(|entries| {
+            // It does it again: what was lifted counts no more.
+            entries.0.retain(|known| known.id != (LIFTED, id.1));
+            entries.add(QuarantineEntry {
+                id,
+                since: Instant::now(),
+                sender: None,
+            })
+        });
+        Some((hex(id.1), displaced.unwrap_or_default()))
+    }
+
+    /// All marks that hold, the oldest first.
+    pub fn list(&self) -> Vec<Mark> {
+        let mark = |entry: &QuarantineEntry| Mark {
+            hash: hex(entry.id.1),
+            body_bytes: entry.id.0,
+            age_s: entry.since.elapsed().as_secs(),
+            left_s: self.keep.saturating_sub(entry.since.elapsed()).as_secs(),
+        };
+        self.with(|entries| entries.iter().filter(|w| w.is_mark()).map(mark).collect())
+    }
+
+    /// Lifts the marks with this hash, or all; how many there were. This is sent to the other replicas.
+    pub fn lift(&self, hash: Option<&str>) -> usize {
+        self.with(|entries| {
+            let marks = entries.iter().filter(|entry| entry.is_mark());
+            let hashes = marks.map(|entry| entry.id.1);
+            let is_meant = |found: &[u8; 16]| hash.is_none_or(|hash| hex(*found) == hash);
+            let chosen: Vec<[u8; 16]> = hashes.filter(is_meant).collect();
+            for hash in &chosen {
+                // It takes the place of the mark, so there is always room.
+                entries.lift(*hash, Instant::now(), None);
+            }
+            chosen.len()
+        })
+    }
+
+    /// What to send to the other replicas: what was marked or lifted here.
+    pub fn to_send(&self) -> Vec<Quarantined> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let to_send = |entry: &QuarantineEntry| {
+            let age = entry.since.elapsed();
+            let is_due = entry.sender.is_none() && age + SENT_WHILE_LEFT < self.keep;
+            is_due.then_some(Quarantined {
+                length: entry.id.0,
+                hash: entry.id.1,
+                age,
+            })
+        };
+        self.with(|entries| entries.iter().filter_map(to_send).collect())
+    }
+
+    /// Takes over the latest of what another replica sends. Gives how many of these marks are new here, and how many
+    /// had to go for them.
+    pub fn receive(&self, sender: &ReplicaId, received: &[Quarantined]) -> (u64, u64) {
+        if received.is_empty() {
+            return (0, 0);
+        }
+        let now = Instant::now();
+        let fresh = received.iter().filter(|entry| entry.age < self.keep);
+        let mut fresh: Vec<&Quarantined> = fresh.collect();
+        fresh.sort_by_key(|entry| Reverse(entry.age));
+        // More than are held of it would take turns.
+        let too_old = fresh.len().saturating_sub(OF_ONE_SENDER_MAX);
+        self.with(|entries| {
+            let (mut new, mut gone) = (0, 0);
+            for entry in fresh.into_iter().skip(too_old) {
+                let id = (entry.length, entry.hash);
+                let since = now.checked_sub(entry.age).unwrap_or(now);
+                if entries.covers(id, since) {
+                    continue;
+                }
+                gone += entries.make_room_for(sender);
+                let sender = Some(sender.clone());
+                if entry.length == LIFTED {
+                    entries.lift(entry.hash, since, sender);
+                } else if let Some(displaced) = entries.add(QuarantineEntry { id, since, sender }) {
+                    new += 1;
+                    gone += u64::from(displaced);
+                }
+            }
+            (new, gone)
+        })
+    }
+
+    /// Marks that hold now.
+    pub fn count(&self) -> usize {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        self.with(|entries| entries.iter().filter(|entry| entry.is_mark()).count())
+    }
+
+    /// Looks at, or changes, the entries that still hold.
+    fn with<T>(&self, look: impl FnOnce(&mut QuarantineEntries) -> T) -> T {
+        // Each change is complete before anything could panic.
+        let mut entries = self
+            .entries
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        entries.0.retain(|entry| entry.since.elapsed() < self.keep);
+        let looked = look(&mut entries);
+        self.count.store(entries.0.len(), Ordering::Relaxed);
+        looked
+    }
+}
+
+fn hex(hash: [u8; 16]) -> String {
+    let mut text = String::with_capacity(32);
+    for byte in hash {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// The path belongs to it: the same bytes elsewhere are another question.
+fn id_of(path: &str, body: &[u8]) -> BodyId {
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(&(path.len() as u64).to_le_bytes());
+    context.update(path.as_bytes());
+    context.update(body);
+    let mut hash = [0; 16];
+    hash.copy_from_slice(&context.finish().as_ref()[..16]);
+    (body.len() as u64, hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEEP: Duration = Duration::from_secs(600);
+
+    fn replica(number: usize) -> ReplicaId {
+        format!("r{number}").parse().expect("an id")
+    }
+
+    impl Quarantine {
+        /// Receives all that another one sends, whose number this is.
+        fn receives(&self, number: usize, other: &Quarantine) -> (u64, u64) {
+            self.receive(&replica(number), &other.to_send())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mark_holds_for_its_body_and_its_time() {
+        let quarantine = Quarantine::new(KEEP);
+        assert_eq!(quarantine.holds("/a", b"deadly"), None);
+        assert!(quarantine.mark("/a", b"deadly").is_some());
+        assert_eq!(quarantine.holds("/a", b"deadly"), Some(KEEP));
+        assert_eq!(quarantine.holds("/b", b"deadly"), None);
+        assert_eq!(quarantine.holds("/a", b"dearly"), None);
+        tokio::time::advance(KEEP - Duration::from_secs(1)).await;
+        assert_eq!(
+            quarantine.holds("/a", b"deadly"),
+            Some(Duration::from_secs(1))
+        );
+        assert!(quarantine.to_send().is_empty(), "too late to send");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(quarantine.holds("/a", b"deadly"), None);
+        assert_eq!(quarantine.count(), 0);
+        // No question, no mark; and the setting that is off.
+        assert!(quarantine.mark("/a", b"").is_none());
+        assert!(Quarantine::new(Duration::ZERO).mark("/a", b"x").is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn marks_are_sent_with_their_age_and_grow_no_younger() {
+        let (here, there) = (Quarantine::new(KEEP), Quarantine::new(KEEP));
+        here.mark("/a", b"deadly");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let sent = here.to_send();
+        assert_eq!(there.receive(&replica(1), &sent), (1, 0));
+        assert_eq!(there.receive(&replica(1), &sent), (0, 0), "again");
+        assert!(there.to_send().is_empty(), "it is another's to send");
+        let left = KEEP - Duration::from_secs(60);
+        assert_eq!(there.holds("/a", b"deadly"), Some(left));
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert_eq!(there.receives(1, &here), (0, 0));
+        let left = left - Duration::from_secs(30);
+        assert_eq!(there.holds("/a", b"deadly"), Some(left));
+        tokio::time::advance(left).await;
+        assert_eq!(
+            here.receive(&replica(2), &sent),
+            (1, 0),
+            "an old entry of its age"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_makes_up_marks_crowds_out_nobody_elses() {
+        let (here, honest, liar) = (
+            Quarantine::new(KEEP),
+            Quarantine::new(KEEP),
+            Quarantine::new(KEEP),
+        );
+        here.mark("/a", b"own");
+        honest.mark("/a", b"deadly");
+        assert_eq!(here.receives(1, &honest), (1, 0));
+        let share = OF_ONE_SENDER_MAX as u64;
+        for round in 0..20_usize {
+            tokio::time::advance(Duration::from_millis(10)).await;
+            for number in 0..OF_ONE_SENDER_MAX {
+                liar.mark("/a", format!("{round} {number}").as_bytes());
+            }
+            let gone = if round == 0 { 0 } else { share };
+            assert_eq!(here.receives(2, &liar), (share, gone), "{round}");
+            assert_eq!(here.receives(2, &liar), (0, 0), "sent again: {round}");
+            assert_eq!(here.count(), 2 + OF_ONE_SENDER_MAX);
+        }
+        assert!(liar.to_send().len() > OF_ONE_SENDER_MAX);
+        assert!(here.holds("/a", b"own").is_some() && here.holds("/a", b"deadly").is_some());
+        assert!(here.holds("/a", b"19 0").is_some(), "the latest are held");
+        assert!(here.holds("/a", b"18 0").is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_tellers_do_not_take_turns_in_a_full_table() {
+        let here = Quarantine::new(KEEP);
+        let senders: Vec<Quarantine> = (0..6).map(|_| Quarantine::new(KEEP)).collect();
+        for (number, sender) in senders.iter().enumerate() {
+            for mark in 0..OF_ONE_SENDER_MAX {
+                tokio::time::advance(Duration::from_millis(1)).await;
+                sender.mark("/a", format!("{number} {mark}").as_bytes());
+            }
+        }
+        let hear = || senders.iter().enumerate().map(|(n, t)| here.receives(n, t));
+        let all = (6 * OF_ONE_SENDER_MAX) as u64;
+        let new: u64 = hear().map(|(new, _)| new).sum();
+        assert_eq!(
+            (new, here.count()),
+            (all, QUARANTINE_MAX),
+            "each as it is heard first"
+        );
+        assert!(hear().all(|heard| heard == (0, 0)));
+        assert!(here.holds("/a", b"0 0").is_none() && here.holds("/a", b"5 0").is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_mark_goes_for_a_new_one() {
+        let quarantine = Quarantine::new(KEEP);
+        for number in 0..QUARANTINE_MAX {
+            let (_, gone) = quarantine
+                .mark("/a", &number.to_le_bytes())
+                .expect("marked");
+            assert!(!gone);
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(quarantine.mark("/a", b"one more").map(|m| m.1), Some(true));
+        assert_eq!(quarantine.count(), QUARANTINE_MAX);
+        assert_eq!(quarantine.holds("/a", &0_usize.to_le_bytes()), None);
+        assert!(quarantine.holds("/a", &1_usize.to_le_bytes()).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lifted_mark_holds_nowhere_and_comes_back_from_nobody() {
+        let (here, there) = (Quarantine::new(KEEP), Quarantine::new(KEEP));
+        let (hash, _) = here.mark("/a", b"innocent").expect("marked");
+        here.mark("/a", b"deadly");
+        tokio::time::advance(Duration::from_secs(10)).await;
+        let before = here.to_send();
+        there.receives(1, &here);
+        assert_eq!((there.count(), there.list().len()), (2, 2));
+        assert_eq!(there.list()[0].hash, hash);
+        assert_eq!((there.list()[0].body_bytes, there.list()[0].age_s), (8, 10));
+
+        assert_eq!(here.lift(Some("00")), 0, "nobody has it");
+        assert_eq!(here.lift(Some(&hash)), 1);
+        assert_eq!(here.holds("/a", b"innocent"), None);
+        assert!(here.holds("/a", b"deadly").is_some());
+        assert_eq!((here.count(), here.list().len()), (1, 1));
+        // A entry that was on its way comes late.
+        assert_eq!(here.receive(&replica(1), &before), (0, 0));
+        assert_eq!(here.count(), 1);
+        assert_eq!(there.receives(1, &here), (0, 0));
+        assert_eq!(there.holds("/a", b"innocent"), None);
+        assert_eq!(there.count(), 1);
+        // Nor does it come back from one that was away.
+        let third = Quarantine::new(KEEP);
+        third.receives(1, &here);
+        third.receive(&replica(1), &before);
+        assert_eq!((third.count(), third.holds("/a", b"innocent")), (1, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_ends_workers_again_is_marked_again_everywhere() {
+        let (here, there) = (Quarantine::new(KEEP), Quarantine::new(KEEP));
+        here.mark("/a", b"deadly");
+        assert_eq!(here.lift(None), 1);
+        there.receives(1, &here);
+        tokio::time::advance(LIFTS_WITHIN * 2).await;
+        here.mark("/a", b"deadly");
+        assert!(here.holds("/a", b"deadly").is_some());
+        assert_eq!(there.receives(1, &here), (1, 0));
+        // The old entry is sent once more.
+        here.receives(2, &there);
+        assert!(here.holds("/a", b"deadly").is_some());
+        assert!(there.holds("/a", b"deadly").is_some());
+        // And lifted again, by the one that only heard of it.
+        tokio::time::advance(LIFTS_WITHIN * 2).await;
+        assert_eq!(there.lift(None), 1);
+        here.receives(2, &there);
+        assert_eq!(here.holds("/a", b"deadly"), None);
+    }
+}

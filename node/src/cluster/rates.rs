@@ -1,0 +1,212 @@
+//! Rates of workers: what their answers to this replica show is sent to the others, and decisions go by what all have
+//! sent, this one included. So all replicas decide by the same rates, but for the moments in which a change
+//! is on its way.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use grapevine_gossip::bulletin::{PACES_MAX, Pace, Posted};
+use grapevine_placement::{HashAlgorithm, Observed, Rate};
+use tokio::time::Instant;
+
+use super::fleet::Fleet;
+use crate::upstream::Worker;
+
+/// What was sent last, and learned from.
+#[derive(Debug, Default)]
+pub(super) struct Rates {
+    last: Mutex<Last>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    told: Vec<Pace>,
+    /// Answers behind what was sent.
+    answers: f64,
+    at: Option<Instant>,
+    learned: Option<Instant>,
+}
+
+impl Rates {
+    /// Gives all workers of the fleet the rates that all replicas have sent, and returns what this one sends: the same
+    /// as before until it has more to send, and not more often than each second once there is enough of it.
+    pub(super) fn learn(&self, fleet: &Fleet, posted: &Posted, now: Instant) -> Vec<Pace> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = last.refresh(fleet, now);
+        let is_due = last
+            .learned
+            .is_none_or(|at| now.saturating_duration_since(at) >= LATE);
+        // Called many times a second, with thousands of workers: what others send changes as seldom as what is sent.
+        if !is_news && !is_due {
+            return last.told.clone();
+        }
+        last.learned = Some(now);
+        let of = |worker: &Worker| {
+            let number = number_of(worker);
+            let own = last.told.binary_search_by_key(&number, |pace| pace.worker);
+            let own = own.ok().map(|at| last.told[at].sums);
+            // Of a replica that sends what cannot be, nothing counts.
+            let all = posted
+                .paces_of(number)
+                .chain(own)
+                .filter_map(Observed::from_parts);
+            all.fold(Observed::default(), |sum, one| sum.merged(&one))
+        };
+        // A worker of several models goes by the last one's, on every replica.
+        for pool in std::iter::once(&fleet.whole()).chain(fleet.pools()) {
+            let seen: Vec<_> = pool
+                .members()
+                .iter()
+                .map(|member| of(&member.worker))
+                .collect();
+            let all = seen
+                .iter()
+                .fold(Observed::default(), |sum, one| sum.merged(one));
+            let rate = Rate::of_pool(&all);
+            for (member, seen) in pool.members().iter().zip(&seen) {
+                member.worker.pace.set_rate(rate.of_worker(seen));
+            }
+        }
+        last.told.clone()
+    }
+}
+
+impl Last {
+    /// Whether there is more to send.
+    fn refresh(&mut self, fleet: &Fleet, now: Instant) -> bool {
+        let since = self
+            .at
+            .map_or(Duration::MAX, |at| now.saturating_duration_since(at));
+        if since < SOON {
+            return false;
+        }
+        let mut seen: Vec<_> = fleet
+            .workers()
+            .map(|worker| (number_of(worker), worker.pace.seen()))
+            .filter(|(_, seen)| seen.count() > 0.0)
+            .collect();
+        let answers = seen.iter().map(|(_, seen)| seen.count()).sum();
+        if since < LATE && answers <= self.answers * GROWN {
+            return false;
+        }
+        if seen.len() > PACES_MAX {
+            seen.sort_by(|(_, a), (_, b)| b.count().total_cmp(&a.count()));
+            seen.truncate(PACES_MAX);
+        }
+        let told = seen.into_iter().map(|(worker, seen)| Pace {
+            worker,
+            sums: seen.parts(),
+        });
+        self.told = told.collect();
+        self.told.sort_by_key(|pace| pace.worker);
+        self.answers = answers;
+        self.at = Some(now);
+        true
+    }
+}
+
+/// The same on every replica and in every release.
+fn number_of(worker: &Worker) -> u64 {
+    HashAlgorithm::Xxh3.hash(0, worker.id.as_str().as_bytes())
+}
+
+/// What is new is sent so soon while there is little of it, ...
+const SOON: Duration = Duration::from_millis(50);
+/// ... if there is so much more of it ...
+const GROWN: f64 = 1.25;
+/// ... and so late at most.
+const LATE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use grapevine_gossip::bulletin::PeerBulletin;
+
+    use super::super::tests::{House, WORKERS, house};
+    use super::*;
+
+    fn posted(replica: &str, paces: Vec<Pace>, now: Instant) -> Posted {
+        let now = now.into_std();
+        Posted::from_iter([PeerBulletin {
+            replica: replica.parse().expect("an id"),
+            received: now,
+            health: Vec::new(),
+            usage: Vec::new(),
+            quarantine: Vec::new(),
+            quarantine_received: now,
+            paces,
+        }])
+    }
+
+    /// So many answers of each worker to this replica, after about the same time.
+    fn answers(house: &House, count: u32, millis: f64) {
+        for worker in house.cluster.fleet().workers() {
+            for answer in 0..count {
+                let noise = f64::from(answer * 5 % 7);
+                worker
+                    .pace
+                    .answered(u64::from(answer) * 100, millis + noise);
+            }
+        }
+    }
+
+    fn rates(house: &House) -> Vec<u64> {
+        let fleet = house.cluster.fleet();
+        let rates = fleet
+            .workers()
+            .map(|worker| worker.pace.rate().millis().to_bits());
+        rates.collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn replicas_that_saw_different_answers_decide_by_the_same_rates() {
+        let (one, other) = (house(), house());
+        answers(&one, 60, 40.0);
+        answers(&other, 20, 41.0);
+        let (of_one, of_other) = (Rates::default(), Rates::default());
+        let now = Instant::now();
+        let nobody = Posted::default();
+        let told = of_one.learn(&one.cluster.fleet(), &nobody, now);
+        let heard = of_other.learn(&other.cluster.fleet(), &nobody, now);
+        assert_eq!((told.len(), heard.len()), (WORKERS, WORKERS));
+        assert_ne!(rates(&one), rates(&other));
+        of_one.learn(&one.cluster.fleet(), &posted("r2", heard, now), now + LATE);
+        of_other.learn(&other.cluster.fleet(), &posted("r1", told, now), now + LATE);
+        let close =
+            |(a, b): (&u64, &u64)| (f64::from_bits(*a) / f64::from_bits(*b) - 1.0).abs() < 1e-6;
+        assert!(rates(&one).iter().zip(&rates(&other)).all(close));
+        let slowest = rates(&one)
+            .into_iter()
+            .map(f64::from_bits)
+            .fold(0.0, f64::max);
+        assert!(
+            slowest < Rate::TYPICAL.millis() / 5.0,
+            "no queue costs anything: {slowest}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn more_is_told_when_there_is_more_and_what_cannot_be_counts_for_nothing() {
+        let house = house();
+        let rates_of = Rates::default();
+        let (now, nobody) = (Instant::now(), Posted::default());
+        let learn = |posted: &Posted, now| rates_of.learn(&house.cluster.fleet(), posted, now);
+        assert_eq!(learn(&nobody, now), Vec::new());
+        answers(&house, 20, 40.0);
+        let first = learn(&nobody, now + SOON);
+        assert_eq!(first.len(), WORKERS);
+        answers(&house, 2, 40.0);
+        assert_eq!(
+            learn(&nobody, now + SOON * 2),
+            first,
+            "a tenth more is not worth it yet"
+        );
+        assert_ne!(learn(&nobody, now + SOON + LATE), first);
+        let before = rates(&house);
+        let lies = first.iter().map(|pace| Pace {
+            sums: [1.0, -1.0, 0.0, 0.0, 1e9, 0.0],
+            ..*pace
+        });
+        learn(&posted("r2", lies.collect(), now), now + SOON + LATE * 2);
+        assert_eq!(rates(&house), before);
+    }
+}

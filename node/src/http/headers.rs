@@ -1,0 +1,308 @@
+//! Which headers go on to a worker, and which come back to the client.
+//!
+//! Hop-by-hop headers (RFC 9110, section 7.6.1) and everything that `Connection` names stay here; framing is
+//! rebuilt by hyper; internal headers never leave or enter from outside.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+use crate::api::error::{ApiError, ErrorKind};
+use crate::config::Coding;
+
+/// Prefix of the router's own headers.
+pub const INTERNAL_PREFIX: &str = "x-grapevine-";
+/// Of the headers of answers that say which web pages may read them.
+const CORS_PREFIX: &str = "access-control-";
+/// Asks for the headers that explain a placement.
+pub const EXPLAIN: HeaderName = HeaderName::from_static("x-grapevine-explain");
+/// The worker that answered.
+pub const WORKER: HeaderName = HeaderName::from_static("x-grapevine-worker");
+/// The replica that was asked.
+pub const REPLICA: HeaderName = HeaderName::from_static("x-grapevine-replica");
+/// Why that worker.
+pub const REASON: HeaderName = HeaderName::from_static("x-grapevine-reason");
+/// Estimated tokens of the prompt that were expected in the worker's cache.
+pub const EXPECTED_TOKENS: HeaderName = HeaderName::from_static("x-grapevine-expected-tokens");
+/// What the response cache had: `hit`, `miss` or `bypass`.
+pub const CACHE: HeaderName = HeaderName::from_static("x-grapevine-cache");
+/// Ring digest of the replica.
+pub const DIGEST: HeaderName = HeaderName::from_static("x-grapevine-digest");
+/// From a client: `on` or `off`, whether a stream whose worker fails goes on from another one.
+pub const FAILOVER: HeaderName = HeaderName::from_static("x-grapevine-failover");
+/// To a worker: this request continues an answer that another worker began; how many broke off before.
+pub const CONTINUATION: HeaderName = HeaderName::from_static("x-grapevine-continuation");
+/// SMG's clients name a worker by it.
+pub const TARGET_WORKER: HeaderName = HeaderName::from_static("x-smg-target-worker");
+/// The request's id, in and out.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The header, as vLLM reads it.
+pub const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+
+/// Meant for one hop, in either direction.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    header::TRANSFER_ENCODING,
+    header::TRAILER,
+    header::UPGRADE,
+    HeaderName::from_static("http2-settings"),
+];
+
+/// Would have a server take another path or method than those that were judged here.
+const OTHER_TARGET: [HeaderName; 13] = [
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-original-uri"),
+    HeaderName::from_static("x-original-path"),
+    HeaderName::from_static("x-original-method"),
+    HeaderName::from_static("x-rewrite-url"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-method-override"),
+    HeaderName::from_static("x-forwarded-method"),
+    HeaderName::from_static("x-forwarded-path"),
+    HeaderName::from_static("x-forwarded-prefix"),
+    HeaderName::from_static("x-forwarded-uri"),
+    HeaderName::from_static("x-envoy-original-path"),
+];
+
+/// Drops from a client's head what a worker must not see. `Host` and framing are set by the caller.
+pub fn clean_request(headers: &mut HeaderMap) {
+    remove_named_by_connection(headers);
+    remove_all(headers, |name| {
+        let text = name.as_str();
+        text.starts_with("x-") && (text.starts_with(INTERNAL_PREFIX) || OTHER_TARGET.contains(name))
+    });
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+    for name in [
+        header::TE,
+        header::PROXY_AUTHORIZATION,
+        header::HOST,
+        header::CONTENT_LENGTH,
+        // `100-continue` has been answered by this hop.
+        header::EXPECT,
+    ] {
+        headers.remove(name);
+    }
+}
+
+/// Drops from a worker's head what must not reach the client. Which pages may read an answer is said by `cors` alone.
+pub fn clean_response(headers: &mut HeaderMap) {
+    let is_cors = |name: &HeaderName| name.as_str().starts_with(CORS_PREFIX);
+    // Most answers hold none of them, and a look at a few names is cheaper than eight look-ups.
+    if !headers
+        .keys()
+        .any(|name| HOP_BY_HOP.contains(name) || is_cors(name))
+    {
+        return;
+    }
+    remove_named_by_connection(headers);
+    remove_all(headers, is_cors);
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+fn remove_all(headers: &mut HeaderMap, which: impl Fn(&HeaderName) -> bool) {
+    let names: Vec<HeaderName> = headers.keys().filter(|n| which(n)).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+/// `Connection` names further headers that are meant for one hop.
+fn remove_named_by_connection(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|token| token.trim().parse().ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+}
+
+/// Refuses a head that this hop or the next could understand wrongly, whatever the HTTP version.
+///
+/// # Errors
+/// 400 for two credentials, of which a worker would believe either, and for a worker's number in a list that only one
+/// replica of another router has; 415 for a body in a coding that is not `taken`, or in several: it would have to be
+/// inflated to be placed.
+pub fn check_head(headers: &HeaderMap, taken: &[Coding]) -> Result<(), ApiError> {
+    if headers.get_all(header::AUTHORIZATION).iter().count() > 1 {
+        let message = "a request has one Authorization header at most";
+        return Err(ApiError::new(ErrorKind::InvalidRequest, message));
+    }
+    if headers.contains_key(TARGET_WORKER) {
+        let message = "x-smg-target-worker is a place in the list of one replica, which means nothing here; name a \
+             session by x-session-id, and its requests stay on one worker";
+        return Err(ApiError::new(ErrorKind::InvalidRequest, message));
+    }
+    let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
+    let mut coded = codings.by_ref().filter(|coding| !is_plain(coding));
+    let is_taken = match (coded.next(), coded.next()) {
+        (None, _) => true,
+        (Some(coding), None) => Coding::of(coding.as_bytes()).is_some_and(|c| taken.contains(&c)),
+        (Some(_), Some(_)) => false,
+    };
+    if !is_taken {
+        let message = match taken {
+            [] => {
+                "compressed request bodies are not accepted; send the body without Content-Encoding"
+            }
+            _ => {
+                "this Content-Encoding is not accepted; Accept-Encoding of this answer names those that are"
+            }
+        };
+        return Err(ApiError::new(ErrorKind::UnsupportedEncoding, message));
+    }
+    Ok(())
+}
+
+fn is_plain(coding: &HeaderValue) -> bool {
+    let coding = coding.as_bytes();
+    coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
+}
+
+/// How the body of a request is compressed that [`check_head`] has let pass. Its worker gets the plain body, so nothing
+/// of it is left in the head.
+pub fn take_coding(headers: &mut HeaderMap) -> Option<Coding> {
+    let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
+    let coding = codings.find_map(|coding| Coding::of(coding.as_bytes()))?;
+    headers.remove(header::CONTENT_ENCODING);
+    Some(coding)
+}
+
+/// Says with a refusal for a coding which ones are taken (RFC 9110, section 12.5.3).
+pub fn say_codings(headers: &mut HeaderMap, taken: &[Coding]) {
+    if let Some(accepted) = headers.get_mut(header::ACCEPT_ENCODING) {
+        let names = taken.iter().map(|coding| coding.as_str());
+        *accepted = value_of(&names.chain(["identity"]).collect::<Vec<_>>().join(", "));
+    }
+}
+
+/// A header value from text that is known to be plain ASCII; anything else becomes `-`.
+pub fn value_of(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in pairs {
+            map.append(
+                name.parse::<HeaderName>().expect("name"),
+                value.parse::<HeaderValue>().expect("value"),
+            );
+        }
+        map
+    }
+
+    #[test]
+    fn hop_by_hop_internal_and_overriding_headers_stay_here() {
+        let mut headers = map(&[
+            ("host", "router"),
+            ("connection", "close, X-Secret-Hop"),
+            ("x-secret-hop", "1"),
+            ("te", "trailers"),
+            ("upgrade", "websocket"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "5"),
+            ("x-grapevine-worker", "w1"),
+            ("x-original-url", "/sleep"),
+            ("x-rewrite-url", "/sleep"),
+            ("x-http-method-override", "DELETE"),
+            ("authorization", "Bearer k"),
+            ("x-session-id", "s"),
+        ]);
+        clean_request(&mut headers);
+        let mut names: Vec<_> = headers.keys().map(|n| n.as_str().to_owned()).collect();
+        names.sort();
+        assert_eq!(names, ["authorization", "x-session-id"]);
+    }
+
+    #[test]
+    fn two_credentials_and_compressed_bodies_are_refused() {
+        let status = |pairs: &[(&str, &str)]| {
+            let refused = check_head(&map(pairs), &[]).err();
+            refused.map(|error| error.kind.status().as_u16())
+        };
+        let credential = ("authorization", "Bearer a");
+        assert_eq!(status(&[credential]), None);
+        assert_eq!(status(&[credential, credential]), Some(400));
+        assert_eq!(status(&[("x-smg-target-worker", "0")]), Some(400));
+        assert_eq!(status(&[("x-smg-routing-key", "k")]), None);
+        for (coding, expected) in [
+            ("", None),
+            ("Identity", None),
+            ("gzip", Some(415)),
+            ("zstd", Some(415)),
+            ("identity, br", Some(415)),
+            ("x-unknown", Some(415)),
+        ] {
+            assert_eq!(
+                status(&[("content-encoding", coding)]),
+                expected,
+                "{coding}"
+            );
+        }
+        let twice = [
+            ("content-encoding", "identity"),
+            ("content-encoding", "gzip"),
+        ];
+        assert_eq!(status(&twice), Some(415));
+    }
+
+    #[test]
+    fn one_coding_that_is_taken_passes() {
+        let taken = [Coding::Gzip, Coding::Zstd];
+        for (codings, expected) in [
+            (&["gzip"][..], Some(Coding::Gzip)),
+            (&["x-gzip"], Some(Coding::Gzip)),
+            (&["identity", "ZSTD"], Some(Coding::Zstd)),
+            (&["identity"], None),
+        ] {
+            let mut headers = HeaderMap::new();
+            for coding in codings {
+                headers.append(header::CONTENT_ENCODING, HeaderValue::from_static(coding));
+            }
+            assert!(check_head(&headers, &taken).is_ok(), "{codings:?}");
+            assert_eq!(take_coding(&mut headers), expected, "{codings:?}");
+        }
+        for codings in [
+            &["deflate"][..],
+            &["gzip", "gzip"],
+            &["gzip, zstd"],
+            &["br"],
+        ] {
+            let pairs: Vec<_> = codings
+                .iter()
+                .map(|coding| ("content-encoding", *coding))
+                .collect();
+            let error = check_head(&map(&pairs), &taken).expect_err("refused");
+            assert_eq!(error.kind, ErrorKind::UnsupportedEncoding, "{codings:?}");
+        }
+        let mut refusal = ApiError::new(ErrorKind::UnsupportedEncoding, "no").response();
+        say_codings(refusal.headers_mut(), &taken);
+        assert_eq!(refusal.headers()["accept-encoding"], "gzip, zstd, identity");
+    }
+
+    #[test]
+    fn response_loses_what_one_hop_said() {
+        let mut headers = map(&[
+            ("connection", "x-hop"),
+            ("x-hop", "1"),
+            ("transfer-encoding", "chunked"),
+            ("content-type", "text/plain"),
+        ]);
+        clean_response(&mut headers);
+        assert_eq!(headers.len(), 1);
+    }
+}

@@ -1,0 +1,84 @@
+//! Request ids: read, validated, made when missing; sent to the worker and returned.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use rand::Rng;
+
+/// Longest id that is taken from a client, in bytes.
+pub const REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// The first valid id among `names`, else a new one of 32 hexadecimal digits.
+///
+/// Valid: 1 to 128 of `[A-Za-z0-9._-]`. Anything else would let a client write into logs, so it is replaced,
+/// not repaired.
+pub fn of(headers: &HeaderMap, names: &[HeaderName]) -> HeaderValue {
+    names
+        .iter()
+        .filter_map(|name| headers.get(name))
+        .find(|value| is_valid(value.as_bytes()))
+        .cloned()
+        .unwrap_or_else(new)
+}
+
+fn is_valid(id: &[u8]) -> bool {
+    (1..=REQUEST_ID_BYTES_MAX).contains(&id.len())
+        && id
+            .iter()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+/// The id of a request that warms a worker up: recognisable in workers' logs.
+pub fn of_warm_up() -> HeaderValue {
+    marked(b"warm-up-")
+}
+
+/// The id of a request that asks a stalled worker for a token.
+pub fn of_token_probe() -> HeaderValue {
+    marked(b"token-probe-")
+}
+
+fn marked(mark: &'static [u8]) -> HeaderValue {
+    let id = [mark, new().as_bytes()].concat();
+    HeaderValue::from_bytes(&id).expect("letters and digits are a valid header value")
+}
+
+fn new() -> HeaderValue {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let bits: u128 = rand::rng().random();
+    let text: [u8; 32] = std::array::from_fn(|i| DIGITS[(bits >> (124 - 4 * i)) as usize & 15]);
+    HeaderValue::from_bytes(&text).expect("hexadecimal digits are a valid header value")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_valid_header_wins() {
+        let names = [
+            HeaderName::from_static("x-request-id"),
+            HeaderName::from_static("x-correlation-id"),
+        ];
+        let mut headers = HeaderMap::new();
+        headers.insert("x-correlation-id", HeaderValue::from_static("abc-1"));
+        assert_eq!(of(&headers, &names), "abc-1");
+        headers.insert("x-request-id", HeaderValue::from_static("r.1"));
+        assert_eq!(of(&headers, &names), "r.1");
+    }
+
+    #[test]
+    fn bad_ids_are_replaced() {
+        let names = [HeaderName::from_static("x-request-id")];
+        let long = "a".repeat(129);
+        for bad in ["", "a b", "a\"b", "é", "{}", &long] {
+            let mut headers = HeaderMap::new();
+            headers.insert(
+                "x-request-id",
+                HeaderValue::from_bytes(bad.as_bytes()).expect("header bytes"),
+            );
+            let id = of(&headers, &names);
+            assert_eq!(id.len(), 32, "{bad:?}");
+            assert!(is_valid(id.as_bytes()));
+        }
+        assert_ne!(of(&HeaderMap::new(), &names), of(&HeaderMap::new(), &names));
+    }
+}

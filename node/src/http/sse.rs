@@ -1,0 +1,322 @@
+//! Reads along in a stream of server-sent events without holding it up or keeping it.
+//!
+//! Bytes pass through untouched; this only counts `data:` events, finds the end mark and the last usage, and
+//! notices an error event. State per stream is a few bytes: a line is never collected.
+//! WHATWG HTML, section 9.2.6 gives the line rules; vLLM sends `data: <json>\n\n`, and for `/v1/responses` and
+//! `/v1/messages` a line `event: <name>` before it. Those two have no `[DONE]`: the name of the last event ends them.
+
+use bytes::Bytes;
+use memchr::{memchr, memmem};
+use serde::Deserialize;
+
+use crate::api::ApiError;
+use crate::api::error::Dialect;
+
+/// Enough of a line to know it by: `data: {"error"`, `data: [DONE]`, `event: response.incomplete`.
+const LINE_HEAD_BYTES: usize = 32;
+/// Names of events after which nothing follows.
+const LAST_EVENTS: [&[u8]; 3] = [
+    b"message_stop",
+    b"response.completed",
+    b"response.incomplete",
+];
+/// Names of events that say that the worker failed.
+const ERROR_EVENTS: [&[u8]; 2] = [b"error", b"response.failed"];
+
+/// Token counts of a finished request, as vLLM reports them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// `usage.prompt_tokens`.
+    pub prompt_tokens: u64,
+    /// `usage.completion_tokens`.
+    pub completion_tokens: u64,
+    /// `usage.prompt_tokens_details.cached_tokens`, when the worker reports it.
+    pub cached_tokens: Option<u64>,
+}
+
+/// Finds `usage` in a plain answer or one event, by its last mention: an answer is not parsed for three
+/// numbers. A mention inside of generated text is escaped, so it does not match.
+pub fn usage_of(json: &[u8]) -> Option<Usage> {
+    const NAME: &[u8] = b"\"usage\":";
+    #[derive(Deserialize)]
+    struct RawUsage {
+        #[serde(default, alias = "input_tokens")]
+        prompt_tokens: u64,
+        #[serde(default, alias = "output_tokens")]
+        completion_tokens: Option<u64>,
+        #[serde(default, alias = "input_tokens_details")]
+        prompt_tokens_details: Option<Details>,
+        #[serde(default)]
+        cache_read_input_tokens: Option<u64>,
+    }
+    #[derive(Deserialize)]
+    struct Details {
+        cached_tokens: Option<u64>,
+    }
+    let value = memmem::rfind(json, NAME)? + NAME.len();
+    let mut values = serde_json::Deserializer::from_slice(&json[value..]).into_iter::<RawUsage>();
+    let usage = values.next()?.ok()?;
+    Some(Usage {
+        prompt_tokens: usage.prompt_tokens,
+        completion_tokens: usage.completion_tokens.unwrap_or(0),
+        cached_tokens: usage
+            .prompt_tokens_details
+            .and_then(|d| d.cached_tokens)
+            .or(usage.cache_read_input_tokens),
+    })
+}
+
+/// What has been seen of one stream.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// `data:` events so far, the end mark included.
+    pub events: u64,
+    /// The end mark `data: [DONE]` came.
+    pub done: bool,
+    /// An event that is an error came.
+    pub error: bool,
+    /// The last usage that an event reported.
+    pub usage: Option<Usage>,
+    /// Events have names.
+    pub named: bool,
+    head: [u8; LINE_HEAD_BYTES],
+    head_len: usize,
+}
+
+impl Scan {
+    /// Reads the next chunk; true when at least one `data:` line ended in it.
+    pub fn read(&mut self, chunk: &[u8]) -> bool {
+        let before = self.events;
+        let mut rest = chunk;
+        while let Some(end) = memchr(b'\n', rest) {
+            let line_starts_here = self.head_len == 0;
+            self.keep_head(&rest[..end]);
+            self.line_ended(if line_starts_here { &rest[..end] } else { &[] });
+            rest = &rest[end + 1..];
+        }
+        self.keep_head(rest);
+        self.events > before
+    }
+
+    /// The event that ends this stream because of an error.
+    pub fn last_words(&self, error: &ApiError, dialect: Dialect) -> Bytes {
+        error.sse_event(self.is_mid_line(), self.named, dialect)
+    }
+
+    /// Has a line begun that has not ended?
+    pub fn is_mid_line(&self) -> bool {
+        self.head_len > 0
+    }
+
+    fn keep_head(&mut self, part: &[u8]) {
+        let room = LINE_HEAD_BYTES - self.head_len;
+        let taken = part.len().min(room);
+        self.head[self.head_len..self.head_len + taken].copy_from_slice(&part[..taken]);
+        self.head_len += taken;
+    }
+
+    /// `whole` is the line when it lay in one chunk, else empty; vLLM writes an event as one chunk.
+    fn line_ended(&mut self, whole: &[u8]) {
+        let head = &self.head[..self.head_len];
+        if let Some(name) = head.strip_prefix(b"event:") {
+            let name = name.trim_ascii();
+            self.named = true;
+            self.error |= ERROR_EVENTS.contains(&name);
+            self.done |= LAST_EVENTS.contains(&name);
+        } else if let Some(value) = head.strip_prefix(b"data:") {
+            let value = value.trim_ascii();
+            self.events += 1;
+            self.done |= value == b"[DONE]";
+            self.error |= value.starts_with(b"{\"error\"");
+            if memmem::find(whole, b"\"usage\":{").is_some() {
+                self.usage = usage_of(&whole[b"data:".len()..]).or(self.usage);
+            }
+        }
+        self.head_len = 0;
+    }
+}
+
+/// The first `data:` event of what has arrived, for a look before anything reaches the client.
+#[derive(Debug, PartialEq, Eq)]
+pub enum FirstEvent<'a> {
+    /// Not complete yet.
+    Waiting,
+    /// An ordinary event, or the end mark.
+    Data,
+    /// An error instead of an answer, with its JSON.
+    Error(&'a [u8]),
+}
+
+/// Looks for the first complete `data:` line; comments and other fields before it do not count.
+pub fn first_event(held: &[u8]) -> FirstEvent<'_> {
+    let mut rest = held;
+    let mut named_error = false;
+    while let Some(end) = memchr(b'\n', rest) {
+        if let Some(name) = rest[..end].strip_prefix(b"event:") {
+            named_error = ERROR_EVENTS.contains(&name.trim_ascii());
+        } else if let Some(value) = rest[..end].strip_prefix(b"data:") {
+            let value = value.trim_ascii();
+            return if named_error || value.starts_with(b"{\"error\"") {
+                FirstEvent::Error(value)
+            } else {
+                FirstEvent::Data
+            };
+        }
+        rest = &rest[end + 1..];
+    }
+    FirstEvent::Waiting
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const STREAM: &[u8] = b": keep-alive\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"data: [DONE]\\n\"}}]}\n\n\
+        data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2,\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\ndata: [DONE]\n\n";
+
+    #[test]
+    fn counts_events_and_finds_usage() {
+        let mut scan = Scan::default();
+        assert!(scan.read(STREAM));
+        assert_eq!((scan.events, scan.done, scan.error), (3, true, false));
+        assert_eq!(
+            scan.usage,
+            Some(Usage {
+                prompt_tokens: 7,
+                completion_tokens: 2,
+                cached_tokens: Some(4)
+            })
+        );
+    }
+
+    #[test]
+    fn usage_is_found_without_parsing_the_answer() {
+        let table: &[(&[u8], Option<u64>)] = &[
+            (
+                br#"{"id":"x","usage":{"prompt_tokens":3,"total_tokens":4},"metrics":null}"#,
+                Some(3),
+            ),
+            (
+                br#"{"text":"\"usage\":{","usage": {"prompt_tokens":3}}"#,
+                Some(3),
+            ),
+            (br#"{"usage":null}"#, None),
+            (br#"{"usage":{"prompt_tokens":"#, None),
+            (b"no answer", None),
+        ];
+        for (json, expected) in table {
+            assert_eq!(usage_of(json).map(|usage| usage.prompt_tokens), *expected);
+        }
+    }
+
+    #[test]
+    fn named_events_end_without_a_mark() {
+        for (stream, done, error, cached) in [
+            (
+                "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.completed\n\
+                 data: {\"response\":{\"usage\":{\"input_tokens\":7,\"input_tokens_details\":{\"cached_tokens\":3},\
+                 \"output_tokens\":2}}}\n\n",
+                true,
+                false,
+                Some(3),
+            ),
+            (
+                "event: message_delta\ndata: {\"usage\":{\"input_tokens\":7,\"output_tokens\":2,\
+                 \"cache_read_input_tokens\":5}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+                true,
+                false,
+                Some(5),
+            ),
+            (
+                "event: response.incomplete\r\ndata: {}\r\n\r\n",
+                true,
+                false,
+                None,
+            ),
+            (
+                "event: error\ndata: {\"type\":\"error\"}\n\n",
+                false,
+                true,
+                None,
+            ),
+            ("event: response.failed\ndata: {}\n\n", false, true, None),
+            ("event: message_stopped\ndata: {}\n\n", false, false, None),
+        ] {
+            let mut scan = Scan::default();
+            scan.read(stream.as_bytes());
+            assert_eq!(
+                (scan.done, scan.error, scan.named),
+                (done, error, true),
+                "{stream}"
+            );
+            let usage = scan
+                .usage
+                .filter(|usage| (usage.prompt_tokens, usage.completion_tokens) == (7, 2));
+            assert_eq!(
+                usage.and_then(|usage| usage.cached_tokens),
+                cached,
+                "{stream}"
+            );
+        }
+        let refused = b"event: error\ndata: {\"type\":\"error\",\"error\":{}}\n\n";
+        assert!(matches!(first_event(refused), FirstEvent::Error(_)));
+        let begun = b"event: message_start\ndata: {\"type\":\"message_start\"}\n\n";
+        assert_eq!(first_event(begun), FirstEvent::Data);
+    }
+
+    #[test]
+    fn comments_are_not_progress() {
+        let mut scan = Scan::default();
+        assert!(!scan.read(b": keep-alive\n\n"));
+        assert!(!scan.read(b"data: half an event"));
+        assert!(scan.read(b" that ends\n"));
+    }
+
+    #[test]
+    fn done_inside_content_is_content() {
+        let mut scan = Scan::default();
+        scan.read(b"data: {\"text\":\"data: [DONE]\"}\n\n");
+        assert!(!scan.done);
+    }
+
+    #[test]
+    fn first_event_is_classified() {
+        let table: &[(&[u8], FirstEvent<'_>)] = &[
+            (b"", FirstEvent::Waiting),
+            (b": c\n\n", FirstEvent::Waiting),
+            (b"data: {\"id\":1", FirstEvent::Waiting),
+            (b"data: {\"id\":1}\n", FirstEvent::Data),
+            (b": c\r\n\r\ndata: [DONE]\r\n", FirstEvent::Data),
+            (
+                b"data: {\"error\":{\"code\":503}}\n\n",
+                FirstEvent::Error(b"{\"error\":{\"code\":503}}"),
+            ),
+        ];
+        for (held, expected) in table {
+            assert_eq!(first_event(held), *expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn events_do_not_depend_on_how_the_stream_is_cut(cuts in prop::collection::vec(0..STREAM.len(), 0..8)) {
+            let mut cuts = cuts;
+            cuts.push(0);
+            cuts.push(STREAM.len());
+            cuts.sort_unstable();
+            let mut scan = Scan::default();
+            for pair in cuts.windows(2) {
+                scan.read(&STREAM[pair[0]..pair[1]]);
+            }
+            prop_assert_eq!((scan.events, scan.done, scan.error), (3, true, false));
+        }
+
+        #[test]
+        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            let mut scan = Scan::default();
+            scan.read(&bytes);
+            first_event(&bytes);
+        }
+    }
+}

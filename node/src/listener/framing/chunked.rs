@@ -1,0 +1,112 @@
+//! Bodies in chunks, RFC 9112, section 7.1.
+
+use std::borrow::Cow;
+
+use super::line::{field, next_line, skip};
+
+/// Longest line of chunked framing: size, extension, or a trailer field, in bytes.
+pub(super) const CHUNK_LINE_BYTES_MAX: usize = 4 * 1024;
+/// Longest trailer section, in bytes.
+const TRAILER_BYTES_MAX: usize = 16 * 1024;
+
+/// Where in a chunked body a connection is: what comes next.
+#[derive(Debug)]
+pub(super) enum Chunked {
+    /// The line with a chunk's size.
+    Size,
+    /// So many bytes of a chunk.
+    Data(u64),
+    /// The line end behind a chunk.
+    End,
+    /// Trailers, of which so many bytes have come.
+    Trailers(usize),
+}
+
+impl Chunked {
+    /// Takes a line, or what has come of a chunk, off the front of `rest`; whether that ended the body. `begun` keeps
+    /// the beginning of a line whose end has not come.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub(super) fn feed(
+        &mut self,
+        begun: &mut Vec<u8>,
+        rest: &mut &[u8],
+    ) -> Result<bool, &'static str> {
+        match self {
+            Self::Data(left) => {
+                if skip(left, rest) {
+                    *self = Self::End;
+                }
+            }
+            Self::Size => {
+                if let Some(line) = chunk_line(begun, rest)? {
+                    *self = match chunk_size(&line)? {
+                        0 => Self::Trailers(0),
+                        size => Self::Data(size),
+                    };
+                }
+            }
+            Self::End => {
+                if let Some(line) = chunk_line(begun, rest)? {
+                    if !line.is_empty() {
+                        return Err("a chunk is longer than its size");
+                    }
+                    *self = Self::Size;
+                }
+            }
+            Self::Trailers(seen) => {
+                if let Some(line) = chunk_line(begun, rest)? {
+                    if line.is_empty() {
+                        return Ok(true);
+                    }
+                    *seen += line.len();
+                    if *seen > TRAILER_BYTES_MAX || field(&line).is_none() {
+                        return Err("the trailers are malformed or too long");
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// A line of chunked framing without its end.
+fn chunk_line<'a>(
+    begun: &mut Vec<u8>,
+    rest: &mut &'a [u8],
+) -> Result<Option<Cow<'a, [u8]>>, &'static str> {
+    let Some(line) = next_line(begun, rest) else {
+        if begun.len() > CHUNK_LINE_BYTES_MAX {
+            return Err("a line of chunked framing is too long");
+        }
+        return Ok(None);
+    };
+    if line.len() > CHUNK_LINE_BYTES_MAX {
+        return Err("a line of chunked framing is too long");
+    }
+    let Some(length) = line.strip_suffix(b"\r\n").map(<[u8]>::len) else {
+        return Err("a line of chunked framing ends with a bare line feed");
+    };
+    Ok(Some(match line {
+        Cow::Borrowed(line) => Cow::Borrowed(&line[..length]),
+        Cow::Owned(mut line) => {
+            line.truncate(length);
+            Cow::Owned(line)
+        }
+    }))
+}
+
+fn chunk_size(line: &[u8]) -> Result<u64, &'static str> {
+    const HEX_DIGITS_MAX: usize = 15;
+    let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit());
+    let digits = digits.count();
+    let extension = line[digits..].trim_ascii_start();
+    let is_extension = extension.is_empty() && digits == line.len() || extension.starts_with(b";");
+    let is_plain = !line.iter().any(|byte| *byte < b' ' && *byte != b'\t');
+    if !(1..=HEX_DIGITS_MAX).contains(&digits) || !is_extension || !is_plain {
+        return Err("the size of a chunk is malformed");
+    }
+    let text = std::str::from_utf8(&line[..digits]).expect("hexadecimal digits are text");
+    Ok(u64::from_str_radix(text, 16).expect("fifteen hexadecimal digits fit 64 bits"))
+}

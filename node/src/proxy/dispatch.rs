@@ -1,0 +1,36 @@
+//! What it takes to bring a request to a worker: also once more, and also after its answer has begun.
+
+use std::sync::Arc;
+
+use super::budget::Budget;
+use super::deaths::Deaths;
+use super::metrics::ProxyMetrics;
+use crate::admission::Admission;
+use crate::cluster::Cluster;
+use crate::cluster::quarantine::Quarantine;
+use crate::config::{FailoverConfig, RetryConfig, TimeoutConfig};
+
+/// Shared by all requests, and by the streams that move.
+#[derive(Debug)]
+pub(super) struct Dispatch {
+    /// Fleet and placement.
+    pub(super) cluster: Arc<Cluster>,
+    /// For requests that wait until a worker has room.
+    pub(super) admission: Arc<Admission>,
+    /// Time limits.
+    pub(super) timeouts: TimeoutConfig,
+    /// Retries.
+    pub(super) retry: RetryConfig,
+    /// What all retries together may cost.
+    pub(super) budget: Arc<Budget>,
+    /// Workers that ended a moment ago.
+    pub(super) deaths: Deaths,
+    /// Requests that no worker gets.
+    pub(super) quarantine: Arc<Quarantine>,
+    /// How far a stream may move.
+    pub(super) failover: FailoverConfig,
+    /// Most bytes of a stream that are held while an event is incomplete.
+    pub(super) event_bytes: usize,
+    /// Where to count.
+    pub(super) metrics: Arc<ProxyMetrics>,
+}

@@ -1,0 +1,63 @@
+//! The router's own errors where a request cannot go on, whatever part of its way finds that out.
+
+use std::time::Duration;
+
+use crate::api::ApiError;
+use crate::api::error::ErrorKind;
+
+/// The limit for the whole request is reached.
+pub(super) fn out_of_time() -> ApiError {
+    ApiError::new(
+        ErrorKind::UpstreamTimeout,
+        "the time limit for the whole request was reached before an answer began",
+    )
+}
+
+/// Workers ended while they had this request. No 5xx: no proxy in between is to send it again.
+pub(super) fn condemned() -> ApiError {
+    ApiError::new(
+        ErrorKind::QueryOfDeath,
+        "each worker that was sent this request ended while it had it; it is sent to no other",
+    )
+}
+
+/// The same happened before.
+pub(super) fn quarantined(left: Duration) -> ApiError {
+    let seconds = left.as_secs() + 1;
+    ApiError::new(
+        ErrorKind::QueryOfDeath,
+        format!(
+            "workers ended while they had a request like this one; it is sent to none for {seconds} s"
+        ),
+    )
+}
+
+/// This replica ends before the request does.
+pub(super) fn shutting_down() -> ApiError {
+    ApiError::new(
+        ErrorKind::ShuttingDown,
+        "this replica is stopping; send the request again",
+    )
+}
+
+/// The same for a model that is not there and for one that the client may not know of.
+pub(super) fn no_such_model(asked: &str) -> ApiError {
+    let mut error = ApiError::new(
+        ErrorKind::ModelNotFound,
+        format!(
+            "the model `{}` does not exist, or this client may not use it; GET /v1/models lists what is served",
+            shortened(asked)
+        ),
+    );
+    error.param = Some("model");
+    error
+}
+
+/// A client's text in a message back to it: bounded.
+fn shortened(text: &str) -> String {
+    const CHARS_MAX: usize = 100;
+    match text.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}

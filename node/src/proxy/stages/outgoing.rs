@@ -1,0 +1,35 @@
+//! What goes to a worker of what a client sent.
+
+use http::request::Parts;
+use http::{HeaderValue, Uri, header};
+
+use crate::http::worker_body::WorkerBody;
+use crate::http::{headers, hops};
+use crate::tenants::X_API_KEY;
+use crate::upstream::attempt::Outgoing;
+
+/// The request as every worker gets it; a client's key, where there are keys, is for this replica only.
+pub(super) fn outgoing(head: Parts, body: WorkerBody, id: &HeaderValue, has_key: bool) -> Outgoing {
+    let mut headers = head.headers;
+    headers::clean_request(&mut headers);
+    if has_key {
+        headers.remove(header::AUTHORIZATION);
+        headers.remove(X_API_KEY);
+    }
+    headers.insert(headers::REQUEST_ID, id.clone());
+    hops::sign(&mut headers);
+    Outgoing {
+        method: head.method,
+        // A client may send an absolute URI; workers get its path.
+        target: head
+            .uri
+            .into_parts()
+            .path_and_query
+            .map_or_else(Uri::default, Uri::from),
+        headers,
+        body,
+        stream: false,
+        upgrade: None,
+        repeatable: false,
+    }
+}

@@ -1,0 +1,276 @@
+//! A request whose body is read, and what it asks for: the states before a worker is looked for.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{Method, header};
+use tokio::time::Instant;
+
+use super::accepted::{Accepted, Admitted};
+use super::asked::Asked;
+use super::outgoing::outgoing;
+use crate::admission::byte_budget::ByteBudget;
+use crate::admission::{Admission, Ask};
+use crate::api::{ApiError, Endpoint};
+use crate::cache::{self, Answer as KeptAnswer, Found, ResponseCache};
+use crate::cluster::Cluster;
+use crate::cluster::quarantine::Quarantine;
+use crate::config::{LimitConfig, TimeoutConfig};
+use crate::http::headers;
+use crate::proxy::body::{self, BodyLimits, HeldBody};
+use crate::proxy::budget::Budget;
+use crate::proxy::caller::Caller;
+use crate::proxy::deaths::Company;
+use crate::proxy::failover::Failovers;
+use crate::proxy::holders::{Finder, Wanted};
+use crate::proxy::metrics::ProxyMetrics;
+use crate::proxy::own_words::quarantined;
+use crate::proxy::record::Record;
+use crate::proxy::routing_query::{Early, RoutingInput, RoutingQuery};
+use crate::tenants::ApiKey;
+use crate::upstream::attempt::Outgoing;
+
+/// What it takes to read a request.
+#[derive(Debug)]
+pub(in crate::proxy) struct Reader<'a> {
+    pub(in crate::proxy) cluster: &'a Cluster,
+    pub(in crate::proxy) limits: &'a LimitConfig,
+    pub(in crate::proxy) timeouts: &'a TimeoutConfig,
+    pub(in crate::proxy) bodies: &'a Arc<ByteBudget>,
+    pub(in crate::proxy) quarantine: &'a Quarantine,
+    pub(in crate::proxy) failovers: &'a Failovers,
+    pub(in crate::proxy) metrics: &'a ProxyMetrics,
+}
+
+/// What it takes to let a request that is read go on to a worker.
+#[derive(Debug)]
+pub(in crate::proxy) struct EntryParts<'a> {
+    pub(in crate::proxy) admission: &'a Admission,
+    pub(in crate::proxy) cluster: &'a Arc<Cluster>,
+    pub(in crate::proxy) finder: &'a Finder,
+    pub(in crate::proxy) budget: &'a Arc<Budget>,
+}
+
+/// A request whose body is read.
+#[derive(Debug)]
+pub(in crate::proxy) struct Read {
+    head: Parts,
+    body: HeldBody,
+    query: RoutingQuery,
+    endpoint: Endpoint,
+    key: Option<Arc<ApiKey>>,
+    deadline: Option<Instant>,
+    waits_by: Ask,
+    failover: bool,
+    /// When the last byte was there.
+    at: Instant,
+}
+
+/// A request for which the response cache was looked through.
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one lives at a time, on the stack of its request"
+)]
+pub(in crate::proxy) enum Looked {
+    /// It has the answer.
+    Kept(Arc<KeptAnswer>),
+    /// A worker has to be asked.
+    Absent(Read),
+}
+
+impl Admitted {
+    /// Reads the body and what it asks for.
+    ///
+    /// # Errors
+    /// What [`body::read`] and [`RoutingQuery::of`] refuse, and a body that no worker gets.
+    pub(in crate::proxy) async fn read(
+        self,
+        reader: &Reader<'_>,
+        record: &mut Record,
+    ) -> Result<Read, ApiError> {
+        let Accepted {
+            mut head,
+            body,
+            endpoint,
+            key,
+            deadline,
+        } = self.accepted;
+        let (cluster, metrics) = (reader.cluster, reader.metrics);
+        let form = endpoint.traits().form;
+        let limits = BodyLimits {
+            coding: headers::take_coding(&mut head.headers),
+            ..BodyLimits::of(form, reader.limits, reader.timeouts)
+        };
+        let caller = caller(key.as_ref());
+        let mut early = Early::of(endpoint, &head.headers)?;
+        let look = |so_far: &[u8]| early.look(so_far, cluster, caller);
+        let body = body::read(body, limits, reader.bodies, look).await;
+        let body = body.map_err(|refused| {
+            if let Some(limit) = refused.limit {
+                metrics.refusals.limit_reached(limit);
+            }
+            refused.error
+        })?;
+        let at = Instant::now();
+        let input = RoutingInput {
+            endpoint,
+            path: head.uri.path(),
+            headers: &head.headers,
+            body: &body.bytes,
+            upload: early.upload(),
+            caller,
+        };
+        let query = RoutingQuery::of(cluster, &input)?;
+        record.model = Some(query.pool.label());
+        if let Some(left) = reader.quarantine.holds(head.uri.path(), &body.bytes) {
+            metrics.marks.query_of_death("refused");
+            return Err(quarantined(left));
+        }
+        let failovers = reader.failovers;
+        let failover = failovers.wanted(&head.headers, query.pool.model())?;
+        Ok(Read {
+            waits_by: self.waits_by.holding(body.bytes.len()),
+            head,
+            body,
+            query,
+            endpoint,
+            key,
+            deadline,
+            failover,
+            at,
+        })
+    }
+}
+
+impl Read {
+    /// Looks for a kept answer; `tenant_header`: where a tenant without a key is named.
+    pub(in crate::proxy) fn look_up(
+        self,
+        cache: Option<&Arc<ResponseCache>>,
+        tenant_header: Option<&str>,
+        record: &mut Record,
+    ) -> Looked {
+        let Some(cache) = cache else {
+            return Looked::Absent(self);
+        };
+        let found = cache.find(&self.kept_as(tenant_header));
+        record.cache = Some(found.as_str());
+        match found {
+            Found::Hit(answer) => return Looked::Kept(answer),
+            Found::Miss(recording) | Found::Bypass(_, Some(recording)) => {
+                record.recording = Some(Box::new(recording));
+            }
+            Found::Bypass(_, None) => {}
+        }
+        Looked::Absent(self)
+    }
+
+    /// Takes a place of its model; waits for it if it must.
+    ///
+    /// # Errors
+    /// What [`Admission::enter`] and [`Finder::holder_of`] refuse.
+    pub(in crate::proxy) async fn enter(
+        self,
+        entry: &EntryParts<'_>,
+        record: &mut Record,
+    ) -> Result<Asked, ApiError> {
+        let Self {
+            head,
+            body,
+            mut query,
+            endpoint,
+            key,
+            deadline,
+            waits_by,
+            failover,
+            at,
+        } = self;
+        let thought = at.elapsed();
+        entry
+            .model(&mut query, key.as_ref(), &waits_by, record)
+            .await?;
+        let sent = query.body_of(body.bytes.clone());
+        let explained = head.headers.contains_key(headers::EXPLAIN);
+        let outgoing = Outgoing {
+            repeatable: endpoint.traits().repeatable || head.method == Method::GET,
+            stream: query.stream,
+            ..outgoing(head, sent, record.request_id(), key.is_some())
+        };
+        let holder = match &query.response {
+            None => None,
+            Some(id) => {
+                let wanted = Wanted {
+                    id,
+                    pool: &query.pool,
+                    caller: caller(key.as_ref()),
+                    headers: &outgoing.headers,
+                };
+                Some(entry.finder.holder_of(wanted).await?)
+            }
+        };
+        Ok(Asked {
+            explained,
+            outgoing,
+            holder,
+            tenant: key.as_ref().map(|key| key.tenant().number()),
+            query,
+            body,
+            endpoint,
+            deadline,
+            waits_by,
+            failover,
+            thought,
+            company: Company::default(),
+            session: None,
+            _counted: entry.budget.request(),
+        })
+    }
+
+    /// What the response cache has to know of it.
+    fn kept_as<'a>(&'a self, tenant_header: Option<&'a str>) -> cache::Asked<'a> {
+        let (head, caller) = (&self.head, caller(self.key.as_ref()));
+        let tenant = caller.tenant(tenant_header, &head.headers);
+        cache::Asked {
+            method: &head.method,
+            path: head.uri.path(),
+            query: head.uri.query(),
+            headers: &head.headers,
+            model: self.query.pool.model(),
+            tenant: tenant.map_or(&b""[..], |(name, _)| name),
+            // Without keys it is not checked before a worker does that; with them it is this replica's alone.
+            authorization: match caller {
+                Caller::Anybody => head.headers.get(header::AUTHORIZATION),
+                Caller::Keyed(_) | Caller::Tenant(_) => None,
+            },
+            body: &self.body.bytes,
+        }
+    }
+}
+
+impl EntryParts<'_> {
+    /// The permit becomes one of the model; waits for that if it must.
+    pub(super) async fn model(
+        &self,
+        query: &mut RoutingQuery,
+        key: Option<&Arc<ApiKey>>,
+        waits_by: &Ask,
+        record: &mut Record,
+    ) -> Result<(), ApiError> {
+        let Some(permit) = &mut record.admission else {
+            return Ok(());
+        };
+        let model = query.pool.label();
+        let waited = self.admission.enter(permit, key, &model, waits_by).await?;
+        record.waited(waited);
+        if waited.is_some() {
+            query.renew(self.cluster);
+        }
+        Ok(())
+    }
+}
+
+/// The client that a request is from.
+pub(super) fn caller(key: Option<&Arc<ApiKey>>) -> Caller<'_> {
+    key.map_or(Caller::Anybody, |key| Caller::Keyed(key))
+}

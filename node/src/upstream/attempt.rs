@@ -1,0 +1,506 @@
+//! One try on one worker: connect, send, and hold the answer back until it is known to be one.
+//!
+//! A 200 head from vLLM proves nothing: a stream's head leaves before admission, and an overloaded worker
+//! refuses a stream as 200 + an error event. So a stream is held until its first `data:` event, a short
+//! plain answer until its end, and a long one until its first bytes; up to there everything can still be tried on
+//! another worker. Nothing here decides about retries: `retry` does. What can go wrong is in `failure`, how long is
+//! waited in `patience`.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::response::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http_body::Body;
+use tokio::time::{Instant, sleep_until};
+
+use super::connection::{AnswerBody, Connection, SendError, Switched};
+pub use super::failure::{Failure, is_retryable};
+use super::patience::{Known, Next, Patience};
+use super::worker::Worker;
+use crate::http::handshake;
+use crate::http::headers::RANK;
+use crate::http::sse::{self, FirstEvent};
+use crate::http::worker_body::WorkerBody;
+use crate::lag::{LISTEN_FIRST, overslept};
+
+/// Longest plain answer, in bytes, that is read to its end before the head goes out. Longer ones are relayed.
+const HELD_ANSWER_BYTES_MAX: u64 = 64 * 1024;
+/// Longest error body, in bytes, that is kept to be passed on when all attempts fail.
+const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
+/// A request that waits for longer than this listens for verdicts against its worker; most are over by then.
+const LISTENS_AFTER: Duration = Duration::from_millis(250);
+
+/// A request as every worker gets it.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// The client's method.
+    pub method: Method,
+    /// Path and query, as the client wrote them.
+    pub target: Uri,
+    /// Headers for a worker; `Host` is added per worker.
+    pub headers: HeaderMap,
+    /// The client's body, unchanged but for an alias.
+    pub body: WorkerBody,
+    /// The client asked for a stream.
+    pub stream: bool,
+    /// The request is a WebSocket handshake; what accepts it.
+    pub upgrade: Option<HeaderValue>,
+    /// May a worker see it twice? A completion costs compute and no more; an unknown path may store something.
+    pub repeatable: bool,
+}
+
+/// Limits of one attempt.
+#[derive(Debug, Clone, Copy)]
+pub struct AttemptLimits {
+    /// Longest wait for the socket.
+    pub connect: Duration,
+    /// Longest wait for what may be shown.
+    pub patience: Patience,
+    /// Most bytes of a stream that are held while its first event is incomplete.
+    pub held_bytes: usize,
+}
+
+/// An answer that may be shown to the client.
+#[derive(Debug)]
+pub enum Answer {
+    /// All of it.
+    Whole(Parts, Bytes),
+    /// Its beginning; the rest is still to come.
+    Begun(Box<Begun>),
+    /// The head of a 101; the connection is a tunnel from now on.
+    Switched(Parts, Box<Switched>),
+}
+
+impl Answer {
+    /// What has come of its body.
+    pub fn beginning(&self) -> &[u8] {
+        match self {
+            Self::Whole(_, bytes) => bytes,
+            Self::Begun(begun) => &begun.held,
+            Self::Switched(..) => &[],
+        }
+    }
+
+    /// What the client will see.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Whole(parts, _) | Self::Switched(parts, _) => parts.status,
+            Self::Begun(begun) => begun.parts.status,
+        }
+    }
+}
+
+/// An answer whose beginning is known to be good.
+#[derive(Debug)]
+pub struct Begun {
+    /// Status and headers.
+    pub parts: Parts,
+    /// What has been read of the body.
+    pub held: Bytes,
+    /// Where the rest comes from.
+    pub body: AnswerBody,
+    /// The connection that it comes on.
+    pub connection: Connection,
+    /// It is a stream of events.
+    pub events: bool,
+}
+
+impl Begun {
+    /// It is a stream of events that begins well.
+    pub fn is_good_stream(&self) -> bool {
+        self.events && self.parts.status == StatusCode::OK
+    }
+}
+
+/// Tries one worker. `has_another`: whether another worker would take the request, should this one turn out bad.
+///
+/// # Errors
+/// See [`Failure`]. Dropping the future drops the connection, which aborts the request at the worker.
+pub async fn attempt(
+    worker: &Arc<Worker>,
+    outgoing: &Outgoing,
+    limits: AttemptLimits,
+    has_another: impl Fn() -> bool,
+) -> Result<Answer, Failure> {
+    let (patience, heard) = (limits.patience, Heard::default());
+    let look = || {
+        patience.look(
+            Instant::now(),
+            known(worker, &patience, &heard, &has_another),
+        )
+    };
+    let mut answer = std::pin::pin!(attempt_untimed(worker, outgoing, limits, &heard));
+    let first = look()?.at.min(patience.begun + LISTENS_AFTER);
+    let mut timer = std::pin::pin!(sleep_until(first));
+    let mut verdict = std::pin::pin!(worker.health.gives_up());
+    let mut listens = false;
+    poll_fn(|cx| {
+        if let Poll::Ready(result) = answer.as_mut().poll(cx) {
+            return Poll::Ready(result);
+        }
+        loop {
+            let told = listens && verdict.as_mut().poll(cx).is_ready();
+            if told {
+                verdict.set(worker.health.gives_up());
+            }
+            let fired = timer.as_mut().poll(cx).is_ready();
+            if !fired && !told {
+                return Poll::Pending;
+            }
+            listens = true;
+            if fired && overslept(timer.deadline()) {
+                timer.as_mut().reset(Instant::now() + LISTEN_FIRST);
+                continue;
+            }
+            match look() {
+                Ok(Next { at, wants_sign }) => {
+                    if wants_sign {
+                        worker.health.want_sign(patience.look_every());
+                    }
+                    timer.as_mut().reset(at);
+                }
+                Err(failure) => return Poll::Ready(Err(failure)),
+            }
+        }
+    })
+    .await
+}
+
+/// When the latest byte of an answer's body came, in microseconds after the request was sent; 0: none yet.
+#[derive(Debug, Default)]
+struct Heard(AtomicU64);
+
+impl Heard {
+    fn now(&self, patience: &Patience) {
+        let us = u64::try_from(patience.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.0.store(us.max(1), Ordering::Relaxed);
+    }
+
+    fn at(&self, patience: &Patience) -> Option<Instant> {
+        let us = self.0.load(Ordering::Relaxed);
+        (us > 0).then(|| patience.begun + Duration::from_micros(us))
+    }
+}
+
+/// What the wait depends on, as it is now.
+fn known(
+    worker: &Worker,
+    patience: &Patience,
+    heard: &Heard,
+    has_another: impl Fn() -> bool,
+) -> Known {
+    let bad_since = worker.health.given_up_since();
+    Known {
+        heard: heard.at(patience),
+        sign: worker.health.last_sign(),
+        refuses_since: worker.refuses_since.get(),
+        // Asked for last: it looks at all workers.
+        bad_since: bad_since.filter(|at| *at > patience.begun && has_another()),
+    }
+}
+
+async fn attempt_untimed(
+    worker: &Arc<Worker>,
+    outgoing: &Outgoing,
+    limits: AttemptLimits,
+    heard: &Heard,
+) -> Result<Answer, Failure> {
+    let (connection, response) = send(worker, outgoing, limits.connect).await?;
+    judge(worker, connection, response, outgoing, limits, heard).await
+}
+
+/// Connects, sends the request, and waits for a response's head.
+async fn send(
+    worker: &Worker,
+    outgoing: &Outgoing,
+    connect: Duration,
+) -> Result<(Connection, Response<AnswerBody>), Failure> {
+    let mut was_sent = false;
+    // What is at rest may speak HTTP/2, which knows no change of protocols.
+    let switches = outgoing.upgrade.is_some();
+    let idle = (!switches).then(|| worker.idle.take(Instant::now()));
+    if let Some(mut idle) = idle.flatten() {
+        match idle.send(request_for(worker, outgoing)).await {
+            Ok(response) => return Ok((idle, response)),
+            // The worker closed it while the request was on its way: the one race that an idle limit leaves.
+            Err(SendError::Unsent(_)) => {}
+            Err(SendError::Unanswered(_)) if outgoing.repeatable => was_sent = true,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let opened = match switches {
+        true => worker.connect_http1(connect).await,
+        false => worker.connect(connect).await,
+    };
+    worker.connected(&opened);
+    let mut fresh = opened.map_err(|error| match was_sent {
+        // The process may have ended by what it got on the other connection.
+        true => Failure::Closed(error.into()),
+        false => Failure::Connect(error),
+    })?;
+    let response = fresh.send(request_for(worker, outgoing)).await?;
+    Ok((fresh, response))
+}
+
+/// The status of a worker's answer to a request of this replica's own. The connection stays if its answer was short.
+///
+/// # Errors
+/// It did not say anything.
+pub(crate) async fn status_of(
+    worker: &Worker,
+    question: &Outgoing,
+    connect: Duration,
+) -> Result<StatusCode, Failure> {
+    let (mut connection, response) = send(worker, question, connect).await?;
+    let (parts, mut body) = response.into_parts();
+    if !parts.status.is_success() {
+        read_error_body(&mut connection, &mut body).await;
+        rest(worker, connection, &body).await;
+    }
+    Ok(parts.status)
+}
+
+/// Holds a response back until it is known whether it may be shown.
+async fn judge(
+    worker: &Arc<Worker>,
+    mut connection: Connection,
+    response: Response<AnswerBody>,
+    outgoing: &Outgoing,
+    limits: AttemptLimits,
+    heard: &Heard,
+) -> Result<Answer, Failure> {
+    let (mut parts, mut body) = response.into_parts();
+    let accept = outgoing.upgrade.as_ref();
+    let is_accepted = accept.is_some_and(|accept| handshake::is_accepted(&parts, accept));
+    crate::http::headers::clean_response(&mut parts.headers);
+
+    if is_accepted {
+        let switched = connection.switch().await;
+        let ended = || Failure::Closed("it ended with its handshake".into());
+        return Ok(Answer::Switched(
+            parts,
+            Box::new(switched.ok_or_else(ended)?),
+        ));
+    }
+    if parts.status.is_informational() {
+        // 101: hyper passes over all others. The client did not ask for this protocol, so it gets no tunnel.
+        return Err(Failure::Malformed("it switched protocols unasked".into()));
+    }
+    if is_retryable(parts.status) {
+        let bytes = read_error_body(&mut connection, &mut body).await;
+        rest(worker, connection, &body).await;
+        return Err(Failure::Status(Box::new(parts), bytes));
+    }
+    if outgoing.stream && parts.status == StatusCode::OK && is_event_stream(&parts.headers) {
+        return hold_stream(worker, connection, parts, body, limits.held_bytes).await;
+    }
+    match body.size_hint().exact() {
+        Some(length) if length <= HELD_ANSWER_BYTES_MAX => {
+            let came = || heard.now(&limits.patience);
+            let bytes = read_whole(&mut connection, &mut body, came).await?;
+            rest(worker, connection, &body).await;
+            Ok(Answer::Whole(parts, bytes))
+        }
+        _ => {
+            let events = is_event_stream(&parts.headers);
+            // A long answer has its id near its beginning; an event that was not asked for may take its time.
+            let held = match events {
+                true => Some(Bytes::new()),
+                false => first_data(&mut connection, &mut body).await?,
+            };
+            let Some(held) = held else {
+                rest(worker, connection, &body).await;
+                return Ok(Answer::Whole(parts, Bytes::new()));
+            };
+            Ok(Answer::Begun(Box::new(Begun {
+                parts,
+                held,
+                body,
+                connection,
+                events,
+            })))
+        }
+    }
+}
+
+/// The first bytes of a body; none where it ends without any.
+async fn first_data(
+    connection: &mut Connection,
+    body: &mut AnswerBody,
+) -> Result<Option<Bytes>, Failure> {
+    while let Some(frame) = poll_fn(|cx| connection.poll_frame(body, cx)).await {
+        if let Ok(data) = frame.map_err(Failure::of_broken)?.into_data()
+            && !data.is_empty()
+        {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+fn request_for(worker: &Worker, outgoing: &Outgoing) -> Request<WorkerBody> {
+    let mut request = Request::new(outgoing.body.clone());
+    *request.method_mut() = outgoing.method.clone();
+    *request.uri_mut() = worker.address.target(&outgoing.target);
+    let mut headers = outgoing.headers.clone();
+    headers.insert(header::HOST, worker.address.host.clone());
+    if let Some(key) = worker.connector.authorization(&worker.address.url) {
+        headers.insert(header::AUTHORIZATION, key);
+    }
+    if let Some(rank) = worker.address.rank() {
+        headers.insert(RANK, HeaderValue::from(rank));
+    }
+    if !outgoing.body.is_empty() {
+        headers.insert(
+            header::CONTENT_LENGTH,
+            HeaderValue::from(outgoing.body.len()),
+        );
+    }
+    if outgoing.upgrade.is_some() {
+        handshake::switch(&mut headers);
+    }
+    *request.headers_mut() = headers;
+    request
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// Reads until the first event shows what the 200 was worth.
+async fn hold_stream(
+    worker: &Arc<Worker>,
+    mut connection: Connection,
+    parts: Parts,
+    mut body: AnswerBody,
+    held_bytes_max: usize,
+) -> Result<Answer, Failure> {
+    let mut held = BytesMut::new();
+    loop {
+        match sse::first_event(&held) {
+            FirstEvent::Error(json) => {
+                let status = error_status(json);
+                // A stream that is refused is an attempt that failed, whatever its status says.
+                return Err(Failure::Refused(status, Bytes::copy_from_slice(json)));
+            }
+            FirstEvent::Waiting if held.len() < held_bytes_max => {}
+            _ => {
+                return Ok(Answer::Begun(Box::new(Begun {
+                    parts,
+                    held: held.freeze(),
+                    body,
+                    connection,
+                    events: true,
+                })));
+            }
+        }
+        match poll_fn(|cx| connection.poll_frame(&mut body, cx)).await {
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    held.extend_from_slice(&data);
+                }
+            }
+            Some(Err(error)) => return Err(Failure::of_broken(error)),
+            None => {
+                rest(worker, connection, &body).await;
+                return Ok(Answer::Whole(parts, held.freeze()));
+            }
+        }
+    }
+}
+
+/// The status that an error event names, else 500.
+fn error_status(json: &[u8]) -> StatusCode {
+    #[derive(serde::Deserialize)]
+    struct Event {
+        error: Inner,
+    }
+    #[derive(serde::Deserialize)]
+    struct Inner {
+        code: Option<u16>,
+    }
+    serde_json::from_slice::<Event>(json)
+        .ok()
+        .and_then(|event| event.error.code)
+        .and_then(|code| StatusCode::from_u16(code).ok())
+        .filter(|status| status.is_client_error() || status.is_server_error())
+        .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+async fn read_whole(
+    connection: &mut Connection,
+    body: &mut AnswerBody,
+    came: impl Fn(),
+) -> Result<Bytes, Failure> {
+    let mut first = Bytes::new();
+    let mut more = BytesMut::new();
+    while let Some(frame) = poll_fn(|cx| connection.poll_frame(body, cx)).await {
+        let Ok(data) = frame.map_err(Failure::of_broken)?.into_data() else {
+            continue;
+        };
+        came();
+        if first.is_empty() {
+            first = data;
+        } else {
+            if more.is_empty() {
+                more.extend_from_slice(&first);
+            }
+            more.extend_from_slice(&data);
+        }
+    }
+    Ok(if more.is_empty() {
+        first
+    } else {
+        more.freeze()
+    })
+}
+
+/// An error's body as far as it fits and arrives; what is missing is not worth another failure.
+async fn read_error_body(connection: &mut Connection, body: &mut AnswerBody) -> Bytes {
+    let mut bytes = BytesMut::new();
+    while bytes.len() < ERROR_BODY_BYTES_MAX {
+        match poll_fn(|cx| connection.poll_frame(body, cx)).await {
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    let room = ERROR_BODY_BYTES_MAX - bytes.len();
+                    bytes.extend_from_slice(&data[..data.len().min(room)]);
+                }
+            }
+            Some(Err(_)) | None => break,
+        }
+    }
+    bytes.freeze()
+}
+
+/// Puts a connection back if its response has been read to the end.
+async fn rest(worker: &Worker, mut connection: Connection, body: &AnswerBody) {
+    if body.is_end_stream() && poll_fn(|cx| Poll::Ready(connection.is_reusable(cx))).await {
+        worker.idle.put(connection, Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_events_name_their_status() {
+        let table: &[(&[u8], u16)] = &[
+            (br#"{"error":{"code":503}}"#, 503),
+            (br#"{"error":{"code":null}}"#, 500),
+            (br#"{"error":{"code":"odd"}}"#, 500),
+            (br#"{"error":{"code":200}}"#, 500),
+            (br#"{"error":1}"#, 500),
+        ];
+        for (json, expected) in table {
+            assert_eq!(error_status(json).as_u16(), *expected);
+        }
+    }
+}

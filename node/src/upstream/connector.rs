@@ -1,0 +1,459 @@
+//! How this replica reaches workers, on the data path and for checks: rule, keys, TLS. One for all workers.
+//!
+//! Nothing here is known to other replicas. A worker that came by gossip is reached by the same rule, with
+//! the same authorities, and with the key that this replica has for its address.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use grapevine_gossip::worker::WorkerUrl;
+use http::{HeaderMap, HeaderValue, header};
+use reqwest::Method;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use rustls::ClientConfig;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::address::Address;
+use super::keys::Keys;
+use super::tls::{WorkerIo, WorkerTlsFiles, believes_nobody, offering_http2};
+use crate::config::allow::Allow;
+use crate::config::{WorkerConfig, WorkerHttp2, WorkersConfig};
+use crate::http::hops;
+use crate::log_limit::LogLimit;
+use crate::tls::{FileError, Files, Reloader};
+
+/// Receive buffer of a connection to a worker; the kernel takes it twice. Left to itself it grows to megabytes, which
+/// fill up for every client that does not read its answer.
+const RECEIVE_BYTES: usize = 128 * 1024;
+
+/// What a [`Connector`] is made of.
+#[derive(Debug, Clone, Default)]
+pub struct ConnectorParts {
+    /// What holds for all workers.
+    pub workers: WorkersConfig,
+    /// Workers with keys of their own among the configured ones.
+    pub each: Vec<WorkerConfig>,
+    /// Longest TLS handshake of a connection that carries requests.
+    pub handshake_within: Duration,
+    /// Longest exchange of a check.
+    pub check_within: Duration,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Connector {
+    parts: ConnectorParts,
+    /// The configured workers, whose keys are known.
+    each: ArcSwap<Vec<WorkerConfig>>,
+    allow: Arc<Allow>,
+    keys: ArcSwap<Keys>,
+    /// For checks of plain workers.
+    plain: reqwest::Client,
+    files: WorkerTlsFiles,
+    /// None until an https worker is met: the system's authorities take memory and may be missing.
+    secure: ArcSwapOption<Secure>,
+    /// Held while they are read for the first time.
+    reading: Mutex<()>,
+    /// Between two lines about workers that do not answer in HTTP/2.
+    pub no_http2: LogLimit,
+}
+
+/// TLS to workers, as read from files. Replaced as a whole, so that no session made by an authority that is
+/// not believed any more is resumed.
+#[derive(Debug)]
+struct Secure {
+    tls: Arc<ClientConfig>,
+    /// The same with HTTP/2 offered.
+    tls_http2: Arc<ClientConfig>,
+    /// For checks of https workers.
+    client: reqwest::Client,
+    /// End of the certificate that is shown to workers.
+    expires: Option<SystemTime>,
+}
+
+impl Connector {
+    /// Reads the keys, and the files of TLS where some are configured.
+    ///
+    /// # Errors
+    /// A file cannot be used.
+    pub fn load(parts: ConnectorParts) -> Result<Self, FileError> {
+        let files = WorkerTlsFiles::of(&parts.workers);
+        let allow = Arc::new(Allow::new(parts.workers.allow.clone()));
+        let secure = if files.paths().is_empty() {
+            None
+        } else {
+            Some(Arc::new(Secure::load(&files, &allow, parts.check_within)?))
+        };
+        Ok(Self {
+            keys: ArcSwap::from_pointee(Keys::load(&parts.workers, &parts.each)?),
+            each: ArcSwap::from_pointee(parts.each.clone()),
+            plain: control_client(believes_nobody(), &allow, parts.check_within),
+            parts,
+            allow,
+            files,
+            secure: ArcSwapOption::from(secure),
+            reading: Mutex::default(),
+            no_http2: LogLimit::default(),
+        })
+    }
+
+    /// Has its files read again when they change. They were seen before [`Connector::load`] read them.
+    pub fn watch(self: &Arc<Self>, [tls, keys]: [Files; 2], reloader: &mut Reloader) {
+        let expires = self.secure.load().as_ref().and_then(|s| s.expires);
+        let connector = Arc::clone(self);
+        reloader.watch(tls, expires, move || connector.reload_tls());
+        let connector = Arc::clone(self);
+        reloader.watch(keys, None, move || {
+            let keys = Keys::load(&connector.parts.workers, &connector.each.load())?;
+            connector.keys.store(Arc::new(keys));
+            Ok(None)
+        });
+    }
+
+    /// Other workers are configured from now on.
+    ///
+    /// # Errors
+    /// A file with a key cannot be used; nothing was changed.
+    pub fn follow(&self, each: Vec<WorkerConfig>) -> Result<(), FileError> {
+        let keys = Keys::load(&self.parts.workers, &each)?;
+        self.each.store(Arc::new(each));
+        self.keys.store(Arc::new(keys));
+        Ok(())
+    }
+
+    /// The files of TLS and of keys as they are now.
+    pub fn files(parts: &ConnectorParts) -> [Files; 2] {
+        let tls = WorkerTlsFiles::of(&parts.workers).paths();
+        let keys = Keys::files(&parts.workers, &parts.each);
+        [
+            Files::seen("workers", tls),
+            Files::seen("worker_keys", keys),
+        ]
+    }
+
+    fn reload_tls(&self) -> Result<Option<SystemTime>, FileError> {
+        let secure = Secure::load(&self.files, &self.allow, self.parts.check_within)?;
+        let expires = secure.expires;
+        self.secure.store(Some(Arc::new(secure)));
+        Ok(expires)
+    }
+
+    /// Where workers may be.
+    pub fn allow(&self) -> &Allow {
+        &self.allow
+    }
+
+    /// What to send to a worker as `Authorization`, in place of the client's.
+    pub fn authorization(&self, url: &WorkerUrl) -> Option<HeaderValue> {
+        self.keys.load().of(url)
+    }
+
+    /// In which version of HTTP workers are asked.
+    pub fn http2(&self) -> WorkerHttp2 {
+        self.parts.workers.http2
+    }
+
+    /// Longest handshake of a connection that carries requests, of TLS and of HTTP/2 each.
+    pub fn handshake_within(&self) -> Duration {
+        self.parts.handshake_within
+    }
+
+    /// Connects to a worker; HTTP/2 is offered to it in its TLS handshake unless it is off.
+    ///
+    /// # Errors
+    /// `PermissionDenied` where the worker may not be, `TimedOut` when the socket took longer than `within`
+    /// or the handshake longer than its own limit, `InvalidData` for a certificate that is not believed, else
+    /// the socket's error.
+    pub async fn dial(
+        &self,
+        address: &Address,
+        within: Duration,
+        http2: WorkerHttp2,
+    ) -> io::Result<WorkerIo> {
+        let stream = timeout(within, self.connect(address))
+            .await
+            .map_err(late)??;
+        stream.set_nodelay(true)?;
+        socket2::SockRef::from(&stream).set_recv_buffer_size(RECEIVE_BYTES)?;
+        let Some(name) = &address.server_name else {
+            return Ok(WorkerIo::Plain(stream));
+        };
+        let secure = self.secure().await?;
+        let tls = match http2 {
+            WorkerHttp2::Off => &secure.tls,
+            WorkerHttp2::Tls | WorkerHttp2::On => &secure.tls_http2,
+        };
+        let tls_connector = TlsConnector::from(Arc::clone(tls));
+        let handshake = tls_connector.connect(name.clone(), stream);
+        let stream = timeout(self.parts.handshake_within, handshake)
+            .await
+            .map_err(late)??;
+        Ok(WorkerIo::Tls(Box::new(stream)))
+    }
+
+    async fn connect(&self, address: &Address) -> io::Result<TcpStream> {
+        let url = &address.url;
+        let mut last = None;
+        for address in resolve(&self.allow, url.host(), url.port()).await? {
+            match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| io::Error::other("its name has no address")))
+    }
+
+    /// A `GET` of the control path; see [`Connector::request`].
+    ///
+    /// # Errors
+    /// As that.
+    pub async fn get(
+        &self,
+        address: &Address,
+        path: &str,
+    ) -> anyhow::Result<reqwest::RequestBuilder> {
+        self.request(Method::GET, address, path).await
+    }
+
+    /// A request of the control path to a worker, with its key and a deadline.
+    ///
+    /// # Errors
+    /// The worker may not be where it is, or there are no authorities to verify it by.
+    pub async fn request(
+        &self,
+        method: Method,
+        address: &Address,
+        path: &str,
+    ) -> anyhow::Result<reqwest::RequestBuilder> {
+        // An address needs no resolver, so reqwest would not ask.
+        self.allow.host(address.url.host())?;
+        let client = match &address.server_name {
+            None => self.plain.clone(),
+            Some(_) => self.secure().await?.client.clone(),
+        };
+        let request = client.request(method, address.url(path));
+        Ok(match self.authorization(&address.url) {
+            Some(key) => request.header(header::AUTHORIZATION, key),
+            None => request,
+        })
+    }
+
+    async fn secure(&self) -> io::Result<Arc<Secure>> {
+        if let Some(secure) = self.secure.load_full() {
+            return Ok(secure);
+        }
+        let _one = self.reading.lock().await;
+        if let Some(secure) = self.secure.load_full() {
+            return Ok(secure);
+        }
+        let (files, allow) = (self.files.clone(), Arc::clone(&self.allow));
+        let within = self.parts.check_within;
+        let read = spawn_blocking(move || Secure::load(&files, &allow, within));
+        let secure = Arc::new(read.await?.map_err(io::Error::other)?);
+        self.secure.store(Some(Arc::clone(&secure)));
+        Ok(secure)
+    }
+}
+
+impl Secure {
+    fn load(
+        files: &WorkerTlsFiles,
+        allow: &Arc<Allow>,
+        check_within: Duration,
+    ) -> Result<Self, FileError> {
+        let (tls, expires) = files.load()?;
+        Ok(Self {
+            client: control_client(tls.clone(), allow, check_within),
+            tls_http2: Arc::new(offering_http2(&tls)),
+            tls: Arc::new(tls),
+            expires,
+        })
+    }
+}
+
+/// A client for checks: no proxy from the environment, no redirects to where a worker points.
+fn control_client(tls: ClientConfig, allow: &Arc<Allow>, within: Duration) -> reqwest::Client {
+    let mut headers = HeaderMap::new();
+    hops::sign(&mut headers);
+    reqwest::Client::builder()
+        .default_headers(headers)
+        .timeout(within)
+        .connect_timeout(within)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        // vLLM closes idle connections after 5 s, and a worker that moved shall be left soon at its old address.
+        .pool_idle_timeout(Duration::from_millis(1_500))
+        .dns_resolver(Resolver(Arc::clone(allow)))
+        .tls_backend_preconfigured(tls)
+        .build()
+        .expect("its TLS is made, and it reads nothing from the system")
+}
+
+/// Addresses of a host that this replica may connect to.
+async fn resolve(allow: &Allow, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let mut refused = None;
+    let mut permitted = Vec::new();
+    for address in lookup_host((host, port)).await? {
+        match allow.address(host, address.ip()) {
+            Ok(()) => permitted.push(address),
+            Err(error) => refused = Some(error),
+        }
+    }
+    match refused {
+        Some(error) if permitted.is_empty() => {
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, error))
+        }
+        _ => Ok(permitted),
+    }
+}
+
+/// Gives reqwest only addresses that the rule permits.
+struct Resolver(Arc<Allow>);
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let allow = Arc::clone(&self.0);
+        Box::pin(async move {
+            // Port 0: reqwest puts the URL's port in its place.
+            let addresses = resolve(&allow, name.as_str(), 0).await?;
+            let addresses: Addrs = Box::new(addresses.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+fn late(_: tokio::time::error::Elapsed) -> io::Error {
+    io::ErrorKind::TimedOut.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::AllowedHost;
+    use grapevine_gossip::worker::{RawWorker, WorkerSpec};
+    use rustls::HandshakeKind;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    fn connector(allow: &[&str]) -> Connector {
+        let entry = |text: &&str| AllowedHost::new(text).expect(text);
+        let mut parts = ConnectorParts {
+            check_within: Duration::from_secs(10),
+            ..ConnectorParts::default()
+        };
+        parts.workers.allow = allow.iter().map(entry).collect();
+        Connector::load(parts).expect("nothing is read")
+    }
+
+    fn address(url: String) -> Address {
+        Address::of(&WorkerSpec::new(RawWorker::at(url)).expect("a worker")).expect("an address")
+    }
+
+    /// A TLS server that writes one byte to every client, and its certificate as a file.
+    async fn greeter(dir: &std::path::Path) -> (u16, std::path::PathBuf) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        let file = dir.join("ca.pem");
+        std::fs::write(&file, made.cert.pem()).expect("written");
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der());
+        let server = rustls::ServerConfig::builder_with_provider(crate::tls::provider())
+            .with_safe_default_protocol_versions()
+            .expect("suites")
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.expect("a key"))
+            .expect("a pair");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let port = listener.local_addr().expect("address").port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                if let Ok(mut stream) = acceptor.accept(stream).await {
+                    let _ = stream.write_all(b"x").await;
+                    let _ = stream.shutdown().await;
+                }
+            }
+        });
+        (port, file)
+    }
+
+    #[tokio::test]
+    async fn sessions_are_resumed_until_the_authorities_are_read_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (port, ca) = greeter(dir.path()).await;
+        let mut parts = ConnectorParts {
+            handshake_within: Duration::from_secs(10),
+            ..ConnectorParts::default()
+        };
+        parts.workers.ca = Some(ca);
+        let connector = Connector::load(parts).expect("good files");
+        let worker = address(format!("https://localhost:{port}"));
+        let shake = async || {
+            let io = connector
+                .dial(&worker, Duration::from_secs(10), WorkerHttp2::Tls)
+                .await;
+            let WorkerIo::Tls(mut io) = io.expect("connected") else {
+                panic!("without TLS");
+            };
+            // Tickets come with the first bytes.
+            let mut read = Vec::new();
+            io.read_to_end(&mut read).await.expect("greeted");
+            io.get_ref().1.handshake_kind().expect("it is over")
+        };
+        assert_eq!(shake().await, HandshakeKind::Full);
+        assert_eq!(shake().await, HandshakeKind::Resumed);
+        connector.reload_tls().expect("good files");
+        assert_eq!(shake().await, HandshakeKind::Full);
+    }
+
+    /// A name that is allowed until it is resolved: what DNS rebinding comes down to.
+    #[tokio::test]
+    async fn names_are_judged_by_what_they_resolve_to_at_each_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let port = listener.local_addr().expect("address").port();
+        let worker = address(format!("http://localhost:{port}"));
+        let within = Duration::from_secs(10);
+
+        let elsewhere = connector(&["10.0.0.0/8"]);
+        assert!(
+            elsewhere.allow().host("localhost").is_ok(),
+            "not resolved yet"
+        );
+        let refused = elsewhere
+            .dial(&worker, within, WorkerHttp2::Off)
+            .await
+            .expect_err("refused");
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        assert!(refused.to_string().contains("workers.allow"), "{refused}");
+        let request = elsewhere.get(&worker, "/health").await.expect("a name");
+        let refused = format!(
+            "{:#}",
+            anyhow::Error::from(request.send().await.expect_err("refused"))
+        );
+        assert!(refused.contains("workers.allow"), "{refused}");
+
+        let here = connector(&["127.0.0.0/8"]);
+        here.dial(&worker, within, WorkerHttp2::Off)
+            .await
+            .expect("permitted");
+        let (_, from) = listener
+            .accept()
+            .await
+            .expect("only the permitted one came");
+        assert!(from.ip().is_loopback());
+        // An address is judged without a resolver.
+        let literal = address(format!("http://127.0.0.1:{port}"));
+        assert!(elsewhere.get(&literal, "/health").await.is_err());
+        assert!(
+            elsewhere
+                .dial(&literal, within, WorkerHttp2::Off)
+                .await
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,347 @@
+//! Why an attempt gave nothing that may be shown, and everything that follows from its kind.
+//!
+//! | failure | counts against the worker | budget of a retry | label |
+//! |---|---|---|---|
+//! | [`Connect`](Failure::Connect) | yes, and nothing is sent there until a probe passes | none | `connect`, `connect_timeout` |
+//! | [`Closed`](Failure::Closed) | as above | none | `closed` |
+//! | [`Malformed`](Failure::Malformed) | yes | a token | `malformed` |
+//! | [`Late`](Failure::Late) | yes | a token | `first_token_timeout` |
+//! | [`WorkerBad`](Failure::WorkerBad) | no, the verdict is there | none | `worker_bad` |
+//! | [`OutOfTime`](Failure::OutOfTime) | no | never retried | `out_of_time` |
+//! | [`Status`](Failure::Status), [`Refused`](Failure::Refused): 429, 503 | no | a token | `back_pressure` |
+//! | the same: the 500 of a vLLM that is stopping | yes | none | `leaving` |
+//! | the same: that of a vLLM whose engine is dead | yes | none | `engine_dead` |
+//! | the same: any other | yes | a token | `status`, `error_event` |
+//!
+//! What the client gets is in `refusal`.
+
+use std::error::Error;
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use grapevine_placement::AttemptOutcome;
+use http::response::Parts;
+use http::{HeaderMap, StatusCode, header};
+
+use super::connection::{Broken, SendError};
+
+/// What vLLM answers, as a 500, between the signal to stop and its end, while its `/health` is 200 (measured).
+const LEAVING: &[u8] = b"cannot schedule new futures after shutdown";
+/// What vLLM answers, as a 500 or an error event, from its engine's end to its own, which takes it half a minute
+/// (measured).
+const ENGINE_DEAD: &[u8] = b"EngineCore encountered an issue";
+/// How long such a worker is left alone; it is asked again then, so that a mistake heals.
+const LEAVING_PAUSE: Duration = Duration::from_secs(5);
+
+/// The result of an attempt that gave an answer, as a metric label.
+pub const ANSWERED: &str = "answered";
+/// All results of attempts, as metric labels.
+pub const ATTEMPT_RESULTS: [&str; 13] = [
+    ANSWERED,
+    "connect",
+    "connect_timeout",
+    "closed",
+    "malformed",
+    "first_token_timeout",
+    "worker_bad",
+    "out_of_time",
+    "back_pressure",
+    "leaving",
+    "engine_dead",
+    "status",
+    "error_event",
+];
+
+type Cause = Box<dyn Error + Send + Sync>;
+
+/// Why an attempt gave nothing that may be shown, as long as another worker might.
+#[derive(Debug)]
+pub enum Failure {
+    /// No connection, or one that ended before anything of the request was written.
+    Connect(io::Error),
+    /// The connection ended before there was anything to show.
+    Closed(Cause),
+    /// What came is not an HTTP response, or one that no client may be shown.
+    Malformed(Cause),
+    /// No first token, or no sign of life, in time.
+    Late,
+    /// Its worker was found to be bad while it had shown nothing of the answer.
+    WorkerBad,
+    /// The whole request's time is over.
+    OutOfTime,
+    /// A status that calls for another worker, with its whole answer.
+    Status(Box<Parts>, Bytes),
+    /// A 200 whose first event is an error; the status that it names, and its JSON.
+    Refused(StatusCode, Bytes),
+}
+
+impl From<SendError> for Failure {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Unsent(error) => Self::Connect(io::Error::other(error)),
+            SendError::Unanswered(error) => Self::Closed(error.into()),
+            SendError::Malformed(error) => Self::of_broken(error),
+            error @ (SendError::HeadTooLong | SendError::LengthInDoubt) => {
+                Self::Malformed(error.into())
+            }
+        }
+    }
+}
+
+impl Failure {
+    /// A response that began and went wrong: did its connection end, or is it none that HTTP knows?
+    pub fn of_broken(broken: Broken) -> Self {
+        if broken.is_cut() {
+            Self::Closed(broken.into())
+        } else {
+            Self::Malformed(broken.into())
+        }
+    }
+
+    /// The worker is full, not sick (its queue limit, or a rate limit).
+    pub fn is_back_pressure(&self) -> bool {
+        matches!(
+            self.status(),
+            Some(StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS)
+        )
+    }
+
+    /// The worker is stopping and accepts no more requests.
+    pub fn is_leaving(&self) -> bool {
+        match self {
+            Self::Status(parts, body) => {
+                parts.status == StatusCode::INTERNAL_SERVER_ERROR
+                    && memchr::memmem::find(body, LEAVING).is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// The worker's engine is dead: it no longer computes any request.
+    pub fn is_engine_dead(&self) -> bool {
+        let (status, body) = match self {
+            Self::Status(parts, body) => (parts.status, body),
+            Self::Refused(status, body) => (*status, body),
+            _ => return false,
+        };
+        status == StatusCode::INTERNAL_SERVER_ERROR
+            && memchr::memmem::find(body, ENGINE_DEAD).is_some()
+    }
+
+    /// The worker answered with this.
+    pub fn status(&self) -> Option<StatusCode> {
+        match self {
+            Self::Status(parts, _) => Some(parts.status),
+            Self::Refused(status, _) => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// The connection failed before there was anything to show: the process behind it is gone.
+    pub fn is_broken_connection(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::Closed(_))
+    }
+
+    /// Nothing of the request reached the worker.
+    pub fn is_unsent(&self) -> bool {
+        matches!(self, Self::Connect(_))
+    }
+
+    /// The connection was refused at once.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Connect(error) if error.kind() != io::ErrorKind::TimedOut)
+    }
+
+    /// The worker computes nothing of the request: to ask another one makes no more work than there was.
+    pub fn is_free(&self) -> bool {
+        self.is_broken_connection()
+            || self.is_leaving()
+            || self.is_engine_dead()
+            || matches!(self, Self::WorkerBad)
+    }
+
+    /// How long the worker asks to be left alone.
+    pub fn pause(&self) -> Option<Duration> {
+        match self {
+            Self::Status(parts, _) if self.is_back_pressure() => {
+                retry_after(&parts.headers, SystemTime::now())
+            }
+            _ => (self.is_leaving() || self.is_engine_dead()).then_some(LEAVING_PAUSE),
+        }
+    }
+
+    /// What the failure says about the worker.
+    pub fn verdict(&self) -> AttemptOutcome {
+        if self.is_back_pressure() || matches!(self, Self::OutOfTime | Self::WorkerBad) {
+            AttemptOutcome::Neutral
+        } else {
+            AttemptOutcome::Failure
+        }
+    }
+
+    /// Stable metric label, one of [`ATTEMPT_RESULTS`].
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Connect(error) if error.kind() == io::ErrorKind::TimedOut => "connect_timeout",
+            Self::Connect(_) => "connect",
+            Self::Closed(_) => "closed",
+            Self::Malformed(_) => "malformed",
+            Self::Late => "first_token_timeout",
+            Self::WorkerBad => "worker_bad",
+            Self::OutOfTime => "out_of_time",
+            Self::Status(..) | Self::Refused(..) if self.is_back_pressure() => "back_pressure",
+            Self::Status(..) if self.is_leaving() => "leaving",
+            Self::Status(..) | Self::Refused(..) if self.is_engine_dead() => "engine_dead",
+            Self::Status(..) => "status",
+            Self::Refused(..) => "error_event",
+        }
+    }
+}
+
+/// Statuses that another worker may answer better. vllm-router retries on the same, but for 508: a replica that asked
+/// us says so where it is our worker.
+pub fn is_retryable(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504 | 508)
+}
+
+/// `Retry-After` in seconds or as a date (RFC 9110, section 10.2.3); one that cannot be read is none.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    match value.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => httpdate::parse_http_date(value)
+            .ok()?
+            .duration_since(now)
+            .ok(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use http::{HeaderValue, Response};
+
+    use super::*;
+
+    fn code(code: u16) -> StatusCode {
+        StatusCode::from_u16(code).expect("a status")
+    }
+
+    /// A worker's answer with this status and body.
+    pub(crate) fn status(status: u16, body: &'static str) -> Failure {
+        let mut parts = Response::new(()).into_parts().0;
+        parts.status = code(status);
+        Failure::Status(Box::new(parts), Bytes::from_static(body.as_bytes()))
+    }
+
+    /// One of each kind.
+    pub(crate) fn all() -> Vec<Failure> {
+        vec![
+            Failure::Connect(io::ErrorKind::ConnectionRefused.into()),
+            Failure::Connect(io::ErrorKind::TimedOut.into()),
+            Failure::Closed("reset".into()),
+            Failure::Malformed("garbage".into()),
+            Failure::Late,
+            Failure::WorkerBad,
+            Failure::OutOfTime,
+            status(429, ""),
+            status(500, "sick"),
+            status(
+                500,
+                r#"{"error":{"message":"cannot schedule new futures after shutdown"}}"#,
+            ),
+            status(
+                500,
+                r#"{"error":{"message":"EngineCore encountered an issue."}}"#,
+            ),
+            status(503, ""),
+            Failure::Refused(code(503), Bytes::new()),
+            Failure::Refused(code(500), Bytes::new()),
+        ]
+    }
+
+    #[test]
+    fn every_label_is_a_label_of_the_metric() {
+        let mut seen: Vec<_> = all().iter().map(Failure::as_str).collect();
+        seen.push(ANSWERED);
+        seen.sort_unstable();
+        seen.dedup();
+        let mut labels = ATTEMPT_RESULTS;
+        labels.sort_unstable();
+        assert_eq!(seen, labels);
+    }
+
+    #[test]
+    fn the_table_above_holds() {
+        let of = |failure: &Failure| {
+            (
+                failure.verdict() == AttemptOutcome::Failure,
+                failure.is_free(),
+            )
+        };
+        let expected = [
+            ("connect", (true, true)),
+            ("connect_timeout", (true, true)),
+            ("closed", (true, true)),
+            ("malformed", (true, false)),
+            ("first_token_timeout", (true, false)),
+            ("worker_bad", (false, true)),
+            ("out_of_time", (false, false)),
+            ("back_pressure", (false, false)),
+            ("leaving", (true, true)),
+            ("engine_dead", (true, true)),
+            ("status", (true, false)),
+            ("error_event", (true, false)),
+        ];
+        for failure in all() {
+            let label = failure.as_str();
+            let row = expected.iter().find(|(name, _)| *name == label);
+            assert_eq!(row.map(|(_, row)| *row), Some(of(&failure)), "{label}");
+        }
+    }
+
+    #[test]
+    fn statuses_for_another_worker() {
+        for status in [408_u16, 429, 500, 502, 503, 504, 508] {
+            assert!(is_retryable(code(status)));
+        }
+        for status in [200_u16, 400, 401, 404, 422, 501] {
+            assert!(!is_retryable(code(status)));
+        }
+    }
+
+    #[test]
+    fn workers_say_how_long_to_leave_them_alone() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let table = [
+            ("7", Some(7)),
+            (" 0 ", Some(0)),
+            ("Sun, 06 Nov 1994 08:50:37 GMT", Some(60)),
+            ("Sun, 06 Nov 1994 08:49:36 GMT", None),
+            ("-1", None),
+            ("1.5", None),
+            ("soon", None),
+            ("99999999999999999999999", None),
+        ];
+        for (value, seconds) in table {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(value));
+            let expected = seconds.map(Duration::from_secs);
+            assert_eq!(retry_after(&headers, now), expected, "{value}");
+        }
+        let with_header = |code, body| {
+            let mut failure = status(code, body);
+            if let Failure::Status(parts, _) = &mut failure {
+                let seven = HeaderValue::from_static("7");
+                parts.headers.insert(header::RETRY_AFTER, seven);
+            }
+            failure.pause().map(|pause| pause.as_secs())
+        };
+        assert_eq!(with_header(503, ""), Some(7));
+        assert_eq!(with_header(429, ""), Some(7));
+        assert_eq!(with_header(500, ""), None);
+        assert_eq!(status(503, "").pause(), None);
+        let leaving = std::str::from_utf8(LEAVING).expect("text");
+        assert_eq!(with_header(500, leaving), Some(LEAVING_PAUSE.as_secs()));
+    }
+}

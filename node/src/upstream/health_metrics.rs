@@ -1,0 +1,192 @@
+//! Metrics of workers' health.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use grapevine_placement::{BreakerState, Claim, Health as Probed};
+use prometheus_client::encoding::EncodeLabelSet;
+
+use super::worker::Worker;
+use crate::metrics::{
+    Counter, Family, FloatGauge, Gauge, ModelLabels, ResultLabels, WorkerLabels, metrics,
+};
+
+/// A worker and what its health became.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[allow(missing_docs, reason = "the fields are the labels")]
+pub struct ChangeLabels {
+    pub worker: Arc<str>,
+    pub to: &'static str,
+}
+
+/// One verdict.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[allow(missing_docs, reason = "the fields are the labels")]
+pub struct VerdictLabels {
+    pub verdict: &'static str,
+}
+
+/// Models of which each has a series; of the others one is shown for all.
+const MODEL_SERIES_MAX: usize = 1_000;
+/// What stands for the others.
+const OTHER_MODELS: &str = "other";
+
+metrics! {
+    /// Health of workers.
+    pub HealthMetrics {
+        healthy: Family<WorkerLabels, Gauge>, "worker_healthy", "1 when health checks pass";
+        breaker: Family<WorkerLabels, Gauge>, "worker_breaker", "0 closed, 1 half-open, 2 open";
+        stalled: Family<WorkerLabels, Gauge>,
+            "worker_stalled", "1 while it takes requests and delivers no token";
+        doubted: Family<WorkerLabels, Gauge>,
+            "worker_doubted", "1 while other replicas speak against it and nothing here speaks for it";
+        ejections: Family<WorkerLabels, Gauge>,
+            "worker_ejections", "Times that its breaker opened, as far as it remembers";
+        slow_start: Family<WorkerLabels, FloatGauge>,
+            "worker_slow_start", "Share of the mean load that it may have; 1 unless it starts slowly";
+        changes: Family<ChangeLabels, Counter>,
+            "worker_health_changes", "Changes of this replica's verdict, by what it became";
+        panic: Family<ModelLabels, Gauge>,
+            "panic", "1 while more than half of a model's workers are unhealthy and health is not believed";
+        verdicts: Family<VerdictLabels, Gauge>, "workers_by_verdict", "Workers by this replica's verdict";
+        token_probes: Family<ResultLabels, Counter>,
+            "token_probes", "Stalled or silent workers asked for a token, by what came of it";
+    }
+    then HealthMetrics::begin
+}
+
+/// What became of a question for one token. Labels of a metric: stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TokenProbeResult {
+    /// A token, or an embedding.
+    Token,
+    /// Nothing, in time; or an error.
+    Nothing,
+    /// A refusal that says nothing about the engine.
+    Refusal,
+}
+
+impl TokenProbeResult {
+    const ALL: [Self; 3] = [Self::Token, Self::Nothing, Self::Refusal];
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Nothing => "nothing",
+            Self::Refusal => "refused",
+        }
+    }
+}
+
+impl HealthMetrics {
+    /// There from the start, so that a count of 0 differs from none.
+    fn begin(&self) {
+        for result in TokenProbeResult::ALL {
+            let result = result.as_str();
+            drop(self.token_probes.get_or_create(&ResultLabels { result }));
+        }
+    }
+
+    /// Sets what is known of a worker now.
+    pub fn show(&self, worker: &Worker) {
+        let report = worker.health.report();
+        let labels = WorkerLabels::of(&worker.label);
+        let set = |family: &Family<WorkerLabels, Gauge>, value| {
+            family.get_or_create(&labels).set(value);
+        };
+        set(&self.healthy, (report.probes == Probed::Healthy).into());
+        set(
+            &self.breaker,
+            match report.breaker {
+                BreakerState::Closed => 0,
+                BreakerState::HalfOpen => 1,
+                BreakerState::Open => 2,
+            },
+        );
+        set(&self.stalled, (report.verdict == Claim::Stalled).into());
+        set(&self.doubted, report.doubt.is_some().into());
+        set(&self.ejections, report.ejections.into());
+        let share = report.slow_start.unwrap_or(1.0);
+        self.slow_start.get_or_create(&labels).set(share);
+        for (to, count) in worker.health.changes() {
+            let counter = self.changes.get_or_create(&change(&worker.label, to));
+            counter.inner().store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a worker under its verdict.
+    pub fn count(&self, worker: &Worker, verdicts: &mut [i64; Claim::ALL.len()]) {
+        verdicts[worker.health.report().verdict as usize] += 1;
+    }
+
+    /// Sets how many workers have which verdict.
+    pub fn show_verdicts(&self, verdicts: &[i64; Claim::ALL.len()]) {
+        for (claim, count) in Claim::ALL.into_iter().zip(verdicts) {
+            let verdict = claim.as_str();
+            let gauge = self.verdicts.get_or_create(&VerdictLabels { verdict });
+            gauge.set(*count);
+        }
+    }
+
+    /// Sets in which models' pools health is not believed now.
+    pub fn show_panic<'a>(&self, pools: impl Iterator<Item = (Arc<str>, bool)> + 'a) {
+        // Models come and go.
+        self.panic.clear();
+        let mut others = None;
+        for (index, (model, panics)) in pools.enumerate() {
+            if index < MODEL_SERIES_MAX {
+                let labels = ModelLabels { model };
+                self.panic.get_or_create(&labels).set(panics.into());
+            } else {
+                others = Some(others.unwrap_or(false) || panics);
+            }
+        }
+        if let Some(panics) = others {
+            let model = OTHER_MODELS.into();
+            let labels = ModelLabels { model };
+            self.panic.get_or_create(&labels).set(panics.into());
+        }
+    }
+
+    /// Forgets the series of a worker that left the registry.
+    pub fn forget(&self, worker: &Arc<str>) {
+        let labels = WorkerLabels::of(worker);
+        for family in [
+            &self.healthy,
+            &self.breaker,
+            &self.stalled,
+            &self.doubted,
+            &self.ejections,
+        ] {
+            family.remove(&labels);
+        }
+        self.slow_start.remove(&labels);
+        for to in Claim::ALL {
+            self.changes.remove(&change(worker, to));
+        }
+    }
+
+    /// Gives every family of a worker a series.
+    #[cfg(test)]
+    pub(crate) fn fill(&self, worker: &Arc<str>) {
+        let labels = WorkerLabels::of(worker);
+        for family in [
+            &self.healthy,
+            &self.breaker,
+            &self.stalled,
+            &self.doubted,
+            &self.ejections,
+        ] {
+            drop(family.get_or_create(&labels));
+        }
+        drop(self.slow_start.get_or_create(&labels));
+        drop(self.changes.get_or_create(&change(worker, Claim::Good)));
+    }
+}
+
+fn change(worker: &Arc<str>, to: Claim) -> ChangeLabels {
+    ChangeLabels {
+        worker: Arc::clone(worker),
+        to: to.as_str(),
+    }
+}

@@ -1,0 +1,154 @@
+//! What a worker reports about itself: the models it serves, the size of its cache, when it started.
+//!
+//! A worker whose models are not known is asked for them; the answer goes to the registry once, and a later
+//! difference is reported, never taken over silently: a pool that changed with what one replica happened to receive
+//! would differ between replicas. Answers that are late, too long or senseless change nothing: what was reported before
+//! stays true, and the worker is no less healthy. Some answer late whenever they are busy.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, sleep};
+
+use super::engine_metrics::EngineMetrics;
+use super::probe_parts::{Fact, Learned, ProbeParts};
+use super::worker::Worker;
+use crate::api::cards::{self, Card};
+
+/// Largest answer to `/v1/models` that is read, in bytes.
+const MODELS_BYTES_MAX: usize = 256 * 1024;
+/// Largest answer to `/metrics` that is read, in bytes.
+const METRICS_BYTES_MAX: usize = 1 << 20;
+/// Between two times of asking one worker.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Asks each time that it is notified, at most once in [`PAUSE`].
+pub(super) async fn ask_when_told(
+    worker: &Arc<Worker>,
+    parts: &ProbeParts,
+    told: &Notify,
+    turns: &Semaphore,
+) {
+    loop {
+        told.notified().await;
+        {
+            let _turn = turns.acquire().await;
+            ask_engine(worker, parts).await;
+            ask_models(worker, parts).await;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Waits while many are being learned: what is not reported now is reported again only a minute later.
+async fn learn(worker: &Arc<Worker>, fact: Fact, parts: &ProbeParts) {
+    let worker = Arc::clone(worker);
+    // The receiver is gone once the replica ends.
+    let _ = parts.learned.send(Learned { worker, fact }).await;
+}
+
+/// Learns the size of the worker's cache, and whether it restarted; a worker without such metrics keeps the configured
+/// size.
+async fn ask_engine(worker: &Arc<Worker>, parts: &ProbeParts) {
+    match read_engine(worker, parts).await {
+        Ok(facts) => {
+            let tokens = facts.cache_tokens.unwrap_or(0);
+            worker.cache_tokens.store(tokens, Ordering::Relaxed);
+            let known = worker.epoch.load(Ordering::Relaxed);
+            if let Some(started) = facts.started.filter(|started| *started > known) {
+                learn(worker, Fact::Started(started), parts).await;
+            }
+        }
+        Err(error) => {
+            tracing::debug!(worker = &*worker.label, %error, "worker did not answer with its metrics");
+        }
+    }
+}
+
+/// Reads its metrics, and notes whether its engine has worked since they were read before.
+pub(super) async fn read_engine(
+    worker: &Worker,
+    parts: &ProbeParts,
+) -> anyhow::Result<EngineMetrics> {
+    let asked = Instant::now();
+    let text = read(worker, "/metrics", METRICS_BYTES_MAX, parts).await?;
+    let facts = EngineMetrics::parse(&String::from_utf8_lossy(&text), worker.address.rank());
+    worker.scraped(asked, facts.activity);
+    Ok(facts)
+}
+
+async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts) {
+    let known = worker.models.load_full();
+    match listed_by(worker, parts).await {
+        Ok(models) if models.is_empty() => {
+            tracing::warn!(worker = &*worker.label, "worker lists no models");
+        }
+        Ok(models) if known.is_empty() => {
+            learn(worker, Fact::Models(models), parts).await;
+        }
+        Ok(models) => {
+            let missing: Vec<_> = known.iter().filter(|m| !models.contains(m)).collect();
+            if !missing.is_empty() {
+                tracing::warn!(
+                    worker = &*worker.label,
+                    ?missing,
+                    "worker no longer lists models that the registry says it serves; update or remove it"
+                );
+            }
+        }
+        Err(error) => {
+            tracing::debug!(worker = &*worker.label, %error, "worker did not list its models");
+        }
+    }
+}
+
+/// The models that it lists; what else it says of them is kept, and compared if it is new.
+async fn listed_by(worker: &Arc<Worker>, parts: &ProbeParts) -> anyhow::Result<Vec<String>> {
+    let cards = cards_of(worker, parts).await?;
+    let models = cards.iter().map(|card| card.id().to_owned()).collect();
+    if cards::is_news(&worker.cards.load(), &cards) {
+        worker.cards.store(Arc::new(cards));
+        learn(worker, Fact::Cards, parts).await;
+    }
+    Ok(models)
+}
+
+async fn cards_of(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<Vec<Card>> {
+    #[derive(Deserialize)]
+    struct List {
+        data: Vec<serde_json::Value>,
+    }
+    let answer = read(worker, "/v1/models", MODELS_BYTES_MAX, parts).await?;
+    let list: List = serde_json::from_slice(&answer)?;
+    let cards = list.data.into_iter().map(Card::of);
+    cards
+        .collect::<Option<_>>()
+        .ok_or_else(|| anyhow::anyhow!("a model without an id"))
+}
+
+/// The answer to a `GET`, if it is a success, comes in time, and has at most so many bytes.
+async fn read(
+    worker: &Worker,
+    path: &str,
+    bytes_max: usize,
+    parts: &ProbeParts,
+) -> anyhow::Result<Vec<u8>> {
+    let request = worker.connector.get(&worker.address, path).await?;
+    let mut response = request
+        .timeout(parts.config.scrape_timeout)
+        .send()
+        .await?
+        .error_for_status()?;
+    let mut bytes = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        anyhow::ensure!(
+            bytes.len() + chunk.len() <= bytes_max,
+            "more than {bytes_max} bytes"
+        );
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes)
+}

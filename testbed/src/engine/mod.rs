@@ -1,0 +1,365 @@
+//! Model of vLLM's engine: continuous batching in passes, over a prefix cache.
+//!
+//! Pure: no clock, no tasks. [`Engine::begin`] plans the next forward pass and says how long a real one would take; its
+//! caller waits for that long, in real or in virtual time, and [`Engine::finish`] does what it did. A pass gives every
+//! decoding sequence one token and spends the rest of the token budget on prefill, running sequences first, then the
+//! waiting queue in order of arrival with head-of-line blocking. Passes without prefill can be taken many at a time:
+//! nothing changes between two arrivals or ends, so a second of decoding costs as much to simulate as one pass.
+//!
+//! Differences from vLLM, on purpose: a sequence reserves the blocks of its whole answer on admission (its length is
+//! known here), so nothing is ever preempted; by default the time of a pass does not depend on context length.
+
+mod block_cache;
+mod config;
+mod host_tier;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use self::block_cache::{BlockCache, Lease};
+pub use self::config::EngineConfig;
+use self::host_tier::HostTier;
+
+/// One sequence to generate. A request with `n` choices or several prompts is several sequences.
+#[derive(Debug, Clone)]
+pub(crate) struct Sequence {
+    /// Chosen by the caller, unique among those in the engine.
+    pub(crate) id: u64,
+    /// Chain hashes of the whole blocks of prompt and answer.
+    pub(crate) chain: Vec<u64>,
+    /// At least 1.
+    pub(crate) prompt_tokens: u32,
+    /// Answer length; 0 for an embedding, which ends with its prefill.
+    pub(crate) answer_tokens: u32,
+}
+
+/// Why a sequence was not queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// `queued_requests_max` reached.
+    Requests,
+    /// `queued_tokens_max` would be passed.
+    Tokens,
+}
+
+/// How far a sequence is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Prompt tokens that the prefix cache supplied.
+    pub(crate) cached_tokens: u32,
+    /// Answer tokens produced so far.
+    pub(crate) produced: u32,
+    pub(crate) done: bool,
+}
+
+/// Forward passes of which each does the same: one with prefill, or decoding alone until a sequence ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Passes {
+    /// At least 1.
+    pub(crate) count: u64,
+    /// Nanoseconds of the prompts' tokens.
+    prefill_ns: f64,
+    /// Nanoseconds of the first pass, its prefill apart.
+    first_ns: f64,
+    /// Nanoseconds that each later pass takes more than the one before: the context has grown.
+    growth_ns: f64,
+}
+
+impl Passes {
+    /// How long so many of them take on the modelled GPU.
+    pub(crate) fn cost(&self, count: u64) -> Duration {
+        let count = count as f64;
+        let grown = self.growth_ns * count * (count - 1.0) / 2.0;
+        Duration::from_nanos((self.prefill_ns + self.first_ns * count + grown).round() as u64)
+    }
+}
+
+/// Totals since start, in vLLM's terms (`/metrics`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) queried_tokens: u64,
+    pub(crate) hit_tokens: u64,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) generated_tokens: u64,
+    pub(crate) refused_requests: u64,
+    pub(crate) refused_tokens: u64,
+}
+
+/// Gauges of this moment, in vLLM's terms.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Gauges {
+    pub(crate) running: usize,
+    pub(crate) waiting: usize,
+    /// Share of blocks that running sequences hold, 0 to 1. Cached but idle blocks do not count.
+    pub(crate) cache_usage: f64,
+}
+
+#[derive(Debug)]
+struct Running {
+    sequence: Sequence,
+    lease: Lease,
+    cached_tokens: u32,
+    /// Of these, tokens that the next pass has to copy from the host.
+    on_host: u32,
+    /// Tokens of prompt and answer whose keys and values are in the cache.
+    computed: u32,
+    /// Prompt tokens that the pass under way computes.
+    chunk: u32,
+    produced: u32,
+    /// Leading entries of `chain` that were hit or offered to the cache.
+    stored: usize,
+}
+
+/// The engine.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    config: EngineConfig,
+    cache: BlockCache,
+    host: HostTier,
+    waiting: VecDeque<Sequence>,
+    waiting_tokens: u64,
+    running: Vec<Running>,
+    counters: Counters,
+}
+
+impl Engine {
+    pub(crate) fn new(config: EngineConfig) -> Self {
+        Self {
+            cache: BlockCache::new(config.blocks as usize),
+            host: HostTier::new(config.host_blocks as usize),
+            config,
+            waiting: VecDeque::new(),
+            waiting_tokens: 0,
+            running: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    pub(crate) fn gauges(&self) -> Gauges {
+        Gauges {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            cache_usage: self.cache.used() as f64 / f64::from(self.config.blocks.max(1)),
+        }
+    }
+
+    /// Whether a whole block is in the cache or on the host.
+    pub(crate) fn holds(&self, block: u64) -> bool {
+        self.cache.contains(block) || self.host.contains(block)
+    }
+
+    /// Prompt tokens of this sequence that would not be computed if it began now.
+    pub(crate) fn cached_tokens(&self, sequence: &Sequence) -> u32 {
+        let (device, host) = self.matched(self.reusable(sequence));
+        (device + host) as u32 * self.config.block_tokens
+    }
+
+    /// Prompt tokens left to compute, and context tokens, of the sequences that run.
+    pub(crate) fn running(&self) -> impl Iterator<Item = (u64, u32, u32)> {
+        self.running.iter().map(|seq| {
+            let left = seq.sequence.prompt_tokens.saturating_sub(seq.computed);
+            (
+                seq.sequence.id,
+                left,
+                seq.sequence.prompt_tokens.max(seq.computed),
+            )
+        })
+    }
+
+    /// Queues a sequence, or refuses it by a queue limit. One that is longer than the whole cache gets all of it: vLLM
+    /// would refuse it (`max_model_len`).
+    ///
+    /// As in vLLM, limits look at the queue alone: a burst between two steps is refused even while
+    /// slots are free.
+    pub(crate) fn submit(&mut self, sequence: Sequence) -> Result<(), Refusal> {
+        let tokens = u64::from(sequence.prompt_tokens);
+        let over = |limit: Option<u64>, value: u64| limit.is_some_and(|limit| value > limit);
+        if over(
+            self.config.queued_requests_max.map(u64::from),
+            self.waiting.len() as u64 + 1,
+        ) {
+            self.counters.refused_requests += 1;
+            return Err(Refusal::Requests);
+        }
+        if over(self.config.queued_tokens_max, self.waiting_tokens + tokens) {
+            self.counters.refused_tokens += 1;
+            return Err(Refusal::Tokens);
+        }
+        self.waiting_tokens += tokens;
+        self.waiting.push_back(sequence);
+        Ok(())
+    }
+
+    /// Forgets what is cached, as a restart does; blocks of running sequences stay until they end.
+    pub(crate) fn forget_cache(&mut self) {
+        self.cache.clear();
+    }
+
+    /// Forgets a sequence and frees its blocks; unknown and ended ids are ignored.
+    pub(crate) fn abort(&mut self, id: u64) {
+        if let Some(at) = self.running.iter().position(|seq| seq.sequence.id == id) {
+            let gone = self.running.remove(at);
+            self.cache.release(gone.lease);
+        } else if let Some(at) = self.waiting.iter().position(|seq| seq.id == id) {
+            let gone = self.waiting.remove(at).expect("position is in range");
+            self.waiting_tokens -= u64::from(gone.prompt_tokens);
+        }
+    }
+
+    /// Plans the next passes, at most so many; `None` when there is nothing to do. [`Engine::finish`] ends them, all or
+    /// fewer.
+    pub(crate) fn begin(&mut self, passes_max: u64) -> Option<Passes> {
+        let decoding = self.running.iter().filter(|seq| seq.is_decoding());
+        let (sequences, context) = decoding.fold((0, 0), |(sequences, context), seq| {
+            (sequences + 1_u32, context + u64::from(seq.computed))
+        });
+        let mut budget = self.config.step_tokens_max.max(1).saturating_sub(sequences);
+        let mut prefill_ns = 0.0;
+        for seq in &mut self.running {
+            prefill_ns += seq.plan(&mut budget, &self.config);
+        }
+        while budget > 0 && self.running.len() < self.config.running_max as usize {
+            let Some(mut seq) = self.admit_next() else {
+                break;
+            };
+            prefill_ns += seq.plan(&mut budget, &self.config);
+            self.running.push(seq);
+        }
+        let count = if self.running.iter().any(|seq| seq.chunk > 0) {
+            1
+        } else {
+            let left = self.running.iter().filter(|seq| seq.is_decoding());
+            let left = left.map(|seq| seq.sequence.answer_tokens - seq.produced);
+            u64::from(left.min()?).clamp(1, passes_max.max(1))
+        };
+        let nanos = |time: Duration| time.as_nanos() as f64;
+        let config = &self.config;
+        let growth_ns = f64::from(sequences) * config.step_per_context_token_ns;
+        Some(Passes {
+            count,
+            prefill_ns,
+            first_ns: nanos(config.step_base)
+                + nanos(config.step_per_sequence) * f64::from(sequences)
+                + context as f64 * config.step_per_context_token_ns,
+            growth_ns,
+        })
+    }
+
+    /// So many of the planned passes are over: tokens for those whose prompt is complete, computed blocks into the
+    /// cache, ended sequences out. Answers who got a token or ended.
+    pub(crate) fn finish(&mut self, passes: u64) -> Vec<(u64, Progress)> {
+        let mut progress = Vec::with_capacity(self.running.len());
+        let block_tokens = self.config.block_tokens;
+        let (cache, host, counters) = (&mut self.cache, &mut self.host, &mut self.counters);
+        self.running.retain_mut(|seq| {
+            let got = seq.advance(passes as u32, counters);
+            let whole = (seq.computed / block_tokens) as usize;
+            let whole = whole.min(seq.sequence.chain.len());
+            for &block in &seq.sequence.chain[seq.stored.min(whole)..whole] {
+                cache.store(&mut seq.lease, block);
+            }
+            seq.stored = seq.stored.max(whole);
+            progress.extend(got.map(|progress| (seq.sequence.id, progress)));
+            let done = got.is_some_and(|progress| progress.done);
+            if done {
+                host.touch(&seq.sequence.chain[..whole]);
+                cache.release(std::mem::take(&mut seq.lease));
+            }
+            !done
+        });
+        progress
+    }
+
+    /// Whole blocks of the prompt. Its last token is always computed: its logits are the first answer token.
+    fn reusable<'a>(&self, sequence: &'a Sequence) -> &'a [u64] {
+        let whole = (sequence.prompt_tokens.saturating_sub(1) / self.config.block_tokens) as usize;
+        &sequence.chain[..whole.min(sequence.chain.len())]
+    }
+
+    /// Leading blocks in the cache, and those behind them on the host.
+    fn matched(&self, reusable: &[u64]) -> (usize, usize) {
+        let device = self.cache.matched(reusable);
+        let rest = reusable[device..].iter();
+        let host = rest.take_while(|&&block| self.host.contains(block));
+        (device, host.count())
+    }
+
+    /// Takes the head of the queue when the cache has room for it.
+    fn admit_next(&mut self) -> Option<Running> {
+        let head = self.waiting.front()?;
+        let block = self.config.block_tokens;
+        let blocks = (head.prompt_tokens + head.answer_tokens).div_ceil(block);
+        let reusable = self.reusable(head);
+        let (_, on_host) = self.matched(reusable);
+        let blocks = blocks.min(self.config.blocks) as usize;
+        let (lease, hits) = self.cache.admit(reusable, blocks)?;
+
+        let sequence = self.waiting.pop_front().expect("front was there");
+        let on_host = on_host as u32 * block;
+        let cached_tokens = hits as u32 * block + on_host;
+        self.waiting_tokens -= u64::from(sequence.prompt_tokens);
+        self.counters.queried_tokens += u64::from(sequence.prompt_tokens);
+        self.counters.hit_tokens += u64::from(cached_tokens);
+        Some(Running {
+            sequence,
+            lease,
+            cached_tokens,
+            on_host,
+            computed: cached_tokens,
+            chunk: 0,
+            produced: 0,
+            stored: hits,
+        })
+    }
+}
+
+impl Running {
+    fn is_decoding(&self) -> bool {
+        self.computed >= self.sequence.prompt_tokens
+    }
+
+    /// Takes as much of the prompt as `budget` allows into the next pass; the nanoseconds that it costs.
+    fn plan(&mut self, budget: &mut u32, config: &EngineConfig) -> f64 {
+        let left = self.sequence.prompt_tokens.saturating_sub(self.computed);
+        self.chunk = left.min(*budget);
+        *budget -= self.chunk;
+        if self.chunk == 0 {
+            return 0.0;
+        }
+        let tokens = f64::from(self.chunk);
+        let pairs = tokens * (f64::from(self.computed) + tokens / 2.0);
+        let copied = f64::from(std::mem::take(&mut self.on_host));
+        tokens * 1e9 / config.prefill_tokens_per_s
+            + pairs * config.attention_pair_ns
+            + copied * config.host_token_ns
+    }
+
+    /// What the passes did for it: nothing to report while its prompt is incomplete.
+    fn advance(&mut self, passes: u32, counters: &mut Counters) -> Option<Progress> {
+        if self.is_decoding() {
+            self.computed += passes;
+            self.produced += passes;
+            counters.generated_tokens += u64::from(passes);
+        } else {
+            self.computed += std::mem::take(&mut self.chunk);
+            if !self.is_decoding() {
+                return None;
+            }
+            counters.prompt_tokens += u64::from(self.sequence.prompt_tokens);
+            // An embedding has no token.
+            self.produced = self.sequence.answer_tokens.min(1);
+            counters.generated_tokens += u64::from(self.produced);
+        }
+        Some(Progress {
+            cached_tokens: self.cached_tokens,
+            produced: self.produced,
+            done: self.produced >= self.sequence.answer_tokens,
+        })
+    }
+}
