@@ -211,12 +211,49 @@ impl Agent {
         source: Source,
         workers: Vec<(WorkerId, WorkerSpec)>,
     ) -> Result<Ack, ChangeError> {
-        if self.0.driver.net().is_none() && !self.0.keeps_time.swap(true, Ordering::Relaxed) {
-            let (registry, stop) = (self.0.registry.clone(), self.0.stop.clone());
-            self.0.driver.run_alone(registry, stop);
-        }
+        self.keep_time_alone();
         self.change(|registry, now| registry.put_all(&source, workers, now))
             .await
+    }
+
+    /// [`Agent::put_worker`] of one that this replica answers for from now on: it becomes the writer of the entry, also
+    /// where another replica wrote the same.
+    ///
+    /// # Errors
+    /// [`ChangeError`] if the registry is full.
+    pub async fn hold_worker(
+        &self,
+        id: WorkerId,
+        source: Source,
+        spec: WorkerSpec,
+    ) -> Result<Ack, ChangeError> {
+        self.keep_time_alone();
+        let write = |registry: &mut Registry, now| {
+            Ok(registry.hold(id, source, spec, now)?.into_iter().collect())
+        };
+        self.change(write).await
+    }
+
+    /// What `source` says of each worker, by id, removed ones included. Costs one pass over the registry.
+    pub fn entries_of(&self, source: &Source) -> Vec<Entry> {
+        let registry = self.0.registry.lock();
+        registry.registry().of_source(source).cloned().collect()
+    }
+
+    /// What `source` says of one worker.
+    pub fn entry_of(&self, worker: &WorkerId, source: &Source) -> Option<Entry> {
+        let registry = self.0.registry.lock();
+        registry.registry().entry(worker, source).cloned()
+    }
+
+    /// All entries that say that a worker is there, of every source. Costs one pass over the registry.
+    pub fn present_entries(&self) -> Vec<Entry> {
+        let registry = self.0.registry.lock();
+        let entries = registry.registry().entries();
+        entries
+            .filter(|entry| !entry.is_removed())
+            .cloned()
+            .collect()
     }
 
     /// Declares a warm-up over: `stamp` is that of the view's [`Warming`](crate::registry::Warming).
@@ -502,6 +539,14 @@ impl Agent {
     }
 
     /// Writes to the registry, and waits until a peer has it.
+    /// A replica alone has no rounds, in which warm-ups would end.
+    fn keep_time_alone(&self) {
+        if self.0.driver.net().is_none() && !self.0.keeps_time.swap(true, Ordering::Relaxed) {
+            let (registry, stop) = (self.0.registry.clone(), self.0.stop.clone());
+            self.0.driver.run_alone(registry, stop);
+        }
+    }
+
     async fn change(
         &self,
         write: impl FnOnce(&mut Registry, u64) -> Result<Vec<Entry>, RegistryError>,

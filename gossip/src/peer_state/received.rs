@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::part::Entry;
-use super::{HealthClaim, Pace, PeerStates, Quarantined, ReceivedState, SILENT_AFTER, TenantUse};
+use super::{
+    HealthClaim, Pace, PeerStates, Quarantined, ReceivedState, SILENT_AFTER, Sighting, TenantUse,
+};
 use crate::evidence::{Budget, KnownWorkers};
 use crate::replica::ReplicaId;
 
@@ -28,6 +30,7 @@ pub(crate) struct Sender {
     usage: Part<TenantUse>,
     quarantine: Part<Quarantined>,
     paces: Part<Pace>,
+    sightings: Part<Sighting>,
     /// What is shown of it; `None` while it has nothing to show.
     shown: Option<Arc<ReceivedState>>,
 }
@@ -71,7 +74,7 @@ macro_rules! kept {
     )*};
 }
 
-kept!(health: HealthClaim usage: TenantUse quarantine: Quarantined paces: Pace);
+kept!(health: HealthClaim usage: TenantUse quarantine: Quarantined paces: Pace sightings: Sighting);
 
 impl Received {
     /// Takes a part in the order of the wire, sent by `from` in a generation and under a number.
@@ -190,19 +193,21 @@ impl Sender {
             usage: Part::default(),
             quarantine: Part::default(),
             paces: Part::default(),
+            sightings: Part::default(),
             shown: None,
         }
     }
 
-    fn parts(&mut self) -> [&mut dyn Ends; 4] {
+    fn parts(&mut self) -> [&mut dyn Ends; 5] {
         let Self {
             health,
             usage,
             quarantine,
             paces,
+            sightings,
             ..
         } = self;
-        [health, usage, quarantine, paces]
+        [health, usage, quarantine, paces, sightings]
     }
 
     fn show(&mut self, id: &ReplicaId, roster: &KnownWorkers) {
@@ -211,11 +216,13 @@ impl Sender {
             usage,
             quarantine,
             paces,
+            sightings,
             ..
         } = &*self;
         // Ages are those of claims; without claims any time will do.
         let received = health.received().or(usage.received());
         let received = received.or(quarantine.received()).or(paces.received());
+        let received = received.or(sightings.received());
         let quarantine_received = quarantine.received();
         self.shown = received.map(|received| {
             let is_current = |claim: &&HealthClaim| roster.is_current(&claim.worker, claim.epoch);
@@ -231,6 +238,7 @@ impl Sender {
                 usage: usage.entries().to_vec(),
                 quarantine: quarantine.entries().to_vec(),
                 paces: paces.entries().to_vec(),
+                sightings: sightings.entries().to_vec(),
                 quarantine_received: quarantine_received.unwrap_or(received),
             })
         });
@@ -299,7 +307,7 @@ impl<T> Ends for Part<T> {
 pub(crate) const SENDERS_MAX: usize = 256;
 /// A silent sender is forgotten after this long; no frame of it is under way any more.
 pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(60);
-/// Frames a second taken from one sender: an honest one sends its four parts 20 times at most.
+/// Frames a second taken from one sender: an honest one sends its five parts 20 times at most.
 const FRAMES_PER_S: u32 = 100;
 /// What may come late and all at once: as much as an honest sender says while its path is dead and
 /// the connection lives, 5 s.

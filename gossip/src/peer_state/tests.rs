@@ -18,7 +18,13 @@ use crate::worker::{RawWorker, Source, WorkerSpec};
 const MS: Duration = Duration::from_millis(1);
 
 /// Every entry fits.
-const NOTHING: [(&str, usize); 4] = [("health", 0), ("usage", 0), ("quarantine", 0), ("paces", 0)];
+const NOTHING: [(&str, usize); 5] = [
+    ("health", 0),
+    ("usage", 0),
+    ("quarantine", 0),
+    ("paces", 0),
+    ("sightings", 0),
+];
 
 fn start() -> Instant {
     tokio::time::Instant::now().into_std()

@@ -17,8 +17,8 @@ use crate::frame::{BODY_BYTES_MAX, FRAME_BYTES_MAX};
 use crate::hlc::Stamp;
 use crate::load::{Coverage, LoadFrame};
 use crate::peer_state::{
-    AGE_MAX, Claim, HealthClaim, PACES_MAX, Pace, QUARANTINE_MAX, Quarantined, TENANTS_MAX,
-    TenantUse,
+    AGE_MAX, Claim, HealthClaim, PACES_MAX, Pace, QUARANTINE_MAX, Quarantined, SIGHTINGS_MAX,
+    Sighting, TENANTS_MAX, TenantUse,
 };
 use crate::registry::{ENTRIES_MAX, Entry};
 use crate::worker::{MODELS_BYTES_MAX, Source};
@@ -294,6 +294,17 @@ fn peer_states_that_break_a_limit_are_refused() {
     let mut endless = paces();
     endless[1].sums[3] = f32::INFINITY;
     refused(Message::Paces(Arc::new(endless)), "list of paces");
+    let mut twice = sightings();
+    twice.push(twice[2]);
+    refused(Message::Sightings(Arc::new(twice)), "list of sightings");
+    let many = (0..=SIGHTINGS_MAX as u64).map(|worker| Sighting {
+        worker,
+        ..sightings()[0]
+    });
+    refused(
+        Message::Sightings(Arc::new(many.collect())),
+        "list of sightings",
+    );
     // A name that no worker can have, an age beyond any, and a claim of a later release.
     let raw = |claims: Vec<(&str, u64, u8, u64)>| {
         let mut bytes = Vec::new();

@@ -10,7 +10,7 @@ use crate::evidence::{
 };
 use crate::hlc::Stamp;
 use crate::load::{Coverage, Load, LoadFrame, SlotLoad};
-use crate::peer_state::{AGE_MAX, Claim, HealthClaim, Pace, Quarantined, TenantUse};
+use crate::peer_state::{AGE_MAX, Claim, HealthClaim, Pace, Quarantined, Sighting, TenantUse};
 use crate::registry::{Entry, Registry, Summary};
 use crate::replica::ReplicaId;
 use crate::worker::{RawWorker, Role as WorkerRole, Source, State, WorkerSpec};
@@ -164,6 +164,8 @@ pub(super) fn messages() -> Vec<Message> {
         Message::Quarantine(Arc::default()),
         Message::Paces(Arc::new(paces())),
         Message::Paces(Arc::default()),
+        Message::Sightings(Arc::new(sightings())),
+        Message::Sightings(Arc::default()),
     ]
 }
 
@@ -202,6 +204,16 @@ pub(super) fn paces() -> Vec<Pace> {
         sums: [512.0, 1e8, 0.5, f32::MAX, -1.5, 0.0],
     };
     [0, 7, u64::MAX].map(pace).to_vec()
+}
+
+pub(super) fn sightings() -> Vec<Sighting> {
+    let sighting = |(source, worker)| Sighting {
+        source,
+        worker,
+        what: 2,
+        seen: 7,
+    };
+    [(1, 0), (1, u64::MAX), (2, 3)].map(sighting).to_vec()
 }
 
 pub(super) fn evidence(worker: &str, links: u64) -> Evidence {
