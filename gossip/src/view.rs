@@ -42,7 +42,7 @@ pub struct ReplicaInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     workers: Vec<Worker>,
-    roster: u32,
+    workers_digest: u32,
     registry: Digest,
     replicas: Vec<ReplicaInfo>,
 }
@@ -61,7 +61,7 @@ impl View {
     ) -> Self {
         replicas.sort_by(|a, b| a.id.cmp(&b.id));
         Self {
-            roster: roster_digest(&workers),
+            workers_digest: digest_of_ids(&workers),
             registry,
             workers,
             replicas,
@@ -84,8 +84,8 @@ impl View {
 
     /// crc32 over the sorted worker ids: load frames of replicas with the same value mean the same
     /// workers by the same slots.
-    pub fn roster(&self) -> u32 {
-        self.roster
+    pub fn workers_digest(&self) -> u32 {
+        self.workers_digest
     }
 
     /// Digest of the registry that the workers come from.
@@ -99,7 +99,7 @@ impl View {
     }
 }
 
-fn roster_digest(workers: &[Worker]) -> u32 {
+fn digest_of_ids(workers: &[Worker]) -> u32 {
     let mut bytes = Vec::new();
     workers
         .iter()
@@ -142,7 +142,10 @@ mod tests {
             view(&["b", "a"], &["r2", "r1"]),
             view(&["a", "b"], &["r1", "r2"]),
         );
-        assert_eq!((one.workers(), one.roster()), (two.workers(), two.roster()));
+        assert_eq!(
+            (one.workers(), one.workers_digest()),
+            (two.workers(), two.workers_digest())
+        );
         assert_eq!(one.replicas(), two.replicas());
         assert_eq!(
             one.worker(&"b".parse().expect("valid")),
@@ -152,11 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn roster_tells_lists_of_ids_apart() {
-        let rosters =
-            [&[][..], &["a"], &["a", "b"], &["ab"], &["b"]].map(|ids| view(ids, &[]).roster());
-        for (at, roster) in rosters.iter().enumerate() {
-            assert!(!rosters[..at].contains(roster), "{at}");
+    fn the_digest_of_workers_tells_lists_of_ids_apart() {
+        let digests = [&[][..], &["a"], &["a", "b"], &["ab"], &["b"]]
+            .map(|ids| view(ids, &[]).workers_digest());
+        for (at, digest) in digests.iter().enumerate() {
+            assert!(!digests[..at].contains(digest), "{at}");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use grapevine_gossip::Agent;
-use grapevine_gossip::evidence::Heard;
+use grapevine_gossip::evidence::EvidenceEvent;
 use grapevine_gossip::view::View;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -47,7 +47,7 @@ pub struct Follower {
 
 impl Follower {
     /// Follows until the replica ends.
-    pub async fn run(mut self, mut heard: mpsc::Receiver<Heard>) {
+    pub async fn run(mut self, mut heard: mpsc::Receiver<EvidenceEvent>) {
         let mut views = self.agent.watch();
         let mut ready = self.agent.ready();
         let mut followed: Option<Arc<View>> = None;

@@ -31,7 +31,8 @@ use crate::dry_run::{
 };
 use crate::error::ChangeError;
 use crate::evidence::{
-    Evidence, EvidencePlane, EvidenceSource, Heard, HeatReport, PendingHandle, Record, Retraction,
+    Evidence, EvidenceEvent, EvidencePlane, EvidenceSource, HeatReport, PendingHandle, Record,
+    Retraction,
 };
 use crate::hlc::Stamp;
 use crate::identity::{Identity, IdentityError};
@@ -357,27 +358,27 @@ impl Agent {
     ///
     /// Never waits: it is queued for the next batch ([`EvidenceConfig::batch`]). If the queue is full the oldest
     /// record gives way; if the worker left or restarted meanwhile it is not sent. Both are counted.
-    pub fn tell_evidence(&self, evidence: Evidence) {
+    pub fn send_evidence(&self, evidence: Evidence) {
         self.tell(Record::Evidence(evidence));
     }
 
     /// Tells every other replica that a worker does not hold some prefixes. As
-    /// [`Agent::tell_evidence`].
-    pub fn tell_retraction(&self, retraction: Retraction) {
+    /// [`Agent::send_evidence`].
+    pub fn send_retraction(&self, retraction: Retraction) {
         self.tell(Record::Retraction(retraction));
     }
 
     /// Tells every other replica how often this one saw which prefix; it replaces the report before.
     /// Never waits; repeated every few seconds, so that a lost report is healed.
-    pub fn tell_heat(&self, report: HeatReport) {
+    pub fn send_heat(&self, report: HeatReport) {
         self.0.pending.heat(report);
     }
 
     /// What the other replicas tell: at most 4,096 records wait; what comes then is dropped, counted,
-    /// and made known as [`Heard::Lost`].
+    /// and made known as [`EvidenceEvent::Lost`].
     ///
     /// One listener: it gets what was heard since the start, and a later call ends its channel.
-    pub fn evidence(&self) -> mpsc::Receiver<Heard> {
+    pub fn evidence(&self) -> mpsc::Receiver<EvidenceEvent> {
         self.0.evidence.lock().listen()
     }
 
