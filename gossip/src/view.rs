@@ -4,6 +4,7 @@
 //! it changes with every request, so it lives on the [`LoadBoard`](crate::load::LoadBoard).
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::registry::{Digest, Registry, Worker};
 use crate::replica::ReplicaId;
@@ -41,7 +42,7 @@ pub struct ReplicaInfo {
 /// What a replica knows at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    workers: Vec<Worker>,
+    workers: Arc<[Worker]>,
     workers_digest: u32,
     registry: Digest,
     replicas: Vec<ReplicaInfo>,
@@ -63,9 +64,18 @@ impl View {
         Self {
             workers_digest: digest_of_ids(&workers),
             registry,
-            workers,
+            workers: workers.into(),
             replicas,
         }
+    }
+
+    /// The same view, in which this replica reports another ring.
+    pub(crate) fn with_ring(&self, replica: &ReplicaId, digest: &str) -> Self {
+        let mut view = self.clone();
+        if let Some(info) = view.replicas.iter_mut().find(|info| info.id == *replica) {
+            digest.clone_into(&mut info.ring);
+        }
+        view
     }
 
     /// The worker set, sorted by id. The ring is a function of it alone.

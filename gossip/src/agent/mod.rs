@@ -322,16 +322,16 @@ impl Agent {
         refused
     }
 
-    /// Tells the others whether this replica takes requests.
+    /// Sends the others whether this replica takes requests.
     pub fn set_ready(&self, ready: bool) {
-        self.say(fact::READY, if ready { "1" } else { "0" });
+        self.set_fact(fact::READY, if ready { "1" } else { "0" });
     }
 
-    /// Tells the others, at once and not with the next round, that this replica takes no new requests and will end
+    /// Announces to the others, at once and not with the next round, that this replica takes no new requests and will end
     /// when those that it has have ended. It cannot be taken back.
     pub fn set_leaving(&self) {
-        self.say(fact::LEAVING, "1");
-        self.say(fact::READY, "0");
+        self.set_fact(fact::LEAVING, "1");
+        self.set_fact(fact::READY, "0");
         let Some(net) = self.0.driver.net() else {
             return;
         };
@@ -349,9 +349,10 @@ impl Agent {
         }
     }
 
-    /// Tells the others the digest of this replica's ring: printable ASCII, at most 256 bytes.
+    /// Sends the others the digest of this replica's ring: printable ASCII, at most 256 bytes. [`Agent::view`] has it,
+    /// too; [`Agent::watch`] does not wake for it.
     pub fn set_ring(&self, digest: &str) {
-        self.say(fact::RING, digest);
+        self.with(&self.0.registry, |plane, cx| plane.set_ring(digest, cx));
     }
 
     /// Tells every other replica that a worker holds, or soon will hold, some prefixes.
@@ -494,8 +495,10 @@ impl Agent {
         self.0.driver.with(plane, call)
     }
 
-    fn say(&self, name: &'static str, value: &str) {
-        self.with(&self.0.registry, |plane, cx| plane.say(name, value, cx));
+    fn set_fact(&self, name: &'static str, value: &str) {
+        self.with(&self.0.registry, |plane, cx| {
+            plane.set_fact(name, value, cx)
+        });
     }
 
     fn tell(&self, record: Record) {
