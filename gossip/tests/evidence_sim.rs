@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use grapevine_gossip::config::{Facts, GossipConfig};
-use grapevine_gossip::evidence::{Evidence, Heard, HeatReport};
+use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport};
 use grapevine_gossip::identity::{self, Identity};
 use grapevine_gossip::worker::{RawWorker, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, Metrics};
@@ -81,29 +81,29 @@ async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> tu
                     is_talking.then(|| notes.told - 1)
                 });
                 if let Some(link) = link {
-                    agent.tell_evidence(Evidence { worker: worker(), epoch: 0, links: vec![link] });
-                    agent.tell_heat(HeatReport { version: link, ..HeatReport::default() });
+                    agent.send_evidence(Evidence { worker: worker(), epoch: 0, links: vec![link] });
+                    agent.send_heat(HeatReport { version: link, ..HeatReport::default() });
                 }
             }
         }
     }
 }
 
-fn note(notes: &mut Notes, heard: Heard) {
+fn note(notes: &mut Notes, heard: EvidenceEvent) {
     let from = heard.from().to_string();
     match heard {
-        Heard::Evidence { evidence, .. } => {
+        EvidenceEvent::Evidence { evidence, .. } => {
             let counts = notes.heard.entry(from).or_default();
             *counts.entry(evidence.links[0]).or_default() += 1;
         }
-        Heard::Heat { report, .. } => {
+        EvidenceEvent::Heat { report, .. } => {
             notes.heat.insert(from, report.version);
         }
-        Heard::Gone { .. } => {
+        EvidenceEvent::Gone { .. } => {
             notes.heat.remove(&from);
         }
-        Heard::Lost { .. } => notes.lost += 1,
-        Heard::Retraction { .. } => {}
+        EvidenceEvent::Lost { .. } => notes.lost += 1,
+        EvidenceEvent::Retraction { .. } => {}
     }
 }
 

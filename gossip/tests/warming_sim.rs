@@ -98,7 +98,7 @@ fn agreed(shared: &Shared, from: usize) -> Option<(State, u64, bool)> {
         let is_equal = |view: &Arc<View>| {
             view.workers() == views[0].workers()
                 && view.registry() == views[0].registry()
-                && view.roster() == views[0].roster()
+                && view.workers_digest() == views[0].workers_digest()
         };
         let found = views[0].worker(&worker())?;
         let said = (

@@ -31,7 +31,8 @@ use crate::dry_run::{
 };
 use crate::error::ChangeError;
 use crate::evidence::{
-    Evidence, EvidencePlane, EvidenceSource, Heard, HeatReport, PendingHandle, Record, Retraction,
+    Evidence, EvidenceEvent, EvidencePlane, EvidenceSource, HeatReport, PendingHandle, Record,
+    Retraction,
 };
 use crate::hlc::Stamp;
 use crate::identity::{Identity, IdentityError};
@@ -358,16 +359,16 @@ impl Agent {
         refused
     }
 
-    /// Tells the others whether this replica takes requests.
+    /// Sends the others whether this replica takes requests.
     pub fn set_ready(&self, ready: bool) {
-        self.say(fact::READY, if ready { "1" } else { "0" });
+        self.set_fact(fact::READY, if ready { "1" } else { "0" });
     }
 
-    /// Tells the others, at once and not with the next round, that this replica takes no new requests and will end
+    /// Announces to the others, at once and not with the next round, that this replica takes no new requests and will end
     /// when those that it has have ended. It cannot be taken back.
     pub fn set_leaving(&self) {
-        self.say(fact::LEAVING, "1");
-        self.say(fact::READY, "0");
+        self.set_fact(fact::LEAVING, "1");
+        self.set_fact(fact::READY, "0");
         let Some(net) = self.0.driver.net() else {
             return;
         };
@@ -385,36 +386,37 @@ impl Agent {
         }
     }
 
-    /// Tells the others the digest of this replica's ring: printable ASCII, at most 256 bytes.
+    /// Sends the others the digest of this replica's ring: printable ASCII, at most 256 bytes. [`Agent::view`] has it,
+    /// too; [`Agent::watch`] does not wake for it.
     pub fn set_ring(&self, digest: &str) {
-        self.say(fact::RING, digest);
+        self.with(&self.0.registry, |plane, cx| plane.set_ring(digest, cx));
     }
 
     /// Tells every other replica that a worker holds, or soon will hold, some prefixes.
     ///
     /// Never waits: it is queued for the next batch ([`EvidenceConfig::batch`]). If the queue is full the oldest
     /// record gives way; if the worker left or restarted meanwhile it is not sent. Both are counted.
-    pub fn tell_evidence(&self, evidence: Evidence) {
+    pub fn send_evidence(&self, evidence: Evidence) {
         self.tell(Record::Evidence(evidence));
     }
 
     /// Tells every other replica that a worker does not hold some prefixes. As
-    /// [`Agent::tell_evidence`].
-    pub fn tell_retraction(&self, retraction: Retraction) {
+    /// [`Agent::send_evidence`].
+    pub fn send_retraction(&self, retraction: Retraction) {
         self.tell(Record::Retraction(retraction));
     }
 
     /// Tells every other replica how often this one saw which prefix; it replaces the report before.
     /// Never waits; repeated every few seconds, so that a lost report is healed.
-    pub fn tell_heat(&self, report: HeatReport) {
+    pub fn send_heat(&self, report: HeatReport) {
         self.0.pending.heat(report);
     }
 
     /// What the other replicas tell: at most 4,096 records wait; what comes then is dropped, counted,
-    /// and made known as [`Heard::Lost`].
+    /// and made known as [`EvidenceEvent::Lost`].
     ///
     /// One listener: it gets what was heard since the start, and a later call ends its channel.
-    pub fn evidence(&self) -> mpsc::Receiver<Heard> {
+    pub fn evidence(&self) -> mpsc::Receiver<EvidenceEvent> {
         self.0.evidence.lock().listen()
     }
 
@@ -530,8 +532,10 @@ impl Agent {
         self.0.driver.with(plane, call)
     }
 
-    fn say(&self, name: &'static str, value: &str) {
-        self.with(&self.0.registry, |plane, cx| plane.say(name, value, cx));
+    fn set_fact(&self, name: &'static str, value: &str) {
+        self.with(&self.0.registry, |plane, cx| {
+            plane.set_fact(name, value, cx)
+        });
     }
 
     fn tell(&self, record: Record) {

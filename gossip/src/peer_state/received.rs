@@ -14,7 +14,7 @@ use crate::replica::ReplicaId;
 /// Everything heard, by sender.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
-    roster: KnownWorkers,
+    known_workers: KnownWorkers,
     senders: BTreeMap<ReplicaId, Sender>,
 }
 
@@ -126,7 +126,7 @@ impl Received {
             return Taken::Stale;
         }
         sender.heard = now;
-        sender.show(from, &self.roster);
+        sender.show(from, &self.known_workers);
         Taken::Fresh
     }
 
@@ -149,7 +149,7 @@ impl Received {
             // Each of them, not only the first that is over.
             let over = sender.parts().map(|part| part.expire(now));
             if over.contains(&true) {
-                sender.show(id, &self.roster);
+                sender.show(id, &self.known_workers);
                 has_changed = true;
             }
             now.saturating_duration_since(sender.heard) < FORGET_AFTER
@@ -159,13 +159,13 @@ impl Received {
 
     /// Takes over the workers of a new view: what is claimed of others is not shown. False if they
     /// are the same.
-    pub(crate) fn follow(&mut self, roster: KnownWorkers) -> bool {
-        if self.roster == roster {
+    pub(crate) fn follow(&mut self, known_workers: KnownWorkers) -> bool {
+        if self.known_workers == known_workers {
             return false;
         }
-        self.roster = roster;
+        self.known_workers = known_workers;
         for (id, sender) in &mut self.senders {
-            sender.show(id, &self.roster);
+            sender.show(id, &self.known_workers);
         }
         true
     }
@@ -210,7 +210,7 @@ impl Sender {
         [health, usage, quarantine, paces, sightings]
     }
 
-    fn show(&mut self, id: &ReplicaId, roster: &KnownWorkers) {
+    fn show(&mut self, id: &ReplicaId, known_workers: &KnownWorkers) {
         let Self {
             health,
             usage,
@@ -225,7 +225,8 @@ impl Sender {
         let received = received.or(sightings.received());
         let quarantine_received = quarantine.received();
         self.shown = received.map(|received| {
-            let is_current = |claim: &&HealthClaim| roster.is_current(&claim.worker, claim.epoch);
+            let is_current =
+                |claim: &&HealthClaim| known_workers.is_current(&claim.worker, claim.epoch);
             Arc::new(ReceivedState {
                 replica: id.clone(),
                 received,

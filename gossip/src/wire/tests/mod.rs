@@ -139,13 +139,13 @@ fn the_shorter_form_of_a_load_frame_is_sent() {
         dense + 512,
         "a gap for each slot"
     );
-    // One busy worker at the end of a long roster.
+    // One busy worker at the end of a long list.
     assert!(len(load(Coverage::Full, &[(4095, 1)])) < 64);
     assert!(dense < BODY_BYTES_MAX);
 }
 
 #[test]
-fn slots_beyond_any_roster_are_refused() {
+fn slots_beyond_any_list_of_workers_are_refused() {
     let mut bytes = Vec::new();
     // Two gaps whose sum leaves the range of slots.
     let slots = vec![(u32::MAX - 1, (1u32, 1u64, 1u64)), (u32::MAX, (1, 1, 1))];

@@ -74,7 +74,7 @@ pub(super) fn load(coverage: Coverage, slots: &[(u32, u32)]) -> LoadFrame {
         },
     };
     LoadFrame {
-        roster: 0xabcd,
+        workers_digest: 0xabcd,
         coverage,
         slots: slots.iter().map(slot).collect(),
     }
