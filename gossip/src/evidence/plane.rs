@@ -287,6 +287,7 @@ impl Plane for EvidencePlane {
         }
         let outcome = match message {
             Message::Evidence(batch) => {
+                let batch = Arc::unwrap_or_clone(batch);
                 self.inbox
                     .batch(peer, generation, batch, &self.known_workers, now)
             }
@@ -375,7 +376,7 @@ fn pull_answer(answer: Vec<Received>) -> Option<(u64, Mark, Vec<Batch>)> {
         return None;
     };
     let batches = frames.filter_map(|received| match received.message {
-        Some(Message::Evidence(batch)) => Some(batch),
+        Some(Message::Evidence(batch)) => Some(Arc::unwrap_or_clone(batch)),
         _ => None,
     });
     Some((first.header.generation, mark, batches.collect()))

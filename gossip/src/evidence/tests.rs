@@ -135,6 +135,7 @@ impl Wire {
         let (from, known_workers) = (replica("a"), known_workers(&[("w", 1)]));
         let outcome = match message {
             Message::Evidence(batch) => {
+                let batch = Arc::unwrap_or_clone(batch);
                 self.inbox
                     .batch(&from, GENERATION, batch, &known_workers, self.now)
             }
@@ -154,7 +155,7 @@ impl Wire {
                     panic!("a mark is first");
                 };
                 let batches = frames.map(|message| match message {
-                    Message::Evidence(batch) => batch,
+                    Message::Evidence(batch) => Arc::unwrap_or_clone(batch),
                     other => panic!("no batch: {other:?}"),
                 });
                 (GENERATION, mark, batches.collect())
@@ -577,4 +578,23 @@ fn heat_is_sent_when_new_not_too_often_and_again_after_a_while() {
         sent_at[5..],
         [(100, 100), (250, 100), (400, 100), (550, 100)]
     );
+}
+
+#[test]
+fn all_peers_are_sent_the_same_copy_of_a_batch() {
+    let start = start();
+    let linked = ["b", "c", "d"].map(|name| (replica(name), 1));
+    let mut outbox = Outbox::new(&EvidenceConfig::default());
+    sent(&mut outbox, &linked, None, start);
+    outbox.log().append(vec![record(1)]);
+    let sent = sent(&mut outbox, &linked, None, start + TICK);
+    let batches: Vec<_> = sent
+        .iter()
+        .filter_map(|(_, message)| match message {
+            Message::Evidence(batch) => Some(batch),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(batches.len(), linked.len());
+    assert!(batches.iter().all(|batch| Arc::ptr_eq(batch, batches[0])));
 }

@@ -186,7 +186,7 @@ kinds! {
     Load(frame: LoadFrame) = [7, 8, 9], "load", Role::Push(Queue::Datagram), Load, FRAME;
 
     /// Evidence of the sender.
-    Evidence(batch: Batch) = [16], "evidence", Role::Push(Queue::Bulk), Evidence, FRAME;
+    Evidence(batch: Arc<Batch>) = [16], "evidence", Role::Push(Queue::Bulk), Evidence, FRAME;
     /// Where the sender's batches stand; also the first frame of the answer to a pull.
     EvidenceMark(mark: Mark) = [17], "evidence", Role::Push(Queue::Bulk), Evidence, FRAME;
     /// Asks for batches again that did not arrive.

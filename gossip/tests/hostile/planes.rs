@@ -158,10 +158,10 @@ async fn floods_of_well_formed_messages_end_in_a_ban() {
         (
             "evidence",
             Box::new(move |number| {
-                Message::Evidence(Batch {
+                Message::Evidence(Arc::new(Batch {
                     number,
                     ..batch.clone()
-                })
+                }))
             }),
         ),
         (

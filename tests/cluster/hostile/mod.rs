@@ -207,7 +207,7 @@ async fn attack(scene: &Scene) {
             })
         };
         let records = (0..25).map(record).collect();
-        Message::Evidence(Batch { number, records })
+        Message::Evidence(Arc::new(Batch { number, records }))
     };
     type Maker = Box<dyn Fn(u64) -> Message + Send>;
     // Name, whether the message is a request, and the message.

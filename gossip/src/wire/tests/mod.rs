@@ -159,7 +159,7 @@ fn evidence_that_breaks_a_limit_is_refused() {
         Err(FrameError::Value(found)) => assert_eq!(found, what),
         other => panic!("{what}: {other:?}"),
     };
-    let batch = |number, records| Message::Evidence(Batch { number, records });
+    let batch = |number, records| Message::Evidence(Arc::new(Batch { number, records }));
     let said = |links| vec![Record::Evidence(evidence("w", links))];
     refused(&batch((1 << 48) + 1, said(1)), "batch number");
     refused(&batch(0, said(0)), "number of links");
@@ -355,10 +355,10 @@ fn dry_runs_are_small() {
 #[test]
 fn evidence_is_small() {
     let len = |records: Vec<Record>| {
-        sealed(&Message::Evidence(Batch {
+        sealed(&Message::Evidence(Arc::new(Batch {
             number: 70_000,
             records,
-        }))
+        })))
         .len()
     };
     let one = |links| Record::Evidence(evidence("http://10.0.0.1:8000", links));

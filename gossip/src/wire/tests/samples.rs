@@ -126,14 +126,14 @@ pub(super) fn messages() -> Vec<Message> {
             last: false,
         }),
         Message::Leave,
-        Message::Evidence(Batch {
+        Message::Evidence(Arc::new(Batch {
             number: 1 << 48,
             records: records(),
-        }),
-        Message::Evidence(Batch {
+        })),
+        Message::Evidence(Arc::new(Batch {
             number: 0,
             records: Vec::new(),
-        }),
+        })),
         Message::EvidenceMark(Mark { first: 3, next: 9 }),
         Message::EvidencePull(vec![Gap { start: 3, end: 5 }, Gap { start: 9, end: 10 }]),
         Message::EvidenceSnapshotRequest,
