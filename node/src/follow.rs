@@ -71,7 +71,7 @@ impl Follower {
             tokio::select! {
                 biased;
                 () = self.phase.closed() => return,
-                changed = views.latest.changed() => if changed.is_err() { return },
+                is_over = views.changed() => if is_over { return },
                 changed = ready.changed() => if changed.is_err() { return },
                 () = sleep_until(rests_until), if waits => {}
                 _ = tick.tick() => self.cluster.tick(),
@@ -114,6 +114,14 @@ impl Unfollowed {
         }
     }
 
+    /// Waits for a view that was not followed; true once there are no more.
+    async fn changed(&mut self) -> bool {
+        let changed = self.latest.changed().await;
+        // The wait has marked it as seen.
+        self.is_behind |= changed.is_ok();
+        changed.is_err()
+    }
+
     /// Whether there is a view that was not followed. Looking at it makes `latest` wait for the next one.
     fn is_behind(&mut self) -> bool {
         self.is_behind |= self.latest.borrow_and_update().has_changed();
@@ -138,6 +146,19 @@ mod tests {
     use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 
     use super::*;
+
+    #[tokio::test]
+    async fn what_was_waited_for_is_followed() {
+        let agent = Agent::solo("c", "r1", &Facts::default(), Metrics::default()).expect("valid");
+        let mut views = Unfollowed::new(agent.watch());
+        assert!(views.take().is_some(), "the first one");
+        let spec = WorkerSpec::new(RawWorker::at("http://w:8000")).expect("a worker");
+        agent.configure(spec.default_id(), spec).expect("room");
+        assert!(!views.changed().await);
+        let (_, view) = views.take().expect("a view that is new");
+        assert_eq!(view.workers().len(), 1);
+        assert!(views.take().is_none());
+    }
 
     #[test]
     fn each_change_of_the_workers_is_followed_once() {

@@ -247,14 +247,10 @@ impl Agent {
         registry.registry().entry(worker, source).cloned()
     }
 
-    /// All entries that say that a worker is there, of every source. Costs one pass over the registry.
-    pub fn present_entries(&self) -> Vec<Entry> {
+    /// The sources that say that a worker is there, by precedence.
+    pub fn sources_of(&self, worker: &WorkerId) -> Vec<Source> {
         let registry = self.0.registry.lock();
-        let entries = registry.registry().entries();
-        entries
-            .filter(|entry| !entry.is_removed())
-            .cloned()
-            .collect()
+        registry.registry().sources_of(worker)
     }
 
     /// Declares a warm-up over: `stamp` is that of the view's [`Warming`](crate::registry::Warming).

@@ -223,6 +223,16 @@ impl Registry {
         self.entries.get(&(worker.clone(), source.clone()))
     }
 
+    /// The sources that say that a worker is there, by precedence; none for one that an administrator removed.
+    pub fn sources_of(&self, worker: &WorkerId) -> Vec<Source> {
+        let of_worker = self.of_worker(worker);
+        if effective(&of_worker).is_none() {
+            return Vec::new();
+        }
+        let claiming = of_worker.iter().filter(|entry| claims(entry));
+        claiming.map(|entry| entry.source.clone()).collect()
+    }
+
     /// What one source says of each worker, by id, tombstones included.
     pub fn of_source<'a>(&'a self, source: &'a Source) -> impl Iterator<Item = &'a Entry> {
         self.entries().filter(move |entry| entry.source == *source)
