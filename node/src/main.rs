@@ -34,6 +34,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Status(args) => small_runtime()?.block_on(cli::status(args)),
         Command::Workers(args) => small_runtime()?.block_on(cli::workers(args)),
         Command::Quarantine(args) => small_runtime()?.block_on(cli::quarantine(args)),
+        Command::Config(args) => small_runtime()?.block_on(cli::config(args)),
         Command::Explain(args) => small_runtime()?.block_on(cli::explain(args)),
         Command::Probe(args) => small_runtime()?.block_on(cli::probe(args)),
     };

@@ -15,6 +15,7 @@
 //! | `POST /add_worker?url=&warmup=`, `POST /remove_worker?url=`, `GET /list_workers?limit=&after=` | as in vllm-router; the list in pages, as `GET /workers` |
 //! | `GET /quarantine` | hashes of the requests that no worker gets, with their age and what is left |
 //! | `DELETE /quarantine/{hash}`, `DELETE /quarantine` | lifts one mark, or all, on every replica |
+//! | `POST /config/reload` | reads the configuration again, as SIGHUP does, and tells what became of it |
 //! | `GET /discovery` | sources of workers, as this replica sees them |
 //! | `PUT`, `DELETE /leases/{id}` | a worker registers itself or renews its lease; takes itself out. Its own credential is enough |
 //! | `POST /explain?path=&tenant=` | where the request in the body would go, and why |
@@ -45,6 +46,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -65,6 +67,7 @@ use crate::listener::framing::HeadLimits;
 use crate::listener::http1_guard::{Guarded, Waits};
 use crate::metrics::{Form, ReasonLabels};
 use crate::readiness::Readiness;
+use crate::reload::Wish;
 use crate::seats::{Counts, Seat, SeatLimits, Seats};
 use crate::shutdown::Phase;
 use crate::tenants::bearer;
@@ -119,6 +122,8 @@ pub struct Admin {
     pub credentials: Option<Credentials>,
     /// Where workers may be.
     pub connector: Arc<Connector>,
+    /// Wishes for a reading of the configuration.
+    pub reload: mpsc::Sender<Wish>,
     /// Clients must send it.
     pub token: Option<Secret>,
     /// Which requests the admin port accepts.
@@ -269,6 +274,7 @@ impl Admin {
             (&Method::POST, ["workers", id, "drain"]) => {
                 self.drain_worker(&self.named(&decoded(id)?)).await
             }
+            (&Method::POST, ["config", "reload"]) => self.reload().await,
             (&Method::GET, ["discovery"]) => Ok(self.describe_discovery()),
             (&Method::PUT, ["leases", id]) => self.renew(&decoded(id)?, &read(body).await?).await,
             (&Method::DELETE, ["leases", id]) => self.release(&decoded(id)?).await,
@@ -316,6 +322,19 @@ impl Admin {
     fn refused(&self, reason: &'static str) {
         let refusals = &self.metrics.operators.admin_refusals;
         refusals.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    async fn reload(&self) -> Result<Answer, ApiError> {
+        let busy = || {
+            let busy = "the configuration is being read, or this replica is ending; try again";
+            ApiError::new(ErrorKind::Overloaded, busy)
+        };
+        let (wish, outcome) = oneshot::channel();
+        self.reload.try_send(wish).map_err(|_| busy())?;
+        match outcome.await.map_err(|_| busy())? {
+            Ok(reloaded) => Ok(json(StatusCode::OK, &reloaded)),
+            Err(error) => Err(ApiError::new(ErrorKind::InvalidRequest, error)),
+        }
     }
 
     fn list_quarantine(&self) -> Answer {

@@ -53,7 +53,7 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
 
     let ways = start_certificates(base, gossip.identity)?;
     let followed = start_cluster(base, &ways.connector, gossip.heard)?;
-    start_tasks(base, origin, &ways.connector)?;
+    let reload = start_tasks(base, origin, &ways.connector)?;
     let discovered = start_discovery(base, &followed, &ways.connector);
     let limits = start_limits(base, &followed.cluster, &discovered.board)?;
     let announcement = announcement(&replica, &listeners, gossip.agent.local_addr())?;
@@ -67,6 +67,7 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
         limits,
         opened,
         ways.connector,
+        reload,
         for_operators,
     );
 

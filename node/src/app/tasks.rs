@@ -6,6 +6,7 @@ use anyhow::Context;
 use grapevine_gossip::Agent;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
 use super::base::Base;
 use super::cluster::Followed;
@@ -18,11 +19,14 @@ use crate::config::Layers;
 use crate::fault_injection;
 use crate::left_out::LeftOut;
 use crate::listener::Door;
-use crate::reload::Reload;
+use crate::reload::{Reload, Wish};
 use crate::shutdown::Phase;
 use crate::upstream::Connector;
 
-/// Reads the configuration again at each hang-up, and notifies the other replicas when this one leaves.
+/// Wishes for a reading of the configuration that wait.
+const WISHES_MAX: usize = 8;
+
+/// Reads the configuration again at each hang-up and when operators wish it, and notifies the other replicas when this one leaves.
 ///
 /// # Errors
 /// Signals cannot be received.
@@ -30,7 +34,7 @@ pub(super) fn start_tasks(
     base: Base<'_>,
     origin: Layers,
     connector: &Arc<Connector>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<mpsc::Sender<Wish>> {
     let reload = Reload {
         layers: origin,
         current: base.config.clone(),
@@ -39,8 +43,10 @@ pub(super) fn start_tasks(
         metrics: base.metrics.operators.clone(),
         left_out: LeftOut::default(),
     };
+    let (wishes, wished) = mpsc::channel(WISHES_MAX);
     let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
-    base.tasks().spawn(reload.run(hangups, base.phase()));
+    base.tasks()
+        .spawn(reload.run(hangups, wished, base.phase()));
     let leaving = announce_leaving(Arc::clone(base.agent), base.phase());
     base.tasks().spawn(leaving);
     #[cfg(debug_assertions)]
@@ -48,7 +54,7 @@ pub(super) fn start_tasks(
         Arc::clone(base.agent),
         base.phase(),
     ));
-    Ok(())
+    Ok(wishes)
 }
 
 /// Opens the admin port, and that of metrics where there is one.
@@ -59,6 +65,7 @@ pub(super) fn start_admin(
     limits: Limits,
     opened: Opened,
     connector: Arc<Connector>,
+    reload: mpsc::Sender<Wish>,
     (socket, metrics): (TcpListener, Option<TcpListener>),
 ) {
     let config = base.config;
@@ -76,6 +83,7 @@ pub(super) fn start_admin(
         leases: discovered.leases,
         credentials: discovered.credentials,
         connector,
+        reload,
         token: config.admin.token.clone(),
         admin_gate: Gate::new(config.admin.host, config.admin.allowed_hosts.clone()),
         metrics_gate: Gate::new(config.metrics.host, config.admin.allowed_hosts.clone()),

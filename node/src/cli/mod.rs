@@ -14,6 +14,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod ca;
 mod client;
+mod config;
 mod drain;
 mod explain;
 mod failure;
@@ -29,6 +30,7 @@ mod status;
 mod workers;
 
 pub use ca::{CaArgs, ca};
+pub use config::{ConfigArgs, config};
 pub use explain::{ExplainArgs, explain};
 pub use failure::Failure;
 pub use keys::{KeysArgs, keys};
@@ -81,6 +83,8 @@ pub enum Command {
     Register(Box<RegisterArgs>),
     /// List or lift marks of requests that no worker gets, because two ended while they had it.
     Quarantine(QuarantineArgs),
+    /// Have a replica read its configuration again.
+    Config(ConfigArgs),
     /// Show where a request would go, and why, without sending it.
     Explain(ExplainArgs),
     /// Make the certificates by which replicas know each other.

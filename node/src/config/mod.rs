@@ -208,26 +208,33 @@ impl Config {
         }
     }
 
-    /// Names of the sections in which `new` differs and that only a restart brings into use: all but the workers.
+    /// Names of the settings in which `new` differs and that only a restart brings into use, such as `limits.requests`:
+    /// all but the workers.
     #[must_use]
-    pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
-        let mut new = new.clone();
-        new.worker.clone_from(&self.worker);
-        new.workers.urls.clone_from(&self.workers.urls);
+    pub fn needs_restart(&self, new: &Self) -> Vec<String> {
         let mut differing = Vec::new();
         macro_rules! compare {
-            ($($section:ident)*) => {
+            ($($section:ident)*; repeated: $($repeated:ident)*; reloaded: $($reloaded:ident)*) => {
                 // All of them: a new section does not compile before it is here.
-                let Self { $($section),* } = self;
-                $(if *$section != new.$section {
-                    differing.push(stringify!($section));
+                let Self { $($section,)* $($repeated,)* $($reloaded: _),* } = self;
+                $(
+                    let keys = $section.differing(&new.$section);
+                    let section = stringify!($section);
+                    differing.extend(keys.into_iter().map(|key| format!("{section}.{key}")));
+                )*
+                $(if *$repeated != new.$repeated {
+                    differing.push(stringify!($repeated).to_owned());
                 })*
             };
         }
         compare!(
-            replica listen tls cors admin metrics gossip cluster model workers worker discovery files dns kubernetes leases retry breaker health failover warmup
-            realtime cache admission keys timeouts limits trace log
+            replica listen tls cors admin metrics gossip cluster workers discovery files dns kubernetes leases retry
+            breaker health failover warmup realtime cache admission keys timeouts limits trace log;
+            repeated: model;
+            reloaded: worker
         );
+        // They are among the workers.
+        differing.retain(|key| key != "workers.urls");
         differing
     }
 
