@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A rollout under load: every worker is replaced, each new one before the old one ends, found by a file, DNS or leases.
+"""A rollout under load: every worker is replaced, each new one before the old one ends, found by a file, DNS, Kubernetes or leases.
 
-    rollout.py --grapevine BINARY [--sources file lease dns] [--workers 12] [--rate 40] [--pause 3] [--json FILE]
+    rollout.py --grapevine BINARY [--sources file dns kubernetes lease] [--workers 12] [--rate 40] [--pause 3] [--json FILE]
 
 Three replicas serve tenants with system prompts of their own. One after the other, a new worker is started, added to the
 source, and when every replica uses it the old one is taken out of the source and ends when it has nothing in hand. For
@@ -16,6 +16,7 @@ import json
 import os
 import random
 import shutil
+import ssl
 import statistics
 import sys
 import tempfile
@@ -115,7 +116,55 @@ class LeaseSource:
             self.running.pop(url).process.terminate()
 
 
-SOURCES = {source.name: source for source in (FileSource, DnsSource, LeaseSource)}
+class KubernetesSource:
+    """Pods of a fake API server; a pod's address is its worker's."""
+
+    name = "kubernetes"
+
+    def __init__(self, folder, stack, binary):
+        command = [binary, "fake-kubernetes", "--listen", "127.0.0.1:0", "--directory", folder / "kubernetes"]
+        server = stack.enter_context(Child(command, folder / "kubernetes.log", announces=True)).listening()
+        self.kubeconfig, self.server = server["kubeconfig"], server["https"].split("//")[1].rstrip("/")
+        self.token = (folder / "kubernetes" / "token").read_text()
+        self.tls = ssl.create_default_context(cafile=folder / "kubernetes" / "ca.crt")
+        self.pods = {}
+
+    def arguments(self):
+        return ["--service-discovery", "--selector", "app=vllm", "--service-discovery-port", DnsSource.port]
+
+    def settings(self):
+        return f'[kubernetes]\nnamespaces = ["default"]\nkubeconfig = "{self.kubeconfig}"\n'
+
+    def ready(self, replicas):
+        pass
+
+    def call(self, method, path, body=None, kind="application/json"):
+        host, port = self.server.rsplit(":", 1)
+        connection = http.client.HTTPSConnection(host, int(port), timeout=10, context=self.tls)
+        headers = {"authorization": f"Bearer {self.token}", "content-type": kind}
+        connection.request(method, f"/api/v1/namespaces/default/pods{path}", body and json.dumps(body), headers)
+        reply = connection.getresponse()
+        text = reply.read()
+        connection.close()
+        if reply.status >= 300:
+            raise Failed(f"the API server answers {reply.status} to {method} {path}: {text[:300]!r}")
+
+    def write(self, urls):
+        for url in set(urls) - set(self.pods):
+            name = self.pods[url] = f"vllm-{len(self.pods)}-{time.monotonic_ns()}"
+            address = url.split("//")[1].rsplit(":", 1)[0]
+            self.call("POST", "", {
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "vllm"}},
+                "spec": {"terminationGracePeriodSeconds": 30, "containers": [{"name": "vllm", "image": "vllm"}]}})
+            self.call("PATCH", f"/{name}/status", {"status": {
+                "phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": "True"}]}},
+                "application/merge-patch+json")
+        for url in set(self.pods) - set(urls):
+            # It is marked for deletion first, and gone when its grace is over.
+            self.call("DELETE", f"/{self.pods.pop(url)}", {"gracePeriodSeconds": 5})
+
+
+SOURCES = {source.name: source for source in (FileSource, DnsSource, KubernetesSource, LeaseSource)}
 
 
 class Load:

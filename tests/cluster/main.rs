@@ -6,6 +6,7 @@ mod agreement;
 mod certificates;
 mod chaos;
 mod convergence;
+mod discovery;
 mod drain;
 mod growth;
 mod hearsay;
