@@ -18,6 +18,7 @@
 //! | 9 | readiness changes the state of a worker, never the set | `readiness_moves_no_ring` |
 
 mod feed;
+pub mod file;
 mod picture;
 mod rule;
 
