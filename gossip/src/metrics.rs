@@ -50,9 +50,9 @@ metrics! {
     evidence_records: Family<Fate, Counter>, "evidence_records", "Records of evidence, by what became of them";
     evidence_batches: Family<Fate, Counter>, "evidence_batches", "Batches of evidence, by what became of them";
     evidence_throttled: Counter, "evidence_throttled", "Times that evidence waited because a peer's bytes a second were spent";
-    bulletin_parts: Family<Fate, Counter>, "bulletin_parts", "Parts of bulletins received, by what became of them";
-    bulletin_cut: Family<Part, Counter>, "bulletin_cut", "Entries of this replica's bulletins that were left out because they do not fit, by part";
-    bulletins: Gauge, "bulletins", "Other replicas whose bulletin counts now";
+    peer_state_parts: Family<Fate, Counter>, "peer_state_parts", "Parts of peer states received, by what became of them";
+    peer_state_cut: Family<Part, Counter>, "peer_state_cut", "Entries of this replica's peer state that were left out because they do not fit, by part";
+    peer_states: Gauge, "peer_states", "Other replicas whose peer state counts now";
     dry_runs: Family<DryRuns, Counter>, "dry_runs", "Questions what another replica would decide, by side and outcome";
     rounds: Counter, "turns", "Turns of the gossip task; stands still when the task does";
     restarts: Counter, "restarts", "Starts of the gossip task under a new generation";
@@ -81,7 +81,7 @@ pub(crate) struct Fate {
     pub(crate) fate: &'static str,
 }
 
-/// A part of a bulletin, from a fixed set.
+/// A part of a peer state, from a fixed set.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Part {
     pub(crate) part: &'static str,
@@ -134,8 +134,8 @@ impl Metrics {
             .inc_by(batches);
     }
 
-    pub(crate) fn bulletin_cut(&self, part: &'static str, entries: usize) {
-        self.bulletin_cut
+    pub(crate) fn peer_state_cut(&self, part: &'static str, entries: usize) {
+        self.peer_state_cut
             .get_or_create(&Part { part })
             .inc_by(entries as u64);
     }

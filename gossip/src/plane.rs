@@ -11,7 +11,7 @@
 //! | `registry/plane.rs` | the worker set, and the view that is made of it |
 //! | `load/messages.rs` | load of each worker |
 //! | `evidence/plane.rs` | which worker holds which prefix, and how hot it is |
-//! | `bulletin/plane.rs` | what replicas found out about workers, and have in hand |
+//! | `peer_state/plane.rs` | what replicas found out about workers, and have in hand |
 //! | `dry_run/plane.rs` | what another replica would decide |
 //! | `twin/plane.rs` | two processes under one id; no messages, only a fact |
 

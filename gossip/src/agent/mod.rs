@@ -24,7 +24,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::bulletin::{Bulletin, BulletinPlane, Posted, Shown};
 use crate::config::{CONFIRM_WITHIN, LEAVE_WITHIN, WRITES_AFTER};
 use crate::driver::{Driver, Hosted};
 use crate::dry_run::{
@@ -39,6 +38,7 @@ use crate::identity::{Identity, IdentityError};
 use crate::load::{LoadBoard, LoadMessages};
 use crate::membership::fact;
 use crate::metrics::DryRuns;
+use crate::peer_state::{PeerState, PeerStatePlane, PeerStates, Shown};
 use crate::plane::{Context, Plane, RequestError};
 use crate::registry::{Entry, Registry, RegistryError, RegistryPlane, TakenOut};
 use crate::replica::ReplicaId;
@@ -80,14 +80,14 @@ struct Parts {
     registry: Arc<Hosted<RegistryPlane>>,
     load: Arc<Hosted<LoadMessages>>,
     evidence: Arc<Hosted<EvidencePlane>>,
-    bulletins: Arc<Hosted<BulletinPlane>>,
+    peer_state: Arc<Hosted<PeerStatePlane>>,
     dry_runs: Arc<Hosted<DryRunPlane>>,
     twins: Arc<Hosted<TwinPlane>>,
     /// Own load counters, and the sums of the others'.
     board: Arc<LoadBoard>,
     /// What there is to say about prefixes.
     pending: PendingHandle,
-    /// What the others post.
+    /// What the other replicas published.
     shown: Shown,
     /// Own changes on their way to peers.
     pushes: Arc<Pushes>,
@@ -387,26 +387,26 @@ impl Agent {
         self.0.evidence.lock().serve(source);
     }
 
-    /// Posts what this replica found out about workers and has in hand for tenants; it replaces the
-    /// bulletin before.
+    /// Publishes what this replica found out about workers and has in hand for tenants; it replaces the
+    /// peer state before.
     ///
     /// Never waits: what changed is sent to every connected peer at once, but not more often than
     /// every 50 ms, and all of it is renewed each second. What does not fit is left out, and counted
-    /// in `gossip_bulletin_cut_total`. A cluster of one posts to nobody.
-    pub fn post(&self, bulletin: Bulletin) {
+    /// in `gossip_peer_state_cut_total`. A cluster of one publishes to nobody.
+    pub fn publish_state(&self, state: PeerState) {
         if self.0.driver.net().is_some() {
-            self.with(&self.0.bulletins, |plane, cx| plane.post(bulletin, cx));
+            self.with(&self.0.peer_state, |plane, cx| plane.publish(state, cx));
         }
     }
 
-    /// The newest bulletin of each other replica; of one that leaves it is gone at once, of one that
+    /// The newest peer state of each other replica; of one that leaves it is gone at once, of one that
     /// is silent after some 3 s. Takes no lock.
-    pub fn posted(&self) -> Arc<Posted> {
-        self.0.shown.posted()
+    pub fn peer_states(&self) -> Arc<PeerStates> {
+        self.0.shown.states()
     }
 
-    /// Wakes whenever [`Agent::posted`] has changed.
-    pub fn watch_posted(&self) -> watch::Receiver<()> {
+    /// Wakes whenever [`Agent::peer_states`] has changed.
+    pub fn watch_peer_states(&self) -> watch::Receiver<()> {
         self.0.shown.watch()
     }
 

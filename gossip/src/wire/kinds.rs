@@ -9,11 +9,11 @@ use std::sync::Arc;
 use super::body::{Body, Frame};
 use super::handshake::{Hello, HelloAck};
 use super::registry::{Snapshot, SyncRequest, SyncResponse};
-use crate::bulletin::{HealthClaim, PART_BYTES_MAX, Pace, Quarantined, TenantUse};
 use crate::dry_run::{DryRun, Reply};
 use crate::evidence::{Batch, EvidenceSnapshot, Gap, HeatReport, Mark};
 use crate::frame::{BODY_BYTES_MAX, FrameError, Raw};
 use crate::load::LoadFrame;
+use crate::peer_state::{HealthClaim, PART_BYTES_MAX, Pace, Quarantined, TenantUse};
 use crate::registry::Entry;
 
 /// A row of the table: what is common to all messages of one kind.
@@ -207,7 +207,7 @@ kinds! {
     /// What it would decide, or why it does not say.
     DryRunAnswer(reply: Box<Reply>) = [23], "dry_run", Role::Answer, Own, FRAME;
 
-    /// What the sender found out about workers: one part of its bulletin.
+    /// What the sender found out about workers: one part of its peer state.
     Health(claims: Arc<Vec<HealthClaim>>) = [26], "bulletin", Role::Push(Queue::Latest), Own, PART_BYTES_MAX;
     /// What the sender has in hand for tenants: another part.
     Usage(usage: Arc<Vec<TenantUse>>) = [27], "bulletin", Role::Push(Queue::Latest), Own, PART_BYTES_MAX;

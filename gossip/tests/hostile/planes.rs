@@ -1,14 +1,14 @@
-//! What an authenticated liar can say on our own planes: load (S06), registry, bulletins, evidence,
+//! What an authenticated liar can say on our own planes: load (S06), registry, peer states, evidence,
 //! heat, dry runs, and answers that lie.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_gossip::bulletin::{Claim, HealthClaim, TenantUse};
 use grapevine_gossip::dry_run::DryRun;
 use grapevine_gossip::evidence::{Batch, Evidence, HEAT_COUNTS_MAX, HeatReport, Mark, Record};
 use grapevine_gossip::hlc::Stamp;
 use grapevine_gossip::load::{Coverage, Load, LoadFrame, SlotLoad};
+use grapevine_gossip::peer_state::{Claim, HealthClaim, TenantUse};
 use grapevine_gossip::registry::Entry;
 use grapevine_gossip::wire::{Message, Snapshot};
 use grapevine_gossip::worker::{Source, WorkerId};
@@ -152,7 +152,7 @@ async fn floods_of_well_formed_messages_end_in_a_ban() {
             Box::new(move |_| full(view.roster(), 4, Load::default())),
         ),
         (
-            "bulletins",
+            "peer states",
             Box::new(move |_| Message::Health(Arc::new(vec![health.clone()]))),
         ),
         (
@@ -386,10 +386,10 @@ async fn answers_that_lie_are_offences() {
     scene.still_works("answers that lie").await;
 }
 
-/// Bulletins beyond their limits are offences; within them they are what their sender says, and gone with
+/// Peer states beyond their limits are offences; within them they are what their sender says, and gone with
 /// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bulletins_out_of_bounds_are_offences() {
+async fn peer_states_out_of_bounds_are_offences() {
     let mut scene = Scene::new().await;
     let victim = scene.victim();
     let use_of = |tenant| TenantUse {
@@ -401,7 +401,7 @@ async fn bulletins_out_of_bounds_are_offences() {
     let mut line = rogue.dial(victim.address()).await;
     assert!(line.say(&Message::Usage(Arc::new(vec![use_of(7)]))).await);
     let used = eventually("the lie is heard", || {
-        let used = victim.agent.posted().others_usage(7);
+        let used = victim.agent.peer_states().others_usage(7);
         (used.in_flight > 0).then_some(used)
     })
     .await;
@@ -410,9 +410,9 @@ async fn bulletins_out_of_bounds_are_offences() {
     let twice = line.frame(&Message::Usage(Arc::new(vec![use_of(7), use_of(7)])));
     until_cut(&line, &twice).await;
     eventually("and gone with its sender", || {
-        (victim.agent.posted().others_usage(7).in_flight == 0).then_some(())
+        (victim.agent.peer_states().others_usage(7).in_flight == 0).then_some(())
     })
     .await;
-    scene.unharmed("bulletins").await;
-    scene.still_works("bulletins").await;
+    scene.unharmed("peer states").await;
+    scene.still_works("peer states").await;
 }

@@ -9,7 +9,7 @@ use super::base::Base;
 use crate::admission::byte_budget::ByteBudget;
 use crate::admission::{Admission, AdmissionParts};
 use crate::cluster::quarantine::Quarantine;
-use crate::cluster::{Bulletins, Cluster};
+use crate::cluster::{Cluster, PeerStateTask};
 use crate::tenants::watch::Watch;
 use crate::tenants::{Gossiped, Keys};
 
@@ -38,7 +38,7 @@ pub(super) fn start_limits(base: Base<'_>, cluster: &Arc<Cluster>) -> anyhow::Re
     }
     let quarantine = Arc::new(Quarantine::new(config.retry.quarantine));
     if base.agent.local_addr().is_some() {
-        let bulletins = Bulletins {
+        let task = PeerStateTask {
             agent: Arc::clone(base.agent),
             cluster: Arc::clone(cluster),
             own_use: {
@@ -51,7 +51,7 @@ pub(super) fn start_limits(base: Base<'_>, cluster: &Arc<Cluster>) -> anyhow::Re
             refusals: base.metrics.refusals.clone(),
             phase: base.phase(),
         };
-        base.tasks().spawn(bulletins.run());
+        base.tasks().spawn(task.run());
     }
     let admission = Arc::new(Admission::new(AdmissionParts {
         config: config.admission.clone(),

@@ -11,8 +11,8 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use grapevine_gossip::Agent;
 use grapevine_gossip::ReplicaId;
-use grapevine_gossip::bulletin::Posted;
 use grapevine_gossip::evidence::{Evidence, Heard, HeatReport as WireReport, Retraction};
+use grapevine_gossip::peer_state::PeerStates;
 use grapevine_gossip::worker::WorkerId;
 use grapevine_placement::{
     Candidate, ClusterSettings, Decision, Digest, HeatCounter, HeatReport, HotSet, Key, Link,
@@ -90,9 +90,9 @@ impl CacheView {
         }
     }
 
-    /// The bulletins of the other replicas.
-    pub(super) fn posted(&self) -> Arc<Posted> {
-        self.agent.posted()
+    /// The peer states of the other replicas.
+    pub(super) fn peer_states(&self) -> Arc<PeerStates> {
+        self.agent.peer_states()
     }
 
     /// The row of a worker in the prefix index; another epoch empties it.

@@ -13,10 +13,10 @@ mod scene;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_gossip::bulletin::{Claim, HealthClaim, TenantUse};
 use grapevine_gossip::dry_run::DryRun;
 use grapevine_gossip::evidence::{Batch, Evidence, HeatReport, Record};
 use grapevine_gossip::load::{Coverage, Load, LoadFrame, SlotLoad};
+use grapevine_gossip::peer_state::{Claim, HealthClaim, TenantUse};
 use grapevine_gossip::wire::Message;
 use grapevine_tests::cluster::Replica;
 use grapevine_tests::invariants;

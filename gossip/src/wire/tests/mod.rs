@@ -9,10 +9,6 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::bulletin::{
-    AGE_MAX, Claim, HealthClaim, PACES_MAX, Pace, QUARANTINE_MAX, Quarantined, TENANTS_MAX,
-    TenantUse,
-};
 use crate::dry_run::{self, DryRun, DryRunAnswer, Refusal, Reply};
 use crate::evidence::{
     BATCH_RECORDS_MAX, Batch, Gap, HEAT_COUNTS_MAX, LINKS_MAX, Mark, PULL_BATCHES_MAX, Record,
@@ -20,6 +16,10 @@ use crate::evidence::{
 use crate::frame::{BODY_BYTES_MAX, FRAME_BYTES_MAX};
 use crate::hlc::Stamp;
 use crate::load::{Coverage, LoadFrame};
+use crate::peer_state::{
+    AGE_MAX, Claim, HealthClaim, PACES_MAX, Pace, QUARANTINE_MAX, Quarantined, TENANTS_MAX,
+    TenantUse,
+};
 use crate::registry::{ENTRIES_MAX, Entry};
 use crate::worker::{MODELS_BYTES_MAX, Source};
 
@@ -242,7 +242,7 @@ fn dry_runs_that_break_a_limit_are_refused() {
 }
 
 #[test]
-fn bulletins_that_break_a_limit_are_refused() {
+fn peer_states_that_break_a_limit_are_refused() {
     let refused = |message: Message, what: &str| match decode(&sealed(&message)) {
         Err(FrameError::Value(found)) => assert_eq!(found, what),
         other => panic!("{what}: {other:?}"),
@@ -316,7 +316,7 @@ fn bulletins_that_break_a_limit_are_refused() {
 }
 
 #[test]
-fn bulletins_are_small() {
+fn peer_states_are_small() {
     let claim = |n: u32| HealthClaim {
         worker: format!("http://10.0.0.{n:03}:8000").parse().expect("valid"),
         epoch: 1_790_000_000,

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::*;
-use crate::bulletin::{AGE_MAX, Claim, HealthClaim, Pace, Quarantined, TenantUse};
 use crate::dry_run::{self, DryRun, DryRunAnswer, KeyParts, Refusal, Reply};
 use crate::evidence::{
     Batch, Evidence, EvidenceSnapshot, Gap, Head, HeatReport, LINKS_MAX, Mark, Record, Retraction,
 };
 use crate::hlc::Stamp;
 use crate::load::{Coverage, Load, LoadFrame, SlotLoad};
+use crate::peer_state::{AGE_MAX, Claim, HealthClaim, Pace, Quarantined, TenantUse};
 use crate::registry::{Entry, Registry, Summary};
 use crate::replica::ReplicaId;
 use crate::worker::{RawWorker, Role as WorkerRole, Source, State, WorkerSpec};

@@ -1,13 +1,13 @@
-//! The bulletin plane: what each replica found out about workers, and how much of each tenant it has
+//! The peer state plane: what each replica found out about workers, and how much of each tenant it has
 //! in hand; besides, which requests no worker is to get, and how fast workers answer.
 //!
-//! Pure; instants are arguments. Each replica has one bulletin. Its parts, claims about workers,
+//! Pure; instants are arguments. Each replica has one peer state. Its parts, claims about workers,
 //! use by tenants, quarantined requests and paces, travel apart, so that a count that changes with each request does not carry
 //! hundreds of claims along. Each part is said whole, in absolute values, and the latest one counts:
 //! a lost frame is healed by the next, and nothing is added up.
 //!
 //! - `part.rs`: what differs between the parts.
-//! - `publisher.rs`: this replica's bulletin, and which parts of it are due.
+//! - `publisher.rs`: this replica's peer state, and which parts of it are due.
 //! - `received.rs`: the latest of every other replica, as long as it is renewed.
 //! - `snapshot.rs`: what is read of it.
 //! - `plane.rs`: all of it among the planes of an agent.
@@ -26,20 +26,20 @@ use std::time::Duration;
 
 use crate::worker::WorkerId;
 
-pub(crate) use plane::{BulletinPlane, Shown};
+pub(crate) use plane::{PeerStatePlane, Shown};
 pub(crate) use publisher::Publisher;
 pub(crate) use received::{Received, Taken};
-pub use snapshot::{PeerBulletin, Posted};
+pub use snapshot::{PeerStates, ReceivedState};
 
-/// Greatest number of tenants in a bulletin.
+/// Greatest number of tenants in a peer state.
 pub const TENANTS_MAX: usize = 1024;
-/// Greatest number of claims in a bulletin. A registry may hold four times as many workers, and one part
+/// Greatest number of claims in a peer state. A registry may hold four times as many workers, and one part
 /// ([`PART_BYTES_MAX`]) some 2,000 claims about workers with long names: what does not fit is left out, good claims first,
 /// then the oldest.
 pub const CLAIMS_MAX: usize = 4096;
-/// Greatest number of quarantined requests in a bulletin.
+/// Greatest number of quarantined requests in a peer state.
 pub const QUARANTINE_MAX: usize = 256;
-/// Greatest number of paces in a bulletin; the first ones count.
+/// Greatest number of paces in a peer state; the first ones count.
 pub const PACES_MAX: usize = 2000;
 /// Greatest length of one part in a frame, in bytes.
 pub const PART_BYTES_MAX: usize = 64 * 1024;
@@ -56,7 +56,7 @@ pub const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 /// What one replica says to all others.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Bulletin {
+pub struct PeerState {
     /// What it found out about workers, at most one claim for each, [`CLAIMS_MAX`] in all. Of those
     /// that do not fit a frame good ones are left out first, then the oldest.
     pub health: Vec<HealthClaim>,

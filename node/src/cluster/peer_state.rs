@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use grapevine_gossip::bulletin::{
-    Bulletin, Claim as WireClaim, HealthClaim, PAUSE, Posted, TenantUse,
+use grapevine_gossip::peer_state::{
+    Claim as WireClaim, HealthClaim, PAUSE, PeerState, PeerStates, TenantUse,
 };
 use grapevine_gossip::worker::WorkerId;
 use grapevine_gossip::{Agent, ReplicaId};
@@ -28,9 +28,9 @@ use crate::upstream::Worker;
 /// What this replica has in hand for tenants, now.
 pub type OwnUse = Arc<dyn Fn() -> Vec<TenantUse> + Send + Sync>;
 
-/// The task that posts this replica's bulletin and reads those of the others.
-pub struct Bulletins {
-    /// Where bulletins go and come from.
+/// The task that publishes this replica's peer state and reads that of the others.
+pub struct PeerStateTask {
+    /// Where peer states go and come from.
     pub agent: Arc<Agent>,
     /// The cluster with the workers that they are about.
     pub cluster: Arc<Cluster>,
@@ -48,12 +48,12 @@ pub struct Bulletins {
     pub phase: Phase,
 }
 
-impl Bulletins {
-    /// Posts and reads until the replica ends.
+impl PeerStateTask {
+    /// Publishes and reads until the replica ends.
     pub async fn run(self) {
         // There from the start, so that nothing received is a zero and not a gap.
         Counts::default().publish(&self.metrics);
-        let mut changes = self.agent.watch_posted();
+        let mut changes = self.agent.watch_peer_states();
         let mut tick = interval(PAUSE);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -61,7 +61,7 @@ impl Bulletins {
                 () = self.phase.closed() => return,
                 _ = tick.tick() => {}
             }
-            self.post();
+            self.publish();
             // Not at each change: with many replicas there are more of them than need to be read.
             match changes.has_changed() {
                 Ok(true) => {
@@ -74,8 +74,8 @@ impl Bulletins {
         }
     }
 
-    /// Posts what was found out here; the agent sees what of it is new.
-    fn post(&self) {
+    /// Publishes what was found out here; the agent sees what of it is new.
+    fn publish(&self) {
         let fleet = self.cluster.fleet();
         let paces = self.cluster.learn_rates();
         let claim = |worker: &Arc<Worker>| {
@@ -87,7 +87,7 @@ impl Bulletins {
                 age,
             })
         };
-        self.agent.post(Bulletin {
+        self.agent.publish_state(PeerState {
             health: fleet.workers().filter_map(claim).collect(),
             usage: (self.own_use)(),
             quarantine: self.quarantine.to_send(),
@@ -97,16 +97,16 @@ impl Bulletins {
 
     /// Gives each worker what the others claim of it now.
     fn read(&self) {
-        let posted = self.agent.posted();
+        let states = self.agent.peer_states();
         let fleet = self.cluster.fleet();
-        let unbelieved = unbelieved(&fleet, &posted);
+        let unbelieved = unbelieved(&fleet, &states);
         let is_believed = |from, worker| {
             let of_replica = unbelieved.get(from);
             of_replica.is_none_or(|workers| !workers.contains(worker))
         };
         let mut counts = Counts::default();
         for worker in fleet.workers() {
-            let claims = posted.claims_on(&worker.id);
+            let claims = states.claims_on(&worker.id);
             worker.health.heard(claims.filter_map(|(from, said, age)| {
                 let claim = decode(said.claim);
                 let believed = is_believed(from, &worker.id);
@@ -116,7 +116,7 @@ impl Bulletins {
         }
         counts.publish(&self.metrics);
         let now = Instant::now().into_std();
-        for peer in posted.peers() {
+        for peer in states.peers() {
             let marks: Vec<_> = peer.quarantined(now).collect();
             let (new, gone) = self.quarantine.receive(&peer.replica, &marks);
             for _ in 0..new {
@@ -132,10 +132,10 @@ impl Bulletins {
 /// By replica, the workers that it calls bad without being believed: those of pools of which it calls too many so.
 fn unbelieved<'a>(
     fleet: &Fleet,
-    posted: &'a Posted,
+    states: &'a PeerStates,
 ) -> BTreeMap<&'a ReplicaId, BTreeSet<&'a WorkerId>> {
     let mut unbelieved = BTreeMap::new();
-    for peer in posted.peers() {
+    for peer in states.peers() {
         let bad = peer
             .health
             .iter()
@@ -207,13 +207,13 @@ fn decode(claim: WireClaim) -> Claim {
 mod tests {
     use std::time::Duration;
 
-    use grapevine_gossip::bulletin::PeerBulletin;
+    use grapevine_gossip::peer_state::ReceivedState;
 
     use super::super::tests::{MODEL, WORKERS, house};
     use super::*;
 
     /// What a replica claims of the first workers, in order.
-    fn says(replica: &str, claims: &[WireClaim]) -> PeerBulletin {
+    fn says(replica: &str, claims: &[WireClaim]) -> ReceivedState {
         let said = |(number, claim): (usize, &WireClaim)| HealthClaim {
             worker: format!("w{number}").parse().expect("an id"),
             epoch: 0,
@@ -221,7 +221,7 @@ mod tests {
             age: Duration::from_secs(1),
         };
         let now = Instant::now().into_std();
-        PeerBulletin {
+        ReceivedState {
             replica: replica.parse().expect("an id"),
             received: now,
             health: claims.iter().enumerate().map(said).collect(),
@@ -245,8 +245,8 @@ mod tests {
             (&[Stalled, Stalled, Stalled, Stalled][..], 4),
         ] {
             let other = says("r3", &[Good, Stalled]);
-            let posted = Posted::from_iter([other, says("r2", claims)]);
-            let unbelieved = unbelieved(&fleet, &posted);
+            let states = PeerStates::from_iter([other, says("r2", claims)]);
+            let unbelieved = unbelieved(&fleet, &states);
             let of = |replica: &str| {
                 let replica: ReplicaId = replica.parse().expect("an id");
                 unbelieved.get(&replica).map_or(0, BTreeSet::len)

@@ -1,4 +1,4 @@
-//! What the other replicas' bulletins say now.
+//! What the other replicas' peer states say now.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,17 +7,17 @@ use super::{AGE_MAX, HealthClaim, Pace, Quarantined, TenantUse};
 use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
 
-/// The newest bulletin of each other replica that renews it. Immutable; a new one is made for every
-/// change, and no later than 250 ms after a bulletin grew too old.
+/// The newest peer state of each other replica that renews it. Immutable; a new one is made for every
+/// change, and no later than 250 ms after a peer state grew too old.
 #[derive(Clone, Debug, Default)]
-pub struct Posted {
+pub struct PeerStates {
     /// Sorted by replica.
-    pub(super) peers: Vec<Arc<PeerBulletin>>,
+    pub(super) peers: Vec<Arc<ReceivedState>>,
 }
 
-/// The bulletin of one other replica.
+/// The peer state of one other replica.
 #[derive(Debug)]
-pub struct PeerBulletin {
+pub struct ReceivedState {
     /// Whose it is.
     pub replica: ReplicaId,
     /// When its claims about workers came; without any, when something of it came.
@@ -27,18 +27,18 @@ pub struct PeerBulletin {
     pub health: Vec<HealthClaim>,
     /// Rising by tenant.
     pub usage: Vec<TenantUse>,
-    /// Requests that no worker is to get, with their ages when they came; [`PeerBulletin::quarantined`] gives those of
+    /// Requests that no worker is to get, with their ages when they came; [`ReceivedState::quarantined`] gives those of
     /// now.
     pub quarantine: Vec<Quarantined>,
-    /// When these came: the parts of a bulletin travel apart.
+    /// When these came: the parts of a peer state travel apart.
     pub quarantine_received: Instant,
     /// Rising by worker.
     pub paces: Vec<Pace>,
 }
 
-impl Posted {
+impl PeerStates {
     /// One for each replica that is heard, sorted by id.
-    pub fn peers(&self) -> impl ExactSizeIterator<Item = &PeerBulletin> {
+    pub fn peers(&self) -> impl ExactSizeIterator<Item = &ReceivedState> {
         self.peers.iter().map(|peer| &**peer)
     }
 
@@ -81,17 +81,17 @@ impl Posted {
     }
 }
 
-impl FromIterator<PeerBulletin> for Posted {
+impl FromIterator<ReceivedState> for PeerStates {
     /// Of what came from elsewhere than the network, as in tests: one for each replica, each in its
     /// order.
-    fn from_iter<T: IntoIterator<Item = PeerBulletin>>(peers: T) -> Self {
+    fn from_iter<T: IntoIterator<Item = ReceivedState>>(peers: T) -> Self {
         let mut peers: Vec<_> = peers.into_iter().map(Arc::new).collect();
         peers.sort_by(|a, b| a.replica.cmp(&b.replica));
         Self { peers }
     }
 }
 
-impl PeerBulletin {
+impl ReceivedState {
     /// How long before `now` the replica found out what it claims.
     pub fn age(&self, claim: &HealthClaim, now: Instant) -> Duration {
         claim.age + now.saturating_duration_since(self.received)

@@ -1,11 +1,11 @@
-//! The other replicas' bulletins: the latest of each, as long as it is renewed.
+//! The other replicas' peer states: the latest of each, as long as it is renewed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::part::Entry;
-use super::{HealthClaim, Pace, PeerBulletin, Posted, Quarantined, SILENT_AFTER, TenantUse};
+use super::{HealthClaim, Pace, PeerStates, Quarantined, ReceivedState, SILENT_AFTER, TenantUse};
 use crate::evidence::{Budget, KnownWorkers};
 use crate::replica::ReplicaId;
 
@@ -29,7 +29,7 @@ pub(crate) struct Sender {
     quarantine: Part<Quarantined>,
     paces: Part<Pace>,
     /// What is shown of it; `None` while it has nothing to show.
-    shown: Option<Arc<PeerBulletin>>,
+    shown: Option<Arc<ReceivedState>>,
 }
 
 /// The latest frame of one part.
@@ -168,12 +168,12 @@ impl Received {
     }
 
     /// All of it, to read.
-    pub(crate) fn posted(&self) -> Posted {
+    pub(crate) fn states(&self) -> PeerStates {
         let shown = self
             .senders
             .values()
             .filter_map(|sender| sender.shown.clone());
-        Posted {
+        PeerStates {
             peers: shown.collect(),
         }
     }
@@ -219,7 +219,7 @@ impl Sender {
         let quarantine_received = quarantine.received();
         self.shown = received.map(|received| {
             let is_current = |claim: &&HealthClaim| roster.is_current(&claim.worker, claim.epoch);
-            Arc::new(PeerBulletin {
+            Arc::new(ReceivedState {
                 replica: id.clone(),
                 received,
                 health: health

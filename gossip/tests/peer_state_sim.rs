@@ -1,4 +1,4 @@
-//! Bulletins between real agents on a simulated network that loses packets and cuts replicas off.
+//! Peer states between real agents on a simulated network that loses packets and cuts replicas off.
 //!
 //! Simulated seconds: the test asks what holds, not how fast. A failure names its seed.
 
@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use grapevine_gossip::bulletin::{Bulletin, Claim, HealthClaim, TenantUse};
 use grapevine_gossip::config::{Facts, GossipConfig};
 use grapevine_gossip::identity::{self, Identity};
+use grapevine_gossip::peer_state::{Claim, HealthClaim, PeerState, TenantUse};
 use grapevine_gossip::worker::{RawWorker, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, Metrics};
 use turmoil::Sim;
@@ -23,10 +23,10 @@ const REPLICAS: usize = 4;
 const TICK: Duration = Duration::from_millis(5);
 const TENANT: u64 = 7;
 
-/// What one replica posted last, and reads of the others.
+/// What one replica published last, and reads of the others.
 #[derive(Default)]
 struct Notes {
-    posted: u32,
+    published: u32,
     /// Claim and count by sender.
     read: BTreeMap<String, (Option<Claim>, u32)>,
     sum: u32,
@@ -77,11 +77,11 @@ async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> tu
         let count = with(&shared, |stage| {
             let is_counting = stage.is_counting;
             let notes = &mut stage.notes[at];
-            notes.posted += u32::from(is_counting);
-            notes.posted
+            notes.published += u32::from(is_counting);
+            notes.published
         });
         if count > 0 {
-            agent.post(Bulletin {
+            agent.publish_state(PeerState {
                 health: vec![HealthClaim {
                     worker: worker(),
                     epoch: 0,
@@ -93,11 +93,11 @@ async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> tu
                     in_flight: count,
                     queued: 0,
                 }],
-                ..Bulletin::default()
+                ..PeerState::default()
             });
         }
-        let posted = agent.posted();
-        let read: BTreeMap<_, _> = posted
+        let states = agent.peer_states();
+        let read: BTreeMap<_, _> = states
             .peers()
             .map(|peer| {
                 let claim = peer.health.first().map(|said| said.claim);
@@ -112,7 +112,7 @@ async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> tu
                 let before = notes.read.get(from).map_or(0, |(_, count)| *count);
                 *count > 0 && *count < before
             });
-            notes.sum = posted.others_usage(TENANT).in_flight;
+            notes.sum = states.others_usage(TENANT).in_flight;
             notes.read = read;
         });
     }
@@ -133,22 +133,23 @@ fn pass(sim: &mut Sim<'_>, time: Duration) {
     }
 }
 
-/// Everybody reads what everybody else posted last.
+/// Everybody reads what everybody else published last.
 fn is_agreed(stage: &Stage) -> bool {
     (0..REPLICAS).all(|at| {
         let notes = &stage.notes[at];
         let others = (0..REPLICAS).filter(|&other| other != at);
         let read = others.map(|other| {
-            let posted = stage.notes[other].posted;
-            let is_read = notes.read.get(&name(other)) == Some(&(Some(claim_of(posted)), posted));
-            is_read.then_some(posted)
+            let published = stage.notes[other].published;
+            let is_read =
+                notes.read.get(&name(other)) == Some(&(Some(claim_of(published)), published));
+            is_read.then_some(published)
         });
         read.sum::<Option<u32>>() == Some(notes.sum)
     })
 }
 
 #[test]
-fn bulletins_survive_loss_and_silence_ends_them() {
+fn peer_states_survive_loss_and_silence_ends_them() {
     for seed in 1..=2 {
         let mut sim = turmoil::Builder::new()
             .tick_duration(TICK)
@@ -227,7 +228,11 @@ fn bulletins_survive_loss_and_silence_ends_them() {
         with(&shared, |stage| {
             for notes in &stage.notes {
                 assert!(!notes.went_back, "seed {seed}: an older word counted");
-                assert!(notes.posted > 300, "seed {seed}: {} posted", notes.posted);
+                assert!(
+                    notes.published > 300,
+                    "seed {seed}: {} published",
+                    notes.published
+                );
             }
         });
     }

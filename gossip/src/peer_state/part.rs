@@ -1,4 +1,4 @@
-//! The parts of a bulletin: what differs between them. That only the latest of each counts, for as long as it is renewed, is
+//! The parts of a peer state: what differs between them. That only the latest of each counts, for as long as it is renewed, is
 //! the same for all: `publisher.rs` sends them so, `received.rs` keeps them so.
 
 use std::sync::Arc;

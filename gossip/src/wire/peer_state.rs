@@ -1,13 +1,13 @@
-//! Bulletins as they travel. Hashes take eight bytes each, as in evidence.
+//! Peer states as they travel. Hashes take eight bytes each, as in evidence.
 
 use std::time::Duration;
 
 use super::body::{Body, wire_ms};
-use crate::bulletin::{
+use crate::frame::{Decode, Encode, FrameError};
+use crate::peer_state::{
     AGE_MAX, CLAIMS_MAX, Claim, HealthClaim, PACES_MAX, Pace, QUARANTINE_MAX, Quarantined,
     TENANTS_MAX, TenantUse,
 };
-use crate::frame::{Decode, Encode, FrameError};
 
 /// Worker, epoch, code of [`code`], age in milliseconds; strictly rising by worker.
 #[derive(Encode, Decode)]

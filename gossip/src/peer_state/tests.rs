@@ -1,4 +1,4 @@
-//! The bulletin plane from posting to reading.
+//! The peer-state plane from publishing to reading.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,13 +83,13 @@ fn received() -> Received {
 }
 
 /// The claims on a worker, and the age of each at `now`.
-fn claims(posted: &Posted, name: &str, now: Instant) -> Vec<(String, Claim, Duration)> {
+fn claims(states: &PeerStates, name: &str, now: Instant) -> Vec<(String, Claim, Duration)> {
     let id = worker(name);
-    let of = |peer: &PeerBulletin| {
+    let of = |peer: &ReceivedState| {
         let said = peer.health.iter().find(|said| said.worker == id)?;
         Some((peer.replica.to_string(), said.claim, peer.age(said, now)))
     };
-    posted.peers().filter_map(of).collect()
+    states.peers().filter_map(of).collect()
 }
 
 /// A liar that renews a claim as if it were new would outdo every token that was delivered since.
@@ -100,7 +100,7 @@ fn a_bad_claim_does_not_grow_younger() {
     let say = |received: &mut Received, seq, said, now| {
         let taken = received.part(&from, (1, seq), vec![claim("a", said, MS)], now);
         assert_eq!(taken, Taken::Fresh);
-        claims(&received.posted(), "a", now)[0].2
+        claims(&received.states(), "a", now)[0].2
     };
     assert_eq!(say(&mut received, 1, Claim::Ejected, now), MS);
     for seq in 2..10 {
@@ -125,34 +125,34 @@ fn a_bad_claim_does_not_grow_younger() {
 #[test]
 fn only_parts_that_changed_are_sent_and_all_are_renewed() {
     let (mut publisher, mut now) = (Publisher::default(), start());
-    assert!(publisher.due(now).is_empty(), "nothing posted yet");
-    let post = |publisher: &mut Publisher, age, in_flight, now| {
-        let bulletin = Bulletin {
+    assert!(publisher.due(now).is_empty(), "nothing published yet");
+    let publish = |publisher: &mut Publisher, age, in_flight, now| {
+        let state = PeerState {
             health: vec![claim("a", Claim::Stalled, age)],
             usage: vec![used(7, in_flight, 0)],
-            ..Bulletin::default()
+            ..PeerState::default()
         };
-        assert_eq!(publisher.post(bulletin, now), NOTHING);
+        assert_eq!(publisher.publish(state, now), NOTHING);
     };
-    post(&mut publisher, 5 * MS, 1, now);
+    publish(&mut publisher, 5 * MS, 1, now);
     assert!(publisher.has_news());
     assert_eq!(publisher.due(now).len(), 2);
     assert!(!publisher.has_news());
 
     now += PAUSE;
-    post(&mut publisher, 55 * MS, 2, now);
+    publish(&mut publisher, 55 * MS, 2, now);
     let due = publisher.due(now);
     assert_eq!(usage_of(&due), Some(&[used(7, 2, 0)][..]));
     assert!(health_of(&due).is_none(), "it only grew older");
 
-    // Unsaid news stays news, whatever is posted after it.
-    let other = Bulletin {
+    // Unsaid news stays news, whatever is published after it.
+    let other = PeerState {
         health: vec![claim("b", Claim::Good, MS)],
         usage: vec![],
-        ..Bulletin::default()
+        ..PeerState::default()
     };
-    publisher.post(other, now);
-    post(&mut publisher, 60 * MS, 2, now);
+    publisher.publish(other, now);
+    publish(&mut publisher, 60 * MS, 2, now);
     assert_eq!(publisher.due(now).len(), 2);
 
     now += RENEW_AFTER - MS;
@@ -168,9 +168,9 @@ fn only_parts_that_changed_are_sent_and_all_are_renewed() {
 }
 
 #[test]
-fn what_is_posted_is_brought_into_form() {
+fn what_is_published_is_brought_into_form() {
     let (mut publisher, now) = (Publisher::default(), start());
-    let bulletin = Bulletin {
+    let state = PeerState {
         health: vec![
             claim("b", Claim::Good, Duration::MAX),
             claim("a", Claim::Good, MS),
@@ -182,9 +182,9 @@ fn what_is_posted_is_brought_into_form() {
             used(9, 1, 0),
             used(4, 0, 0),
         ],
-        ..Bulletin::default()
+        ..PeerState::default()
     };
-    assert_eq!(publisher.post(bulletin, now), NOTHING);
+    assert_eq!(publisher.publish(state, now), NOTHING);
     let due = publisher.due(now);
     assert_eq!(
         health_of(&due).expect("due"),
@@ -206,12 +206,12 @@ fn what_does_not_fit_is_left_out_and_counted() {
     let good = (0..100).map(|n| long(n, Claim::Good, MS));
     let bad = (100..200).map(|n| long(n, Claim::Stalled, n as u32 * MS));
     let tenants = (0..TENANTS_MAX as u64 + 10).map(|n| used(n, 1 + u32::from(n >= 10), 0));
-    let bulletin = Bulletin {
+    let state = PeerState {
         health: good.chain(bad).collect(),
         usage: tenants.collect(),
-        ..Bulletin::default()
+        ..PeerState::default()
     };
-    let cut = publisher.post(bulletin, now);
+    let cut = publisher.publish(state, now);
     let due = publisher.due(now);
     let (claims, usage) = (health_of(&due).expect("due"), usage_of(&due).expect("due"));
     assert_eq!(
@@ -228,14 +228,14 @@ fn what_does_not_fit_is_left_out_and_counted() {
         assert!(wire::decode(&bytes).expect("decodes").message.is_some());
     }
     // Of the bad ones the oldest.
-    let bulletin = Bulletin {
+    let state = PeerState {
         health: (0..200)
             .map(|n| long(n, Claim::Stalled, n as u32 * MS))
             .collect(),
         usage: vec![],
-        ..Bulletin::default()
+        ..PeerState::default()
     };
-    let cut = publisher.post(bulletin, now);
+    let cut = publisher.publish(state, now);
     let due = publisher.due(now);
     let claims = health_of(&due).expect("due");
     assert_eq!(cut[0], ("health", 200 - claims.len()));
@@ -244,7 +244,7 @@ fn what_does_not_fit_is_left_out_and_counted() {
 }
 
 #[test]
-fn what_one_replica_posts_the_others_read() {
+fn what_one_replica_publishes_the_others_read() {
     let (mut received, mut now) = (received(), start());
     let said = vec![
         claim("a", Claim::Stalled, 10 * MS),
@@ -267,20 +267,20 @@ fn what_one_replica_posts_the_others_read() {
         );
     }
     now += 40 * MS;
-    let posted = received.posted();
+    let states = received.states();
     assert_eq!(
-        claims(&posted, "a", now),
+        claims(&states, "a", now),
         [
             ("x".to_owned(), Claim::Stalled, 50 * MS),
             ("y".to_owned(), Claim::Good, 41 * MS)
         ]
     );
-    assert_eq!(claims(&posted, "b", now).len(), 1);
-    assert_eq!(posted.others_usage(7), used(7, 7, 2));
-    assert_eq!(posted.others_usage(6), used(6, 0, 0));
+    assert_eq!(claims(&states, "b", now).len(), 1);
+    assert_eq!(states.others_usage(7), used(7, 7, 2));
+    assert_eq!(states.others_usage(6), used(6, 0, 0));
     let most = 2 * REQUESTS_MAX;
-    assert_eq!(posted.others_usage(8), used(8, most, most), "clamped");
-    let named: Vec<_> = posted.claims_on(&worker("a")).collect();
+    assert_eq!(states.others_usage(8), used(8, most, most), "clamped");
+    let named: Vec<_> = states.claims_on(&worker("a")).collect();
     assert_eq!(named.len(), 2);
     assert!(named.iter().all(|(_, said, age)| *age >= said.age));
 }
@@ -297,8 +297,8 @@ fn claims_about_unknown_workers_and_former_lives_are_not_shown() {
     ];
     received.part(&replica("x"), (1, 1), said, now);
     let shown = |received: &Received| {
-        let posted = received.posted();
-        ["a", "b", "c"].map(|name| claims(&posted, name, now).len())
+        let states = received.states();
+        ["a", "b", "c"].map(|name| claims(&states, name, now).len())
     };
     assert_eq!(shown(&received), [1, 0, 0]);
     // The registry may be later than the word about it.
@@ -316,10 +316,10 @@ fn what_is_not_renewed_counts_no_more() {
     assert!(!received.expire(start + SILENT_AFTER - MS));
     // One part may be older than the other.
     assert!(received.expire(start + SILENT_AFTER));
-    assert!(claims(&received.posted(), "a", start).is_empty());
-    assert_eq!(received.posted().others_usage(7), used(7, 1, 0));
+    assert!(claims(&received.states(), "a", start).is_empty());
+    assert_eq!(received.states().others_usage(7), used(7, 1, 0));
     assert!(received.expire(start + SILENT_AFTER + MS));
-    assert_eq!(received.posted().peers().len(), 0);
+    assert_eq!(received.states().peers().len(), 0);
     assert!(!received.expire(start + SILENT_AFTER + MS), "once");
     // A late copy is refused as long as one may be under way.
     let later = start + FORGET_AFTER - MS;
@@ -339,7 +339,7 @@ fn a_leaving_replica_is_gone_at_once_and_stays_so_until_it_restarts() {
     assert!(!received.left(&x), "never heard");
     received.part(&x, (1, 8), said.clone(), now);
     assert!(received.left(&x));
-    assert!(claims(&received.posted(), "a", now).is_empty());
+    assert!(claims(&received.states(), "a", now).is_empty());
     // Streams overtake each other.
     assert_eq!(received.part(&x, (1, 9), said.clone(), now), Taken::Gone);
     assert_eq!(
@@ -348,7 +348,7 @@ fn a_leaving_replica_is_gone_at_once_and_stays_so_until_it_restarts() {
     );
     // Restarted: a higher generation, and a sequence that begins anew.
     assert_eq!(received.part(&x, (2, 0), said.clone(), now), Taken::Fresh);
-    assert_eq!(claims(&received.posted(), "a", now).len(), 1);
+    assert_eq!(claims(&received.states(), "a", now).len(), 1);
     assert_eq!(received.part(&x, (1, 99), said, now), Taken::Stale);
 }
 
@@ -358,7 +358,7 @@ fn a_restarted_replica_has_nothing_of_what_it_had() {
     let x = replica("x");
     received.part(&x, (1, 900), vec![used(7, 5, 0)], now);
     received.part(&x, (2, 3), vec![claim("a", Claim::Good, MS)], now);
-    assert_eq!(received.posted().others_usage(7), used(7, 0, 0));
+    assert_eq!(received.states().others_usage(7), used(7, 0, 0));
 }
 
 #[test]
@@ -402,10 +402,10 @@ fn any_claim() -> impl Strategy<Value = Claim> {
 proptest! {
     /// Frames are lost, repeated and reordered, and the sender restarts with a lower sequence: what
     /// is read is always the latest of what arrived of the latest generation that was heard, and
-    /// after the next renewal it is what was posted last.
+    /// after the next renewal it is what was published last.
     #[test]
     fn the_latest_word_counts(
-        posts in prop::collection::vec((any_claim(), 0..9u32, any::<bool>()), 1..12),
+        published in prop::collection::vec((any_claim(), 0..9u32, any::<bool>()), 1..12),
         arrivals in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
     ) {
         let (mut now, x) = (start(), replica("x"));
@@ -413,13 +413,13 @@ proptest! {
         let (mut generation, mut seq) = (1, 50);
         let mut under_way = Vec::new();
         let mut last = (Claim::Good, 0);
-        for (kind, in_flight, restarts) in posts {
+        for (kind, in_flight, restarts) in published {
             if restarts {
                 (publisher, generation, seq) = (Publisher::default(), generation + 1, 0);
             }
             let usage = vec![used(7, in_flight, 0)];
             let health = vec![claim("a", kind, MS)];
-            publisher.post(Bulletin { health, usage, ..Bulletin::default() }, now);
+            publisher.publish(PeerState { health, usage, ..PeerState::default() }, now);
             last = (kind, in_flight);
             now += PAUSE;
             for message in publisher.due(now) {
@@ -450,8 +450,8 @@ proptest! {
                 let seq = heard.get(&(latest_generation, is_health))?;
                 under_way.iter().find(|sent| (sent.generation, sent.seq) == (latest_generation, *seq))
             };
-            let posted = received.posted();
-            let shown = claims(&posted, "a", now).first().map(|(_, kind, _)| *kind);
+            let states = received.states();
+            let shown = claims(&states, "a", now).first().map(|(_, kind, _)| *kind);
             let expected = of(true).map(|sent| match &sent.message {
                 Message::Health(claims) => claims[0].claim,
                 _ => unreachable!("it was noted as claims"),
@@ -461,7 +461,7 @@ proptest! {
                 Message::Usage(usage) => usage.first().map_or(0, |used| used.in_flight),
                 _ => unreachable!("it was noted as use"),
             });
-            prop_assert_eq!(posted.others_usage(7).in_flight, expected);
+            prop_assert_eq!(states.others_usage(7).in_flight, expected);
         }
         now += RENEW_AFTER;
         for message in publisher.due(now) {
@@ -473,18 +473,18 @@ proptest! {
                 _ => unreachable!("a publisher says nothing else"),
             };
         }
-        let posted = received.posted();
-        prop_assert_eq!(claims(&posted, "a", now)[0].1, last.0);
-        prop_assert_eq!(posted.others_usage(7).in_flight, last.1);
+        let states = received.states();
+        prop_assert_eq!(claims(&states, "a", now)[0].1, last.0);
+        prop_assert_eq!(states.others_usage(7).in_flight, last.1);
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever is posted fits a frame, arrives whole, and the counts say what was left out.
+    /// Whatever is published fits a frame, arrives whole, and the counts say what was left out.
     #[test]
-    fn any_bulletin_fits_its_frames(
+    fn any_peer_state_fits_its_frames(
         claims in prop::collection::vec((0..1000usize, any::<u64>(), any_claim(), any::<u64>()), 0..300),
         usage in prop::collection::vec(any::<(u64, u32, u32)>(), 0..1200),
     ) {
@@ -498,7 +498,7 @@ proptest! {
         let usage: Vec<_> = usage.into_iter().map(|(tenant, a, b)| used(tenant, a, b)).collect();
         let now = start();
         let mut publisher = Publisher::default();
-        let cut = publisher.post(Bulletin { health, usage, ..Bulletin::default() }, now);
+        let cut = publisher.publish(PeerState { health, usage, ..PeerState::default() }, now);
         for message in publisher.due(now + AGE_MAX) {
             let mut bytes = Vec::new();
             wire::encode(&mut bytes, 1, 1, &message).expect("fits");
@@ -524,12 +524,12 @@ fn quarantined(length: u64, age: Duration) -> Quarantined {
 #[test]
 fn quarantined_requests_are_told_while_there_are_any_and_grow_older() {
     let (mut publisher, mut now) = (Publisher::default(), start());
-    let post = |publisher: &mut Publisher, quarantine, now| {
-        let bulletin = Bulletin {
+    let publish = |publisher: &mut Publisher, quarantine, now| {
+        let state = PeerState {
             quarantine,
-            ..Bulletin::default()
+            ..PeerState::default()
         };
-        publisher.post(bulletin, now)
+        publisher.publish(state, now)
     };
     let told = |due: &[Message]| {
         due.iter().find_map(|message| match message {
@@ -537,26 +537,26 @@ fn quarantined_requests_are_told_while_there_are_any_and_grow_older() {
             _ => None,
         })
     };
-    post(&mut publisher, vec![], now);
+    publish(&mut publisher, vec![], now);
     assert_eq!(told(&publisher.due(now)), None, "nothing to say");
     let both = vec![quarantined(9, MS), quarantined(3, MS)];
-    post(&mut publisher, both.clone(), now);
+    publish(&mut publisher, both.clone(), now);
     assert!(publisher.has_news());
     let said = told(&publisher.due(now)).expect("news");
     assert_eq!(said, [quarantined(3, MS), quarantined(9, MS)]);
     now += PAUSE;
-    post(&mut publisher, both.clone(), now);
+    publish(&mut publisher, both.clone(), now);
     assert_eq!(told(&publisher.due(now)), None, "the same");
     now += RENEW_AFTER;
     let said = told(&publisher.due(now)).expect("renewed");
-    assert_eq!(said[0].age, MS + RENEW_AFTER, "since it was posted");
+    assert_eq!(said[0].age, MS + RENEW_AFTER, "since it was published");
 
     let (mut received, from) = (received(), replica("x"));
     let taken = received.part(&from, (1, 1), said.clone(), now);
     assert_eq!(taken, Taken::Fresh);
     let shown = |received: &Received| {
-        let posted = received.posted();
-        let mut peers = posted.peers().map(|peer| peer.quarantine.len());
+        let states = received.states();
+        let mut peers = states.peers().map(|peer| peer.quarantine.len());
         peers.next()
     };
     assert_eq!(shown(&received), Some(2));
@@ -564,7 +564,7 @@ fn quarantined_requests_are_told_while_there_are_any_and_grow_older() {
     assert_eq!(shown(&received), None);
 
     let many = (0..QUARANTINE_MAX as u64 + 5).map(|n| quarantined(n, n as u32 * MS));
-    let cut = post(&mut publisher, many.collect(), now);
+    let cut = publish(&mut publisher, many.collect(), now);
     assert_eq!(cut[2], ("quarantine", 5));
     let said = told(&publisher.due(now)).expect("news");
     assert!(
@@ -585,8 +585,8 @@ fn quarantined_requests_grow_older_since_their_own_part_came() {
         Taken::Fresh
     );
     let ages = |received: &Received, now| -> Vec<Duration> {
-        let posted = received.posted();
-        let all = posted.peers().flat_map(|peer| peer.quarantined(now));
+        let states = received.states();
+        let all = states.peers().flat_map(|peer| peer.quarantined(now));
         all.map(|entry| entry.age).collect()
     };
     assert_eq!(ages(&received, later), [11 * second]);

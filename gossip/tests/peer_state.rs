@@ -1,10 +1,10 @@
-//! Bulletins between agents with real sockets and certificates on loopback.
+//! Peer states between agents with real sockets and certificates on loopback.
 
 use std::time::Duration;
 
-use grapevine_gossip::bulletin::{Bulletin, Claim, HealthClaim, Posted, TenantUse};
 use grapevine_gossip::config::{Facts, GossipConfig};
 use grapevine_gossip::identity::{self, Authority, Identity};
+use grapevine_gossip::peer_state::{Claim, HealthClaim, PeerState, PeerStates, TenantUse};
 use grapevine_gossip::worker::{RawWorker, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, Metrics};
 use prometheus_client::registry::Registry;
@@ -48,31 +48,31 @@ impl Running {
         self.agent.local_addr().expect("bound").to_string()
     }
 
-    fn post(&self, claim: Claim, in_flight: u32) {
-        self.agent.post(Bulletin {
+    fn publish(&self, claim: Claim, in_flight: u32) {
+        self.agent.publish_state(PeerState {
             health: vec![said(claim)],
             usage: vec![TenantUse {
                 tenant: TENANT,
                 in_flight,
                 queued: 1,
             }],
-            ..Bulletin::default()
+            ..PeerState::default()
         });
     }
 
-    /// Waits until what the others posted is as wanted.
-    async fn reads(&self, what: &str, wanted: impl Fn(&Posted) -> bool) {
-        let mut changes = self.agent.watch_posted();
+    /// Waits until what the others published is as wanted.
+    async fn reads(&self, what: &str, wanted: impl Fn(&PeerStates) -> bool) {
+        let mut changes = self.agent.watch_peer_states();
         let seen = timeout(LIMIT, async {
-            while !wanted(&self.agent.posted()) {
+            while !wanted(&self.agent.peer_states()) {
                 changes.changed().await.expect("the agent runs");
             }
         });
         let is_seen = seen.await.is_ok();
-        let posted = self.agent.posted();
+        let states = self.agent.peer_states();
         assert!(
             is_seen,
-            "{} never read {what}: {posted:?}",
+            "{} never read {what}: {states:?}",
             self.agent.replica()
         );
     }
@@ -101,59 +101,60 @@ fn said(claim: Claim) -> HealthClaim {
     }
 }
 
-fn claims(posted: &Posted) -> Vec<(String, Claim)> {
+fn claims(states: &PeerStates) -> Vec<(String, Claim)> {
     let worker = worker();
-    let claims = posted.claims_on(&worker);
+    let claims = states.claims_on(&worker);
     claims
         .map(|(from, said, _)| (from.to_string(), said.claim))
         .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bulletins_reach_the_others_and_end_with_their_replica() {
+async fn peer_states_reach_the_others_and_end_with_their_replica() {
     let authority = identity::create("demo").expect("authority");
     let a = Running::start(&authority, "a", &[]).await;
     // Before anybody is there: a peer is told when it connects.
-    a.post(Claim::Stalled, 3);
+    a.publish(Claim::Stalled, 3);
     let b = Running::start(&authority, "b", &[a.address()]).await;
     let c = Running::start(&authority, "c", &[a.address(), b.address()]).await;
-    b.post(Claim::Good, 4);
+    b.publish(Claim::Good, 4);
     let both = vec![
         ("a".to_owned(), Claim::Stalled),
         ("b".to_owned(), Claim::Good),
     ];
-    c.reads("a's and b's claims", |posted| claims(posted) == both)
+    c.reads("a's and b's claims", |states| claims(states) == both)
         .await;
-    c.reads("both uses", |posted| {
-        let used = posted.others_usage(TENANT);
+    c.reads("both uses", |states| {
+        let used = states.others_usage(TENANT);
         (used.in_flight, used.queued) == (7, 2)
     })
     .await;
-    b.reads("a's", |posted| posted.others_usage(TENANT).in_flight == 3)
+    b.reads("a's", |states| states.others_usage(TENANT).in_flight == 3)
         .await;
     assert_eq!(
-        a.agent.posted().others_usage(99),
+        a.agent.peer_states().others_usage(99),
         TenantUse {
             tenant: 99,
             ..TenantUse::default()
         }
     );
-    for (_, said, age) in c.agent.posted().claims_on(&worker()) {
+    for (_, said, age) in c.agent.peer_states().claims_on(&worker()) {
         assert!(age >= said.age && said.age >= Duration::from_millis(5));
     }
 
     // What changed is read at once; what did not is renewed, and so stays.
     let started = Instant::now();
-    a.post(Claim::Good, 0);
-    c.reads("the change", |posted| {
-        posted.others_usage(TENANT).in_flight == 4
-            && claims(posted)
+    a.publish(Claim::Good, 0);
+    c.reads("the change", |states| {
+        states.others_usage(TENANT).in_flight == 4
+            && claims(states)
                 .iter()
                 .all(|(_, claim)| *claim == Claim::Good)
     })
     .await;
     println!("a change was read after {:?}", started.elapsed());
-    let renewed = |running: &Running| running.metric("gossip_bulletin_parts_total{fate=\"fresh\"}");
+    let renewed =
+        |running: &Running| running.metric("gossip_peer_state_parts_total{fate=\"fresh\"}");
     let before = renewed(&c);
     timeout(LIMIT, async {
         while renewed(&c) < before + 8 {
@@ -162,8 +163,8 @@ async fn bulletins_reach_the_others_and_end_with_their_replica() {
     })
     .await
     .expect("renewed twice");
-    assert_eq!(claims(&c.agent.posted()).len(), 2);
-    assert_eq!(c.metric("gossip_bulletins"), 2);
+    assert_eq!(claims(&c.agent.peer_states()).len(), 2);
+    assert_eq!(c.metric("gossip_peer_states"), 2);
     let bytes = a.metric("gossip_bytes_total{direction=\"out\",plane=\"bulletin\"}");
     let frames = a.metric("gossip_frames_total{direction=\"out\",plane=\"bulletin\"}");
     println!("{frames} frames, {bytes} bytes");
@@ -171,7 +172,7 @@ async fn bulletins_reach_the_others_and_end_with_their_replica() {
 
     a.agent.shutdown().await;
     let b_only = vec![("b".to_owned(), Claim::Good)];
-    c.reads("a's end", |posted| claims(posted) == b_only).await;
+    c.reads("a's end", |states| claims(states) == b_only).await;
     for running in [&b, &c] {
         assert_eq!(running.metric("gossip_refused_total"), 0);
         running.agent.shutdown().await;
@@ -181,14 +182,14 @@ async fn bulletins_reach_the_others_and_end_with_their_replica() {
 #[tokio::test]
 async fn a_cluster_of_one_posts_to_nobody() {
     let agent = Agent::solo("demo", "a", &Facts::default(), Metrics::default()).expect("starts");
-    agent.post(Bulletin {
+    agent.publish_state(PeerState {
         health: vec![said(Claim::Stalled)],
         usage: Vec::new(),
-        ..Bulletin::default()
+        ..PeerState::default()
     });
-    let posted = agent.posted();
-    assert_eq!(posted.peers().len(), 0);
-    assert_eq!(posted.claims_on(&worker()).count(), 0);
-    assert_eq!(posted.others_usage(TENANT).in_flight, 0);
+    let states = agent.peer_states();
+    assert_eq!(states.peers().len(), 0);
+    assert_eq!(states.claims_on(&worker()).count(), 0);
+    assert_eq!(states.others_usage(TENANT).in_flight, 0);
     agent.shutdown().await;
 }

@@ -1,4 +1,4 @@
-//! Bulletins between replicas: this replica's own sent to the peers, theirs kept as long as they are renewed.
+//! Peer states between replicas: this replica's own sent to the peers, theirs kept as long as they are renewed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use super::{Bulletin, PAUSE, Posted, Publisher, Received, Taken};
+use super::{PAUSE, PeerState, PeerStates, Publisher, Received, Taken};
 use crate::evidence::KnownWorkers;
 use crate::metrics::{Fate, Metrics};
 use crate::peers::Reason;
@@ -15,17 +15,17 @@ use crate::replica::ReplicaId;
 use crate::view::View;
 use crate::wire::Message;
 
-/// What is read of the others' bulletins; readers take no lock. Clones show the same.
+/// What is read of the others' peer states; readers take no lock. Clones show the same.
 #[derive(Clone, Default)]
 pub(crate) struct Shown {
-    posted: Arc<ArcSwap<Posted>>,
+    states: Arc<ArcSwap<PeerStates>>,
     changed: watch::Sender<()>,
 }
 
 impl Shown {
     /// The latest of each other replica.
-    pub(crate) fn posted(&self) -> Arc<Posted> {
-        self.posted.load_full()
+    pub(crate) fn states(&self) -> Arc<PeerStates> {
+        self.states.load_full()
     }
 
     /// Wakes whenever that has changed.
@@ -34,8 +34,8 @@ impl Shown {
     }
 }
 
-/// This replica's bulletin and those of the others.
-pub(crate) struct BulletinPlane {
+/// This replica's peer state and those of the others.
+pub(crate) struct PeerStatePlane {
     publisher: Publisher,
     received: Received,
     shown: Shown,
@@ -44,7 +44,7 @@ pub(crate) struct BulletinPlane {
     metrics: Metrics,
 }
 
-impl BulletinPlane {
+impl PeerStatePlane {
     pub(crate) fn new(shown: Shown, metrics: Metrics) -> Self {
         Self {
             publisher: Publisher::default(),
@@ -55,27 +55,27 @@ impl BulletinPlane {
         }
     }
 
-    /// Replaces this replica's bulletin.
-    pub(crate) fn post(&mut self, bulletin: Bulletin, cx: &mut Context) {
-        let cut = self.publisher.post(bulletin, cx.now);
+    /// Replaces this replica's peer state.
+    pub(crate) fn publish(&mut self, state: PeerState, cx: &mut Context) {
+        let cut = self.publisher.publish(state, cx.now);
         if self.publisher.has_news() {
             cx.wake();
         }
         for (part, entries) in cut {
-            self.metrics.bulletin_cut(part, entries);
+            self.metrics.peer_state_cut(part, entries);
         }
     }
 
     /// Shows what is known now, if anything of it has changed.
     fn show(&self, has_changed: bool) {
         if has_changed {
-            self.shown.posted.store(Arc::new(self.received.posted()));
+            self.shown.states.store(Arc::new(self.received.states()));
             self.shown.changed.send_replace(());
         }
     }
 }
 
-impl Plane for BulletinPlane {
+impl Plane for PeerStatePlane {
     fn names(&self) -> &'static [&'static str] {
         &["bulletin"]
     }
@@ -101,7 +101,7 @@ impl Plane for BulletinPlane {
             Taken::Flood => "flood",
             Taken::TooManySenders => "too_many_senders",
         };
-        let parts = &self.metrics.bulletin_parts;
+        let parts = &self.metrics.peer_state_parts;
         parts.get_or_create(&Fate { fate }).inc();
         if taken == Taken::Flood {
             cx.strike(peer, Reason::TooMany);
@@ -118,8 +118,8 @@ impl Plane for BulletinPlane {
         due.into_iter().for_each(|message| cx.send_to_all(message));
         let is_over = self.received.expire(cx.now);
         self.show(is_over);
-        let heard = self.shown.posted().peers().len();
-        self.metrics.bulletins.set(heard as i64);
+        let heard = self.shown.states().peers().len();
+        self.metrics.peer_states.set(heard as i64);
         Some(self.rests_until.unwrap_or(cx.now + TICK))
     }
 

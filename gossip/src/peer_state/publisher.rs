@@ -1,9 +1,9 @@
-//! This replica's own bulletin: brought into form, and sent when it is due.
+//! This replica's own peer state: brought into form, and sent when it is due.
 
 use std::time::Instant;
 
 use super::part::Entry;
-use super::{Bulletin, HealthClaim, Pace, Quarantined, RENEW_AFTER, TenantUse};
+use super::{HealthClaim, Pace, PeerState, Quarantined, RENEW_AFTER, TenantUse};
 use crate::wire::Message;
 
 /// What the others are told, and when they were last told.
@@ -15,12 +15,12 @@ pub(crate) struct Publisher {
     paces: Part<Pace>,
 }
 
-/// One part; none of it before the first bulletin, and while there is nothing to say.
+/// One part; none of it before the first peer state, and while there is nothing to say.
 #[derive(Debug)]
-struct Part<T>(Option<Posted<T>>);
+struct Part<T>(Option<Published<T>>);
 
 #[derive(Debug)]
-struct Posted<T> {
+struct Published<T> {
     entries: Vec<T>,
     at: Instant,
     /// Nobody was told of it yet.
@@ -36,14 +36,14 @@ trait Sent {
 }
 
 impl Publisher {
-    /// Replaces the bulletin. Ages alone are no news: they go with the next renewal. Returns for each part how many
+    /// Replaces the peer state. Ages alone are no news: they go with the next renewal. Returns for each part how many
     /// entries do not fit a frame.
-    pub(crate) fn post(&mut self, bulletin: Bulletin, now: Instant) -> [(&'static str, usize); 4] {
+    pub(crate) fn publish(&mut self, state: PeerState, now: Instant) -> [(&'static str, usize); 4] {
         [
-            self.health.replace(bulletin.health, now),
-            self.usage.replace(bulletin.usage, now),
-            self.quarantine.replace(bulletin.quarantine, now),
-            self.paces.replace(bulletin.paces, now),
+            self.health.replace(state.health, now),
+            self.usage.replace(state.usage, now),
+            self.quarantine.replace(state.quarantine, now),
+            self.paces.replace(state.paces, now),
         ]
     }
 
@@ -58,7 +58,7 @@ impl Publisher {
     }
 
     /// The parts that are due, for all peers: those that changed, and those last said
-    /// [`RENEW_AFTER`] ago. None before the first bulletin.
+    /// [`RENEW_AFTER`] ago. None before the first peer state.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Message> {
         let parts = self.parts().into_iter();
         parts.filter_map(|part| part.due(now)).collect()
@@ -86,12 +86,12 @@ impl<T: Entry> Part<T> {
         let (entries, cut) = T::fit(entries);
         let former = self.0.take();
         if !entries.is_empty() || !T::ENDS_WHEN_EMPTY {
-            let is_same = |old: &Posted<T>| {
+            let is_same = |old: &Published<T>| {
                 let mut pairs = old.entries.iter().zip(&entries);
                 old.entries.len() == entries.len() && pairs.all(|(old, new)| old.says_the_same(new))
             };
-            let is_news = |old: &Posted<T>| old.is_news || !is_same(old);
-            self.0 = Some(Posted {
+            let is_news = |old: &Published<T>| old.is_news || !is_same(old);
+            self.0 = Some(Published {
                 is_news: former.as_ref().is_none_or(is_news),
                 sent: former.and_then(|old| old.sent),
                 entries,
