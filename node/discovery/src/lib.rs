@@ -18,6 +18,8 @@
 //! | 9 | readiness changes the state of a worker, never the set | `readiness_moves_no_ring` |
 
 mod feed;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 mod picture;
 mod rule;
 
