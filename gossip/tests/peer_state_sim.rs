@@ -1,26 +1,19 @@
 //! Peer states between real agents on a simulated network that loses packets and cuts replicas off.
-//!
-//! Simulated seconds: the test asks what holds, not how fast. A failure names its seed.
 
-#[path = "common/network.rs"]
-mod network;
+#[path = "common/sim.rs"]
+mod sim;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use grapevine_gossip::config::{Facts, GossipConfig};
-use grapevine_gossip::identity::{self, Identity};
+use grapevine_gossip::identity::Identity;
 use grapevine_gossip::peer_state::{Claim, HealthClaim, PeerState, TenantUse};
-use grapevine_gossip::worker::{RawWorker, WorkerId, WorkerSpec};
-use grapevine_gossip::{Agent, Metrics};
-use turmoil::Sim;
+use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 
-use network::SimNetwork;
+use sim::{cut_off_first, identities, lose, name, network, pass, run, with, worker};
 
-const PORT: u16 = 30_002;
 const REPLICAS: usize = 4;
-const TICK: Duration = Duration::from_millis(5);
 const TENANT: u64 = 7;
 
 /// What one replica published last, and reads of the others.
@@ -43,32 +36,12 @@ struct Stage {
 
 type Shared = Arc<Mutex<Stage>>;
 
-fn with<T>(shared: &Shared, look: impl FnOnce(&mut Stage) -> T) -> T {
-    look(&mut shared.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-fn name(at: usize) -> String {
-    format!("r{at}")
-}
-
-fn worker() -> WorkerId {
-    "http://10.0.0.1:8000".parse().expect("valid")
-}
-
 fn claim_of(count: u32) -> Claim {
     Claim::ALL[count as usize % Claim::ALL.len()]
 }
 
 async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> turmoil::Result {
-    let config = GossipConfig {
-        advertise: Some(format!("{}:{PORT}", name(at))),
-        seeds: vec![format!("{}:{PORT}", name(0))],
-        ..GossipConfig::new(([0, 0, 0, 0], PORT).into(), Facts::default())
-    };
-    let network = Arc::new(SimNetwork {
-        seed: seed + at as u64,
-    });
-    let agent = Agent::start_on(network, config, identity, |_| 1.0, Metrics::default()).await?;
+    let agent = sim::start(at, 0..1, identity, seed).await?;
     let spec = WorkerSpec::new(RawWorker::at(worker().as_str()))?;
     agent.configure(worker(), spec)?;
     let mut tick = tokio::time::interval(Duration::from_millis(20));
@@ -118,21 +91,6 @@ async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> tu
     }
 }
 
-fn run(sim: &mut Sim<'_>, seed: u64, time: Duration, until: impl Fn() -> bool, what: &str) {
-    let end = sim.elapsed() + time;
-    while !until() {
-        assert!(sim.elapsed() < end, "seed {seed}: {what}");
-        sim.step().expect("no host fails");
-    }
-}
-
-fn pass(sim: &mut Sim<'_>, time: Duration) {
-    let end = sim.elapsed() + time;
-    while sim.elapsed() < end {
-        sim.step().expect("no host fails");
-    }
-}
-
 /// Everybody reads what everybody else published last.
 fn is_agreed(stage: &Stage) -> bool {
     (0..REPLICAS).all(|at| {
@@ -151,27 +109,9 @@ fn is_agreed(stage: &Stage) -> bool {
 #[test]
 fn peer_states_survive_loss_and_silence_ends_them() {
     for seed in 1..=2 {
-        let mut sim = turmoil::Builder::new()
-            .tick_duration(TICK)
-            .min_message_latency(Duration::from_millis(1))
-            .max_message_latency(Duration::from_millis(20))
-            .simulation_duration(Duration::from_secs(600))
-            .udp_capacity(4096)
-            .rng_seed(seed)
-            .build();
+        let mut sim = network(seed);
         let shared = Shared::default();
-        let authority = identity::create("sim").expect("authority");
-        for at in 0..REPLICAS {
-            let leaf = identity::issue(&authority.cert_pem, &authority.key_pem, "sim", &name(at));
-            let leaf = leaf.expect("leaf");
-            let identity = Identity::from_pem(
-                "sim",
-                &name(at),
-                &authority.cert_pem,
-                &leaf.cert_pem,
-                &leaf.key_pem,
-            )
-            .expect("identity");
+        for (at, identity) in identities(REPLICAS).into_iter().enumerate() {
             let shared = shared.clone();
             sim.host(name(at), move || {
                 replica(at, identity.clone(), seed, shared.clone())
@@ -190,14 +130,10 @@ fn peer_states_survive_loss_and_silence_ends_them() {
                 .all(|notes| notes.read.len() == REPLICAS - 1)
         });
         run(&mut sim, seed, minute, all, "everybody is heard");
-        for (a, b) in (0..REPLICAS).flat_map(|a| (0..REPLICAS).map(move |b| (a, b))) {
-            if a != b {
-                sim.set_link_fail_rate(name(a), name(b), 0.2);
-            }
-        }
+        lose(&mut sim, REPLICAS, 0.2);
         pass(&mut sim, Duration::from_secs(5));
         // Longer than a silent replica counts.
-        (1..REPLICAS).for_each(|other| sim.partition(name(0), name(other)));
+        cut_off_first(&mut sim, REPLICAS, true);
         let silent = is(|stage| {
             let others = &stage.notes[1..];
             stage.notes[0].read.is_empty()
@@ -221,7 +157,7 @@ fn peer_states_survive_loss_and_silence_ends_them() {
             others_go_on,
             "the others still count",
         );
-        (1..REPLICAS).for_each(|other| sim.repair(name(0), name(other)));
+        cut_off_first(&mut sim, REPLICAS, false);
         pass(&mut sim, Duration::from_secs(2));
         with(&shared, |stage| stage.is_counting = false);
         run(&mut sim, seed, minute, is(is_agreed), "agreed");

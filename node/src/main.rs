@@ -28,6 +28,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             let _log = log(&LogConfig::default())?;
             return block_on(grapevine_testbed::cli::run(command));
         }
+        Command::Register(args) => return small_runtime()?.block_on(cli::register(*args)),
         Command::Ca(args) => cli::ca(args),
         Command::Keys(args) => cli::keys(args),
         Command::Status(args) => small_runtime()?.block_on(cli::status(args)),

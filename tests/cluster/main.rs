@@ -12,6 +12,7 @@ mod hearsay;
 mod hostile;
 mod hot_prompt;
 mod hot_share;
+mod leases;
 mod reload;
 mod replica_kill;
 mod restart_knowledge;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use grapevine_gossip::config::{Facts, GossipConfig};
-use grapevine_gossip::evidence::Heard;
+use grapevine_gossip::evidence::EvidenceEvent;
 use grapevine_gossip::identity::{self, Identity};
 use grapevine_gossip::peer_state::PeerStates;
 use grapevine_gossip::view::View;
@@ -558,15 +558,17 @@ async fn run(
 }
 
 impl Received {
-    fn take(&mut self, heard: Heard) {
+    fn take(&mut self, heard: EvidenceEvent) {
         match heard {
-            Heard::Evidence { from, evidence } => {
+            EvidenceEvent::Evidence { from, evidence } => {
                 self.links.entry(from).or_default().extend(evidence.links);
             }
-            Heard::Lost { from } => {
+            EvidenceEvent::Lost { from } => {
                 self.lost.insert(from);
             }
-            Heard::Retraction { .. } | Heard::Heat { .. } | Heard::Gone { .. } => {}
+            EvidenceEvent::Retraction { .. }
+            | EvidenceEvent::Heat { .. }
+            | EvidenceEvent::Gone { .. } => {}
         }
     }
 }

@@ -111,7 +111,7 @@ impl Gossiped {
         cluster.call(at, move |agent| async move {
             records
                 .into_iter()
-                .for_each(|record| agent.tell_evidence(record));
+                .for_each(|record| agent.send_evidence(record));
         });
     }
 

@@ -41,6 +41,8 @@ pub const CLAIMS_MAX: usize = 4096;
 pub const QUARANTINE_MAX: usize = 256;
 /// Greatest number of paces in a peer state; the first ones count.
 pub const PACES_MAX: usize = 2000;
+/// Greatest number of sightings in a peer state; the last ones are left out.
+pub const SIGHTINGS_MAX: usize = 3000;
 /// Greatest length of one part in a frame, in bytes.
 pub const PART_BYTES_MAX: usize = 64 * 1024;
 /// Greatest age of a claim; older ones count as just so old.
@@ -66,6 +68,23 @@ pub struct PeerState {
     pub quarantine: Vec<Quarantined>,
     /// How fast workers answer it, at most [`PACES_MAX`]; the last ones are left out.
     pub paces: Vec<Pace>,
+    /// What it sees of sources of workers, at most [`SIGHTINGS_MAX`]; the last ones are left out.
+    pub sightings: Vec<Sighting>,
+}
+
+/// What one replica sees of a source of workers: that it sees it, or where that differs from the registry.
+///
+/// Nothing of a source means that the replica does not see it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sighting {
+    /// Stable hash of the source's name.
+    pub source: u64,
+    /// Stable hash of the worker's id; 0 where it is about the source.
+    pub worker: u64,
+    /// What is seen; what the numbers mean is not known here.
+    pub what: u8,
+    /// A hash of the description that is seen, where `what` is about that.
+    pub seen: u32,
 }
 
 /// How fast a worker answers one replica.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{
     AGE_MAX, CLAIMS_MAX, Claim, HealthClaim, PACES_MAX, PART_BYTES_MAX, Pace, QUARANTINE_MAX,
-    Quarantined, TENANTS_MAX, TenantUse,
+    Quarantined, SIGHTINGS_MAX, Sighting, TENANTS_MAX, TenantUse,
 };
 use crate::wire::Message;
 
@@ -142,6 +142,24 @@ impl Entry for Pace {
     }
 }
 
+impl Entry for Sighting {
+    const PART: &'static str = "sightings";
+    /// A replica that watches no source has none.
+    const ENDS_WHEN_EMPTY: bool = true;
+
+    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
+        fit_sightings(entries)
+    }
+
+    fn says_the_same(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn message(entries: Vec<Self>) -> Message {
+        Message::Sightings(Arc::new(entries))
+    }
+}
+
 /// Brings claims into the order of the wire, and leaves out what does not fit: good ones before bad
 /// ones, of the same kind the oldest. Returns how many.
 fn fit_claims(mut claims: Vec<HealthClaim>) -> (Vec<HealthClaim>, usize) {
@@ -212,6 +230,16 @@ fn fit_paces(mut paces: Vec<Pace>) -> (Vec<Pace>, usize) {
     paces.sort_by_key(|pace| pace.worker);
     paces.dedup_by_key(|pace| pace.worker);
     (paces, cut)
+}
+
+/// Brings sightings into the order of the wire, one for each worker of a source, and leaves out the last beyond
+/// [`SIGHTINGS_MAX`].
+fn fit_sightings(mut sightings: Vec<Sighting>) -> (Vec<Sighting>, usize) {
+    sightings.sort();
+    sightings.dedup_by_key(|sighting| (sighting.source, sighting.worker));
+    let cut = sightings.len().saturating_sub(SIGHTINGS_MAX);
+    sightings.truncate(SIGHTINGS_MAX);
+    (sightings, cut)
 }
 
 pub(super) fn clamped(age: Duration) -> Duration {

@@ -91,6 +91,7 @@ impl Plane for PeerStatePlane {
                 received.part(peer, order, Arc::unwrap_or_clone(part), now)
             }
             Message::Paces(part) => received.part(peer, order, Arc::unwrap_or_clone(part), now),
+            Message::Sightings(part) => received.part(peer, order, Arc::unwrap_or_clone(part), now),
             _ => return,
         };
         self.show(taken == Taken::Fresh);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::part::Entry;
-use super::{HealthClaim, Pace, PeerState, Quarantined, RENEW_AFTER, TenantUse};
+use super::{HealthClaim, Pace, PeerState, Quarantined, RENEW_AFTER, Sighting, TenantUse};
 use crate::wire::Message;
 
 /// What the others are told, and when they were last told.
@@ -13,6 +13,7 @@ pub(crate) struct Publisher {
     usage: Part<TenantUse>,
     quarantine: Part<Quarantined>,
     paces: Part<Pace>,
+    sightings: Part<Sighting>,
 }
 
 /// One part; none of it before the first peer state, and while there is nothing to say.
@@ -38,12 +39,13 @@ trait Sent {
 impl Publisher {
     /// Replaces the peer state. Ages alone are no news: they go with the next renewal. Returns for each part how many
     /// entries do not fit a frame.
-    pub(crate) fn publish(&mut self, state: PeerState, now: Instant) -> [(&'static str, usize); 4] {
+    pub(crate) fn publish(&mut self, state: PeerState, now: Instant) -> [(&'static str, usize); 5] {
         [
             self.health.replace(state.health, now),
             self.usage.replace(state.usage, now),
             self.quarantine.replace(state.quarantine, now),
             self.paces.replace(state.paces, now),
+            self.sightings.replace(state.sightings, now),
         ]
     }
 
@@ -64,14 +66,15 @@ impl Publisher {
         parts.filter_map(|part| part.due(now)).collect()
     }
 
-    fn parts(&mut self) -> [&mut dyn Sent; 4] {
+    fn parts(&mut self) -> [&mut dyn Sent; 5] {
         let Self {
             health,
             usage,
             quarantine,
             paces,
+            sightings,
         } = self;
-        [health, usage, quarantine, paces]
+        [health, usage, quarantine, paces, sightings]
     }
 }
 

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::part::Entry;
-use super::{HealthClaim, Pace, PeerStates, Quarantined, ReceivedState, SILENT_AFTER, TenantUse};
+use super::{
+    HealthClaim, Pace, PeerStates, Quarantined, ReceivedState, SILENT_AFTER, Sighting, TenantUse,
+};
 use crate::evidence::{Budget, KnownWorkers};
 use crate::replica::ReplicaId;
 
 /// Everything heard, by sender.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
-    roster: KnownWorkers,
+    known_workers: KnownWorkers,
     senders: BTreeMap<ReplicaId, Sender>,
 }
 
@@ -28,6 +30,7 @@ pub(crate) struct Sender {
     usage: Part<TenantUse>,
     quarantine: Part<Quarantined>,
     paces: Part<Pace>,
+    sightings: Part<Sighting>,
     /// What is shown of it; `None` while it has nothing to show.
     shown: Option<Arc<ReceivedState>>,
 }
@@ -71,7 +74,7 @@ macro_rules! kept {
     )*};
 }
 
-kept!(health: HealthClaim usage: TenantUse quarantine: Quarantined paces: Pace);
+kept!(health: HealthClaim usage: TenantUse quarantine: Quarantined paces: Pace sightings: Sighting);
 
 impl Received {
     /// Takes a part in the order of the wire, sent by `from` in a generation and under a number.
@@ -123,7 +126,7 @@ impl Received {
             return Taken::Stale;
         }
         sender.heard = now;
-        sender.show(from, &self.roster);
+        sender.show(from, &self.known_workers);
         Taken::Fresh
     }
 
@@ -146,7 +149,7 @@ impl Received {
             // Each of them, not only the first that is over.
             let over = sender.parts().map(|part| part.expire(now));
             if over.contains(&true) {
-                sender.show(id, &self.roster);
+                sender.show(id, &self.known_workers);
                 has_changed = true;
             }
             now.saturating_duration_since(sender.heard) < FORGET_AFTER
@@ -156,13 +159,13 @@ impl Received {
 
     /// Takes over the workers of a new view: what is claimed of others is not shown. False if they
     /// are the same.
-    pub(crate) fn follow(&mut self, roster: KnownWorkers) -> bool {
-        if self.roster == roster {
+    pub(crate) fn follow(&mut self, known_workers: KnownWorkers) -> bool {
+        if self.known_workers == known_workers {
             return false;
         }
-        self.roster = roster;
+        self.known_workers = known_workers;
         for (id, sender) in &mut self.senders {
-            sender.show(id, &self.roster);
+            sender.show(id, &self.known_workers);
         }
         true
     }
@@ -190,35 +193,40 @@ impl Sender {
             usage: Part::default(),
             quarantine: Part::default(),
             paces: Part::default(),
+            sightings: Part::default(),
             shown: None,
         }
     }
 
-    fn parts(&mut self) -> [&mut dyn Ends; 4] {
+    fn parts(&mut self) -> [&mut dyn Ends; 5] {
         let Self {
             health,
             usage,
             quarantine,
             paces,
+            sightings,
             ..
         } = self;
-        [health, usage, quarantine, paces]
+        [health, usage, quarantine, paces, sightings]
     }
 
-    fn show(&mut self, id: &ReplicaId, roster: &KnownWorkers) {
+    fn show(&mut self, id: &ReplicaId, known_workers: &KnownWorkers) {
         let Self {
             health,
             usage,
             quarantine,
             paces,
+            sightings,
             ..
         } = &*self;
         // Ages are those of claims; without claims any time will do.
         let received = health.received().or(usage.received());
         let received = received.or(quarantine.received()).or(paces.received());
+        let received = received.or(sightings.received());
         let quarantine_received = quarantine.received();
         self.shown = received.map(|received| {
-            let is_current = |claim: &&HealthClaim| roster.is_current(&claim.worker, claim.epoch);
+            let is_current =
+                |claim: &&HealthClaim| known_workers.is_current(&claim.worker, claim.epoch);
             Arc::new(ReceivedState {
                 replica: id.clone(),
                 received,
@@ -231,6 +239,7 @@ impl Sender {
                 usage: usage.entries().to_vec(),
                 quarantine: quarantine.entries().to_vec(),
                 paces: paces.entries().to_vec(),
+                sightings: sightings.entries().to_vec(),
                 quarantine_received: quarantine_received.unwrap_or(received),
             })
         });
@@ -299,7 +308,7 @@ impl<T> Ends for Part<T> {
 pub(crate) const SENDERS_MAX: usize = 256;
 /// A silent sender is forgotten after this long; no frame of it is under way any more.
 pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(60);
-/// Frames a second taken from one sender: an honest one sends its four parts 20 times at most.
+/// Frames a second taken from one sender: an honest one sends its five parts 20 times at most.
 const FRAMES_PER_S: u32 = 100;
 /// What may come late and all at once: as much as an honest sender says while its path is dead and
 /// the connection lives, 5 s.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{AGE_MAX, HealthClaim, Pace, Quarantined, TenantUse};
+use super::{AGE_MAX, HealthClaim, Pace, Quarantined, Sighting, TenantUse};
 use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
 
@@ -34,6 +34,8 @@ pub struct ReceivedState {
     pub quarantine_received: Instant,
     /// Rising by worker.
     pub paces: Vec<Pace>,
+    /// Rising by source and worker.
+    pub sightings: Vec<Sighting>,
 }
 
 impl PeerStates {

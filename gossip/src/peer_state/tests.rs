@@ -18,7 +18,13 @@ use crate::worker::{RawWorker, Source, WorkerSpec};
 const MS: Duration = Duration::from_millis(1);
 
 /// Every entry fits.
-const NOTHING: [(&str, usize); 4] = [("health", 0), ("usage", 0), ("quarantine", 0), ("paces", 0)];
+const NOTHING: [(&str, usize); 5] = [
+    ("health", 0),
+    ("usage", 0),
+    ("quarantine", 0),
+    ("paces", 0),
+    ("sightings", 0),
+];
 
 fn start() -> Instant {
     tokio::time::Instant::now().into_std()
@@ -32,7 +38,7 @@ fn worker(name: &str) -> WorkerId {
     name.parse().expect("valid")
 }
 
-fn roster(workers: &[(&str, u64)]) -> KnownWorkers {
+fn known_workers(workers: &[(&str, u64)]) -> KnownWorkers {
     let mut registry = Registry::new(replica("r"));
     for (name, epoch) in workers {
         let mut raw = RawWorker::at("http://w:8000");
@@ -78,7 +84,7 @@ fn usage_of(messages: &[Message]) -> Option<&[TenantUse]> {
 /// A received that knows workers `a` and `b`, both in epoch 1.
 fn received() -> Received {
     let mut received = Received::default();
-    assert!(received.follow(roster(&[("a", 1), ("b", 1)])));
+    assert!(received.follow(known_workers(&[("a", 1), ("b", 1)])));
     received
 }
 
@@ -302,9 +308,9 @@ fn claims_about_unknown_workers_and_former_lives_are_not_shown() {
     };
     assert_eq!(shown(&received), [1, 0, 0]);
     // The registry may be later than the word about it.
-    assert!(received.follow(roster(&[("a", 2), ("c", 1)])));
+    assert!(received.follow(known_workers(&[("a", 2), ("c", 1)])));
     assert_eq!(shown(&received), [0, 0, 1]);
-    assert!(!received.follow(roster(&[("a", 2), ("c", 1)])));
+    assert!(!received.follow(known_workers(&[("a", 2), ("c", 1)])));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::body::{Body, wire_ms};
 use crate::frame::{Decode, Encode, FrameError};
 use crate::peer_state::{
     AGE_MAX, CLAIMS_MAX, Claim, HealthClaim, PACES_MAX, Pace, QUARANTINE_MAX, Quarantined,
-    TENANTS_MAX, TenantUse,
+    SIGHTINGS_MAX, Sighting, TENANTS_MAX, TenantUse,
 };
 
 /// Worker, epoch, code of [`code`], age in milliseconds; strictly rising by worker.
@@ -24,6 +24,11 @@ pub(super) struct WireQuarantine(Vec<(u64, [u8; 16], u64)>);
 /// Hash of the worker's id, sums of its answers; strictly rising by hash.
 #[derive(Encode, Decode)]
 pub(super) struct WirePaces(Vec<([u8; 8], [f32; 6])>);
+
+/// Hash of the source's name, hash of the worker's id, what is seen, hash of the description; strictly rising by the
+/// first two.
+#[derive(Encode, Decode)]
+pub(super) struct WireSightings(Vec<([u8; 8], [u8; 8], u8, [u8; 4])>);
 
 /// A number for each claim: one that a later release adds costs its entry only.
 mod code {
@@ -149,5 +154,32 @@ impl Body for Vec<Pace> {
             return Err(FrameError::Value("list of paces"));
         }
         Ok(paces)
+    }
+}
+
+impl Body for Vec<Sighting> {
+    type Wire = WireSightings;
+
+    fn to_wire(&self) -> WireSightings {
+        let wire = |sighting: &Sighting| {
+            let (source, worker) = (sighting.source.to_le_bytes(), sighting.worker.to_le_bytes());
+            (source, worker, sighting.what, sighting.seen.to_le_bytes())
+        };
+        WireSightings(self.iter().map(wire).collect())
+    }
+
+    fn from_wire(WireSightings(wire): WireSightings, _: &mut usize) -> Result<Self, FrameError> {
+        let sighting = |(source, worker, what, seen)| Sighting {
+            source: u64::from_le_bytes(source),
+            worker: u64::from_le_bytes(worker),
+            what,
+            seen: u32::from_le_bytes(seen),
+        };
+        let sightings: Vec<_> = wire.into_iter().map(sighting).collect();
+        let key = |sighting: &Sighting| (sighting.source, sighting.worker);
+        if sightings.len() > SIGHTINGS_MAX || !sightings.is_sorted_by(|a, b| key(a) < key(b)) {
+            return Err(FrameError::Value("list of sightings"));
+        }
+        Ok(sightings)
     }
 }

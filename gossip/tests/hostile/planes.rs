@@ -17,10 +17,10 @@ use tokio::time::Instant;
 use super::rogue::{LIMIT, now_ms};
 use super::scene::{Scene, eventually, resident_kib, until_cut, worker};
 
-fn full(roster: u32, slots: usize, load: Load) -> Message {
+fn full(workers_digest: u32, slots: usize, load: Load) -> Message {
     let slot = |slot| SlotLoad { slot, load };
     Message::Load(LoadFrame {
-        roster,
+        workers_digest,
         coverage: Coverage::Full,
         slots: (0..slots as u32).map(slot).collect(),
     })
@@ -32,10 +32,10 @@ fn full(roster: u32, slots: usize, load: Load) -> Message {
 async fn poisoned_load_is_bounded_and_ends_with_its_sender() {
     let scene = Scene::new().await;
     let victim = scene.victim();
-    let (roster, workers) = {
+    let (workers_digest, workers) = {
         let view = victim.agent.view();
         let ids: Vec<WorkerId> = view.workers().iter().map(|w| w.id.clone()).collect();
-        (view.roster(), ids)
+        (view.workers_digest(), ids)
     };
     let cells: Vec<_> = workers
         .iter()
@@ -72,7 +72,7 @@ async fn poisoned_load_is_bounded_and_ends_with_its_sender() {
         ),
         ("nothing", Load::default()),
     ] {
-        assert!(line.say(&full(roster, workers.len(), load)).await);
+        assert!(line.say(&full(workers_digest, workers.len(), load)).await);
         // Two honest ones of 5 each; the liar is believed eight times the greatest, and 64.
         let most = 2.0 * 5.0 + 8.0 * 5.0 + 64.0;
         let is_lie = load != Load::default();
@@ -102,7 +102,7 @@ async fn poisoned_load_is_bounded_and_ends_with_its_sender() {
     }
     // Out of shape: an offence each.
     let beyond = LoadFrame {
-        roster,
+        workers_digest,
         coverage: Coverage::Changes,
         slots: vec![SlotLoad {
             slot: 500,
@@ -149,7 +149,7 @@ async fn floods_of_well_formed_messages_end_in_a_ban() {
     let kinds: [(&str, Maker); 5] = [
         (
             "load",
-            Box::new(move |_| full(view.roster(), 4, Load::default())),
+            Box::new(move |_| full(view.workers_digest(), 4, Load::default())),
         ),
         (
             "peer states",
@@ -158,10 +158,10 @@ async fn floods_of_well_formed_messages_end_in_a_ban() {
         (
             "evidence",
             Box::new(move |number| {
-                Message::Evidence(Batch {
+                Message::Evidence(Arc::new(Batch {
                     number,
                     ..batch.clone()
-                })
+                }))
             }),
         ),
         (

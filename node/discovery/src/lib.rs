@@ -27,5 +27,5 @@ pub use feed::{Feed, Sight, Watcher, feed};
 pub use picture::{Found, Picture, PictureError, WORKERS_MAX};
 pub use rule::{
     Believed, Counts, Entries, Objection, PeerStatement, Rule, Settings, Statement, Step, What,
-    worker_hash,
+    source_hash, worker_hash,
 };

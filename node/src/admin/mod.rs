@@ -15,6 +15,8 @@
 //! | `POST /add_worker?url=&warmup=`, `POST /remove_worker?url=`, `GET /list_workers?limit=&after=` | as in vllm-router; the list in pages, as `GET /workers` |
 //! | `GET /quarantine` | hashes of the requests that no worker gets, with their age and what is left |
 //! | `DELETE /quarantine/{hash}`, `DELETE /quarantine` | lifts one mark, or all, on every replica |
+//! | `GET /discovery` | sources of workers, as this replica sees them |
+//! | `PUT`, `DELETE /leases/{id}` | a worker registers itself or renews its lease; takes itself out. Its own credential is enough |
 //! | `POST /explain?path=&tenant=` | where the request in the body would go, and why |
 //!
 //! Never on the data port. Beyond loopback it needs a token. Web pages are kept out by `gate.rs`.
@@ -22,6 +24,7 @@
 mod describe;
 mod explain;
 mod gate;
+mod leases;
 mod page;
 mod query;
 mod scrape;
@@ -55,6 +58,7 @@ use crate::cluster::Cluster;
 use crate::cluster::quarantine::Quarantine;
 use crate::config::Secret;
 use crate::descriptors;
+use crate::discovery::{Board, Credentials, Leases};
 use crate::http::client_io::ClientIo;
 use crate::listener::Door;
 use crate::listener::framing::HeadLimits;
@@ -107,6 +111,12 @@ pub struct Admin {
     pub warm_ups: Arc<WarmUps>,
     /// Requests that no worker gets.
     pub quarantine: Arc<Quarantine>,
+    /// What sources of workers show.
+    pub board: Arc<Board>,
+    /// Workers that register themselves.
+    pub leases: Arc<Leases>,
+    /// Credentials of these; none: the token registers them.
+    pub credentials: Option<Credentials>,
     /// Where workers may be.
     pub connector: Arc<Connector>,
     /// Clients must send it.
@@ -234,6 +244,7 @@ impl Admin {
         match (&head.method, segments.as_slice()) {
             (&Method::GET, ["healthz"]) => return Ok(text(StatusCode::OK, "ok\n")),
             (&Method::GET, ["readyz"]) => return Ok(self.readyz()),
+            (_, ["leases", id]) if self.is_worker(&decoded(id)?, &head.headers) => {}
             _ => self.check_caller(&head)?,
         }
         gate::check_body(&head.method, &head.headers, !body.is_end_stream())
@@ -258,6 +269,9 @@ impl Admin {
             (&Method::POST, ["workers", id, "drain"]) => {
                 self.drain_worker(&self.named(&decoded(id)?)).await
             }
+            (&Method::GET, ["discovery"]) => Ok(self.describe_discovery()),
+            (&Method::PUT, ["leases", id]) => self.renew(&decoded(id)?, &read(body).await?).await,
+            (&Method::DELETE, ["leases", id]) => self.release(&decoded(id)?).await,
             (&Method::POST, ["add_worker"]) => {
                 let url = query.require("url")?;
                 self.add_worker_at(query.warms_up()?, url).await

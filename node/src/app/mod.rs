@@ -6,6 +6,7 @@
 mod base;
 mod certificates;
 mod cluster;
+mod discovery;
 mod front;
 mod gossip;
 mod limits;
@@ -20,6 +21,7 @@ use self::base::Base;
 pub(crate) use self::certificates::reach_parts;
 use self::certificates::start_certificates;
 use self::cluster::start_cluster;
+use self::discovery::start_discovery;
 use self::front::start_front;
 use self::gossip::start_gossip;
 use self::limits::start_limits;
@@ -52,7 +54,8 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
     let ways = start_certificates(base, gossip.identity)?;
     let followed = start_cluster(base, &ways.connector, gossip.heard)?;
     start_tasks(base, origin, &ways.connector)?;
-    let limits = start_limits(base, &followed.cluster)?;
+    let discovered = start_discovery(base, &followed, &ways.connector);
+    let limits = start_limits(base, &followed.cluster, &discovered.board)?;
     let announcement = announcement(&replica, &listeners, gossip.agent.local_addr())?;
     let opened = start_front(base, &followed, &limits, ways.tls, listeners.data)?;
     print(&announcement);
@@ -60,6 +63,7 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
     start_admin(
         base,
         followed,
+        discovered,
         limits,
         opened,
         ways.connector,

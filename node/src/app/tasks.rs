@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::base::Base;
 use super::cluster::Followed;
+use super::discovery::Discovered;
 use super::front::Opened;
 use super::limits::Limits;
 use crate::admin::{self, Admin, Gate, Port};
@@ -54,6 +55,7 @@ pub(super) fn start_tasks(
 pub(super) fn start_admin(
     base: Base<'_>,
     followed: Followed,
+    discovered: Discovered,
     limits: Limits,
     opened: Opened,
     connector: Arc<Connector>,
@@ -70,6 +72,9 @@ pub(super) fn start_admin(
         readiness: opened.readiness,
         warm_ups: followed.warm_ups,
         quarantine: limits.quarantine,
+        board: discovered.board,
+        leases: discovered.leases,
+        credentials: discovered.credentials,
         connector,
         token: config.admin.token.clone(),
         admin_gate: Gate::new(config.admin.host, config.admin.allowed_hosts.clone()),

@@ -1,7 +1,7 @@
 //! The command line: one binary, `grapevine`, and what each of its commands does.
 //!
 //! `serve` is a router replica; `status`, `workers`, `quarantine` and `explain` talk to the admin port of any
-//! replica; `ca` makes certificates, `keys` keys of clients; `probe` is for health checks. The others are the
+//! replica; `register` is a worker's way into the cluster; `ca` makes certificates, `keys` keys of clients; `probe` is for health checks. The others are the
 //! testbed's, and are there with the feature of that name alone: what is shipped is built without it.
 //!
 //! Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no replica
@@ -21,6 +21,7 @@ mod keys;
 mod migration;
 mod probe;
 mod quarantine;
+mod register;
 mod serve;
 mod settings;
 mod show;
@@ -33,6 +34,7 @@ pub use failure::Failure;
 pub use keys::{KeysArgs, keys};
 pub use probe::{ProbeArgs, probe};
 pub use quarantine::{QuarantineArgs, quarantine};
+pub use register::{RegisterArgs, register};
 pub use serve::{ServeArgs, Task, check};
 pub use show::print_line;
 pub use status::{StatusArgs, status};
@@ -75,6 +77,8 @@ pub enum Command {
     Status(StatusArgs),
     /// List, add, drain or remove workers.
     Workers(WorkersArgs),
+    /// Register a worker for as long as it runs, beside it or around its command.
+    Register(Box<RegisterArgs>),
     /// List or lift marks of requests that no worker gets, because two ended while they had it.
     Quarantine(QuarantineArgs),
     /// Show where a request would go, and why, without sending it.

@@ -429,7 +429,11 @@ impl Cluster {
     /// has summed up the others' again.
     fn picture(&self) -> Picture {
         let others_count = !self.board.is_stale(Instant::now().into_std());
-        let heard = if others_count { self.board.heard() } else { 1 };
+        let heard = if others_count {
+            self.board.reporting()
+        } else {
+            1
+        };
         Picture::new(self.board.live(), heard)
     }
 }

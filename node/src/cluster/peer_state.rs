@@ -20,6 +20,7 @@ use super::Cluster;
 use super::fleet::Fleet;
 use super::metrics::{ClusterMetrics, QuarantineMetrics};
 use super::quarantine::Quarantine;
+use crate::discovery::Board;
 use crate::metrics::ClaimLabels;
 use crate::metrics::refusals::RefusalMetrics;
 use crate::shutdown::Phase;
@@ -38,6 +39,8 @@ pub struct PeerStateTask {
     pub own_use: OwnUse,
     /// Requests that no worker gets, to send and to receive.
     pub quarantine: Arc<Quarantine>,
+    /// What sources of workers show.
+    pub board: Arc<Board>,
     /// Where claims are counted.
     pub metrics: ClusterMetrics,
     /// Where marks are counted.
@@ -92,6 +95,7 @@ impl PeerStateTask {
             usage: (self.own_use)(),
             quarantine: self.quarantine.to_send(),
             paces,
+            sightings: self.board.sightings(),
         });
     }
 
@@ -229,6 +233,7 @@ mod tests {
             quarantine: Vec::new(),
             quarantine_received: now,
             paces: Vec::new(),
+            sightings: Vec::new(),
         }
     }
 

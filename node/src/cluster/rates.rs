@@ -134,6 +134,7 @@ mod tests {
             quarantine: Vec::new(),
             quarantine_received: now,
             paces,
+            sightings: Vec::new(),
         }])
     }
 

@@ -16,6 +16,7 @@ mod check;
 mod cluster;
 mod convert;
 mod cors;
+mod discovery;
 mod error;
 mod failover;
 mod front;
@@ -43,6 +44,7 @@ pub use admission::{
 pub use cache::CacheConfig;
 pub use cluster::{ClusterConfig, GossipSettings, ModelConfig};
 pub use cors::{CorsConfig, Origin as WebOrigin, Wild};
+pub use discovery::{DiscoveryConfig, DnsConfig, FilesConfig, KubernetesConfig, LeaseConfig};
 pub use error::{ConfigError, Origin, Problem};
 pub use failover::FailoverConfig;
 pub use front::{
@@ -91,6 +93,16 @@ pub struct Config {
     pub workers: WorkersConfig,
     /// The workers of `[[worker]]` and of `workers.urls` together; no address twice.
     pub worker: Vec<WorkerConfig>,
+    /// When discovered workers are believed.
+    pub discovery: DiscoveryConfig,
+    /// Workers from files.
+    pub files: FilesConfig,
+    /// Workers by DNS.
+    pub dns: DnsConfig,
+    /// Workers from Kubernetes.
+    pub kubernetes: KubernetesConfig,
+    /// Workers that register themselves.
+    pub leases: LeaseConfig,
     /// Retries.
     pub retry: RetryConfig,
     /// Circuit breakers.
@@ -213,7 +225,7 @@ impl Config {
             };
         }
         compare!(
-            replica listen tls cors admin metrics gossip cluster model workers worker retry breaker health failover warmup
+            replica listen tls cors admin metrics gossip cluster model workers worker discovery files dns kubernetes leases retry breaker health failover warmup
             realtime cache admission keys timeouts limits trace log
         );
         differing
@@ -245,6 +257,11 @@ impl Config {
             model: raw.read_models(),
             workers,
             worker,
+            discovery: raw.read(),
+            files: raw.read(),
+            dns: raw.read(),
+            kubernetes: raw.read(),
+            leases: raw.read(),
             retry: raw.read(),
             breaker: raw.read(),
             health: raw.read(),
@@ -277,6 +294,11 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'
         of::<GossipSettings>(),
         of::<ClusterConfig>(),
         of::<WorkersConfig>(),
+        of::<DiscoveryConfig>(),
+        of::<FilesConfig>(),
+        of::<DnsConfig>(),
+        of::<KubernetesConfig>(),
+        of::<LeaseConfig>(),
         of::<RetryConfig>(),
         of::<BreakerConfig>(),
         of::<HealthConfig>(),

@@ -1,6 +1,6 @@
 //! The types that settings have: how each is read from a value and written back.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU8, NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,6 +37,8 @@ macro_rules! texts {
 }
 
 texts! {
+    SocketAddr, "an address with its port, such as \"10.0.0.5:53\"",
+        |text| text.parse().ok(), SocketAddr::to_string;
     IpAddr, "an IP address such as \"127.0.0.1\" or \"0.0.0.0\"",
         |text| text.parse().ok(), IpAddr::to_string;
     Duration, "a duration with its unit, such as \"250ms\", \"10s\" or \"5min\"",

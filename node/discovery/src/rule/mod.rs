@@ -18,7 +18,9 @@ use grapevine_gossip::worker::{State, WorkerId, WorkerSpec};
 use tokio::time::Instant;
 
 use self::memory::{Memory, Situation};
-pub use self::statement::{Believed, Objection, PeerStatement, Statement, What, worker_hash};
+pub use self::statement::{
+    Believed, Objection, PeerStatement, Statement, What, source_hash, worker_hash,
+};
 use self::statement::{Votes, spec_hash};
 use crate::picture::{Found, Picture};
 

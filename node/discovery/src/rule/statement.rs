@@ -101,6 +101,11 @@ pub fn worker_hash(id: &WorkerId) -> u64 {
     xxh3_64(id.as_str().as_bytes())
 }
 
+/// What stands for a source between replicas, by its name.
+pub fn source_hash(name: &str) -> u64 {
+    xxh3_64(name.as_bytes())
+}
+
 /// What stands for a description; the same on all replicas for the same one.
 pub(super) fn spec_hash(spec: &WorkerSpec) -> u32 {
     let mut bytes = Vec::new();
@@ -120,7 +125,6 @@ impl Believed {
 
     /// Statements about the source with this name.
     pub fn about(&self, source: &str) -> &[PeerStatement] {
-        let hash = xxh3_64(source.as_bytes());
-        self.0.get(&hash).map_or(&[], Vec::as_slice)
+        self.0.get(&source_hash(source)).map_or(&[], Vec::as_slice)
     }
 }

@@ -12,19 +12,19 @@ use super::frame::SlotLoad;
 
 /// Frames on their way, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Sent {
     one_way: Duration,
     on_the_way: VecDeque<(Instant, Vec<SlotLoad>)>,
 }
 
-impl Told {
+impl Sent {
     /// Time from here to the middle peer; more than [`ONE_WAY_MAX`] counts as that.
     pub(super) fn set_one_way(&mut self, time: Duration) {
         self.one_way = time.min(ONE_WAY_MAX);
     }
 
     /// These slots were told at this moment.
-    pub(super) fn tell(&mut self, slots: Vec<SlotLoad>, now: Instant) {
+    pub(super) fn record(&mut self, slots: Vec<SlotLoad>, now: Instant) {
         if !slots.is_empty() {
             self.on_the_way.push_back((now + self.one_way, slots));
         }
@@ -77,30 +77,30 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_known_one_way_later_and_in_order() {
+    fn what_was_sent_is_known_one_way_later_and_in_order() {
         let start = tokio::time::Instant::now().into_std();
-        let mut told = Told::default();
-        told.set_one_way(5 * MS);
-        told.tell(vec![slot(0, 1)], start);
-        told.set_one_way(MS);
-        told.tell(vec![slot(0, 2)], start + MS);
-        assert_eq!(told.arrived(start + 4 * MS).count(), 0, "none overtakes");
-        assert_eq!(told.next(), Some(start + 5 * MS));
-        let all: Vec<_> = told.arrived(start + 5 * MS).collect();
+        let mut sent = Sent::default();
+        sent.set_one_way(5 * MS);
+        sent.record(vec![slot(0, 1)], start);
+        sent.set_one_way(MS);
+        sent.record(vec![slot(0, 2)], start + MS);
+        assert_eq!(sent.arrived(start + 4 * MS).count(), 0, "none overtakes");
+        assert_eq!(sent.next(), Some(start + 5 * MS));
+        let all: Vec<_> = sent.arrived(start + 5 * MS).collect();
         assert_eq!(all, [slot(0, 1), slot(0, 2)]);
-        assert_eq!(told.next(), None);
+        assert_eq!(sent.next(), None);
     }
 
     #[test]
     fn memory_and_waiting_have_limits() {
         let start = tokio::time::Instant::now().into_std();
-        let mut told = Told::default();
-        told.set_one_way(Duration::MAX);
+        let mut sent = Sent::default();
+        sent.set_one_way(Duration::MAX);
         for at in 0..100 {
-            told.tell(vec![slot(0, at)], start);
+            sent.record(vec![slot(0, at)], start);
         }
-        assert_eq!(told.arrived(start).count(), 100 - FRAMES_MAX);
-        assert_eq!(told.arrived(start + ONE_WAY_MAX).count(), FRAMES_MAX);
+        assert_eq!(sent.arrived(start).count(), 100 - FRAMES_MAX);
+        assert_eq!(sent.arrived(start + ONE_WAY_MAX).count(), FRAMES_MAX);
     }
 
     #[test]

