@@ -19,6 +19,8 @@
 
 mod feed;
 pub mod file;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 mod picture;
 mod rule;
 

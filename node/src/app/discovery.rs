@@ -9,6 +9,18 @@ use super::cluster::Followed;
 use crate::discovery::{Board, Credentials, Follow, FollowParts, LeaseParts, Leases};
 use crate::upstream::Connector;
 
+#[cfg(feature = "kubernetes")]
+#[path = "kubernetes.rs"]
+mod kubernetes;
+
+/// A configuration that asks for pods is refused by a build without them.
+#[cfg(not(feature = "kubernetes"))]
+mod kubernetes {
+    pub(super) fn start(_base: super::Base<'_>) -> Option<super::Watcher> {
+        None
+    }
+}
+
 /// Sources of workers.
 pub(super) struct Discovered {
     /// What they show.
@@ -61,6 +73,8 @@ pub(super) fn start_discovery(
 }
 
 /// Starts what watches, and returns the ends at which pictures are read.
-fn start_sources(_base: Base<'_>) -> Vec<Watcher> {
-    Vec::new()
+fn start_sources(base: Base<'_>) -> Vec<Watcher> {
+    let mut watchers = Vec::new();
+    watchers.extend(kubernetes::start(base));
+    watchers
 }

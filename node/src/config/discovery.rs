@@ -53,18 +53,18 @@ section! {
 section! {
     /// Workers from Kubernetes: pods by their labels.
     [kubernetes] KubernetesConfig {
-        /// Watch pods.
-        enabled: bool = false;
-        /// Labels of workers' pods, as `key=value`; all of them must fit.
-        selector: Vec<String> = Vec::new();
+        /// Watch pods. Needs a selector, and a build with the feature `kubernetes`, as what is shipped has it.
+        enabled: bool = false, flag "service-discovery" On;
+        /// Labels of workers' pods, as `key=value`; all of them must fit. In the file also `key in (a,b)`, `!key`.
+        selector: Vec<String> = Vec::new(), flag "selector" List;
         /// Labels of pods that prefill only.
-        prefill_selector: Vec<String> = Vec::new();
+        prefill_selector: Vec<String> = Vec::new(), flag "prefill-selector" List;
         /// Labels of pods that decode only.
-        decode_selector: Vec<String> = Vec::new();
+        decode_selector: Vec<String> = Vec::new(), flag "decode-selector" List;
         /// Namespaces to watch; "*" for all. Empty: that of this replica's own pod.
-        namespaces: Vec<String> = Vec::new();
+        namespaces: Vec<String> = Vec::new(), flag "service-discovery-namespace" List;
         /// Port of a pod's worker, where its labels and annotations name none.
-        port: u16 = 80, in 1..=65535;
+        port: u16 = 80, in 1..=65535, flag "service-discovery-port" Text;
         /// How to reach the API server. Unset: as the pod's service account; outside of a pod, KUBECONFIG and its
         /// default.
         kubeconfig: Option<PathBuf> = None;
