@@ -32,6 +32,7 @@ pub mod proxy;
 pub mod readiness;
 pub mod reload;
 pub mod seats;
+pub mod service_manager;
 pub mod shutdown;
 pub mod tenants;
 pub mod tls;

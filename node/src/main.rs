@@ -7,6 +7,8 @@ use grapevine::cli::{self, Cli, Command, Failure, ServeArgs, Task};
 use grapevine::config::{Config, Layers, LogConfig, documented_defaults};
 use grapevine::logging::{self, LogGuard};
 use grapevine::memory::allocator;
+use grapevine::service_manager::ServiceManager;
+use listenfd::ListenFd;
 use tokio::runtime::{Builder, Runtime};
 
 fn main() -> ExitCode {
@@ -37,6 +39,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Config(args) => small_runtime()?.block_on(cli::config(args)),
         Command::Explain(args) => small_runtime()?.block_on(cli::explain(args)),
         Command::Probe(args) => small_runtime()?.block_on(cli::probe(args)),
+        Command::Man(args) => cli::man(&args),
+        Command::Completions(args) => cli::completions(&args),
     };
     done.map(|()| ExitCode::SUCCESS)
 }
@@ -61,12 +65,17 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Failure> {
 }
 
 fn replica(config: Config, origin: Layers) -> Result<ExitCode, Failure> {
+    // Before any thread: it changes the environment.
+    let sockets = ListenFd::from_env();
     let _log = log(&config.log)?;
     allocator::start();
     for note in config.notes() {
         tracing::info!("{note}");
     }
-    block_on(grapevine::app::run(config, origin))
+    let variable = |name: &str| std::env::var_os(name);
+    let manager = ServiceManager::of(variable, std::process::id(), sockets)
+        .map_err(|error| Failure::Usage(error.to_string()))?;
+    block_on(grapevine::app::run(config, origin, manager))
 }
 
 fn log(config: &LogConfig) -> Result<LogGuard, Failure> {

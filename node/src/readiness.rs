@@ -30,7 +30,7 @@ use crate::upstream::Worker;
 use crate::upstream::health::Answers;
 
 /// How often workers are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the first look at all workers is awaited; one that does not answer is known by then.
 const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(2);
 
@@ -79,7 +79,8 @@ impl Lack {
     }
 
     /// For people; names nothing that only the admin port may show.
-    fn message(self) -> &'static str {
+    #[must_use]
+    pub fn message(self) -> &'static str {
         match self {
             Self::Gossip => "the state of the cluster was not taken over yet",
             Self::Draining => "this replica was told to end",

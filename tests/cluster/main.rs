@@ -20,6 +20,7 @@ mod restart_knowledge;
 mod rolling;
 mod sampled_agreement;
 mod seeds;
+mod service_manager;
 mod shutdown;
 mod strangers;
 mod supervision;

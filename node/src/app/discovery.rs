@@ -1,8 +1,10 @@
 //! Starts the sources of workers: each watches by itself, and a task for each writes what the replicas agree on.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use grapevine_discovery::{Settings, Watcher};
+use grapevine_discovery::file::{self, FileSettings};
+use grapevine_discovery::{Settings, Watcher, feed};
 
 use super::base::Base;
 use super::cluster::Followed;
@@ -20,6 +22,9 @@ mod kubernetes {
         None
     }
 }
+
+/// A source that answers at all confirms its picture far more often.
+const STALE_AFTER: Duration = Duration::from_secs(30);
 
 /// Sources of workers.
 pub(super) struct Discovered {
@@ -75,6 +80,20 @@ pub(super) fn start_discovery(
 /// Starts what watches, and returns the ends at which pictures are read.
 fn start_sources(base: Base<'_>) -> Vec<Watcher> {
     let mut watchers = Vec::new();
+    watchers.extend(files(base));
     watchers.extend(kubernetes::start(base));
     watchers
+}
+
+/// Looks at the configured files. A picture that was not confirmed for several readings is not acted on.
+fn files(base: Base<'_>) -> Option<Watcher> {
+    let config = &base.config.files;
+    if config.paths.is_empty() {
+        return None;
+    }
+    let mut settings = FileSettings::new(config.paths.clone());
+    settings.interval = config.every;
+    let (feed, watcher) = feed("files", STALE_AFTER.max(config.every * 4));
+    base.tasks().spawn(file::run(settings, feed));
+    Some(watcher)
 }

@@ -15,14 +15,23 @@ pub(super) struct Listeners {
     pub(super) metrics: Option<TcpListener>,
 }
 
-pub(super) fn bind(config: &Config) -> anyhow::Result<Listeners> {
+/// Binds all ports, but a data port that the service manager has bound.
+pub(super) fn bind(
+    config: &Config,
+    data: Option<std::net::TcpListener>,
+) -> anyhow::Result<Listeners> {
     let listen = |host, port, flag: &'static str| {
         let address = SocketAddr::new(host, port);
         listener::bind(address)
             .with_context(|| format!("cannot listen on {address}; choose another --{flag}"))
     };
     Ok(Listeners {
-        data: listen(config.listen.host, config.listen.port, "port")?,
+        data: match data {
+            Some(socket) => {
+                inherited(socket).context("cannot use the socket that was handed over")?
+            }
+            None => listen(config.listen.host, config.listen.port, "port")?,
+        },
         admin: listen(config.admin.host, config.admin.port, "admin-port")?,
         metrics: if config.metrics.enabled {
             let flag = "prometheus-port, or --disable-prometheus";
@@ -31,6 +40,13 @@ pub(super) fn bind(config: &Config) -> anyhow::Result<Listeners> {
             None
         },
     })
+}
+
+fn inherited(socket: std::net::TcpListener) -> std::io::Result<TcpListener> {
+    socket.set_nonblocking(true)?;
+    let socket = TcpListener::from_std(socket)?;
+    tracing::info!(address = %socket.local_addr()?, "the service manager opened the data port; listen.host and listen.port are not used");
+    Ok(socket)
 }
 
 /// One line for the operator who started this process, with the ports that were bound.

@@ -14,6 +14,7 @@ mod listeners;
 mod tasks;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context;
 
@@ -28,17 +29,23 @@ use self::limits::start_limits;
 use self::listeners::{announcement, bind};
 use self::tasks::{start_admin, start_tasks};
 use crate::config::{Config, Layers};
+use crate::service_manager::ServiceManager;
 use crate::shutdown::{Shutdown, ShutdownLimits};
 
 /// Runs a replica until it is asked to end, and returns how it ended.
 ///
-/// Prints one line of JSON to standard output once every port is bound. `origin` is where the configuration came from.
+/// Prints one line of JSON to standard output once every port is bound. `origin` is where the configuration came from;
+/// `manager` is what started this process, and may have bound the data port.
 ///
 /// # Errors
 /// A port cannot be bound, a certificate cannot be used, or a setting does not fit this machine; nothing is
 /// left running.
-pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
-    let listeners = bind(&config)?;
+pub async fn run(
+    config: Config,
+    origin: Layers,
+    mut manager: ServiceManager,
+) -> anyhow::Result<ExitCode> {
+    let listeners = bind(&config, manager.take_data_port())?;
     let replica = config.replica_id().to_string();
     let gossip = start_gossip(&config, &replica, &listeners).await?;
     let shutdown = Shutdown::new();
@@ -59,6 +66,8 @@ pub async fn run(config: Config, origin: Layers) -> anyhow::Result<ExitCode> {
     let announcement = announcement(&replica, &listeners, gossip.agent.local_addr())?;
     let opened = start_front(base, &followed, &limits, ways.tls, listeners.data)?;
     print(&announcement);
+    let reporting = manager.run(Arc::clone(&opened.readiness), base.phase());
+    base.tasks().spawn(reporting);
     let for_operators = (listeners.admin, listeners.metrics);
     start_admin(
         base,

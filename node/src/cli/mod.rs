@@ -1,8 +1,9 @@
 //! The command line: one binary, `grapevine`, and what each of its commands does.
 //!
 //! `serve` is a router replica; `status`, `workers`, `quarantine` and `explain` talk to the admin port of any
-//! replica; `register` is a worker's way into the cluster; `ca` makes certificates, `keys` keys of clients; `probe` is for health checks. The others are the
-//! testbed's, and are there with the feature of that name alone: what is shipped is built without it.
+//! replica; `register` is a worker's way into the cluster; `ca` makes certificates, `keys` keys of clients; `probe` is
+//! for health checks, `man` and `completions` for packages. The others are the testbed's, and are there with the
+//! feature of that name alone: what is shipped is built without it.
 //!
 //! Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no replica
 //! answers. Those of `serve` are with [`crate::shutdown::Ending`].
@@ -19,6 +20,7 @@ mod drain;
 mod explain;
 mod failure;
 mod keys;
+mod manuals;
 mod migration;
 mod probe;
 mod quarantine;
@@ -34,6 +36,7 @@ pub use config::{ConfigArgs, config};
 pub use explain::{ExplainArgs, explain};
 pub use failure::Failure;
 pub use keys::{KeysArgs, keys};
+pub use manuals::{CompletionsArgs, ManArgs, completions, man};
 pub use probe::{ProbeArgs, probe};
 pub use quarantine::{QuarantineArgs, quarantine};
 pub use register::{RegisterArgs, register};
@@ -47,12 +50,20 @@ pub use workers::{WorkersArgs, workers};
 /// Several replicas share one view of the workers and send the same prefix to the same worker,
 /// whichever of them is asked.
 #[derive(Parser)]
-#[command(name = "grapevine", version, after_help = examples(), propagate_version = true)]
+#[command(name = "grapevine", version, long_version = LONG_VERSION, after_help = examples(), propagate_version = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
+
+/// What `--version` prints; `-V` prints the version alone.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("GRAPEVINE_BUILD"),
+    ")"
+);
 
 fn examples() -> String {
     let demo = "  See it work, with fake workers, on this machine alone:
@@ -93,6 +104,10 @@ pub enum Command {
     Keys(KeysArgs),
     /// Ask a URL once; exits 0 for a 2xx. For health checks of containers without a shell.
     Probe(ProbeArgs),
+    /// Write manual pages, one for each command.
+    Man(ManArgs),
+    /// Print completions for a shell, as `source <(grapevine completions bash)` reads them.
+    Completions(CompletionsArgs),
     /// Fake workers, load, replay, balancer and demo: no router code in them.
     #[cfg(feature = "testbed")]
     #[command(flatten)]

@@ -325,3 +325,59 @@ fn a_check_looks_at_the_certificates_too() {
         "{error}"
     );
 }
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let out = tempfile::tempdir().expect("a folder");
+    let args = ManArgs {
+        out: out.path().to_owned(),
+    };
+    man(&args).expect("written");
+    let page = |name: &str| std::fs::read_to_string(out.path().join(name)).expect(name);
+    let command = Cli::command();
+    for command in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+        let page = page(&format!("grapevine-{}.1", command.get_name()));
+        assert!(page.contains(".SH SYNOPSIS"), "{page}");
+    }
+    assert!(page("grapevine.1").contains("grapevine\\-serve(1)"));
+    assert!(page("grapevine-ca-issue.1").contains("REPLICA"));
+    let serve = page("grapevine-serve.1");
+    assert!(serve.contains("\\-\\-worker\\-urls") && !serve.contains("bootstrap\\-port"));
+}
+
+#[test]
+fn shells_complete_flags_of_ours_and_none_of_other_routers() {
+    assert!(migration::foreign().any(|name| name == "mesh-tls-cert"));
+    for shell in [
+        clap_complete::Shell::Bash,
+        clap_complete::Shell::Zsh,
+        clap_complete::Shell::Fish,
+    ] {
+        let text = manuals::completions_of(shell);
+        let has = |flag: &str| text.contains(flag);
+        assert!(
+            has("worker-urls") && has("completions") && has("prometheus-port"),
+            "{shell}"
+        );
+        assert!(!has("mesh-tls-cert"), "{shell}");
+    }
+}
+
+#[test]
+fn the_long_version_names_the_build() {
+    let version = |flag: &str| {
+        Cli::of(["grapevine", flag].map(Into::into))
+            .err()
+            .expect("printed")
+            .to_string()
+    };
+    assert_eq!(
+        version("-V"),
+        format!("grapevine {}\n", env!("CARGO_PKG_VERSION"))
+    );
+    let long = version("--version");
+    assert!(
+        long.contains("(commit ") && long.starts_with(version("-V").trim()),
+        "{long}"
+    );
+}

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use grapevine_discovery::file::PathPattern;
+
 use super::setting::{HOUR, secs};
 use super::table::section;
 use super::types::Secret;
@@ -30,7 +32,7 @@ section! {
     /// Workers from files, in the form of Prometheus' file_sd (JSON, YAML), or as TOML with [[worker]] sections.
     [files] FilesConfig {
         /// Files to read; the last part of each may have `*`. Empty: no files are read.
-        paths: Vec<String> = Vec::new(), flag "worker-files" List;
+        paths: Vec<PathPattern> = Vec::new(), flag "worker-files" List;
         /// How often is looked whether they changed.
         every: Duration = secs(2), in secs(1)..=secs(60);
     }

@@ -1,0 +1,110 @@
+"""What the rendered cases of the chart promise, and their configuration by the program's own check.
+
+    check.py BINARY FOLDER      FOLDER: one file for each case, as `helm template` writes it
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tomllib
+
+import yaml
+
+BINARY, FOLDER = sys.argv[1], pathlib.Path(sys.argv[2])
+# From the first signal to the end beyond settle and drain: last words, the last connections, leaving.
+CLOSING_S = 5
+
+
+def seconds(text):
+    assert text.endswith("s"), text
+    return int(text[:-1])
+
+
+def check_objects(case, objects):
+    kinds = [one["kind"] for one in objects]
+    by_kind = {one["kind"]: one for one in objects}
+    settings = tomllib.loads(by_kind["ConfigMap"]["data"]["grapevine.toml"])
+    name = by_kind["ConfigMap"]["metadata"]["name"]
+    spec = by_kind["StatefulSet"]["spec"]
+    pod = spec["template"]["spec"]
+
+    assert spec["podManagementPolicy"] == "Parallel", case
+    times = settings["timeouts"]
+    needed = seconds(times["settle"]) + seconds(times["drain"]) + CLOSING_S
+    assert pod["terminationGracePeriodSeconds"] >= needed, case
+
+    services = {one["metadata"]["name"]: one["spec"] for one in objects if one["kind"] == "Service"}
+    peers = services[spec["serviceName"]]
+    assert peers["clusterIP"] == "None" and peers["publishNotReadyAddresses"], case
+    assert settings["gossip"]["seeds"] == [f"{spec['serviceName']}:30002"], case
+    for service in services.values():
+        assert service["selector"].items() <= spec["template"]["metadata"]["labels"].items(), case
+
+    # Rights to read pods where discovery is on, and none but those.
+    discovery = settings.get("kubernetes")
+    roles = [one for one in objects if one["kind"] == "Role" and one["metadata"]["name"].endswith("-discovery")]
+    namespaces = {role["metadata"]["namespace"] for role in roles}
+    wanted = set(discovery["namespaces"] or ["serving"]) if discovery else set()
+    assert namespaces == wanted, (case, namespaces)
+    for role in roles:
+        assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}], case
+    assert pod["automountServiceAccountToken"] == bool(discovery), case
+
+    for container in pod["containers"]:
+        assert container["securityContext"]["readOnlyRootFilesystem"], case
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0, case
+    # No pod sees another's key, and none the authority's.
+    mounts = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "certificates"]
+    secret = next(volume for volume in pod["volumes"] if volume["name"] == "certificates").get("secret")
+    if secret:
+        assert all("subPath" in mount or "subPathExpr" in mount for mount in mounts), case
+        assert not secret["secretName"].endswith("-authority"), case
+    for policy in (one for one in objects if one["kind"] == "NetworkPolicy"):
+        opened = [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
+        assert (30001 in opened) == ("discovery" in case), (case, opened)
+    assert kinds.count("StatefulSet") == 1, case
+    return name, settings
+
+
+def program(*args, **env):
+    done = subprocess.run([BINARY, *args], env={**os.environ, **env}, capture_output=True, text=True)
+    assert done.returncode == 0, (args, done.stdout, done.stderr)
+    return done.stdout
+
+
+def check_settings(case, name, objects):
+    """The configuration as a pod would read it: its file, its environment, a certificate of its name."""
+    config = next(one for one in objects if one["kind"] == "ConfigMap")["data"]["grapevine.toml"]
+    settings = tomllib.loads(config)
+    folder = FOLDER / f"{case}.pod"
+    folder.mkdir()
+    (folder / "grapevine.toml").write_text(config)
+    certificates, pod = str(folder / "ca"), f"{name}-0"
+    program("ca", "init", "--dir", certificates, "--cluster-id", settings["cluster"]["id"])
+    program("ca", "issue", "--dir", certificates, pod)
+    address = "[fd00::7]:30002" if settings["gossip"]["host"] == "::" else "10.1.2.3:30002"
+    env = {
+        "GRAPEVINE_REPLICA__ID": pod,
+        "GRAPEVINE_GOSSIP__ADVERTISE": address,
+        "GRAPEVINE_GOSSIP__CA": f"{certificates}/ca.pem",
+        "GRAPEVINE_GOSSIP__CERT": f"{certificates}/{pod}.pem",
+        "GRAPEVINE_GOSSIP__KEY": f"{certificates}/{pod}.key",
+    }
+    if settings["admin"]["host"] != "127.0.0.1":
+        env["GRAPEVINE_ADMIN__TOKEN"] = "a-token-of-the-checks"
+    answer = program("serve", "--config", str(folder / "grapevine.toml"), "--check", **env)
+    assert "the configuration is good" in answer, answer
+
+
+def main():
+    cases = sorted(FOLDER.glob("*.yaml"))
+    assert cases, "no cases were rendered"
+    for path in cases:
+        objects = [one for one in yaml.safe_load_all(path.read_text()) if one]
+        name, _ = check_objects(path.stem, objects)
+        check_settings(path.stem, name, objects)
+        print(f"  {path.stem}: {len(objects)} objects")
+
+
+main()

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Checks the chart without a cluster: lint, strict schemas of each release of Kubernetes from 1.28 on, the configuration
+# by the program's own check, what the templates promise each other, and the rendered manifests. About 30 s.
+#
+#   check.sh BINARY          check
+#   check.sh --render        write packaging/manifests/grapevine.yaml anew
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here"
+tools=$(../tools.sh)
+helm=$tools/bin/helm
+manifests=../manifests/grapevine.yaml
+render() {
+  sed -n '/^#/p' ../manifests/head.txt
+  "$helm" template grapevine grapevine | grep -v 'helm.sh/chart\|managed-by: Helm'
+}
+if [ "${1:-}" = --render ]; then render > "$manifests"; exit; fi
+[ $# -eq 1 ] || { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 2; }
+binary=$(realpath -e "$1")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { printf 'chart/check.sh: %s\n' "$*" >&2; exit 1; }
+
+for case in cases/*.yaml; do
+  name=$(basename "$case" .yaml)
+  echo "chart: lint and render $name ($(sed -n '1s/^# //p' "$case"))"
+  "$helm" lint --quiet --strict grapevine -f "$case"
+  "$helm" template grapevine grapevine --namespace serving -f "$case" > "$work/$name.yaml"
+  "$helm" template grapevine grapevine --is-upgrade --namespace serving -f "$case" > "$work/$name-upgrade.yaml"
+done
+for minor in 28 29 30 31 32 33 34 35 36 37; do
+  echo "chart: strict schemas of Kubernetes 1.$minor"
+  "$tools/bin/kubernetes-validate" --strict --no-warn --quiet -k "1.$minor" "$work"/*.yaml
+done
+
+echo "chart: what each case promises, and its configuration by $binary serve --check"
+"$tools/bin/python" check.py "$binary" "$work"
+
+echo "chart: values that cannot work are refused"
+refused() {  # what the answer has to say, then values
+  local wanted=$1 answer
+  shift
+  if answer=$("$helm" template grapevine grapevine "$@" 2>&1); then fail "accepted: $*"; fi
+  grep -q "$wanted" <<< "$answer" || fail "refused for another reason: $* ($answer)"
+}
+refused 'replica' --set replica=3
+refused 'kubectlImage' --set certificates.mode=job
+refused 'maxReplicas' --set certificates.mode=job,certificates.job.kubectlImage=k,replicas=9
+refused 'issuerName' --set certificates.mode=certManager
+refused 'clusterId' --set clusterId=Not_A_Label
+refused 'mode' --set certificates.mode=none
+
+echo "chart: its alarms are those of the operations guide"
+sed -n '/^## Alarms/,$p' ../../node/OPERATIONS.md | sed -n '/^```yaml/,/^```/{/^```/d;p}' |
+  diff grapevine/files/alarms.yaml - || fail "copy the alarms of node/OPERATIONS.md to grapevine/files/alarms.yaml"
+
+echo "chart: the plain manifests are rendered from it"
+render | diff "$manifests" - || fail "render them anew: packaging/chart/check.sh --render"

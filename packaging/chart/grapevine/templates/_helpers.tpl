@@ -1,0 +1,66 @@
+{{/* Names, labels and checks that several templates use. */}}
+{{- define "grapevine.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 55 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 55 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "grapevine.selector" -}}
+app.kubernetes.io/name: grapevine
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "grapevine.labels" -}}
+{{ include "grapevine.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{- define "grapevine.image" -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}
+
+{{- define "grapevine.secret" -}}
+{{- $existing := eq .Values.certificates.mode "existing" | ternary .Values.certificates.existing.secretName "" -}}
+{{- default (printf "%s-certificates" (include "grapevine.fullname" .)) $existing -}}
+{{- end -}}
+
+{{/* Namespaces whose pods are watched. */}}
+{{- define "grapevine.workerNamespaces" -}}
+{{- default (list .Release.Namespace) .Values.discovery.kubernetes.namespaces | toJson -}}
+{{- end -}}
+
+{{/* What no schema can say. */}}
+{{- define "grapevine.check" -}}
+{{- $most := .Values.replicas -}}
+{{- if .Values.autoscaling.enabled -}}{{- $most = .Values.autoscaling.maxReplicas -}}{{- end -}}
+{{- if eq .Values.certificates.mode "job" -}}
+{{- if not .Values.certificates.job.kubectlImage -}}
+{{- fail "certificates.job.kubectlImage: name an image whose entry point is kubectl, or choose another certificates.mode" -}}
+{{- end -}}
+{{- if gt (int $most) (int .Values.certificates.job.maxReplicas) -}}
+{{- fail "certificates.job.maxReplicas: fewer certificates than replicas; raise it" -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq .Values.certificates.mode "certManager") (not .Values.certificates.certManager.issuerName) -}}
+{{- fail "certificates.certManager.issuerName: name the issuer of this cluster's own authority" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "grapevine.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- define "grapevine.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
