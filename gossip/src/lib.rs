@@ -12,7 +12,7 @@
 //! | [`registry`], [`worker`], [`hlc`] | the worker set: a map that merges without a leader | yes |
 //! | [`load`] | load per worker across the cluster | yes |
 //! | [`evidence`] | which worker took which prefix, and how hot it is | yes |
-//! | [`bulletin`] | what replicas found out about workers, and have in hand for tenants | yes |
+//! | [`peer_state`] | what replicas found out about workers, and have in hand for tenants | yes |
 //! | [`dry_run`] | what another replica would decide | yes |
 //! | [`view`] | what a replica knows at one moment | yes |
 //! | [`frame`], [`wire`] | what travels on our own planes | yes |
@@ -20,7 +20,6 @@
 #![warn(missing_docs)]
 
 mod agent;
-pub mod bulletin;
 pub mod config;
 mod driver;
 pub mod dry_run;
@@ -32,6 +31,7 @@ pub mod identity;
 pub mod load;
 mod membership;
 mod metrics;
+pub mod peer_state;
 mod peers;
 pub mod plane;
 pub mod registry;

@@ -50,9 +50,9 @@ metrics! {
     evidence_records: Family<Fate, Counter>, "evidence_records", "Records of evidence, by what became of them";
     evidence_batches: Family<Fate, Counter>, "evidence_batches", "Batches of evidence, by what became of them";
     evidence_throttled: Counter, "evidence_throttled", "Times that evidence waited because a peer's bytes a second were spent";
-    bulletin_parts: Family<Fate, Counter>, "bulletin_parts", "Parts of bulletins received, by what became of them";
-    bulletin_cut: Family<Part, Counter>, "bulletin_cut", "Entries of this replica's bulletins that were left out because they do not fit, by part";
-    bulletins: Gauge, "bulletins", "Other replicas whose bulletin counts now";
+    peer_state_parts: Family<Fate, Counter>, "peer_state_parts", "Parts of peer states received, by what became of them";
+    peer_state_cut: Family<Part, Counter>, "peer_state_cut", "Entries of this replica's peer state that were left out because they do not fit, by part";
+    peer_states: Gauge, "peer_states", "Other replicas whose peer state counts now";
     dry_runs: Family<DryRuns, Counter>, "dry_runs", "Questions what another replica would decide, by side and outcome";
     rounds: Counter, "turns", "Turns of the gossip task; stands still when the task does";
     restarts: Counter, "restarts", "Starts of the gossip task under a new generation";
@@ -81,7 +81,7 @@ pub(crate) struct Fate {
     pub(crate) fate: &'static str,
 }
 
-/// A part of a bulletin, from a fixed set.
+/// A part of a peer state, from a fixed set.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Part {
     pub(crate) part: &'static str,
@@ -106,6 +106,9 @@ impl Metrics {
             let reason = reason.label();
             drop(metrics.refusals.get_or_create(&Why { reason }));
         }
+        for reason in DROP_REASONS {
+            drop(metrics.drops.get_or_create(&Why { reason }));
+        }
         metrics.show(registry.sub_registry_with_prefix("gossip"));
         metrics
     }
@@ -118,7 +121,9 @@ impl Metrics {
         self.count("out", plane, bytes);
     }
 
+    /// Counts a dropped message under one of [`DROP_REASONS`].
     pub(crate) fn dropped(&self, reason: &'static str) {
+        debug_assert!(DROP_REASONS.contains(&reason), "{reason} is not listed");
         self.drops.get_or_create(&Why { reason }).inc();
     }
 
@@ -134,8 +139,8 @@ impl Metrics {
             .inc_by(batches);
     }
 
-    pub(crate) fn bulletin_cut(&self, part: &'static str, entries: usize) {
-        self.bulletin_cut
+    pub(crate) fn peer_state_cut(&self, part: &'static str, entries: usize) {
+        self.peer_state_cut
             .get_or_create(&Part { part })
             .inc_by(entries as u64);
     }
@@ -157,23 +162,81 @@ impl Metrics {
     }
 }
 
+/// Why a message was dropped; `docs/metrics.md` says what each reason means.
+const DROP_REASONS: [&str; 19] = [
+    "not_queued",
+    "gossip_not_queued",
+    "evidence_not_queued",
+    "bulletin_not_queued",
+    "load_not_sent",
+    "link_lost",
+    "stream_broken",
+    "too_long",
+    "gossip_inbox_full",
+    "greetings_full",
+    "unreadable",
+    "unknown_kind",
+    "other_version",
+    "later_fields",
+    "entry",
+    "former_generation",
+    "after_leave",
+    "answer_withheld",
+    "evidence_flood",
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const DOCUMENTED: &str = include_str!("../../docs/metrics.md");
+
+    #[test]
+    fn every_reason_for_a_drop_is_documented_and_no_other() {
+        let (_, section) = DOCUMENTED
+            .split_once("### Reasons of gossip_dropped_total")
+            .expect("has its section");
+        let mut listed: Vec<&str> = section
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
+            .map(|(reason, _)| reason)
+            .collect();
+        let mut known = DROP_REASONS;
+        listed.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(listed, known);
+    }
+
+    #[test]
+    fn every_metric_is_documented() {
+        let mut registry = Registry::default();
+        Metrics::register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("encodes");
+        let helps = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let mut count = 0;
+        for (name, kind) in helps.filter_map(|line| line.split_once(' ')) {
+            let total = if kind == "counter" { "_total" } else { "" };
+            let row = format!("| `{name}{total}` | {kind} |");
+            assert!(DOCUMENTED.contains(&row), "{row} is missing");
+            count += 1;
+        }
+        assert!(count > 10, "{count}");
+    }
 
     #[test]
     fn what_is_counted_is_exported() {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         metrics.received("load", 100);
-        metrics.dropped("queue_full");
+        metrics.dropped("link_lost");
         metrics.peers_live.set(2);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("encodes");
         for line in [
             "gossip_frames_total{direction=\"in\",plane=\"load\"} 1",
             "gossip_bytes_total{direction=\"in\",plane=\"load\"} 100",
-            "gossip_dropped_total{reason=\"queue_full\"} 1",
+            "gossip_dropped_total{reason=\"link_lost\"} 1",
             "gossip_peers_live 2",
         ] {
             assert!(text.contains(line), "{line} not in {text}");

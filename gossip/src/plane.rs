@@ -11,7 +11,7 @@
 //! | `registry/plane.rs` | the worker set, and the view that is made of it |
 //! | `load/messages.rs` | load of each worker |
 //! | `evidence/plane.rs` | which worker holds which prefix, and how hot it is |
-//! | `bulletin/plane.rs` | what replicas found out about workers, and have in hand |
+//! | `peer_state/plane.rs` | what replicas found out about workers, and have in hand |
 //! | `dry_run/plane.rs` | what another replica would decide |
 //! | `twin/plane.rs` | two processes under one id; no messages, only a fact |
 
@@ -176,6 +176,8 @@ pub(crate) enum Effect {
     Greet(SocketAddr),
     /// Show a new view to everybody.
     Publish(NewView),
+    /// Put the digest of this replica's ring into the latest view, and wake nobody.
+    AmendRing(ReplicaId, String),
     /// Call [`Plane::on_tick`] now.
     Wake,
 }
@@ -243,6 +245,11 @@ impl Context {
     /// Shows a new view to everybody.
     pub(crate) fn publish(&mut self, view: NewView) {
         self.effects.push(Effect::Publish(view));
+    }
+
+    /// Puts the digest of this replica's ring into the latest view. Nobody is woken: its followers computed the digest.
+    pub(crate) fn amend_ring(&mut self, replica: ReplicaId, digest: String) {
+        self.effects.push(Effect::AmendRing(replica, digest));
     }
 
     pub(crate) fn fact(&mut self, name: &'static str, value: String) {

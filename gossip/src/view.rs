@@ -4,6 +4,7 @@
 //! it changes with every request, so it lives on the [`LoadBoard`](crate::load::LoadBoard).
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::registry::{Digest, Registry, Worker};
 use crate::replica::ReplicaId;
@@ -41,8 +42,8 @@ pub struct ReplicaInfo {
 /// What a replica knows at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    workers: Vec<Worker>,
-    roster: u32,
+    workers: Arc<[Worker]>,
+    workers_digest: u32,
     registry: Digest,
     replicas: Vec<ReplicaInfo>,
 }
@@ -61,11 +62,20 @@ impl View {
     ) -> Self {
         replicas.sort_by(|a, b| a.id.cmp(&b.id));
         Self {
-            roster: roster_digest(&workers),
+            workers_digest: digest_of_ids(&workers),
             registry,
-            workers,
+            workers: workers.into(),
             replicas,
         }
+    }
+
+    /// The same view, in which this replica reports another ring.
+    pub(crate) fn with_ring(&self, replica: &ReplicaId, digest: &str) -> Self {
+        let mut view = self.clone();
+        if let Some(info) = view.replicas.iter_mut().find(|info| info.id == *replica) {
+            digest.clone_into(&mut info.ring);
+        }
+        view
     }
 
     /// The worker set, sorted by id. The ring is a function of it alone.
@@ -84,8 +94,8 @@ impl View {
 
     /// crc32 over the sorted worker ids: load frames of replicas with the same value mean the same
     /// workers by the same slots.
-    pub fn roster(&self) -> u32 {
-        self.roster
+    pub fn workers_digest(&self) -> u32 {
+        self.workers_digest
     }
 
     /// Digest of the registry that the workers come from.
@@ -99,7 +109,7 @@ impl View {
     }
 }
 
-fn roster_digest(workers: &[Worker]) -> u32 {
+fn digest_of_ids(workers: &[Worker]) -> u32 {
     let mut bytes = Vec::new();
     workers
         .iter()
@@ -142,7 +152,10 @@ mod tests {
             view(&["b", "a"], &["r2", "r1"]),
             view(&["a", "b"], &["r1", "r2"]),
         );
-        assert_eq!((one.workers(), one.roster()), (two.workers(), two.roster()));
+        assert_eq!(
+            (one.workers(), one.workers_digest()),
+            (two.workers(), two.workers_digest())
+        );
         assert_eq!(one.replicas(), two.replicas());
         assert_eq!(
             one.worker(&"b".parse().expect("valid")),
@@ -152,11 +165,11 @@ mod tests {
     }
 
     #[test]
-    fn roster_tells_lists_of_ids_apart() {
-        let rosters =
-            [&[][..], &["a"], &["a", "b"], &["ab"], &["b"]].map(|ids| view(ids, &[]).roster());
-        for (at, roster) in rosters.iter().enumerate() {
-            assert!(!rosters[..at].contains(roster), "{at}");
+    fn the_digest_of_workers_tells_lists_of_ids_apart() {
+        let digests = [&[][..], &["a"], &["a", "b"], &["ab"], &["b"]]
+            .map(|ids| view(ids, &[]).workers_digest());
+        for (at, digest) in digests.iter().enumerate() {
+            assert!(!digests[..at].contains(digest), "{at}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_gossip::config::{Facts, GossipConfig};
-use grapevine_gossip::evidence::{Evidence, Heard, HeatReport, LINKS_MAX, Retraction};
+use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport, LINKS_MAX, Retraction};
 use grapevine_gossip::identity::{self, Authority, Identity};
 use grapevine_gossip::worker::{RawWorker, Source, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, Metrics};
@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 struct Running {
     agent: Agent,
-    ear: mpsc::Receiver<Heard>,
+    ear: mpsc::Receiver<EvidenceEvent>,
     metrics: Registry,
 }
 
@@ -28,7 +28,7 @@ impl Running {
     }
 
     /// The next thing heard for which `wanted` gives a value.
-    async fn hears<T>(&mut self, what: &str, wanted: impl Fn(&Heard) -> Option<T>) -> T {
+    async fn hears<T>(&mut self, what: &str, wanted: impl Fn(&EvidenceEvent) -> Option<T>) -> T {
         let next = async {
             loop {
                 let heard = self.ear.recv().await.expect("the agent runs");
@@ -128,9 +128,11 @@ async fn put_worker(by: &Agent, all: &[&Running], epoch: u64) {
     }
 }
 
-fn evidence_from<'a>(from: &'a str) -> impl Fn(&Heard) -> Option<Evidence> + 'a {
+fn evidence_from<'a>(from: &'a str) -> impl Fn(&EvidenceEvent) -> Option<Evidence> + 'a {
     move |heard| match heard {
-        Heard::Evidence { from: by, evidence } if by.as_str() == from => Some(evidence.clone()),
+        EvidenceEvent::Evidence { from: by, evidence } if by.as_str() == from => {
+            Some(evidence.clone())
+        }
         _ => None,
     }
 }
@@ -158,21 +160,21 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
         counts: vec![(1, 50), (2, 20)],
         total: 90,
     };
-    a.agent.tell_evidence(said.clone());
-    a.agent.tell_retraction(retraction.clone());
-    a.agent.tell_heat(report.clone());
+    a.agent.send_evidence(said.clone());
+    a.agent.send_retraction(retraction.clone());
+    a.agent.send_heat(report.clone());
     for other in [&mut b, &mut c] {
         // Heat and evidence are streams of their own, so either may come first.
         let mut left = vec![
-            Heard::Evidence {
+            EvidenceEvent::Evidence {
                 from: a.agent.replica().clone(),
                 evidence: said.clone(),
             },
-            Heard::Retraction {
+            EvidenceEvent::Retraction {
                 from: a.agent.replica().clone(),
                 retraction: retraction.clone(),
             },
-            Heard::Heat {
+            EvidenceEvent::Heat {
                 from: a.agent.replica().clone(),
                 report: report.clone(),
             },
@@ -199,8 +201,8 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
     let mut taken = BTreeSet::new();
     while taken.len() < BELIEVED as usize {
         let evidence = d.hears("the snapshot", |heard| match heard {
-            Heard::Evidence { evidence, .. } => Some(evidence.clone()),
-            Heard::Lost { from } => panic!("lost something of {from}"),
+            EvidenceEvent::Evidence { evidence, .. } => Some(evidence.clone()),
+            EvidenceEvent::Lost { from } => panic!("lost something of {from}"),
             _ => None,
         });
         let evidence = evidence.await;
@@ -213,8 +215,8 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
     put_worker(&a.agent, &[&a, &b, &c, &d], 2).await;
     d.is_linked_to(3).await;
     c.is_linked_to(3).await;
-    c.agent.tell_evidence(evidence(1, [8]));
-    c.agent.tell_evidence(evidence(2, [9]));
+    c.agent.send_evidence(evidence(1, [8]));
+    c.agent.send_evidence(evidence(2, [9]));
     for other in [&mut a, &mut b, &mut d] {
         let heard = other.hears("c", evidence_from("c")).await;
         assert_eq!(heard, evidence(2, [9]));
@@ -223,8 +225,8 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
 
     a.agent.shutdown().await;
     for other in [&mut b, &mut c] {
-        let gone = |heard: &Heard| match heard {
-            Heard::Gone { from } => Some(from.to_string()),
+        let gone = |heard: &EvidenceEvent| match heard {
+            EvidenceEvent::Gone { from } => Some(from.to_string()),
             _ => None,
         };
         assert_eq!(other.hears("a's end", gone).await, "a");
@@ -252,7 +254,7 @@ async fn a_burst_arrives_whole() {
     let started = Instant::now();
     for n in 0..RECORDS {
         a.agent
-            .tell_evidence(evidence(1, (0..LINKS).map(|link| n * LINKS + link)));
+            .send_evidence(evidence(1, (0..LINKS).map(|link| n * LINKS + link)));
         if n % 20 == 19 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -282,7 +284,7 @@ async fn a_burst_arrives_whole() {
     let mut delays = Vec::new();
     for n in 0..50 {
         let started = Instant::now();
-        a.agent.tell_evidence(evidence(1, n..n + LINKS_MAX as u64));
+        a.agent.send_evidence(evidence(1, n..n + LINKS_MAX as u64));
         b.hears("a", evidence_from("a")).await;
         delays.push(started.elapsed());
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_gossip::config::{EvidenceConfig, Facts, GossipConfig};
-use grapevine_gossip::evidence::{Evidence, Heard, LINKS_MAX};
+use grapevine_gossip::evidence::{Evidence, EvidenceEvent, LINKS_MAX};
 use grapevine_gossip::identity::{self, Authority, Identity};
 use grapevine_gossip::worker::{RawWorker, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, Metrics};
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 struct Running {
     agent: Agent,
-    ear: mpsc::Receiver<Heard>,
+    ear: mpsc::Receiver<EvidenceEvent>,
     metrics: Registry,
 }
 
@@ -131,7 +131,7 @@ async fn a_newcomer_takes_from_the_fullest() {
         let mut taken = BTreeSet::new();
         while taken.len() < BELIEVED as usize {
             let heard = timeout(LIMIT, newcomer.ear.recv()).await.expect("in time");
-            if let Heard::Evidence { from, evidence } = heard.expect("the agent runs") {
+            if let EvidenceEvent::Evidence { from, evidence } = heard.expect("the agent runs") {
                 assert_eq!(from.as_str(), "full");
                 taken.extend(evidence.links);
             }
@@ -170,7 +170,7 @@ async fn a_flood_is_struck_and_others_stay_whole() {
         loop {
             tick.tick().await;
             for n in 0..512 {
-                agent.tell_evidence(evidence(n..n + LINKS_MAX as u64));
+                agent.send_evidence(evidence(n..n + LINKS_MAX as u64));
             }
         }
     });
@@ -183,18 +183,18 @@ async fn a_flood_is_struck_and_others_stay_whole() {
         let mut tick = tokio::time::interval(Duration::from_millis(20));
         for n in 0..TOLD {
             tick.tick().await;
-            agent.tell_evidence(evidence([FIRST + n]));
+            agent.send_evidence(evidence([FIRST + n]));
         }
     });
     let mut heard = BTreeSet::new();
     while heard.len() < TOLD as usize {
         let next = timeout(LIMIT, b.ear.recv()).await.expect("in time");
         match next.expect("the agent runs") {
-            Heard::Evidence { from, evidence } if from.as_str() == "a" => {
+            EvidenceEvent::Evidence { from, evidence } if from.as_str() == "a" => {
                 assert!(evidence.links[0] >= FIRST);
                 assert!(heard.insert(evidence.links[0]), "heard twice");
             }
-            Heard::Gone { from } => assert_eq!(from.as_str(), "f"),
+            EvidenceEvent::Gone { from } => assert_eq!(from.as_str(), "f"),
             _ => {}
         }
     }

@@ -1,26 +1,19 @@
 //! Evidence between real agents on a simulated network that loses packets and cuts replicas off.
-//!
-//! Simulated seconds: the test asks what holds, not how fast. A failure names its seed.
 
-#[path = "common/network.rs"]
-mod network;
+#[path = "common/sim.rs"]
+mod sim;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use grapevine_gossip::config::{Facts, GossipConfig};
-use grapevine_gossip::evidence::{Evidence, Heard, HeatReport};
-use grapevine_gossip::identity::{self, Identity};
-use grapevine_gossip::worker::{RawWorker, WorkerId, WorkerSpec};
-use grapevine_gossip::{Agent, Metrics};
-use turmoil::Sim;
+use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport};
+use grapevine_gossip::identity::Identity;
+use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 
-use network::SimNetwork;
+use sim::{cut_off_first, identities, lose, name, network, pass, run, with, worker};
 
-const PORT: u16 = 30_002;
 const REPLICAS: usize = 4;
-const TICK: Duration = Duration::from_millis(5);
 
 /// What one replica told and heard.
 #[derive(Default)]
@@ -42,28 +35,8 @@ struct Stage {
 
 type Shared = Arc<Mutex<Stage>>;
 
-fn with<T>(shared: &Shared, look: impl FnOnce(&mut Stage) -> T) -> T {
-    look(&mut shared.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-fn name(at: usize) -> String {
-    format!("r{at}")
-}
-
-fn worker() -> WorkerId {
-    "http://10.0.0.1:8000".parse().expect("valid")
-}
-
 async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> turmoil::Result {
-    let config = GossipConfig {
-        advertise: Some(format!("{}:{PORT}", name(at))),
-        seeds: vec![format!("{}:{PORT}", name(0))],
-        ..GossipConfig::new(([0, 0, 0, 0], PORT).into(), Facts::default())
-    };
-    let network = Arc::new(SimNetwork {
-        seed: seed + at as u64,
-    });
-    let agent = Agent::start_on(network, config, identity, |_| 1.0, Metrics::default()).await?;
+    let agent = sim::start(at, 0..1, identity, seed).await?;
     let spec = WorkerSpec::new(RawWorker::at(worker().as_str()))?;
     agent.configure(worker(), spec)?;
     let mut ear = agent.evidence();
@@ -81,52 +54,29 @@ async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> tu
                     is_talking.then(|| notes.told - 1)
                 });
                 if let Some(link) = link {
-                    agent.tell_evidence(Evidence { worker: worker(), epoch: 0, links: vec![link] });
-                    agent.tell_heat(HeatReport { version: link, ..HeatReport::default() });
+                    agent.send_evidence(Evidence { worker: worker(), epoch: 0, links: vec![link] });
+                    agent.send_heat(HeatReport { version: link, ..HeatReport::default() });
                 }
             }
         }
     }
 }
 
-fn note(notes: &mut Notes, heard: Heard) {
+fn note(notes: &mut Notes, heard: EvidenceEvent) {
     let from = heard.from().to_string();
     match heard {
-        Heard::Evidence { evidence, .. } => {
+        EvidenceEvent::Evidence { evidence, .. } => {
             let counts = notes.heard.entry(from).or_default();
             *counts.entry(evidence.links[0]).or_default() += 1;
         }
-        Heard::Heat { report, .. } => {
+        EvidenceEvent::Heat { report, .. } => {
             notes.heat.insert(from, report.version);
         }
-        Heard::Gone { .. } => {
+        EvidenceEvent::Gone { .. } => {
             notes.heat.remove(&from);
         }
-        Heard::Lost { .. } => notes.lost += 1,
-        Heard::Retraction { .. } => {}
-    }
-}
-
-fn run(sim: &mut Sim<'_>, seed: u64, time: Duration, until: impl Fn() -> bool, what: &str) {
-    let end = sim.elapsed() + time;
-    while !until() {
-        assert!(sim.elapsed() < end, "seed {seed}: {what}");
-        sim.step().expect("no host fails");
-    }
-}
-
-fn pass(sim: &mut Sim<'_>, time: Duration) {
-    let end = sim.elapsed() + time;
-    while sim.elapsed() < end {
-        sim.step().expect("no host fails");
-    }
-}
-
-fn lose(sim: &mut Sim<'_>, share: f64) {
-    for a in 0..REPLICAS {
-        for b in (0..REPLICAS).filter(|&b| b != a) {
-            sim.set_link_fail_rate(name(a), name(b), share);
-        }
+        EvidenceEvent::Lost { .. } => notes.lost += 1,
+        EvidenceEvent::Retraction { .. } => {}
     }
 }
 
@@ -146,27 +96,9 @@ fn is_complete(stage: &Stage) -> bool {
 #[test]
 fn evidence_survives_loss_and_a_cut() {
     for seed in 1..=2 {
-        let mut sim = turmoil::Builder::new()
-            .tick_duration(TICK)
-            .min_message_latency(Duration::from_millis(1))
-            .max_message_latency(Duration::from_millis(20))
-            .simulation_duration(Duration::from_secs(600))
-            .udp_capacity(4096)
-            .rng_seed(seed)
-            .build();
+        let mut sim = network(seed);
         let shared = Shared::default();
-        let authority = identity::create("sim").expect("authority");
-        for at in 0..REPLICAS {
-            let leaf = identity::issue(&authority.cert_pem, &authority.key_pem, "sim", &name(at));
-            let leaf = leaf.expect("leaf");
-            let identity = Identity::from_pem(
-                "sim",
-                &name(at),
-                &authority.cert_pem,
-                &leaf.cert_pem,
-                &leaf.key_pem,
-            )
-            .expect("identity");
+        for (at, identity) in identities(REPLICAS).into_iter().enumerate() {
             let shared = shared.clone();
             sim.host(name(at), move || {
                 replica(at, identity.clone(), seed, shared.clone())
@@ -181,17 +113,13 @@ fn evidence_survives_loss_and_a_cut() {
         pass(&mut sim, Duration::from_secs(5)); // every pair is connected
         with(&shared, |stage| stage.is_talking = true);
         pass(&mut sim, Duration::from_secs(2));
-        lose(&mut sim, 0.2);
+        lose(&mut sim, REPLICAS, 0.2);
         pass(&mut sim, Duration::from_secs(10));
         // Longer than a connection lives, shorter than gaps are asked for.
-        for other in 1..REPLICAS {
-            sim.partition(name(0), name(other));
-        }
+        cut_off_first(&mut sim, REPLICAS, true);
         pass(&mut sim, Duration::from_secs(7));
-        for other in 1..REPLICAS {
-            sim.repair(name(0), name(other));
-        }
-        lose(&mut sim, 0.0);
+        cut_off_first(&mut sim, REPLICAS, false);
+        lose(&mut sim, REPLICAS, 0.0);
         pass(&mut sim, Duration::from_secs(2));
         with(&shared, |stage| stage.is_talking = false);
         let complete = || with(&shared, |stage| is_complete(stage));

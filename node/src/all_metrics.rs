@@ -9,6 +9,7 @@ use prometheus_client::registry::Registry;
 use crate::admission::metrics::AdmissionMetrics;
 use crate::cache::CacheMetrics;
 use crate::cluster::metrics::{ClusterMetrics, QuarantineMetrics};
+use crate::discovery::DiscoveryMetrics;
 use crate::listener::FrontMetrics;
 use crate::metrics::Form;
 use crate::metrics::operator::OperatorMetrics;
@@ -83,6 +84,8 @@ all_metrics! {
     workers: WorkerMetrics,
     /// The cluster as this replica sees it.
     cluster: ClusterMetrics,
+    /// Sources of workers.
+    discovery: DiscoveryMetrics,
     /// Whether this replica takes traffic.
     readiness: ReadinessMetrics,
     /// The process.

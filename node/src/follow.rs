@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use grapevine_gossip::Agent;
-use grapevine_gossip::evidence::Heard;
+use grapevine_gossip::evidence::EvidenceEvent;
 use grapevine_gossip::view::View;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
@@ -47,10 +47,9 @@ pub struct Follower {
 
 impl Follower {
     /// Follows until the replica ends.
-    pub async fn run(mut self, mut heard: mpsc::Receiver<Heard>) {
-        let mut views = self.agent.watch();
+    pub async fn run(mut self, mut heard: mpsc::Receiver<EvidenceEvent>) {
+        let mut views = Unfollowed::new(self.agent.watch());
         let mut ready = self.agent.ready();
-        let mut followed: Option<Arc<View>> = None;
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut batch = Vec::with_capacity(HEARD_AT_ONCE);
@@ -58,15 +57,12 @@ impl Follower {
         loop {
             // Asked before the view is taken: a view that is complete later may not be followed yet.
             let holds_view = *ready.borrow_and_update();
-            let view = Arc::clone(&views.borrow_and_update());
-            let is_new = followed.as_ref().is_none_or(|old| !Arc::ptr_eq(old, &view));
             let began = Instant::now();
-            let waits = is_new && began < rests_until;
-            if is_new && !waits {
-                self.follow(followed.as_deref(), &view).await;
+            let waits = views.is_behind() && began < rests_until;
+            if !waits && let Some((old, view)) = views.take() {
+                self.follow(old.as_deref(), &view).await;
                 let took = began.elapsed();
                 rests_until = Instant::now() + (took * REST).min(REST_MAX);
-                followed = Some(view);
             }
             if !waits {
                 self.caught_up.store(holds_view, Ordering::Relaxed);
@@ -75,7 +71,7 @@ impl Follower {
             tokio::select! {
                 biased;
                 () = self.phase.closed() => return,
-                changed = views.changed() => if changed.is_err() { return },
+                is_over = views.changed() => if is_over { return },
                 changed = ready.changed() => if changed.is_err() { return },
                 () = sleep_until(rests_until), if waits => {}
                 _ = tick.tick() => self.cluster.tick(),
@@ -97,6 +93,94 @@ impl Follower {
         self.cluster.has_followed(view);
         let digest = self.cluster.fleet().digest().to_string();
         self.agent.set_ring(&digest);
-        self.views.update(view, &digest);
+        // Of the latest view: this one was made before the ring.
+        self.views.update(&self.agent.view(), &digest);
+    }
+}
+
+/// The views, and which of them was followed. A digest that is put into a view silently makes it no new one.
+struct Unfollowed {
+    latest: watch::Receiver<Arc<View>>,
+    is_behind: bool,
+    followed: Option<Arc<View>>,
+}
+
+impl Unfollowed {
+    fn new(latest: watch::Receiver<Arc<View>>) -> Self {
+        Self {
+            latest,
+            is_behind: true,
+            followed: None,
+        }
+    }
+
+    /// Waits for a view that was not followed; true once there are no more.
+    async fn changed(&mut self) -> bool {
+        let changed = self.latest.changed().await;
+        // The wait has marked it as seen.
+        self.is_behind |= changed.is_ok();
+        changed.is_err()
+    }
+
+    /// Whether there is a view that was not followed. Looking at it makes `latest` wait for the next one.
+    fn is_behind(&mut self) -> bool {
+        self.is_behind |= self.latest.borrow_and_update().has_changed();
+        self.is_behind
+    }
+
+    /// The view that is to be followed, and the one that was followed before; `None` if there is no new one.
+    fn take(&mut self) -> Option<(Option<Arc<View>>, Arc<View>)> {
+        if !self.is_behind() {
+            return None;
+        }
+        let view = Arc::clone(&self.latest.borrow_and_update());
+        self.is_behind = false;
+        Some((self.followed.replace(Arc::clone(&view)), view))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use grapevine_gossip::Metrics;
+    use grapevine_gossip::config::Facts;
+    use grapevine_gossip::worker::{RawWorker, WorkerSpec};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_waited_for_is_followed() {
+        let agent = Agent::solo("c", "r1", &Facts::default(), Metrics::default()).expect("valid");
+        let mut views = Unfollowed::new(agent.watch());
+        assert!(views.take().is_some(), "the first one");
+        let spec = WorkerSpec::new(RawWorker::at("http://w:8000")).expect("a worker");
+        agent.configure(spec.default_id(), spec).expect("room");
+        assert!(!views.changed().await);
+        let (_, view) = views.take().expect("a view that is new");
+        assert_eq!(view.workers().len(), 1);
+        assert!(views.take().is_none());
+    }
+
+    #[test]
+    fn each_change_of_the_workers_is_followed_once() {
+        let agent = Agent::solo("c", "r1", &Facts::default(), Metrics::default()).expect("valid");
+        let mut views = Unfollowed::new(agent.watch());
+        let mut walks = |agent: &Agent| {
+            let mut walks = 0;
+            while let Some((_, view)) = views.take() {
+                walks += 1;
+                agent.set_ring(&format!("ring of {}", view.workers().len()));
+            }
+            walks
+        };
+        assert_eq!(walks(&agent), 1, "the first one");
+        for number in 0..3 {
+            let spec = WorkerSpec::new(RawWorker::at(format!("http://w{number}:8000")));
+            let id = format!("w{number}").parse().expect("an id");
+            agent.configure(id, spec.expect("a worker")).expect("room");
+            assert_eq!(walks(&agent), 1);
+            let ring = format!("ring of {}", number + 1);
+            assert_eq!(agent.view().replicas()[0].ring, ring);
+        }
+        assert_eq!(walks(&agent), 0);
     }
 }

@@ -15,6 +15,7 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 mod descriptors;
+pub mod discovery;
 #[cfg(debug_assertions)]
 pub mod fault_injection;
 pub mod follow;

@@ -30,11 +30,13 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             let _log = log(&LogConfig::default())?;
             return block_on(grapevine_testbed::cli::run(command));
         }
+        Command::Register(args) => return small_runtime()?.block_on(cli::register(*args)),
         Command::Ca(args) => cli::ca(args),
         Command::Keys(args) => cli::keys(args),
         Command::Status(args) => small_runtime()?.block_on(cli::status(args)),
         Command::Workers(args) => small_runtime()?.block_on(cli::workers(args)),
         Command::Quarantine(args) => small_runtime()?.block_on(cli::quarantine(args)),
+        Command::Config(args) => small_runtime()?.block_on(cli::config(args)),
         Command::Explain(args) => small_runtime()?.block_on(cli::explain(args)),
         Command::Probe(args) => small_runtime()?.block_on(cli::probe(args)),
         Command::Man(args) => cli::man(&args),

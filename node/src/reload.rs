@@ -1,4 +1,5 @@
-//! The configuration file read again at SIGHUP: its workers come and go without a restart.
+//! The configuration file read again at SIGHUP, or when an operator asks for it: its workers come and go without a
+//! restart.
 //!
 //! The whole file is read and checked as at the start, and a mistake anywhere changes nothing. Then the source `config`
 //! says of each worker what the file says now: one that is new or described anew is written with a stamp, so that it
@@ -11,7 +12,9 @@ use std::sync::Arc;
 use anyhow::Context;
 use grapevine_gossip::Agent;
 use grapevine_gossip::worker::{Source, WorkerId, WorkerSpec};
+use serde::Serialize;
 use tokio::signal::unix::Signal;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
 use crate::config::{Config, Layers};
@@ -37,19 +40,38 @@ pub struct Reload {
     pub left_out: LeftOut,
 }
 
+/// What a reading of the configuration did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reloaded {
+    /// Workers that are new or described anew.
+    pub put: usize,
+    /// Workers that are gone from the file.
+    pub retracted: usize,
+    /// Settings that differ from those in use, and that only a restart brings into use.
+    pub needs_restart: Vec<String>,
+}
+
+/// An operator's wish to have it read, and where the outcome goes: what it did, or why nothing was taken over.
+pub type Wish = oneshot::Sender<Result<Reloaded, String>>;
+
 /// The workers of a configuration, as the registry knows them.
 type Workers = BTreeMap<WorkerId, WorkerSpec>;
 
 impl Reload {
-    /// Reads it at each hang-up until the replica ends.
-    pub async fn run(mut self, mut hangups: Signal, phase: Phase) {
+    /// Reads it at each hang-up, and whenever it is wished, until the replica ends.
+    pub async fn run(
+        mut self,
+        mut hangups: Signal,
+        mut wishes: mpsc::Receiver<Wish>,
+        phase: Phase,
+    ) {
         for result in ["loaded", "failed"] {
             drop(self.counter(result));
         }
         let agent = Arc::clone(&self.agent);
         let (mut ready, mut is_started) = (agent.ready(), false);
         loop {
-            tokio::select! {
+            let wish = tokio::select! {
                 () = phase.closed() => return,
                 // The registry was received, so it is known which workers were removed.
                 Ok(_) = ready.wait_for(|ready| *ready), if !is_started => {
@@ -57,19 +79,22 @@ impl Reload {
                     self.look_at_the_start();
                     continue;
                 }
-                Some(()) = hangups.recv() => {}
-            }
-            let result = match self.reload().await {
-                Ok(()) => "loaded",
-                Err(error) => {
-                    tracing::error!(
-                        error = format!("{error:#}"),
-                        "the configuration was not taken over; the former one stays"
-                    );
-                    "failed"
-                }
+                Some(()) = hangups.recv() => None,
+                Some(wish) = wishes.recv() => Some(wish),
             };
+            let reloaded = self.reload().await.map_err(|error| format!("{error:#}"));
+            if let Err(error) = &reloaded {
+                tracing::error!(
+                    error,
+                    "the configuration was not taken over; the former one stays"
+                );
+            }
+            let result = if reloaded.is_ok() { "loaded" } else { "failed" };
             self.counter(result).inc();
+            if let Some(wish) = wish {
+                // The operator may have left.
+                let _ = wish.send(reloaded);
+            }
         }
     }
 
@@ -85,17 +110,17 @@ impl Reload {
         reloads.get_or_create(&ResultLabels { result }).clone()
     }
 
-    async fn reload(&mut self) -> anyhow::Result<()> {
+    async fn reload(&mut self) -> anyhow::Result<Reloaded> {
         let layers = self.layers.clone();
         // A network file system may take its time.
         let new = spawn_blocking(move || layers.again()).await??;
         let (was, will) = (workers(&self.current)?, workers(&new)?);
         self.connector.follow(new.worker.clone())?;
-        let sections = self.current.needs_restart(&new);
-        if !sections.is_empty() {
+        let needs_restart = self.current.needs_restart(&new);
+        if !needs_restart.is_empty() {
             tracing::warn!(
-                sections = sections.join(", "),
-                "these sections of the configuration differ from what runs; restart to use them"
+                settings = needs_restart.join(", "),
+                "these settings of the configuration differ from what runs; restart to use them"
             );
         }
         let new_or_changed = will.iter().filter(|(id, spec)| was.get(id) != Some(spec));
@@ -117,7 +142,11 @@ impl Reload {
         self.left_out.look(will.iter(), &self.agent);
         self.current.worker = new.worker;
         self.current.workers.urls = new.workers.urls;
-        Ok(())
+        Ok(Reloaded {
+            put,
+            retracted,
+            needs_restart,
+        })
     }
 }
 

@@ -163,14 +163,16 @@ def cluster(binary, folder, names, worker_urls, arguments=(), kind=Replica):
             files = ["--gossip-ca", ca / "ca.pem", "--gossip-cert", ca / f"{name}.pem",
                      "--gossip-key", ca / f"{name}.key"]
             seeds = [word for r in replicas for word in ("--seed", r.gossip)]
-            workers = ["--worker-urls", *worker_urls] if not replicas else []
+            workers = ["--worker-urls", *worker_urls] if worker_urls and not replicas else []
             replicas.append(stack.enter_context(
                 kind(binary, name, folder, [*files, *seeds, *workers, *arguments])))
 
         def agreed():
             views = [r.admin_get("/cluster") for r in replicas]
             pools = [r.admin_get("/ring")["pools"] for r in replicas]
-            return all(v["ready"] and v["agreeing"] == len(names) for v in views) and all(
+            # Without workers none is ready.
+            are_ready = all(v["ready"] or not worker_urls for v in views)
+            return are_ready and all(v["agreeing"] == len(names) for v in views) and all(
                 len({worker for pool in of for worker in pool["workers"]}) == len(worker_urls) for of in pools)
 
         until(agreed, JOIN_S, f"{len(names)} replicas that agree on {len(worker_urls)} workers")

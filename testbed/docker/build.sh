@@ -52,10 +52,10 @@ if [ -z "$binary" ]; then
   command -v cargo > /dev/null || fail "cargo is missing: install Rust, or give a binary by --binary"
   target=$(rustc -vV | sed -n 's/^host: //p')
   built=${CARGO_TARGET_DIR:-target}/$target/dist/grapevine
-  static --features jemalloc
+  static --features jemalloc,kubernetes
   binary=$work/with-testbed   # the next one has the same place
   cp "$built" "$binary"
-  static --no-default-features --features jemalloc
+  static --no-default-features --features jemalloc,kubernetes
   shipped=$built
 fi
 shipped=${shipped:-$binary}

@@ -1,4 +1,4 @@
-//! Fake vLLM worker, load generator, trace replay, L4 balancer and demo.
+//! Fake vLLM worker, fake Kubernetes API server, load generator, trace replay, L4 balancer and demo.
 //!
 //! Shares no code with the router, because a fake that shares code shares bugs; [`virtual_replay`] alone runs
 //! the real placement code.
@@ -10,6 +10,7 @@ pub mod cli;
 pub mod client;
 mod demo;
 mod engine;
+pub mod fake_kubernetes;
 pub mod fake_worker;
 pub mod load;
 mod processes;

@@ -48,9 +48,24 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     }
     let log = cluster.replicas[0].log();
     assert!(
-        log.contains("sections=\"limits\""),
+        log.contains("settings=\"limits.requests\""),
         "needs a restart: {log}"
     );
+    // The command does the same, and tells what a signal cannot.
+    let admin = format!("http://{}", cluster.replicas[0].admin().0);
+    let command = ["config", "reload", "--admin", &admin];
+    let again = grapevine_tests::process::run(&command).await;
+    assert_eq!(again.code, Some(0), "{}", again.text);
+    assert!(
+        again.text.contains("limits.requests differs"),
+        "{}",
+        again.text
+    );
+    write(&cluster, "limits.requets = 1");
+    let mistake = grapevine_tests::process::run(&command).await;
+    assert_eq!(mistake.code, Some(1), "{}", mistake.text);
+    assert!(mistake.text.contains("limits.requets"), "{}", mistake.text);
+    write(&cluster, &changed);
     let outcome = chat::stream(cluster.replicas[1].data(), &streamed("hello", 2)).await;
     assert_eq!(outcome.ending, Ending::Done);
 

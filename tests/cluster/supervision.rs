@@ -58,7 +58,7 @@ async fn requests_go_on_while_the_gossip_task_is_started_again() {
     assert_eq!(
         during.ending,
         Ending::Done,
-        "requests go on with the last roster"
+        "requests go on with the last list of workers"
     );
     let (_, took) = eventually(LIMIT, "back in a higher generation", async || {
         let ready = tripped.admin().is_ready().await;

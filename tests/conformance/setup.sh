@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the Python environment in which the official `openai` client runs.
+# Makes the Python environment in which the official `openai` client runs, and that has `kubectl`.
 #
 #   setup.sh [DIRECTORY]     default: target/openai-python
 #

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use grapevine_gossip::bulletin::Posted;
 use grapevine_gossip::config::{Facts, GossipConfig};
-use grapevine_gossip::evidence::Heard;
+use grapevine_gossip::evidence::EvidenceEvent;
 use grapevine_gossip::identity::{self, Identity};
+use grapevine_gossip::peer_state::PeerStates;
 use grapevine_gossip::view::View;
 use grapevine_gossip::worker::{RawWorker, Source, WorkerId, WorkerSpec};
 use grapevine_gossip::{Ack, Agent, Metrics, Network, ReplicaId};
@@ -257,9 +257,9 @@ impl Cluster {
         value.unwrap_or(0)
     }
 
-    /// The others' bulletins as `at` has them.
-    pub(crate) fn posted(&self, at: usize) -> Arc<Posted> {
-        lock(&self.table)[&at].agent.posted()
+    /// The others' peer states as `at` has them.
+    pub(crate) fn peer_states(&self, at: usize) -> Arc<PeerStates> {
+        lock(&self.table)[&at].agent.peer_states()
     }
 
     /// Lines of the metrics of `at` that begin with this text and are not zero.
@@ -489,7 +489,7 @@ impl Cluster {
             let counted = [
                 "gossip_dropped",
                 "gossip_refused",
-                "gossip_bulletin_parts",
+                "gossip_peer_state_parts",
                 "gossip_handshakes",
             ]
             .map(|beginning| self.counted(at, beginning).join(" "));
@@ -558,15 +558,17 @@ async fn run(
 }
 
 impl Received {
-    fn take(&mut self, heard: Heard) {
+    fn take(&mut self, heard: EvidenceEvent) {
         match heard {
-            Heard::Evidence { from, evidence } => {
+            EvidenceEvent::Evidence { from, evidence } => {
                 self.links.entry(from).or_default().extend(evidence.links);
             }
-            Heard::Lost { from } => {
+            EvidenceEvent::Lost { from } => {
                 self.lost.insert(from);
             }
-            Heard::Retraction { .. } | Heard::Heat { .. } | Heard::Gone { .. } => {}
+            EvidenceEvent::Retraction { .. }
+            | EvidenceEvent::Heat { .. }
+            | EvidenceEvent::Gone { .. } => {}
         }
     }
 }

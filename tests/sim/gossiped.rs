@@ -1,10 +1,10 @@
-//! Evidence and bulletins that a schedule sends, and the replicas that must have them when all is quiet.
+//! Evidence and peer states that a schedule sends, and the replicas that must have them when all is quiet.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use grapevine_gossip::bulletin::{Bulletin, TenantUse};
 use grapevine_gossip::evidence::Evidence;
+use grapevine_gossip::peer_state::{PeerState, TenantUse};
 use grapevine_gossip::worker::WorkerId;
 
 use crate::cluster::Cluster;
@@ -28,9 +28,9 @@ pub(crate) struct Gossiped {
     met: BTreeMap<(usize, usize), (u64, u64, Duration)>,
     told: Vec<Told>,
     links: u64,
-    /// The last bulletin of each replica since its start: a count that is different each time.
-    posted: BTreeMap<usize, u32>,
-    posts: u32,
+    /// The last peer state of each replica since its start: a count that is different each time.
+    published: BTreeMap<usize, u32>,
+    count: u32,
 }
 
 impl Gossiped {
@@ -40,15 +40,15 @@ impl Gossiped {
             met: BTreeMap::new(),
             told: Vec::new(),
             links: 0,
-            posted: BTreeMap::new(),
-            posts: 0,
+            published: BTreeMap::new(),
+            count: 0,
         }
     }
 
     /// A replica ended: its records may be lost with it.
     pub(crate) fn died(&mut self, at: usize) {
         self.lives[at] += 1;
-        self.posted.remove(&at);
+        self.published.remove(&at);
     }
 
     /// Records which replicas have met.
@@ -111,25 +111,25 @@ impl Gossiped {
         cluster.call(at, move |agent| async move {
             records
                 .into_iter()
-                .for_each(|record| agent.tell_evidence(record));
+                .for_each(|record| agent.send_evidence(record));
         });
     }
 
-    /// Posts another bulletin through `at`.
-    pub(crate) fn post(&mut self, cluster: &mut Cluster, at: usize) {
-        self.posts += 1;
+    /// Publishes another peer state through `at`.
+    pub(crate) fn publish(&mut self, cluster: &mut Cluster, at: usize) {
+        self.count += 1;
         let usage = vec![TenantUse {
             tenant: TENANT,
-            in_flight: self.posts,
+            in_flight: self.count,
             queued: 0,
         }];
-        self.posted.insert(at, self.posts);
+        self.published.insert(at, self.count);
         let health = Vec::new();
         cluster.call(at, move |agent| async move {
-            agent.post(Bulletin {
+            agent.publish_state(PeerState {
                 health,
                 usage,
-                ..Bulletin::default()
+                ..PeerState::default()
             });
         });
     }
@@ -152,10 +152,10 @@ impl Gossiped {
                     missing.push(format!("r{at} lacks link {} of {by}", told.link));
                 }
             }
-            let posted = cluster.posted(at);
-            for (&by, &count) in self.posted.iter().filter(|(by, _)| **by != at) {
+            let states = cluster.peer_states(at);
+            for (&by, &count) in self.published.iter().filter(|(by, _)| **by != at) {
                 let name = format!("r{by}");
-                let mut peers = posted.peers();
+                let mut peers = states.peers();
                 let peer = peers.find(|peer| peer.replica.as_str() == name);
                 let seen = peer.and_then(|peer| Some(peer.usage.first()?.in_flight));
                 if seen != Some(count) {

@@ -143,9 +143,9 @@ pub(crate) fn agree(cluster: &Cluster) -> bool {
                 cluster.seed()
             );
             assert_eq!(
-                pair[0].roster(),
-                pair[1].roster(),
-                "seed {}: equal workers, other roster",
+                pair[0].workers_digest(),
+                pair[1].workers_digest(),
+                "seed {}: equal workers, other digest",
                 cluster.seed()
             );
         }

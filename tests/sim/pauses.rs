@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use grapevine_gossip::bulletin::{Bulletin, TenantUse};
+use grapevine_gossip::peer_state::{PeerState, TenantUse};
 use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 
 use crate::cluster::Cluster;
@@ -25,10 +25,10 @@ fn a_replica_that_slept_speaks_to_everybody_soon() {
             let spec = WorkerSpec::new(RawWorker::at("http://10.0.0.1:8000")).expect("valid");
             agent.configure(worker, spec).expect("room");
             agent.set_ring("sent to everybody at once");
-            agent.post(Bulletin {
+            agent.publish_state(PeerState {
                 health: Vec::new(),
                 usage: vec![TenantUse::default()],
-                ..Bulletin::default()
+                ..PeerState::default()
             });
         });
         cluster.run(SECOND / 50);

@@ -40,7 +40,7 @@ pub(crate) enum Word {
     Epoch(u64),
     /// So many records of evidence.
     Tell(usize),
-    Post,
+    Publish,
 }
 
 /// The source of a worker.
@@ -151,7 +151,7 @@ impl Word {
             8 | 9 => Self::Remove(which),
             10 => Self::Epoch(which),
             11..=13 => Self::Tell(1 + rng::below(40)),
-            _ => Self::Post,
+            _ => Self::Publish,
         }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) fn joined(size: usize, seed: u64) -> Cluster {
 #[derive(Default)]
 pub(crate) struct Watch {
     alive: BTreeMap<(usize, String), bool>,
-    rosters: BTreeMap<usize, u32>,
+    digests: BTreeMap<usize, u32>,
     /// Changes of liveness, by observer and peer.
     pub(crate) liveness: BTreeMap<(usize, String), usize>,
     /// Changes of the worker set, from which rings are made.
@@ -53,8 +53,8 @@ impl Watch {
     fn glance(&mut self, cluster: &Cluster) {
         for at in cluster.running() {
             let view = cluster.view(at);
-            let before = self.rosters.insert(at, view.roster());
-            self.rings += usize::from(before.is_some_and(|before| before != view.roster()));
+            let before = self.digests.insert(at, view.workers_digest());
+            self.rings += usize::from(before.is_some_and(|before| before != view.workers_digest()));
             for peer in view.replicas() {
                 let key = (at, peer.id.to_string());
                 let before = self.alive.insert(key.clone(), peer.live);

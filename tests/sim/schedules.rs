@@ -254,7 +254,7 @@ impl Schedule {
                 let constant = self.constant.clone();
                 self.gossiped.tell(&mut self.cluster, at, &constant, count);
             }
-            Word::Post => self.gossiped.post(&mut self.cluster, at),
+            Word::Publish => self.gossiped.publish(&mut self.cluster, at),
         }
     }
 
@@ -417,15 +417,15 @@ impl Schedule {
         for at in self.cluster.running() {
             let entries = self.cluster.gauge(at, "gossip_registry_entries");
             let known = self.cluster.view(at).replicas().len();
-            let bulletins = self.cluster.gauge(at, "gossip_bulletins");
+            let states = self.cluster.gauge(at, "gossip_peer_states");
             let size = self.cluster.size();
             assert!(
                 entries <= self.ledger.entries_max() as u64,
                 "seed {seed}: r{at} holds {entries} entries"
             );
             assert!(
-                known == size && bulletins < size as u64,
-                "seed {seed}: r{at} knows {known} replicas, {bulletins} bulletins"
+                known == size && states < size as u64,
+                "seed {seed}: r{at} knows {known} replicas, {states} peer states"
             );
         }
     }

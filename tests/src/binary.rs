@@ -32,7 +32,7 @@ fn build() -> PathBuf {
         .args(["build", "--quiet", "--bin", "grapevine"])
         // With this package too, features come out as for the test, so dependencies are built once.
         .args(["--package", "grapevine", "--package", "grapevine-tests"])
-        .args(["--features", "grapevine/jemalloc"])
+        .args(["--features", "grapevine/jemalloc,grapevine/kubernetes"])
         .args(["--profile", profile, "--target-dir"])
         .arg(target_dir)
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));

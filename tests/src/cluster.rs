@@ -179,6 +179,11 @@ impl Cluster {
         self.replicas.last_mut().expect("one was added just now")
     }
 
+    /// Sets the program of replicas that join from now on.
+    pub fn set_program(&mut self, program: Program) {
+        self.program = program;
+    }
+
     /// The configuration file that all replicas read at their start.
     pub fn config(&self) -> PathBuf {
         self.dir.path().join("grapevine.toml")

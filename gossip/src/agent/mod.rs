@@ -24,7 +24,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::bulletin::{Bulletin, BulletinPlane, Posted, Shown};
 use crate::config::{CONFIRM_WITHIN, LEAVE_WITHIN, WRITES_AFTER};
 use crate::driver::{Driver, Hosted};
 use crate::dry_run::{
@@ -32,13 +31,15 @@ use crate::dry_run::{
 };
 use crate::error::ChangeError;
 use crate::evidence::{
-    Evidence, EvidencePlane, EvidenceSource, Heard, HeatReport, PendingHandle, Record, Retraction,
+    Evidence, EvidenceEvent, EvidencePlane, EvidenceSource, HeatReport, PendingHandle, Record,
+    Retraction,
 };
 use crate::hlc::Stamp;
 use crate::identity::{Identity, IdentityError};
 use crate::load::{LoadBoard, LoadMessages};
 use crate::membership::fact;
 use crate::metrics::DryRuns;
+use crate::peer_state::{PeerState, PeerStatePlane, PeerStates, Shown};
 use crate::plane::{Context, Plane, RequestError};
 use crate::registry::{Entry, Registry, RegistryError, RegistryPlane, TakenOut};
 use crate::replica::ReplicaId;
@@ -80,14 +81,14 @@ struct Parts {
     registry: Arc<Hosted<RegistryPlane>>,
     load: Arc<Hosted<LoadMessages>>,
     evidence: Arc<Hosted<EvidencePlane>>,
-    bulletins: Arc<Hosted<BulletinPlane>>,
+    peer_state: Arc<Hosted<PeerStatePlane>>,
     dry_runs: Arc<Hosted<DryRunPlane>>,
     twins: Arc<Hosted<TwinPlane>>,
     /// Own load counters, and the sums of the others'.
     board: Arc<LoadBoard>,
     /// What there is to say about prefixes.
     pending: PendingHandle,
-    /// What the others post.
+    /// What the other replicas published.
     shown: Shown,
     /// Own changes on their way to peers.
     pushes: Arc<Pushes>,
@@ -211,12 +212,45 @@ impl Agent {
         source: Source,
         workers: Vec<(WorkerId, WorkerSpec)>,
     ) -> Result<Ack, ChangeError> {
-        if self.0.driver.net().is_none() && !self.0.keeps_time.swap(true, Ordering::Relaxed) {
-            let (registry, stop) = (self.0.registry.clone(), self.0.stop.clone());
-            self.0.driver.run_alone(registry, stop);
-        }
+        self.keep_time_alone();
         self.change(|registry, now| registry.put_all(&source, workers, now))
             .await
+    }
+
+    /// [`Agent::put_worker`] of one that this replica answers for from now on: it becomes the writer of the entry, also
+    /// where another replica wrote the same.
+    ///
+    /// # Errors
+    /// [`ChangeError`] if the registry is full.
+    pub async fn hold_worker(
+        &self,
+        id: WorkerId,
+        source: Source,
+        spec: WorkerSpec,
+    ) -> Result<Ack, ChangeError> {
+        self.keep_time_alone();
+        let write = |registry: &mut Registry, now| {
+            Ok(registry.hold(id, source, spec, now)?.into_iter().collect())
+        };
+        self.change(write).await
+    }
+
+    /// What `source` says of each worker, by id, removed ones included. Costs one pass over the registry.
+    pub fn entries_of(&self, source: &Source) -> Vec<Entry> {
+        let registry = self.0.registry.lock();
+        registry.registry().of_source(source).cloned().collect()
+    }
+
+    /// What `source` says of one worker.
+    pub fn entry_of(&self, worker: &WorkerId, source: &Source) -> Option<Entry> {
+        let registry = self.0.registry.lock();
+        registry.registry().entry(worker, source).cloned()
+    }
+
+    /// The sources that say that a worker is there, by precedence.
+    pub fn sources_of(&self, worker: &WorkerId) -> Vec<Source> {
+        let registry = self.0.registry.lock();
+        registry.registry().sources_of(worker)
     }
 
     /// Declares a warm-up over: `stamp` is that of the view's [`Warming`](crate::registry::Warming).
@@ -321,16 +355,16 @@ impl Agent {
         refused
     }
 
-    /// Tells the others whether this replica takes requests.
+    /// Sends the others whether this replica takes requests.
     pub fn set_ready(&self, ready: bool) {
-        self.say(fact::READY, if ready { "1" } else { "0" });
+        self.set_fact(fact::READY, if ready { "1" } else { "0" });
     }
 
-    /// Tells the others, at once and not with the next round, that this replica takes no new requests and will end
+    /// Announces to the others, at once and not with the next round, that this replica takes no new requests and will end
     /// when those that it has have ended. It cannot be taken back.
     pub fn set_leaving(&self) {
-        self.say(fact::LEAVING, "1");
-        self.say(fact::READY, "0");
+        self.set_fact(fact::LEAVING, "1");
+        self.set_fact(fact::READY, "0");
         let Some(net) = self.0.driver.net() else {
             return;
         };
@@ -348,36 +382,37 @@ impl Agent {
         }
     }
 
-    /// Tells the others the digest of this replica's ring: printable ASCII, at most 256 bytes.
+    /// Sends the others the digest of this replica's ring: printable ASCII, at most 256 bytes. [`Agent::view`] has it,
+    /// too; [`Agent::watch`] does not wake for it.
     pub fn set_ring(&self, digest: &str) {
-        self.say(fact::RING, digest);
+        self.with(&self.0.registry, |plane, cx| plane.set_ring(digest, cx));
     }
 
     /// Tells every other replica that a worker holds, or soon will hold, some prefixes.
     ///
     /// Never waits: it is queued for the next batch ([`EvidenceConfig::batch`]). If the queue is full the oldest
     /// record gives way; if the worker left or restarted meanwhile it is not sent. Both are counted.
-    pub fn tell_evidence(&self, evidence: Evidence) {
+    pub fn send_evidence(&self, evidence: Evidence) {
         self.tell(Record::Evidence(evidence));
     }
 
     /// Tells every other replica that a worker does not hold some prefixes. As
-    /// [`Agent::tell_evidence`].
-    pub fn tell_retraction(&self, retraction: Retraction) {
+    /// [`Agent::send_evidence`].
+    pub fn send_retraction(&self, retraction: Retraction) {
         self.tell(Record::Retraction(retraction));
     }
 
     /// Tells every other replica how often this one saw which prefix; it replaces the report before.
     /// Never waits; repeated every few seconds, so that a lost report is healed.
-    pub fn tell_heat(&self, report: HeatReport) {
+    pub fn send_heat(&self, report: HeatReport) {
         self.0.pending.heat(report);
     }
 
     /// What the other replicas tell: at most 4,096 records wait; what comes then is dropped, counted,
-    /// and made known as [`Heard::Lost`].
+    /// and made known as [`EvidenceEvent::Lost`].
     ///
     /// One listener: it gets what was heard since the start, and a later call ends its channel.
-    pub fn evidence(&self) -> mpsc::Receiver<Heard> {
+    pub fn evidence(&self) -> mpsc::Receiver<EvidenceEvent> {
         self.0.evidence.lock().listen()
     }
 
@@ -387,26 +422,26 @@ impl Agent {
         self.0.evidence.lock().serve(source);
     }
 
-    /// Posts what this replica found out about workers and has in hand for tenants; it replaces the
-    /// bulletin before.
+    /// Publishes what this replica found out about workers and has in hand for tenants; it replaces the
+    /// peer state before.
     ///
     /// Never waits: what changed is sent to every connected peer at once, but not more often than
     /// every 50 ms, and all of it is renewed each second. What does not fit is left out, and counted
-    /// in `gossip_bulletin_cut_total`. A cluster of one posts to nobody.
-    pub fn post(&self, bulletin: Bulletin) {
+    /// in `gossip_peer_state_cut_total`. A cluster of one publishes to nobody.
+    pub fn publish_state(&self, state: PeerState) {
         if self.0.driver.net().is_some() {
-            self.with(&self.0.bulletins, |plane, cx| plane.post(bulletin, cx));
+            self.with(&self.0.peer_state, |plane, cx| plane.publish(state, cx));
         }
     }
 
-    /// The newest bulletin of each other replica; of one that leaves it is gone at once, of one that
+    /// The newest peer state of each other replica; of one that leaves it is gone at once, of one that
     /// is silent after some 3 s. Takes no lock.
-    pub fn posted(&self) -> Arc<Posted> {
-        self.0.shown.posted()
+    pub fn peer_states(&self) -> Arc<PeerStates> {
+        self.0.shown.states()
     }
 
-    /// Wakes whenever [`Agent::posted`] has changed.
-    pub fn watch_posted(&self) -> watch::Receiver<()> {
+    /// Wakes whenever [`Agent::peer_states`] has changed.
+    pub fn watch_peer_states(&self) -> watch::Receiver<()> {
         self.0.shown.watch()
     }
 
@@ -493,8 +528,10 @@ impl Agent {
         self.0.driver.with(plane, call)
     }
 
-    fn say(&self, name: &'static str, value: &str) {
-        self.with(&self.0.registry, |plane, cx| plane.say(name, value, cx));
+    fn set_fact(&self, name: &'static str, value: &str) {
+        self.with(&self.0.registry, |plane, cx| {
+            plane.set_fact(name, value, cx)
+        });
     }
 
     fn tell(&self, record: Record) {
@@ -502,6 +539,14 @@ impl Agent {
     }
 
     /// Writes to the registry, and waits until a peer has it.
+    /// A replica alone has no rounds, in which warm-ups would end.
+    fn keep_time_alone(&self) {
+        if self.0.driver.net().is_none() && !self.0.keeps_time.swap(true, Ordering::Relaxed) {
+            let (registry, stop) = (self.0.registry.clone(), self.0.stop.clone());
+            self.0.driver.run_alone(registry, stop);
+        }
+    }
+
     async fn change(
         &self,
         write: impl FnOnce(&mut Registry, u64) -> Result<Vec<Entry>, RegistryError>,

@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::bootstrap::Bootstrap;
 use super::{Agent, Parts};
-use crate::bulletin::{BulletinPlane, Shown};
 use crate::config::{EvidenceConfig, Facts, GossipConfig, LOAD_BATCH};
 use crate::driver::{Driver, Hosted, Net};
 use crate::dry_run::DryRunPlane;
@@ -20,6 +19,7 @@ use crate::identity::{self, Identity};
 use crate::load::{LoadBoard, LoadMessages};
 use crate::membership::{FactMap, Membership, fact, next_generation};
 use crate::metrics::Metrics;
+use crate::peer_state::{PeerStatePlane, Shown};
 use crate::plane::{Context, Plane};
 use crate::registry::{Own, RegistryPlane};
 use crate::transport::{Network, SystemNetwork, Transport, system_ms};
@@ -196,14 +196,14 @@ impl Agent {
         let view = registry.view(&Context::at(now, unix_ms));
         let registry = Hosted::new(registry);
         let evidence = Hosted::new(evidence);
-        let bulletins = Hosted::new(BulletinPlane::new(shown.clone(), metrics.clone()));
+        let peer_state = Hosted::new(PeerStatePlane::new(shown.clone(), metrics.clone()));
         let dry_runs = Hosted::new(DryRunPlane::new(metrics.clone()));
         let twins = Hosted::new(TwinPlane::new(replica.clone(), metrics.clone()));
         let mut planes: Vec<Arc<Hosted<dyn Plane>>> = vec![
             registry.clone(),
             load.clone(),
             evidence.clone(),
-            bulletins.clone(),
+            peer_state.clone(),
             dry_runs.clone(),
             twins.clone(),
         ];
@@ -214,7 +214,7 @@ impl Agent {
             registry,
             load,
             evidence,
-            bulletins,
+            peer_state,
             dry_runs,
             twins,
             board,

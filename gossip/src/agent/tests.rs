@@ -164,3 +164,28 @@ async fn a_view_changes_by_itself_when_a_warm_up_ends() {
     assert!(is_active(Duration::from_secs(1)).await);
     agent.shutdown().await;
 }
+
+/// The followers of a view compute the ring from it, and report it: that must not be a change that they follow again.
+#[tokio::test]
+async fn one_changed_worker_and_the_ring_that_it_gives_are_one_view() {
+    let agent = Agent::solo("demo", "a", &Facts::default(), Metrics::default()).expect("valid");
+    let mut views = agent.watch();
+    let made = agent.0.driver.metrics().views.get();
+    let own_ring = || agent.view().replicas()[0].ring.clone();
+    for (port, digest) in [(8000, "one"), (8001, "two")] {
+        let spec = spec(port);
+        let put = agent.put_worker(spec.default_id(), Source::Admin, spec);
+        put.await.expect("room");
+        assert!(views.has_changed().expect("the agent runs"));
+        views.mark_unchanged();
+        agent.set_ring(digest);
+        assert!(!views.has_changed().expect("the agent runs"), "woken twice");
+        assert_eq!(own_ring(), digest);
+    }
+    assert_eq!(agent.0.driver.metrics().views.get() - made, 2);
+    // A fact that does not come from the view wakes its followers, and does not lose the ring.
+    agent.set_ready(true);
+    assert!(views.has_changed().expect("the agent runs"));
+    assert_eq!(own_ring(), "two");
+    agent.shutdown().await;
+}

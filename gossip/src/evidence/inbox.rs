@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use super::budget::Budget;
 use super::sequence::{Arrival, Sequence};
 use super::{
-    Batch, Gap, HEADS_MAX, Head, Heard, HeatReport, KnownWorkers, LOG_BATCHES_MAX, Mark, Record,
+    Batch, EvidenceEvent, Gap, HEADS_MAX, Head, HeatReport, KnownWorkers, LOG_BATCHES_MAX, Mark,
+    Record,
 };
 use crate::config::EvidenceConfig;
 use crate::replica::ReplicaId;
@@ -43,7 +44,7 @@ pub(crate) struct Pull {
 /// What a message brought.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    pub(crate) heard: Vec<Heard>,
+    pub(crate) heard: Vec<EvidenceEvent>,
     /// Records about workers that left or restarted.
     pub(crate) stale: usize,
     /// Batches that came in order, closed a gap, or had come before; and batches given up.
@@ -82,7 +83,7 @@ impl Inbox {
         from: &ReplicaId,
         generation: u64,
         batch: Batch,
-        roster: &KnownWorkers,
+        known_workers: &KnownWorkers,
         now: Instant,
     ) -> Outcome {
         let (hint, lost) = self.hint(from, generation, batch.number);
@@ -90,7 +91,7 @@ impl Inbox {
             return Outcome::default();
         };
         outcome.lose(from, lost);
-        sender.take(from, hint, batch, roster, now, &mut outcome);
+        sender.take(from, hint, batch, known_workers, now, &mut outcome);
         outcome
     }
 
@@ -127,7 +128,7 @@ impl Inbox {
         };
         if sender.heat.is_none_or(|version| version < report.version) {
             sender.heat = Some(report.version);
-            outcome.heard.push(Heard::Heat {
+            outcome.heard.push(EvidenceEvent::Heat {
                 from: from.clone(),
                 report,
             });
@@ -189,7 +190,7 @@ impl Inbox {
         &mut self,
         from: &ReplicaId,
         answer: Option<(u64, Mark, Vec<Batch>)>,
-        roster: &KnownWorkers,
+        known_workers: &KnownWorkers,
         now: Instant,
     ) -> Outcome {
         let mut outcome = Outcome::default();
@@ -207,7 +208,7 @@ impl Inbox {
             // Answers hold what was asked for; whatever else is in them stays out.
             let is_known = |sequence: &Sequence| sequence.knows_of(batch.number);
             if sender.sequence.as_ref().is_some_and(is_known) {
-                sender.take(from, 0, batch, roster, now, &mut outcome);
+                sender.take(from, 0, batch, known_workers, now, &mut outcome);
             }
         }
         if let Some(sequence) = &mut sender.sequence {
@@ -226,7 +227,7 @@ impl Inbox {
             if sender.silent_for(now) >= self.config.silent_after && sender.is_present {
                 sender.is_present = false;
                 sender.heat = None;
-                outcome.heard.push(Heard::Gone { from: id.clone() });
+                outcome.heard.push(EvidenceEvent::Gone { from: id.clone() });
             }
         }
         let (forgotten, senders) = std::mem::take(&mut self.senders)
@@ -251,10 +252,12 @@ impl Inbox {
     }
 
     /// A replica said that it leaves.
-    pub(crate) fn left(&mut self, id: &ReplicaId) -> Option<Heard> {
+    pub(crate) fn left(&mut self, id: &ReplicaId) -> Option<EvidenceEvent> {
         self.hints.remove(id);
         let sender = self.senders.remove(id)?;
-        sender.is_present.then(|| Heard::Gone { from: id.clone() })
+        sender
+            .is_present
+            .then(|| EvidenceEvent::Gone { from: id.clone() })
     }
 
     /// The sender in this generation, and the end of its former life; `None` for a former life.
@@ -270,7 +273,9 @@ impl Inbox {
             Some(known) if known.generation < generation => {
                 let allowance = known.allowance.clone();
                 if known.is_present {
-                    outcome.heard.push(Heard::Gone { from: from.clone() });
+                    outcome
+                        .heard
+                        .push(EvidenceEvent::Gone { from: from.clone() });
                 }
                 let mut sender = Sender::new(generation, &self.config, now);
                 // A restart does not fill the allowance.
@@ -327,7 +332,7 @@ impl Sender {
         from: &ReplicaId,
         hint: u64,
         batch: Batch,
-        roster: &KnownWorkers,
+        known_workers: &KnownWorkers,
         now: Instant,
         outcome: &mut Outcome,
     ) {
@@ -347,7 +352,7 @@ impl Sender {
         let (current, stale): (Vec<Record>, Vec<Record>) = batch
             .records
             .into_iter()
-            .partition(|record| roster.allows(record));
+            .partition(|record| known_workers.allows(record));
         outcome.stale += stale.len();
         let heard = current
             .into_iter()
@@ -359,15 +364,19 @@ impl Sender {
 impl Outcome {
     /// Records among what was heard.
     pub(crate) fn records(&self) -> usize {
-        let is_record =
-            |heard: &&Heard| matches!(heard, Heard::Evidence { .. } | Heard::Retraction { .. });
+        let is_record = |heard: &&EvidenceEvent| {
+            matches!(
+                heard,
+                EvidenceEvent::Evidence { .. } | EvidenceEvent::Retraction { .. }
+            )
+        };
         self.heard.iter().filter(is_record).count()
     }
 
     fn lose(&mut self, from: &ReplicaId, batches: u64) {
         self.lost += batches;
         if batches > 0 {
-            self.heard.push(Heard::Lost { from: from.clone() });
+            self.heard.push(EvidenceEvent::Lost { from: from.clone() });
         }
     }
 }

@@ -34,7 +34,7 @@ impl KnownWorkers {
 }
 
 #[cfg(test)]
-pub(super) fn roster(workers: &[(&str, u64)]) -> KnownWorkers {
+pub(super) fn known_workers(workers: &[(&str, u64)]) -> KnownWorkers {
     let entry = |(id, epoch): &(&str, u64)| (id.parse().expect("valid"), *epoch);
     KnownWorkers(workers.iter().map(entry).collect())
 }
@@ -46,9 +46,9 @@ mod tests {
 
     #[test]
     fn only_present_workers_in_their_present_life() {
-        let roster = roster(&[("w", 5)]);
+        let known_workers = known_workers(&[("w", 5)]);
         let about = |worker: &str, epoch| {
-            roster.allows(&Record::Evidence(Evidence {
+            known_workers.allows(&Record::Evidence(Evidence {
                 worker: worker.parse().expect("valid"),
                 epoch,
                 links: vec![1],

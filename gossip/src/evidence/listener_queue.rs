@@ -1,20 +1,20 @@
 //! The bounded channel to the one listener.
 //!
-//! Never waits. What does not fit is dropped and the sender's listener is told so ([`Heard::Lost`])
+//! Never waits. What does not fit is dropped and the sender's listener is told so ([`EvidenceEvent::Lost`])
 //! once there is room; the latest heat and the end of a replica are kept until they fit.
 
 use std::collections::BTreeMap;
 
 use tokio::sync::mpsc;
 
-use super::{Heard, HeatReport};
+use super::{EvidenceEvent, HeatReport};
 use crate::replica::ReplicaId;
 
 /// The sending half, and what it owes.
 pub(crate) struct ListenerQueue {
-    sender: mpsc::Sender<Heard>,
+    sender: mpsc::Sender<EvidenceEvent>,
     /// For the first listener: what was heard before it came waits in it.
-    unclaimed: Option<mpsc::Receiver<Heard>>,
+    unclaimed: Option<mpsc::Receiver<EvidenceEvent>>,
     owed: BTreeMap<ReplicaId, Owed>,
 }
 
@@ -39,7 +39,7 @@ impl Default for ListenerQueue {
 
 impl ListenerQueue {
     /// The receiving half. A later call ends the former listener's channel.
-    pub(crate) fn listen(&mut self) -> mpsc::Receiver<Heard> {
+    pub(crate) fn listen(&mut self) -> mpsc::Receiver<EvidenceEvent> {
         self.unclaimed.take().unwrap_or_else(|| {
             let (sender, receiver) = mpsc::channel(HEARD_MAX);
             self.sender = sender;
@@ -48,12 +48,12 @@ impl ListenerQueue {
     }
 
     /// For a task that may wait for room.
-    pub(crate) fn sender(&self) -> mpsc::Sender<Heard> {
+    pub(crate) fn sender(&self) -> mpsc::Sender<EvidenceEvent> {
         self.sender.clone()
     }
 
     /// Passes on what was heard; returns how many records were dropped because the listener lags.
-    pub(crate) fn pass(&mut self, heard: impl IntoIterator<Item = Heard>) -> usize {
+    pub(crate) fn pass(&mut self, heard: impl IntoIterator<Item = EvidenceEvent>) -> usize {
         self.settle();
         let mut dropped = 0;
         for heard in heard {
@@ -75,16 +75,16 @@ impl ListenerQueue {
     }
 
     /// True if it is a record, which is dropped.
-    fn owe(&mut self, heard: Heard) -> bool {
+    fn owe(&mut self, heard: EvidenceEvent) -> bool {
         let owed = self.owed.entry(heard.from().clone()).or_default();
         match heard {
-            Heard::Evidence { .. } | Heard::Retraction { .. } => {
+            EvidenceEvent::Evidence { .. } | EvidenceEvent::Retraction { .. } => {
                 owed.is_lost = true;
                 return true;
             }
-            Heard::Lost { .. } => owed.is_lost = true,
-            Heard::Heat { report, .. } => owed.heat = Some(report),
-            Heard::Gone { .. } => {
+            EvidenceEvent::Lost { .. } => owed.is_lost = true,
+            EvidenceEvent::Heat { report, .. } => owed.heat = Some(report),
+            EvidenceEvent::Gone { .. } => {
                 owed.is_gone = true;
                 owed.heat = None;
             }
@@ -103,9 +103,13 @@ impl ListenerQueue {
                 return;
             };
             let owed = entry.remove();
-            let gone = owed.is_gone.then(|| Heard::Gone { from: from.clone() });
-            let lost = owed.is_lost.then(|| Heard::Lost { from: from.clone() });
-            let heat = owed.heat.map(|report| Heard::Heat { from, report });
+            let gone = owed
+                .is_gone
+                .then(|| EvidenceEvent::Gone { from: from.clone() });
+            let lost = owed
+                .is_lost
+                .then(|| EvidenceEvent::Lost { from: from.clone() });
+            let heat = owed.heat.map(|report| EvidenceEvent::Heat { from, report });
             room.zip(gone.into_iter().chain(lost).chain(heat))
                 .for_each(|(permit, heard)| permit.send(heard));
         }
@@ -124,8 +128,8 @@ mod tests {
         name.parse().expect("valid")
     }
 
-    fn evidence(from: &str, epoch: u64) -> Heard {
-        Heard::Evidence {
+    fn evidence(from: &str, epoch: u64) -> EvidenceEvent {
+        EvidenceEvent::Evidence {
             from: replica(from),
             evidence: Evidence {
                 worker: "w".parse().expect("valid"),
@@ -135,12 +139,12 @@ mod tests {
         }
     }
 
-    fn heat(from: &str, version: u64) -> Heard {
+    fn heat(from: &str, version: u64) -> EvidenceEvent {
         let report = HeatReport {
             version,
             ..HeatReport::default()
         };
-        Heard::Heat {
+        EvidenceEvent::Heat {
             from: replica(from),
             report,
         }
@@ -172,7 +176,7 @@ mod tests {
         let a = replica("a");
         let late = [
             heat("a", 1),
-            Heard::Gone { from: a.clone() },
+            EvidenceEvent::Gone { from: a.clone() },
             heat("a", 2),
             heat("a", 3),
             evidence("a", 7),
@@ -182,12 +186,12 @@ mod tests {
             listener.try_recv().expect("full");
         }
         assert_eq!(queue.pass([evidence("a", 8)]), 0);
-        let rest: Vec<Heard> = std::iter::from_fn(|| listener.try_recv().ok()).collect();
+        let rest: Vec<EvidenceEvent> = std::iter::from_fn(|| listener.try_recv().ok()).collect();
         assert_eq!(
             rest,
             [
-                Heard::Gone { from: a.clone() },
-                Heard::Lost { from: a },
+                EvidenceEvent::Gone { from: a.clone() },
+                EvidenceEvent::Lost { from: a },
                 heat("a", 3),
                 evidence("a", 8)
             ]

@@ -1,14 +1,15 @@
 //! The batches of this replica, numbered, kept for a while: one copy for all peers.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use super::{LOG_BATCHES_MAX, Record};
+use super::{Batch, LOG_BATCHES_MAX, Record};
 use crate::config::EvidenceConfig;
 
 /// Batch `n` is the same for every peer; the oldest give way.
 #[derive(Debug)]
 pub(crate) struct Log {
-    batches: VecDeque<Vec<Record>>,
+    batches: VecDeque<Arc<Batch>>,
     first: u64,
     /// Of all kept batches on the wire; in memory about as many.
     bytes: usize,
@@ -44,39 +45,47 @@ impl Log {
 
     /// Appends records in as many batches as they need.
     pub(crate) fn append(&mut self, records: Vec<Record>) {
-        for batch in super::pieces(records, Record::wire_len) {
-            self.bytes += wire_len(&batch);
-            self.batches.push_back(batch);
+        for records in super::pieces(records, Record::wire_len) {
+            self.bytes += wire_len(&records);
+            let number = self.next();
+            self.batches.push_back(Arc::new(Batch { number, records }));
         }
         while self.bytes > self.bytes_max || self.batches.len() > LOG_BATCHES_MAX {
             let Some(oldest) = self.batches.pop_front() else {
                 return;
             };
-            self.bytes -= wire_len(&oldest);
+            self.bytes -= wire_len(&oldest.records);
             self.first += 1;
         }
     }
 
-    pub(crate) fn get(&self, number: u64) -> Option<&[Record]> {
+    /// The batch with this number, shared by all peers that it is sent to; `None` if it is not kept.
+    pub(crate) fn get(&self, number: u64) -> Option<&Arc<Batch>> {
         let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        self.batches.get(at).map(Vec::as_slice)
+        self.batches.get(at)
     }
 
     /// Drops records that may not be sent any more; batches keep their numbers. Returns how many.
     pub(crate) fn retain(&mut self, keep: impl Fn(&Record) -> bool) -> usize {
         let mut dropped = 0;
         for batch in &mut self.batches {
-            let before = batch.len();
-            batch.retain(&keep);
-            dropped += before - batch.len();
+            if batch.records.iter().all(&keep) {
+                continue;
+            }
+            // Copied only if it still waits for a peer: there it stays as it was.
+            let records = &mut Arc::make_mut(batch).records;
+            let before = records.len();
+            records.retain(&keep);
+            dropped += before - records.len();
         }
-        self.bytes = self.batches.iter().map(|batch| wire_len(batch)).sum();
+        let lens = self.batches.iter().map(|batch| wire_len(&batch.records));
+        self.bytes = lens.sum();
         dropped
     }
 }
 
-fn wire_len(batch: &[Record]) -> usize {
-    batch.iter().map(Record::wire_len).sum()
+fn wire_len(records: &[Record]) -> usize {
+    records.iter().map(Record::wire_len).sum()
 }
 
 #[cfg(test)]
@@ -104,7 +113,7 @@ mod tests {
         assert_eq!(log.next(), 2);
         log.append(records(100, LINKS_MAX));
         for number in 0..log.next() {
-            assert!(wire_len(log.get(number).expect("kept")) <= BATCH_BYTES_MAX);
+            assert!(wire_len(&log.get(number).expect("kept").records) <= BATCH_BYTES_MAX);
         }
         assert!(log.get(log.next()).is_none());
     }
@@ -127,9 +136,20 @@ mod tests {
         let mut log = Log::default();
         log.append(records(4, 1));
         assert_eq!(log.retain(|record| record.about().1 >= 3), 3);
-        assert_eq!(log.get(0).map(<[Record]>::len), Some(1));
+        let kept = |log: &Log| log.get(0).map(|batch| batch.records.len());
+        assert_eq!(kept(&log), Some(1));
         assert_eq!(log.bytes, wire_len(&records(1, 1)));
         log.retain(|_| false);
-        assert_eq!((log.get(0), log.next(), log.bytes), (Some(&[][..]), 1, 0));
+        assert_eq!((kept(&log), log.next(), log.bytes), (Some(0), 1, 0));
+    }
+
+    #[test]
+    fn a_batch_that_waits_for_a_peer_does_not_change() {
+        let mut log = Log::default();
+        log.append(records(2, 1));
+        let waiting = log.get(0).expect("kept").clone();
+        log.retain(|record| record.about().1 == 1);
+        assert_eq!(waiting.records.len(), 2);
+        assert_eq!(log.get(0).expect("kept").records.len(), 1);
     }
 }

@@ -88,7 +88,7 @@ impl HeatReport {
 
 /// What other replicas said, and what became of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum EvidenceEvent {
     /// A placement. Records of one sender may arrive out of order; twice only at the start, once in the
     /// snapshot and once as said.
     Evidence {
@@ -123,7 +123,7 @@ pub enum Heard {
     },
 }
 
-impl Heard {
+impl EvidenceEvent {
     /// Whom it is from, or about.
     pub fn from(&self) -> &ReplicaId {
         match self {
@@ -166,10 +166,10 @@ impl Record {
         (1..=LINKS_MAX).contains(&self.links().len())
     }
 
-    pub(crate) fn heard_from(self, from: ReplicaId) -> Heard {
+    pub(crate) fn heard_from(self, from: ReplicaId) -> EvidenceEvent {
         match self {
-            Self::Evidence(evidence) => Heard::Evidence { from, evidence },
-            Self::Retraction(retraction) => Heard::Retraction { from, retraction },
+            Self::Evidence(evidence) => EvidenceEvent::Evidence { from, evidence },
+            Self::Retraction(retraction) => EvidenceEvent::Retraction { from, retraction },
         }
     }
 

@@ -97,15 +97,14 @@ impl Outbox {
         let course = Self::course(&mut self.courses, &self.log, rate, peer, generation, now);
         let mut answer = vec![Message::EvidenceMark(mark(&self.log))];
         for number in gaps.iter().flat_map(|gap| gap.start..gap.end) {
-            let Some(records) = self.log.get(number) else {
+            let Some(batch) = self.log.get(number) else {
                 continue;
             };
             if !course.budget.is_open(now) {
                 break;
             }
-            let batch = Batch::new(number, records);
             course.budget.spend(batch.wire_len());
-            answer.push(Message::Evidence(batch));
+            answer.push(Message::Evidence(batch.clone()));
         }
         answer
     }
@@ -158,17 +157,15 @@ impl Course {
         }
         withheld.skipped += log.first().saturating_sub(self.next);
         self.next = self.next.max(log.first());
-        while let Some(records) = log.get(self.next) {
+        while let Some(batch) = log.get(self.next) {
             if !self.budget.is_open(now) {
                 withheld.throttled += 1;
                 break;
             }
-            let batch = Batch::new(self.next, records);
-            let len = batch.wire_len();
-            if !send(&Message::Evidence(batch)) {
+            if !send(&Message::Evidence(batch.clone())) {
                 break;
             }
-            self.budget.spend(len);
+            self.budget.spend(batch.wire_len());
             self.next += 1;
         }
         // The last batch before a pause may be lost too; and it says that we are there.
@@ -192,13 +189,6 @@ fn mark(log: &Log) -> Mark {
 }
 
 impl Batch {
-    fn new(number: u64, records: &[Record]) -> Self {
-        Self {
-            number,
-            records: records.to_vec(),
-        }
-    }
-
     fn wire_len(&self) -> usize {
         const FRAME: usize = 40;
         FRAME + self.records.iter().map(Record::wire_len).sum::<usize>()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::{
-    Batch, Evidence, EvidenceSnapshot, Gap, Head, Heard, HeatReport, Inbox, KnownWorkers,
+    Batch, Evidence, EvidenceEvent, EvidenceSnapshot, Gap, Head, HeatReport, Inbox, KnownWorkers,
     ListenerQueue, Mark, Outbox, Outcome, Pending, Pull, Record, Tell, snapshot_pieces,
 };
 use crate::config::EvidenceConfig;
@@ -68,7 +68,7 @@ pub(crate) struct EvidencePlane {
     replica: ReplicaId,
     generation: u64,
     pending: PendingHandle,
-    roster: Arc<KnownWorkers>,
+    known_workers: Arc<KnownWorkers>,
     outbox: Outbox,
     inbox: Inbox,
     listener: ListenerQueue,
@@ -93,7 +93,7 @@ impl EvidencePlane {
             replica,
             generation: 0,
             pending,
-            roster: Arc::default(),
+            known_workers: Arc::default(),
             outbox: Outbox::new(config),
             inbox: Inbox::new(config),
             listener: ListenerQueue::default(),
@@ -105,7 +105,7 @@ impl EvidencePlane {
     }
 
     /// See [`ListenerQueue::listen`].
-    pub(crate) fn listen(&mut self) -> mpsc::Receiver<Heard> {
+    pub(crate) fn listen(&mut self) -> mpsc::Receiver<EvidenceEvent> {
         self.listener.listen()
     }
 
@@ -123,7 +123,7 @@ impl EvidencePlane {
         &mut self,
         answer: Vec<Received>,
         now: Instant,
-    ) -> Result<(Vec<Record>, mpsc::Sender<Heard>), RequestError> {
+    ) -> Result<(Vec<Record>, mpsc::Sender<EvidenceEvent>), RequestError> {
         let mut records = Vec::new();
         let mut heads = Vec::new();
         // A peer of an earlier release, which knows no evidence, answers nothing.
@@ -141,7 +141,7 @@ impl EvidencePlane {
         }
         heads.retain(|head| head.replica != self.replica);
         self.inbox.take_heads(heads, now);
-        records.retain(|record| self.roster.allows(record));
+        records.retain(|record| self.known_workers.allows(record));
         self.metrics.evidence("snapshot", records.len());
         Ok((records, self.listener.sender()))
     }
@@ -149,7 +149,8 @@ impl EvidencePlane {
     /// The listener did not take all of that in time.
     pub(crate) fn overrun(&mut self, from: &ReplicaId, records: usize) {
         self.metrics.evidence("listener_full", records);
-        self.listener.pass([Heard::Lost { from: from.clone() }]);
+        self.listener
+            .pass([EvidenceEvent::Lost { from: from.clone() }]);
     }
 
     fn charge(&mut self, from: &ReplicaId, cost: usize, cx: &mut Context) -> bool {
@@ -223,12 +224,12 @@ impl EvidencePlane {
 
     /// What this replica believes, as far as it may be passed on. It is asked of whoever keeps it.
     fn believed(&self) -> impl FnOnce() -> Vec<Evidence> + Send + use<> {
-        let (source, roster) = (self.source.clone(), self.roster.clone());
+        let (source, known_workers) = (self.source.clone(), self.known_workers.clone());
         move || {
             let all = source.map(|source| source()).unwrap_or_default();
             let is_fit = |said: &Evidence| {
                 let record = Record::Evidence(said.clone());
-                record.is_valid() && roster.allows(&record)
+                record.is_valid() && known_workers.allows(&record)
             };
             all.into_iter().filter(is_fit).collect()
         }
@@ -241,7 +242,7 @@ impl EvidencePlane {
             (told.take(), told.latest_heat())
         };
         let before = records.len();
-        records.retain(|record| self.roster.allows(record));
+        records.retain(|record| self.known_workers.allows(record));
         self.metrics.evidence("stale", before - records.len());
         self.outbox.log().append(records);
         let links = around.links.iter();
@@ -286,7 +287,9 @@ impl Plane for EvidencePlane {
         }
         let outcome = match message {
             Message::Evidence(batch) => {
-                self.inbox.batch(peer, generation, batch, &self.roster, now)
+                let batch = Arc::unwrap_or_clone(batch);
+                self.inbox
+                    .batch(peer, generation, batch, &self.known_workers, now)
             }
             Message::EvidenceMark(mark) => self.inbox.mark(peer, generation, mark, now),
             Message::Heat(report) => {
@@ -311,7 +314,7 @@ impl Plane for EvidencePlane {
             tracing::debug!(replica = %peer, %error, "missed evidence not repaired yet");
         }
         let answer = answer.ok().and_then(pull_answer);
-        let outcome = self.inbox.pulled(peer, answer, &self.roster, cx.now);
+        let outcome = self.inbox.pulled(peer, answer, &self.known_workers, cx.now);
         self.metrics.evidence("pulled", outcome.records());
         self.metrics.evidence_batches("pulled", outcome.late);
         self.pass(outcome);
@@ -351,13 +354,16 @@ impl Plane for EvidencePlane {
 
     /// What is known of former workers is not sent any more.
     fn on_view(&mut self, view: &View, _: &mut Context) {
-        let roster = KnownWorkers::new(view);
-        if *self.roster == roster {
+        let known_workers = KnownWorkers::new(view);
+        if *self.known_workers == known_workers {
             return;
         }
-        self.roster = Arc::new(roster);
-        let roster = &self.roster;
-        let outdated = self.outbox.log().retain(|record| roster.allows(record));
+        self.known_workers = Arc::new(known_workers);
+        let known_workers = &self.known_workers;
+        let outdated = self
+            .outbox
+            .log()
+            .retain(|record| known_workers.allows(record));
         self.metrics.evidence("stale", outdated);
     }
 }
@@ -370,7 +376,7 @@ fn pull_answer(answer: Vec<Received>) -> Option<(u64, Mark, Vec<Batch>)> {
         return None;
     };
     let batches = frames.filter_map(|received| match received.message {
-        Some(Message::Evidence(batch)) => Some(batch),
+        Some(Message::Evidence(batch)) => Some(Arc::unwrap_or_clone(batch)),
         _ => None,
     });
     Some((first.header.generation, mark, batches.collect()))

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::inbox::Outcome;
-use super::known_workers::roster;
+use super::known_workers::known_workers;
 use super::sequence::{Arrival, Sequence};
 use super::*;
 use crate::config::EvidenceConfig;
@@ -51,13 +51,13 @@ fn heat(version: u64) -> HeatReport {
 }
 
 /// Links of what was heard, and how often something was lost.
-fn links(heard: &[Heard]) -> (Vec<u64>, usize) {
+fn links(heard: &[EvidenceEvent]) -> (Vec<u64>, usize) {
     let mut links = Vec::new();
     let mut lost = 0;
     for heard in heard {
         match heard {
-            Heard::Evidence { evidence, .. } => links.extend(&evidence.links),
-            Heard::Lost { .. } => lost += 1,
+            EvidenceEvent::Evidence { evidence, .. } => links.extend(&evidence.links),
+            EvidenceEvent::Lost { .. } => lost += 1,
             _ => {}
         }
     }
@@ -71,7 +71,7 @@ struct Wire {
     outbox: Outbox,
     inbox: Inbox,
     flying: Vec<(Instant, Message)>,
-    heard: Vec<Heard>,
+    heard: Vec<EvidenceEvent>,
     is_cut: bool,
     loss: f64,
     said: u64,
@@ -132,11 +132,13 @@ impl Wire {
     }
 
     fn arrive(&mut self, message: Message) {
-        let (from, roster) = (replica("a"), roster(&[("w", 1)]));
+        let (from, known_workers) = (replica("a"), known_workers(&[("w", 1)]));
         let outcome = match message {
-            Message::Evidence(batch) => self
-                .inbox
-                .batch(&from, GENERATION, batch, &roster, self.now),
+            Message::Evidence(batch) => {
+                let batch = Arc::unwrap_or_clone(batch);
+                self.inbox
+                    .batch(&from, GENERATION, batch, &known_workers, self.now)
+            }
             Message::EvidenceMark(mark) => self.inbox.mark(&from, GENERATION, mark, self.now),
             other => panic!("not sent here: {other:?}"),
         };
@@ -153,13 +155,15 @@ impl Wire {
                     panic!("a mark is first");
                 };
                 let batches = frames.map(|message| match message {
-                    Message::Evidence(batch) => batch,
+                    Message::Evidence(batch) => Arc::unwrap_or_clone(batch),
                     other => panic!("no batch: {other:?}"),
                 });
                 (GENERATION, mark, batches.collect())
             });
-            let roster = roster(&[("w", 1)]);
-            let outcome = self.inbox.pulled(&pull.from, answer, &roster, self.now);
+            let known_workers = known_workers(&[("w", 1)]);
+            let outcome = self
+                .inbox
+                .pulled(&pull.from, answer, &known_workers, self.now);
             self.take(outcome);
         }
     }
@@ -296,27 +300,27 @@ fn gaps_are_asked_for_in_runs_and_not_at_once() {
 
 #[test]
 fn only_what_was_asked_for_is_taken_from_an_answer() {
-    let (now, a, roster) = (start(), replica("a"), roster(&[("w", 1)]));
+    let (now, a, known_workers) = (start(), replica("a"), known_workers(&[("w", 1)]));
     let mut inbox = Inbox::new(&EvidenceConfig::default());
-    inbox.batch(&a, GENERATION, batch(0), &roster, now);
-    inbox.batch(&a, GENERATION, batch(2), &roster, now);
+    inbox.batch(&a, GENERATION, batch(0), &known_workers, now);
+    inbox.batch(&a, GENERATION, batch(2), &known_workers, now);
     let later = now + Duration::from_secs(1);
     let pulls = inbox.pulls(later);
     assert_eq!(pulls[0].gaps, [Gap { start: 1, end: 2 }]);
     assert!(inbox.pulls(later).is_empty(), "one at a time");
     let mark = Mark { first: 0, next: 3 };
     let answer = vec![batch(1), batch(1), batch(900)];
-    let outcome = inbox.pulled(&a, Some((GENERATION, mark, answer)), &roster, later);
+    let outcome = inbox.pulled(&a, Some((GENERATION, mark, answer)), &known_workers, later);
     assert_eq!((links(&outcome.heard), outcome.late), ((vec![1], 0), 1));
     assert!(inbox.pulls(later + Duration::from_secs(1)).is_empty());
 }
 
 #[test]
 fn a_failed_pull_is_repeated_and_given_up() {
-    let (now, a, roster) = (start(), replica("a"), roster(&[("w", 1)]));
+    let (now, a, known_workers) = (start(), replica("a"), known_workers(&[("w", 1)]));
     let mut inbox = Inbox::new(&EvidenceConfig::default());
-    inbox.batch(&a, GENERATION, batch(0), &roster, now);
-    inbox.batch(&a, GENERATION, batch(2), &roster, now);
+    inbox.batch(&a, GENERATION, batch(0), &known_workers, now);
+    inbox.batch(&a, GENERATION, batch(2), &known_workers, now);
     let mut asked = 0;
     let mut lost = 0;
     for at in 0..120 {
@@ -324,7 +328,7 @@ fn a_failed_pull_is_repeated_and_given_up() {
         inbox.mark(&a, GENERATION, Mark { first: 0, next: 3 }, now);
         for pull in inbox.pulls(now) {
             asked += 1;
-            inbox.pulled(&pull.from, None, &roster, now);
+            inbox.pulled(&pull.from, None, &known_workers, now);
         }
         lost += inbox.tick(now).lost;
     }
@@ -334,7 +338,7 @@ fn a_failed_pull_is_repeated_and_given_up() {
 
 #[test]
 fn a_newcomer_goes_on_where_its_snapshot_ends() {
-    let (now, a, roster) = (start(), replica("a"), roster(&[("w", 1)]));
+    let (now, a, known_workers) = (start(), replica("a"), known_workers(&[("w", 1)]));
     let head = |generation| Head {
         replica: replica("a"),
         generation,
@@ -347,7 +351,7 @@ fn a_newcomer_goes_on_where_its_snapshot_ends() {
     // The snapshot first, then the sender.
     let mut inbox = Inbox::new(&EvidenceConfig::default());
     inbox.take_heads(vec![head(GENERATION)], now);
-    inbox.batch(&a, GENERATION, batch(8), &roster, now);
+    inbox.batch(&a, GENERATION, batch(8), &known_workers, now);
     assert_eq!(wanted(&mut inbox), Some(vec![Gap { start: 5, end: 8 }]));
     // The other way round.
     let mut inbox = Inbox::new(&EvidenceConfig::default());
@@ -358,7 +362,7 @@ fn a_newcomer_goes_on_where_its_snapshot_ends() {
     for (generation, number) in [(GENERATION - 1, 8), (GENERATION, 3)] {
         let mut inbox = Inbox::new(&EvidenceConfig::default());
         inbox.take_heads(vec![head(generation)], now);
-        let outcome = inbox.batch(&a, GENERATION, batch(number), &roster, now);
+        let outcome = inbox.batch(&a, GENERATION, batch(number), &known_workers, now);
         assert_eq!(links(&outcome.heard), (vec![number], 0));
         assert_eq!(wanted(&mut inbox), None);
         assert_eq!(inbox.heads()[0].next, number + 1);
@@ -368,11 +372,11 @@ fn a_newcomer_goes_on_where_its_snapshot_ends() {
 /// A cut outlives every memory of the plane: what was told meanwhile is pulled, or known as lost.
 #[test]
 fn what_was_told_in_a_cut_of_more_than_a_minute_is_pulled_or_lost() {
-    let (now, a, roster) = (start(), replica("a"), roster(&[("w", 1)]));
+    let (now, a, known_workers) = (start(), replica("a"), known_workers(&[("w", 1)]));
     let back = now + Duration::from_secs(90);
     let after_cut = |generation, first, next| {
         let mut inbox = Inbox::new(&EvidenceConfig::default());
-        inbox.batch(&a, GENERATION, batch(2), &roster, now);
+        inbox.batch(&a, GENERATION, batch(2), &known_workers, now);
         (1..90).for_each(|at| drop(inbox.tick(now + Duration::from_secs(at))));
         assert!(inbox.heads().is_empty(), "it is forgotten");
         let outcome = inbox.mark(&a, generation, Mark { first, next }, back);
@@ -398,9 +402,9 @@ fn what_was_told_in_a_cut_of_more_than_a_minute_is_pulled_or_lost() {
 fn evidence_about_former_lives_is_not_heard() {
     let (now, a) = (start(), replica("a"));
     let mut inbox = Inbox::new(&EvidenceConfig::default());
-    let outcome = inbox.batch(&a, GENERATION, batch(0), &roster(&[("w", 2)]), now);
+    let outcome = inbox.batch(&a, GENERATION, batch(0), &known_workers(&[("w", 2)]), now);
     assert_eq!((outcome.stale, outcome.records()), (1, 0));
-    let outcome = inbox.batch(&a, GENERATION, batch(1), &roster(&[]), now);
+    let outcome = inbox.batch(&a, GENERATION, batch(1), &known_workers(&[]), now);
     assert_eq!((outcome.stale, outcome.records()), (1, 0));
 }
 
@@ -412,11 +416,11 @@ fn heat_counts_by_version_until_its_sender_is_gone() {
     let hears = |inbox: &mut Inbox, generation, version, now| {
         inbox.heat(&a, generation, heat(version), now).heard
     };
-    let new = |version| Heard::Heat {
+    let new = |version| EvidenceEvent::Heat {
         from: replica("a"),
         report: heat(version),
     };
-    let gone = Heard::Gone { from: replica("a") };
+    let gone = EvidenceEvent::Gone { from: replica("a") };
     assert_eq!(hears(&mut inbox, 1, 5, at(0)), [new(5)]);
     assert_eq!(hears(&mut inbox, 1, 5, at(1)), [], "a refresh");
     assert_eq!(hears(&mut inbox, 1, 4, at(2)), [], "overtaken");
@@ -574,4 +578,23 @@ fn heat_is_sent_when_new_not_too_often_and_again_after_a_while() {
         sent_at[5..],
         [(100, 100), (250, 100), (400, 100), (550, 100)]
     );
+}
+
+#[test]
+fn all_peers_are_sent_the_same_copy_of_a_batch() {
+    let start = start();
+    let linked = ["b", "c", "d"].map(|name| (replica(name), 1));
+    let mut outbox = Outbox::new(&EvidenceConfig::default());
+    sent(&mut outbox, &linked, None, start);
+    outbox.log().append(vec![record(1)]);
+    let sent = sent(&mut outbox, &linked, None, start + TICK);
+    let batches: Vec<_> = sent
+        .iter()
+        .filter_map(|(_, message)| match message {
+            Message::Evidence(batch) => Some(batch),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(batches.len(), linked.len());
+    assert!(batches.iter().all(|batch| Arc::ptr_eq(batch, batches[0])));
 }

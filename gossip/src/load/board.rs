@@ -159,7 +159,7 @@ impl LoadCell {
 #[derive(Debug)]
 pub struct LoadBoard {
     cells: Mutex<BTreeMap<WorkerId, Arc<LoadCell>>>,
-    heard: AtomicU32,
+    reporting: AtomicU32,
     live: AtomicU32,
     /// When others' sums were written first; none before that.
     since: OnceLock<Instant>,
@@ -171,7 +171,7 @@ impl Default for LoadBoard {
     fn default() -> Self {
         Self {
             cells: Mutex::default(),
-            heard: AtomicU32::new(1),
+            reporting: AtomicU32::new(1),
             live: AtomicU32::new(1),
             since: OnceLock::new(),
             summed: AtomicU64::new(0),
@@ -193,8 +193,8 @@ impl LoadBoard {
     }
 
     /// Number of replicas whose load is in the cells, this one included: at least 1.
-    pub fn heard(&self) -> u32 {
-        self.heard.load(Relaxed)
+    pub fn reporting(&self) -> u32 {
+        self.reporting.load(Relaxed)
     }
 
     /// Number of live replicas, this one included: at least 1. Above [`heard`](Self::heard) while
@@ -220,8 +220,8 @@ impl LoadBoard {
         self.summed.store(after, Relaxed);
     }
 
-    pub(super) fn set_heard(&self, replicas: u32) {
-        self.heard.store(replicas, Relaxed);
+    pub(super) fn set_reporting(&self, replicas: u32) {
+        self.reporting.store(replicas, Relaxed);
     }
 
     pub(super) fn set_live(&self, replicas: u32) {

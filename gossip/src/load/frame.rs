@@ -49,10 +49,10 @@ impl Load {
     }
 }
 
-/// Load on the worker at one position of the sorted roster.
+/// Load on the worker at one position of the sorted list of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotLoad {
-    /// Position in the roster.
+    /// Position in that list.
     pub slot: u32,
     /// The sender's own load on that worker.
     pub load: Load,
@@ -70,8 +70,8 @@ pub enum Coverage {
 /// One message of the load plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadFrame {
-    /// Digest of the roster that the slots are positions in (`View::roster`).
-    pub roster: u32,
+    /// Digest of the list of workers that the slots are positions in (`View::workers_digest`).
+    pub workers_digest: u32,
     /// What holds for slots not listed.
     pub coverage: Coverage,
     /// Loads in rising order of slots, without repetitions.

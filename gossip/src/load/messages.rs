@@ -66,7 +66,7 @@ impl Plane for LoadMessages {
         let reason = match applied {
             Applied::Fresh => "fresh",
             Applied::Stale => "stale",
-            Applied::OtherRoster => "other_roster",
+            Applied::OtherWorkers => "other_roster",
             Applied::Malformed => "malformed",
             Applied::TooManySenders => "too_many_senders",
         };

@@ -3,7 +3,7 @@
 //! Pure but for atomics. Each replica tells the others, in absolute values, what it has in flight on
 //! each worker; nobody adds up increments, so a lost frame is healed by the next one.
 //!
-//! - [`LoadFrame`]: what travels. Slots are positions in the sorted roster of workers, whose digest
+//! - [`LoadFrame`]: what travels. Slots are positions in the sorted list of workers, whose digest
 //!   the frame carries.
 //! - [`LoadBoard`]: one [`LoadCell`] of atomics per worker, shared with the data path, which reads
 //!   and writes it without a lock.
@@ -17,9 +17,9 @@ mod board;
 mod frame;
 mod messages;
 mod plane;
+mod sent;
 #[cfg(test)]
 mod tests;
-mod told;
 mod trust_cap;
 
 pub use board::{LoadBoard, LoadCell, OthersLoad, SENDER_SILENT_AFTER};
@@ -29,4 +29,4 @@ pub use plane::{
     Applied, FULL_INTERVAL, HEARTBEAT_INTERVAL, IDLE_HEARTBEAT_INTERVAL, LoadPlane, RISE_INTERVAL,
     SENDER_FORGET_AFTER, SENDERS_MAX,
 };
-pub use told::middle;
+pub use sent::middle;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::board::{LoadBoard, LoadCell, OthersLoad, SENDER_SILENT_AFTER};
 use super::frame::{Coverage, Load, LoadFrame, SlotLoad};
-use super::told::Told;
+use super::sent::Sent;
 use super::trust_cap::{Total, TrustCap, trust_caps};
 use crate::registry::Worker;
 use crate::replica::ReplicaId;
@@ -50,7 +50,7 @@ pub enum Applied {
     /// Older than, or the same as, one that was taken over; changed nothing.
     Stale,
     /// Its slots are positions in another roster than ours; its values were left alone.
-    OtherRoster,
+    OtherWorkers,
     /// It lists a slot beyond the roster, or slots out of order; changed nothing.
     Malformed,
     /// There are [`SENDERS_MAX`] senders already; changed nothing.
@@ -73,7 +73,7 @@ struct Sender {
     share: Share,
     /// Generation and sequence number of the latest frame.
     latest: (u64, u64),
-    heard_at: Instant,
+    received_at: Instant,
     /// Values of this generation, by slot of our roster.
     loads: Vec<Load>,
 }
@@ -83,9 +83,9 @@ pub struct LoadPlane {
     board: Arc<LoadBoard>,
     damping: fn(Duration) -> f64,
     batch: Duration,
-    roster: u32,
+    workers_digest: u32,
     slots: Vec<Slot>,
-    told: Told,
+    sent: Sent,
     senders: BTreeMap<ReplicaId, Sender>,
     cut: u32,
     summed_at: Option<Instant>,
@@ -101,8 +101,8 @@ impl LoadPlane {
             board,
             damping,
             batch,
-            told: Told::default(),
-            roster: 0,
+            sent: Sent::default(),
+            workers_digest: 0,
             slots: Vec::new(),
             senders: BTreeMap::new(),
             cut: 0,
@@ -115,7 +115,8 @@ impl LoadPlane {
     /// Takes over the workers of a new view. Values of others stay with their workers; a full frame
     /// is due at once. Cells that nobody holds any more are dropped.
     pub fn follow(&mut self, view: &View) {
-        if view.roster() == self.roster && view.workers().len() == self.slots.len() {
+        if view.workers_digest() == self.workers_digest && view.workers().len() == self.slots.len()
+        {
             return;
         }
         let position = |id: &WorkerId| self.slots.binary_search_by(|old| old.id.cmp(id)).ok();
@@ -140,9 +141,9 @@ impl LoadPlane {
                 .map(|old| old.map_or(Load::default(), |at| sender.loads[at]));
             sender.loads = moved.collect();
         }
-        self.roster = view.roster();
+        self.workers_digest = view.workers_digest();
         self.slots = slots;
-        self.told.forget();
+        self.sent.forget();
         self.full_sent_at = None;
         self.board.drop_unheld();
     }
@@ -159,7 +160,7 @@ impl LoadPlane {
 
     /// Says how long a frame is under way to the middle peer ([`super::middle`]).
     pub fn set_one_way(&mut self, time: Duration) {
-        self.told.set_one_way(time);
+        self.sent.set_one_way(time);
     }
 
     /// When to [collect](Self::collect) next: soon while anything is in flight or not yet told, else
@@ -186,10 +187,10 @@ impl LoadPlane {
 
     /// What was told and has arrived by now becomes known. Returns when the next of it will.
     pub fn settle(&mut self, now: Instant) -> Option<Instant> {
-        for SlotLoad { slot, load } in self.told.arrived(now) {
+        for SlotLoad { slot, load } in self.sent.arrived(now) {
             self.slots[slot as usize].cell.set_known(load);
         }
-        self.told.next()
+        self.sent.next()
     }
 
     /// The frame that is due now, for all peers: changes since the last one, everything once a
@@ -211,19 +212,19 @@ impl LoadPlane {
         let mut has_risen = false;
         for (slot, position) in self.slots.iter().zip(0..) {
             let load = slot.cell.take_lasting();
-            let told = SlotLoad {
+            let update = SlotLoad {
                 slot: position,
                 load,
             };
             if load != slot.sent {
                 has_risen |= load.is_above(slot.sent);
-                changed.push(told);
+                changed.push(update);
             }
             if load != slot.sent || slot.repeats > 0 {
-                changes.slots.push(told);
+                changes.slots.push(update);
             }
             if load != Load::default() {
-                full.slots.push(told);
+                full.slots.push(update);
             }
         }
         let is_batch_due = is_due(self.sent_at, self.batch.saturating_sub(PACE_SLACK));
@@ -257,7 +258,7 @@ impl LoadPlane {
             let slot = &mut self.slots[*slot as usize];
             (slot.sent, slot.repeats) = (*load, REPEATS);
         }
-        self.told.tell(changed, now);
+        self.sent.record(changed, now);
         self.settle(now);
         Some(frame)
     }
@@ -276,8 +277,8 @@ impl LoadPlane {
         {
             return Applied::Stale;
         }
-        if frame.roster != self.roster {
-            return Applied::OtherRoster;
+        if frame.workers_digest != self.workers_digest {
+            return Applied::OtherWorkers;
         }
         let is_rising = frame.slots.is_sorted_by(|a, b| a.slot < b.slot);
         if !is_rising || frame.dense_slots() > self.slots.len() {
@@ -289,7 +290,7 @@ impl LoadPlane {
         let sender = self.senders.entry(from.clone()).or_insert_with(|| Sender {
             share: Share::default(),
             latest: (generation, seq),
-            heard_at: now,
+            received_at: now,
             loads: vec![Load::default(); self.slots.len()],
         });
         // Without a base of this generation, or after a silence, slots not listed are unknown: zero
@@ -302,7 +303,7 @@ impl LoadPlane {
             sender.loads[*slot as usize] = load.clamped();
         }
         sender.latest = (generation, seq);
-        sender.heard_at = now;
+        sender.received_at = now;
         // At once, and not when the sums are made next: what replicas know at different times parts them.
         if frame.coverage == Coverage::Changes && has_base {
             for SlotLoad { slot, .. } in &frame.slots {
@@ -354,7 +355,7 @@ impl LoadPlane {
             self.sum(slot);
         }
         self.summed_at = Some(now);
-        self.board.set_heard(heard);
+        self.board.set_reporting(heard);
         self.board.summed(now);
     }
 
@@ -390,7 +391,7 @@ impl LoadPlane {
 
     fn empty_frame(&self, coverage: Coverage) -> LoadFrame {
         LoadFrame {
-            roster: self.roster,
+            workers_digest: self.workers_digest,
             coverage,
             slots: Vec::new(),
         }
@@ -425,7 +426,7 @@ impl Share {
 
 impl Sender {
     fn age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.heard_at)
+        now.saturating_duration_since(self.received_at)
     }
 
     fn is_heard(&self, now: Instant) -> bool {

@@ -289,7 +289,7 @@ fn what_one_replica_has_the_other_sees() {
         }
     );
     assert_eq!(receiver.board.cell(&id("b")).own(), Load::default());
-    assert_eq!(receiver.board.heard(), 2);
+    assert_eq!(receiver.board.reporting(), 2);
 }
 
 #[test]
@@ -324,12 +324,12 @@ fn silent_senders_count_no_more() {
     let mut node = Node::new(&["a"]);
     node.hear("s", 1, &node.frame(Coverage::Full, &[(0, 5)]));
     node.pass(SENDER_SILENT_AFTER - TICK);
-    assert_eq!((node.others("a"), node.board.heard()), (5.0, 2));
+    assert_eq!((node.others("a"), node.board.reporting()), (5.0, 2));
     node.pass(TICK);
-    assert_eq!((node.others("a"), node.board.heard()), (0.0, 1));
+    assert_eq!((node.others("a"), node.board.reporting()), (0.0, 1));
     // It is back, but what it did not list is from before the silence.
     node.hear("s", 2, &node.frame(Coverage::Changes, &[]));
-    assert_eq!((node.others("a"), node.board.heard()), (0.0, 2));
+    assert_eq!((node.others("a"), node.board.reporting()), (0.0, 2));
     // A late copy of an old frame is refused as long as one can be on its way.
     node.pass(SENDER_FORGET_AFTER - TICK).others("a");
     assert_eq!(
@@ -369,14 +369,14 @@ fn poisoned_loads_are_clamped_to_what_is_believed_of_anybody() {
 }
 
 #[test]
-fn frames_about_another_roster_or_out_of_shape_change_nothing() {
+fn frames_about_other_workers_or_out_of_shape_change_nothing() {
     let mut node = Node::new(&["a", "b"]);
     node.hear("s", 1, &node.frame(Coverage::Full, &[(0, 5)]));
     let other = LoadFrame {
-        roster: 1,
+        workers_digest: 1,
         ..node.frame(Coverage::Full, &[])
     };
-    assert_eq!(node.hear("s", 2, &other), Applied::OtherRoster);
+    assert_eq!(node.hear("s", 2, &other), Applied::OtherWorkers);
     assert_eq!(
         node.hear("s", 3, &node.frame(Coverage::Full, &[(2, 1)])),
         Applied::Malformed
@@ -387,7 +387,7 @@ fn frames_about_another_roster_or_out_of_shape_change_nothing() {
 }
 
 #[test]
-fn values_follow_their_workers_into_a_new_roster() {
+fn values_follow_their_workers_into_a_new_list() {
     let mut node = Node::new(&["b", "c"]);
     node.add("c", requests(1));
     node.collect();
@@ -416,7 +416,7 @@ fn senders_are_bounded() {
 #[test]
 fn live_counts_this_replica_at_least() {
     let node = Node::new(&["a"]);
-    assert_eq!((node.board.live(), node.board.heard()), (1, 1));
+    assert_eq!((node.board.live(), node.board.reporting()), (1, 1));
     node.plane.set_live(0);
     assert_eq!(node.board.live(), 1);
     node.plane.set_live(3);

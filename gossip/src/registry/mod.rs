@@ -199,6 +199,45 @@ impl Registry {
         Ok((!is_repetition).then(|| self.write(id, source, Some(Arc::new(spec)), now_ms)))
     }
 
+    /// [`Registry::put`] of what this replica answers for: written anew also where another replica wrote the same.
+    ///
+    /// # Errors
+    /// [`RegistryError::Full`].
+    pub fn hold(
+        &mut self,
+        id: WorkerId,
+        source: Source,
+        spec: WorkerSpec,
+        now_ms: u64,
+    ) -> Result<Option<Entry>, RegistryError> {
+        let entry = self.entries.get(&(id.clone(), source.clone()));
+        let is_other = entry.is_some_and(|entry| entry.writer.as_ref() != Some(&self.replica));
+        if is_other && self.present(&id, &source).is_some() {
+            return Ok(Some(self.write(id, source, Some(Arc::new(spec)), now_ms)));
+        }
+        self.put(id, source, spec, now_ms)
+    }
+
+    /// What one source says of one worker.
+    pub fn entry(&self, worker: &WorkerId, source: &Source) -> Option<&Entry> {
+        self.entries.get(&(worker.clone(), source.clone()))
+    }
+
+    /// The sources that say that a worker is there, by precedence; none for one that an administrator removed.
+    pub fn sources_of(&self, worker: &WorkerId) -> Vec<Source> {
+        let of_worker = self.of_worker(worker);
+        if effective(&of_worker).is_none() {
+            return Vec::new();
+        }
+        let claiming = of_worker.iter().filter(|entry| claims(entry));
+        claiming.map(|entry| entry.source.clone()).collect()
+    }
+
+    /// What one source says of each worker, by id, tombstones included.
+    pub fn of_source<'a>(&'a self, source: &'a Source) -> impl Iterator<Item = &'a Entry> {
+        self.entries().filter(move |entry| entry.source == *source)
+    }
+
     /// [`Registry::put`] of many: all or none.
     ///
     /// # Errors

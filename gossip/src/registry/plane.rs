@@ -135,20 +135,36 @@ impl RegistryPlane {
         Ok((written, change))
     }
 
-    /// Takes a value for one of our own facts, and tells it to the others.
-    pub(crate) fn say(&mut self, name: &'static str, value: &str, cx: &mut Context) {
+    /// Takes a value for one of this replica's own facts. The peers get it at once, and the next view has it.
+    pub(crate) fn set_fact(&mut self, name: &'static str, value: &str, cx: &mut Context) {
+        if self.record_fact(name, value, cx) {
+            self.refresh(cx);
+        }
+    }
+
+    /// Takes the digest of this replica's ring. The peers get it at once. The latest view gets it, too, but no new view
+    /// is made: the ring was computed from that view, so its followers would only follow the same workers again.
+    pub(crate) fn set_ring(&mut self, digest: &str, cx: &mut Context) {
+        if self.record_fact(fact::RING, digest, cx) {
+            cx.amend_ring(self.replica.clone(), digest.to_owned());
+        }
+    }
+
+    /// True if the fact has another value now. It is sent without waiting for a view: a replica that leaves may have no
+    /// time for one.
+    fn record_fact(&mut self, name: &'static str, value: &str, cx: &mut Context) -> bool {
         if !is_fact(value) {
             tracing::error!(
                 name,
-                "a membership fact must be short printable ASCII; not told"
+                "a membership fact must be short printable ASCII; it is not sent"
             );
-            return;
+            return false;
         }
-        if self.facts.insert(name, value.to_owned()).as_deref() != Some(value) {
-            // Whoever says that it leaves cannot wait for the next view.
+        let is_new = self.facts.insert(name, value.to_owned()).as_deref() != Some(value);
+        if is_new {
             cx.fact(name, value.to_owned());
-            self.refresh(cx);
         }
+        is_new
     }
 
     /// Takes all that a peer has, for the first time: what is missing afterwards comes by exchanges.

@@ -201,6 +201,26 @@ fn a_source_retracts_only_itself() {
 }
 
 #[test]
+fn who_answers_for_a_worker_is_its_writer() {
+    let (mut one, mut two) = (registry("r1"), registry("r2"));
+    let lease = || provider("lease");
+    let held = one.hold(id("w"), lease(), spec(1), NOW).expect("room");
+    two.merge(held.into_iter().collect(), NOW)
+        .expect("no drift");
+    let renewed = one.hold(id("w"), lease(), spec(1), NOW + 1).expect("room");
+    assert!(renewed.is_none());
+    let moved = two.hold(id("w"), lease(), spec(1), NOW + 1).expect("room");
+    one.merge(moved.into_iter().collect(), NOW)
+        .expect("no drift");
+    for registry in [&one, &two] {
+        let source = lease();
+        let entries: Vec<_> = registry.of_source(&source).collect();
+        let writer = entries[0].writer.as_ref().map(ToString::to_string);
+        assert_eq!((entries.len(), writer.as_deref()), (1, Some("r2")));
+    }
+}
+
+#[test]
 fn admin_describes_first() {
     let mut one = registry("r");
     let sources = [provider("b"), provider("a"), Source::Config, Source::Admin];

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use super::body::{Body, Frame};
 use super::handshake::{Hello, HelloAck};
 use super::registry::{Snapshot, SyncRequest, SyncResponse};
-use crate::bulletin::{HealthClaim, PART_BYTES_MAX, Pace, Quarantined, TenantUse};
 use crate::dry_run::{DryRun, Reply};
 use crate::evidence::{Batch, EvidenceSnapshot, Gap, HeatReport, Mark};
 use crate::frame::{BODY_BYTES_MAX, FrameError, Raw};
 use crate::load::LoadFrame;
+use crate::peer_state::{HealthClaim, PART_BYTES_MAX, Pace, Quarantined, Sighting, TenantUse};
 use crate::registry::Entry;
 
 /// A row of the table: what is common to all messages of one kind.
@@ -159,7 +159,7 @@ macro_rules! kinds {
 /// Most bodies are only bounded by their frame.
 const FRAME: usize = BODY_BYTES_MAX;
 
-// Replicas that know only the codes below 16 skip the others. The next free one: 30.
+// Replicas that know only the codes below 16 skip the others. The next free one: 31.
 kinds! {
     /// First on every connection, from the side that dialled.
     Hello(hello: Hello) = [1], "handshake", Role::Link, Own, FRAME;
@@ -186,7 +186,7 @@ kinds! {
     Load(frame: LoadFrame) = [7, 8, 9], "load", Role::Push(Queue::Datagram), Load, FRAME;
 
     /// Evidence of the sender.
-    Evidence(batch: Batch) = [16], "evidence", Role::Push(Queue::Bulk), Evidence, FRAME;
+    Evidence(batch: Arc<Batch>) = [16], "evidence", Role::Push(Queue::Bulk), Evidence, FRAME;
     /// Where the sender's batches stand; also the first frame of the answer to a pull.
     EvidenceMark(mark: Mark) = [17], "evidence", Role::Push(Queue::Bulk), Evidence, FRAME;
     /// Asks for batches again that did not arrive.
@@ -207,7 +207,7 @@ kinds! {
     /// What it would decide, or why it does not say.
     DryRunAnswer(reply: Box<Reply>) = [23], "dry_run", Role::Answer, Own, FRAME;
 
-    /// What the sender found out about workers: one part of its bulletin.
+    /// What the sender found out about workers: one part of its peer state.
     Health(claims: Arc<Vec<HealthClaim>>) = [26], "bulletin", Role::Push(Queue::Latest), Own, PART_BYTES_MAX;
     /// What the sender has in hand for tenants: another part.
     Usage(usage: Arc<Vec<TenantUse>>) = [27], "bulletin", Role::Push(Queue::Latest), Own, PART_BYTES_MAX;
@@ -215,6 +215,8 @@ kinds! {
     Quarantine(entries: Arc<Vec<Quarantined>>) = [28], "bulletin", Role::Push(Queue::Latest), Own, PART_BYTES_MAX;
     /// How fast workers answer the sender: the fourth part.
     Paces(paces: Arc<Vec<Pace>>) = [29], "bulletin", Role::Push(Queue::Latest), Own, PART_BYTES_MAX;
+    /// What the sender sees of sources of workers: the fifth part.
+    Sightings(sightings: Arc<Vec<Sighting>>) = [30], "bulletin", Role::Push(Queue::Latest), Own, PART_BYTES_MAX;
 }
 
 impl Kind {

@@ -6,14 +6,14 @@ use crate::load::{Coverage, Load, LoadFrame, SlotLoad};
 
 #[derive(Encode, Decode)]
 pub(super) struct WireSparse {
-    roster: u32,
+    workers_digest: u32,
     /// Gap to the slot after the one before, and load.
     slots: Vec<(u32, WireLoad)>,
 }
 
 #[derive(Encode, Decode)]
 struct WireDense {
-    roster: u32,
+    workers_digest: u32,
     /// Loads of all slots up to the last one that is not zero.
     loads: Vec<WireLoad>,
 }
@@ -66,7 +66,7 @@ impl From<&LoadFrame> for WireSparse {
             (gap, wire_load(slot.load))
         };
         Self {
-            roster: frame.roster,
+            workers_digest: frame.workers_digest,
             slots: frame.slots.iter().map(gap_and_load).collect(),
         }
     }
@@ -87,7 +87,7 @@ impl WireSparse {
             });
         }
         Ok(LoadFrame {
-            roster: self.roster,
+            workers_digest: self.workers_digest,
             coverage,
             slots,
         })
@@ -101,7 +101,7 @@ impl From<&LoadFrame> for WireDense {
             loads[slot.slot as usize] = wire_load(slot.load);
         }
         Self {
-            roster: frame.roster,
+            workers_digest: frame.workers_digest,
             loads,
         }
     }
@@ -112,7 +112,7 @@ impl From<WireDense> for LoadFrame {
         let loads = (0..).zip(wire.loads.into_iter().map(core_load));
         let slots = loads.map(|(slot, load)| SlotLoad { slot, load });
         Self {
-            roster: wire.roster,
+            workers_digest: wire.workers_digest,
             coverage: Coverage::Full,
             slots: slots.filter(|slot| slot.load != Load::default()).collect(),
         }

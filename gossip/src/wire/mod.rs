@@ -13,13 +13,13 @@
 //! must not change a field, nor the version of frames. `tests/releases` holds what earlier ones wrote.
 
 mod body;
-mod bulletin;
 mod dry_run;
 mod entry;
 mod evidence;
 mod handshake;
 mod kinds;
 mod load;
+mod peer_state;
 mod registry;
 #[cfg(test)]
 mod tests;

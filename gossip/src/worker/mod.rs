@@ -283,7 +283,7 @@ impl WorkerSpec {
 
     /// Appends the bytes that digests and the merge order are made of: every field, fixed order,
     /// lengths first. Changing them changes every digest: a new release must not.
-    pub(crate) fn write_canonical(&self, out: &mut Vec<u8>) {
+    pub fn write_canonical(&self, out: &mut Vec<u8>) {
         let raw = &self.raw;
         write_text(out, &raw.url);
         out.extend_from_slice(&(raw.models.len() as u32).to_le_bytes());

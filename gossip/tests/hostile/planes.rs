@@ -1,14 +1,14 @@
-//! What an authenticated liar can say on our own planes: load (S06), registry, bulletins, evidence,
+//! What an authenticated liar can say on our own planes: load (S06), registry, peer states, evidence,
 //! heat, dry runs, and answers that lie.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_gossip::bulletin::{Claim, HealthClaim, TenantUse};
 use grapevine_gossip::dry_run::DryRun;
 use grapevine_gossip::evidence::{Batch, Evidence, HEAT_COUNTS_MAX, HeatReport, Mark, Record};
 use grapevine_gossip::hlc::Stamp;
 use grapevine_gossip::load::{Coverage, Load, LoadFrame, SlotLoad};
+use grapevine_gossip::peer_state::{Claim, HealthClaim, TenantUse};
 use grapevine_gossip::registry::Entry;
 use grapevine_gossip::wire::{Message, Snapshot};
 use grapevine_gossip::worker::{Source, WorkerId};
@@ -17,10 +17,10 @@ use tokio::time::Instant;
 use super::rogue::{LIMIT, now_ms};
 use super::scene::{Scene, eventually, resident_kib, until_cut, worker};
 
-fn full(roster: u32, slots: usize, load: Load) -> Message {
+fn full(workers_digest: u32, slots: usize, load: Load) -> Message {
     let slot = |slot| SlotLoad { slot, load };
     Message::Load(LoadFrame {
-        roster,
+        workers_digest,
         coverage: Coverage::Full,
         slots: (0..slots as u32).map(slot).collect(),
     })
@@ -32,10 +32,10 @@ fn full(roster: u32, slots: usize, load: Load) -> Message {
 async fn poisoned_load_is_bounded_and_ends_with_its_sender() {
     let scene = Scene::new().await;
     let victim = scene.victim();
-    let (roster, workers) = {
+    let (workers_digest, workers) = {
         let view = victim.agent.view();
         let ids: Vec<WorkerId> = view.workers().iter().map(|w| w.id.clone()).collect();
-        (view.roster(), ids)
+        (view.workers_digest(), ids)
     };
     let cells: Vec<_> = workers
         .iter()
@@ -72,7 +72,7 @@ async fn poisoned_load_is_bounded_and_ends_with_its_sender() {
         ),
         ("nothing", Load::default()),
     ] {
-        assert!(line.say(&full(roster, workers.len(), load)).await);
+        assert!(line.say(&full(workers_digest, workers.len(), load)).await);
         // Two honest ones of 5 each; the liar is believed eight times the greatest, and 64.
         let most = 2.0 * 5.0 + 8.0 * 5.0 + 64.0;
         let is_lie = load != Load::default();
@@ -102,7 +102,7 @@ async fn poisoned_load_is_bounded_and_ends_with_its_sender() {
     }
     // Out of shape: an offence each.
     let beyond = LoadFrame {
-        roster,
+        workers_digest,
         coverage: Coverage::Changes,
         slots: vec![SlotLoad {
             slot: 500,
@@ -149,19 +149,19 @@ async fn floods_of_well_formed_messages_end_in_a_ban() {
     let kinds: [(&str, Maker); 5] = [
         (
             "load",
-            Box::new(move |_| full(view.roster(), 4, Load::default())),
+            Box::new(move |_| full(view.workers_digest(), 4, Load::default())),
         ),
         (
-            "bulletins",
+            "peer states",
             Box::new(move |_| Message::Health(Arc::new(vec![health.clone()]))),
         ),
         (
             "evidence",
             Box::new(move |number| {
-                Message::Evidence(Batch {
+                Message::Evidence(Arc::new(Batch {
                     number,
                     ..batch.clone()
-                })
+                }))
             }),
         ),
         (
@@ -386,10 +386,10 @@ async fn answers_that_lie_are_offences() {
     scene.still_works("answers that lie").await;
 }
 
-/// Bulletins beyond their limits are offences; within them they are what their sender says, and gone with
+/// Peer states beyond their limits are offences; within them they are what their sender says, and gone with
 /// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bulletins_out_of_bounds_are_offences() {
+async fn peer_states_out_of_bounds_are_offences() {
     let mut scene = Scene::new().await;
     let victim = scene.victim();
     let use_of = |tenant| TenantUse {
@@ -401,7 +401,7 @@ async fn bulletins_out_of_bounds_are_offences() {
     let mut line = rogue.dial(victim.address()).await;
     assert!(line.say(&Message::Usage(Arc::new(vec![use_of(7)]))).await);
     let used = eventually("the lie is heard", || {
-        let used = victim.agent.posted().others_usage(7);
+        let used = victim.agent.peer_states().others_usage(7);
         (used.in_flight > 0).then_some(used)
     })
     .await;
@@ -410,9 +410,9 @@ async fn bulletins_out_of_bounds_are_offences() {
     let twice = line.frame(&Message::Usage(Arc::new(vec![use_of(7), use_of(7)])));
     until_cut(&line, &twice).await;
     eventually("and gone with its sender", || {
-        (victim.agent.posted().others_usage(7).in_flight == 0).then_some(())
+        (victim.agent.peer_states().others_usage(7).in_flight == 0).then_some(())
     })
     .await;
-    scene.unharmed("bulletins").await;
-    scene.still_works("bulletins").await;
+    scene.unharmed("peer states").await;
+    scene.still_works("peer states").await;
 }

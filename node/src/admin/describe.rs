@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use grapevine_gossip::twin::Twin;
 use grapevine_gossip::view::ReplicaInfo;
-use grapevine_gossip::worker::State;
+use grapevine_gossip::worker::{State, WorkerId};
 use grapevine_placement::Claim;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -111,6 +111,8 @@ pub(super) struct WorkerView {
     models: Vec<String>,
     weight: f64,
     state: &'static str,
+    /// Who says that it is there: `admin`, `config`, or sources of `GET /discovery`.
+    sources: Vec<String>,
     /// Seconds since 1970 at which its process started, as it reports; 0 while that is not known.
     epoch: u64,
     max_in_flight: Option<u32>,
@@ -269,6 +271,11 @@ impl Admin {
         }
     }
 
+    fn sources_of(&self, worker: &WorkerId) -> Vec<String> {
+        let sources = self.agent.sources_of(worker);
+        sources.iter().map(ToString::to_string).collect()
+    }
+
     pub(super) fn describe_worker(&self, worker: &Worker) -> Option<WorkerView> {
         let view = self.agent.view();
         let registered = view.worker(&worker.id)?;
@@ -282,6 +289,7 @@ impl Admin {
             models: spec.models().to_vec(),
             weight: f64::from(spec.weight_milli()) / 1000.0,
             state: state_name(spec.state()),
+            sources: self.sources_of(&worker.id),
             epoch: spec.epoch(),
             max_in_flight: spec.max_in_flight(),
             zone: spec.zone().map(str::to_owned),

@@ -15,6 +15,9 @@
 //! | `POST /add_worker?url=&warmup=`, `POST /remove_worker?url=`, `GET /list_workers?limit=&after=` | as in vllm-router; the list in pages, as `GET /workers` |
 //! | `GET /quarantine` | hashes of the requests that no worker gets, with their age and what is left |
 //! | `DELETE /quarantine/{hash}`, `DELETE /quarantine` | lifts one mark, or all, on every replica |
+//! | `POST /config/reload` | reads the configuration again, as SIGHUP does, and tells what became of it |
+//! | `GET /discovery` | sources of workers, as this replica sees them |
+//! | `PUT`, `DELETE /leases/{id}` | a worker registers itself or renews its lease; takes itself out. Its own credential is enough |
 //! | `POST /explain?path=&tenant=` | where the request in the body would go, and why |
 //!
 //! Never on the data port. Beyond loopback it needs a token. Web pages are kept out by `gate.rs`.
@@ -22,6 +25,7 @@
 mod describe;
 mod explain;
 mod gate;
+mod leases;
 mod page;
 mod query;
 mod scrape;
@@ -42,6 +46,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -55,12 +60,14 @@ use crate::cluster::Cluster;
 use crate::cluster::quarantine::Quarantine;
 use crate::config::Secret;
 use crate::descriptors;
+use crate::discovery::{Board, Credentials, Leases};
 use crate::http::client_io::ClientIo;
 use crate::listener::Door;
 use crate::listener::framing::HeadLimits;
 use crate::listener::http1_guard::{Guarded, Waits};
 use crate::metrics::{Form, ReasonLabels};
 use crate::readiness::Readiness;
+use crate::reload::Wish;
 use crate::seats::{Counts, Seat, SeatLimits, Seats};
 use crate::shutdown::Phase;
 use crate::tenants::bearer;
@@ -107,8 +114,16 @@ pub struct Admin {
     pub warm_ups: Arc<WarmUps>,
     /// Requests that no worker gets.
     pub quarantine: Arc<Quarantine>,
+    /// What sources of workers show.
+    pub board: Arc<Board>,
+    /// Workers that register themselves.
+    pub leases: Arc<Leases>,
+    /// Credentials of these; none: the token registers them.
+    pub credentials: Option<Credentials>,
     /// Where workers may be.
     pub connector: Arc<Connector>,
+    /// Wishes for a reading of the configuration.
+    pub reload: mpsc::Sender<Wish>,
     /// Clients must send it.
     pub token: Option<Secret>,
     /// Which requests the admin port accepts.
@@ -234,6 +249,7 @@ impl Admin {
         match (&head.method, segments.as_slice()) {
             (&Method::GET, ["healthz"]) => return Ok(text(StatusCode::OK, "ok\n")),
             (&Method::GET, ["readyz"]) => return Ok(self.readyz()),
+            (_, ["leases", id]) if self.is_worker(&decoded(id)?, &head.headers) => {}
             _ => self.check_caller(&head)?,
         }
         gate::check_body(&head.method, &head.headers, !body.is_end_stream())
@@ -258,6 +274,10 @@ impl Admin {
             (&Method::POST, ["workers", id, "drain"]) => {
                 self.drain_worker(&self.named(&decoded(id)?)).await
             }
+            (&Method::POST, ["config", "reload"]) => self.reload().await,
+            (&Method::GET, ["discovery"]) => Ok(self.describe_discovery()),
+            (&Method::PUT, ["leases", id]) => self.renew(&decoded(id)?, &read(body).await?).await,
+            (&Method::DELETE, ["leases", id]) => self.release(&decoded(id)?).await,
             (&Method::POST, ["add_worker"]) => {
                 let url = query.require("url")?;
                 self.add_worker_at(query.warms_up()?, url).await
@@ -302,6 +322,19 @@ impl Admin {
     fn refused(&self, reason: &'static str) {
         let refusals = &self.metrics.operators.admin_refusals;
         refusals.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    async fn reload(&self) -> Result<Answer, ApiError> {
+        let busy = || {
+            let busy = "the configuration is being read, or this replica is ending; try again";
+            ApiError::new(ErrorKind::Overloaded, busy)
+        };
+        let (wish, outcome) = oneshot::channel();
+        self.reload.try_send(wish).map_err(|_| busy())?;
+        match outcome.await.map_err(|_| busy())? {
+            Ok(reloaded) => Ok(json(StatusCode::OK, &reloaded)),
+            Err(error) => Err(ApiError::new(ErrorKind::InvalidRequest, error)),
+        }
     }
 
     fn list_quarantine(&self) -> Answer {

@@ -15,11 +15,12 @@ use super::{Admin, Answer, json, not_found};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::upstream::address::Address;
+use crate::warmup::WARMED_TOGETHER_MAX;
 
 /// Body of `POST /workers`, and of `PATCH`, where what is absent stays.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+pub(super) struct Wanted {
     url: Option<String>,
     id: Option<String>,
     models: Option<Vec<String>>,
@@ -35,10 +36,6 @@ enum WantedState {
     Active,
     Draining,
 }
-
-/// Most workers of one request that join with a warm-up; above it they are active at once, since so many new ones
-/// change most homes anyway, and warming them all would take the workers that serve from clients.
-const WARMED_TOGETHER_MAX: usize = 64;
 
 /// Longest wait for a fleet that has all workers of the registry; one is made within a third of it.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(1);
@@ -73,7 +70,7 @@ struct Changed {
 
 impl Wanted {
     /// The id, if one is wanted, and the description of a new worker.
-    fn into_new(mut self) -> Result<(Option<String>, RawWorker), ApiError> {
+    pub(super) fn into_new(mut self) -> Result<(Option<String>, RawWorker), ApiError> {
         let url = self.url.take();
         let url = url.ok_or_else(|| ApiError::invalid("url", "give the worker's url"))?;
         let id = self.id.take();
@@ -82,7 +79,7 @@ impl Wanted {
         Ok((id, raw))
     }
 
-    fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         serde_json::from_slice(body).map_err(|error| {
             ApiError::new(
                 ErrorKind::InvalidRequest,
@@ -128,7 +125,7 @@ fn wrong_worker(error: &WorkerError) -> ApiError {
     ApiError::invalid("worker", error.to_string())
 }
 
-fn wrong_change(error: &ChangeError) -> ApiError {
+pub(super) fn wrong_change(error: &ChangeError) -> ApiError {
     let kind = if error.is_temporary() {
         ErrorKind::Overloaded
     } else {
@@ -226,7 +223,7 @@ impl Admin {
     }
 
     /// A worker as it is to be written: checked, and allowed here.
-    fn prepared(
+    pub(super) fn prepared(
         &self,
         id: Option<String>,
         raw: RawWorker,

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use grapevine_gossip::Agent;
-use grapevine_gossip::evidence::Heard;
+use grapevine_gossip::evidence::EvidenceEvent;
 use tokio::sync::mpsc;
 
 use super::base::Base;
@@ -38,7 +38,7 @@ pub(super) struct Followed {
 pub(super) fn start_cluster(
     base: Base<'_>,
     connector: &Arc<Connector>,
-    heard: mpsc::Receiver<Heard>,
+    heard: mpsc::Receiver<EvidenceEvent>,
 ) -> anyhow::Result<Followed> {
     let cluster = cluster(base, connector);
     answer_peers(base.agent, &cluster);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use grapevine_gossip::config::Facts;
-use grapevine_gossip::evidence::Heard;
+use grapevine_gossip::evidence::EvidenceEvent;
 use grapevine_gossip::{Agent, Identity};
 use grapevine_placement::load::damp;
 use tokio::sync::mpsc;
@@ -18,7 +18,7 @@ use crate::tls::GossipFiles;
 pub(super) struct Gossip {
     pub(super) agent: Arc<Agent>,
     /// What peers send about caches, from the first message on.
-    pub(super) heard: mpsc::Receiver<Heard>,
+    pub(super) heard: mpsc::Receiver<EvidenceEvent>,
     /// Its certificate and key, as they were when they were read; none for a replica alone.
     pub(super) identity: Option<GossipFiles>,
     /// Its metrics are among them, so all are complete.

@@ -9,7 +9,8 @@ use super::base::Base;
 use crate::admission::byte_budget::ByteBudget;
 use crate::admission::{Admission, AdmissionParts};
 use crate::cluster::quarantine::Quarantine;
-use crate::cluster::{Bulletins, Cluster};
+use crate::cluster::{Cluster, PeerStateTask};
+use crate::discovery::Board;
 use crate::tenants::watch::Watch;
 use crate::tenants::{Gossiped, Keys};
 
@@ -27,7 +28,11 @@ pub(super) struct Limits {
 ///
 /// # Errors
 /// The file of keys cannot be used.
-pub(super) fn start_limits(base: Base<'_>, cluster: &Arc<Cluster>) -> anyhow::Result<Limits> {
+pub(super) fn start_limits(
+    base: Base<'_>,
+    cluster: &Arc<Cluster>,
+    board: &Arc<Board>,
+) -> anyhow::Result<Limits> {
     let config = base.config;
     let keys = Arc::new(Keys::open(base.metrics.tenants.clone()));
     if let Some(path) = &config.keys.file {
@@ -38,7 +43,7 @@ pub(super) fn start_limits(base: Base<'_>, cluster: &Arc<Cluster>) -> anyhow::Re
     }
     let quarantine = Arc::new(Quarantine::new(config.retry.quarantine));
     if base.agent.local_addr().is_some() {
-        let bulletins = Bulletins {
+        let task = PeerStateTask {
             agent: Arc::clone(base.agent),
             cluster: Arc::clone(cluster),
             own_use: {
@@ -46,12 +51,13 @@ pub(super) fn start_limits(base: Base<'_>, cluster: &Arc<Cluster>) -> anyhow::Re
                 Arc::new(move || keys.in_use())
             },
             quarantine: Arc::clone(&quarantine),
+            board: Arc::clone(board),
             metrics: base.metrics.cluster.clone(),
             marks: base.metrics.marks.clone(),
             refusals: base.metrics.refusals.clone(),
             phase: base.phase(),
         };
-        base.tasks().spawn(bulletins.run());
+        base.tasks().spawn(task.run());
     }
     let admission = Arc::new(Admission::new(AdmissionParts {
         config: config.admission.clone(),

@@ -6,6 +6,7 @@
 mod base;
 mod certificates;
 mod cluster;
+mod discovery;
 mod front;
 mod gossip;
 mod limits;
@@ -21,6 +22,7 @@ use self::base::Base;
 pub(crate) use self::certificates::reach_parts;
 use self::certificates::start_certificates;
 use self::cluster::start_cluster;
+use self::discovery::start_discovery;
 use self::front::start_front;
 use self::gossip::start_gossip;
 use self::limits::start_limits;
@@ -58,8 +60,9 @@ pub async fn run(
 
     let ways = start_certificates(base, gossip.identity)?;
     let followed = start_cluster(base, &ways.connector, gossip.heard)?;
-    start_tasks(base, origin, &ways.connector)?;
-    let limits = start_limits(base, &followed.cluster)?;
+    let reload = start_tasks(base, origin, &ways.connector)?;
+    let discovered = start_discovery(base, &followed, &ways.connector);
+    let limits = start_limits(base, &followed.cluster, &discovered.board)?;
     let announcement = announcement(&replica, &listeners, gossip.agent.local_addr())?;
     let opened = start_front(base, &followed, &limits, ways.tls, listeners.data)?;
     print(&announcement);
@@ -69,9 +72,11 @@ pub async fn run(
     start_admin(
         base,
         followed,
+        discovered,
         limits,
         opened,
         ways.connector,
+        reload,
         for_operators,
     );
 

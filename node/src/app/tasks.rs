@@ -6,9 +6,11 @@ use anyhow::Context;
 use grapevine_gossip::Agent;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
 use super::base::Base;
 use super::cluster::Followed;
+use super::discovery::Discovered;
 use super::front::Opened;
 use super::limits::Limits;
 use crate::admin::{self, Admin, Gate, Port};
@@ -17,11 +19,14 @@ use crate::config::Layers;
 use crate::fault_injection;
 use crate::left_out::LeftOut;
 use crate::listener::Door;
-use crate::reload::Reload;
+use crate::reload::{Reload, Wish};
 use crate::shutdown::Phase;
 use crate::upstream::Connector;
 
-/// Reads the configuration again at each hang-up, and notifies the other replicas when this one leaves.
+/// Wishes for a reading of the configuration that wait.
+const WISHES_MAX: usize = 8;
+
+/// Reads the configuration again at each hang-up and when operators wish it, and notifies the other replicas when this one leaves.
 ///
 /// # Errors
 /// Signals cannot be received.
@@ -29,7 +34,7 @@ pub(super) fn start_tasks(
     base: Base<'_>,
     origin: Layers,
     connector: &Arc<Connector>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<mpsc::Sender<Wish>> {
     let reload = Reload {
         layers: origin,
         current: base.config.clone(),
@@ -38,8 +43,10 @@ pub(super) fn start_tasks(
         metrics: base.metrics.operators.clone(),
         left_out: LeftOut::default(),
     };
+    let (wishes, wished) = mpsc::channel(WISHES_MAX);
     let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
-    base.tasks().spawn(reload.run(hangups, base.phase()));
+    base.tasks()
+        .spawn(reload.run(hangups, wished, base.phase()));
     let leaving = announce_leaving(Arc::clone(base.agent), base.phase());
     base.tasks().spawn(leaving);
     #[cfg(debug_assertions)]
@@ -47,16 +54,18 @@ pub(super) fn start_tasks(
         Arc::clone(base.agent),
         base.phase(),
     ));
-    Ok(())
+    Ok(wishes)
 }
 
 /// Opens the admin port, and that of metrics where there is one.
 pub(super) fn start_admin(
     base: Base<'_>,
     followed: Followed,
+    discovered: Discovered,
     limits: Limits,
     opened: Opened,
     connector: Arc<Connector>,
+    reload: mpsc::Sender<Wish>,
     (socket, metrics): (TcpListener, Option<TcpListener>),
 ) {
     let config = base.config;
@@ -70,7 +79,11 @@ pub(super) fn start_admin(
         readiness: opened.readiness,
         warm_ups: followed.warm_ups,
         quarantine: limits.quarantine,
+        board: discovered.board,
+        leases: discovered.leases,
+        credentials: discovered.credentials,
         connector,
+        reload,
         token: config.admin.token.clone(),
         admin_gate: Gate::new(config.admin.host, config.admin.allowed_hosts.clone()),
         metrics_gate: Gate::new(config.metrics.host, config.admin.allowed_hosts.clone()),

@@ -36,14 +36,19 @@ pub(super) struct AdminClient {
 
 impl AdminClient {
     pub(super) fn new(args: &AdminArgs) -> Result<Self, Failure> {
-        if args.admin.scheme() != "http" || args.admin.cannot_be_a_base() {
-            let what = format!("--admin {}: write http://address:port", args.admin);
+        Self::at(args.admin.clone(), args.token.clone())
+    }
+
+    /// A client of the admin port at this address.
+    pub(super) fn at(url: Url, token: Option<String>) -> Result<Self, Failure> {
+        if url.scheme() != "http" || url.cannot_be_a_base() {
+            let what = format!("{url} is no admin address: write http://address:port");
             return Err(Failure::Usage(what));
         }
         Ok(Self {
             http: http_client()?,
-            url: args.admin.clone(),
-            token: args.token.clone(),
+            url,
+            token,
         })
     }
 
@@ -121,18 +126,35 @@ impl AdminClient {
             let openai = body.pointer("/error/message");
             openai.or_else(|| body.get("error"))?.as_str()
         });
-        match message {
-            Some(message) => Failure::Refused(format!("{status}: {message}")),
-            None => Failure::Refused(format!("{} answers {status}", self.url)),
+        let what = match message {
+            Some(message) => format!("{status}: {message}"),
+            None => format!("{} answers {status}", self.url),
+        };
+        if status.is_server_error() {
+            Failure::Overloaded(what)
+        } else {
+            Failure::Refused(what)
         }
     }
 }
 
 /// A client that asks the address it is given, and no other.
 pub(super) fn http_client() -> Result<reqwest::Client, Failure> {
+    // Explicitly no roots: loading the system's fails where there are none (bare images).
+    client_with(Vec::new())
+}
+
+/// The same, for addresses with TLS: the system's authorities are believed.
+pub(super) fn http_client_with_roots() -> Result<reqwest::Client, Failure> {
+    let found = rustls_native_certs::load_native_certs();
+    let roots = found.certs.iter();
+    let roots = roots.filter_map(|root| reqwest::Certificate::from_der(root).ok());
+    client_with(roots.collect())
+}
+
+fn client_with(roots: Vec<reqwest::Certificate>) -> Result<reqwest::Client, Failure> {
     let builder = reqwest::Client::builder()
-        // Explicitly no roots: loading the system's fails where there are none (bare images).
-        .tls_certs_only([])
+        .tls_certs_only(roots)
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)

@@ -13,6 +13,9 @@ pub enum Failure {
     /// A replica or the system refused.
     #[error("{0}")]
     Refused(String),
+    /// A replica cannot do it now; later, or another one, may.
+    #[error("{0}")]
+    Overloaded(String),
     /// No replica answers at the admin address; whether a change was made is not known.
     #[error("{0}")]
     Unreachable(String),
@@ -35,7 +38,7 @@ impl Failure {
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Refused(_) => 1,
+            Self::Refused(_) | Self::Overloaded(_) => 1,
             Self::Usage(_) => 2,
             Self::Unreachable(_) => 3,
         })

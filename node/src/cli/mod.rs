@@ -1,8 +1,9 @@
 //! The command line: one binary, `grapevine`, and what each of its commands does.
 //!
 //! `serve` is a router replica; `status`, `workers`, `quarantine` and `explain` talk to the admin port of any
-//! replica; `ca` makes certificates, `keys` keys of clients; `probe` is for health checks, `man` and `completions` for
-//! packages. The others are the testbed's, and are there with the feature of that name alone: what is shipped is built without it.
+//! replica; `register` is a worker's way into the cluster; `ca` makes certificates, `keys` keys of clients; `probe` is
+//! for health checks, `man` and `completions` for packages. The others are the testbed's, and are there with the
+//! feature of that name alone: what is shipped is built without it.
 //!
 //! Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no replica
 //! answers. Those of `serve` are with [`crate::shutdown::Ending`].
@@ -14,6 +15,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod ca;
 mod client;
+mod config;
 mod drain;
 mod explain;
 mod failure;
@@ -22,6 +24,7 @@ mod manuals;
 mod migration;
 mod probe;
 mod quarantine;
+mod register;
 mod serve;
 mod settings;
 mod show;
@@ -29,12 +32,14 @@ mod status;
 mod workers;
 
 pub use ca::{CaArgs, ca};
+pub use config::{ConfigArgs, config};
 pub use explain::{ExplainArgs, explain};
 pub use failure::Failure;
 pub use keys::{KeysArgs, keys};
 pub use manuals::{CompletionsArgs, ManArgs, completions, man};
 pub use probe::{ProbeArgs, probe};
 pub use quarantine::{QuarantineArgs, quarantine};
+pub use register::{RegisterArgs, register};
 pub use serve::{ServeArgs, Task, check};
 pub use show::print_line;
 pub use status::{StatusArgs, status};
@@ -85,8 +90,12 @@ pub enum Command {
     Status(StatusArgs),
     /// List, add, drain or remove workers.
     Workers(WorkersArgs),
+    /// Register a worker for as long as it runs, beside it or around its command.
+    Register(Box<RegisterArgs>),
     /// List or lift marks of requests that no worker gets, because two ended while they had it.
     Quarantine(QuarantineArgs),
+    /// Have a replica read its configuration again.
+    Config(ConfigArgs),
     /// Show where a request would go, and why, without sending it.
     Explain(ExplainArgs),
     /// Make the certificates by which replicas know each other.

@@ -186,7 +186,7 @@ fn origins_are_taken_as_vllm_and_as_vllm_router_write_them() {
 
 #[test]
 fn all_flags_without_counterpart_are_told_at_once() {
-    let line = "--service-discovery --selector app=vllm --port 1 --intra-node-data-parallel-size 4 \
+    let line = "--vllm-discovery-address 0.0.0.0:1 --prefill http://p --port 1 --intra-node-data-parallel-size 4 \
                 --mesh-port 39527 --kv-connector nixl --policy kv_aware";
     let error = parse(line).err().expect("refused");
     assert_eq!(error.exit_code(), 2);
@@ -196,9 +196,8 @@ fn all_flags_without_counterpart_are_told_at_once() {
         .map(|line| line.trim_start().trim_start_matches("error: "))
         .collect();
     let beginnings = [
-        "--service-discovery of vllm-router and SMG is not supported: give workers by \
-         --worker-urls, in the file, or while running by `grapevine workers add`",
-        "--selector of vllm-router and SMG",
+        "--vllm-discovery-address of vllm-router is not supported: Grapevine does not split prefill and decode",
+        "--prefill of vllm-router and SMG",
         "--intra-node-data-parallel-size of vllm-router is not supported: write one worker for each rank",
         "--mesh-port of SMG is not supported: --gossip-port",
         "--policy: cluster.policy: \"kv_aware\" is not here yet; use prefix",

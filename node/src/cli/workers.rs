@@ -113,6 +113,7 @@ pub(super) const COLUMNS: &[Column] = &[
     Column("WORKER", "id"),
     Column("URL", "url"),
     Column("STATE", "state"),
+    Column("SOURCES", "sources"),
     Column("HEALTH", "health"),
     Column("VERDICT", "verdict"),
     Column("DOUBTED", "doubted"),

@@ -11,8 +11,8 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use grapevine_gossip::Agent;
 use grapevine_gossip::ReplicaId;
-use grapevine_gossip::bulletin::Posted;
-use grapevine_gossip::evidence::{Evidence, Heard, HeatReport as WireReport, Retraction};
+use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport as WireReport, Retraction};
+use grapevine_gossip::peer_state::PeerStates;
 use grapevine_gossip::worker::WorkerId;
 use grapevine_placement::{
     Candidate, ClusterSettings, Decision, Digest, HeatCounter, HeatReport, HotSet, Key, Link,
@@ -90,9 +90,9 @@ impl CacheView {
         }
     }
 
-    /// The bulletins of the other replicas.
-    pub(super) fn posted(&self) -> Arc<Posted> {
-        self.agent.posted()
+    /// The peer states of the other replicas.
+    pub(super) fn peer_states(&self) -> Arc<PeerStates> {
+        self.agent.peer_states()
     }
 
     /// The row of a worker in the prefix index; another epoch empties it.
@@ -177,7 +177,7 @@ impl CacheView {
         let links = recorded.marks_to_send();
         if !links.is_empty() {
             let member = &pool.members[worker];
-            self.agent.tell_evidence(Evidence {
+            self.agent.send_evidence(Evidence {
                 worker: member.worker.id.clone(),
                 epoch: member.epoch,
                 links,
@@ -197,7 +197,7 @@ impl CacheView {
         self.lock()
             .prefix_index
             .unlearn(worker.as_str(), epoch, &links);
-        self.agent.tell_retraction(Retraction {
+        self.agent.send_retraction(Retraction {
             worker,
             epoch,
             links,
@@ -219,7 +219,7 @@ impl CacheView {
             cached,
         );
         if !links.is_empty() {
-            self.agent.tell_retraction(Retraction {
+            self.agent.send_retraction(Retraction {
                 worker: placement.worker.clone(),
                 epoch: placement.epoch,
                 links,
@@ -228,31 +228,33 @@ impl CacheView {
     }
 
     /// Records what other replicas sent.
-    pub fn receive(&self, received: impl IntoIterator<Item = Heard>) {
+    pub fn receive(&self, received: impl IntoIterator<Item = EvidenceEvent>) {
         let now = self.now();
         let mut state = self.lock();
         let mut heat_changed = false;
         for message in received {
             match message {
-                Heard::Evidence { evidence, .. } => {
+                EvidenceEvent::Evidence { evidence, .. } => {
                     let worker = evidence.worker.as_str();
                     state
                         .prefix_index
                         .learn(worker, evidence.epoch, &evidence.links, now);
                 }
-                Heard::Retraction { retraction, .. } => {
+                EvidenceEvent::Retraction { retraction, .. } => {
                     let worker = retraction.worker.as_str();
                     state
                         .prefix_index
                         .unlearn(worker, retraction.epoch, &retraction.links);
                 }
-                Heard::Heat { from, report } => {
+                EvidenceEvent::Heat { from, report } => {
                     state.reports.insert(from, decode(report));
                     heat_changed = true;
                 }
-                Heard::Gone { from } => heat_changed |= state.reports.remove(&from).is_some(),
+                EvidenceEvent::Gone { from } => {
+                    heat_changed |= state.reports.remove(&from).is_some()
+                }
                 // Counted by gossip; what is missing shows in answers, which correct it.
-                Heard::Lost { .. } => {}
+                EvidenceEvent::Lost { .. } => {}
             }
         }
         if heat_changed {
@@ -271,7 +273,7 @@ impl CacheView {
         let (entries, counters) = (state.prefix_index.len(), state.prefix_index.counters());
         let counted = std::mem::replace(&mut state.counted, counters);
         drop(state);
-        self.agent.tell_heat(encode(report));
+        self.agent.send_heat(encode(report));
         self.metrics.prefix_index_entries.set(entries as i64);
         for (event, total, before) in [
             ("evicted", counters.evicted, counted.evicted),

@@ -5,10 +5,10 @@
 //! A request never waits for gossip: without peers it is served by the last fleet.
 
 pub mod agreement;
-mod bulletin;
 mod cache_view;
 mod fleet;
 pub mod metrics;
+mod peer_state;
 mod prospective_ring;
 pub mod quarantine;
 mod rates;
@@ -23,9 +23,9 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use grapevine_gossip::Agent;
-use grapevine_gossip::bulletin::Pace;
 use grapevine_gossip::evidence::Evidence;
 use grapevine_gossip::load::LoadBoard;
+use grapevine_gossip::peer_state::Pace;
 use grapevine_gossip::registry::Worker as RegisteredWorker;
 use grapevine_gossip::view::View as Registered;
 use grapevine_gossip::worker::{Role, State, WorkerId};
@@ -39,13 +39,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use self::agreement::Samples;
-pub use self::bulletin::{Bulletins, OwnUse};
 pub use self::cache_view::{CacheView, RecordedPlacement};
 #[cfg(test)]
 pub(crate) use self::fleet::pool_for_tests;
 pub use self::fleet::{Fleet, Pool, PoolMember};
 use self::fleet::{Registration, assemble};
 use self::metrics::ClusterMetrics;
+pub use self::peer_state::{OwnUse, PeerStateTask};
 use self::rates::Rates;
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::upstream::address::Address;
@@ -161,8 +161,8 @@ impl Cluster {
 
     /// Takes the rates that the others report of workers' answers, and this replica's own; returns these, to be sent.
     pub fn learn_rates(&self) -> Vec<Pace> {
-        let posted = self.cache_view.posted();
-        self.rates.learn(&self.fleet(), &posted, Instant::now())
+        let states = self.cache_view.peer_states();
+        self.rates.learn(&self.fleet(), &states, Instant::now())
     }
 
     /// The fleet now. Not to be held across an await.
@@ -429,7 +429,11 @@ impl Cluster {
     /// has summed up the others' again.
     fn picture(&self) -> Picture {
         let others_count = !self.board.is_stale(Instant::now().into_std());
-        let heard = if others_count { self.board.heard() } else { 1 };
+        let heard = if others_count {
+            self.board.reporting()
+        } else {
+            1
+        };
         Picture::new(self.board.live(), heard)
     }
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use grapevine_gossip::ReplicaId;
-use grapevine_gossip::bulletin::{QUARANTINE_MAX, Quarantined};
+use grapevine_gossip::peer_state::{QUARANTINE_MAX, Quarantined};
 use ring::digest;
 use serde::Serialize;
 use tokio::time::Instant;

@@ -5,7 +5,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use grapevine_gossip::bulletin::{PACES_MAX, Pace, Posted};
+use grapevine_gossip::peer_state::{PACES_MAX, Pace, PeerStates};
 use grapevine_placement::{HashAlgorithm, Observed, Rate};
 use tokio::time::Instant;
 
@@ -30,7 +30,7 @@ struct Last {
 impl Rates {
     /// Gives all workers of the fleet the rates that all replicas have sent, and returns what this one sends: the same
     /// as before until it has more to send, and not more often than each second once there is enough of it.
-    pub(super) fn learn(&self, fleet: &Fleet, posted: &Posted, now: Instant) -> Vec<Pace> {
+    pub(super) fn learn(&self, fleet: &Fleet, states: &PeerStates, now: Instant) -> Vec<Pace> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let is_news = last.refresh(fleet, now);
         let is_due = last
@@ -46,7 +46,7 @@ impl Rates {
             let own = last.told.binary_search_by_key(&number, |pace| pace.worker);
             let own = own.ok().map(|at| last.told[at].sums);
             // Of a replica that sends what cannot be, nothing counts.
-            let all = posted
+            let all = states
                 .paces_of(number)
                 .chain(own)
                 .filter_map(Observed::from_parts);
@@ -119,14 +119,14 @@ const LATE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use grapevine_gossip::bulletin::PeerBulletin;
+    use grapevine_gossip::peer_state::ReceivedState;
 
     use super::super::tests::{House, WORKERS, house};
     use super::*;
 
-    fn posted(replica: &str, paces: Vec<Pace>, now: Instant) -> Posted {
+    fn states_of(replica: &str, paces: Vec<Pace>, now: Instant) -> PeerStates {
         let now = now.into_std();
-        Posted::from_iter([PeerBulletin {
+        PeerStates::from_iter([ReceivedState {
             replica: replica.parse().expect("an id"),
             received: now,
             health: Vec::new(),
@@ -134,6 +134,7 @@ mod tests {
             quarantine: Vec::new(),
             quarantine_received: now,
             paces,
+            sightings: Vec::new(),
         }])
     }
 
@@ -164,13 +165,21 @@ mod tests {
         answers(&other, 20, 41.0);
         let (of_one, of_other) = (Rates::default(), Rates::default());
         let now = Instant::now();
-        let nobody = Posted::default();
+        let nobody = PeerStates::default();
         let told = of_one.learn(&one.cluster.fleet(), &nobody, now);
         let heard = of_other.learn(&other.cluster.fleet(), &nobody, now);
         assert_eq!((told.len(), heard.len()), (WORKERS, WORKERS));
         assert_ne!(rates(&one), rates(&other));
-        of_one.learn(&one.cluster.fleet(), &posted("r2", heard, now), now + LATE);
-        of_other.learn(&other.cluster.fleet(), &posted("r1", told, now), now + LATE);
+        of_one.learn(
+            &one.cluster.fleet(),
+            &states_of("r2", heard, now),
+            now + LATE,
+        );
+        of_other.learn(
+            &other.cluster.fleet(),
+            &states_of("r1", told, now),
+            now + LATE,
+        );
         let close =
             |(a, b): (&u64, &u64)| (f64::from_bits(*a) / f64::from_bits(*b) - 1.0).abs() < 1e-6;
         assert!(rates(&one).iter().zip(&rates(&other)).all(close));
@@ -188,8 +197,8 @@ mod tests {
     async fn more_is_told_when_there_is_more_and_what_cannot_be_counts_for_nothing() {
         let house = house();
         let rates_of = Rates::default();
-        let (now, nobody) = (Instant::now(), Posted::default());
-        let learn = |posted: &Posted, now| rates_of.learn(&house.cluster.fleet(), posted, now);
+        let (now, nobody) = (Instant::now(), PeerStates::default());
+        let learn = |states: &PeerStates, now| rates_of.learn(&house.cluster.fleet(), states, now);
         assert_eq!(learn(&nobody, now), Vec::new());
         answers(&house, 20, 40.0);
         let first = learn(&nobody, now + SOON);
@@ -206,7 +215,7 @@ mod tests {
             sums: [1.0, -1.0, 0.0, 0.0, 1e9, 0.0],
             ..*pace
         });
-        learn(&posted("r2", lies.collect(), now), now + SOON + LATE * 2);
+        learn(&states_of("r2", lies.collect(), now), now + SOON + LATE * 2);
         assert_eq!(rates(&house), before);
     }
 }

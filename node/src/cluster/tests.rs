@@ -6,7 +6,7 @@ use std::time::Duration;
 use grapevine_gossip::Agent;
 use grapevine_gossip::config::Facts;
 use grapevine_gossip::dry_run::DryRun;
-use grapevine_gossip::evidence::{Evidence, Heard, HeatReport, Retraction};
+use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport, Retraction};
 use grapevine_gossip::worker::{RawWorker, Source, State, WorkerId, WorkerSpec};
 use grapevine_placement::{ClusterSettings, Key, KeyBuilder, Reason};
 
@@ -96,7 +96,7 @@ impl House {
             epoch,
             links: key.marks().iter().map(|mark| mark.hash).collect(),
         };
-        self.cluster.cache_view().receive([Heard::Evidence {
+        self.cluster.cache_view().receive([EvidenceEvent::Evidence {
             from: "r2".parse().expect("an id"),
             evidence: evidence.clone(),
         }]);
@@ -200,7 +200,7 @@ fn evidence_of_others_decides_and_is_passed_to_those_who_start() {
     house
         .cluster
         .cache_view()
-        .receive([Heard::Retraction { from, retraction }]);
+        .receive([EvidenceEvent::Retraction { from, retraction }]);
     assert_eq!(house.place(&conversation).decision.worker, by_hash);
 }
 
@@ -218,7 +218,7 @@ fn heat_of_others_counts_until_they_are_gone() {
         counts,
         total: 1_000,
     };
-    let heat = Heard::Heat {
+    let heat = EvidenceEvent::Heat {
         from: from.clone(),
         report,
     };
@@ -226,7 +226,10 @@ fn heat_of_others_counts_until_they_are_gone() {
     assert_ne!(house.cluster.cache_view().heat_digest(), cool);
     house.cluster.tick();
     assert_ne!(house.cluster.cache_view().heat_digest(), cool);
-    house.cluster.cache_view().receive([Heard::Gone { from }]);
+    house
+        .cluster
+        .cache_view()
+        .receive([EvidenceEvent::Gone { from }]);
     assert_eq!(house.cluster.cache_view().heat_digest(), cool);
 }
 

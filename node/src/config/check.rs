@@ -25,6 +25,7 @@ pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
     tls(config, &mut checks);
     cors(config, &mut checks);
     workers(config, &mut checks);
+    kubernetes(config, &mut checks);
     models(config, &mut checks);
     traces(config, &mut checks);
     checks.problems
@@ -269,6 +270,30 @@ fn workers(config: &Config, checks: &mut Checks<'_>) {
         checks.refuse(origin, "worker", what);
     }
 }
+
+fn kubernetes(config: &Config, checks: &mut Checks<'_>) {
+    let kubernetes = &config.kubernetes;
+    if !kubernetes.enabled {
+        return;
+    }
+    let refuse_if = |wrong, key, what: &str, checks: &mut Checks<'_>| {
+        checks.refuse_if(wrong, "kubernetes", key, what);
+    };
+    let is_built = cfg!(feature = "kubernetes");
+    refuse_if(!is_built, "enabled", NO_KUBERNETES, checks);
+    let selectors = [
+        &kubernetes.selector,
+        &kubernetes.prefill_selector,
+        &kubernetes.decode_selector,
+    ];
+    let none = selectors.iter().all(|selector| selector.is_empty());
+    refuse_if(none, "selector", NO_SELECTOR, checks);
+}
+
+const NO_KUBERNETES: &str = "this build cannot watch pods; build Grapevine with `--features kubernetes` (what is \
+     shipped has it), or find workers by [files] or [dns]";
+const NO_SELECTOR: &str =
+    "every pod would be a worker; give labels that only workers have, as `--selector app=vllm`";
 
 fn models(config: &Config, checks: &mut Checks<'_>) {
     for (table, model) in checks.raw.models.iter().zip(&config.model) {

@@ -16,6 +16,7 @@ mod check;
 mod cluster;
 mod convert;
 mod cors;
+mod discovery;
 mod error;
 mod failover;
 mod front;
@@ -43,6 +44,7 @@ pub use admission::{
 pub use cache::CacheConfig;
 pub use cluster::{ClusterConfig, GossipSettings, ModelConfig};
 pub use cors::{CorsConfig, Origin as WebOrigin, Wild};
+pub use discovery::{DiscoveryConfig, DnsConfig, FilesConfig, KubernetesConfig, LeaseConfig};
 pub use error::{ConfigError, Origin, Problem};
 pub use failover::FailoverConfig;
 pub use front::{
@@ -91,6 +93,16 @@ pub struct Config {
     pub workers: WorkersConfig,
     /// The workers of `[[worker]]` and of `workers.urls` together; no address twice.
     pub worker: Vec<WorkerConfig>,
+    /// When discovered workers are believed.
+    pub discovery: DiscoveryConfig,
+    /// Workers from files.
+    pub files: FilesConfig,
+    /// Workers by DNS.
+    pub dns: DnsConfig,
+    /// Workers from Kubernetes.
+    pub kubernetes: KubernetesConfig,
+    /// Workers that register themselves.
+    pub leases: LeaseConfig,
     /// Retries.
     pub retry: RetryConfig,
     /// Circuit breakers.
@@ -196,26 +208,33 @@ impl Config {
         }
     }
 
-    /// Names of the sections in which `new` differs and that only a restart brings into use: all but the workers.
+    /// Names of the settings in which `new` differs and that only a restart brings into use, such as `limits.requests`:
+    /// all but the workers.
     #[must_use]
-    pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
-        let mut new = new.clone();
-        new.worker.clone_from(&self.worker);
-        new.workers.urls.clone_from(&self.workers.urls);
+    pub fn needs_restart(&self, new: &Self) -> Vec<String> {
         let mut differing = Vec::new();
         macro_rules! compare {
-            ($($section:ident)*) => {
+            ($($section:ident)*; repeated: $($repeated:ident)*; reloaded: $($reloaded:ident)*) => {
                 // All of them: a new section does not compile before it is here.
-                let Self { $($section),* } = self;
-                $(if *$section != new.$section {
-                    differing.push(stringify!($section));
+                let Self { $($section,)* $($repeated,)* $($reloaded: _),* } = self;
+                $(
+                    let keys = $section.differing(&new.$section);
+                    let section = stringify!($section);
+                    differing.extend(keys.into_iter().map(|key| format!("{section}.{key}")));
+                )*
+                $(if *$repeated != new.$repeated {
+                    differing.push(stringify!($repeated).to_owned());
                 })*
             };
         }
         compare!(
-            replica listen tls cors admin metrics gossip cluster model workers worker retry breaker health failover warmup
-            realtime cache admission keys timeouts limits trace log
+            replica listen tls cors admin metrics gossip cluster workers discovery files dns kubernetes leases retry
+            breaker health failover warmup realtime cache admission keys timeouts limits trace log;
+            repeated: model;
+            reloaded: worker
         );
+        // They are among the workers.
+        differing.retain(|key| key != "workers.urls");
         differing
     }
 
@@ -245,6 +264,11 @@ impl Config {
             model: raw.read_models(),
             workers,
             worker,
+            discovery: raw.read(),
+            files: raw.read(),
+            dns: raw.read(),
+            kubernetes: raw.read(),
+            leases: raw.read(),
             retry: raw.read(),
             breaker: raw.read(),
             health: raw.read(),
@@ -277,6 +301,11 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'
         of::<GossipSettings>(),
         of::<ClusterConfig>(),
         of::<WorkersConfig>(),
+        of::<DiscoveryConfig>(),
+        of::<FilesConfig>(),
+        of::<DnsConfig>(),
+        of::<KubernetesConfig>(),
+        of::<LeaseConfig>(),
         of::<RetryConfig>(),
         of::<BreakerConfig>(),
         of::<HealthConfig>(),

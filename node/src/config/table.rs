@@ -22,6 +22,9 @@ pub(crate) trait Section: Default {
     /// Reads what the layers set. A bad value becomes a problem and leaves the default in place,
     /// so that one run reports every mistake.
     fn read(table: &SectionValues, problems: &mut Vec<Problem>) -> Self;
+
+    /// Keys of which the other one has another value.
+    fn differing(&self, other: &Self) -> Vec<&'static str>;
 }
 
 /// One setting, as the printed file, the command line and the environment see it.
@@ -124,6 +127,11 @@ macro_rules! section {
                     flag: section!(@flag $($flag $kind $($alias)?)?),
                 },
             )*];
+
+            fn differing(&self, other: &Self) -> Vec<&'static str> {
+                let pairs = [$((stringify!($key), self.$key != other.$key)),*];
+                pairs.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
+            }
 
             fn read(
                 table: &$crate::config::section_values::SectionValues,

@@ -1,10 +1,11 @@
 //! The types that settings have: how each is read from a value and written back.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU8, NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use grapevine_discovery::file::PathPattern;
 use grapevine_gossip::worker::WorkerUrl;
 use grapevine_placement::{HashAlgorithm, HashBound, Policy, Ratio, Target};
 use http::{HeaderName, Method};
@@ -37,6 +38,10 @@ macro_rules! texts {
 }
 
 texts! {
+    PathPattern, "a path of a file, whose last part may have `*`",
+        |text| text.parse().ok(), PathPattern::to_string;
+    SocketAddr, "an address with its port, such as \"10.0.0.5:53\"",
+        |text| text.parse().ok(), SocketAddr::to_string;
     IpAddr, "an IP address such as \"127.0.0.1\" or \"0.0.0.0\"",
         |text| text.parse().ok(), IpAddr::to_string;
     Duration, "a duration with its unit, such as \"250ms\", \"10s\" or \"5min\"",

@@ -55,6 +55,18 @@ labels! {
     ClaimLabels { claim: &'static str, believed: &'static str }
 }
 labels! {
+    /// One source of workers.
+    SourceLabels { source: Arc<str> }
+}
+labels! {
+    /// A source of workers, and what is known of these.
+    SourceStateLabels { source: Arc<str>, state: &'static str }
+}
+labels! {
+    /// A source of workers, and what was done with these.
+    ActionLabels { source: Arc<str>, action: &'static str }
+}
+labels! {
     /// One of the ports.
     PortLabels { port: &'static str }
 }

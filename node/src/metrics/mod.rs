@@ -20,8 +20,9 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 
 pub use exposition::Form;
 pub use labels::{
-    AgreementLabels, AttemptLabels, ClaimLabels, EndpointLabels, ErrorLabels, EventLabels,
-    LimitLabels, ModelLabels, PortLabels, ReasonLabels, RequestLabels, ResultLabels, WorkerLabels,
+    ActionLabels, AgreementLabels, AttemptLabels, ClaimLabels, EndpointLabels, ErrorLabels,
+    EventLabels, LimitLabels, ModelLabels, PortLabels, ReasonLabels, RequestLabels, ResultLabels,
+    SourceLabels, SourceStateLabels, WorkerLabels,
 };
 pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::family::Family;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
-use grapevine_gossip::bulletin::TenantUse;
+use grapevine_gossip::peer_state::TenantUse;
 use http::{HeaderMap, HeaderName, header};
 use tokio::time::Instant;
 

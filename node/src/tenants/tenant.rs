@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use grapevine_gossip::Agent;
-use grapevine_gossip::bulletin::TenantUse;
+use grapevine_gossip::peer_state::TenantUse;
 
 use super::metrics::{TenantMetrics, TenantSeries};
 use super::secret;
@@ -119,7 +119,7 @@ impl fmt::Debug for Gossiped {
 
 impl OthersUse for Gossiped {
     fn requests(&self, tenant: u64) -> u32 {
-        let others = self.0.posted().others_usage(tenant);
+        let others = self.0.peer_states().others_usage(tenant);
         others.in_flight.saturating_add(others.queued)
     }
 

@@ -41,6 +41,10 @@ const WORTH_KEEPING: u64 = 8 * 16;
 /// Largest body that is looked at, in bytes: reading one costs about a millisecond for each of these.
 const BODY_BYTES_MAX: usize = 4 << 20;
 
+/// Most new workers of one change that join with a warm-up; above it they are active at once, since so many new ones
+/// change most homes anyway, and warming them all would take the workers that serve from clients.
+pub const WARMED_TOGETHER_MAX: usize = 64;
+
 /// What warm-ups are made of.
 pub struct WarmUpParts {
     /// The registry, where a worker is warming or active.

@@ -6,6 +6,7 @@
 mod balancer;
 mod chaos;
 mod demo;
+mod fake_kubernetes;
 mod fake_worker;
 mod load;
 mod progress;
@@ -24,6 +25,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub use balancer::BalancerArgs;
 pub use chaos::ChaosArgs;
 pub use demo::DemoArgs;
+pub use fake_kubernetes::FakeKubernetesArgs;
 pub use fake_worker::FakeWorkerArgs;
 pub use load::LoadArgs;
 pub(crate) use progress::Progress;
@@ -34,6 +36,8 @@ pub use replay::ReplayArgs;
 pub enum Command {
     /// Run a worker that behaves as vLLM does at the HTTP surface, and fails on demand
     FakeWorker(Box<FakeWorkerArgs>),
+    /// Run a Kubernetes API server for pods that fails on demand, to try discovery without a cluster
+    FakeKubernetes(FakeKubernetesArgs),
     /// Spread TCP connections over replicas
     Balancer(BalancerArgs),
     /// Send generated requests and measure the answers
@@ -50,6 +54,7 @@ pub enum Command {
 pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::FakeWorker(args) => args.run().await,
+        Command::FakeKubernetes(args) => args.run().await,
         Command::Balancer(args) => args.run().await,
         Command::Load(args) => args.run().await,
         Command::Replay(args) => args.run().await,

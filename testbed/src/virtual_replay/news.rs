@@ -212,7 +212,7 @@ impl News {
         let Self { nodes, shared, .. } = self;
         let node = &mut nodes[viewer];
         node.plane.settle(now);
-        let picture = Picture::new(node.board.live(), node.board.heard());
+        let picture = Picture::new(node.board.live(), node.board.reporting());
         seen.clear();
         seen.extend(node.cells.iter().map(|cell| {
             let own = counts(cell.own());

@@ -13,10 +13,10 @@ mod scene;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_gossip::bulletin::{Claim, HealthClaim, TenantUse};
 use grapevine_gossip::dry_run::DryRun;
 use grapevine_gossip::evidence::{Batch, Evidence, HeatReport, Record};
 use grapevine_gossip::load::{Coverage, Load, LoadFrame, SlotLoad};
+use grapevine_gossip::peer_state::{Claim, HealthClaim, TenantUse};
 use grapevine_gossip::wire::Message;
 use grapevine_tests::cluster::Replica;
 use grapevine_tests::invariants;
@@ -36,7 +36,10 @@ async fn one_liar_about_load_moves_no_share_and_fails_no_request() {
     let scene = Scene::new().await;
     let rogue = scene.rogue("liar").await;
     let mut lines = lines(&scene, &rogue).await;
-    let Known { roster, workers } = known(&mut lines[0]).await;
+    let Known {
+        workers_digest,
+        workers,
+    } = known(&mut lines[0]).await;
     assert_eq!(workers.len(), WORKERS);
     // The first round teaches homes; the comparison begins after it.
     scene.shares().await;
@@ -54,7 +57,7 @@ async fn one_liar_about_load_moves_no_share_and_fails_no_request() {
         let say = || {
             let slot = |slot| SlotLoad { slot, load };
             Message::Load(LoadFrame {
-                roster,
+                workers_digest,
                 coverage: Coverage::Full,
                 slots: (0..slots as u32).map(slot).collect(),
             })
@@ -188,7 +191,10 @@ async fn attack(scene: &Scene) {
     }
 
     let rogue = scene.rogue("reader").await;
-    let Known { roster, workers } = known(&mut rogue.dial(address).await).await;
+    let Known {
+        workers_digest,
+        workers,
+    } = known(&mut rogue.dial(address).await).await;
     let worker = workers[0].clone();
     let evidence = move |number: u64| {
         let record = |n: u64| {
@@ -201,7 +207,7 @@ async fn attack(scene: &Scene) {
             })
         };
         let records = (0..25).map(record).collect();
-        Message::Evidence(Batch { number, records })
+        Message::Evidence(Arc::new(Batch { number, records }))
     };
     type Maker = Box<dyn Fn(u64) -> Message + Send>;
     // Name, whether the message is a request, and the message.
@@ -237,7 +243,7 @@ async fn attack(scene: &Scene) {
             false,
             Box::new(move |_| {
                 Message::Load(LoadFrame {
-                    roster,
+                    workers_digest,
                     coverage: Coverage::Full,
                     slots: Vec::new(),
                 })

@@ -27,7 +27,7 @@ pub(super) const REQUESTS: usize = 480;
 pub(super) const CLIENTS: usize = 24;
 /// The registry as a peer reads it.
 pub(super) struct Known {
-    pub(super) roster: u32,
+    pub(super) workers_digest: u32,
     /// Sorted, each with its epoch.
     pub(super) workers: Vec<(WorkerId, u64)>,
 }
@@ -148,7 +148,7 @@ pub(super) async fn known(line: &mut Line) -> Known {
         }
     }
     Known {
-        roster: snapshot.load.expect("in the last frame").roster,
+        workers_digest: snapshot.load.expect("in the last frame").workers_digest,
         workers: workers.into_iter().collect(),
     }
 }

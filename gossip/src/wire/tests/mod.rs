@@ -9,10 +9,6 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::bulletin::{
-    AGE_MAX, Claim, HealthClaim, PACES_MAX, Pace, QUARANTINE_MAX, Quarantined, TENANTS_MAX,
-    TenantUse,
-};
 use crate::dry_run::{self, DryRun, DryRunAnswer, Refusal, Reply};
 use crate::evidence::{
     BATCH_RECORDS_MAX, Batch, Gap, HEAT_COUNTS_MAX, LINKS_MAX, Mark, PULL_BATCHES_MAX, Record,
@@ -20,6 +16,10 @@ use crate::evidence::{
 use crate::frame::{BODY_BYTES_MAX, FRAME_BYTES_MAX};
 use crate::hlc::Stamp;
 use crate::load::{Coverage, LoadFrame};
+use crate::peer_state::{
+    AGE_MAX, Claim, HealthClaim, PACES_MAX, Pace, QUARANTINE_MAX, Quarantined, SIGHTINGS_MAX,
+    Sighting, TENANTS_MAX, TenantUse,
+};
 use crate::registry::{ENTRIES_MAX, Entry};
 use crate::worker::{MODELS_BYTES_MAX, Source};
 
@@ -139,13 +139,13 @@ fn the_shorter_form_of_a_load_frame_is_sent() {
         dense + 512,
         "a gap for each slot"
     );
-    // One busy worker at the end of a long roster.
+    // One busy worker at the end of a long list.
     assert!(len(load(Coverage::Full, &[(4095, 1)])) < 64);
     assert!(dense < BODY_BYTES_MAX);
 }
 
 #[test]
-fn slots_beyond_any_roster_are_refused() {
+fn slots_beyond_any_list_of_workers_are_refused() {
     let mut bytes = Vec::new();
     // Two gaps whose sum leaves the range of slots.
     let slots = vec![(u32::MAX - 1, (1u32, 1u64, 1u64)), (u32::MAX, (1, 1, 1))];
@@ -159,7 +159,7 @@ fn evidence_that_breaks_a_limit_is_refused() {
         Err(FrameError::Value(found)) => assert_eq!(found, what),
         other => panic!("{what}: {other:?}"),
     };
-    let batch = |number, records| Message::Evidence(Batch { number, records });
+    let batch = |number, records| Message::Evidence(Arc::new(Batch { number, records }));
     let said = |links| vec![Record::Evidence(evidence("w", links))];
     refused(&batch((1 << 48) + 1, said(1)), "batch number");
     refused(&batch(0, said(0)), "number of links");
@@ -242,7 +242,7 @@ fn dry_runs_that_break_a_limit_are_refused() {
 }
 
 #[test]
-fn bulletins_that_break_a_limit_are_refused() {
+fn peer_states_that_break_a_limit_are_refused() {
     let refused = |message: Message, what: &str| match decode(&sealed(&message)) {
         Err(FrameError::Value(found)) => assert_eq!(found, what),
         other => panic!("{what}: {other:?}"),
@@ -294,6 +294,17 @@ fn bulletins_that_break_a_limit_are_refused() {
     let mut endless = paces();
     endless[1].sums[3] = f32::INFINITY;
     refused(Message::Paces(Arc::new(endless)), "list of paces");
+    let mut twice = sightings();
+    twice.push(twice[2]);
+    refused(Message::Sightings(Arc::new(twice)), "list of sightings");
+    let many = (0..=SIGHTINGS_MAX as u64).map(|worker| Sighting {
+        worker,
+        ..sightings()[0]
+    });
+    refused(
+        Message::Sightings(Arc::new(many.collect())),
+        "list of sightings",
+    );
     // A name that no worker can have, an age beyond any, and a claim of a later release.
     let raw = |claims: Vec<(&str, u64, u8, u64)>| {
         let mut bytes = Vec::new();
@@ -316,7 +327,7 @@ fn bulletins_that_break_a_limit_are_refused() {
 }
 
 #[test]
-fn bulletins_are_small() {
+fn peer_states_are_small() {
     let claim = |n: u32| HealthClaim {
         worker: format!("http://10.0.0.{n:03}:8000").parse().expect("valid"),
         epoch: 1_790_000_000,
@@ -344,10 +355,10 @@ fn dry_runs_are_small() {
 #[test]
 fn evidence_is_small() {
     let len = |records: Vec<Record>| {
-        sealed(&Message::Evidence(Batch {
+        sealed(&Message::Evidence(Arc::new(Batch {
             number: 70_000,
             records,
-        }))
+        })))
         .len()
     };
     let one = |links| Record::Evidence(evidence("http://10.0.0.1:8000", links));

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::*;
-use crate::bulletin::{AGE_MAX, Claim, HealthClaim, Pace, Quarantined, TenantUse};
 use crate::dry_run::{self, DryRun, DryRunAnswer, KeyParts, Refusal, Reply};
 use crate::evidence::{
     Batch, Evidence, EvidenceSnapshot, Gap, Head, HeatReport, LINKS_MAX, Mark, Record, Retraction,
 };
 use crate::hlc::Stamp;
 use crate::load::{Coverage, Load, LoadFrame, SlotLoad};
+use crate::peer_state::{AGE_MAX, Claim, HealthClaim, Pace, Quarantined, Sighting, TenantUse};
 use crate::registry::{Entry, Registry, Summary};
 use crate::replica::ReplicaId;
 use crate::worker::{RawWorker, Role as WorkerRole, Source, State, WorkerSpec};
@@ -74,7 +74,7 @@ pub(super) fn load(coverage: Coverage, slots: &[(u32, u32)]) -> LoadFrame {
         },
     };
     LoadFrame {
-        roster: 0xabcd,
+        workers_digest: 0xabcd,
         coverage,
         slots: slots.iter().map(slot).collect(),
     }
@@ -126,14 +126,14 @@ pub(super) fn messages() -> Vec<Message> {
             last: false,
         }),
         Message::Leave,
-        Message::Evidence(Batch {
+        Message::Evidence(Arc::new(Batch {
             number: 1 << 48,
             records: records(),
-        }),
-        Message::Evidence(Batch {
+        })),
+        Message::Evidence(Arc::new(Batch {
             number: 0,
             records: Vec::new(),
-        }),
+        })),
         Message::EvidenceMark(Mark { first: 3, next: 9 }),
         Message::EvidencePull(vec![Gap { start: 3, end: 5 }, Gap { start: 9, end: 10 }]),
         Message::EvidenceSnapshotRequest,
@@ -164,6 +164,8 @@ pub(super) fn messages() -> Vec<Message> {
         Message::Quarantine(Arc::default()),
         Message::Paces(Arc::new(paces())),
         Message::Paces(Arc::default()),
+        Message::Sightings(Arc::new(sightings())),
+        Message::Sightings(Arc::default()),
     ]
 }
 
@@ -202,6 +204,16 @@ pub(super) fn paces() -> Vec<Pace> {
         sums: [512.0, 1e8, 0.5, f32::MAX, -1.5, 0.0],
     };
     [0, 7, u64::MAX].map(pace).to_vec()
+}
+
+pub(super) fn sightings() -> Vec<Sighting> {
+    let sighting = |(source, worker)| Sighting {
+        source,
+        worker,
+        what: 2,
+        seen: 7,
+    };
+    [(1, 0), (1, u64::MAX), (2, 3)].map(sighting).to_vec()
 }
 
 pub(super) fn evidence(worker: &str, links: u64) -> Evidence {

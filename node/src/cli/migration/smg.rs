@@ -2,7 +2,8 @@
 
 use super::row::{Row, accepted, differs, only, refused, renamed, served};
 use super::vllm_router::{
-    ATTEMPTS, BREAKER_WINDOW, DISCOVERY, INTERVAL, LOGS, MODELS, PD, RATE, STARTUP, THRESHOLD, TREE,
+    ATTEMPTS, BREAKER_WINDOW, DISCOVERY, INTERVAL, LOGS, MODELS, NAMESPACE, PD, RATE, ROLE,
+    SELECTOR, STARTUP, THRESHOLD, TREE, WATCH,
 };
 
 const PREFIX: &str =
@@ -186,21 +187,21 @@ pub(super) const ROWS: &[Row] = &[
     refused(&["log-dir"], LOGS),
     served(&["log-level"]),
     served(&["log-json"]),
-    refused(&["service-discovery"], DISCOVERY),
+    differs(&["service-discovery"], WATCH),
     refused(&["discovery-provider"], DISCOVERY),
     refused(
         &["discovery-file"],
         "write the workers as [[worker]] into the file of --config; SIGHUP reads it again",
     ),
     refused(&["discovery-check-interval-secs"], DISCOVERY),
-    refused(&["selector"], DISCOVERY),
-    only(&["service-discovery-port"], &["80"], DISCOVERY),
-    refused(&["service-discovery-namespace"], DISCOVERY),
+    differs(&["selector"], SELECTOR),
+    served(&["service-discovery-port"]),
+    differs(&["service-discovery-namespace"], NAMESPACE),
     only(&["kv-connector-annotation"], &["smg.ai/kv-connector"], PD),
     only(&["kv-engine-id-annotation"], &["smg.ai/kv-engine-id"], PD),
     refused(&["encode-selector"], PD),
-    refused(&["prefill-selector"], PD),
-    refused(&["decode-selector"], PD),
+    differs(&["prefill-selector"], ROLE),
+    differs(&["decode-selector"], ROLE),
     refused(&["router-selector"], MESH),
     refused(&["model-id-from"], DISCOVERY),
     refused(

@@ -144,7 +144,7 @@ fn what_changes_nothing_is_taken_and_what_would_is_not() {
         ("enable-igw", &[], true),
         ("sticky-sessions", &[], true),
         ("cache-match-threshold", &["0.5"], true),
-        ("service-discovery", &[], false),
+        ("discovery-provider", &["file"], false),
     ] {
         let refusal = refusal(name, values);
         assert_eq!(refusal.is_none(), taken, "{name} {values:?}: {refusal:?}");

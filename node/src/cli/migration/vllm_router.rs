@@ -9,6 +9,11 @@ pub(super) const TREE: &str = "what is known of caches is bounded by cluster.pre
      prefix_index_age_max, see `grapevine serve --print-config`";
 pub(super) const DISCOVERY: &str =
     "give workers by --worker-urls, in the file, or while running by `grapevine workers add`";
+pub(super) const WATCH: &str = "pods that are not ready keep their place on the ring; pods that are gone leave it after a while";
+pub(super) const SELECTOR: &str = "the server selects; in the file also sets, as `tier in (a,b)`; one of the three selectors is needed";
+pub(super) const NAMESPACE: &str =
+    "several may be given; default that of the replica's own pod, not all, which is `*`";
+pub(super) const ROLE: &str = "gives the role; workers with one take no requests yet";
 pub(super) const STARTUP: &str = "the router does not wait for workers: each is checked every \
      --health-check-interval-secs and used when it answers";
 const WASM: &str = "there are no modules; put a proxy in front for what they do";
@@ -78,12 +83,12 @@ pub(super) const ROWS: &[Row] = &[
     ),
     refused(&["log-dir"], LOGS),
     differs(&["log-level"], "`critical` means `error`"),
-    refused(&["service-discovery"], DISCOVERY),
-    refused(&["selector"], DISCOVERY),
-    only(&["service-discovery-port"], &["80"], DISCOVERY),
-    refused(&["service-discovery-namespace"], DISCOVERY),
-    refused(&["prefill-selector"], PD),
-    refused(&["decode-selector"], PD),
+    differs(&["service-discovery"], WATCH),
+    differs(&["selector"], SELECTOR),
+    served(&["service-discovery-port"]),
+    differs(&["service-discovery-namespace"], NAMESPACE),
+    differs(&["prefill-selector"], ROLE),
+    differs(&["decode-selector"], ROLE),
     refused(&["vllm-discovery-address"], PD),
     only(&["kv-connector"], &["nixl"], PD),
     differs(&["prometheus-port"], "the admin port has the metrics, too"),

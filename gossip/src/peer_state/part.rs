@@ -1,0 +1,259 @@
+//! The parts of a peer state: what differs between them. That only the latest of each counts, for as long as it is renewed, is
+//! the same for all: `publisher.rs` sends them so, `received.rs` keeps them so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{
+    AGE_MAX, CLAIMS_MAX, Claim, HealthClaim, PACES_MAX, PART_BYTES_MAX, Pace, QUARANTINE_MAX,
+    Quarantined, SIGHTINGS_MAX, Sighting, TENANTS_MAX, TenantUse,
+};
+use crate::wire::Message;
+
+/// One entry of a part.
+pub(crate) trait Entry: Clone {
+    /// Name of the part, as in metrics.
+    const PART: &'static str;
+    /// Whether nothing is sent while there are no entries: what is not renewed ends by itself.
+    const ENDS_WHEN_EMPTY: bool;
+
+    /// Brings entries into the order of the wire, and leaves out what does not fit; how many that are.
+    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize);
+
+    /// Whether the others would learn nothing from the one that they do not know from the other. Ages alone are no news.
+    fn says_the_same(&self, other: &Self) -> bool;
+
+    /// The same, so much later.
+    fn later(&self, _since: Duration) -> Self {
+        self.clone()
+    }
+
+    /// The same within what is believable, when `before` came so long ago in its place.
+    fn believed(entries: Vec<Self>, _before: Option<(&[Self], Duration)>) -> Vec<Self> {
+        entries
+    }
+
+    /// The message that carries the part.
+    fn message(entries: Vec<Self>) -> Message;
+}
+
+impl Entry for HealthClaim {
+    const PART: &'static str = "health";
+    const ENDS_WHEN_EMPTY: bool = false;
+
+    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
+        fit_claims(entries)
+    }
+
+    fn says_the_same(&self, other: &Self) -> bool {
+        (&self.worker, self.epoch, self.claim) == (&other.worker, other.epoch, other.claim)
+    }
+
+    fn later(&self, since: Duration) -> Self {
+        Self {
+            age: clamped(self.age.saturating_add(since)),
+            ..self.clone()
+        }
+    }
+
+    /// Bad claims that go on are at least as old as when they were heard first: who renews one as if
+    /// it were new each time would outdo everything that was seen here since.
+    fn believed(mut claims: Vec<Self>, before: Option<(&[Self], Duration)>) -> Vec<Self> {
+        let Some((before, since)) = before else {
+            return claims;
+        };
+        for said in &mut claims {
+            let known = before.binary_search_by(|old| old.worker.cmp(&said.worker));
+            if let Some(old) = known.ok().map(|at| &before[at])
+                && (old.claim, old.epoch) == (said.claim, said.epoch)
+                && said.claim != Claim::Good
+            {
+                said.age = said.age.max(old.age + since).min(AGE_MAX);
+            }
+        }
+        claims
+    }
+
+    fn message(entries: Vec<Self>) -> Message {
+        Message::Health(Arc::new(entries))
+    }
+}
+
+impl Entry for TenantUse {
+    const PART: &'static str = "usage";
+    const ENDS_WHEN_EMPTY: bool = false;
+
+    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
+        fit_usage(entries)
+    }
+
+    fn says_the_same(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn believed(entries: Vec<Self>, _: Option<(&[Self], Duration)>) -> Vec<Self> {
+        entries.into_iter().map(Self::clamped).collect()
+    }
+
+    fn message(entries: Vec<Self>) -> Message {
+        Message::Usage(Arc::new(entries))
+    }
+}
+
+impl Entry for Quarantined {
+    const PART: &'static str = "quarantine";
+    /// Mostly there is nothing to say.
+    const ENDS_WHEN_EMPTY: bool = true;
+
+    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
+        fit_quarantine(entries)
+    }
+
+    fn says_the_same(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+
+    fn later(&self, since: Duration) -> Self {
+        Self {
+            age: clamped(self.age.saturating_add(since)),
+            ..*self
+        }
+    }
+
+    fn message(entries: Vec<Self>) -> Message {
+        Message::Quarantine(Arc::new(entries))
+    }
+}
+
+impl Entry for Pace {
+    const PART: &'static str = "paces";
+    const ENDS_WHEN_EMPTY: bool = true;
+
+    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
+        fit_paces(entries)
+    }
+
+    fn says_the_same(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn message(entries: Vec<Self>) -> Message {
+        Message::Paces(Arc::new(entries))
+    }
+}
+
+impl Entry for Sighting {
+    const PART: &'static str = "sightings";
+    /// A replica that watches no source has none.
+    const ENDS_WHEN_EMPTY: bool = true;
+
+    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
+        fit_sightings(entries)
+    }
+
+    fn says_the_same(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    fn message(entries: Vec<Self>) -> Message {
+        Message::Sightings(Arc::new(entries))
+    }
+}
+
+/// Brings claims into the order of the wire, and leaves out what does not fit: good ones before bad
+/// ones, of the same kind the oldest. Returns how many.
+fn fit_claims(mut claims: Vec<HealthClaim>) -> (Vec<HealthClaim>, usize) {
+    // Of two about one worker the worse one stays.
+    claims.sort_by(|a, b| a.worker.cmp(&b.worker).then(b.claim.cmp(&a.claim)));
+    claims.dedup_by(|later, kept| later.worker == kept.worker);
+    for claim in &mut claims {
+        claim.age = clamped(claim.age);
+    }
+    let is_fit = claims.len() <= CLAIMS_MAX
+        && claims.iter().map(wire_len).sum::<usize>() + COUNT_BYTES <= PART_BYTES_MAX;
+    if is_fit {
+        return (claims, 0);
+    }
+    let before = claims.len();
+    claims.sort_by_key(|claim| (claim.claim == Claim::Good, claim.age));
+    claims.truncate(CLAIMS_MAX);
+    let mut bytes = COUNT_BYTES;
+    let fitting = claims.iter().take_while(|claim| {
+        bytes += wire_len(claim);
+        bytes <= PART_BYTES_MAX
+    });
+    claims.truncate(fitting.count());
+    let cut = before - claims.len();
+    claims.sort_by(|a, b| a.worker.cmp(&b.worker));
+    (claims, cut)
+}
+
+/// Brings counts into the order of the wire, and leaves out the least beyond [`TENANTS_MAX`].
+fn fit_usage(mut usage: Vec<TenantUse>) -> (Vec<TenantUse>, usize) {
+    usage.sort_by_key(|used| used.tenant);
+    usage.dedup_by(|later, kept| {
+        let is_same = later.tenant == kept.tenant;
+        if is_same {
+            kept.add(*later);
+        }
+        is_same
+    });
+    let mut usage: Vec<_> = usage.into_iter().map(TenantUse::clamped).collect();
+    // Nothing in hand is what a tenant that is not named has.
+    usage.retain(|used| (used.in_flight, used.queued) != (0, 0));
+    let cut = usage.len().saturating_sub(TENANTS_MAX);
+    if cut > 0 {
+        usage.sort_by_key(|used| std::cmp::Reverse(used.in_flight + used.queued));
+        usage.truncate(TENANTS_MAX);
+        usage.sort_by_key(|used| used.tenant);
+    }
+    (usage, cut)
+}
+
+/// Brings quarantined requests into the order of the wire, and leaves out the oldest beyond [`QUARANTINE_MAX`].
+fn fit_quarantine(mut quarantine: Vec<Quarantined>) -> (Vec<Quarantined>, usize) {
+    quarantine.sort_by_key(|entry| (entry.id(), std::cmp::Reverse(entry.age)));
+    quarantine.dedup_by_key(|entry| entry.id());
+    let cut = quarantine.len().saturating_sub(QUARANTINE_MAX);
+    if cut > 0 {
+        quarantine.sort_by_key(|entry| entry.age);
+        quarantine.truncate(QUARANTINE_MAX);
+        quarantine.sort_by_key(Quarantined::id);
+    }
+    (quarantine, cut)
+}
+
+/// Brings paces into the order of the wire, one for each worker, and leaves out the last beyond [`PACES_MAX`].
+fn fit_paces(mut paces: Vec<Pace>) -> (Vec<Pace>, usize) {
+    let cut = paces.len().saturating_sub(PACES_MAX);
+    paces.truncate(PACES_MAX);
+    paces.sort_by_key(|pace| pace.worker);
+    paces.dedup_by_key(|pace| pace.worker);
+    (paces, cut)
+}
+
+/// Brings sightings into the order of the wire, one for each worker of a source, and leaves out the last beyond
+/// [`SIGHTINGS_MAX`].
+fn fit_sightings(mut sightings: Vec<Sighting>) -> (Vec<Sighting>, usize) {
+    sightings.sort();
+    sightings.dedup_by_key(|sighting| (sighting.source, sighting.worker));
+    let cut = sightings.len().saturating_sub(SIGHTINGS_MAX);
+    sightings.truncate(SIGHTINGS_MAX);
+    (sightings, cut)
+}
+
+pub(super) fn clamped(age: Duration) -> Duration {
+    age.min(AGE_MAX)
+}
+
+/// Greatest length of a claim on the wire, whatever its age becomes.
+fn wire_len(claim: &HealthClaim) -> usize {
+    const LENGTH_BYTES: usize = 3;
+    const EPOCH_BYTES: usize = 9;
+    const CLAIM_BYTES: usize = 1;
+    const AGE_BYTES: usize = 5;
+    LENGTH_BYTES + claim.worker.as_str().len() + EPOCH_BYTES + CLAIM_BYTES + AGE_BYTES
+}
+
+/// Length of the number of entries on the wire, at most.
+const COUNT_BYTES: usize = 3;

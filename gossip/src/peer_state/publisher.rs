@@ -1,0 +1,131 @@
+//! This replica's own peer state: brought into form, and sent when it is due.
+
+use std::time::Instant;
+
+use super::part::Entry;
+use super::{HealthClaim, Pace, PeerState, Quarantined, RENEW_AFTER, Sighting, TenantUse};
+use crate::wire::Message;
+
+/// What the others are told, and when they were last told.
+#[derive(Debug, Default)]
+pub(crate) struct Publisher {
+    health: Part<HealthClaim>,
+    usage: Part<TenantUse>,
+    quarantine: Part<Quarantined>,
+    paces: Part<Pace>,
+    sightings: Part<Sighting>,
+}
+
+/// One part; none of it before the first peer state, and while there is nothing to say.
+#[derive(Debug)]
+struct Part<T>(Option<Published<T>>);
+
+#[derive(Debug)]
+struct Published<T> {
+    entries: Vec<T>,
+    at: Instant,
+    /// Nobody was told of it yet.
+    is_news: bool,
+    sent: Option<Instant>,
+}
+
+/// What is done with each part alike.
+trait Sent {
+    fn has_news(&self) -> bool;
+    fn say_again(&mut self);
+    fn due(&mut self, now: Instant) -> Option<Message>;
+}
+
+impl Publisher {
+    /// Replaces the peer state. Ages alone are no news: they go with the next renewal. Returns for each part how many
+    /// entries do not fit a frame.
+    pub(crate) fn publish(&mut self, state: PeerState, now: Instant) -> [(&'static str, usize); 5] {
+        [
+            self.health.replace(state.health, now),
+            self.usage.replace(state.usage, now),
+            self.quarantine.replace(state.quarantine, now),
+            self.paces.replace(state.paces, now),
+            self.sightings.replace(state.sightings, now),
+        ]
+    }
+
+    /// True if something changed that nobody was told yet.
+    pub(crate) fn has_news(&mut self) -> bool {
+        self.parts().iter().any(|part| part.has_news())
+    }
+
+    /// A peer connected that was told nothing yet: everything is news.
+    pub(crate) fn say_again(&mut self) {
+        self.parts().into_iter().for_each(Sent::say_again);
+    }
+
+    /// The parts that are due, for all peers: those that changed, and those last said
+    /// [`RENEW_AFTER`] ago. None before the first peer state.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<Message> {
+        let parts = self.parts().into_iter();
+        parts.filter_map(|part| part.due(now)).collect()
+    }
+
+    fn parts(&mut self) -> [&mut dyn Sent; 5] {
+        let Self {
+            health,
+            usage,
+            quarantine,
+            paces,
+            sightings,
+        } = self;
+        [health, usage, quarantine, paces, sightings]
+    }
+}
+
+impl<T> Default for Part<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Entry> Part<T> {
+    fn replace(&mut self, entries: Vec<T>, now: Instant) -> (&'static str, usize) {
+        let (entries, cut) = T::fit(entries);
+        let former = self.0.take();
+        if !entries.is_empty() || !T::ENDS_WHEN_EMPTY {
+            let is_same = |old: &Published<T>| {
+                let mut pairs = old.entries.iter().zip(&entries);
+                old.entries.len() == entries.len() && pairs.all(|(old, new)| old.says_the_same(new))
+            };
+            let is_news = |old: &Published<T>| old.is_news || !is_same(old);
+            self.0 = Some(Published {
+                is_news: former.as_ref().is_none_or(is_news),
+                sent: former.and_then(|old| old.sent),
+                entries,
+                at: now,
+            });
+        }
+        (T::PART, cut)
+    }
+}
+
+impl<T: Entry> Sent for Part<T> {
+    fn has_news(&self) -> bool {
+        self.0.as_ref().is_some_and(|part| part.is_news)
+    }
+
+    fn say_again(&mut self) {
+        if let Some(part) = &mut self.0 {
+            part.is_news = true;
+        }
+    }
+
+    fn due(&mut self, now: Instant) -> Option<Message> {
+        let part = self.0.as_mut()?;
+        let is_old = |sent| now.saturating_duration_since(sent) >= RENEW_AFTER;
+        if !part.is_news && !part.sent.is_none_or(is_old) {
+            return None;
+        }
+        part.is_news = false;
+        part.sent = Some(now);
+        let since = now.saturating_duration_since(part.at);
+        let entries = part.entries.iter().map(|entry| entry.later(since));
+        Some(T::message(entries.collect()))
+    }
+}

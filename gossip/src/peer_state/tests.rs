@@ -1,0 +1,609 @@
+//! The peer-state plane from publishing to reading.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::received::{FORGET_AFTER, SENDERS_MAX};
+use super::*;
+use crate::evidence::KnownWorkers;
+use crate::registry::Registry;
+use crate::replica::ReplicaId;
+use crate::view::View;
+use crate::wire::{self, Message};
+use crate::worker::{RawWorker, Source, WorkerSpec};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Every entry fits.
+const NOTHING: [(&str, usize); 5] = [
+    ("health", 0),
+    ("usage", 0),
+    ("quarantine", 0),
+    ("paces", 0),
+    ("sightings", 0),
+];
+
+fn start() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+fn replica(name: &str) -> ReplicaId {
+    name.parse().expect("valid")
+}
+
+fn worker(name: &str) -> WorkerId {
+    name.parse().expect("valid")
+}
+
+fn known_workers(workers: &[(&str, u64)]) -> KnownWorkers {
+    let mut registry = Registry::new(replica("r"));
+    for (name, epoch) in workers {
+        let mut raw = RawWorker::at("http://w:8000");
+        raw.epoch = *epoch;
+        let spec = WorkerSpec::new(raw).expect("valid");
+        let put = registry.put(worker(name), Source::Admin, spec, 1);
+        put.expect("room");
+    }
+    KnownWorkers::new(&View::new(&registry, Vec::new()))
+}
+
+fn claim(name: &str, claim: Claim, age: Duration) -> HealthClaim {
+    HealthClaim {
+        worker: worker(name),
+        epoch: 1,
+        claim,
+        age,
+    }
+}
+
+fn used(tenant: u64, in_flight: u32, queued: u32) -> TenantUse {
+    TenantUse {
+        tenant,
+        in_flight,
+        queued,
+    }
+}
+
+fn health_of(messages: &[Message]) -> Option<&[HealthClaim]> {
+    messages.iter().find_map(|message| match message {
+        Message::Health(claims) => Some(claims.as_slice()),
+        _ => None,
+    })
+}
+
+fn usage_of(messages: &[Message]) -> Option<&[TenantUse]> {
+    messages.iter().find_map(|message| match message {
+        Message::Usage(usage) => Some(usage.as_slice()),
+        _ => None,
+    })
+}
+
+/// A received that knows workers `a` and `b`, both in epoch 1.
+fn received() -> Received {
+    let mut received = Received::default();
+    assert!(received.follow(known_workers(&[("a", 1), ("b", 1)])));
+    received
+}
+
+/// The claims on a worker, and the age of each at `now`.
+fn claims(states: &PeerStates, name: &str, now: Instant) -> Vec<(String, Claim, Duration)> {
+    let id = worker(name);
+    let of = |peer: &ReceivedState| {
+        let said = peer.health.iter().find(|said| said.worker == id)?;
+        Some((peer.replica.to_string(), said.claim, peer.age(said, now)))
+    };
+    states.peers().filter_map(of).collect()
+}
+
+/// A liar that renews a claim as if it were new would outdo every token that was delivered since.
+#[test]
+fn a_bad_claim_does_not_grow_younger() {
+    let (mut received, mut now) = (received(), start());
+    let from = replica("liar");
+    let say = |received: &mut Received, seq, said, now| {
+        let taken = received.part(&from, (1, seq), vec![claim("a", said, MS)], now);
+        assert_eq!(taken, Taken::Fresh);
+        claims(&received.states(), "a", now)[0].2
+    };
+    assert_eq!(say(&mut received, 1, Claim::Ejected, now), MS);
+    for seq in 2..10 {
+        now += 100 * MS;
+        let age = say(&mut received, seq, Claim::Ejected, now);
+        assert_eq!(age, MS + (seq as u32 - 1) * 100 * MS);
+    }
+    assert_eq!(
+        say(&mut received, 10, Claim::Stalled, now),
+        MS,
+        "another claim"
+    );
+    assert_eq!(say(&mut received, 11, Claim::Good, now), MS);
+    now += 100 * MS;
+    assert_eq!(
+        say(&mut received, 12, Claim::Good, now),
+        MS,
+        "good news is new each time"
+    );
+}
+
+#[test]
+fn only_parts_that_changed_are_sent_and_all_are_renewed() {
+    let (mut publisher, mut now) = (Publisher::default(), start());
+    assert!(publisher.due(now).is_empty(), "nothing published yet");
+    let publish = |publisher: &mut Publisher, age, in_flight, now| {
+        let state = PeerState {
+            health: vec![claim("a", Claim::Stalled, age)],
+            usage: vec![used(7, in_flight, 0)],
+            ..PeerState::default()
+        };
+        assert_eq!(publisher.publish(state, now), NOTHING);
+    };
+    publish(&mut publisher, 5 * MS, 1, now);
+    assert!(publisher.has_news());
+    assert_eq!(publisher.due(now).len(), 2);
+    assert!(!publisher.has_news());
+
+    now += PAUSE;
+    publish(&mut publisher, 55 * MS, 2, now);
+    let due = publisher.due(now);
+    assert_eq!(usage_of(&due), Some(&[used(7, 2, 0)][..]));
+    assert!(health_of(&due).is_none(), "it only grew older");
+
+    // Unsaid news stays news, whatever is published after it.
+    let other = PeerState {
+        health: vec![claim("b", Claim::Good, MS)],
+        usage: vec![],
+        ..PeerState::default()
+    };
+    publisher.publish(other, now);
+    publish(&mut publisher, 60 * MS, 2, now);
+    assert_eq!(publisher.due(now).len(), 2);
+
+    now += RENEW_AFTER - MS;
+    assert!(publisher.due(now).is_empty());
+    now += MS;
+    let due = publisher.due(now);
+    let claims = health_of(&due).expect("renewed");
+    assert_eq!(claims[0].age, 60 * MS + RENEW_AFTER, "it grew older here");
+    assert_eq!(usage_of(&due), Some(&[used(7, 2, 0)][..]));
+
+    publisher.say_again();
+    assert_eq!(publisher.due(now).len(), 2, "somebody new is there");
+}
+
+#[test]
+fn what_is_published_is_brought_into_form() {
+    let (mut publisher, now) = (Publisher::default(), start());
+    let state = PeerState {
+        health: vec![
+            claim("b", Claim::Good, Duration::MAX),
+            claim("a", Claim::Good, MS),
+            claim("a", Claim::Ejected, MS),
+        ],
+        usage: vec![
+            used(9, 1, 1),
+            used(3, u32::MAX, 0),
+            used(9, 1, 0),
+            used(4, 0, 0),
+        ],
+        ..PeerState::default()
+    };
+    assert_eq!(publisher.publish(state, now), NOTHING);
+    let due = publisher.due(now);
+    assert_eq!(
+        health_of(&due).expect("due"),
+        [
+            claim("a", Claim::Ejected, MS),
+            claim("b", Claim::Good, AGE_MAX)
+        ]
+    );
+    assert_eq!(
+        usage_of(&due).expect("due"),
+        [used(3, REQUESTS_MAX, 0), used(9, 2, 1)]
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_left_out_and_counted() {
+    let (mut publisher, now) = (Publisher::default(), start());
+    let long = |n: usize, kind, age| claim(&format!("{n:0>500}"), kind, age);
+    let good = (0..100).map(|n| long(n, Claim::Good, MS));
+    let bad = (100..200).map(|n| long(n, Claim::Stalled, n as u32 * MS));
+    let tenants = (0..TENANTS_MAX as u64 + 10).map(|n| used(n, 1 + u32::from(n >= 10), 0));
+    let state = PeerState {
+        health: good.chain(bad).collect(),
+        usage: tenants.collect(),
+        ..PeerState::default()
+    };
+    let cut = publisher.publish(state, now);
+    let due = publisher.due(now);
+    let (claims, usage) = (health_of(&due).expect("due"), usage_of(&due).expect("due"));
+    assert_eq!(
+        (cut[0], cut[1]),
+        (("health", 200 - claims.len()), ("usage", 10))
+    );
+    assert!(claims.len() > 100 && claims.len() < 150, "{}", claims.len());
+    let bad = claims.iter().filter(|said| said.claim == Claim::Stalled);
+    assert_eq!(bad.count(), 100, "good ones are left out first");
+    assert!(usage.iter().all(|used| used.in_flight == 2));
+    for message in &due {
+        let mut bytes = Vec::new();
+        wire::encode(&mut bytes, 1, 1, message).expect("fits");
+        assert!(wire::decode(&bytes).expect("decodes").message.is_some());
+    }
+    // Of the bad ones the oldest.
+    let state = PeerState {
+        health: (0..200)
+            .map(|n| long(n, Claim::Stalled, n as u32 * MS))
+            .collect(),
+        usage: vec![],
+        ..PeerState::default()
+    };
+    let cut = publisher.publish(state, now);
+    let due = publisher.due(now);
+    let claims = health_of(&due).expect("due");
+    assert_eq!(cut[0], ("health", 200 - claims.len()));
+    let oldest = claims.iter().map(|said| said.age).max();
+    assert_eq!(oldest, Some((claims.len() as u32 - 1) * MS));
+}
+
+#[test]
+fn what_one_replica_publishes_the_others_read() {
+    let (mut received, mut now) = (received(), start());
+    let said = vec![
+        claim("a", Claim::Stalled, 10 * MS),
+        claim("b", Claim::Good, MS),
+    ];
+    assert_eq!(
+        received.part(&replica("x"), (1, 5), said, now),
+        Taken::Fresh
+    );
+    let good = vec![claim("a", Claim::Good, MS)];
+    assert_eq!(
+        received.part(&replica("y"), (1, 9), good, now),
+        Taken::Fresh
+    );
+    for (from, in_flight) in [("x", 3), ("y", 4)] {
+        let usage = vec![used(7, in_flight, 1), used(8, u32::MAX, u32::MAX)];
+        assert_eq!(
+            received.part(&replica(from), (1, 10), usage, now),
+            Taken::Fresh
+        );
+    }
+    now += 40 * MS;
+    let states = received.states();
+    assert_eq!(
+        claims(&states, "a", now),
+        [
+            ("x".to_owned(), Claim::Stalled, 50 * MS),
+            ("y".to_owned(), Claim::Good, 41 * MS)
+        ]
+    );
+    assert_eq!(claims(&states, "b", now).len(), 1);
+    assert_eq!(states.others_usage(7), used(7, 7, 2));
+    assert_eq!(states.others_usage(6), used(6, 0, 0));
+    let most = 2 * REQUESTS_MAX;
+    assert_eq!(states.others_usage(8), used(8, most, most), "clamped");
+    let named: Vec<_> = states.claims_on(&worker("a")).collect();
+    assert_eq!(named.len(), 2);
+    assert!(named.iter().all(|(_, said, age)| *age >= said.age));
+}
+
+#[test]
+fn claims_about_unknown_workers_and_former_lives_are_not_shown() {
+    let (mut received, now) = (received(), start());
+    let mut former = claim("b", Claim::Stalled, MS);
+    former.epoch = 0;
+    let said = vec![
+        claim("a", Claim::Ejected, MS),
+        former,
+        claim("c", Claim::Stalled, MS),
+    ];
+    received.part(&replica("x"), (1, 1), said, now);
+    let shown = |received: &Received| {
+        let states = received.states();
+        ["a", "b", "c"].map(|name| claims(&states, name, now).len())
+    };
+    assert_eq!(shown(&received), [1, 0, 0]);
+    // The registry may be later than the word about it.
+    assert!(received.follow(known_workers(&[("a", 2), ("c", 1)])));
+    assert_eq!(shown(&received), [0, 0, 1]);
+    assert!(!received.follow(known_workers(&[("a", 2), ("c", 1)])));
+}
+
+#[test]
+fn what_is_not_renewed_counts_no_more() {
+    let (mut received, start) = (received(), start());
+    let (x, said) = (replica("x"), vec![claim("a", Claim::Stalled, MS)]);
+    received.part(&x, (1, 1), said.clone(), start);
+    received.part(&x, (1, 2), vec![used(7, 1, 0)], start + MS);
+    assert!(!received.expire(start + SILENT_AFTER - MS));
+    // One part may be older than the other.
+    assert!(received.expire(start + SILENT_AFTER));
+    assert!(claims(&received.states(), "a", start).is_empty());
+    assert_eq!(received.states().others_usage(7), used(7, 1, 0));
+    assert!(received.expire(start + SILENT_AFTER + MS));
+    assert_eq!(received.states().peers().len(), 0);
+    assert!(!received.expire(start + SILENT_AFTER + MS), "once");
+    // A late copy is refused as long as one may be under way.
+    let later = start + FORGET_AFTER - MS;
+    received.expire(later);
+    assert_eq!(received.part(&x, (1, 1), said.clone(), later), Taken::Stale);
+    received.expire(later + 2 * MS);
+    assert_eq!(
+        received.part(&x, (1, 1), said, later + 2 * MS),
+        Taken::Fresh
+    );
+}
+
+#[test]
+fn a_leaving_replica_is_gone_at_once_and_stays_so_until_it_restarts() {
+    let (mut received, now) = (received(), start());
+    let (x, said) = (replica("x"), vec![claim("a", Claim::Stalled, MS)]);
+    assert!(!received.left(&x), "never heard");
+    received.part(&x, (1, 8), said.clone(), now);
+    assert!(received.left(&x));
+    assert!(claims(&received.states(), "a", now).is_empty());
+    // Streams overtake each other.
+    assert_eq!(received.part(&x, (1, 9), said.clone(), now), Taken::Gone);
+    assert_eq!(
+        received.part(&x, (1, 10), Vec::<TenantUse>::new(), now),
+        Taken::Gone
+    );
+    // Restarted: a higher generation, and a sequence that begins anew.
+    assert_eq!(received.part(&x, (2, 0), said.clone(), now), Taken::Fresh);
+    assert_eq!(claims(&received.states(), "a", now).len(), 1);
+    assert_eq!(received.part(&x, (1, 99), said, now), Taken::Stale);
+}
+
+#[test]
+fn a_restarted_replica_has_nothing_of_what_it_had() {
+    let (mut received, now) = (received(), start());
+    let x = replica("x");
+    received.part(&x, (1, 900), vec![used(7, 5, 0)], now);
+    received.part(&x, (2, 3), vec![claim("a", Claim::Good, MS)], now);
+    assert_eq!(received.states().others_usage(7), used(7, 0, 0));
+}
+
+#[test]
+fn senders_and_their_frames_are_bounded() {
+    let (mut received, now) = (received(), start());
+    let mut flooded = 0;
+    for seq in 0..1000 {
+        let taken = received.part(&replica("x"), (1, seq), vec![used(7, 1, 0)], now);
+        flooded += u32::from(taken == Taken::Flood);
+    }
+    assert!((500..700).contains(&flooded), "{flooded}");
+    // It may go on later, and nobody else is held back.
+    let second = now + Duration::from_secs(1);
+    let taken = received.part(&replica("x"), (1, 2000), Vec::<TenantUse>::new(), second);
+    assert_eq!(taken, Taken::Fresh);
+    for n in 1..SENDERS_MAX {
+        let taken = received.part(
+            &replica(&format!("s{n}")),
+            (1, 0),
+            Vec::<TenantUse>::new(),
+            now,
+        );
+        assert_eq!(taken, Taken::Fresh);
+    }
+    let more = received.part(&replica("more"), (1, 0), Vec::<TenantUse>::new(), now);
+    assert_eq!(more, Taken::TooManySenders);
+}
+
+/// One frame under way: generation and sequence of its sender, and what it says.
+#[derive(Clone, Debug)]
+struct UnderWay {
+    generation: u64,
+    seq: u64,
+    message: Message,
+}
+
+fn any_claim() -> impl Strategy<Value = Claim> {
+    prop::sample::select(&Claim::ALL[..])
+}
+
+proptest! {
+    /// Frames are lost, repeated and reordered, and the sender restarts with a lower sequence: what
+    /// is read is always the latest of what arrived of the latest generation that was heard, and
+    /// after the next renewal it is what was published last.
+    #[test]
+    fn the_latest_word_counts(
+        published in prop::collection::vec((any_claim(), 0..9u32, any::<bool>()), 1..12),
+        arrivals in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
+    ) {
+        let (mut now, x) = (start(), replica("x"));
+        let mut publisher = Publisher::default();
+        let (mut generation, mut seq) = (1, 50);
+        let mut under_way = Vec::new();
+        let mut last = (Claim::Good, 0);
+        for (kind, in_flight, restarts) in published {
+            if restarts {
+                (publisher, generation, seq) = (Publisher::default(), generation + 1, 0);
+            }
+            let usage = vec![used(7, in_flight, 0)];
+            let health = vec![claim("a", kind, MS)];
+            publisher.publish(PeerState { health, usage, ..PeerState::default() }, now);
+            last = (kind, in_flight);
+            now += PAUSE;
+            for message in publisher.due(now) {
+                seq += 1;
+                under_way.push(UnderWay { generation, seq, message });
+            }
+        }
+        let mut received = received();
+        let mut heard: BTreeMap<(u64, bool), u64> = BTreeMap::new();
+        let mut latest_generation = 0;
+        for arrival in arrivals {
+            let UnderWay { generation, seq, message } = under_way[arrival.index(under_way.len())].clone();
+            let is_health = matches!(message, Message::Health(_));
+            let latest = heard.entry((generation, is_health)).or_default();
+            let is_news = generation >= latest_generation && *latest < seq;
+            let taken = match &message {
+                Message::Health(claims) => received.part(&x, (generation, seq), claims.to_vec(), now),
+                Message::Usage(usage) => received.part(&x, (generation, seq), usage.to_vec(), now),
+                _ => unreachable!("a publisher says nothing else"),
+            };
+            prop_assert_eq!(taken == Taken::Fresh, is_news);
+            latest_generation = latest_generation.max(generation);
+            if is_news {
+                *latest = seq;
+            }
+            // Exactly the latest frame of each part in the latest generation is shown.
+            let of = |is_health| {
+                let seq = heard.get(&(latest_generation, is_health))?;
+                under_way.iter().find(|sent| (sent.generation, sent.seq) == (latest_generation, *seq))
+            };
+            let states = received.states();
+            let shown = claims(&states, "a", now).first().map(|(_, kind, _)| *kind);
+            let expected = of(true).map(|sent| match &sent.message {
+                Message::Health(claims) => claims[0].claim,
+                _ => unreachable!("it was noted as claims"),
+            });
+            prop_assert_eq!(shown, expected);
+            let expected = of(false).map_or(0, |sent| match &sent.message {
+                Message::Usage(usage) => usage.first().map_or(0, |used| used.in_flight),
+                _ => unreachable!("it was noted as use"),
+            });
+            prop_assert_eq!(states.others_usage(7).in_flight, expected);
+        }
+        now += RENEW_AFTER;
+        for message in publisher.due(now) {
+            seq += 1;
+            let order = (generation, seq);
+            match message {
+                Message::Health(claims) => received.part(&x, order, Arc::unwrap_or_clone(claims), now),
+                Message::Usage(usage) => received.part(&x, order, Arc::unwrap_or_clone(usage), now),
+                _ => unreachable!("a publisher says nothing else"),
+            };
+        }
+        let states = received.states();
+        prop_assert_eq!(claims(&states, "a", now)[0].1, last.0);
+        prop_assert_eq!(states.others_usage(7).in_flight, last.1);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever is published fits a frame, arrives whole, and the counts say what was left out.
+    #[test]
+    fn any_peer_state_fits_its_frames(
+        claims in prop::collection::vec((0..1000usize, any::<u64>(), any_claim(), any::<u64>()), 0..300),
+        usage in prop::collection::vec(any::<(u64, u32, u32)>(), 0..1200),
+    ) {
+        let health: Vec<_> = claims.into_iter().map(|(name, epoch, claim, age)| HealthClaim {
+            worker: worker(&format!("{name:0>width$}", width = 1 + name % 400)),
+            epoch,
+            claim,
+            age: Duration::from_millis(age),
+        }).collect();
+        let workers: std::collections::BTreeSet<_> = health.iter().map(|said| said.worker.clone()).collect();
+        let usage: Vec<_> = usage.into_iter().map(|(tenant, a, b)| used(tenant, a, b)).collect();
+        let now = start();
+        let mut publisher = Publisher::default();
+        let cut = publisher.publish(PeerState { health, usage, ..PeerState::default() }, now);
+        for message in publisher.due(now + AGE_MAX) {
+            let mut bytes = Vec::new();
+            wire::encode(&mut bytes, 1, 1, &message).expect("fits");
+            prop_assert!(bytes.len() <= PART_BYTES_MAX + 28);
+            let received = wire::decode(&bytes).expect("decodes");
+            prop_assert_eq!(received.refused, 0);
+            prop_assert_eq!(format!("{:?}", received.message), format!("{:?}", Some(&message)));
+            if let Message::Health(claims) = message {
+                prop_assert_eq!(claims.len() + cut[0].1, workers.len());
+            }
+        }
+    }
+}
+
+fn quarantined(length: u64, age: Duration) -> Quarantined {
+    Quarantined {
+        length,
+        hash: [7; 16],
+        age,
+    }
+}
+
+#[test]
+fn quarantined_requests_are_told_while_there_are_any_and_grow_older() {
+    let (mut publisher, mut now) = (Publisher::default(), start());
+    let publish = |publisher: &mut Publisher, quarantine, now| {
+        let state = PeerState {
+            quarantine,
+            ..PeerState::default()
+        };
+        publisher.publish(state, now)
+    };
+    let told = |due: &[Message]| {
+        due.iter().find_map(|message| match message {
+            Message::Quarantine(entries) => Some(entries.to_vec()),
+            _ => None,
+        })
+    };
+    publish(&mut publisher, vec![], now);
+    assert_eq!(told(&publisher.due(now)), None, "nothing to say");
+    let both = vec![quarantined(9, MS), quarantined(3, MS)];
+    publish(&mut publisher, both.clone(), now);
+    assert!(publisher.has_news());
+    let said = told(&publisher.due(now)).expect("news");
+    assert_eq!(said, [quarantined(3, MS), quarantined(9, MS)]);
+    now += PAUSE;
+    publish(&mut publisher, both.clone(), now);
+    assert_eq!(told(&publisher.due(now)), None, "the same");
+    now += RENEW_AFTER;
+    let said = told(&publisher.due(now)).expect("renewed");
+    assert_eq!(said[0].age, MS + RENEW_AFTER, "since it was published");
+
+    let (mut received, from) = (received(), replica("x"));
+    let taken = received.part(&from, (1, 1), said.clone(), now);
+    assert_eq!(taken, Taken::Fresh);
+    let shown = |received: &Received| {
+        let states = received.states();
+        let mut peers = states.peers().map(|peer| peer.quarantine.len());
+        peers.next()
+    };
+    assert_eq!(shown(&received), Some(2));
+    assert!(received.expire(now + SILENT_AFTER));
+    assert_eq!(shown(&received), None);
+
+    let many = (0..QUARANTINE_MAX as u64 + 5).map(|n| quarantined(n, n as u32 * MS));
+    let cut = publish(&mut publisher, many.collect(), now);
+    assert_eq!(cut[2], ("quarantine", 5));
+    let said = told(&publisher.due(now)).expect("news");
+    assert!(
+        said.iter()
+            .all(|entry| entry.length < QUARANTINE_MAX as u64)
+    );
+}
+
+/// A request that ended workers is quarantined for a time, so it must not get younger because another part came later.
+#[test]
+fn quarantined_requests_grow_older_since_their_own_part_came() {
+    let (mut received, from, begun) = (received(), replica("x"), start());
+    let second = Duration::from_secs(1);
+    received.part(&from, (1, 1), vec![quarantined(3, 10 * second)], begun);
+    let later = begun + second;
+    assert_eq!(
+        received.part(&from, (1, 2), Vec::<HealthClaim>::new(), later),
+        Taken::Fresh
+    );
+    let ages = |received: &Received, now| -> Vec<Duration> {
+        let states = received.states();
+        let all = states.peers().flat_map(|peer| peer.quarantined(now));
+        all.map(|entry| entry.age).collect()
+    };
+    assert_eq!(ages(&received, later), [11 * second]);
+    assert_eq!(ages(&received, later + second), [12 * second]);
+    assert_eq!(ages(&received, begun + 2 * AGE_MAX), [AGE_MAX]);
+    // Renewed: what it says now counts.
+    received.part(
+        &from,
+        (1, 3),
+        vec![quarantined(3, 12 * second)],
+        later + second,
+    );
+    assert_eq!(ages(&received, later + second), [12 * second]);
+}

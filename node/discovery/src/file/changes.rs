@@ -1,0 +1,120 @@
+//! When files are read again: by what the file system shows of them. Pure.
+//!
+//! A change is read once the next look finds it unchanged. A file that is written in place may be complete by its
+//! grammar and still lack its end: half a YAML list is a shorter list.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What tells one content of a file from another, without reading it. Seen through links: Kubernetes swaps one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+    pub(super) bytes: u64,
+    /// Seconds and nanoseconds of the last write.
+    pub(super) written: (i64, i64),
+    /// The same of the last change of the inode: `mv` and `cp -p` keep the other one.
+    pub(super) changed: (i64, i64),
+}
+
+/// All files of a source, by path.
+pub(super) type Stamps = BTreeMap<PathBuf, Stamp>;
+
+/// What a look leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Read all files.
+    Read,
+    /// The files that were read are still there, unchanged.
+    Unchanged,
+    /// Look again soon: something changes just now.
+    Unsettled,
+}
+
+/// What was seen and read so far.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    seen: Option<Stamps>,
+    read: Option<(Stamps, Instant)>,
+    was_good: bool,
+}
+
+impl Changes {
+    /// What to do after a look at `now`; the files are read at least every `reread`.
+    pub(super) fn look(&mut self, stamps: &Stamps, now: Instant, reread: Duration) -> Next {
+        let is_settled = self.seen.as_ref().is_none_or(|seen| seen == stamps);
+        self.seen = Some(stamps.clone());
+        match &self.read {
+            Some((_, at)) if now.saturating_duration_since(*at) >= reread => Next::Read,
+            Some((read, _)) if read == stamps => Next::Unchanged,
+            _ if is_settled => Next::Read,
+            _ => Next::Unsettled,
+        }
+    }
+
+    /// Reports that the files were read as they were at the look, and whether all of them were good.
+    pub(super) fn read(&mut self, stamps: Stamps, now: Instant, was_good: bool) {
+        self.read = Some((stamps, now));
+        self.was_good = was_good;
+    }
+
+    /// Whether the last files that were read were good.
+    pub(super) fn was_good(&self) -> bool {
+        self.was_good
+    }
+
+    /// Forgets everything, after a look that failed: the next one reads.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REREAD: Duration = Duration::from_secs(30);
+
+    fn stamps(content: u64) -> Stamps {
+        let stamp = Stamp {
+            device: 1,
+            inode: content,
+            bytes: 10,
+            written: (content as i64, 0),
+            changed: (content as i64, 0),
+        };
+        Stamps::from([(PathBuf::from("w.json"), stamp)])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_is_read_when_it_has_settled() {
+        let now = Instant::now();
+        let mut changes = Changes::default();
+        assert_eq!(changes.look(&stamps(1), now, REREAD), Next::Read, "first");
+        changes.read(stamps(1), now, true);
+        assert_eq!(changes.look(&stamps(1), now, REREAD), Next::Unchanged);
+        assert_eq!(changes.look(&stamps(2), now, REREAD), Next::Unsettled);
+        assert_eq!(changes.look(&stamps(3), now, REREAD), Next::Unsettled);
+        assert_eq!(changes.look(&stamps(3), now, REREAD), Next::Read);
+        changes.read(stamps(3), now, true);
+        assert_eq!(changes.look(&stamps(3), now, REREAD), Next::Unchanged);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn files_are_read_again_even_when_nothing_shows_or_nothing_settles() {
+        let now = Instant::now();
+        let mut changes = Changes::default();
+        changes.look(&stamps(1), now, REREAD);
+        changes.read(stamps(1), now, true);
+        let later = now + REREAD;
+        assert_eq!(changes.look(&stamps(1), later, REREAD), Next::Read);
+        assert_eq!(changes.look(&stamps(2), later, REREAD), Next::Read);
+        changes.read(stamps(2), later, true);
+        changes.forget();
+        assert_eq!(changes.look(&stamps(2), later, REREAD), Next::Read);
+    }
+}

@@ -1,0 +1,139 @@
+//! What lies on the disk: which files there are, how they look from outside, and what stands in them. Blocking.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::changes::{Stamp, Stamps};
+use super::format::{Format, Listed};
+use super::pattern::{PathPattern, matches};
+use super::{FILE_BYTES_MAX, FILES_MAX};
+use crate::picture::{Found, Picture, PictureError, WORKERS_MAX};
+use grapevine_gossip::worker::WorkerId;
+
+/// All files that `patterns` stand for.
+///
+/// # Errors
+/// A file or a folder that is not there or cannot be looked at, or too many files. A pattern without files is no error.
+pub(super) fn look(patterns: &[PathPattern]) -> Result<Stamps, String> {
+    let mut stamps = Stamps::new();
+    for pattern in patterns {
+        match pattern.folder() {
+            None => {
+                let path = pattern.path().to_owned();
+                let metadata = seen(&path)?;
+                if !metadata.is_file() {
+                    return Err(format!(
+                        "{pattern} is no file; give its path, or {pattern}/*.json"
+                    ));
+                }
+                stamps.insert(path, stamp(&metadata));
+            }
+            Some((folder, names)) => look_into(folder, names, &mut stamps)?,
+        }
+        if stamps.len() > FILES_MAX {
+            return Err(format!(
+                "{pattern}: more than {FILES_MAX} files; put several workers into each file"
+            ));
+        }
+    }
+    Ok(stamps)
+}
+
+fn look_into(folder: &Path, names: &str, stamps: &mut Stamps) -> Result<(), String> {
+    let unseen = |error| format!("{}: the folder cannot be listed: {error}", folder.display());
+    for entry in fs::read_dir(folder).map_err(unseen)? {
+        let entry = entry.map_err(unseen)?;
+        let name = entry.file_name();
+        if !name.to_str().is_some_and(|name| matches(names, name)) {
+            continue;
+        }
+        let path = entry.path();
+        let metadata = seen(&path)?;
+        if metadata.is_file() {
+            stamps.insert(path, stamp(&metadata));
+        }
+        if stamps.len() > FILES_MAX {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Through links.
+fn seen(path: &Path) -> Result<Metadata, String> {
+    fs::metadata(path).map_err(|error| {
+        format!(
+            "{}: cannot be seen: {error}; create the file, or take it out of the settings",
+            path.display()
+        )
+    })
+}
+
+fn stamp(metadata: &Metadata) -> Stamp {
+    Stamp {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        bytes: metadata.size(),
+        written: (metadata.mtime(), metadata.mtime_nsec()),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+    }
+}
+
+/// The workers of all `files`.
+///
+/// # Errors
+/// The first file that cannot be read, or whose content is wrong; two files that describe one worker differently.
+pub(super) fn read(files: &Stamps) -> Result<Picture, String> {
+    let mut all: BTreeMap<WorkerId, (Found, &PathBuf)> = BTreeMap::new();
+    for path in files.keys() {
+        let listed = read_file(path).map_err(|why| format!("{}:{why}", path.display()))?;
+        for (id, found) in listed {
+            if let Some((known, first)) = all.get(&id)
+                && *known != found
+            {
+                return Err(twice(&id, first, path));
+            }
+            all.insert(id, (found, path));
+        }
+        if all.len() > WORKERS_MAX {
+            let why = PictureError::TooMany(all.len());
+            return Err(format!("{}: {why}", path.display()));
+        }
+    }
+    let workers = all.into_iter().map(|(id, (found, _))| (id, found));
+    Picture::new(workers).map_err(|error| error.to_string())
+}
+
+fn twice(id: &WorkerId, first: &Path, second: &Path) -> String {
+    let also = if first == second {
+        String::new()
+    } else {
+        format!(" and in {}", first.display())
+    };
+    let second = second.display();
+    format!("{second}: worker {id} stands there{also} with another description; keep one of them")
+}
+
+fn read_file(path: &Path) -> Result<Listed, String> {
+    let format = Format::of(path).map_err(|why| format!(" {why}"))?;
+    let unreadable = |error| format!(" the file cannot be read: {error}");
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    let mut limited = file.take(FILE_BYTES_MAX + 1);
+    limited.read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!(
+            " the file is larger than {FILE_BYTES_MAX} bytes; split it into several"
+        ));
+    }
+    let text =
+        String::from_utf8(bytes).map_err(|error| format!(" the file is not UTF-8: {error}"))?;
+    format.read(&text).map_err(|why| {
+        // Directly behind the name if it is a place, as compilers write it.
+        let is_place = why.starts_with(|c: char| c.is_ascii_digit());
+        if is_place { why } else { format!(" {why}") }
+    })
+}

@@ -1,0 +1,93 @@
+//! The form of the configuration's workers: `[[worker]]` tables in TOML. Pure.
+//!
+//! Without `api_key`: a file of workers is a list for all replicas, and secrets are each replica's own.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+
+use super::description::Description;
+use super::format::Listed;
+
+const KEYS: &[&str] = &[
+    "url",
+    "id",
+    "models",
+    "weight",
+    "max_in_flight",
+    "zone",
+    "role",
+];
+
+/// A whole file. The key has to be there: a file that somebody is about to write has none.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Document {
+    worker: Vec<Table>,
+}
+
+impl Document {
+    /// The workers that it describes.
+    pub(super) fn listed(self) -> Result<Listed, String> {
+        let tables = self.worker.into_iter();
+        tables.map(|table| table.0.worker()).collect()
+    }
+}
+
+struct Table(Description);
+
+impl<'de> Deserialize<'de> for Table {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(TableVisitor)
+    }
+}
+
+struct TableVisitor;
+
+impl<'de> Visitor<'de> for TableVisitor {
+    type Value = Table;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a [[worker]] table")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Table, A::Error> {
+        let mut description = Description::default();
+        let mut has_url = false;
+        while let Some(key) = map.next_key::<String>()? {
+            let description = &mut description;
+            has_url |= key == "url";
+            map.next_value_seed(ValueSeed { key, description })?;
+        }
+        if has_url {
+            Ok(Table(description))
+        } else {
+            Err(A::Error::missing_field("url"))
+        }
+    }
+}
+
+struct ValueSeed<'a> {
+    key: String,
+    description: &'a mut Description,
+}
+
+impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<(), D::Error> {
+        let description = self.description;
+        let set = match self.key.as_str() {
+            "url" => description.set_url(&String::deserialize(value)?),
+            "id" => description.set_id(&String::deserialize(value)?),
+            "models" => description.set_models(Vec::deserialize(value)?),
+            "weight" => description.set_weight(f64::deserialize(value)?),
+            "max_in_flight" => description.set_max_in_flight(u32::deserialize(value)?),
+            "zone" => description.set_zone(String::deserialize(value)?),
+            "role" => description.set_role(&String::deserialize(value)?),
+            other => return Err(D::Error::unknown_field(other, KEYS)),
+        };
+        set.map_err(D::Error::custom)
+    }
+}

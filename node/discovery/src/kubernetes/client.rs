@@ -1,0 +1,30 @@
+//! A new client, with the credential as it is now.
+
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::{Client, Error};
+
+use super::KubernetesSettings;
+use super::failure::Failure;
+
+/// Reads kubeconfig or service account, token and authority anew, and opens nothing yet.
+pub(super) async fn connect(settings: &KubernetesSettings) -> Result<Client, Failure> {
+    let mut config = config(settings).await.map_err(Failure::Credential)?;
+    config.connect_timeout = Some(settings.answer_within);
+    // Attempts are paced in one place, `follow.rs`.
+    config.default_retry = false;
+    let client = Client::try_from(config);
+    client.map_err(|error: Error| Failure::Credential(error.to_string()))
+}
+
+async fn config(settings: &KubernetesSettings) -> Result<Config, String> {
+    let Some(path) = &settings.kubeconfig else {
+        if let Ok(config) = Config::incluster() {
+            return Ok(config);
+        }
+        let found = Config::infer().await;
+        return found.map_err(|error| error.to_string());
+    };
+    let file = Kubeconfig::read_from(path).map_err(|error| error.to_string())?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    config.map_err(|error| error.to_string())
+}

@@ -1,0 +1,162 @@
+//! What the rule remembers between steps: since when things are as they are, and which of two descriptions is newer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use grapevine_gossip::worker::{State, WorkerId, WorkerSpec};
+use tokio::time::Instant;
+
+use super::Entries;
+use crate::picture::Picture;
+
+/// How a picture differs from the registry in one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Situation {
+    /// Seen, and never registered.
+    New,
+    /// Seen, and removed.
+    Removed,
+    /// Seen with this description, and registered with another one.
+    Differs(u32),
+    /// Registered, and not seen.
+    Missing,
+}
+
+#[derive(Debug)]
+struct Wait {
+    situation: Situation,
+    since: Instant,
+    /// Since when no other replica sees it either.
+    agreed: Option<Instant>,
+}
+
+/// The last change of one side, counted in steps.
+#[derive(Debug, Default)]
+struct Change<T> {
+    last: T,
+    at: u64,
+}
+
+#[derive(Debug, Default)]
+struct Sides {
+    picture: Change<Option<WorkerSpec>>,
+    registry: Change<Option<Option<Arc<WorkerSpec>>>>,
+}
+
+/// Bounded by the picture and the registry: what is in neither is forgotten.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    step: u64,
+    sides: BTreeMap<WorkerId, Sides>,
+    waits: BTreeMap<WorkerId, Wait>,
+    next_look: Option<Instant>,
+}
+
+impl Memory {
+    /// Notes what changed since the last step, on either side.
+    pub(super) fn look(&mut self, picture: &Picture, entries: &Entries) {
+        self.step += 1;
+        self.next_look = None;
+        let seen = picture.iter().map(|(id, _)| id);
+        for id in seen.chain(entries.keys()) {
+            if !self.sides.contains_key(id) {
+                self.sides.insert(id.clone(), Sides::default());
+            }
+        }
+        let step = self.step;
+        self.sides.retain(|id, sides| {
+            let seen = picture.get(id).map(crate::Found::spec);
+            if sides.picture.last.as_ref() != seen {
+                sides.picture = Change {
+                    last: seen.cloned(),
+                    at: step,
+                };
+            }
+            let entry = entries.get(id);
+            if sides.registry.last.as_ref() != entry {
+                sides.registry = Change {
+                    last: entry.cloned(),
+                    at: step,
+                };
+            }
+            seen.is_some() || entry.is_some()
+        });
+        let sides = &self.sides;
+        self.waits.retain(|id, _| sides.contains_key(id));
+    }
+
+    /// Whether the picture of this worker changed after the registry did.
+    pub(super) fn is_news(&self, id: &WorkerId) -> bool {
+        self.sides
+            .get(id)
+            .is_some_and(|sides| sides.picture.at > sides.registry.at)
+    }
+
+    /// Since when the worker has been in this situation.
+    pub(super) fn waits_since(
+        &mut self,
+        id: &WorkerId,
+        situation: Situation,
+        now: Instant,
+    ) -> Instant {
+        let wait = self.waits.get(id);
+        if let Some(wait) = wait.filter(|wait| wait.situation == situation) {
+            return wait.since;
+        }
+        let wait = Wait {
+            situation,
+            since: now,
+            agreed: None,
+        };
+        self.waits.insert(id.clone(), wait);
+        now
+    }
+
+    /// Since when nobody sees it, from now on if somebody did until now.
+    pub(super) fn agreed_since(&mut self, id: &WorkerId, now: Instant) -> Instant {
+        let wait = self.waits.get_mut(id);
+        wait.map_or(now, |wait| *wait.agreed.get_or_insert(now))
+    }
+
+    /// Another replica sees it.
+    pub(super) fn contest(&mut self, id: &WorkerId) {
+        if let Some(wait) = self.waits.get_mut(id) {
+            wait.agreed = None;
+        }
+    }
+
+    /// The picture and the registry agree on the worker.
+    pub(super) fn settle(&mut self, id: &WorkerId) {
+        self.waits.remove(id);
+    }
+
+    /// The source cannot be seen: every wait begins anew when it can.
+    pub(super) fn forget_waits(&mut self) {
+        self.waits.clear();
+        self.next_look = None;
+    }
+
+    /// There may be something to do at `at`.
+    pub(super) fn look_again(&mut self, at: Instant) {
+        self.next_look = Some(self.next_look.map_or(at, |next| next.min(at)));
+    }
+
+    /// When there may be something to do, without any change.
+    pub(super) fn take_next_look(&mut self) -> Option<Instant> {
+        self.next_look.take()
+    }
+}
+
+/// Whether the registry has what the picture shows: a warm-up is how this cluster brings in a ready worker, and an
+/// epoch is what the worker itself reports.
+pub(super) fn is_same(seen: &WorkerSpec, known: &WorkerSpec) -> bool {
+    if seen == known {
+        return true;
+    }
+    let mut known = known.to_raw();
+    if matches!(known.state, State::Warming { .. }) {
+        known.state = State::Active;
+    }
+    known.epoch = seen.epoch();
+    known == seen.to_raw()
+}

@@ -1,0 +1,328 @@
+//! What follows from pictures. Pure; instants are arguments.
+//!
+//! Each replica runs the rule for each source, on its own picture, the source's part of the replicated worker set, and
+//! what the other replicas state. A statement says where a replica's picture differs from the worker set, so it is empty
+//! most of the time: a replica that sees the source and objects to nothing sees what the set holds.
+
+mod memory;
+mod statement;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use grapevine_gossip::ReplicaId;
+use grapevine_gossip::worker::{State, WorkerId, WorkerSpec};
+use tokio::time::Instant;
+
+use self::memory::{Memory, Situation};
+pub use self::statement::{
+    Believed, Objection, PeerStatement, Statement, What, source_hash, worker_hash,
+};
+use self::statement::{Votes, spec_hash};
+use crate::picture::{Found, Picture};
+
+/// How long the rule waits before it believes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How long nobody must see a worker before it is removed; a restart under the same name takes less.
+    pub hold: Duration,
+    /// The same where the picture has no worker at all.
+    pub empty_hold: Duration,
+    /// How long one replica that still sees a worker holds it against most others.
+    pub contest: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            hold: Duration::from_secs(30),
+            empty_hold: Duration::from_secs(300),
+            contest: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Replicas write one after the other, this far apart, so that one write of a change is enough.
+const TURN: Duration = Duration::from_millis(300);
+/// How long two descriptions of a worker may differ before most replicas decide: longer than any replica's picture is
+/// late.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// The source's part of the worker set: what it says of each worker, `None` for one that it removed.
+pub type Entries = BTreeMap<WorkerId, Option<Arc<WorkerSpec>>>;
+
+/// What is to be done now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// Workers to write into the registry.
+    pub put: Vec<(WorkerId, WorkerSpec)>,
+    /// Workers that the source takes back.
+    pub remove: Vec<WorkerId>,
+    /// What the others are told.
+    pub statement: Statement,
+    /// For metrics and display.
+    pub counts: Counts,
+    /// When there may be something to do though nothing changes; none while nothing waits.
+    pub next: Option<Instant>,
+}
+
+/// Workers of one source, as the registry and this replica's picture have them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// In the registry.
+    pub registered: usize,
+    /// In this replica's picture, fresh or not; 0 before the first.
+    pub seen: usize,
+    /// Seen and ready.
+    pub ready: usize,
+    /// In the registry and seen by nobody: they end with the hold.
+    pub missing: usize,
+    /// Seen by some replicas and not by others.
+    pub contested: usize,
+}
+
+/// The rule for one source on one replica.
+#[derive(Debug)]
+pub struct Rule {
+    replica: ReplicaId,
+    settings: Settings,
+    memory: Memory,
+}
+
+/// Everything that one step looks at, gathered.
+struct Scene<'a> {
+    now: Instant,
+    picture: &'a Picture,
+    votes: Votes<'a>,
+    /// How long this replica leaves a write to those before it.
+    turn: Duration,
+    is_emptied: bool,
+}
+
+/// What the step is to do about one worker.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Nothing,
+    Put(WorkerSpec),
+    Remove,
+}
+
+impl Rule {
+    /// A rule that remembers nothing yet.
+    pub fn new(replica: ReplicaId, settings: Settings) -> Self {
+        Self {
+            replica,
+            settings,
+            memory: Memory::default(),
+        }
+    }
+
+    /// Looks at everything again. `picture` is this replica's, if it may be acted on ([`crate::Watcher::fresh`]);
+    /// `peers` are the statements of the other live replicas about this source.
+    pub fn step(
+        &mut self,
+        now: Instant,
+        picture: Option<&Picture>,
+        entries: &Entries,
+        peers: &[PeerStatement],
+    ) -> Step {
+        let registered = entries.values().flatten().count();
+        let Some(picture) = picture else {
+            self.memory.forget_waits();
+            return Step {
+                counts: Counts {
+                    registered,
+                    ..Counts::default()
+                },
+                ..Step::default()
+            };
+        };
+        self.memory.look(picture, entries);
+        let votes = Votes::new(peers);
+        let before = votes.seeing().filter(|peer| **peer < self.replica).count();
+        let scene = Scene {
+            now,
+            picture,
+            turn: TURN * before as u32,
+            is_emptied: picture.is_empty() && registered > 1,
+            votes,
+        };
+        let mut step = Step {
+            counts: Counts {
+                registered,
+                seen: picture.len(),
+                ready: picture.iter().filter(|(_, found)| found.is_ready()).count(),
+                ..Counts::default()
+            },
+            ..Step::default()
+        };
+        let mut objections = Vec::new();
+        let seen = picture.iter().map(|(id, _)| id);
+        let all: BTreeSet<&WorkerId> = seen.chain(entries.keys()).collect();
+        for id in all {
+            let entry = entries.get(id);
+            let (what, verdict) = self.judge(&scene, id, entry, &mut step);
+            objections.extend(what.map(|what| Objection::new(id, what)));
+            match verdict {
+                Verdict::Nothing => {}
+                Verdict::Put(spec) => step.put.push((id.clone(), spec)),
+                Verdict::Remove => step.remove.push(id.clone()),
+            }
+        }
+        step.statement = Statement::seeing(objections);
+        step.next = self.memory.take_next_look();
+        step
+    }
+
+    /// What this replica objects to about one worker, and what it does.
+    fn judge(
+        &mut self,
+        scene: &Scene<'_>,
+        id: &WorkerId,
+        entry: Option<&Option<Arc<WorkerSpec>>>,
+        step: &mut Step,
+    ) -> (Option<What>, Verdict) {
+        match (scene.picture.get(id), entry) {
+            (Some(found), None) => (None, self.add(scene, id, found)),
+            (Some(found), Some(None)) => self.bring_back(scene, id, found),
+            (Some(found), Some(Some(known))) => self.describe(scene, id, found, known),
+            (None, Some(Some(known))) => self.let_go(scene, id, known, step),
+            (None, Some(None) | None) => (None, Verdict::Nothing),
+        }
+    }
+
+    /// A worker that the source never spoke of before.
+    fn add(&mut self, scene: &Scene<'_>, id: &WorkerId, found: &Found) -> Verdict {
+        let since = self.memory.waits_since(id, Situation::New, scene.now);
+        self.after(scene, since + scene.turn, || {
+            Verdict::Put(found.spec().clone())
+        })
+    }
+
+    /// A worker that was removed, and that this replica sees.
+    fn bring_back(
+        &mut self,
+        scene: &Scene<'_>,
+        id: &WorkerId,
+        found: &Found,
+    ) -> (Option<What>, Verdict) {
+        let put = || Verdict::Put(found.spec().clone());
+        let since = self.memory.waits_since(id, Situation::Removed, scene.now);
+        if self.memory.is_news(id) {
+            return (
+                Some(What::Removed),
+                self.after(scene, since + scene.turn, put),
+            );
+        }
+        let (seen, not_seen) = scene.votes.on(id, |what| what == What::Removed);
+        let verdict = self.after(scene, since + self.settings.hold + scene.turn, || {
+            if seen + 1 > not_seen {
+                put()
+            } else {
+                Verdict::Nothing
+            }
+        });
+        (Some(What::Removed), verdict)
+    }
+
+    /// A worker that this replica sees otherwise than it is registered.
+    fn describe(
+        &mut self,
+        scene: &Scene<'_>,
+        id: &WorkerId,
+        found: &Found,
+        known: &WorkerSpec,
+    ) -> (Option<What>, Verdict) {
+        if memory::is_same(found.spec(), known) {
+            self.memory.settle(id);
+            return (None, Verdict::Nothing);
+        }
+        let put = || Verdict::Put(found.spec().clone());
+        let hash = spec_hash(found.spec());
+        let what = Some(What::Differs(hash));
+        let since = self
+            .memory
+            .waits_since(id, Situation::Differs(hash), scene.now);
+        if self.memory.is_news(id) {
+            return (what, self.after(scene, since + scene.turn, put));
+        }
+        let (with_me, _) = scene.votes.on(id, |what| what == What::Differs(hash));
+        let (_, with_entry) = scene.votes.on(id, |_| true);
+        let verdict = self.after(scene, since + SETTLE + scene.turn, || {
+            if with_me + 1 > with_entry {
+                put()
+            } else {
+                Verdict::Nothing
+            }
+        });
+        (what, verdict)
+    }
+
+    /// A registered worker that this replica does not see.
+    fn let_go(
+        &mut self,
+        scene: &Scene<'_>,
+        id: &WorkerId,
+        known: &WorkerSpec,
+        step: &mut Step,
+    ) -> (Option<What>, Verdict) {
+        let what = Some(What::Missing);
+        let since = self.memory.waits_since(id, Situation::Missing, scene.now);
+        let (missing, seen) = scene.votes.on(id, |what| what == What::Missing);
+        if seen > 0 {
+            step.counts.contested += 1;
+            self.memory.contest(id);
+            let until = since + self.settings.contest + scene.turn;
+            let verdict = self.after(scene, until, || {
+                if missing + 1 > seen {
+                    Verdict::Remove
+                } else {
+                    Verdict::Nothing
+                }
+            });
+            return (what, verdict);
+        }
+        step.counts.missing += 1;
+        let since = self.memory.agreed_since(id, scene.now);
+        let hold = if scene.is_emptied {
+            self.settings.empty_hold
+        } else {
+            self.settings.hold
+        };
+        if scene.now >= since + hold + scene.turn {
+            return (what, Verdict::Remove);
+        }
+        // Its place on the ring stays for the time of the hold; new prompts would wait for nothing there.
+        if known.state() != State::Draining
+            && scene.now >= since + scene.turn
+            && let Ok(drained) = Found::new(known, false)
+        {
+            return (what, Verdict::Put(drained.spec().clone()));
+        }
+        let drain_at = since + scene.turn;
+        self.memory.look_again(if known.state() == State::Draining {
+            drain_at + hold
+        } else {
+            drain_at
+        });
+        (what, Verdict::Nothing)
+    }
+
+    /// `act`, once `until` is there; before, a look at that time.
+    fn after(
+        &mut self,
+        scene: &Scene<'_>,
+        until: Instant,
+        act: impl FnOnce() -> Verdict,
+    ) -> Verdict {
+        if scene.now >= until {
+            act()
+        } else {
+            self.memory.look_again(until);
+            Verdict::Nothing
+        }
+    }
+}

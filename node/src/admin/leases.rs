@@ -1,0 +1,82 @@
+//! Workers that register themselves, and what sources of workers show.
+
+use grapevine_gossip::worker::WorkerId;
+use http::{HeaderMap, StatusCode};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::workers::{Wanted, wrong_change};
+use super::{Admin, Answer, json};
+use crate::api::ApiError;
+use crate::discovery::{LeaseError, SourceView};
+use crate::tenants::bearer;
+
+/// A lease that was renewed.
+#[derive(Debug, Serialize)]
+struct Lease {
+    id: String,
+    /// Seconds until it expires; renew it several times in that time, at any replica.
+    ttl_s: f64,
+    /// `active`, `draining`, or `warming`.
+    state: &'static str,
+    /// Requests that it has from the whole cluster: a worker that drains ends at 0.
+    in_flight: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct DiscoveryView {
+    sources: Vec<SourceView>,
+}
+
+impl Admin {
+    /// Whether the caller is the worker with this id, by its own credential.
+    pub(super) fn is_worker(&self, id: &str, headers: &HeaderMap) -> bool {
+        let (Some(credentials), Ok(id)) = (&self.credentials, id.parse()) else {
+            return false;
+        };
+        bearer(headers).is_some_and(|sent| credentials.is_of(&id, sent))
+    }
+
+    pub(super) fn describe_discovery(&self) -> Answer {
+        let sources = self.board.describe(Instant::now());
+        json(StatusCode::OK, &DiscoveryView { sources })
+    }
+
+    /// The worker with this id is there, for as long as a lease lasts.
+    pub(super) async fn renew(&self, id: &str, body: &[u8]) -> Result<Answer, ApiError> {
+        let (named, raw) = Wanted::parse::<Wanted>(body)?.into_new()?;
+        if named.is_some_and(|named| named != id) {
+            let differs = "the id in the body is not that of the path; leave it out";
+            return Err(ApiError::invalid("id", differs));
+        }
+        let (id, spec) = self.prepared(Some(id.to_owned()), raw, false)?;
+        let renewed = self.leases.renew(&id, spec).await;
+        renewed.map_err(|LeaseError::Change(error)| wrong_change(&error))?;
+        Ok(json(StatusCode::OK, &self.lease(&id)))
+    }
+
+    /// The worker with this id ends.
+    pub(super) async fn release(&self, id: &str) -> Result<Answer, ApiError> {
+        let id: WorkerId = id
+            .parse()
+            .map_err(|error| ApiError::invalid("id", format!("{error}")))?;
+        let released = self.leases.release(&id).await;
+        released.map_err(|LeaseError::Change(error)| wrong_change(&error))?;
+        Ok(json(
+            StatusCode::OK,
+            &serde_json::json!({ "released": id.as_str() }),
+        ))
+    }
+
+    fn lease(&self, id: &WorkerId) -> Lease {
+        let view = self.agent.view();
+        let state = view.worker(id).map(|worker| worker.spec.state());
+        let in_flight = self.agent.in_flight_at(id);
+        Lease {
+            id: id.to_string(),
+            ttl_s: self.leases.ttl().as_secs_f64(),
+            state: state.map_or("removed", super::describe::state_name),
+            in_flight: in_flight.values().flatten().sum(),
+        }
+    }
+}

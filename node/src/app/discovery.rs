@@ -1,0 +1,99 @@
+//! Starts the sources of workers: each watches by itself, and a task for each writes what the replicas agree on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use grapevine_discovery::file::{self, FileSettings};
+use grapevine_discovery::{Settings, Watcher, feed};
+
+use super::base::Base;
+use super::cluster::Followed;
+use crate::discovery::{Board, Credentials, Follow, FollowParts, LeaseParts, Leases};
+use crate::upstream::Connector;
+
+#[cfg(feature = "kubernetes")]
+#[path = "kubernetes.rs"]
+mod kubernetes;
+
+/// A configuration that asks for pods is refused by a build without them.
+#[cfg(not(feature = "kubernetes"))]
+mod kubernetes {
+    pub(super) fn start(_base: super::Base<'_>) -> Option<super::Watcher> {
+        None
+    }
+}
+
+/// A source that answers at all confirms its picture far more often.
+const STALE_AFTER: Duration = Duration::from_secs(30);
+
+/// Sources of workers.
+pub(super) struct Discovered {
+    /// What they show.
+    pub(super) board: Arc<Board>,
+    /// Workers that register themselves.
+    pub(super) leases: Arc<Leases>,
+    /// Who may do so, where there is a secret.
+    pub(super) credentials: Option<Credentials>,
+}
+
+/// Starts every source that is configured, and the look-out for leases.
+pub(super) fn start_discovery(
+    base: Base<'_>,
+    followed: &Followed,
+    connector: &Arc<Connector>,
+) -> Discovered {
+    let config = base.config;
+    let board = Arc::new(Board::default());
+    let leases = Arc::new(Leases::new(LeaseParts {
+        agent: Arc::clone(base.agent),
+        warm_ups: Arc::clone(&followed.warm_ups),
+        board: Arc::clone(&board),
+        metrics: base.metrics.discovery.clone(),
+        config: config.leases.clone(),
+        phase: base.phase(),
+    }));
+    base.tasks().spawn(Arc::clone(&leases).run());
+    let parts = FollowParts {
+        agent: Arc::clone(base.agent),
+        connector: Arc::clone(connector),
+        warm_ups: Arc::clone(&followed.warm_ups),
+        board: Arc::clone(&board),
+        metrics: base.metrics.discovery.clone(),
+        settings: Settings {
+            hold: config.discovery.hold,
+            empty_hold: config.discovery.empty_hold,
+            contest: config.discovery.contest,
+        },
+        phase: base.phase(),
+    };
+    for watcher in start_sources(base) {
+        base.tasks()
+            .spawn(Follow::new(parts.clone(), watcher).run());
+    }
+    Discovered {
+        board,
+        leases,
+        credentials: config.leases.secret.as_ref().map(Credentials::new),
+    }
+}
+
+/// Starts what watches, and returns the ends at which pictures are read.
+fn start_sources(base: Base<'_>) -> Vec<Watcher> {
+    let mut watchers = Vec::new();
+    watchers.extend(files(base));
+    watchers.extend(kubernetes::start(base));
+    watchers
+}
+
+/// Looks at the configured files. A picture that was not confirmed for several readings is not acted on.
+fn files(base: Base<'_>) -> Option<Watcher> {
+    let config = &base.config.files;
+    if config.paths.is_empty() {
+        return None;
+    }
+    let mut settings = FileSettings::new(config.paths.clone());
+    settings.interval = config.every;
+    let (feed, watcher) = feed("files", STALE_AFTER.max(config.every * 4));
+    base.tasks().spawn(file::run(settings, feed));
+    Some(watcher)
+}

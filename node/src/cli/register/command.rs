@@ -1,0 +1,94 @@
+//! The wrapped command: started with the worker's registration, ended after it.
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use super::report;
+use crate::cli::failure::Failure;
+
+/// How long it may take to end when it is asked to.
+const END_WITHIN: Duration = Duration::from_secs(30);
+
+/// A command that is running, or none.
+pub(super) struct Wrapped {
+    child: Option<Child>,
+    status: Option<ExitStatus>,
+}
+
+impl Wrapped {
+    /// Starts the command; none if there are no words.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub(super) fn start(words: &[OsString]) -> Result<Self, Failure> {
+        let child = match words.split_first() {
+            None => None,
+            Some((program, arguments)) => {
+                let mut command = Command::new(program);
+                // A group of its own: Ctrl-C in a terminal would end it before it has been drained.
+                command.args(arguments).process_group(0).kill_on_drop(true);
+                let spawned = command.spawn().map_err(|error| {
+                    Failure::Refused(format!("{}: {error}", program.to_string_lossy()))
+                });
+                Some(spawned?)
+            }
+        };
+        Ok(Self {
+            child,
+            status: None,
+        })
+    }
+
+    /// Returns when the command has ended; never, if there is none.
+    pub(super) async fn ended(&mut self) -> ExitCode {
+        match &mut self.child {
+            Some(child) => {
+                let status = child.wait().await.ok();
+                self.status = status;
+                code(status)
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether the command was there and has ended.
+    pub(super) fn has_ended(&mut self) -> bool {
+        let child = self.child.as_mut();
+        child.is_some_and(|child| matches!(child.try_wait(), Ok(Some(_)) | Err(_)))
+    }
+
+    /// Asks the command to end, and ends it by force when it does not.
+    pub(super) async fn end(&mut self) -> ExitCode {
+        let Some(child) = &mut self.child else {
+            return ExitCode::SUCCESS;
+        };
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        if let Some(pid) = pid {
+            // It may have ended meanwhile.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        match timeout(END_WITHIN, child.wait()).await {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(_) => {
+                report("the command does not end; it is killed");
+                let _ = child.kill().await;
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// As shells report it: 128 and the signal for one that was killed.
+fn code(status: Option<ExitStatus>) -> ExitCode {
+    let code = status.map_or(1, |status| {
+        let signalled = status.signal().map(|signal| 128 + signal);
+        status.code().or(signalled).unwrap_or(1)
+    });
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}

@@ -1,0 +1,144 @@
+//! The lease of one worker: renewed at whichever replica answers, the last one first.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use grapevine_gossip::worker::WorkerId;
+use reqwest::Method;
+use serde_json::{Map, Value};
+use tokio::time::timeout;
+use url::Url;
+
+use super::{RegisterArgs, description, report};
+use crate::cli::client::AdminClient;
+use crate::cli::failure::Failure;
+
+/// How long one replica may take: far less than a lease lasts, so that a stalled one costs no lease.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// How long a lease lasts, until a replica has said.
+const TTL: Duration = Duration::from_secs(30);
+
+/// What became of a renewal.
+pub(super) enum Renewed {
+    /// It lasts so long.
+    Until(Duration),
+    /// No replica answered.
+    Unreachable,
+    /// The cluster will not have this worker; it would refuse it again.
+    Refused(Failure),
+}
+
+/// A worker's lease.
+pub(super) struct Lease {
+    id: WorkerId,
+    replicas: Vec<Url>,
+    /// The replica that answered last.
+    at: usize,
+    body: Map<String, Value>,
+    credential: Option<String>,
+    credential_file: Option<PathBuf>,
+    in_flight: Option<u64>,
+    /// What was last reported, so that it is reported once.
+    reported: Option<String>,
+}
+
+impl Lease {
+    /// # Errors
+    /// An address is none of an admin port.
+    pub(super) fn new(id: &WorkerId, args: &RegisterArgs) -> Result<Self, Failure> {
+        for url in &args.to {
+            AdminClient::at(url.clone(), None)?;
+        }
+        Ok(Self {
+            id: id.clone(),
+            replicas: args.to.clone(),
+            at: 0,
+            body: description(args),
+            credential: args.credential.clone(),
+            credential_file: args.credential_file.clone(),
+            in_flight: None,
+            reported: None,
+        })
+    }
+
+    /// Requests that the worker has from the whole cluster, as the last renewal said.
+    pub(super) fn in_flight(&self) -> Option<u64> {
+        self.in_flight
+    }
+
+    /// Registers the worker in this state, or renews its lease.
+    pub(super) async fn renew(&mut self, state: &str) -> Renewed {
+        self.body.insert("state".into(), state.into());
+        let body = Value::Object(self.body.clone()).to_string();
+        self.in_flight = None;
+        match self.call(Method::PUT, body.into_bytes()).await {
+            Ok(lease) => {
+                let state = lease["state"].as_str().unwrap_or("unknown");
+                self.report(match state {
+                    "removed" => format!(
+                        "an operator removed {}; `grapevine workers add {0}` brings it back",
+                        self.id
+                    ),
+                    _ => format!("registered as {}: {state}", self.id),
+                });
+                self.in_flight = lease["in_flight"].as_u64();
+                let ttl = lease["ttl_s"]
+                    .as_f64()
+                    .filter(|ttl| (1.0..=86_400.0).contains(ttl));
+                Renewed::Until(ttl.map_or(TTL, Duration::from_secs_f64))
+            }
+            Err(failure @ Failure::Unreachable(_)) => {
+                self.report(format!("{failure}; tried again every second"));
+                Renewed::Unreachable
+            }
+            Err(failure) => Renewed::Refused(failure),
+        }
+    }
+
+    /// Ends it: the worker is removed.
+    ///
+    /// # Errors
+    /// No replica answered, or the cluster refused.
+    pub(super) async fn release(&mut self) -> Result<(), Failure> {
+        self.call(Method::DELETE, Vec::new()).await.map(drop)
+    }
+
+    /// Asks one replica after the other, and returns the first answer.
+    async fn call(&mut self, method: Method, body: Vec<u8>) -> Result<Value, Failure> {
+        let credential = self.credential()?;
+        let mut unreachable = Vec::new();
+        for _ in 0..self.replicas.len() {
+            let url = self.replicas[self.at].clone();
+            let client = AdminClient::at(url.clone(), credential.clone())?;
+            let path = ["leases", self.id.as_str()];
+            let call = client.call(method.clone(), &path, &[], body.clone());
+            match timeout(ANSWER_WITHIN, call).await {
+                Ok(Err(Failure::Unreachable(_) | Failure::Overloaded(_))) => {
+                    unreachable.push(url.to_string());
+                }
+                Err(_) => unreachable.push(format!("{url} (no answer in 2 s)")),
+                Ok(answered) => return answered,
+            }
+            self.at = (self.at + 1) % self.replicas.len();
+        }
+        let all = unreachable.join(", ");
+        Err(Failure::Unreachable(format!("no replica answers at {all}")))
+    }
+
+    fn credential(&self) -> Result<Option<String>, Failure> {
+        let Some(path) = &self.credential_file else {
+            return Ok(self.credential.clone());
+        };
+        let text = std::fs::read_to_string(path);
+        let text =
+            text.map_err(|error| Failure::Refused(format!("{}: {error}", path.display())))?;
+        Ok(Some(text.trim().to_owned()))
+    }
+
+    fn report(&mut self, line: String) {
+        if self.reported.as_ref() != Some(&line) {
+            report(&line);
+            self.reported = Some(line);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! `grapevine register`: a worker's own way into the cluster and out of it, as a sidecar or as a wrapper of its command.
+//!
+//! - `worker.rs`: whether the worker answers.
+//! - `lease.rs`: its lease, at whichever replica answers.
+//! - `command.rs`: the wrapped command, if there is one.
+
+mod command;
+mod lease;
+mod worker;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use grapevine_gossip::worker::WorkerId;
+use serde_json::{Map, Value, json};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, sleep};
+use url::Url;
+
+use self::command::Wrapped;
+use self::lease::{Lease, Renewed};
+use self::worker::Worker;
+use super::failure::Failure;
+use super::show::print_line;
+use crate::config::Secret;
+use crate::discovery::Credentials;
+
+/// Registers one worker at the cluster for as long as it runs.
+///
+/// Waits until the worker answers /health and /v1/models, registers it, and renews its lease at any replica. At SIGTERM
+/// the worker gets nothing new, what it has in hand ends, it is taken out, and then the command is ended. If this
+/// program is killed, the lease expires: the worker gets no new prompts, and minutes later it leaves the ring.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  Beside a worker (a sidecar):
+    grapevine register --worker http://10.0.0.7:8000 --to http://10.0.0.1:30001,http://10.0.0.2:30001
+  Around its command:
+    grapevine register --worker http://10.0.0.7:8000 --to http://10.0.0.1:30001 -- vllm serve my-model --port 8000
+  The credential of one worker, made where the cluster's secret is:
+    GRAPEVINE_LEASES__SECRET=... grapevine register --worker http://10.0.0.7:8000 --show-credential")]
+pub struct RegisterArgs {
+    /// Address at which the replicas reach the worker, as http://host:port.
+    #[arg(long, value_name = "URL")]
+    worker: String,
+    /// Admin addresses of replicas; several, so that one may be down. Any of them will do.
+    #[arg(
+        long,
+        value_name = "URL",
+        value_delimiter = ',',
+        required_unless_present = "show_credential",
+        env = "GRAPEVINE_REGISTER_TO"
+    )]
+    to: Vec<Url>,
+    /// Id in the cluster; keep it the same over restarts [default: the address].
+    #[arg(long)]
+    id: Option<String>,
+    /// Model or adapter it serves; may be repeated [default: the replicas ask the worker].
+    #[arg(long = "model", value_name = "MODEL")]
+    models: Vec<String>,
+    /// Share of keys against other workers, 0.001 to 100 [default: 1].
+    #[arg(long)]
+    weight: Option<f64>,
+    /// Requests in flight above which nothing more is sent to it [default: no limit].
+    #[arg(long)]
+    max_in_flight: Option<u32>,
+    /// Where it stands, for display.
+    #[arg(long)]
+    zone: Option<String>,
+    /// The worker's credential (see --show-credential), or the admin token.
+    #[arg(long, env = "GRAPEVINE_REGISTER_CREDENTIAL", hide_env_values = true)]
+    credential: Option<String>,
+    /// File with the credential; read again at each renewal.
+    #[arg(long, value_name = "FILE", conflicts_with = "credential")]
+    credential_file: Option<PathBuf>,
+    /// Print the worker's credential and end.
+    #[arg(long, requires = "secret")]
+    show_credential: bool,
+    /// The cluster's secret (`leases.secret`), for --show-credential alone.
+    #[arg(long, env = "GRAPEVINE_LEASES__SECRET", hide_env_values = true)]
+    secret: Option<String>,
+    /// Seconds that requests in hand may take at the end, before the worker is taken out all the same.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    drain: u64,
+    /// The worker's command and its arguments; its end ends this program, with the same exit code.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Pause after no replica took a renewal, and between looks at a worker that does not answer yet.
+const RETRY: Duration = Duration::from_secs(1);
+/// A worker beside which this runs, and that refuses connections for so long, is registered anew when it answers.
+const GONE_AFTER: Duration = Duration::from_secs(60);
+
+/// Carries it out.
+///
+/// # Errors
+/// A wrong argument, a refusal by the cluster, or a command that cannot be started.
+pub async fn register(args: RegisterArgs) -> Result<ExitCode, Failure> {
+    let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
+    let id = match &args.id {
+        Some(id) => id.parse(),
+        None => WorkerId::from_url(&args.worker),
+    };
+    let id = id.map_err(|error| usage(&error))?;
+    if args.show_credential {
+        let secret = args.secret.as_deref().unwrap_or_default();
+        let wrong = "--secret is 1 to 512 visible ASCII characters";
+        let secret = Secret::new(secret).ok_or_else(|| usage(&wrong))?;
+        print_line(&Credentials::new(&secret).of(&id))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut stop = Stop::new().map_err(|error| Failure::Refused(error.to_string()))?;
+    let mut registration = Registration {
+        worker: Worker::new(&args.worker)?,
+        lease: Lease::new(&id, &args)?,
+        drain: Duration::from_secs(args.drain),
+    };
+    let mut wrapped = Wrapped::start(&args.command)?;
+    let ended = registration.run(&mut stop, &mut wrapped).await?;
+    if let Some(code) = ended {
+        return Ok(code);
+    }
+    registration.leave(&mut wrapped).await;
+    Ok(wrapped.end().await)
+}
+
+/// What is registered, and how.
+struct Registration {
+    worker: Worker,
+    lease: Lease,
+    drain: Duration,
+}
+
+impl Registration {
+    /// Keeps the worker registered until it is to end; its command's exit code if that ended first.
+    async fn run(
+        &mut self,
+        stop: &mut Stop,
+        wrapped: &mut Wrapped,
+    ) -> Result<Option<ExitCode>, Failure> {
+        loop {
+            tokio::select! {
+                () = stop.asked() => return Ok(None),
+                code = wrapped.ended() => {
+                    self.release().await;
+                    return Ok(Some(code));
+                }
+                kept = self.keep() => kept?,
+            }
+        }
+    }
+
+    /// Waits for the worker, registers it, and renews its lease until it is gone.
+    async fn keep(&mut self) -> Result<(), Failure> {
+        self.worker.wait_until_ready(RETRY).await;
+        let mut seen = Instant::now();
+        loop {
+            let pause = match self.lease.renew("active").await {
+                Renewed::Until(ttl) => ttl / 6,
+                Renewed::Unreachable => RETRY,
+                Renewed::Refused(failure) => return Err(failure),
+            };
+            sleep(pause).await;
+            if self.worker.is_there().await {
+                seen = Instant::now();
+            } else if seen.elapsed() > GONE_AFTER {
+                report("the worker refuses connections; it is registered anew when it answers");
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes the worker out of use, waits for what it has in hand, and takes it out of the cluster.
+    async fn leave(&mut self, wrapped: &mut Wrapped) {
+        report("draining: the worker gets nothing new");
+        let until = Instant::now() + self.drain;
+        let mut empty = 0;
+        while Instant::now() < until && empty < 2 && !wrapped.has_ended() {
+            match self.lease.renew("draining").await {
+                Renewed::Until(_) if self.lease.in_flight() == Some(0) => empty += 1,
+                Renewed::Until(_) | Renewed::Unreachable => empty = 0,
+                Renewed::Refused(failure) => {
+                    report(&failure.to_string());
+                    break;
+                }
+            }
+            sleep(RETRY).await;
+        }
+        self.release().await;
+    }
+
+    async fn release(&mut self) {
+        match self.lease.release().await {
+            Ok(()) => report("the worker is taken out of the cluster"),
+            Err(failure) => report(&format!("{failure}; its lease expires by itself")),
+        }
+    }
+}
+
+/// Signals that ask this program to end.
+struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Stop {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// A line about progress; standard output is the wrapped command's.
+#[allow(clippy::print_stderr, reason = "progress of a command, for people")]
+fn report(line: &str) {
+    eprintln!("grapevine register: {line}");
+}
+
+/// What a renewal says of the worker, but for its state.
+fn description(args: &RegisterArgs) -> Map<String, Value> {
+    let mut body = Map::new();
+    body.insert("url".into(), json!(args.worker));
+    if !args.models.is_empty() {
+        body.insert("models".into(), json!(args.models));
+    }
+    for (key, value) in [
+        ("weight", args.weight.map(Value::from)),
+        ("max_in_flight", args.max_in_flight.map(Value::from)),
+        ("zone", args.zone.clone().map(Value::from)),
+    ] {
+        if let Some(value) = value {
+            body.insert(key.into(), value);
+        }
+    }
+    body
+}

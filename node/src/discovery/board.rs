@@ -1,0 +1,101 @@
+//! What every source shows now: for the other replicas, and for operators.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use grapevine_discovery::{Counts, Sight, Statement, source_hash};
+use grapevine_gossip::peer_state::Sighting;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::sightings;
+
+/// All sources of this replica; each writes its own row.
+#[derive(Debug, Default)]
+pub struct Board(Mutex<BTreeMap<String, Row>>);
+
+#[derive(Debug)]
+struct Row {
+    statement: Statement,
+    counts: Counts,
+    sight: Sight,
+    is_fresh: bool,
+}
+
+/// One source, as this replica sees it: a row of `GET /discovery`.
+#[derive(Debug, Serialize)]
+pub struct SourceView {
+    /// Its name, as workers show it.
+    pub source: String,
+    /// Whether its picture may be acted on.
+    pub up: bool,
+    /// Seconds since it was last known to be true; null before the first picture.
+    pub age_s: Option<u64>,
+    /// Why it cannot be seen.
+    pub failure: Option<String>,
+    /// Failures since the start.
+    pub failures: u64,
+    /// In the registry by this source.
+    pub registered: usize,
+    /// In this replica's picture.
+    pub seen: usize,
+    /// Of these, ready.
+    pub ready: usize,
+    /// Registered and seen by nobody.
+    pub missing: usize,
+    /// Seen by some replicas and not by others.
+    pub contested: usize,
+}
+
+impl Board {
+    /// What is sent to the other replicas.
+    pub fn sightings(&self) -> Vec<Sighting> {
+        let rows = self.rows();
+        let of_row =
+            |(name, row): (&String, &Row)| sightings::encode(source_hash(name), &row.statement);
+        rows.iter().flat_map(of_row).collect()
+    }
+
+    /// All sources, by name.
+    pub fn describe(&self, now: Instant) -> Vec<SourceView> {
+        let rows = self.rows();
+        let view = |(name, row): (&String, &Row)| SourceView {
+            source: name.clone(),
+            up: row.is_fresh,
+            age_s: row
+                .sight
+                .seen
+                .map(|seen| now.saturating_duration_since(seen).as_secs()),
+            failure: row.sight.failure.clone(),
+            failures: row.sight.failures,
+            registered: row.counts.registered,
+            seen: row.counts.seen,
+            ready: row.counts.ready,
+            missing: row.counts.missing,
+            contested: row.counts.contested,
+        };
+        rows.iter().map(view).collect()
+    }
+
+    /// Replaces the row of one source.
+    pub(super) fn show(
+        &self,
+        name: &str,
+        statement: Statement,
+        counts: Counts,
+        (sight, is_fresh): (Sight, bool),
+    ) {
+        let row = Row {
+            statement,
+            counts,
+            sight,
+            is_fresh,
+        };
+        self.rows().insert(name.to_owned(), row);
+    }
+
+    fn rows(&self) -> MutexGuard<'_, BTreeMap<String, Row>> {
+        // Rows are replaced whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

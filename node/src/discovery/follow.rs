@@ -1,0 +1,236 @@
+//! Runs the rule for one source: looks when something changed, writes what follows.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use grapevine_discovery::{Counts, Entries, Picture, Rule, Settings, Sight, Step, Watcher};
+use grapevine_gossip::Agent;
+use grapevine_gossip::worker::{Source, WorkerId, WorkerSpec};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::board::Board;
+use super::metrics::DiscoveryMetrics;
+use super::sightings;
+use crate::metrics::{ActionLabels, SourceLabels, SourceStateLabels};
+use crate::shutdown::Phase;
+use crate::upstream::Connector;
+use crate::upstream::address::Address;
+use crate::warmup::{WARMED_TOGETHER_MAX, WarmUps};
+
+/// Changes are gathered for so long: a rollout is a few writes, not one for each pod.
+const GATHER: Duration = Duration::from_millis(200);
+/// What peers state and what the registry holds is looked at so often.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What all sources share.
+#[derive(Clone)]
+pub struct FollowParts {
+    /// The replicated view.
+    pub agent: Arc<Agent>,
+    /// Where workers may be.
+    pub connector: Arc<Connector>,
+    /// How new workers join.
+    pub warm_ups: Arc<WarmUps>,
+    /// What sources show.
+    pub board: Arc<Board>,
+    /// Where to count.
+    pub metrics: DiscoveryMetrics,
+    /// How long the rule waits.
+    pub settings: Settings,
+    /// Where this replica is between start and end.
+    pub phase: Phase,
+}
+
+/// Follows one source until the replica ends.
+pub struct Follow {
+    parts: FollowParts,
+    watcher: Watcher,
+    source: Source,
+    rule: Rule,
+    /// Workers that are not allowed here, so that the log names each once.
+    refused: BTreeSet<WorkerId>,
+}
+
+impl Follow {
+    /// A task for this source.
+    ///
+    /// # Panics
+    /// The watcher's name is no name of a source; those of this program are.
+    pub fn new(parts: FollowParts, watcher: Watcher) -> Self {
+        let source = Source::provider(watcher.name()).expect("names of sources are constants");
+        let rule = Rule::new(parts.agent.replica().clone(), parts.settings);
+        Self {
+            parts,
+            watcher,
+            source,
+            rule,
+            refused: BTreeSet::new(),
+        }
+    }
+
+    /// Looks and writes until the replica ends.
+    pub async fn run(mut self) {
+        self.show(&Step::default());
+        let phase = self.parts.phase.clone();
+        tokio::select! {
+            () = phase.closed() => {}
+            () = self.follow() => {}
+        }
+    }
+
+    async fn follow(&mut self) {
+        // Before that, the registry may lack what others removed.
+        let mut ready = self.parts.agent.ready();
+        if ready.wait_for(|ready| *ready).await.is_err() {
+            return;
+        }
+        loop {
+            let step = self.step();
+            self.show(&step);
+            let next = step.next;
+            self.write(step).await;
+            sleep(GATHER).await;
+            let until = Instant::now() + LOOK;
+            tokio::select! {
+                () = self.watcher.changed() => {}
+                () = sleep_until(next.map_or(until, |next| next.min(until))) => {}
+            }
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        let picture = self.watcher.fresh().map(|picture| self.allowed(&picture));
+        let entries = self.parts.agent.entries_of(&self.source);
+        let entries: Entries = entries
+            .into_iter()
+            .map(|entry| (entry.id, entry.spec))
+            .collect();
+        let believed = sightings::decode(&self.parts.agent.peer_states());
+        let peers = believed.about(self.watcher.name());
+        self.rule
+            .step(Instant::now(), picture.as_deref(), &entries, peers)
+    }
+
+    /// The picture without workers that the settings do not allow: a source is not trusted more than an operator.
+    fn allowed(&mut self, picture: &Arc<Picture>) -> Arc<Picture> {
+        let mut refused = BTreeSet::new();
+        for (id, found) in picture.iter() {
+            let host = found.spec().url().host();
+            let allowed = self.parts.connector.allow().host(host);
+            let allowed = allowed.map_err(|error| error.to_string());
+            let usable = allowed.and_then(|()| {
+                Address::of(found.spec())
+                    .map(drop)
+                    .map_err(|error| error.to_string())
+            });
+            if let Err(error) = usable {
+                if !self.refused.contains(id) {
+                    tracing::warn!(worker = %id, source = self.watcher.name(), error, "a discovered worker is refused");
+                    self.count("refused", 1);
+                }
+                refused.insert(id.clone());
+            }
+        }
+        self.refused = refused;
+        if self.refused.is_empty() {
+            return Arc::clone(picture);
+        }
+        let kept = picture.iter().filter(|(id, _)| !self.refused.contains(*id));
+        let kept = kept.map(|(id, found)| (id.clone(), found.clone()));
+        Arc::new(Picture::new(kept).expect("a part of a picture is one"))
+    }
+
+    async fn write(&self, step: Step) {
+        let (put, removed) = (step.put.len(), step.remove.len());
+        let mut failure = None;
+        if put > 0 {
+            let joining = self.joining(step.put);
+            let done = self
+                .parts
+                .agent
+                .put_workers(self.source.clone(), joining)
+                .await;
+            match done {
+                Ok(_) => self.count("put", put),
+                Err(error) => failure = Some(error),
+            }
+        }
+        if removed > 0 {
+            let source = self.source.clone();
+            let done = self.parts.agent.remove_workers(step.remove, source).await;
+            match done {
+                Ok(_) => self.count("removed", removed),
+                Err(error) => failure = Some(error),
+            }
+        }
+        let name = self.watcher.name();
+        match failure {
+            Some(error) => {
+                tracing::warn!(source = name, put, removed, %error, "discovered workers were not taken over")
+            }
+            None if put + removed > 0 => {
+                tracing::info!(source = name, put, removed, "discovered workers changed");
+            }
+            None => {}
+        }
+    }
+
+    /// The same, where a new worker is warmed if there are few of them.
+    fn joining(&self, put: Vec<(WorkerId, WorkerSpec)>) -> Vec<(WorkerId, WorkerSpec)> {
+        if put.len() > WARMED_TOGETHER_MAX {
+            return put;
+        }
+        let join = |(id, spec): (WorkerId, WorkerSpec)| {
+            let mut raw = spec.to_raw();
+            raw.state = self.parts.warm_ups.joining_state(&id, &spec);
+            (id, WorkerSpec::new(raw).unwrap_or(spec))
+        };
+        put.into_iter().map(join).collect()
+    }
+
+    fn count(&self, action: &'static str, workers: usize) {
+        let source = self.watcher.name().into();
+        let labels = ActionLabels { source, action };
+        let writes = &self.parts.metrics.writes;
+        writes.get_or_create(&labels).inc_by(workers as u64);
+    }
+
+    fn show(&self, step: &Step) {
+        let (name, sight) = (self.watcher.name(), self.watcher.sight());
+        let is_fresh = self.watcher.fresh().is_some();
+        let mut counts = step.counts;
+        counts.seen = sight.picture.as_ref().map_or(0, |picture| picture.len());
+        self.measure(&sight, is_fresh, counts);
+        let statement = step.statement.clone();
+        self.parts
+            .board
+            .show(name, statement, counts, (sight, is_fresh));
+    }
+
+    fn measure(&self, sight: &Sight, is_fresh: bool, counts: Counts) {
+        let metrics = &self.parts.metrics;
+        let labels = SourceLabels {
+            source: self.watcher.name().into(),
+        };
+        metrics.up.get_or_create(&labels).set(i64::from(is_fresh));
+        let age = sight
+            .seen
+            .map_or(-1, |seen| seen.elapsed().as_secs() as i64);
+        metrics.age.get_or_create(&labels).set(age);
+        let failures = metrics.failures.get_or_create(&labels).clone();
+        failures.inc_by(sight.failures.saturating_sub(failures.get()));
+        let states = [
+            ("registered", counts.registered),
+            ("seen", counts.seen),
+            ("ready", counts.ready),
+            ("missing", counts.missing),
+            ("contested", counts.contested),
+        ];
+        for (state, count) in states {
+            let source = Arc::clone(&labels.source);
+            let labels = SourceStateLabels { source, state };
+            metrics.workers.get_or_create(&labels).set(count as i64);
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! Workers that register themselves: each renews a lease at any replica, and the one that it renewed at last answers for
+//! it.
+//!
+//! The writer of a worker's entry in the registry is the replica that answers for it; a renewal at another one moves
+//! that. An expired lease stops use first, and removes the worker after a grace. Who answered for a worker and is gone is
+//! followed by the first live replica. While no replica hears any renewal nothing expires: then the fault is on the way,
+//! not with all workers at once. Rules, each a test of that name: `a_renewal_anywhere_keeps_it`,
+//! `an_expired_lease_stops_use_then_removes`, `nothing_expires_while_nobody_hears`, `the_first_live_replica_follows`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use grapevine_discovery::{Counts, Sight, Statement};
+use grapevine_gossip::registry::Entry;
+use grapevine_gossip::worker::{Source, State, WorkerId, WorkerSpec};
+use grapevine_gossip::{Agent, ChangeError, ReplicaId};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::board::Board;
+use super::metrics::DiscoveryMetrics;
+use super::sightings;
+use crate::config::LeaseConfig;
+use crate::metrics::ResultLabels;
+use crate::shutdown::Phase;
+use crate::warmup::WarmUps;
+
+/// The source's name in the registry.
+pub const SOURCE: &str = "lease";
+/// How often is looked for leases that have expired.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Why a lease was not renewed.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The registry did not take the worker.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+}
+
+/// What leases are made of.
+pub struct LeaseParts {
+    /// The replicated view.
+    pub agent: Arc<Agent>,
+    /// How new workers join.
+    pub warm_ups: Arc<WarmUps>,
+    /// What sources show.
+    pub board: Arc<Board>,
+    /// Where to count.
+    pub metrics: DiscoveryMetrics,
+    /// How long leases last.
+    pub config: LeaseConfig,
+    /// Where this replica is between start and end.
+    pub phase: Phase,
+}
+
+/// The leases of the cluster, as this replica knows them.
+pub struct Leases {
+    parts: LeaseParts,
+    source: Source,
+    heard: Mutex<Heard>,
+}
+
+/// What this replica heard itself.
+#[derive(Debug, Default)]
+struct Heard {
+    /// By worker that this replica answers for: the last renewal, or when it took over.
+    renewed: BTreeMap<WorkerId, Instant>,
+    /// The last renewal of any.
+    last: Option<Instant>,
+    /// Nobody heard anything at the last look.
+    is_deaf: bool,
+}
+
+/// What is to be done about one lease.
+#[derive(Debug, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    StopUse,
+    Remove,
+}
+
+impl Leases {
+    /// Leases that are yet to be heard of.
+    pub fn new(parts: LeaseParts) -> Self {
+        Self {
+            parts,
+            source: Source::provider(SOURCE).expect("a valid name"),
+            heard: Mutex::new(Heard::default()),
+        }
+    }
+
+    /// How long a lease lasts.
+    pub fn ttl(&self) -> Duration {
+        self.parts.config.ttl
+    }
+
+    /// Registers a worker, or renews its lease. Repeating it changes nothing, and what was lost is there again.
+    ///
+    /// # Errors
+    /// [`LeaseError::Change`] if the registry is full.
+    pub async fn renew(&self, id: &WorkerId, spec: WorkerSpec) -> Result<(), LeaseError> {
+        let result = self.try_renew(id, spec).await;
+        let label = if result.is_ok() { "renewed" } else { "failed" };
+        self.count(label);
+        result
+    }
+
+    async fn try_renew(&self, id: &WorkerId, spec: WorkerSpec) -> Result<(), LeaseError> {
+        self.heard().renewal(id, Instant::now());
+        let entry = self.parts.agent.entry_of(id, &self.source);
+        let known = entry.as_ref().and_then(|entry| entry.spec.as_deref());
+        let is_mine = entry
+            .as_ref()
+            .is_some_and(|entry| entry.writer.as_ref() == Some(self.parts.agent.replica()));
+        if is_mine && known.is_some_and(|known| is_same(known, &spec)) {
+            return Ok(());
+        }
+        let mut raw = spec.to_raw();
+        raw.state = match known.map(WorkerSpec::state) {
+            // Another replica warms it.
+            Some(warming @ State::Warming { .. }) if spec.state() == State::Active => warming,
+            _ => self.parts.warm_ups.joining_state(id, &spec),
+        };
+        let spec = WorkerSpec::new(raw).unwrap_or(spec);
+        let source = self.source.clone();
+        self.parts
+            .agent
+            .hold_worker(id.clone(), source, spec)
+            .await?;
+        if known.is_none() {
+            tracing::info!(worker = %id, "a worker registered itself");
+        }
+        Ok(())
+    }
+
+    /// Ends a lease: the worker is removed at once.
+    ///
+    /// # Errors
+    /// [`LeaseError::Change`] if it could not be written.
+    pub async fn release(&self, id: &WorkerId) -> Result<(), LeaseError> {
+        self.heard().renewed.remove(id);
+        let source = self.source.clone();
+        self.parts.agent.remove_worker(id, source).await?;
+        self.count("released");
+        tracing::info!(worker = %id, "a worker took itself out");
+        Ok(())
+    }
+
+    /// Looks for expired leases until the replica ends.
+    pub async fn run(self: Arc<Self>) {
+        for result in ["renewed", "failed", "released", "expired", "removed"] {
+            let labels = ResultLabels { result };
+            drop(self.parts.metrics.renewals.get_or_create(&labels));
+        }
+        let mut ready = self.parts.agent.ready();
+        let mut tick = interval(LOOK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tokio::select! {
+            () = self.parts.phase.closed() => return,
+            known = ready.wait_for(|ready| *ready) => if known.is_err() { return },
+        }
+        loop {
+            tokio::select! {
+                () = self.parts.phase.closed() => return,
+                _ = tick.tick() => self.look().await,
+            }
+        }
+    }
+
+    async fn look(&self) {
+        let agent = &self.parts.agent;
+        let entries = agent.entries_of(&self.source);
+        let entries: Vec<Entry> = entries
+            .into_iter()
+            .filter(|entry| !entry.is_removed())
+            .collect();
+        let view = agent.view();
+        let live = view.replicas().iter().filter(|replica| replica.live);
+        let live: Vec<&ReplicaId> = live.map(|replica| &replica.id).collect();
+        let believed = sightings::decode(&agent.peer_states());
+        let peers_hear = believed
+            .about(SOURCE)
+            .iter()
+            .any(|peer| peer.statement.is_seeing);
+        let (now, config) = (Instant::now(), &self.parts.config);
+        let mine = |entry: &&Entry| answers_for(agent.replica(), entry.writer.as_ref(), &live);
+        let mine: Vec<&Entry> = entries.iter().filter(mine).collect();
+        let due: Vec<(&Entry, Due)> = {
+            let mut heard = self.heard();
+            heard.follow(
+                mine.iter().map(|entry| &entry.id),
+                peers_hear,
+                config.ttl,
+                now,
+            );
+            let due = |entry: &Entry| heard.due(entry, config, now);
+            mine.iter().map(|entry| (*entry, due(entry))).collect()
+        };
+        self.show(&entries, mine.len(), now);
+        for (entry, due) in due {
+            self.act(entry, due).await;
+        }
+    }
+
+    async fn act(&self, entry: &Entry, due: Due) {
+        let (id, source) = (entry.id.clone(), self.source.clone());
+        let done = match (due, &entry.spec) {
+            (Due::StopUse, Some(spec)) => {
+                let mut raw = spec.to_raw();
+                raw.state = State::Draining;
+                let Ok(stopped) = WorkerSpec::new(raw) else {
+                    return;
+                };
+                tracing::warn!(worker = %id, "the lease of a worker expired: it gets no new prompts until it renews it");
+                self.count("expired");
+                self.parts.agent.hold_worker(id, source, stopped).await
+            }
+            (Due::Remove, _) => {
+                tracing::warn!(worker = %id, "a worker is removed whose lease expired and was not renewed since");
+                self.count("removed");
+                self.parts.agent.remove_worker(&id, source).await
+            }
+            (Due::Nothing | Due::StopUse, _) => return,
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "an expired lease could not be written");
+        }
+    }
+
+    /// For peers: that renewals are heard here. For operators: how many leases there are.
+    fn show(&self, entries: &[Entry], mine: usize, now: Instant) {
+        let last = self.heard().last;
+        let is_seeing = self.heard().hears(self.parts.config.ttl, now);
+        let ready = |entry: &&Entry| {
+            let spec = entry.spec.as_ref();
+            spec.is_some_and(|spec| spec.state() != State::Draining)
+        };
+        let counts = Counts {
+            registered: entries.len(),
+            seen: mine,
+            ready: entries.iter().filter(ready).count(),
+            ..Counts::default()
+        };
+        let statement = Statement {
+            is_seeing,
+            objections: Vec::new(),
+        };
+        let sight = Sight {
+            seen: last,
+            ..Sight::default()
+        };
+        self.parts.metrics.leases.set(mine as i64);
+        // A cluster in which nobody registers shows no such source.
+        if last.is_some() || !entries.is_empty() {
+            let board = &self.parts.board;
+            board.show(SOURCE, statement, counts, (sight, is_seeing));
+        }
+    }
+
+    fn count(&self, result: &'static str) {
+        let renewals = &self.parts.metrics.renewals;
+        renewals.get_or_create(&ResultLabels { result }).inc();
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        // Instants, whole whatever panicked.
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Heard {
+    fn renewal(&mut self, id: &WorkerId, now: Instant) {
+        self.renewed.insert(id.clone(), now);
+        self.last = Some(now);
+    }
+
+    /// Whether a renewal was heard here lately.
+    fn hears(&self, ttl: Duration, now: Instant) -> bool {
+        let since = |last| now.saturating_duration_since(last);
+        self.last.is_some_and(|last| since(last) <= ttl)
+    }
+
+    /// Keeps what this replica answers for; its time begins when it takes over, and anew when renewals are heard again
+    /// after nobody heard any.
+    fn follow<'a>(
+        &mut self,
+        mine: impl Iterator<Item = &'a WorkerId>,
+        peers_hear: bool,
+        ttl: Duration,
+        now: Instant,
+    ) {
+        let is_deaf = !peers_hear && !self.hears(ttl, now);
+        let was_deaf = std::mem::replace(&mut self.is_deaf, is_deaf);
+        let before = std::mem::take(&mut self.renewed);
+        let since = |id: &WorkerId| before.get(id).copied().unwrap_or(now);
+        let kept = mine.map(|id| {
+            let since = if was_deaf && !self.is_deaf {
+                now
+            } else {
+                since(id)
+            };
+            (id.clone(), since)
+        });
+        self.renewed = kept.collect();
+    }
+
+    fn due(&self, entry: &Entry, config: &LeaseConfig, now: Instant) -> Due {
+        let renewed = self.renewed.get(&entry.id).copied().unwrap_or(now);
+        let silent = now.saturating_duration_since(renewed);
+        let is_in_use = entry
+            .spec
+            .as_ref()
+            .is_some_and(|spec| spec.state() != State::Draining);
+        match () {
+            () if self.is_deaf => Due::Nothing,
+            () if silent > config.ttl + config.grace => Due::Remove,
+            () if silent > config.ttl && is_in_use => Due::StopUse,
+            () => Due::Nothing,
+        }
+    }
+}
+
+/// Whether this replica answers for an entry: it wrote it, or its writer is gone and it is the first that lives.
+fn answers_for(own: &ReplicaId, writer: Option<&ReplicaId>, live: &[&ReplicaId]) -> bool {
+    let is_live = |replica: &ReplicaId| live.contains(&replica);
+    match writer {
+        Some(writer) if writer == own || is_live(writer) => writer == own,
+        _ => live.iter().all(|other| own <= other),
+    }
+}
+
+/// Whether a renewal describes what is registered: a warm-up is how this cluster brings in a new worker, and an epoch
+/// is what the worker itself reports.
+fn is_same(known: &WorkerSpec, renewed: &WorkerSpec) -> bool {
+    let (mut known, renewed) = (known.to_raw(), renewed.to_raw());
+    if matches!(known.state, State::Warming { .. }) {
+        known.state = State::Active;
+    }
+    known.epoch = renewed.epoch;
+    known == renewed
+}
+
+#[cfg(test)]
+mod tests {
+    use grapevine_gossip::worker::RawWorker;
+
+    use super::*;
+
+    fn config() -> LeaseConfig {
+        LeaseConfig::default()
+    }
+
+    fn id() -> WorkerId {
+        "w".parse().expect("an id")
+    }
+
+    fn entry(state: State) -> Entry {
+        let mut raw = RawWorker::at("http://w:8000");
+        raw.state = state;
+        Entry {
+            id: id(),
+            source: Source::provider(SOURCE).expect("a name"),
+            stamp: grapevine_gossip::hlc::Stamp::ZERO,
+            writer: None,
+            spec: Some(Arc::new(WorkerSpec::new(raw).expect("valid"))),
+            unused_ms: 0,
+        }
+    }
+
+    fn after(seconds: u64, start: Instant) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    /// What is due at this second, when peers hear renewals or not.
+    fn due(heard: &mut Heard, state: State, peers_hear: bool, now: Instant) -> Due {
+        heard.follow([&id()].into_iter(), peers_hear, config().ttl, now);
+        heard.due(&entry(state), &config(), now)
+    }
+
+    #[test]
+    fn an_expired_lease_stops_use_then_removes() {
+        let (mut heard, start) = (Heard::default(), Instant::now());
+        heard.renewal(&id(), start);
+        assert_eq!(
+            due(&mut heard, State::Active, true, after(30, start)),
+            Due::Nothing
+        );
+        assert_eq!(
+            due(&mut heard, State::Active, true, after(31, start)),
+            Due::StopUse
+        );
+        assert_eq!(
+            due(&mut heard, State::Draining, true, after(330, start)),
+            Due::Nothing
+        );
+        assert_eq!(
+            due(&mut heard, State::Draining, true, after(331, start)),
+            Due::Remove
+        );
+        heard.renewal(&id(), after(332, start));
+        assert_eq!(
+            due(&mut heard, State::Active, true, after(340, start)),
+            Due::Nothing
+        );
+    }
+
+    #[test]
+    fn nothing_expires_while_nobody_hears() {
+        let (mut heard, start) = (Heard::default(), Instant::now());
+        heard.renewal(&id(), start);
+        assert_eq!(
+            due(&mut heard, State::Active, false, after(1000, start)),
+            Due::Nothing
+        );
+        // Another worker's renewal comes through first: this one has its time.
+        assert_eq!(
+            due(&mut heard, State::Active, true, after(1001, start)),
+            Due::Nothing
+        );
+        assert_eq!(
+            due(&mut heard, State::Active, true, after(1031, start)),
+            Due::Nothing
+        );
+        assert_eq!(
+            due(&mut heard, State::Active, true, after(1032, start)),
+            Due::StopUse
+        );
+    }
+
+    #[test]
+    fn the_first_live_replica_follows() {
+        let [one, two, three] =
+            ["r1", "r2", "r3"].map(|id| id.parse::<ReplicaId>().expect("an id"));
+        let all = [&one, &two, &three];
+        assert!(answers_for(&two, Some(&two), &all));
+        assert!(!answers_for(&one, Some(&two), &all));
+        let without_two = [&one, &three];
+        assert!(answers_for(&one, Some(&two), &without_two));
+        assert!(!answers_for(&three, Some(&two), &without_two));
+        let (mut heard, start) = (Heard::default(), Instant::now());
+        assert_eq!(due(&mut heard, State::Active, true, start), Due::Nothing);
+        assert_eq!(
+            due(&mut heard, State::Active, true, after(30, start)),
+            Due::Nothing
+        );
+        assert_eq!(
+            due(&mut heard, State::Active, true, after(31, start)),
+            Due::StopUse
+        );
+    }
+
+    #[test]
+    fn a_renewal_anywhere_keeps_it() {
+        let (mut heard, start) = (Heard::default(), Instant::now());
+        heard.renewal(&id(), start);
+        // It renewed at another replica, which answers for it since.
+        heard.follow([].into_iter(), true, config().ttl, after(20, start));
+        assert_eq!(
+            due(&mut heard, State::Active, true, after(60, start)),
+            Due::Nothing
+        );
+    }
+}

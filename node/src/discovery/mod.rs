@@ -1,0 +1,19 @@
+//! Workers that are found: sources are watched, and what the replicas agree on goes into the registry.
+//!
+//! What follows from a picture is decided in the crate `grapevine-discovery`, purely; this is its rim. `follow.rs` runs
+//! the rule for one source, `board.rs` holds what each source shows now, for peers and operators, `sightings.rs`
+//! translates statements for the way to the other replicas. Workers that register themselves are in `leases.rs`: there
+//! no replica sees all of them, so the one that a worker renews its lease at answers for it.
+
+mod board;
+mod credential;
+mod follow;
+mod leases;
+mod metrics;
+mod sightings;
+
+pub use board::{Board, SourceView};
+pub use credential::Credentials;
+pub use follow::{Follow, FollowParts};
+pub use leases::{LeaseError, LeaseParts, Leases, SOURCE as LEASE_SOURCE};
+pub use metrics::DiscoveryMetrics;

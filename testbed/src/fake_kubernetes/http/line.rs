@@ -1,0 +1,77 @@
+//! A socket that can fall silent: no byte goes either way any more, and nobody is told.
+//!
+//! That is what a client sees of a peer that lost power, or of a middlebox that forgot the connection.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::fake_kubernetes::state::State;
+
+pub(super) struct Line {
+    stream: TcpStream,
+    state: Arc<State>,
+    /// Commands `half-open` before it was accepted.
+    born: u64,
+}
+
+impl Line {
+    pub(super) fn new(stream: TcpStream, state: Arc<State>) -> Self {
+        let born = state.silenced.load(Ordering::SeqCst);
+        Self {
+            stream,
+            state,
+            born,
+        }
+    }
+
+    /// Nothing wakes a silent line, so a poll of it may just be pending: it stays so until the server ends.
+    fn is_silent(&self) -> bool {
+        self.state.silenced.load(Ordering::SeqCst) > self.born
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.is_silent() {
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.is_silent() {
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.is_silent() {
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.is_silent() {
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

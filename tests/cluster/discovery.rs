@@ -1,0 +1,201 @@
+//! Workers that are found: three replicas, each with a file of its own, which agree before anything is removed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use grapevine_testbed::fake_worker::FakeWorker;
+use grapevine_tests::chat::{self, Ending, MODEL, streamed};
+use grapevine_tests::cluster::{Cluster, Plan};
+use grapevine_tests::http1;
+use grapevine_tests::process::Program;
+use grapevine_tests::wait::eventually;
+use serde_json::{Value, json};
+
+/// Looks at files, statements and holds, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Replicas that look at files of their own; the times of the rule are short.
+struct Watching {
+    cluster: Cluster,
+    files: Vec<PathBuf>,
+}
+
+impl Watching {
+    async fn start(urls: &[String]) -> Self {
+        let plan = Plan::default()
+            .set("discovery.hold", "\"3s\"")
+            .set("discovery.empty_hold", "\"1h\"")
+            .set("discovery.contest", "\"1h\"")
+            .set("files.every", "\"1s\"");
+        let mut watching = Self {
+            cluster: plan.found().await,
+            files: Vec::new(),
+        };
+        for name in ["r1", "r2", "r3"] {
+            let file = watching.cluster.dir().join(format!("{name}.json"));
+            write(&file, urls);
+            let variable = file.display().to_string().leak();
+            let environment = vec![("GRAPEVINE_FILES__PATHS", &*variable)];
+            watching.cluster.set_program(Program {
+                binary: None,
+                environment,
+            });
+            let seeds = watching.cluster.replicas.iter();
+            let seeds = seeds.map(|replica| replica.gossip_address()).collect();
+            watching.cluster.join(name, seeds).await;
+            watching.files.push(file);
+        }
+        watching.cluster.settled().await;
+        watching.sees(&all_active(urls)).await;
+        watching
+    }
+
+    fn all_write(&self, urls: &[String]) {
+        for file in &self.files {
+            write(file, urls);
+        }
+    }
+
+    /// Waits until every replica has these workers, in these states, and one ring digest.
+    async fn sees(&self, expected: &BTreeMap<String, String>) {
+        eventually(LIMIT, &format!("{expected:?} everywhere"), async || {
+            let mut digests = Vec::new();
+            for replica in self.cluster.running() {
+                let answer = http1::get(replica.admin().0, "/workers").await;
+                let seen = states(&answer.json());
+                if seen != *expected {
+                    return Err(format!("{}: {seen:?}", replica.name));
+                }
+                digests.push(replica.admin().ring().await.digest);
+            }
+            digests.dedup();
+            (digests.len() == 1)
+                .then_some(())
+                .ok_or_else(|| format!("{digests:?}"))
+        })
+        .await;
+    }
+
+    /// Waits until this is so of the source at one replica.
+    async fn source(&self, at: usize, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let admin = self.cluster.replicas[at].admin().0;
+        let (seen, _) = eventually(LIMIT, what, async || {
+            let view: Value = http1::get(admin, "/discovery").await.json();
+            let source = view["sources"][0].clone();
+            is_so(&source)
+                .then_some(source.clone())
+                .ok_or_else(|| source.to_string())
+        })
+        .await;
+        seen
+    }
+}
+
+/// By URL.
+fn states(view: &Value) -> BTreeMap<String, String> {
+    let workers = view["workers"].as_array().expect("a list");
+    let of = |worker: &Value, key: &str| worker[key].as_str().expect("a text").to_owned();
+    workers
+        .iter()
+        .map(|worker| (of(worker, "url"), of(worker, "state")))
+        .collect()
+}
+
+fn all_active(urls: &[String]) -> BTreeMap<String, String> {
+    urls.iter()
+        .map(|url| (url.clone(), "active".to_owned()))
+        .collect()
+}
+
+/// Replaces the file by renaming, as tools do.
+fn write(file: &Path, urls: &[String]) {
+    let targets = json!([{ "targets": urls, "labels": { "model": MODEL } }]);
+    put(file, &targets.to_string());
+}
+
+fn put(file: &Path, text: &str) {
+    let new = file.with_extension("new");
+    std::fs::write(&new, text).expect("a file can be written");
+    std::fs::rename(&new, file).expect("a file can be renamed");
+}
+
+async fn workers(count: usize) -> (Vec<FakeWorker>, Vec<String>) {
+    let workers = chat::workers(count, &chat::paced(Duration::from_millis(1))).await;
+    let urls = workers.iter().map(FakeWorker::url).collect();
+    (workers, urls)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_of_files_come_and_go_on_all_replicas() {
+    let (_workers, urls) = workers(4).await;
+    let watching = Watching::start(&urls[..3]).await;
+    let outcome = chat::stream(watching.cluster.replicas[1].data(), &streamed("hello", 2)).await;
+    assert_eq!(outcome.ending, Ending::Done);
+    let listed: Value = http1::get(watching.cluster.replicas[0].admin().0, "/workers")
+        .await
+        .json();
+    assert_eq!(listed["workers"][0]["sources"], json!(["files"]));
+
+    // One replica sees a new worker first: all have it.
+    write(&watching.files[2], &urls);
+    watching.sees(&all_active(&urls)).await;
+    // One leaves: out of use, and then gone.
+    watching.all_write(&urls[1..]);
+    let mut draining = all_active(&urls);
+    draining.insert(urls[0].clone(), "draining".to_owned());
+    watching.sees(&draining).await;
+    watching.sees(&all_active(&urls[1..])).await;
+    // It may return.
+    watching.all_write(&urls);
+    watching.sees(&all_active(&urls)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_empty_or_stale_file_of_one_replica_removes_nothing() {
+    let (_workers, urls) = workers(3).await;
+    let watching = Watching::start(&urls).await;
+
+    put(&watching.files[0], "[{\"targets\": [\"10.0.0.1:80\"");
+    let broken = watching
+        .source(0, "a broken file is reported", |source| {
+            source["up"] == false
+        })
+        .await;
+    let failure = broken["failure"].as_str().expect("a reason");
+    assert!(failure.contains("r1.json"), "{failure}");
+    std::fs::remove_file(&watching.files[1]).expect("it is there");
+    watching
+        .source(1, "a missing file is reported", |source| {
+            source["up"] == false
+        })
+        .await;
+    // The only one that sees anything decides: one worker is gone there, and that is believed after the hold.
+    write(&watching.files[2], &urls[1..]);
+    watching.sees(&all_active(&urls[1..])).await;
+
+    // The broken one is whole again, and was not changed: the worker it still names was removed before it saw it.
+    watching.all_write(&urls);
+    watching.sees(&all_active(&urls)).await;
+
+    // Empty at one: the others see the workers, so all stay.
+    put(&watching.files[0], "[]");
+    let seen = |count: u64| move |source: &Value| source["seen"] == count && source["up"] == true;
+    watching.source(0, "it is empty", seen(0)).await;
+    watching
+        .source(0, "it is contested", |source| source["contested"] == 3)
+        .await;
+    // What nobody sees leaves after the hold; what the others see stays for as long and longer.
+    write(&watching.files[1], &urls[..2]);
+    write(&watching.files[2], &urls[..2]);
+    watching.sees(&all_active(&urls[..2])).await;
+    let urls = &urls[..2];
+    // Empty everywhere: out of use, and not removed for an hour.
+    for file in &watching.files {
+        put(file, "[]");
+    }
+    let draining = urls.iter().map(|url| (url.clone(), "draining".to_owned()));
+    watching.sees(&draining.collect()).await;
+    write(&watching.files[1], urls);
+    watching.sees(&all_active(urls)).await;
+}

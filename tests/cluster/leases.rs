@@ -1,0 +1,260 @@
+//! Workers that register themselves: any replica takes a renewal, and nothing depends on the first one.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use grapevine_tests::binary::grapevine;
+use grapevine_tests::cluster::{Cluster, Plan};
+use grapevine_tests::http1;
+use grapevine_tests::process::{Signal, read};
+use grapevine_tests::wait::eventually;
+use rustix::process::{Pid, kill_process};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use crate::worker_kill::start_worker;
+
+/// The shortest that the settings allow.
+const TTL: &str = "\"5s\"";
+/// Lease, grace and looks together take 12 s.
+const LIMIT: Duration = Duration::from_secs(60);
+const SECRET: &str = "a-secret-of-the-whole-cluster";
+
+fn plan() -> Plan {
+    Plan::default()
+        .set("leases.ttl", TTL)
+        .set("leases.grace", TTL)
+        .set("leases.secret", &format!("{SECRET:?}"))
+}
+
+fn admin_urls(cluster: &Cluster) -> String {
+    let urls = cluster
+        .replicas
+        .iter()
+        .map(|replica| format!("http://{}", replica.admin().0));
+    urls.collect::<Vec<_>>().join(",")
+}
+
+/// What `grapevine register --show-credential` prints for this worker.
+async fn credential(worker: &str) -> String {
+    let args = [
+        "register",
+        "--worker",
+        worker,
+        "--show-credential",
+        "--secret",
+        SECRET,
+    ];
+    let run = Command::new(grapevine()).args(args).output().await;
+    let printed = run.expect("it runs").stdout;
+    String::from_utf8(printed).expect("text").trim().to_owned()
+}
+
+/// A registration that is under way.
+struct Registered {
+    child: Child,
+    log: std::path::PathBuf,
+}
+
+impl Registered {
+    async fn start(dir: &TempDir, cluster: &Cluster, worker: &str, command: &[&str]) -> Self {
+        let log = dir.path().join("register.log");
+        let stderr = std::fs::File::create(&log).expect("a log file can be made");
+        let mut run = Command::new(grapevine());
+        run.args(["register", "--worker", worker, "--to", &admin_urls(cluster)])
+            .args(["--credential", &credential(worker).await])
+            .args(if command.is_empty() { &[][..] } else { &["--"] })
+            .args(command)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .kill_on_drop(true);
+        let child = run.spawn().expect("grapevine can be started");
+        Self { child, log }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self
+            .child
+            .id()
+            .and_then(|id| Pid::from_raw(id.cast_signed()));
+        kill_process(pid.expect("it runs"), signal).expect("the process is there");
+    }
+}
+
+/// State of a worker at every running replica; none where it is not known.
+async fn states(cluster: &Cluster, worker: &str) -> Vec<Option<String>> {
+    let mut states = Vec::new();
+    for replica in cluster.running() {
+        let path = format!(
+            "/workers/{}",
+            worker.replace(':', "%3A").replace('/', "%2F")
+        );
+        let answer = http1::exchange(replica.admin().0, "GET", &path, &[], b"").await;
+        let known = answer.head.status == 200;
+        states.push(known.then(|| {
+            let worker: serde_json::Value = answer.json();
+            worker["state"].as_str().expect("a state").to_owned()
+        }));
+    }
+    states
+}
+
+async fn until(cluster: &Cluster, worker: &str, state: Option<&str>, log: &std::path::Path) {
+    let what = format!("{state:?} everywhere");
+    eventually(LIMIT, &what, async || {
+        let states = states(cluster, worker).await;
+        let is_so = states.iter().all(|seen| seen.as_deref() == state);
+        is_so
+            .then_some(())
+            .ok_or_else(|| format!("{states:?}\n{}", read(log)))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_registers_itself_and_leaves_by_itself() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut cluster = plan().start(3).await;
+    let (_worker, url) = start_worker(&dir, "w", "0").await;
+    let mut registered = Registered::start(&dir, &cluster, &url, &[]).await;
+    until(&cluster, &url, Some("active"), &registered.log).await;
+
+    // The replica that answered first ends, and the lease goes on at another one: for longer than it lasts.
+    cluster.replicas[0].kill().await;
+    let renewals = async || {
+        let mut sum = 0.0;
+        for replica in cluster.running() {
+            let metrics = http1::exchange(replica.admin().0, "GET", "/metrics", &[], b"").await;
+            let text = metrics.text();
+            let renewed = text.lines().find_map(|line| {
+                line.strip_prefix("grapevine_lease_renewals_total{result=\"renewed\"} ")
+            });
+            sum += renewed.and_then(|count| count.parse().ok()).unwrap_or(0.0);
+        }
+        sum
+    };
+    eventually(LIMIT, "renewals for two terms", async || {
+        let (states, count) = (states(&cluster, &url).await, renewals().await);
+        assert!(
+            states
+                .iter()
+                .all(|state| state.as_deref() == Some("active")),
+            "{states:?}"
+        );
+        (count >= 13.0)
+            .then_some(())
+            .ok_or_else(|| count.to_string())
+    })
+    .await;
+
+    registered.signal(Signal::TERM);
+    until(&cluster, &url, None, &registered.log).await;
+    let status = registered.child.wait().await.expect("it can be waited for");
+    assert!(status.success(), "{}", read(&registered.log));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_not_renewed_stops_use_first() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let cluster = plan().start(3).await;
+    let (_one, kept) = start_worker(&dir, "kept", "0").await;
+    let (_two, lost) = start_worker(&dir, "lost", "0").await;
+    let other = tempfile::tempdir().expect("a temporary directory can be made");
+    let keeps = Registered::start(&other, &cluster, &kept, &[]).await;
+    let mut loses = Registered::start(&dir, &cluster, &lost, &[]).await;
+    until(&cluster, &kept, Some("active"), &keeps.log).await;
+    until(&cluster, &lost, Some("active"), &loses.log).await;
+
+    loses.child.kill().await.expect("it is killed");
+    until(&cluster, &lost, Some("draining"), &loses.log).await;
+    until(&cluster, &lost, None, &loses.log).await;
+    until(&cluster, &kept, Some("active"), &keeps.log).await;
+
+    // The last one is killed as well: then nobody hears anything, and nothing is concluded from that.
+    drop(keeps);
+    eventually(LIMIT, "every replica is deaf", async || {
+        let mut up = Vec::new();
+        for replica in cluster.running() {
+            let answer = http1::exchange(replica.admin().0, "GET", "/discovery", &[], b"").await;
+            let view: serde_json::Value = answer.json();
+            up.push(view["sources"][0]["up"].clone());
+        }
+        let is_deaf = up.iter().all(|up| *up == json!(false));
+        is_deaf.then_some(()).ok_or_else(|| format!("{up:?}"))
+    })
+    .await;
+    assert_eq!(
+        states(&cluster, &kept).await,
+        vec![Some("active".to_owned()); 3]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrapped_command_lives_and_ends_with_its_registration() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let cluster = plan().start(3).await;
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        free.local_addr().expect("bound").port().to_string()
+    };
+    let url = format!("http://127.0.0.1:{port}");
+    let program = grapevine().display().to_string();
+    let command = [program.as_str(), "fake-worker", "--port", &port];
+    let mut registered = Registered::start(&dir, &cluster, &url, &command).await;
+    until(&cluster, &url, Some("active"), &registered.log).await;
+    registered.signal(Signal::TERM);
+    let status = registered.child.wait().await.expect("it can be waited for");
+    assert!(status.success(), "{}", read(&registered.log));
+    until(&cluster, &url, None, &registered.log).await;
+    let refused = tokio::net::TcpStream::connect(format!("127.0.0.1:{port}")).await;
+    assert!(refused.is_err(), "the command has ended");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_touches_its_own_worker_only() {
+    let mut cluster = plan()
+        .set("admin.token", "\"the-token-of-operators\"")
+        .found()
+        .await;
+    cluster.join("r1", Vec::new()).await;
+    let (own, others) = ("http://10.0.0.7:8000", "http://10.0.0.8:8000");
+    let bearer = format!("Bearer {}", credential(own).await);
+    let headers = [
+        ("authorization", bearer.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let admin = cluster.replicas[0].admin().0;
+    let path = |worker: &str| format!("/leases/{}", worker.replace(':', "%3A").replace('/', "%2F"));
+    for (method, path, body, status) in [
+        ("PUT", path(own), json!({ "url": own }), 200),
+        ("PUT", path(own), json!({ "url": own }), 200),
+        ("PUT", path(others), json!({ "url": others }), 401),
+        ("PUT", path(own), json!({ "url": own, "id": others }), 400),
+        (
+            "PUT",
+            path(own),
+            json!({ "url": "http://169.254.169.254:80" }),
+            400,
+        ),
+        ("DELETE", path(others), json!({}), 401),
+        ("GET", "/workers".to_owned(), json!(null), 401),
+        ("POST", "/workers".to_owned(), json!({ "url": others }), 401),
+        ("DELETE", path(own), json!(null), 200),
+        ("DELETE", path(own), json!(null), 200),
+    ] {
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let answer = http1::exchange(admin, method, &path, &headers, body.as_bytes()).await;
+        assert_eq!(
+            answer.head.status,
+            status,
+            "{method} {path}: {}",
+            answer.text()
+        );
+    }
+}
