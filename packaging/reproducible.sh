@@ -24,7 +24,7 @@ for place in a another-place; do
   flags="--remap-path-prefix=$source=/source --remap-path-prefix=$work/$place/target=/target --remap-path-prefix=$registry=/cargo"
   maps="-ffile-prefix-map=$work/$place/target=/target -ffile-prefix-map=$registry=/cargo"
   (cd "$source" && CARGO_TARGET_DIR=$work/$place/target RUSTFLAGS=$flags CFLAGS=$maps \
-    cargo build --profile dist --locked --no-default-features --features jemalloc)
+    cargo build --profile dist --locked --no-default-features --features jemalloc,kubernetes)
 done
 sha256sum "$work"/*/target/dist/grapevine
 if cmp "$work/a/target/dist/grapevine" "$work/another-place/target/dist/grapevine"; then

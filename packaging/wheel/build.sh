@@ -14,6 +14,6 @@ out=$(realpath -e "$2")
 glibc=$( (objdump -T "$binary" 2> /dev/null || true) | grep -o 'GLIBC_2\.[0-9]*' | sort -Vu | tail -1)
 metadata=$(mktemp)
 trap 'rm -f "$metadata"' EXIT
-(cd "$here/../.." && cargo metadata --locked --format-version 1 --no-default-features --features grapevine/jemalloc \
+(cd "$here/../.." && cargo metadata --locked --format-version 1 --no-default-features --features grapevine/jemalloc,grapevine/kubernetes \
   --filter-platform "$(rustc -vV | sed -n 's/^host: //p')") > "$metadata"
 python3 "$here/pack.py" "$binary" "$out" "${glibc#GLIBC_2.}" "$metadata"
