@@ -5,7 +5,7 @@
 #
 # A static binary makes the smallest image, and one that can be copied to any machine:
 #   RUSTFLAGS="-C target-feature=+crt-static" cargo build --profile dist --locked --target "$(rustc -vV | sed -n 's/^host: //p')" \
-#     --no-default-features --features jemalloc
+#     --no-default-features --features jemalloc,kubernetes
 set -euo pipefail
 fail() { printf 'image/build.sh: %s\n' "$*" >&2; exit 1; }
 [ $# -eq 2 ] || { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 2; }
