@@ -1,6 +1,6 @@
 //! The bounded channel to the one listener.
 //!
-//! Never waits. What does not fit is dropped and the sender's listener is told so ([`EvidenceEvent::Lost`])
+//! Never waits. What does not fit is dropped, and the listener gets [`EvidenceEvent::Lost`] for its sender
 //! once there is room; the latest heat and the end of a replica are kept until they fit.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::replica::ReplicaId;
 /// The sending half, and what it owes.
 pub(crate) struct ListenerQueue {
     sender: mpsc::Sender<EvidenceEvent>,
-    /// For the first listener: what was heard before it came waits in it.
+    /// For the first listener: what was received before it came waits in it.
     unclaimed: Option<mpsc::Receiver<EvidenceEvent>>,
     owed: BTreeMap<ReplicaId, Owed>,
 }
@@ -52,7 +52,7 @@ impl ListenerQueue {
         self.sender.clone()
     }
 
-    /// Passes on what was heard; returns how many records were dropped because the listener lags.
+    /// Passes on what was received; returns how many records were dropped because the listener lags.
     pub(crate) fn pass(&mut self, heard: impl IntoIterator<Item = EvidenceEvent>) -> usize {
         self.settle();
         let mut dropped = 0;

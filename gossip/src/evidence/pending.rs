@@ -1,4 +1,4 @@
-//! What this replica has to say, until the next batch takes it.
+//! Records of this replica that wait for the next batch.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Pending {
         is_valid
     }
 
-    /// Everything said since the last call, oldest first.
+    /// Everything queued since the last call, oldest first.
     pub(crate) fn take(&mut self) -> Vec<Record> {
         self.links = 0;
         std::mem::take(&mut self.records).into()

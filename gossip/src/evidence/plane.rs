@@ -1,4 +1,4 @@
-//! Evidence and heat between replicas: told to the peers in batches, heard from them, repaired after gaps.
+//! Evidence and heat between replicas: sent to the peers in batches, received from them, repaired after gaps.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ use crate::wire::{Message, Received};
 /// Where the evidence for starting replicas comes from.
 pub type EvidenceSource = Arc<dyn Fn() -> Vec<Evidence> + Send + Sync>;
 
-/// What this replica has to say, for whoever has something to say: under a lock that is held for a push only, for
+/// Where tasks queue what this replica is to send: under a lock that is held for a push only, for
 /// requests are waiting.
 #[derive(Clone, Default)]
 pub(crate) struct PendingHandle {
@@ -37,7 +37,7 @@ impl PendingHandle {
         }
     }
 
-    /// Queues a record for the next batch, if there is anybody to tell.
+    /// Queues a record for the next batch, if there are other replicas.
     pub(crate) fn record(&self, record: Record, is_solo: bool) {
         self.metrics.evidence("told", 1);
         if is_solo {
@@ -49,7 +49,7 @@ impl PendingHandle {
         }
     }
 
-    /// Replaces the report that is told.
+    /// Replaces the report that is sent.
     pub(crate) fn heat(&self, report: HeatReport) {
         if !self.lock().heat(report) {
             self.metrics.evidence("malformed", 1);
@@ -62,7 +62,7 @@ impl PendingHandle {
     }
 }
 
-/// What was told, and what was heard.
+/// What was sent, and what was received.
 pub(crate) struct EvidencePlane {
     config: EvidenceConfig,
     replica: ReplicaId,
@@ -186,7 +186,7 @@ impl EvidencePlane {
         if !self.charge(from, self.config.snapshot_cost(), cx) {
             return;
         }
-        // Before the evidence is read: what comes between is then heard twice, not never.
+        // Before the evidence is read: what comes between is then received twice, not never.
         let mut heads = self.inbox.heads();
         heads.push(Head {
             replica: self.replica.clone(),
@@ -222,7 +222,7 @@ impl EvidencePlane {
         }
     }
 
-    /// What this replica believes, as far as it may be passed on. It is asked of whoever keeps it.
+    /// What this replica believes, as far as it may be passed on. The source that keeps it is asked.
     fn believed(&self) -> impl FnOnce() -> Vec<Evidence> + Send + use<> {
         let (source, known_workers) = (self.source.clone(), self.known_workers.clone());
         move || {
@@ -235,7 +235,7 @@ impl EvidencePlane {
         }
     }
 
-    /// Sends what was told since the last time, and what peers still lack of what was told before.
+    /// Sends what was queued since the last time, and what peers still lack of what was queued before.
     fn send(&mut self, around: &Surroundings, cx: &mut Context) {
         let (mut records, heat) = {
             let mut told = self.pending.lock();

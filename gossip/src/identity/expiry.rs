@@ -36,7 +36,7 @@ impl Urgency {
     }
 }
 
-/// Remembers what was said of which certificate: a line when it comes nearer its end (30, 14, 7 and 1
+/// Remembers what was logged about which certificate: a line when it comes nearer its end (30, 14, 7 and 1
 /// days, the end itself), and one each day in the last week and after.
 #[derive(Debug, Default)]
 pub(crate) struct Reminders {

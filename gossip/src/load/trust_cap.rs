@@ -1,11 +1,11 @@
-//! How much of what one replica says about its load is believed.
+//! How much of the load that one replica reports is believed.
 //!
-//! Pure. A replica counts its own requests exactly and must take the others' word for theirs. One that
-//! says that every worker is full would drown the real differences between workers, fill every limit,
-//! and switch balancing off in the whole cluster. So the total that one sender says, over all
+//! Pure. A replica counts its own requests exactly, and must rely on the others' reports of theirs. One that
+//! reports that every worker is full would drown the real differences between workers, fill every limit,
+//! and switch balancing off in the whole cluster. So the total that one sender reports, over all
 //! workers, is held against the greatest total of anybody else, this replica's own included: more
 //! than [`TIMES`] that, and a free amount for each worker, is scaled down to it. The shape stays: what
-//! is busiest by its word is still busiest.
+//! is busiest by its report is still busiest.
 //!
 //! Nothing is cut in a cluster whose replicas carry comparable shares, nor where one carries all of a
 //! load that is below the free amount. One that carries far more than that, and eight times as much as
@@ -59,7 +59,7 @@ pub(super) fn trust_caps(own: Total, said: &[Total], workers: usize) -> Vec<Trus
             .filter_map(|(at, total)| (at != index).then_some(total));
         let yardstick = others.chain([&own]).map(number).fold(0.0, f64::max);
         let limit = TIMES * yardstick + free * workers;
-        // 0 / 0 never: a limit above 0 is greater than 0 said.
+        // Never 0 / 0: a limit above 0 is greater than a reported 0.
         (limit / number(&said[index])).min(1.0)
     };
     (0..said.len())
@@ -111,7 +111,7 @@ mod tests {
         let huge = f64::from(Load::REQUESTS_MAX) * 4.0;
         assert_eq!(believed(10.0, &[20.0, huge], 4), [20.0, 8.0 * 20.0 + 256.0]);
         assert_eq!(believed(0.0, &[huge], 4), [256.0]);
-        // What it is trusted with counts for the others, who do not use it.
+        // The part of its report that is believed counts in the others' caps, although they do not use it.
         assert_eq!(believed(1000.0, &[20.0, huge], 4)[0], 20.0);
     }
 

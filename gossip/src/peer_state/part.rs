@@ -56,7 +56,7 @@ impl Entry for HealthClaim {
         }
     }
 
-    /// Bad claims that go on are at least as old as when they were heard first: who renews one as if
+    /// Bad claims that go on are at least as old as when they were first received: a replica that renews one as if
     /// it were new each time would outdo everything that was seen here since.
     fn believed(mut claims: Vec<Self>, before: Option<(&[Self], Duration)>) -> Vec<Self> {
         let Some((before, since)) = before else {
@@ -102,7 +102,7 @@ impl Entry for TenantUse {
 
 impl Entry for Quarantined {
     const PART: &'static str = "quarantine";
-    /// Mostly there is nothing to say.
+    /// Mostly there is none to send.
     const ENDS_WHEN_EMPTY: bool = true;
 
     fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {

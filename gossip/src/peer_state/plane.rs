@@ -108,7 +108,7 @@ impl Plane for PeerStatePlane {
         }
     }
 
-    /// Sends what is due, and lets go of what is old.
+    /// Sends what is due, and drops what is old.
     fn on_tick(&mut self, _: &Surroundings, cx: &mut Context) -> Option<Instant> {
         if let Some(until) = self.rests_until.filter(|until| cx.now < *until) {
             return Some(until);

@@ -6,7 +6,7 @@ use super::part::Entry;
 use super::{HealthClaim, Pace, PeerState, Quarantined, RENEW_AFTER, TenantUse};
 use crate::wire::Message;
 
-/// What the others are told, and when they were last told.
+/// What is sent to the others, and when it was sent last.
 #[derive(Debug, Default)]
 pub(crate) struct Publisher {
     health: Part<HealthClaim>,
@@ -15,7 +15,7 @@ pub(crate) struct Publisher {
     paces: Part<Pace>,
 }
 
-/// One part; none of it before the first peer state, and while there is nothing to say.
+/// One part; none of it before the first peer state, and while it has no entries.
 #[derive(Debug)]
 struct Part<T>(Option<Published<T>>);
 
@@ -23,7 +23,7 @@ struct Part<T>(Option<Published<T>>);
 struct Published<T> {
     entries: Vec<T>,
     at: Instant,
-    /// Nobody was told of it yet.
+    /// It was not sent yet.
     is_news: bool,
     sent: Option<Instant>,
 }
@@ -47,17 +47,17 @@ impl Publisher {
         ]
     }
 
-    /// True if something changed that nobody was told yet.
+    /// True if something changed that was not sent yet.
     pub(crate) fn has_news(&mut self) -> bool {
         self.parts().iter().any(|part| part.has_news())
     }
 
-    /// A peer connected that was told nothing yet: everything is news.
+    /// A peer connected that has received nothing yet: everything is sent again.
     pub(crate) fn say_again(&mut self) {
         self.parts().into_iter().for_each(Sent::say_again);
     }
 
-    /// The parts that are due, for all peers: those that changed, and those last said
+    /// The parts that are due, for all peers: those that changed, and those last sent
     /// [`RENEW_AFTER`] ago. None before the first peer state.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Message> {
         let parts = self.parts().into_iter();

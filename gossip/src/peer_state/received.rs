@@ -9,7 +9,7 @@ use super::{HealthClaim, Pace, PeerStates, Quarantined, ReceivedState, SILENT_AF
 use crate::evidence::{Budget, KnownWorkers};
 use crate::replica::ReplicaId;
 
-/// Everything heard, by sender.
+/// Everything received, by sender.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     known_workers: KnownWorkers,
@@ -21,7 +21,7 @@ pub(crate) struct Received {
 pub(crate) struct Sender {
     generation: u64,
     heard: Instant,
-    /// It said goodbye: what was under way then does not count.
+    /// It has left: what was under way then does not count.
     has_left: bool,
     allowance: Budget,
     health: Part<HealthClaim>,
@@ -127,7 +127,7 @@ impl Received {
         Taken::Fresh
     }
 
-    /// A replica said that it leaves. True if something of it was shown.
+    /// A replica announced that it leaves. True if something of it was shown.
     pub(crate) fn left(&mut self, id: &ReplicaId) -> bool {
         let Some(sender) = self.senders.get_mut(id) else {
             return false;
@@ -139,7 +139,7 @@ impl Received {
         sender.shown.take().is_some()
     }
 
-    /// Lets go of what was not renewed. True if something of it was shown.
+    /// Drops what was not renewed. True if something of it was shown.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let mut has_changed = false;
         self.senders.retain(|id, sender| {
@@ -302,6 +302,6 @@ pub(crate) const SENDERS_MAX: usize = 256;
 pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// Frames a second taken from one sender: an honest one sends its four parts 20 times at most.
 const FRAMES_PER_S: u32 = 100;
-/// What may come late and all at once: as much as an honest sender says while its path is dead and
+/// What may come late and all at once: as much as an honest sender sends while its path is dead and
 /// the connection lives, 5 s.
 const FRAMES_BURST: u32 = 500;

@@ -1,4 +1,4 @@
-//! Two processes under one id: what this replica and its peers saw, said in the log and to the peers.
+//! Two processes under one id: what this replica and its peers saw, written to the log and sent to the peers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,16 +19,16 @@ pub(crate) struct TwinPlane {
     metrics: Metrics,
     twins: BTreeMap<ReplicaId, Noted>,
     kept_instead: Option<SocketAddr>,
-    /// What the peers were told last.
+    /// What was last sent to the peers.
     told: String,
-    /// What each teller had the log say lately.
+    /// What was lately logged on the report of each replica.
     shares: BTreeMap<ReplicaId, Share>,
 }
 
 #[derive(Debug)]
 struct Noted {
     twin: Twin,
-    /// When the log said so last; never, if those who tell of it tell of too many.
+    /// When it was last logged; never, if the replicas that report it report too many.
     said: Option<Instant>,
 }
 
@@ -37,20 +37,20 @@ struct Noted {
 struct Share {
     since: Instant,
     lines: usize,
-    /// The log said that there are no more.
+    /// The end of it was logged.
     is_over: bool,
 }
 
-/// What is told of one id: one of the twins that were named, and everybody who names any.
+/// What is reported of one id: one of the twins that were named, and all replicas that name any.
 type Told = (Twin, Vec<ReplicaId>);
 
-/// What the log has to say now.
+/// What is to be logged now.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lines {
     named: Vec<Twin>,
     /// They were named, and one of the two is left.
     over: Vec<ReplicaId>,
-    /// Who names more than the log says.
+    /// Replicas that name more than is logged.
     cut: Vec<ReplicaId>,
 }
 
@@ -79,7 +79,7 @@ impl TwinPlane {
         self.kept_instead
     }
 
-    /// Takes what is known now; what the log has to say of it.
+    /// Takes what is known now; returns what is to be logged of it.
     fn update(
         &mut self,
         told: BTreeMap<ReplicaId, Told>,
@@ -121,7 +121,7 @@ impl TwinPlane {
 
     /// What this replica and the others see now, by id.
     fn told(&self, seen: &Seen) -> BTreeMap<ReplicaId, Told> {
-        // Whom everybody refuses hears nothing else of it.
+        // A replica that all others refuse learns nothing else of it.
         let refused = seen.kept_instead.zip(seen.address);
         let refused = refused.map(|(kept, cut_off)| Twin {
             replica: self.replica.clone(),
@@ -174,14 +174,14 @@ impl TwinPlane {
 }
 
 impl Plane for TwinPlane {
-    /// It has no messages: what replicas tell each other of it is a fact.
+    /// It has no messages: replicas report twins to each other by a fact.
     fn names(&self) -> &'static [&'static str] {
         &[]
     }
 
     fn on_message(&mut self, _: Origin<'_>, _: Message, _: &mut Context) {}
 
-    /// Each round: tells the peers what this replica saw, and the operator what anybody saw.
+    /// Each round: reports to the peers what this replica saw, and to the operator what any replica saw.
     fn on_tick(&mut self, around: &Surroundings, cx: &mut Context) -> Option<Instant> {
         let seen = &around.seen;
         let fact = fact_of(&seen.twins);
@@ -214,8 +214,8 @@ fn spend(shares: &mut BTreeMap<ReplicaId, Share>, teller: &ReplicaId, now: Insta
 
 /// A twin that stays is named again.
 const SAY_EACH: Duration = Duration::from_secs(60);
-/// Twins that the log names in [`SAY_EACH`] because one replica tells of them: one that tells of others each round fills
-/// no disk. A liar's share is its own: what honest ones see is said by theirs.
+/// Twins that are logged in [`SAY_EACH`] on the report of one replica: one that reports others each round fills
+/// no disk. A liar uses up its own share: what honest ones see is logged from theirs.
 const LINES_MAX: usize = 16;
 
 #[cfg(test)]
@@ -259,8 +259,8 @@ mod tests {
         assert_eq!(plane.list(), []);
     }
 
-    /// What one liar tells: other twins each round. The log names a few a minute and says that there are more; of those
-    /// that it did not name it tells no end; and what an honest replica saw is named all the same.
+    /// One liar reports other twins each round. The log names a few a minute and says that there are more; of those
+    /// that it did not name it reports no end; and what an honest replica saw is named all the same.
     #[test]
     fn one_replica_cannot_flood_the_log() {
         let mut plane = TwinPlane::new(id("me"), Metrics::default());

@@ -24,11 +24,11 @@ pub(super) struct WireBatch {
 struct WireSaid {
     /// Id and epoch.
     workers: Vec<(String, u64)>,
-    /// Position in `workers`, what is said, and of which prefixes.
+    /// Position in `workers`, what is claimed, and of which prefixes.
     records: Vec<(u32, u8, Vec<WireLink>)>,
 }
 
-/// What is said, as a number: one that a later release adds costs a record, not the frame.
+/// What is claimed, as a number: one that a later release adds costs a record, not the frame.
 mod claim {
     pub(super) const HOLDS: u8 = 0;
     pub(super) const LACKS: u8 = 1;
@@ -223,7 +223,7 @@ impl Body for EvidenceSnapshot {
         for record in wire.said.checked(refused)? {
             match record {
                 Record::Evidence(said) => evidence.push(said),
-                // A snapshot says what is, not what is not.
+                // A snapshot holds what workers have, not what they lack.
                 Record::Retraction(_) => *refused += 1,
             }
         }
