@@ -39,12 +39,12 @@ async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> tu
     let agent = sim::start(at, 0..1, identity, seed).await?;
     let spec = WorkerSpec::new(RawWorker::at(worker().as_str()))?;
     agent.configure(worker(), spec)?;
-    let mut ear = agent.evidence();
+    let mut events = agent.evidence();
     let ready = agent.ready();
     let mut tick = tokio::time::interval(Duration::from_millis(20));
     loop {
         tokio::select! {
-            Some(heard) = ear.recv() => with(&shared, |stage| note(&mut stage.notes[at], heard)),
+            Some(heard) = events.recv() => with(&shared, |stage| note(&mut stage.notes[at], heard)),
             _ = tick.tick() => {
                 let link = with(&shared, |stage| {
                     let is_talking = stage.is_talking;

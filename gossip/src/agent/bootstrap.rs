@@ -188,8 +188,8 @@ impl Bootstrap {
         // More than the channel holds: the listener works it off meanwhile.
         let deadline = Instant::now() + LISTENER_PATIENCE;
         for (at, record) in records.into_iter().enumerate() {
-            let heard = record.heard_from(peer.clone());
-            if !matches!(timeout_at(deadline, listener.send(heard)).await, Ok(Ok(()))) {
+            let event = record.received_from(peer.clone());
+            if !matches!(timeout_at(deadline, listener.send(event)).await, Ok(Ok(()))) {
                 let left = total - at;
                 self.driver
                     .with(&self.evidence, |plane, _| plane.overrun(peer, left));

@@ -62,7 +62,7 @@ pub struct Ack {
 
 /// What a worker reported of itself.
 #[derive(Debug, Clone)]
-pub enum Said {
+pub enum WorkerReport {
     /// Facts that fill gaps of what the sources declare, such as its models.
     Facts(Box<WorkerSpec>),
     /// When its process started, in seconds since 1970.
@@ -141,19 +141,20 @@ impl Agent {
         let view = self.view();
         let live = view.replicas().iter().filter(|replica| replica.live);
         let now = Instant::now().into_std();
-        let told = self.0.load.lock().plane.requests_at(worker, now);
+        let reported = self.0.load.lock().plane.requests_at(worker, now);
         let count = |id: &ReplicaId| {
             if *id == self.0.replica {
                 Some(own)
             } else {
-                told.get(id).copied()
+                reported.get(id).copied()
             }
         };
         live.map(|replica| (replica.id.clone(), count(&replica.id)))
             .collect()
     }
 
-    /// The one that took a worker out of the set, although the configuration may name it; `None` if it is in the set, or nobody did.
+    /// The one that took a worker out of the set, although the configuration may name it; `None` if it is in the set, or
+    /// nobody did.
     pub fn taken_out(&self, worker: &WorkerId) -> Option<TakenOut> {
         self.0.registry.lock().registry().taken_out(worker)
     }
@@ -301,14 +302,17 @@ impl Agent {
     /// What many workers reported of themselves, as one change; see [`Agent::learn`] and [`Agent::restarted`].
     ///
     /// Returns what could not be taken over, and why. Waits as [`Agent::put_worker`].
-    pub async fn learn_all(&self, said: Vec<(WorkerId, Said)>) -> Vec<(WorkerId, ChangeError)> {
+    pub async fn learn_all(
+        &self,
+        reports: Vec<(WorkerId, WorkerReport)>,
+    ) -> Vec<(WorkerId, ChangeError)> {
         let mut refused = Vec::new();
         let write = |registry: &mut Registry, now| {
             let mut written = Vec::new();
-            for (id, said) in said {
-                let entry = match said {
-                    Said::Facts(facts) => registry.learn(id.clone(), *facts, now),
-                    Said::Started(epoch) => registry.restarted(&id, epoch, now),
+            for (id, report) in reports {
+                let entry = match report {
+                    WorkerReport::Facts(facts) => registry.learn(id.clone(), *facts, now),
+                    WorkerReport::Started(epoch) => registry.restarted(&id, epoch, now),
                 };
                 match entry {
                     Ok(entry) => written.extend(entry),
@@ -360,13 +364,13 @@ impl Agent {
     /// Never waits: it is queued for the next batch ([`EvidenceConfig::batch`]). If the queue is full the oldest
     /// record gives way; if the worker left or restarted meanwhile it is not sent. Both are counted.
     pub fn send_evidence(&self, evidence: Evidence) {
-        self.tell(Record::Evidence(evidence));
+        self.send_record(Record::Evidence(evidence));
     }
 
     /// Sends every other replica that a worker does not hold some prefixes. As
     /// [`Agent::send_evidence`].
     pub fn send_retraction(&self, retraction: Retraction) {
-        self.tell(Record::Retraction(retraction));
+        self.send_record(Record::Retraction(retraction));
     }
 
     /// Sends every other replica how often this one saw which prefix; it replaces the report before.
@@ -501,7 +505,7 @@ impl Agent {
         });
     }
 
-    fn tell(&self, record: Record) {
+    fn send_record(&self, record: Record) {
         self.0.pending.record(record, self.0.driver.net().is_none());
     }
 

@@ -26,7 +26,7 @@ struct Sender {
     /// `None` until the first message about batches.
     sequence: Option<Sequence>,
     heat: Option<u64>,
-    heard_at: Instant,
+    received_at: Instant,
     /// The listener has not got the end of it.
     is_present: bool,
     allowance: Budget,
@@ -44,7 +44,7 @@ pub(crate) struct Pull {
 /// What a message brought.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    pub(crate) heard: Vec<EvidenceEvent>,
+    pub(crate) events: Vec<EvidenceEvent>,
     /// Records about workers that left or restarted.
     pub(crate) stale: usize,
     /// Batches that came in order, closed a gap, or had come before; and batches given up.
@@ -128,7 +128,7 @@ impl Inbox {
         };
         if sender.heat.is_none_or(|version| version < report.version) {
             sender.heat = Some(report.version);
-            outcome.heard.push(EvidenceEvent::Heat {
+            outcome.events.push(EvidenceEvent::Heat {
                 from: from.clone(),
                 report,
             });
@@ -227,7 +227,9 @@ impl Inbox {
             if sender.silent_for(now) >= self.config.silent_after && sender.is_present {
                 sender.is_present = false;
                 sender.heat = None;
-                outcome.heard.push(EvidenceEvent::Gone { from: id.clone() });
+                outcome
+                    .events
+                    .push(EvidenceEvent::Gone { from: id.clone() });
             }
         }
         let (forgotten, senders) = std::mem::take(&mut self.senders)
@@ -274,7 +276,7 @@ impl Inbox {
                 let allowance = known.allowance.clone();
                 if known.is_present {
                     outcome
-                        .heard
+                        .events
                         .push(EvidenceEvent::Gone { from: from.clone() });
                 }
                 let mut sender = Sender::new(generation, &self.config, now);
@@ -292,7 +294,7 @@ impl Inbox {
             }
         }
         let sender = self.senders.get_mut(from)?;
-        sender.heard_at = now;
+        sender.received_at = now;
         sender.is_present = true;
         Some((sender, outcome))
     }
@@ -316,7 +318,7 @@ impl Sender {
             generation,
             sequence: None,
             heat: None,
-            heard_at: now,
+            received_at: now,
             is_present: true,
             allowance: Budget::new(config.allowed_per_s(), config.allowed_burst(), now),
             pull_at: now,
@@ -324,7 +326,7 @@ impl Sender {
     }
 
     fn silent_for(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.heard_at)
+        now.saturating_duration_since(self.received_at)
     }
 
     fn take(
@@ -354,29 +356,29 @@ impl Sender {
             .into_iter()
             .partition(|record| known_workers.allows(record));
         outcome.stale += stale.len();
-        let heard = current
+        let events = current
             .into_iter()
-            .map(|record| record.heard_from(from.clone()));
-        outcome.heard.extend(heard);
+            .map(|record| record.received_from(from.clone()));
+        outcome.events.extend(events);
     }
 }
 
 impl Outcome {
     /// Records among what was received.
     pub(crate) fn records(&self) -> usize {
-        let is_record = |heard: &&EvidenceEvent| {
+        let is_record = |event: &&EvidenceEvent| {
             matches!(
-                heard,
+                event,
                 EvidenceEvent::Evidence { .. } | EvidenceEvent::Retraction { .. }
             )
         };
-        self.heard.iter().filter(is_record).count()
+        self.events.iter().filter(is_record).count()
     }
 
     fn lose(&mut self, from: &ReplicaId, batches: u64) {
         self.lost += batches;
         if batches > 0 {
-            self.heard.push(EvidenceEvent::Lost { from: from.clone() });
+            self.events.push(EvidenceEvent::Lost { from: from.clone() });
         }
     }
 }

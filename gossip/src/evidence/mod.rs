@@ -36,7 +36,7 @@ pub(crate) use inbox::{Inbox, Outcome, Pull};
 pub(crate) use known_workers::KnownWorkers;
 pub(crate) use listener_queue::ListenerQueue;
 pub(crate) use outbox::Outbox;
-pub(crate) use pending::{Pending, Tell};
+pub(crate) use pending::{Pending, Recorded};
 pub use plane::EvidenceSource;
 pub(crate) use plane::{EvidencePlane, PendingHandle};
 
@@ -149,15 +149,15 @@ impl Record {
     /// The worker that it is about, and in which epoch.
     pub(crate) fn about(&self) -> (&WorkerId, u64) {
         match self {
-            Self::Evidence(said) => (&said.worker, said.epoch),
-            Self::Retraction(said) => (&said.worker, said.epoch),
+            Self::Evidence(claim) => (&claim.worker, claim.epoch),
+            Self::Retraction(claim) => (&claim.worker, claim.epoch),
         }
     }
 
     pub(crate) fn links(&self) -> &[u64] {
         match self {
-            Self::Evidence(said) => &said.links,
-            Self::Retraction(said) => &said.links,
+            Self::Evidence(claim) => &claim.links,
+            Self::Retraction(claim) => &claim.links,
         }
     }
 
@@ -166,7 +166,7 @@ impl Record {
         (1..=LINKS_MAX).contains(&self.links().len())
     }
 
-    pub(crate) fn heard_from(self, from: ReplicaId) -> EvidenceEvent {
+    pub(crate) fn received_from(self, from: ReplicaId) -> EvidenceEvent {
         match self {
             Self::Evidence(evidence) => EvidenceEvent::Evidence { from, evidence },
             Self::Retraction(retraction) => EvidenceEvent::Retraction { from, retraction },
@@ -230,7 +230,7 @@ pub struct EvidenceSnapshot {
 /// Cuts a snapshot into pieces of one frame each, at least one; leaves out, and counts, what exceeds
 /// [`SNAPSHOT_FRAMES_MAX`].
 pub(crate) fn snapshot_pieces(evidence: Vec<Evidence>) -> (Vec<Vec<Evidence>>, usize) {
-    let mut pieces = pieces(evidence, |said| wire_len(&said.worker, &said.links));
+    let mut pieces = pieces(evidence, |claim| wire_len(&claim.worker, &claim.links));
     let kept = pieces.len().min(SNAPSHOT_FRAMES_MAX);
     let cut = pieces.drain(kept..).map(|piece| piece.len()).sum();
     if pieces.is_empty() {

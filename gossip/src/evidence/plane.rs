@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Batch, Evidence, EvidenceEvent, EvidenceSnapshot, Gap, Head, HeatReport, Inbox, KnownWorkers,
-    ListenerQueue, Mark, Outbox, Outcome, Pending, Pull, Record, Tell, snapshot_pieces,
+    ListenerQueue, Mark, Outbox, Outcome, Pending, Pull, Record, Recorded, snapshot_pieces,
 };
 use crate::config::EvidenceConfig;
 use crate::metrics::Metrics;
@@ -43,9 +43,9 @@ impl PendingHandle {
         if is_solo {
             return;
         }
-        match self.lock().tell(record) {
-            Tell::Queued { dropped } => self.metrics.evidence("queue_full", dropped),
-            Tell::Malformed => self.metrics.evidence("malformed", 1),
+        match self.lock().record(record) {
+            Recorded::Queued { dropped } => self.metrics.evidence("queue_full", dropped),
+            Recorded::Malformed => self.metrics.evidence("malformed", 1),
         }
     }
 
@@ -170,7 +170,7 @@ impl EvidencePlane {
         self.metrics
             .evidence_batches("duplicate", outcome.duplicate);
         self.metrics.evidence_batches("lost", outcome.lost);
-        let dropped = self.listener.pass(outcome.heard);
+        let dropped = self.listener.pass(outcome.events);
         self.metrics.evidence("listener_full", dropped);
     }
 
@@ -214,7 +214,7 @@ impl EvidencePlane {
         if self.charge(from, self.config.pull_cost(), cx) {
             let believed = self.believed();
             cx.answer_later(move || {
-                let links = |said: Evidence| said.links.len() as u64;
+                let links = |evidence: Evidence| evidence.links.len() as u64;
                 vec![Message::EvidenceSize(
                     believed().into_iter().map(links).sum(),
                 )]
@@ -227,8 +227,8 @@ impl EvidencePlane {
         let (source, known_workers) = (self.source.clone(), self.known_workers.clone());
         move || {
             let all = source.map(|source| source()).unwrap_or_default();
-            let is_fit = |said: &Evidence| {
-                let record = Record::Evidence(said.clone());
+            let is_fit = |evidence: &Evidence| {
+                let record = Record::Evidence(evidence.clone());
                 record.is_valid() && known_workers.allows(&record)
             };
             all.into_iter().filter(is_fit).collect()
@@ -238,8 +238,8 @@ impl EvidencePlane {
     /// Sends what was queued since the last time, and what peers still lack of what was queued before.
     fn send(&mut self, around: &Surroundings, cx: &mut Context) {
         let (mut records, heat) = {
-            let mut told = self.pending.lock();
-            (told.take(), told.latest_heat())
+            let mut pending = self.pending.lock();
+            (pending.take(), pending.latest_heat())
         };
         let before = records.len();
         records.retain(|record| self.known_workers.allows(record));

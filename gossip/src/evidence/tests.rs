@@ -170,7 +170,7 @@ impl Wire {
 
     fn take(&mut self, outcome: Outcome) {
         self.lost += outcome.lost;
-        self.heard.extend(outcome.heard);
+        self.heard.extend(outcome.events);
     }
 
     fn steps(&mut self, count: usize) {
@@ -311,7 +311,7 @@ fn only_what_was_asked_for_is_taken_from_an_answer() {
     let mark = Mark { first: 0, next: 3 };
     let answer = vec![batch(1), batch(1), batch(900)];
     let outcome = inbox.pulled(&a, Some((GENERATION, mark, answer)), &known_workers, later);
-    assert_eq!((links(&outcome.heard), outcome.late), ((vec![1], 0), 1));
+    assert_eq!((links(&outcome.events), outcome.late), ((vec![1], 0), 1));
     assert!(inbox.pulls(later + Duration::from_secs(1)).is_empty());
 }
 
@@ -363,7 +363,7 @@ fn a_newcomer_goes_on_where_its_snapshot_ends() {
         let mut inbox = Inbox::new(&EvidenceConfig::default());
         inbox.take_heads(vec![head(generation)], now);
         let outcome = inbox.batch(&a, GENERATION, batch(number), &known_workers, now);
-        assert_eq!(links(&outcome.heard), (vec![number], 0));
+        assert_eq!(links(&outcome.events), (vec![number], 0));
         assert_eq!(wanted(&mut inbox), None);
         assert_eq!(inbox.heads()[0].next, number + 1);
     }
@@ -383,7 +383,7 @@ fn what_was_told_in_a_cut_of_more_than_a_minute_is_pulled_or_lost() {
         let pull = inbox.pulls(back + Duration::from_secs(1)).pop();
         (
             outcome.lost,
-            links(&outcome.heard).1,
+            links(&outcome.events).1,
             pull.map(|pull| pull.gaps),
         )
     };
@@ -414,7 +414,7 @@ fn heat_counts_by_version_until_its_sender_is_gone() {
     let at = |seconds| start + Duration::from_secs(seconds);
     let mut inbox = Inbox::new(&EvidenceConfig::default());
     let hears = |inbox: &mut Inbox, generation, version, now| {
-        inbox.heat(&a, generation, heat(version), now).heard
+        inbox.heat(&a, generation, heat(version), now).events
     };
     let new = |version| EvidenceEvent::Heat {
         from: replica("a"),
@@ -424,9 +424,9 @@ fn heat_counts_by_version_until_its_sender_is_gone() {
     assert_eq!(hears(&mut inbox, 1, 5, at(0)), [new(5)]);
     assert_eq!(hears(&mut inbox, 1, 5, at(1)), [], "a refresh");
     assert_eq!(hears(&mut inbox, 1, 4, at(2)), [], "overtaken");
-    assert_eq!(inbox.tick(at(4)).heard, []);
-    assert_eq!(inbox.tick(at(8)).heard, vec![gone.clone()]);
-    assert_eq!(inbox.tick(at(9)).heard, [], "told once");
+    assert_eq!(inbox.tick(at(4)).events, []);
+    assert_eq!(inbox.tick(at(8)).events, vec![gone.clone()]);
+    assert_eq!(inbox.tick(at(9)).events, [], "told once");
     assert_eq!(hears(&mut inbox, 1, 5, at(10)), [new(5)], "back again");
     assert_eq!(
         hears(&mut inbox, 2, 1, at(11)),

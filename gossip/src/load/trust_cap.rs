@@ -50,19 +50,19 @@ impl TrustCap {
 
 /// What each sender is believed, in their order. `own`: this replica's total; `workers`: how many
 /// there are.
-pub(super) fn trust_caps(own: Total, said: &[Total], workers: usize) -> Vec<TrustCap> {
+pub(super) fn trust_caps(own: Total, reported: &[Total], workers: usize) -> Vec<TrustCap> {
     let workers = workers as f64;
     let of = |index: usize, number: fn(&Total) -> f64, free: f64| {
-        let others = said
+        let others = reported
             .iter()
             .enumerate()
             .filter_map(|(at, total)| (at != index).then_some(total));
         let yardstick = others.chain([&own]).map(number).fold(0.0, f64::max);
         let limit = TIMES * yardstick + free * workers;
         // Never 0 / 0: a limit above 0 is greater than a reported 0.
-        (limit / number(&said[index])).min(1.0)
+        (limit / number(&reported[index])).min(1.0)
     };
-    (0..said.len())
+    (0..reported.len())
         .map(|index| TrustCap {
             requests: of(index, |total| total.requests, FREE_REQUESTS),
             prefill_tokens: of(index, |total| total.prefill_tokens, FREE_PREFILL_TOKENS),
@@ -91,11 +91,11 @@ mod tests {
         }
     }
 
-    fn believed(own: f64, said: &[f64], workers: usize) -> Vec<f64> {
-        let totals: Vec<_> = said.iter().map(|&requests| total(requests)).collect();
+    fn believed(own: f64, reported: &[f64], workers: usize) -> Vec<f64> {
+        let totals: Vec<_> = reported.iter().map(|&requests| total(requests)).collect();
         let trust_caps = trust_caps(total(own), &totals, workers);
-        let of = |(cap, said): (&TrustCap, &f64)| (cap.requests * said).round();
-        trust_caps.iter().zip(said).map(of).collect()
+        let of = |(cap, reported): (&TrustCap, &f64)| (cap.requests * reported).round();
+        trust_caps.iter().zip(reported).map(of).collect()
     }
 
     #[test]

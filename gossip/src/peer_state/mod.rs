@@ -127,7 +127,8 @@ impl Claim {
     }
 }
 
-/// A request with which workers ended, identified by its body's length and a hash. The receiver decides how long it keeps it.
+/// A request with which workers ended, identified by its body's length and a hash. Each receiver decides how long it
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantined {
     /// Bytes of its body; none: the request with this hash may be sent again, if it was found earlier.

@@ -21,7 +21,7 @@ pub(crate) trait Entry: Clone {
     fn fit(entries: Vec<Self>) -> (Vec<Self>, usize);
 
     /// Whether the others would learn nothing from the one that they do not know from the other. Ages alone are no news.
-    fn says_the_same(&self, other: &Self) -> bool;
+    fn is_the_same_as(&self, other: &Self) -> bool;
 
     /// The same, so much later.
     fn later(&self, _since: Duration) -> Self {
@@ -45,7 +45,7 @@ impl Entry for HealthClaim {
         fit_claims(entries)
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn is_the_same_as(&self, other: &Self) -> bool {
         (&self.worker, self.epoch, self.claim) == (&other.worker, other.epoch, other.claim)
     }
 
@@ -87,7 +87,7 @@ impl Entry for TenantUse {
         fit_usage(entries)
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn is_the_same_as(&self, other: &Self) -> bool {
         self == other
     }
 
@@ -109,7 +109,7 @@ impl Entry for Quarantined {
         fit_quarantine(entries)
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn is_the_same_as(&self, other: &Self) -> bool {
         self.id() == other.id()
     }
 
@@ -133,7 +133,7 @@ impl Entry for Pace {
         fit_paces(entries)
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn is_the_same_as(&self, other: &Self) -> bool {
         self == other
     }
 

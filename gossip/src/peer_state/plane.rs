@@ -118,14 +118,14 @@ impl Plane for PeerStatePlane {
         due.into_iter().for_each(|message| cx.send_to_all(message));
         let is_over = self.received.expire(cx.now);
         self.show(is_over);
-        let heard = self.shown.states().peers().len();
-        self.metrics.peer_states.set(heard as i64);
+        let count = self.shown.states().peers().len();
+        self.metrics.peer_states.set(count as i64);
         Some(self.rests_until.unwrap_or(cx.now + TICK))
     }
 
     /// It need not wait for the next renewal.
     fn on_link(&mut self, _: &ReplicaId, cx: &mut Context) {
-        self.publisher.say_again();
+        self.publisher.send_again();
         if self.publisher.has_news() {
             cx.wake();
         }

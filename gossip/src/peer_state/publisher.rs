@@ -31,7 +31,7 @@ struct Published<T> {
 /// What is done with each part alike.
 trait Sent {
     fn has_news(&self) -> bool;
-    fn say_again(&mut self);
+    fn send_again(&mut self);
     fn due(&mut self, now: Instant) -> Option<Message>;
 }
 
@@ -53,8 +53,8 @@ impl Publisher {
     }
 
     /// A peer connected that has received nothing yet: everything is sent again.
-    pub(crate) fn say_again(&mut self) {
-        self.parts().into_iter().for_each(Sent::say_again);
+    pub(crate) fn send_again(&mut self) {
+        self.parts().into_iter().for_each(Sent::send_again);
     }
 
     /// The parts that are due, for all peers: those that changed, and those last sent
@@ -88,7 +88,8 @@ impl<T: Entry> Part<T> {
         if !entries.is_empty() || !T::ENDS_WHEN_EMPTY {
             let is_same = |old: &Published<T>| {
                 let mut pairs = old.entries.iter().zip(&entries);
-                old.entries.len() == entries.len() && pairs.all(|(old, new)| old.says_the_same(new))
+                old.entries.len() == entries.len()
+                    && pairs.all(|(old, new)| old.is_the_same_as(new))
             };
             let is_news = |old: &Published<T>| old.is_news || !is_same(old);
             self.0 = Some(Published {
@@ -107,7 +108,7 @@ impl<T: Entry> Sent for Part<T> {
         self.0.as_ref().is_some_and(|part| part.is_news)
     }
 
-    fn say_again(&mut self) {
+    fn send_again(&mut self) {
         if let Some(part) = &mut self.0 {
             part.is_news = true;
         }

@@ -20,7 +20,7 @@ pub(crate) struct Received {
 #[derive(Debug)]
 pub(crate) struct Sender {
     generation: u64,
-    heard: Instant,
+    received_at: Instant,
     /// It has left: what was under way then does not count.
     has_left: bool,
     allowance: Budget,
@@ -37,7 +37,7 @@ pub(crate) struct Sender {
 pub(crate) struct Part<T> {
     seq: Option<u64>,
     /// `None` once it was not renewed in time.
-    said: Option<(Instant, Vec<T>)>,
+    latest: Option<(Instant, Vec<T>)>,
 }
 
 /// What became of a received part.
@@ -122,7 +122,7 @@ impl Received {
         if !part(sender) {
             return Taken::Stale;
         }
-        sender.heard = now;
+        sender.received_at = now;
         sender.show(from, &self.known_workers);
         Taken::Fresh
     }
@@ -149,7 +149,7 @@ impl Received {
                 sender.show(id, &self.known_workers);
                 has_changed = true;
             }
-            now.saturating_duration_since(sender.heard) < FORGET_AFTER
+            now.saturating_duration_since(sender.received_at) < FORGET_AFTER
         });
         has_changed
     }
@@ -183,7 +183,7 @@ impl Sender {
     fn new(generation: u64, now: Instant) -> Self {
         Self {
             generation,
-            heard: now,
+            received_at: now,
             has_left: false,
             allowance: Budget::new(FRAMES_PER_S, FRAMES_BURST, now),
             health: Part::default(),
@@ -242,18 +242,18 @@ impl<T> Default for Part<T> {
     fn default() -> Self {
         Self {
             seq: None,
-            said: None,
+            latest: None,
         }
     }
 }
 
 impl<T> Part<T> {
     fn received(&self) -> Option<Instant> {
-        self.said.as_ref().map(|(at, _)| *at)
+        self.latest.as_ref().map(|(at, _)| *at)
     }
 
     fn entries(&self) -> &[T] {
-        self.said.as_ref().map_or(&[], |(_, entries)| entries)
+        self.latest.as_ref().map_or(&[], |(_, entries)| entries)
     }
 }
 
@@ -262,12 +262,12 @@ impl<T: Entry> Part<T> {
     fn take(&mut self, seq: u64, entries: Vec<T>, now: Instant) -> bool {
         let is_later = self.seq.is_none_or(|latest| latest < seq);
         if is_later {
-            let before = self.said.as_ref();
+            let before = self.latest.as_ref();
             let before =
                 before.map(|(at, old)| (old.as_slice(), now.saturating_duration_since(*at)));
             let entries = T::believed(entries, before);
             self.seq = Some(seq);
-            self.said = Some((now, entries));
+            self.latest = Some((now, entries));
         }
         is_later
     }
@@ -283,7 +283,7 @@ trait Ends {
 
 impl<T> Ends for Part<T> {
     fn end(&mut self) {
-        self.said = None;
+        self.latest = None;
     }
 
     fn expire(&mut self, now: Instant) -> bool {

@@ -1,4 +1,5 @@
-//! Peers with which an exchange of registries has just been in vain: the digests differed before it, and the same two still do.
+//! Peers with which an exchange of registries has just been in vain: two digests differed before it, and the same two
+//! still do.
 //!
 //! It comes from an entry that one side cannot hold, such as one of a later release that an earlier one leaves out.
 //! Anti-entropy would then repeat itself in every round, for as long as the two run. Pure.

@@ -37,7 +37,7 @@ pub(super) enum DialError {
     Refused(String),
     #[error("it belongs to another cluster than `{0}`")]
     OtherCluster(String),
-    #[error("it calls itself `{0}`, which its certificate does not say")]
+    #[error("it calls itself `{0}`, but its certificate does not name it")]
     WrongName(ReplicaId),
     #[error("another process runs under this replica's id `{0}`; ids must be unique in a cluster")]
     Duplicate(ReplicaId),
@@ -49,7 +49,7 @@ pub(super) enum DialError {
     },
     #[error("it has seen generation {0} of this replica")]
     Outrun(u64),
-    #[error("it says again and again that it has seen a later generation of this replica")]
+    #[error("it reports again and again that it has seen a later generation of this replica")]
     Outruns,
     #[error("it is cut off after refused messages, or the table of replicas is full")]
     NotAdmitted,

@@ -2,7 +2,8 @@
 //!
 //! Neither address nor generation does: behind a relay it meets itself at another address than it has, and two
 //! processes that start in the same millisecond have one generation. But both ends of a connection, and nobody else,
-//! can compute the same bytes from its handshake (RFC 8446, 7.5): a process that accepts its own connection finds them here.
+//! can compute the same bytes from its handshake (RFC 8446, 7.5): a process that accepts
+//! its own connection finds them here.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

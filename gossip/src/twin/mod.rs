@@ -60,7 +60,7 @@ pub(crate) fn fact_of(twins: &[Twin]) -> String {
 }
 
 /// What a fact reports; what cannot be read is left out.
-pub(crate) fn told_by(fact: &str) -> impl Iterator<Item = Twin> {
+pub(crate) fn reported_by(fact: &str) -> impl Iterator<Item = Twin> {
     fact.split(',').filter_map(Twin::parse)
 }
 
@@ -146,10 +146,10 @@ impl Sightings {
     /// must not make a replica that everybody else accepts not ready.
     pub(crate) fn kept_instead(&mut self, connected: usize, now: Instant) -> Option<SocketAddr> {
         self.fade(now);
-        let told = self.refusals.values().map(|(kept, _)| *kept);
-        let told = told.filter(|_| self.refusals.len() > connected);
+        let reported = self.refusals.values().map(|(kept, _)| *kept);
+        let reported = reported.filter(|_| self.refusals.len() > connected);
         let met = self.met.map(|(kept, _)| kept);
-        let kept = told.chain(met).max_by_key(|kept| kept.generation)?;
+        let kept = reported.chain(met).max_by_key(|kept| kept.generation)?;
         let before = self.above.map_or(0, |(generation, _)| generation);
         self.above = Some((kept.generation.max(before), now));
         Some(kept.address)
@@ -248,7 +248,7 @@ mod tests {
         let twins = [twin("r1", 1, 2), v6];
         let fact = fact_of(&twins);
         assert!(crate::config::is_fact(&fact), "{fact}");
-        assert_eq!(told_by(&fact).collect::<Vec<_>>(), twins);
+        assert_eq!(reported_by(&fact).collect::<Vec<_>>(), twins);
         assert_eq!(fact_of(&[]), "");
         for bad in [
             "",
@@ -258,13 +258,13 @@ mod tests {
             "R1/127.0.0.1:1/127.0.0.1:2",
             "r1/127.0.0.1:1/127.0.0.1:2/3",
         ] {
-            assert_eq!(told_by(bad).count(), 0, "{bad}");
+            assert_eq!(reported_by(bad).count(), 0, "{bad}");
         }
         let many: Vec<_> = (1..100).map(|n| twin(&format!("r{n}"), n, n)).collect();
         let fact = fact_of(&many);
-        assert!(fact.len() <= FACT_BYTES_MAX && told_by(&fact).count() > 3);
-        let told = kept(1, u64::MAX);
-        assert_eq!(Kept::parse(&told.to_string()), Some(told));
+        assert!(fact.len() <= FACT_BYTES_MAX && reported_by(&fact).count() > 3);
+        let reported = kept(1, u64::MAX);
+        assert_eq!(Kept::parse(&reported.to_string()), Some(reported));
         assert_eq!(Kept::parse(""), None);
     }
 
