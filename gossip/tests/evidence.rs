@@ -27,7 +27,7 @@ impl Running {
         self.agent.local_addr().expect("bound").to_string()
     }
 
-    /// The next thing heard for which `wanted` gives a value.
+    /// The next event for which `wanted` gives a value.
     async fn receives<T>(&mut self, what: &str, wanted: impl Fn(&EvidenceEvent) -> Option<T>) -> T {
         let next = async {
             loop {
@@ -236,7 +236,7 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
     }
 }
 
-/// What a busy cluster says; the figures are printed, not asserted.
+/// What a busy cluster sends; the figures are printed, not asserted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_arrives_whole() {
     let authority = identity::create("demo").expect("authority");

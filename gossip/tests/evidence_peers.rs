@@ -1,5 +1,5 @@
 //! Evidence between peers that are not alike: one that is full and others that are empty, one that
-//! says far too much beside others that do not. Real sockets and certificates on loopback.
+//! sends far too much beside others that do not. Real sockets and certificates on loopback.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ fn evidence(links: impl IntoIterator<Item = u64>) -> Evidence {
     }
 }
 
-/// The seeds of the newcomer have just started; whom they know is full.
+/// The seeds of the new replica have just started; the others that they know are full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newcomer_takes_from_the_fullest() {
     const BELIEVED: u64 = 1_000;

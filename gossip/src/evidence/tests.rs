@@ -26,7 +26,7 @@ fn replica(name: &str) -> ReplicaId {
     name.parse().expect("valid")
 }
 
-/// A record that is told from others by its only link.
+/// A record that is identified by its only link.
 fn record(link: u64) -> Record {
     Record::Evidence(Evidence {
         worker: "w".parse().expect("valid"),
@@ -50,7 +50,7 @@ fn heat(version: u64) -> HeatReport {
     }
 }
 
-/// Links of what was heard, and how often something was lost.
+/// Links of what was received, and how often something was lost.
 fn links(heard: &[EvidenceEvent]) -> (Vec<u64>, usize) {
     let mut links = Vec::new();
     let mut lost = 0;
@@ -182,7 +182,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     /// Whatever is lost, repeated or overtaken on the way: while cuts are shorter than patience and
-    /// log, everything is heard exactly once.
+    /// log, everything is received exactly once.
     #[test]
     fn everything_is_heard_once(seed in any::<u64>()) {
         let mut wire = Wire::new(seed);
@@ -206,7 +206,7 @@ proptest! {
         prop_assert_eq!((lost, wire.lost), (0, 0));
     }
 
-    /// After an outage that is too long nothing is heard twice, and what is missing is made known.
+    /// After an outage that is too long nothing is received twice, and what is missing is made known.
     #[test]
     fn what_cannot_be_repaired_is_made_known(seed in any::<u64>(), outage in 600..2000usize) {
         let mut wire = Wire::new(seed);
@@ -358,7 +358,7 @@ fn a_newcomer_goes_on_where_its_snapshot_ends() {
     inbox.mark(&a, GENERATION, Mark { first: 0, next: 8 }, now);
     inbox.take_heads(vec![head(GENERATION)], now);
     assert_eq!(wanted(&mut inbox), Some(vec![Gap { start: 5, end: 8 }]));
-    // Of a former life; and by a liar who is far ahead of the sender.
+    // Of a former life; and by a liar that is far ahead of the sender.
     for (generation, number) in [(GENERATION - 1, 8), (GENERATION, 3)] {
         let mut inbox = Inbox::new(&EvidenceConfig::default());
         inbox.take_heads(vec![head(generation)], now);
@@ -369,7 +369,7 @@ fn a_newcomer_goes_on_where_its_snapshot_ends() {
     }
 }
 
-/// A cut outlives every memory of the plane: what was told meanwhile is pulled, or known as lost.
+/// A cut outlives every memory of the plane: what was sent meanwhile is pulled, or known as lost.
 #[test]
 fn what_was_told_in_a_cut_of_more_than_a_minute_is_pulled_or_lost() {
     let (now, a, known_workers) = (start(), replica("a"), known_workers(&[("w", 1)]));

@@ -301,7 +301,7 @@ fn claims_about_unknown_workers_and_former_lives_are_not_shown() {
         ["a", "b", "c"].map(|name| claims(&states, name, now).len())
     };
     assert_eq!(shown(&received), [1, 0, 0]);
-    // The registry may be later than the word about it.
+    // The registry may be later than the claim about its worker.
     assert!(received.follow(known_workers(&[("a", 2), ("c", 1)])));
     assert_eq!(shown(&received), [0, 0, 1]);
     assert!(!received.follow(known_workers(&[("a", 2), ("c", 1)])));
@@ -387,7 +387,7 @@ fn senders_and_their_frames_are_bounded() {
     assert_eq!(more, Taken::TooManySenders);
 }
 
-/// One frame under way: generation and sequence of its sender, and what it says.
+/// One frame under way: generation and sequence of its sender, and its message.
 #[derive(Clone, Debug)]
 struct UnderWay {
     generation: u64,
@@ -401,7 +401,7 @@ fn any_claim() -> impl Strategy<Value = Claim> {
 
 proptest! {
     /// Frames are lost, repeated and reordered, and the sender restarts with a lower sequence: what
-    /// is read is always the latest of what arrived of the latest generation that was heard, and
+    /// is read is always the latest of what arrived of the latest generation that was received, and
     /// after the next renewal it is what was published last.
     #[test]
     fn the_latest_word_counts(
@@ -482,7 +482,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever is published fits a frame, arrives whole, and the counts say what was left out.
+    /// Whatever is published fits a frame, arrives whole, and the counts show what was left out.
     #[test]
     fn any_peer_state_fits_its_frames(
         claims in prop::collection::vec((0..1000usize, any::<u64>(), any_claim(), any::<u64>()), 0..300),
@@ -592,7 +592,7 @@ fn quarantined_requests_grow_older_since_their_own_part_came() {
     assert_eq!(ages(&received, later), [11 * second]);
     assert_eq!(ages(&received, later + second), [12 * second]);
     assert_eq!(ages(&received, begun + 2 * AGE_MAX), [AGE_MAX]);
-    // Renewed: what it says now counts.
+    // Renewed: what it sends now counts.
     received.part(
         &from,
         (1, 3),
