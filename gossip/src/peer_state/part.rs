@@ -151,7 +151,7 @@ impl Entry for Sighting {
         fit_sightings(entries)
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn is_the_same_as(&self, other: &Self) -> bool {
         self == other
     }
 
