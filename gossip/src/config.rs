@@ -1,4 +1,4 @@
-//! What a replica must be told to gossip, and the timings that all replicas share.
+//! What a replica needs to gossip, and the timings that all replicas share.
 //!
 //! The timings are constants on purpose: they were measured together (`docs/gossip-protocol.md`, "Timings"), and a
 //! cluster whose replicas disagree about them declares healthy members dead.
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::error::StartError;
 use crate::wire::HELLO_TEXT_BYTES_MAX;
 
-/// Where this replica listens, whom it asks first, and what it tells the others about itself.
+/// Where this replica listens, which replicas it asks first, and what it reports to the others about itself.
 #[derive(Debug, Clone)]
 pub struct GossipConfig {
     /// UDP address to bind; port 0 takes a free one. Default of the command line: `127.0.0.1:30002`.
@@ -31,7 +31,7 @@ pub struct GossipConfig {
     pub load_batch: Duration,
     /// Limits of the evidence plane.
     pub evidence: EvidenceConfig,
-    /// What the others are told about this replica.
+    /// What is reported to the others about this replica.
     pub facts: Facts,
 }
 
@@ -46,7 +46,7 @@ pub struct EvidenceConfig {
     /// Bytes a second of evidence to one peer, repairs included, with bursts of one second.
     ///
     /// 64 KiB to 16 MiB; default 256 KiB, some 1,500 records of 16 links. Equal on all replicas: one
-    /// that sends more than four times its peers' value is struck for a flood. Lower: what is told
+    /// that sends more than four times its peers' value is struck for a flood. Lower: what is sent
     /// faster waits, and at last leaves the log unsent.
     pub peer_bytes_per_s: u32,
     /// Bytes of batches that are kept for peers that are slow or missed some.
@@ -124,7 +124,7 @@ impl EvidenceConfig {
     }
 }
 
-/// What one replica tells the others about itself: printable ASCII, at most [`FACT_BYTES_MAX`] each.
+/// What one replica reports to the others about itself: printable ASCII, at most [`FACT_BYTES_MAX`] each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// `HOST:PORT` of the data listener.
@@ -153,7 +153,7 @@ impl GossipConfig {
     /// Checks what can be checked without the network.
     ///
     /// # Errors
-    /// [`StartError::Config`] names the field and says what to write instead.
+    /// [`StartError::Config`] names the field and what to write instead.
     pub fn check(&self) -> Result<(), StartError> {
         let wrong = |field, problem: String| Err(StartError::Config { field, problem });
         if self.advertise.is_none() && self.bind.ip().is_unspecified() {
@@ -222,7 +222,7 @@ impl GossipConfig {
     }
 }
 
-/// True for what may be told to other replicas as a membership fact.
+/// True for what may be sent to other replicas as a membership fact.
 pub(crate) fn is_fact(value: &str) -> bool {
     value.len() <= FACT_BYTES_MAX && value.bytes().all(|byte| (b' '..=b'~').contains(&byte))
 }
@@ -251,7 +251,7 @@ const EVIDENCE_SILENT_AFTER: RangeInclusive<Duration> =
 
 /// One gossip round; also how often registry digests are compared with the live peers'.
 pub(crate) const ROUND: Duration = Duration::from_millis(200);
-/// A registry exchange with a random live peer, whatever the digests say.
+/// A registry exchange with a random live peer, whatever the digests are.
 pub(crate) const SYNC_EVERY: Duration = Duration::from_secs(5);
 /// How long a change waits for the first peer to confirm it.
 pub(crate) const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
@@ -261,7 +261,7 @@ pub(crate) const ALONE_AFTER: Duration = Duration::from_secs(2);
 pub(crate) const SNAPSHOT_WITHIN: Duration = Duration::from_secs(10);
 /// Writes wait for the first exchange with a peer, but not for longer than this.
 pub(crate) const WRITES_AFTER: Duration = Duration::from_secs(3);
-/// How long leaving waits for the peers to have been told.
+/// How long leaving waits until the peers know of it.
 pub(crate) const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The envelope of everything on our own planes: who sent it, what it is, and whether it arrived whole.
+//! The envelope of everything on our own planes: its sender, its kind, and whether it arrived whole.
 //!
 //! Pure, and the only module that knows the codec (bincode). All numbers little-endian:
 //!
@@ -14,7 +14,7 @@
 //! | 4 | crc32 over all before |
 //!
 //! The header can be read alone, so that a reader of a stream knows how much to read and can refuse
-//! before it does. Datagrams carry one whole frame. The crc finds accidents, not attackers: whoever
+//! before it does. Datagrams carry one whole frame. The crc finds accidents, not attackers: everyone that
 //! sends was authenticated by the connection, and a decoder never trusts a length.
 
 use bincode::config::{Configuration, Limit, LittleEndian, Varint};
@@ -51,7 +51,7 @@ pub struct Header {
 /// Why bytes are not a frame. The sender's fault, except [`FrameError::TooLong`] on encoding.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// Fewer bytes than the header or its length field says.
+    /// Fewer bytes than the header needs, or its length field gives.
     #[error("frame is cut off")]
     Short,
     /// More bytes than the frame.
@@ -69,7 +69,7 @@ pub enum FrameError {
     /// Damaged on the way.
     #[error("frame checksum does not match")]
     Crc,
-    /// The body is not what its kind says, or would need more than [`DECODE_BYTES_MAX`].
+    /// The body is not one of its kind, or would need more than [`DECODE_BYTES_MAX`].
     #[error("frame body does not decode")]
     Body(#[source] bincode::error::DecodeError),
     /// The body decodes, but a value in it is out of its range.

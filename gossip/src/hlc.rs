@@ -4,7 +4,7 @@
 //!
 //! Why not wall clocks: with a skew of seconds, last-writer-wins by wall clock lets an old add beat
 //! the removal that followed it. Why not plain counters: a replica that restarts with an empty
-//! memory must be able to add a worker again over an old removal, before it heard of the counter.
+//! memory must be able to add a worker again over an old removal, before it has received the counter.
 //!
 //! Rules: a clock never goes back; whatever was observed is exceeded by the next own stamp; a stamp
 //! from the future is taken over, never refused by this clock (refusing makes replicas diverge).
@@ -30,7 +30,7 @@ pub struct Stamp(u64);
 
 impl Stamp {
     /// Before every written stamp. Workers from the configuration file start here, so that
-    /// anything said explicitly wins over them.
+    /// any explicit change wins over them.
     pub const ZERO: Self = Self(0);
 
     /// The first stamp of millisecond `now_ms`; a time beyond the year 10,889 saturates.
@@ -85,7 +85,7 @@ impl Clock {
 pub enum Drift {
     /// At most [`DRIFT_ALARM`] ahead: clocks differ a little everywhere.
     Within,
-    /// More than [`DRIFT_ALARM`] ahead: merge, and tell somebody.
+    /// More than [`DRIFT_ALARM`] ahead: merge, and report it.
     Alarm(Duration),
     /// More than [`DRIFT_QUARANTINE`] ahead: merge nothing from this sender. The verdict ends by
     /// itself when our clock comes near enough.

@@ -1,4 +1,4 @@
-//! A plane: one subject that replicas exchange messages about, as a machine that is told what happens and says what is
+//! A plane: one subject that replicas exchange messages about, as a machine that gets what happens and returns what is
 //! to be done.
 //!
 //! Pure: a plane owns no socket, no clock and no lock. The driver (`driver/`) gives it messages, instants and views, and
@@ -67,7 +67,7 @@ pub trait Plane: Send + 'static {
         let _ = (peer, cx);
     }
 
-    /// A peer said that it leaves, or may not come back: what is known of it goes.
+    /// A peer announced that it leaves, or may not come back: what is known of it is dropped.
     fn on_left(&mut self, peer: &ReplicaId, cx: &mut Context) {
         let _ = (peer, cx);
     }
@@ -170,9 +170,9 @@ pub(crate) enum Effect {
     Ask(ReplicaId, Message),
     /// Count an offence that only the receiver of a message can see.
     Strike(ReplicaId, Reason),
-    /// Say this of ourselves.
+    /// Send this fact about ourselves.
     Fact(&'static str, String),
-    /// Have chitchat begin an exchange with whoever is there.
+    /// Have chitchat begin an exchange with the replica at this address.
     Greet(SocketAddr),
     /// Show a new view to everybody.
     Publish(NewView),
@@ -213,7 +213,7 @@ impl Context {
         self.effects.push(Effect::Send(None, message));
     }
 
-    /// Asks a peer; [`Plane::on_answer`] is told what became of it, within some seconds.
+    /// Asks a peer; [`Plane::on_answer`] gets what became of it, within some seconds.
     pub fn ask(&mut self, peer: ReplicaId, question: Message) {
         self.effects.push(Effect::Ask(peer, question));
     }

@@ -19,23 +19,23 @@ pub struct ReplicaInfo {
     pub generation: u64,
     /// Where it gossips.
     pub gossip_addr: SocketAddr,
-    /// `HOST:PORT` of its data listener, as it says.
+    /// `HOST:PORT` of its data listener, as it reports.
     pub http: String,
-    /// `HOST:PORT` of its admin listener, as it says.
+    /// `HOST:PORT` of its admin listener, as it reports.
     pub admin: String,
-    /// Its release, as it says.
+    /// Its release, as it reports.
     pub version: String,
-    /// Whether it takes requests, as it says.
+    /// Whether it takes requests, as it reports.
     pub ready: bool,
-    /// Whether it was told to end, as it says: it takes nothing new, and goes when its requests have ended.
+    /// Whether it is about to end, as it reports: it takes nothing new, and ends when its requests have ended.
     pub leaving: bool,
-    /// Whether this replica hears it: a local opinion.
+    /// Whether this replica sees it as alive: a local opinion.
     pub live: bool,
-    /// Digest of its registry, as it says (see [`Digest`]).
+    /// Digest of its registry, as it reports (see [`Digest`]).
     pub registry: String,
-    /// Fingerprint of its cluster-wide settings, as it says.
+    /// Fingerprint of its cluster-wide settings, as it reports.
     pub settings: String,
-    /// Digest of its ring, as it says.
+    /// Digest of its ring, as it reports.
     pub ring: String,
 }
 
@@ -49,7 +49,7 @@ pub struct View {
 }
 
 impl View {
-    /// The view of a registry and of the known replicas, in any order; warm-ups as they were said.
+    /// The view of a registry and of the known replicas, in any order; warm-ups as their writers declared them.
     pub fn new(registry: &Registry, replicas: Vec<ReplicaInfo>) -> Self {
         Self::of(registry.workers(), registry.digest(), replicas)
     }

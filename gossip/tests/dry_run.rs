@@ -74,7 +74,7 @@ fn question(pool: &str) -> DryRun {
     }
 }
 
-/// Tells back what it was asked, so that the test sees what arrived.
+/// Answers with what it was asked, so that the test sees what arrived.
 fn decide(asked: DryRun) -> Option<DryRunAnswer> {
     (asked == question("known")).then(|| DryRunAnswer {
         worker: Some("http://10.0.0.1:8000".parse().expect("valid")),

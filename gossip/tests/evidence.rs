@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 struct Running {
     agent: Agent,
-    ear: mpsc::Receiver<EvidenceEvent>,
+    events: mpsc::Receiver<EvidenceEvent>,
     metrics: Registry,
 }
 
@@ -27,11 +27,11 @@ impl Running {
         self.agent.local_addr().expect("bound").to_string()
     }
 
-    /// The next thing heard for which `wanted` gives a value.
-    async fn hears<T>(&mut self, what: &str, wanted: impl Fn(&EvidenceEvent) -> Option<T>) -> T {
+    /// The next event for which `wanted` gives a value.
+    async fn receives<T>(&mut self, what: &str, wanted: impl Fn(&EvidenceEvent) -> Option<T>) -> T {
         let next = async {
             loop {
-                let heard = self.ear.recv().await.expect("the agent runs");
+                let heard = self.events.recv().await.expect("the agent runs");
                 if let Some(value) = wanted(&heard) {
                     return value;
                 }
@@ -81,10 +81,10 @@ async fn start(authority: &Authority, replica: &str, seeds: &[String]) -> Runnin
     let agent = Agent::start(config, identity.expect("identity"), |_| 1.0, handles)
         .await
         .expect("starts");
-    let ear = agent.evidence();
+    let events = agent.evidence();
     Running {
         agent,
-        ear,
+        events,
         metrics,
     }
 }
@@ -180,7 +180,7 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
             },
         ];
         while !left.is_empty() {
-            let heard = other.hears("a", |heard| Some(heard.clone())).await;
+            let heard = other.receives("a", |heard| Some(heard.clone())).await;
             let at = left.iter().position(|wanted| *wanted == heard);
             left.remove(at.unwrap_or_else(|| panic!("not said: {heard:?}")));
         }
@@ -200,7 +200,7 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
     let mut d = start(&authority, "d", &[b.address()]).await;
     let mut taken = BTreeSet::new();
     while taken.len() < BELIEVED as usize {
-        let evidence = d.hears("the snapshot", |heard| match heard {
+        let evidence = d.receives("the snapshot", |heard| match heard {
             EvidenceEvent::Evidence { evidence, .. } => Some(evidence.clone()),
             EvidenceEvent::Lost { from } => panic!("lost something of {from}"),
             _ => None,
@@ -218,7 +218,7 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
     c.agent.send_evidence(evidence(1, [8]));
     c.agent.send_evidence(evidence(2, [9]));
     for other in [&mut a, &mut b, &mut d] {
-        let heard = other.hears("c", evidence_from("c")).await;
+        let heard = other.receives("c", evidence_from("c")).await;
         assert_eq!(heard, evidence(2, [9]));
     }
     assert_eq!(c.metric("gossip_evidence_records_total{fate=\"stale\"}"), 1);
@@ -229,14 +229,14 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
             EvidenceEvent::Gone { from } => Some(from.to_string()),
             _ => None,
         };
-        assert_eq!(other.hears("a's end", gone).await, "a");
+        assert_eq!(other.receives("a's end", gone).await, "a");
     }
     for running in [b, c, d] {
         running.agent.shutdown().await;
     }
 }
 
-/// What a busy cluster says; the figures are printed, not asserted.
+/// What a busy cluster sends; the figures are printed, not asserted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_arrives_whole() {
     let authority = identity::create("demo").expect("authority");
@@ -262,7 +262,7 @@ async fn a_burst_arrives_whole() {
     for other in [&mut b, &mut c] {
         let mut seen = BTreeSet::new();
         while seen.len() < RECORDS as usize {
-            let heard = other.hears("a", evidence_from("a")).await;
+            let heard = other.receives("a", evidence_from("a")).await;
             assert_eq!(heard.links.len(), LINKS as usize);
             assert!(seen.insert(heard.links[0]), "heard twice");
         }
@@ -285,7 +285,7 @@ async fn a_burst_arrives_whole() {
     for n in 0..50 {
         let started = Instant::now();
         a.agent.send_evidence(evidence(1, n..n + LINKS_MAX as u64));
-        b.hears("a", evidence_from("a")).await;
+        b.receives("a", evidence_from("a")).await;
         delays.push(started.elapsed());
     }
     delays.sort_unstable();

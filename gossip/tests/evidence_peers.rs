@@ -1,5 +1,5 @@
 //! Evidence between peers that are not alike: one that is full and others that are empty, one that
-//! says far too much beside others that do not. Real sockets and certificates on loopback.
+//! sends far too much beside others that do not. Real sockets and certificates on loopback.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 struct Running {
     agent: Agent,
-    ear: mpsc::Receiver<EvidenceEvent>,
+    events: mpsc::Receiver<EvidenceEvent>,
     metrics: Registry,
 }
 
@@ -87,10 +87,10 @@ async fn start(
         .expect("starts");
     let spec = WorkerSpec::new(RawWorker::at(worker().as_str())).expect("valid");
     agent.configure(worker(), spec).expect("room");
-    let ear = agent.evidence();
+    let events = agent.evidence();
     Running {
         agent,
-        ear,
+        events,
         metrics,
     }
 }
@@ -107,7 +107,7 @@ fn evidence(links: impl IntoIterator<Item = u64>) -> Evidence {
     }
 }
 
-/// The seeds of the newcomer have just started; whom they know is full.
+/// The seeds of the new replica have just started; the others that they know are full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newcomer_takes_from_the_fullest() {
     const BELIEVED: u64 = 1_000;
@@ -130,7 +130,9 @@ async fn a_newcomer_takes_from_the_fullest() {
         newcomer.is_ready().await;
         let mut taken = BTreeSet::new();
         while taken.len() < BELIEVED as usize {
-            let heard = timeout(LIMIT, newcomer.ear.recv()).await.expect("in time");
+            let heard = timeout(LIMIT, newcomer.events.recv())
+                .await
+                .expect("in time");
             if let EvidenceEvent::Evidence { from, evidence } = heard.expect("the agent runs") {
                 assert_eq!(from.as_str(), "full");
                 taken.extend(evidence.links);
@@ -188,7 +190,7 @@ async fn a_flood_is_struck_and_others_stay_whole() {
     });
     let mut heard = BTreeSet::new();
     while heard.len() < TOLD as usize {
-        let next = timeout(LIMIT, b.ear.recv()).await.expect("in time");
+        let next = timeout(LIMIT, b.events.recv()).await.expect("in time");
         match next.expect("the agent runs") {
             EvidenceEvent::Evidence { from, evidence } if from.as_str() == "a" => {
                 assert!(evidence.links[0] >= FIRST);

@@ -15,12 +15,12 @@ use sim::{cut_off_first, identities, lose, name, network, pass, run, with, worke
 
 const REPLICAS: usize = 4;
 
-/// What one replica told and heard.
+/// What one replica sent and received.
 #[derive(Default)]
 struct Notes {
     is_ready: bool,
     told: u64,
-    /// How often each link of each sender was heard.
+    /// How often each link of each sender was received.
     heard: BTreeMap<String, BTreeMap<u64, u32>>,
     heat: BTreeMap<String, u64>,
     lost: usize,
@@ -39,12 +39,12 @@ async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> tu
     let agent = sim::start(at, 0..1, identity, seed).await?;
     let spec = WorkerSpec::new(RawWorker::at(worker().as_str()))?;
     agent.configure(worker(), spec)?;
-    let mut ear = agent.evidence();
+    let mut events = agent.evidence();
     let ready = agent.ready();
     let mut tick = tokio::time::interval(Duration::from_millis(20));
     loop {
         tokio::select! {
-            Some(heard) = ear.recv() => with(&shared, |stage| note(&mut stage.notes[at], heard)),
+            Some(heard) = events.recv() => with(&shared, |stage| note(&mut stage.notes[at], heard)),
             _ = tick.tick() => {
                 let link = with(&shared, |stage| {
                     let is_talking = stage.is_talking;
@@ -80,7 +80,7 @@ fn note(notes: &mut Notes, heard: EvidenceEvent) {
     }
 }
 
-/// Everybody heard everything of everybody else, and the latest heat.
+/// Every replica received everything of every other, and the latest heat.
 fn is_complete(stage: &Stage) -> bool {
     (0..REPLICAS).all(|at| {
         let notes = &stage.notes[at];

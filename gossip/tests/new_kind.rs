@@ -18,7 +18,7 @@ static GREETING: [Kind; 1] = [Kind {
     body_max: 64,
 }];
 
-/// The plane: greets every peer that connects, and knows who greeted.
+/// The plane: greets every peer that connects, and knows which peers greeted.
 #[derive(Default)]
 struct Greetings(Vec<ReplicaId>);
 

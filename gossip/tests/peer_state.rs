@@ -113,7 +113,7 @@ fn claims(states: &PeerStates) -> Vec<(String, Claim)> {
 async fn peer_states_reach_the_others_and_end_with_their_replica() {
     let authority = identity::create("demo").expect("authority");
     let a = Running::start(&authority, "a", &[]).await;
-    // Before anybody is there: a peer is told when it connects.
+    // Before any peer is there: a peer gets it when it connects.
     a.publish(Claim::Stalled, 3);
     let b = Running::start(&authority, "b", &[a.address()]).await;
     let c = Running::start(&authority, "c", &[a.address(), b.address()]).await;

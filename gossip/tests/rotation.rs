@@ -154,7 +154,7 @@ async fn an_authority_is_replaced_and_nobody_is_missed() {
         replica.counts(RENEWED, 2 + 2 + 2 + 2).await;
     }
 
-    // Who comes with a certificate of the old authority is refused, by both sides' rules.
+    // A peer with a certificate of the old authority is refused, by both sides' rules.
     let late = leaf(&old, "d");
     let late = Watched::start(trusting(&[&new, &old], "d", &late), &[all[0].seed()]).await;
     all[0].counts(REFUSED, 1).await;
@@ -252,7 +252,7 @@ async fn who_is_revoked_is_cut_off_and_comes_back_with_another_certificate() {
         "gone from the view {:?} after the list was taken",
         begun.elapsed()
     );
-    // Although b knows nothing yet, and tells a of c.
+    // Although b knows nothing yet, and names c to a.
     all[0].counts(REFUSED, 1).await;
     all[2]
         .counts(

@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
-/// A process of its own, as far as the others can see: it may end without a word.
+/// A process of its own, as far as the others can see: it may end without a leave.
 struct Process {
     running: Running,
     runtime: Option<Runtime>,
@@ -80,7 +80,7 @@ impl Process {
         Self::start_at(SystemNetwork.unix_ms(), port, identity, seeds).await
     }
 
-    /// Ends it as `kill -9` does: nothing more is said or read.
+    /// Ends it as `kill -9` does: nothing more is sent or read.
     fn kill(mut self) -> SocketAddr {
         let address = self.address();
         if let Some(runtime) = self.runtime.take() {
@@ -113,7 +113,7 @@ fn issue(authority: &Authority, replica: &str) -> Identity {
     agents::issue(authority, "demo", replica)
 }
 
-/// `r1`, the identity of it, and two others, who see each other.
+/// `r1`, its identity, and two others, which see each other.
 async fn cluster() -> (Process, Identity, [Process; 2]) {
     let authority = authority();
     let mine = issue(&authority, "r1");
@@ -333,7 +333,7 @@ async fn a_restart_is_no_twin_however_quick() {
     let (seen, watcher) = watch(&[&r2, &r3]);
     let seeds = [r2.seed(), r3.seed()];
     for round in 0..9 {
-        // Killed, with connections half open, or gone with a word; back elsewhere, on its port, with its clock back.
+        // Killed, with connections half open, or ended with a leave; back elsewhere, on its port, with its clock back.
         let port = r1.address().port();
         if round % 3 == 2 {
             r1.leave().await;

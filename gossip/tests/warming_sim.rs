@@ -29,7 +29,7 @@ struct Stage {
 
 type Shared = Arc<Mutex<Stage>>;
 
-/// Replica 0 adds the worker and warms it; every replica that is told so notices the restart.
+/// Replica 0 adds the worker and warms it; every replica that the stage asks to notices the restart.
 async fn replica(at: usize, identity: Identity, shared: Shared) -> turmoil::Result {
     let agent = sim::start(at, 0..REPLICAS, identity, 0).await?;
     let mut tick = tokio::time::interval(Duration::from_millis(20));

@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use grapevine_gossip::worker::{RawWorker, WorkerError, WorkerId, WorkerSpec};
-use grapevine_gossip::{Agent, Said};
+use grapevine_gossip::{Agent, WorkerReport};
 use tokio::sync::mpsc;
 
 use crate::cluster::Cluster;
@@ -49,14 +49,16 @@ impl Learner {
             if count == 0 {
                 return;
             }
-            let (mut said, mut models) = (Vec::new(), BTreeSet::new());
+            let (mut reports, mut models) = (Vec::new(), BTreeSet::new());
             for Learned { worker, fact } in waiting.drain(..) {
                 match fact {
                     Fact::Models(models) => match facts(&worker, models) {
-                        Ok(facts) => said.push((worker.id.clone(), facts)),
+                        Ok(facts) => reports.push((worker.id.clone(), facts)),
                         Err(error) => unusable(&worker.id, &error),
                     },
-                    Fact::Started(epoch) => said.push((worker.id.clone(), Said::Started(epoch))),
+                    Fact::Started(epoch) => {
+                        reports.push((worker.id.clone(), WorkerReport::Started(epoch)))
+                    }
                     Fact::Cards => {
                         self.cluster.fleet().cards_changed(&worker);
                         let cards = worker.cards.load();
@@ -64,15 +66,15 @@ impl Learner {
                     }
                 }
             }
-            if !said.is_empty() {
-                self.register(said).await;
+            if !reports.is_empty() {
+                self.register(reports).await;
             }
             self.compare(&models);
         }
     }
 
-    async fn register(&self, said: Vec<(WorkerId, Said)>) {
-        for (worker, error) in self.agent.learn_all(said).await {
+    async fn register(&self, reports: Vec<(WorkerId, WorkerReport)>) {
+        for (worker, error) in self.agent.learn_all(reports).await {
             // It may have been removed while it was asked.
             if self.agent.view().worker(&worker).is_some() {
                 unusable(&worker, &error);
@@ -103,12 +105,12 @@ impl Learner {
     }
 }
 
-fn facts(worker: &Worker, models: Vec<String>) -> Result<Said, WorkerError> {
+fn facts(worker: &Worker, models: Vec<String>) -> Result<WorkerReport, WorkerError> {
     let facts = WorkerSpec::new(RawWorker {
         models,
         ..RawWorker::at(worker.address.url(""))
     })?;
-    Ok(Said::Facts(Box::new(facts)))
+    Ok(WorkerReport::Facts(Box::new(facts)))
 }
 
 fn unusable(worker: &WorkerId, error: &dyn Display) {

@@ -67,10 +67,9 @@ impl Bench {
 
     /// `create -f` of pods with these names and one label.
     async fn create(&self, names: &[&str]) {
-        let pods: Vec<Value> = names.iter().map(|name| pod(name)).collect();
-        let list = json!({ "kind": "List", "apiVersion": "v1", "items": pods });
-        let file = self.home.path().join("pods.json");
-        std::fs::write(&file, list.to_string()).expect("a manifest can be written");
+        let pods: Vec<String> = names.iter().map(|name| pod(name).to_string()).collect();
+        let file = self.home.path().join("pods.yaml");
+        std::fs::write(&file, pods.join("\n---\n")).expect("a manifest can be written");
         let file = file.to_str().expect("a plain path");
         self.kubectl(&["create", "-f", file]).await;
     }
@@ -145,7 +144,17 @@ async fn kubectl_creates_changes_and_deletes_pods() {
     );
 
     let ready = r#"{"status":{"phase":"Running","podIP":"10.0.0.1","conditions":[{"type":"Ready","status":"True"}]}}"#;
-    let patch = |kind, text| ["patch", "pod", "a", "--subresource=status", kind, text];
+    let patch = |kind, text| {
+        [
+            "patch",
+            "pod",
+            "a",
+            "--subresource=status",
+            kind,
+            "--patch",
+            text,
+        ]
+    };
     bench.kubectl(&patch("--type=strategic", ready)).await;
     let unready = r#"{"status":{"conditions":[{"type":"Ready","status":"False"}]}}"#;
     bench.kubectl(&patch("--type=merge", unready)).await;

@@ -52,7 +52,7 @@ impl Bootstrap {
             }
             let linked = net.transport.linked();
             let waited = self.driver.started().elapsed();
-            // Without a single worker nothing can be served: whoever has seeds to ask had better be late.
+            // Without a single worker nothing can be served: a replica that has seeds to ask had better be late.
             let waits_on = net.has_seeds && self.registry.lock().registry().digest().count == 0;
             let is_alone = linked.is_empty() && waited >= ALONE_AFTER && !waits_on;
             if is_alone || waited >= SNAPSHOT_WITHIN {
@@ -113,7 +113,7 @@ impl Bootstrap {
         result
     }
 
-    /// Whom to take from, best first. Ends as soon as enough is known, at the latest after [`SURVEY`].
+    /// The peers to take from, best first. Ends as soon as enough is known, at the latest after [`SURVEY`].
     async fn survey(&self, registry_from: &ReplicaId) -> Vec<ReplicaId> {
         let mut found: Vec<(Option<u64>, ReplicaId)> = Vec::new();
         let mut asked: Vec<ReplicaId> = Vec::new();
@@ -150,7 +150,7 @@ impl Bootstrap {
         order(found, registry_from)
     }
 
-    /// Connected peers; whom the registry came from first, then who takes requests, as far as is known.
+    /// Connected peers: first the one that the registry came from, then those that take requests, as far as is known.
     fn candidates(&self, net: &Net, registry_from: &ReplicaId) -> Vec<ReplicaId> {
         let mut linked = net.transport.linked();
         linked.shuffle(&mut rand::rng());
@@ -164,7 +164,7 @@ impl Bootstrap {
         linked
     }
 
-    /// Asks one peer how much it holds; `None` if it does not say: perhaps an earlier release.
+    /// Asks one peer how much it holds; `None` if it does not answer: perhaps an earlier release.
     async fn ask_size(self, peer: ReplicaId, tell: mpsc::Sender<(Option<u64>, ReplicaId)>) {
         let question = Message::EvidenceSizeRequest;
         let answer = self.driver.request(&peer, &question).await;
@@ -188,8 +188,8 @@ impl Bootstrap {
         // More than the channel holds: the listener works it off meanwhile.
         let deadline = Instant::now() + LISTENER_PATIENCE;
         for (at, record) in records.into_iter().enumerate() {
-            let heard = record.heard_from(peer.clone());
-            if !matches!(timeout_at(deadline, listener.send(heard)).await, Ok(Ok(()))) {
+            let event = record.received_from(peer.clone());
+            if !matches!(timeout_at(deadline, listener.send(event)).await, Ok(Ok(()))) {
                 let left = total - at;
                 self.driver
                     .with(&self.evidence, |plane, _| plane.overrun(peer, left));
@@ -200,7 +200,7 @@ impl Bootstrap {
     }
 }
 
-/// Who holds something by how much; then who did not say; then who holds nothing.
+/// Peers that hold something, by how much; then those that did not answer; then those that hold nothing.
 fn order(found: Vec<(Option<u64>, ReplicaId)>, registry_from: &ReplicaId) -> Vec<ReplicaId> {
     let mut found = found;
     if found.iter().all(|(_, peer)| peer != registry_from) {

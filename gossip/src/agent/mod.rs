@@ -60,10 +60,10 @@ pub struct Ack {
     pub replicated: bool,
 }
 
-/// What a worker said of itself.
+/// What a worker reported of itself.
 #[derive(Debug, Clone)]
-pub enum Said {
-    /// Facts that fill gaps of what the sources say, such as its models.
+pub enum WorkerReport {
+    /// Facts that fill gaps of what the sources declare, such as its models.
     Facts(Box<WorkerSpec>),
     /// When its process started, in seconds since 1970.
     Started(u64),
@@ -86,7 +86,7 @@ struct Parts {
     twins: Arc<Hosted<TwinPlane>>,
     /// Own load counters, and the sums of the others'.
     board: Arc<LoadBoard>,
-    /// What there is to say about prefixes.
+    /// Evidence and heat that wait to be sent.
     pending: PendingHandle,
     /// What the other replicas published.
     shown: Shown,
@@ -135,25 +135,26 @@ impl Agent {
         self.0.twins.lock().kept_instead()
     }
 
-    /// Requests in flight at a worker from each live replica, as it says; `None` of one that was not heard for 2 s.
+    /// Requests in flight at a worker from each live replica, as it reports; `None` of one that sent nothing for 2 s.
     pub fn in_flight_at(&self, worker: &WorkerId) -> BTreeMap<ReplicaId, Option<u32>> {
         let own = self.0.board.cell(worker).own().requests;
         let view = self.view();
         let live = view.replicas().iter().filter(|replica| replica.live);
         let now = Instant::now().into_std();
-        let told = self.0.load.lock().plane.requests_at(worker, now);
+        let reported = self.0.load.lock().plane.requests_at(worker, now);
         let count = |id: &ReplicaId| {
             if *id == self.0.replica {
                 Some(own)
             } else {
-                told.get(id).copied()
+                reported.get(id).copied()
             }
         };
         live.map(|replica| (replica.id.clone(), count(&replica.id)))
             .collect()
     }
 
-    /// Who took a worker out of the set that the configuration may name; `None` if it is in the set, or nobody did.
+    /// The one that took a worker out of the set, although the configuration may name it; `None` if it is in the set, or
+    /// nobody did.
     pub fn taken_out(&self, worker: &WorkerId) -> Option<TakenOut> {
         self.0.registry.lock().registry().taken_out(worker)
     }
@@ -163,7 +164,7 @@ impl Agent {
         &self.0.board
     }
 
-    /// Adds a worker of the configuration file, under stamp 0: anything said explicitly wins over it.
+    /// Adds a worker of the configuration file, under stamp 0: any explicit change wins over it.
     ///
     /// # Errors
     /// [`ChangeError`] if the registry is full.
@@ -256,7 +257,7 @@ impl Agent {
     /// Declares a warm-up over: `stamp` is that of the view's [`Warming`](crate::registry::Warming).
     ///
     /// `None`, and nothing is changed, if the worker was removed, drained, described anew or taken for
-    /// active since; if that is only not heard of yet, it wins when it is.
+    /// active since. If that has not been received yet, it wins when it is.
     ///
     /// # Errors
     /// None of its own. Waits as [`Agent::put_worker`].
@@ -275,8 +276,8 @@ impl Agent {
         Ok(is_ended.then_some(ack))
     }
 
-    /// Says that the worker's process started at `epoch`, in seconds since 1970. Any replica that
-    /// notices may say so: the highest counts, the same or a lower one changes nothing. Rings do not
+    /// Records that the worker's process started at `epoch`, in seconds since 1970. Any replica that
+    /// notices may do so: the highest counts, the same or a lower one changes nothing. Rings do not
     /// change; evidence of former epochs is dropped everywhere.
     ///
     /// # Errors
@@ -288,13 +289,13 @@ impl Agent {
     }
 
     /// The time by which warm-ups end, Unix milliseconds: this replica's clock, or the latest stamp
-    /// that it heard if that is ahead.
+    /// that it received if that is ahead.
     pub fn hybrid_ms(&self) -> u64 {
         let unix_ms = self.0.driver.unix_ms();
         self.0.registry.lock().registry().hybrid_ms(unix_ms)
     }
 
-    /// Takes back what `source` said of a worker; a removal by the administrator masks every source.
+    /// Takes back what `source` declared of a worker; a removal by the administrator masks every source.
     ///
     /// # Errors
     /// [`ChangeError`] if there is no such worker. Waits as [`Agent::put_worker`].
@@ -320,7 +321,7 @@ impl Agent {
         self.change(write).await
     }
 
-    /// Adds facts that were asked from a worker (its models); they fill gaps of what the sources say.
+    /// Adds facts that were asked from a worker (its models); they fill gaps of what the sources declare.
     ///
     /// # Errors
     /// [`ChangeError`] if there is no such worker. Waits as [`Agent::put_worker`].
@@ -331,17 +332,20 @@ impl Agent {
         self.change(write).await
     }
 
-    /// What many workers said of themselves, as one change; see [`Agent::learn`] and [`Agent::restarted`].
+    /// What many workers reported of themselves, as one change; see [`Agent::learn`] and [`Agent::restarted`].
     ///
     /// Returns what could not be taken over, and why. Waits as [`Agent::put_worker`].
-    pub async fn learn_all(&self, said: Vec<(WorkerId, Said)>) -> Vec<(WorkerId, ChangeError)> {
+    pub async fn learn_all(
+        &self,
+        reports: Vec<(WorkerId, WorkerReport)>,
+    ) -> Vec<(WorkerId, ChangeError)> {
         let mut refused = Vec::new();
         let write = |registry: &mut Registry, now| {
             let mut written = Vec::new();
-            for (id, said) in said {
-                let entry = match said {
-                    Said::Facts(facts) => registry.learn(id.clone(), *facts, now),
-                    Said::Started(epoch) => registry.restarted(&id, epoch, now),
+            for (id, report) in reports {
+                let entry = match report {
+                    WorkerReport::Facts(facts) => registry.learn(id.clone(), *facts, now),
+                    WorkerReport::Started(epoch) => registry.restarted(&id, epoch, now),
                 };
                 match entry {
                     Ok(entry) => written.extend(entry),
@@ -350,7 +354,7 @@ impl Agent {
             }
             Ok(written)
         };
-        // The write above refuses single words, never all.
+        // The write above refuses single reports, never all.
         let _ = self.change(write).await;
         refused
     }
@@ -388,35 +392,35 @@ impl Agent {
         self.with(&self.0.registry, |plane, cx| plane.set_ring(digest, cx));
     }
 
-    /// Tells every other replica that a worker holds, or soon will hold, some prefixes.
+    /// Sends every other replica that a worker holds, or soon will hold, some prefixes.
     ///
     /// Never waits: it is queued for the next batch ([`EvidenceConfig::batch`]). If the queue is full the oldest
     /// record gives way; if the worker left or restarted meanwhile it is not sent. Both are counted.
     pub fn send_evidence(&self, evidence: Evidence) {
-        self.tell(Record::Evidence(evidence));
+        self.send_record(Record::Evidence(evidence));
     }
 
-    /// Tells every other replica that a worker does not hold some prefixes. As
+    /// Sends every other replica that a worker does not hold some prefixes. As
     /// [`Agent::send_evidence`].
     pub fn send_retraction(&self, retraction: Retraction) {
-        self.tell(Record::Retraction(retraction));
+        self.send_record(Record::Retraction(retraction));
     }
 
-    /// Tells every other replica how often this one saw which prefix; it replaces the report before.
+    /// Sends every other replica how often this one saw which prefix; it replaces the report before.
     /// Never waits; repeated every few seconds, so that a lost report is healed.
     pub fn send_heat(&self, report: HeatReport) {
         self.0.pending.heat(report);
     }
 
-    /// What the other replicas tell: at most 4,096 records wait; what comes then is dropped, counted,
+    /// What the other replicas send: at most 4,096 records wait; what comes then is dropped, counted,
     /// and made known as [`EvidenceEvent::Lost`].
     ///
-    /// One listener: it gets what was heard since the start, and a later call ends its channel.
+    /// One listener: it gets what was received since the start, and a later call ends its channel.
     pub fn evidence(&self) -> mpsc::Receiver<EvidenceEvent> {
         self.0.evidence.lock().listen()
     }
 
-    /// Says where evidence for starting replicas comes from: called once for each of them, from a
+    /// Sets where evidence for starting replicas comes from: called once for each of them, from a
     /// task that must not be blocked for long. The most valuable first: what exceeds some 3.7 MiB is left out.
     pub fn serve_evidence(&self, source: EvidenceSource) {
         self.0.evidence.lock().serve(source);
@@ -465,14 +469,14 @@ impl Agent {
         result
     }
 
-    /// Says what answers the questions of peers. Called from a task that must not be blocked for
+    /// Sets what answers the questions of peers. Called from a task that must not be blocked for
     /// long, at most 100 times a second for each peer. A later call replaces the handler.
     pub fn answer_dry_runs(&self, handler: DryRunHandler) {
         self.0.dry_runs.lock().serve(handler);
     }
 
-    /// Whom to ask: other replicas that are connected from here, alive to this one, and ready as they
-    /// say. Sorted by id.
+    /// Peers that can be asked: other replicas that are connected from here, alive to this one, and ready as they
+    /// report. Sorted by id.
     pub fn ready_peers(&self) -> Vec<ReplicaId> {
         let Some(net) = self.0.driver.net() else {
             return Vec::new();
@@ -490,7 +494,7 @@ impl Agent {
     /// Takes another certificate, other roots or other revocations of this replica into use; false if
     /// they are those in use. Call it from within the runtime; it never waits.
     ///
-    /// New connections follow at once. Who is revoked is cut off at once, and leaves the view. Open
+    /// New connections use it at once. A revoked replica is cut off at once, and leaves the view. Open
     /// connections are replaced one after the other, each without a gap; those that rest on a root
     /// that is trusted no more are cut off some seconds later.
     ///
@@ -534,7 +538,7 @@ impl Agent {
         });
     }
 
-    fn tell(&self, record: Record) {
+    fn send_record(&self, record: Record) {
         self.0.pending.record(record, self.0.driver.net().is_none());
     }
 
@@ -561,7 +565,7 @@ impl Agent {
             true => 0,
             false => pushes::push(driver, &self.0.pushes, written).await,
         };
-        // Who was told that it is done finds it in the view. Only the end of this replica can prevent it.
+        // A caller that gets its answer finds the change in the view. Only the end of this replica can prevent that.
         let mut published = driver.published();
         let shown = published.wait_for(|latest| *latest >= change);
         let _ = timeout(CONFIRM_WITHIN, shown).await;

@@ -28,7 +28,7 @@ struct Waiting {
     under_way: usize,
 }
 
-/// What one writer wrote, and how it hears how many peers have it.
+/// What one writer wrote, and how it learns how many peers have it.
 struct Change {
     entries: Vec<Entry>,
     confirmed: oneshot::Sender<usize>,
@@ -54,7 +54,7 @@ impl Pushes {
         Some(std::mem::take(&mut waiting.changes))
     }
 
-    /// Lets go of all that waits: whoever waits for it hears that nobody confirmed it.
+    /// Drops all that waits: its writers learn that nobody confirmed it.
     fn clear(&self) {
         self.lock().changes.clear();
     }
@@ -82,7 +82,7 @@ pub(super) async fn push(driver: &Driver, pushes: &Arc<Pushes>, entries: Vec<Ent
     }
     let confirmed_by = net.transport.until_closed(answer).await;
     if confirmed_by.is_none() {
-        // Those who would push it have ended with the transport.
+        // The tasks that would push it have ended with the transport.
         pushes.clear();
     }
     confirmed_by.and_then(Result::ok).unwrap_or(0)
@@ -96,7 +96,7 @@ async fn push_together(net: &Net, changes: Vec<Change>) {
     }
     let confirmed_by = push_pieces(net, chunks(entries)).await;
     for writer in writers {
-        // Whoever asked may have gone.
+        // The writer may have gone.
         let _ = writer.send(confirmed_by);
     }
 }
@@ -127,7 +127,7 @@ async fn push_pieces(net: &Net, pieces: Vec<Vec<Entry>>) -> usize {
     }
 }
 
-/// Whether a peer says that it has this piece.
+/// Whether a peer confirms that it has this piece.
 async fn is_confirmed(transport: &Transport, peer: &ReplicaId, piece: &Message) -> bool {
     let answer = transport.request(peer, piece).await;
     let is_ack = |received: &Received| matches!(received.message, Some(Message::PushAck(_)));

@@ -119,7 +119,7 @@ async fn a_generation_seen_by_others_is_exceeded_unless_it_is_absurd() {
     agent.shutdown().await;
 }
 
-/// Nobody says anything, and no network is there: the view changes when the warm-up ends.
+/// No replica writes anything, and no network is there: the view changes when the warm-up ends.
 #[tokio::test(start_paused = true)]
 async fn a_view_changes_by_itself_when_a_warm_up_ends() {
     use crate::worker::{RawWorker, State};

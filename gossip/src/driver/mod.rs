@@ -161,7 +161,7 @@ impl Driver {
         self.0.metrics.views.inc();
     }
 
-    /// Silent: whoever reads the view sees the digest, and whoever waits for another view goes on waiting.
+    /// Silent: readers of the view see the digest, and tasks that wait for another view go on waiting.
     fn amend_ring(&self, replica: &ReplicaId, digest: &str) {
         self.0.view.send_if_modified(|view| {
             *view = Arc::new(view.with_ring(replica, digest));

@@ -64,10 +64,10 @@ impl DryRun {
     }
 }
 
-/// The decision, and the sums that tell why two replicas decide differently.
+/// The decision, and the sums that show why two replicas decide differently.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DryRunAnswer {
-    /// Whom it would choose; `None` if nobody may take the request.
+    /// The worker that it would choose; `None` if none may take the request.
     pub worker: Option<WorkerId>,
     /// Why: visible ASCII, at most [`REASON_BYTES_MAX`].
     pub reason: String,
@@ -128,7 +128,7 @@ pub enum AskError {
     /// There is no connection to the peer now.
     #[error("not connected")]
     NotLinked,
-    /// The peer ended the stream without a word: a release that does not know the question.
+    /// The peer ended the stream without an answer: a release that does not know the question.
     #[error("the peer's release knows no dry runs")]
     TooOld,
     /// No answer within a second.

@@ -13,7 +13,7 @@ use crate::wire::{Message, Received};
 /// What answers the questions of peers: `None` if it cannot decide, for example about an unknown pool.
 pub type DryRunHandler = Arc<dyn Fn(DryRun) -> Option<DryRunAnswer> + Send + Sync>;
 
-/// Whom this replica may ask, and whom it answers.
+/// The peers that this replica may ask, and those that it answers.
 pub(crate) struct DryRunPlane {
     handler: Option<DryRunHandler>,
     asked: Quota,
@@ -72,7 +72,7 @@ impl Plane for DryRunPlane {
         &["dry_run"]
     }
 
-    /// Answers always with a word: silence means a release that knows none.
+    /// Answers always: silence means a release that knows no dry runs.
     fn on_message(&mut self, from: Origin<'_>, message: Message, cx: &mut Context) {
         let Message::DryRunRequest(question) = message else {
             return;

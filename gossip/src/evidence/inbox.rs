@@ -1,4 +1,4 @@
-//! What the other replicas said: every batch once, gaps found and asked for, heat by version.
+//! What the other replicas sent: every batch once, gaps found and asked for, heat by version.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::replica::ReplicaId;
 pub(crate) struct Inbox {
     config: EvidenceConfig,
     senders: BTreeMap<ReplicaId, Sender>,
-    /// About replicas that are not heard now: generation and head, from snapshots, or from the time
+    /// About replicas that are silent now: generation and head, from snapshots, or from the time
     /// before they fell silent.
     hints: BTreeMap<ReplicaId, (u64, u64)>,
 }
@@ -23,11 +23,11 @@ pub(crate) struct Inbox {
 /// One other replica, in one generation.
 struct Sender {
     generation: u64,
-    /// `None` until the first word about batches.
+    /// `None` until the first message about batches.
     sequence: Option<Sequence>,
     heat: Option<u64>,
-    heard_at: Instant,
-    /// The listener was not told that it is gone.
+    received_at: Instant,
+    /// The listener has not got the end of it.
     is_present: bool,
     allowance: Budget,
     /// No pull before this; far away while one is under way.
@@ -44,7 +44,7 @@ pub(crate) struct Pull {
 /// What a message brought.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    pub(crate) heard: Vec<EvidenceEvent>,
+    pub(crate) events: Vec<EvidenceEvent>,
     /// Records about workers that left or restarted.
     pub(crate) stale: usize,
     /// Batches that came in order, closed a gap, or had come before; and batches given up.
@@ -55,7 +55,7 @@ pub(crate) struct Outcome {
 }
 
 impl Inbox {
-    /// Nothing heard yet.
+    /// Nothing received yet.
     pub(crate) fn new(config: &EvidenceConfig) -> Self {
         Self {
             config: config.clone(),
@@ -65,7 +65,7 @@ impl Inbox {
     }
 
     /// Charges a sender for what it costs us. False if it sends more than any honest replica does.
-    /// The first word of a sender is free.
+    /// The first message of a sender is free.
     pub(crate) fn charge(&mut self, from: &ReplicaId, bytes: usize, now: Instant) -> bool {
         let Some(sender) = self.senders.get_mut(from) else {
             return true;
@@ -95,7 +95,7 @@ impl Inbox {
         outcome
     }
 
-    /// Takes a sender's word about where it stands.
+    /// Takes a sender's mark.
     pub(crate) fn mark(
         &mut self,
         from: &ReplicaId,
@@ -128,7 +128,7 @@ impl Inbox {
         };
         if sender.heat.is_none_or(|version| version < report.version) {
             sender.heat = Some(report.version);
-            outcome.heard.push(EvidenceEvent::Heat {
+            outcome.events.push(EvidenceEvent::Heat {
                 from: from.clone(),
                 report,
             });
@@ -136,7 +136,7 @@ impl Inbox {
         outcome
     }
 
-    /// Takes the heads of a snapshot: what its sender had heard need not be heard again, and what
+    /// Takes the heads of a snapshot: what its sender had received need not be received again, and what
     /// came after it must be.
     pub(crate) fn take_heads(&mut self, heads: Vec<Head>, now: Instant) {
         for head in heads {
@@ -153,7 +153,7 @@ impl Inbox {
         }
     }
 
-    /// How much of every sender's batches has been heard.
+    /// How much of every sender's batches has been received.
     pub(crate) fn heads(&self) -> Vec<Head> {
         let head = |(id, sender): (&ReplicaId, &Sender)| {
             Some(Head {
@@ -217,7 +217,7 @@ impl Inbox {
         outcome
     }
 
-    /// Gives up old gaps and notices who fell silent. Call it about once a second.
+    /// Gives up old gaps and notices senders that fell silent. Call it about once a second.
     pub(crate) fn tick(&mut self, now: Instant) -> Outcome {
         let mut outcome = Outcome::default();
         for (id, sender) in &mut self.senders {
@@ -227,7 +227,9 @@ impl Inbox {
             if sender.silent_for(now) >= self.config.silent_after && sender.is_present {
                 sender.is_present = false;
                 sender.heat = None;
-                outcome.heard.push(EvidenceEvent::Gone { from: id.clone() });
+                outcome
+                    .events
+                    .push(EvidenceEvent::Gone { from: id.clone() });
             }
         }
         let (forgotten, senders) = std::mem::take(&mut self.senders)
@@ -236,7 +238,7 @@ impl Inbox {
         self.senders = senders;
         let forgotten: BTreeMap<ReplicaId, Sender> = forgotten;
         for (id, sender) in forgotten {
-            // If it comes back in the same life, it said things meanwhile that we did not hear.
+            // If it comes back in the same life, it sent records meanwhile that we did not receive.
             if let Some(sequence) = sender.sequence {
                 self.remember(id, sender.generation, sequence.complete_below());
             }
@@ -251,7 +253,7 @@ impl Inbox {
         self.hints.insert(id, (generation, head));
     }
 
-    /// A replica said that it leaves.
+    /// A replica announced that it leaves.
     pub(crate) fn left(&mut self, id: &ReplicaId) -> Option<EvidenceEvent> {
         self.hints.remove(id);
         let sender = self.senders.remove(id)?;
@@ -274,7 +276,7 @@ impl Inbox {
                 let allowance = known.allowance.clone();
                 if known.is_present {
                     outcome
-                        .heard
+                        .events
                         .push(EvidenceEvent::Gone { from: from.clone() });
                 }
                 let mut sender = Sender::new(generation, &self.config, now);
@@ -292,12 +294,12 @@ impl Inbox {
             }
         }
         let sender = self.senders.get_mut(from)?;
-        sender.heard_at = now;
+        sender.received_at = now;
         sender.is_present = true;
         Some((sender, outcome))
     }
 
-    /// Where to begin with a sender of whom `number` is the first word: there, or where we stopped, or
+    /// Where to begin with a sender whose first message has this `number`: there, or where we stopped, or
     /// the snapshot did, if the rest can be had. Also how many batches are lost because it cannot.
     fn hint(&mut self, from: &ReplicaId, generation: u64, number: u64) -> (u64, u64) {
         match self.hints.remove(from) {
@@ -316,7 +318,7 @@ impl Sender {
             generation,
             sequence: None,
             heat: None,
-            heard_at: now,
+            received_at: now,
             is_present: true,
             allowance: Budget::new(config.allowed_per_s(), config.allowed_burst(), now),
             pull_at: now,
@@ -324,7 +326,7 @@ impl Sender {
     }
 
     fn silent_for(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.heard_at)
+        now.saturating_duration_since(self.received_at)
     }
 
     fn take(
@@ -354,29 +356,29 @@ impl Sender {
             .into_iter()
             .partition(|record| known_workers.allows(record));
         outcome.stale += stale.len();
-        let heard = current
+        let events = current
             .into_iter()
-            .map(|record| record.heard_from(from.clone()));
-        outcome.heard.extend(heard);
+            .map(|record| record.received_from(from.clone()));
+        outcome.events.extend(events);
     }
 }
 
 impl Outcome {
-    /// Records among what was heard.
+    /// Records among what was received.
     pub(crate) fn records(&self) -> usize {
-        let is_record = |heard: &&EvidenceEvent| {
+        let is_record = |event: &&EvidenceEvent| {
             matches!(
-                heard,
+                event,
                 EvidenceEvent::Evidence { .. } | EvidenceEvent::Retraction { .. }
             )
         };
-        self.heard.iter().filter(is_record).count()
+        self.events.iter().filter(is_record).count()
     }
 
     fn lose(&mut self, from: &ReplicaId, batches: u64) {
         self.lost += batches;
         if batches > 0 {
-            self.heard.push(EvidenceEvent::Lost { from: from.clone() });
+            self.events.push(EvidenceEvent::Lost { from: from.clone() });
         }
     }
 }

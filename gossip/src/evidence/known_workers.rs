@@ -27,7 +27,7 @@ impl KnownWorkers {
         self.is_current(worker, epoch)
     }
 
-    /// The same about anything else that is said of a worker in an epoch.
+    /// The same about any other claim about a worker in an epoch.
     pub(crate) fn is_current(&self, worker: &WorkerId, epoch: u64) -> bool {
         self.0.get(worker).is_some_and(|current| *current <= epoch)
     }

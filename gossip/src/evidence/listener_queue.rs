@@ -1,6 +1,6 @@
 //! The bounded channel to the one listener.
 //!
-//! Never waits. What does not fit is dropped and the sender's listener is told so ([`EvidenceEvent::Lost`])
+//! Never waits. What does not fit is dropped, and the listener gets [`EvidenceEvent::Lost`] for its sender
 //! once there is room; the latest heat and the end of a replica are kept until they fit.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::replica::ReplicaId;
 /// The sending half, and what it owes.
 pub(crate) struct ListenerQueue {
     sender: mpsc::Sender<EvidenceEvent>,
-    /// For the first listener: what was heard before it came waits in it.
+    /// For the first listener: what was received before it came waits in it.
     unclaimed: Option<mpsc::Receiver<EvidenceEvent>>,
     owed: BTreeMap<ReplicaId, Owed>,
 }
@@ -28,7 +28,7 @@ struct Owed {
 
 impl Default for ListenerQueue {
     fn default() -> Self {
-        let (sender, receiver) = mpsc::channel(HEARD_MAX);
+        let (sender, receiver) = mpsc::channel(EVENTS_MAX);
         Self {
             sender,
             unclaimed: Some(receiver),
@@ -41,7 +41,7 @@ impl ListenerQueue {
     /// The receiving half. A later call ends the former listener's channel.
     pub(crate) fn listen(&mut self) -> mpsc::Receiver<EvidenceEvent> {
         self.unclaimed.take().unwrap_or_else(|| {
-            let (sender, receiver) = mpsc::channel(HEARD_MAX);
+            let (sender, receiver) = mpsc::channel(EVENTS_MAX);
             self.sender = sender;
             receiver
         })
@@ -52,32 +52,32 @@ impl ListenerQueue {
         self.sender.clone()
     }
 
-    /// Passes on what was heard; returns how many records were dropped because the listener lags.
-    pub(crate) fn pass(&mut self, heard: impl IntoIterator<Item = EvidenceEvent>) -> usize {
+    /// Passes on what was received; returns how many records were dropped because the listener lags.
+    pub(crate) fn pass(&mut self, events: impl IntoIterator<Item = EvidenceEvent>) -> usize {
         self.settle();
         let mut dropped = 0;
-        for heard in heard {
+        for event in events {
             // Nothing may overtake what is owed about the same replica.
-            let is_owed = self.owed.contains_key(heard.from());
+            let is_owed = self.owed.contains_key(event.from());
             let refused = if is_owed {
-                Some(heard)
+                Some(event)
             } else {
                 self.sender
-                    .try_send(heard)
+                    .try_send(event)
                     .err()
                     .map(|error| error.into_inner())
             };
-            if let Some(heard) = refused {
-                dropped += usize::from(self.owe(heard));
+            if let Some(event) = refused {
+                dropped += usize::from(self.owe(event));
             }
         }
         dropped
     }
 
     /// True if it is a record, which is dropped.
-    fn owe(&mut self, heard: EvidenceEvent) -> bool {
-        let owed = self.owed.entry(heard.from().clone()).or_default();
-        match heard {
+    fn owe(&mut self, event: EvidenceEvent) -> bool {
+        let owed = self.owed.entry(event.from().clone()).or_default();
+        match event {
             EvidenceEvent::Evidence { .. } | EvidenceEvent::Retraction { .. } => {
                 owed.is_lost = true;
                 return true;
@@ -111,13 +111,13 @@ impl ListenerQueue {
                 .then(|| EvidenceEvent::Lost { from: from.clone() });
             let heat = owed.heat.map(|report| EvidenceEvent::Heat { from, report });
             room.zip(gone.into_iter().chain(lost).chain(heat))
-                .for_each(|(permit, heard)| permit.send(heard));
+                .for_each(|(permit, event)| permit.send(event));
         }
     }
 }
 
 /// Records that wait for the listener: at 2 kB for the longest, 8 MiB.
-pub(crate) const HEARD_MAX: usize = 4096;
+pub(crate) const EVENTS_MAX: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -170,7 +170,7 @@ mod tests {
         let mut queue = ListenerQueue::default();
         let mut listener = queue.listen();
         assert_eq!(
-            queue.pass((0..HEARD_MAX as u64).map(|n| evidence("a", n))),
+            queue.pass((0..EVENTS_MAX as u64).map(|n| evidence("a", n))),
             0
         );
         let a = replica("a");
@@ -182,7 +182,7 @@ mod tests {
             evidence("a", 7),
         ];
         assert_eq!(queue.pass(late), 1, "one record; the rest is owed");
-        for _ in 0..HEARD_MAX {
+        for _ in 0..EVENTS_MAX {
             listener.try_recv().expect("full");
         }
         assert_eq!(queue.pass([evidence("a", 8)]), 0);

@@ -1,18 +1,18 @@
-//! The evidence plane: what the ring alone does not tell about where prefixes are.
+//! The evidence plane: where prefixes are, as far as the ring alone does not determine it.
 //!
 //! Pure but for the channel to the listener; instants are arguments. A replica that placed a prefix
-//! elsewhere than at its home says so ([`Evidence`]), one that learned that a worker holds less than
-//! was believed takes it back ([`Retraction`]), and each says how often it saw which prefix
+//! elsewhere than at its home reports it ([`Evidence`]), one that learned that a worker holds less than
+//! was believed takes it back ([`Retraction`]), and each reports how often it saw which prefix
 //! ([`HeatReport`]). What the link hashes mean is placement's business.
 //!
-//! - `pending.rs`: what this replica has to say, until the next batch.
+//! - `pending.rs`: records that wait for the next batch.
 //! - `log.rs`: numbered batches, kept for a while; `outbox.rs`: how far each peer was sent them.
 //! - `sequence.rs`: which batches of one sender are missing; `inbox.rs`: all senders.
 //! - `listener_queue.rs`: the bounded channel to the one listener.
 //! - `known_workers.rs`: which workers, in which epochs, evidence may be about.
 //! - `budget.rs`: bytes a second.
 //!
-//! Nobody forwards what others said: every replica has a connection to every other.
+//! No replica forwards what others sent: every replica has a connection to every other.
 
 mod budget;
 mod inbox;
@@ -36,7 +36,7 @@ pub(crate) use inbox::{Inbox, Outcome, Pull};
 pub(crate) use known_workers::KnownWorkers;
 pub(crate) use listener_queue::ListenerQueue;
 pub(crate) use outbox::Outbox;
-pub(crate) use pending::{Pending, Tell};
+pub(crate) use pending::{Pending, Recorded};
 pub use plane::EvidenceSource;
 pub(crate) use plane::{EvidencePlane, PendingHandle};
 
@@ -48,7 +48,7 @@ pub const HEAT_COUNTS_MAX: usize = 512;
 /// A worker holds, or soon will hold, the key-value blocks of these prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// Who holds them.
+    /// The worker that holds them.
     pub worker: WorkerId,
     /// Restart counter of the worker at that time: a restarted worker holds nothing.
     pub epoch: u64,
@@ -56,10 +56,10 @@ pub struct Evidence {
     pub links: Vec<u64>,
 }
 
-/// A worker does not hold these prefixes, whatever was said before.
+/// A worker does not hold these prefixes, whatever was sent before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retraction {
-    /// Who does not hold them.
+    /// The worker that does not hold them.
     pub worker: WorkerId,
     /// Restart counter of the worker at that time.
     pub epoch: u64,
@@ -86,45 +86,45 @@ impl HeatReport {
     }
 }
 
-/// What other replicas said, and what became of them.
+/// What other replicas sent, and what became of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvidenceEvent {
     /// A placement. Records of one sender may arrive out of order; twice only at the start, once in the
-    /// snapshot and once as said.
+    /// snapshot and once as sent.
     Evidence {
-        /// Who said it.
+        /// Its sender.
         from: ReplicaId,
-        /// What it said.
+        /// What was sent.
         evidence: Evidence,
     },
     /// A placement taken back.
     Retraction {
-        /// Who said it.
+        /// Its sender.
         from: ReplicaId,
-        /// What it said.
+        /// What was sent.
         retraction: Retraction,
     },
-    /// Some of what this replica said was lost and cannot be had again.
+    /// Some of what this replica sent was lost and cannot be had again.
     Lost {
-        /// Whose words are missing.
+        /// The sender of what is missing.
         from: ReplicaId,
     },
     /// A newer report in place of the sender's former one.
     Heat {
-        /// Who said it.
+        /// Its sender.
         from: ReplicaId,
-        /// What it said.
+        /// What was sent.
         report: HeatReport,
     },
-    /// The replica left, ended, or is not heard: its heat counts no more. Its evidence stays true.
+    /// The replica left, ended, or is silent: its heat counts no more. Its evidence stays true.
     Gone {
-        /// Who is gone.
+        /// The replica that is gone.
         from: ReplicaId,
     },
 }
 
 impl EvidenceEvent {
-    /// Whom it is from, or about.
+    /// The replica that it is from, or about.
     pub fn from(&self) -> &ReplicaId {
         match self {
             Self::Evidence { from, .. }
@@ -136,7 +136,7 @@ impl EvidenceEvent {
     }
 }
 
-/// One thing said about a worker.
+/// One claim about a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// The worker holds something.
@@ -149,15 +149,15 @@ impl Record {
     /// The worker that it is about, and in which epoch.
     pub(crate) fn about(&self) -> (&WorkerId, u64) {
         match self {
-            Self::Evidence(said) => (&said.worker, said.epoch),
-            Self::Retraction(said) => (&said.worker, said.epoch),
+            Self::Evidence(claim) => (&claim.worker, claim.epoch),
+            Self::Retraction(claim) => (&claim.worker, claim.epoch),
         }
     }
 
     pub(crate) fn links(&self) -> &[u64] {
         match self {
-            Self::Evidence(said) => &said.links,
-            Self::Retraction(said) => &said.links,
+            Self::Evidence(claim) => &claim.links,
+            Self::Retraction(claim) => &claim.links,
         }
     }
 
@@ -166,7 +166,7 @@ impl Record {
         (1..=LINKS_MAX).contains(&self.links().len())
     }
 
-    pub(crate) fn heard_from(self, from: ReplicaId) -> EvidenceEvent {
+    pub(crate) fn received_from(self, from: ReplicaId) -> EvidenceEvent {
         match self {
             Self::Evidence(evidence) => EvidenceEvent::Evidence { from, evidence },
             Self::Retraction(retraction) => EvidenceEvent::Retraction { from, retraction },
@@ -183,7 +183,7 @@ impl Record {
 pub struct Batch {
     /// Rises by one with each batch of a generation; below 2^48.
     pub number: u64,
-    /// What is said; at most [`BATCH_RECORDS_MAX`]. Empty if all of it is outdated by now.
+    /// The records; at most [`BATCH_RECORDS_MAX`]. Empty if all of it is outdated by now.
     pub records: Vec<Record>,
 }
 
@@ -230,7 +230,7 @@ pub struct EvidenceSnapshot {
 /// Cuts a snapshot into pieces of one frame each, at least one; leaves out, and counts, what exceeds
 /// [`SNAPSHOT_FRAMES_MAX`].
 pub(crate) fn snapshot_pieces(evidence: Vec<Evidence>) -> (Vec<Vec<Evidence>>, usize) {
-    let mut pieces = pieces(evidence, |said| wire_len(&said.worker, &said.links));
+    let mut pieces = pieces(evidence, |claim| wire_len(&claim.worker, &claim.links));
     let kept = pieces.len().min(SNAPSHOT_FRAMES_MAX);
     let cut = pieces.drain(kept..).map(|piece| piece.len()).sum();
     if pieces.is_empty() {

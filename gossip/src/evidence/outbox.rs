@@ -43,7 +43,7 @@ pub(crate) struct Withheld {
 }
 
 impl Outbox {
-    /// Nothing said yet.
+    /// Nothing sent yet.
     pub(crate) fn new(config: &EvidenceConfig) -> Self {
         Self {
             bytes_per_s: config.peer_bytes_per_s,
@@ -109,7 +109,7 @@ impl Outbox {
         answer
     }
 
-    /// The course of a peer; a new one starts with what is said from now on.
+    /// The course of a peer; a new one starts with what is sent from now on.
     fn course<'a>(
         courses: &'a mut BTreeMap<ReplicaId, Course>,
         log: &Log,
@@ -168,7 +168,7 @@ impl Course {
             self.budget.spend(batch.wire_len());
             self.next += 1;
         }
-        // The last batch before a pause may be lost too; and it says that we are there.
+        // The last batch before a pause may be lost, too; and a mark shows that this replica is there.
         if is_due(self.marked, MARK_INTERVAL) {
             let mark = Mark {
                 first: log.first(),
@@ -195,7 +195,7 @@ impl Batch {
     }
 }
 
-/// How often a replica says where it stands.
+/// How often a replica sends its mark.
 const MARK_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two reports, at least: what comes faster is skipped for the latest.
 const HEAT_PAUSE: Duration = Duration::from_millis(400);

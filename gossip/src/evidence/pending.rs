@@ -1,4 +1,4 @@
-//! What this replica has to say, until the next batch takes it.
+//! Records of this replica that wait for the next batch.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) struct Pending {
 
 /// What became of a record.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Tell {
+pub(crate) enum Recorded {
     /// It waits; so many older ones were dropped for it.
     Queued { dropped: usize },
     /// It breaks a limit.
@@ -24,9 +24,9 @@ pub(crate) enum Tell {
 }
 
 impl Pending {
-    pub(crate) fn tell(&mut self, record: Record) -> Tell {
+    pub(crate) fn record(&mut self, record: Record) -> Recorded {
         if !record.is_valid() {
-            return Tell::Malformed;
+            return Recorded::Malformed;
         }
         self.links += record.links().len();
         self.records.push_back(record);
@@ -37,7 +37,7 @@ impl Pending {
                 dropped += 1;
             }
         }
-        Tell::Queued { dropped }
+        Recorded::Queued { dropped }
     }
 
     /// False if the report breaks a limit; then the former one stays.
@@ -49,7 +49,7 @@ impl Pending {
         is_valid
     }
 
-    /// Everything said since the last call, oldest first.
+    /// Everything queued since the last call, oldest first.
     pub(crate) fn take(&mut self) -> Vec<Record> {
         self.links = 0;
         std::mem::take(&mut self.records).into()
@@ -78,53 +78,60 @@ mod tests {
         })
     }
 
-    fn epochs(told: &mut Pending) -> Vec<u64> {
-        told.take().iter().map(|record| record.about().1).collect()
+    fn epochs(pending: &mut Pending) -> Vec<u64> {
+        pending
+            .take()
+            .iter()
+            .map(|record| record.about().1)
+            .collect()
     }
 
     #[test]
     fn the_oldest_give_way() {
-        let mut told = Pending::default();
+        let mut pending = Pending::default();
         let dropped: usize = (0..RECORDS_MAX as u64 + 3)
-            .map(|epoch| match told.tell(record(epoch, 1)) {
-                Tell::Queued { dropped } => dropped,
-                Tell::Malformed => panic!("valid"),
+            .map(|epoch| match pending.record(record(epoch, 1)) {
+                Recorded::Queued { dropped } => dropped,
+                Recorded::Malformed => panic!("valid"),
             })
             .sum();
         assert_eq!(dropped, 3);
-        let left = epochs(&mut told);
+        let left = epochs(&mut pending);
         assert_eq!((left.len(), left[0]), (RECORDS_MAX, 3));
-        assert!(told.take().is_empty());
+        assert!(pending.take().is_empty());
     }
 
     #[test]
     fn links_are_bounded_too() {
-        let mut told = Pending::default();
+        let mut pending = Pending::default();
         let fit = (QUEUED_LINKS_MAX / LINKS_MAX) as u64;
         for epoch in 0..fit + 1 {
-            told.tell(record(epoch, LINKS_MAX));
+            pending.record(record(epoch, LINKS_MAX));
         }
-        assert_eq!(epochs(&mut told)[0], 1);
-        told.tell(record(9, LINKS_MAX));
-        assert_eq!(epochs(&mut told), [9], "taking makes room");
+        assert_eq!(epochs(&mut pending)[0], 1);
+        pending.record(record(9, LINKS_MAX));
+        assert_eq!(epochs(&mut pending), [9], "taking makes room");
     }
 
     #[test]
     fn what_breaks_a_limit_is_not_told() {
-        let mut told = Pending::default();
-        assert_eq!(told.tell(record(0, 0)), Tell::Malformed);
-        assert_eq!(told.tell(record(0, LINKS_MAX + 1)), Tell::Malformed);
+        let mut pending = Pending::default();
+        assert_eq!(pending.record(record(0, 0)), Recorded::Malformed);
+        assert_eq!(
+            pending.record(record(0, LINKS_MAX + 1)),
+            Recorded::Malformed
+        );
         let report = |counts| HeatReport {
             version: 1,
             counts,
             total: 1,
         };
-        assert!(told.heat(report(vec![(1, 5), (2, 5)])));
-        assert!(!told.heat(report(vec![(2, 5), (2, 5)])));
-        assert!(!told.heat(report(
+        assert!(pending.heat(report(vec![(1, 5), (2, 5)])));
+        assert!(!pending.heat(report(vec![(2, 5), (2, 5)])));
+        assert!(!pending.heat(report(
             (0..=HEAT_COUNTS_MAX as u64).map(|h| (h, 1)).collect()
         )));
-        assert_eq!(told.latest_heat().map(|heat| heat.counts.len()), Some(2));
-        assert!(told.take().is_empty());
+        assert_eq!(pending.latest_heat().map(|heat| heat.counts.len()), Some(2));
+        assert!(pending.take().is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Evidence and heat between replicas: told to the peers in batches, heard from them, repaired after gaps.
+//! Evidence and heat between replicas: sent to the peers in batches, received from them, repaired after gaps.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Batch, Evidence, EvidenceEvent, EvidenceSnapshot, Gap, Head, HeatReport, Inbox, KnownWorkers,
-    ListenerQueue, Mark, Outbox, Outcome, Pending, Pull, Record, Tell, snapshot_pieces,
+    ListenerQueue, Mark, Outbox, Outcome, Pending, Pull, Record, Recorded, snapshot_pieces,
 };
 use crate::config::EvidenceConfig;
 use crate::metrics::Metrics;
@@ -21,7 +21,7 @@ use crate::wire::{Message, Received};
 /// Where the evidence for starting replicas comes from.
 pub type EvidenceSource = Arc<dyn Fn() -> Vec<Evidence> + Send + Sync>;
 
-/// What this replica has to say, for whoever has something to say: under a lock that is held for a push only, for
+/// Where tasks queue what this replica is to send: under a lock that is held for a push only, for
 /// requests are waiting.
 #[derive(Clone, Default)]
 pub(crate) struct PendingHandle {
@@ -37,19 +37,19 @@ impl PendingHandle {
         }
     }
 
-    /// Queues a record for the next batch, if there is anybody to tell.
+    /// Queues a record for the next batch, if there are other replicas.
     pub(crate) fn record(&self, record: Record, is_solo: bool) {
         self.metrics.evidence("told", 1);
         if is_solo {
             return;
         }
-        match self.lock().tell(record) {
-            Tell::Queued { dropped } => self.metrics.evidence("queue_full", dropped),
-            Tell::Malformed => self.metrics.evidence("malformed", 1),
+        match self.lock().record(record) {
+            Recorded::Queued { dropped } => self.metrics.evidence("queue_full", dropped),
+            Recorded::Malformed => self.metrics.evidence("malformed", 1),
         }
     }
 
-    /// Replaces the report that is told.
+    /// Replaces the report that is sent.
     pub(crate) fn heat(&self, report: HeatReport) {
         if !self.lock().heat(report) {
             self.metrics.evidence("malformed", 1);
@@ -62,7 +62,7 @@ impl PendingHandle {
     }
 }
 
-/// What was told, and what was heard.
+/// What was sent, and what was received.
 pub(crate) struct EvidencePlane {
     config: EvidenceConfig,
     replica: ReplicaId,
@@ -170,7 +170,7 @@ impl EvidencePlane {
         self.metrics
             .evidence_batches("duplicate", outcome.duplicate);
         self.metrics.evidence_batches("lost", outcome.lost);
-        let dropped = self.listener.pass(outcome.heard);
+        let dropped = self.listener.pass(outcome.events);
         self.metrics.evidence("listener_full", dropped);
     }
 
@@ -186,7 +186,7 @@ impl EvidencePlane {
         if !self.charge(from, self.config.snapshot_cost(), cx) {
             return;
         }
-        // Before the evidence is read: what comes between is then heard twice, not never.
+        // Before the evidence is read: what comes between is then received twice, not never.
         let mut heads = self.inbox.heads();
         heads.push(Head {
             replica: self.replica.clone(),
@@ -214,7 +214,7 @@ impl EvidencePlane {
         if self.charge(from, self.config.pull_cost(), cx) {
             let believed = self.believed();
             cx.answer_later(move || {
-                let links = |said: Evidence| said.links.len() as u64;
+                let links = |evidence: Evidence| evidence.links.len() as u64;
                 vec![Message::EvidenceSize(
                     believed().into_iter().map(links).sum(),
                 )]
@@ -222,24 +222,24 @@ impl EvidencePlane {
         }
     }
 
-    /// What this replica believes, as far as it may be passed on. It is asked of whoever keeps it.
+    /// What this replica believes, as far as it may be passed on. The source that keeps it is asked.
     fn believed(&self) -> impl FnOnce() -> Vec<Evidence> + Send + use<> {
         let (source, known_workers) = (self.source.clone(), self.known_workers.clone());
         move || {
             let all = source.map(|source| source()).unwrap_or_default();
-            let is_fit = |said: &Evidence| {
-                let record = Record::Evidence(said.clone());
+            let is_fit = |evidence: &Evidence| {
+                let record = Record::Evidence(evidence.clone());
                 record.is_valid() && known_workers.allows(&record)
             };
             all.into_iter().filter(is_fit).collect()
         }
     }
 
-    /// Sends what was told since the last time, and what peers still lack of what was told before.
+    /// Sends what was queued since the last time, and what peers still lack of what was queued before.
     fn send(&mut self, around: &Surroundings, cx: &mut Context) {
         let (mut records, heat) = {
-            let mut told = self.pending.lock();
-            (told.take(), told.latest_heat())
+            let mut pending = self.pending.lock();
+            (pending.take(), pending.latest_heat())
         };
         let before = records.len();
         records.retain(|record| self.known_workers.allows(record));

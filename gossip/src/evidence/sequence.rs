@@ -37,7 +37,7 @@ impl Sequence {
         }
     }
 
-    /// Takes note of an arrived batch; also says how many others are lost by that.
+    /// Takes note of an arrived batch; also returns how many others are lost by that.
     pub(crate) fn arrive(&mut self, number: u64, now: Instant) -> (Arrival, u64) {
         if number >= self.next {
             let lost = self.skip_to(number, now);

@@ -26,7 +26,7 @@ fn replica(name: &str) -> ReplicaId {
     name.parse().expect("valid")
 }
 
-/// A record that is told from others by its only link.
+/// A record that is identified by its only link.
 fn record(link: u64) -> Record {
     Record::Evidence(Evidence {
         worker: "w".parse().expect("valid"),
@@ -50,7 +50,7 @@ fn heat(version: u64) -> HeatReport {
     }
 }
 
-/// Links of what was heard, and how often something was lost.
+/// Links of what was received, and how often something was lost.
 fn links(heard: &[EvidenceEvent]) -> (Vec<u64>, usize) {
     let mut links = Vec::new();
     let mut lost = 0;
@@ -170,7 +170,7 @@ impl Wire {
 
     fn take(&mut self, outcome: Outcome) {
         self.lost += outcome.lost;
-        self.heard.extend(outcome.heard);
+        self.heard.extend(outcome.events);
     }
 
     fn steps(&mut self, count: usize) {
@@ -182,7 +182,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     /// Whatever is lost, repeated or overtaken on the way: while cuts are shorter than patience and
-    /// log, everything is heard exactly once.
+    /// log, everything is received exactly once.
     #[test]
     fn everything_is_heard_once(seed in any::<u64>()) {
         let mut wire = Wire::new(seed);
@@ -206,7 +206,7 @@ proptest! {
         prop_assert_eq!((lost, wire.lost), (0, 0));
     }
 
-    /// After an outage that is too long nothing is heard twice, and what is missing is made known.
+    /// After an outage that is too long nothing is received twice, and what is missing is made known.
     #[test]
     fn what_cannot_be_repaired_is_made_known(seed in any::<u64>(), outage in 600..2000usize) {
         let mut wire = Wire::new(seed);
@@ -311,7 +311,7 @@ fn only_what_was_asked_for_is_taken_from_an_answer() {
     let mark = Mark { first: 0, next: 3 };
     let answer = vec![batch(1), batch(1), batch(900)];
     let outcome = inbox.pulled(&a, Some((GENERATION, mark, answer)), &known_workers, later);
-    assert_eq!((links(&outcome.heard), outcome.late), ((vec![1], 0), 1));
+    assert_eq!((links(&outcome.events), outcome.late), ((vec![1], 0), 1));
     assert!(inbox.pulls(later + Duration::from_secs(1)).is_empty());
 }
 
@@ -358,18 +358,18 @@ fn a_newcomer_goes_on_where_its_snapshot_ends() {
     inbox.mark(&a, GENERATION, Mark { first: 0, next: 8 }, now);
     inbox.take_heads(vec![head(GENERATION)], now);
     assert_eq!(wanted(&mut inbox), Some(vec![Gap { start: 5, end: 8 }]));
-    // Of a former life; and by a liar who is far ahead of the sender.
+    // Of a former life; and by a liar that is far ahead of the sender.
     for (generation, number) in [(GENERATION - 1, 8), (GENERATION, 3)] {
         let mut inbox = Inbox::new(&EvidenceConfig::default());
         inbox.take_heads(vec![head(generation)], now);
         let outcome = inbox.batch(&a, GENERATION, batch(number), &known_workers, now);
-        assert_eq!(links(&outcome.heard), (vec![number], 0));
+        assert_eq!(links(&outcome.events), (vec![number], 0));
         assert_eq!(wanted(&mut inbox), None);
         assert_eq!(inbox.heads()[0].next, number + 1);
     }
 }
 
-/// A cut outlives every memory of the plane: what was told meanwhile is pulled, or known as lost.
+/// A cut outlives every memory of the plane: what was sent meanwhile is pulled, or known as lost.
 #[test]
 fn what_was_told_in_a_cut_of_more_than_a_minute_is_pulled_or_lost() {
     let (now, a, known_workers) = (start(), replica("a"), known_workers(&[("w", 1)]));
@@ -383,7 +383,7 @@ fn what_was_told_in_a_cut_of_more_than_a_minute_is_pulled_or_lost() {
         let pull = inbox.pulls(back + Duration::from_secs(1)).pop();
         (
             outcome.lost,
-            links(&outcome.heard).1,
+            links(&outcome.events).1,
             pull.map(|pull| pull.gaps),
         )
     };
@@ -414,7 +414,7 @@ fn heat_counts_by_version_until_its_sender_is_gone() {
     let at = |seconds| start + Duration::from_secs(seconds);
     let mut inbox = Inbox::new(&EvidenceConfig::default());
     let hears = |inbox: &mut Inbox, generation, version, now| {
-        inbox.heat(&a, generation, heat(version), now).heard
+        inbox.heat(&a, generation, heat(version), now).events
     };
     let new = |version| EvidenceEvent::Heat {
         from: replica("a"),
@@ -424,9 +424,9 @@ fn heat_counts_by_version_until_its_sender_is_gone() {
     assert_eq!(hears(&mut inbox, 1, 5, at(0)), [new(5)]);
     assert_eq!(hears(&mut inbox, 1, 5, at(1)), [], "a refresh");
     assert_eq!(hears(&mut inbox, 1, 4, at(2)), [], "overtaken");
-    assert_eq!(inbox.tick(at(4)).heard, []);
-    assert_eq!(inbox.tick(at(8)).heard, vec![gone.clone()]);
-    assert_eq!(inbox.tick(at(9)).heard, [], "told once");
+    assert_eq!(inbox.tick(at(4)).events, []);
+    assert_eq!(inbox.tick(at(8)).events, vec![gone.clone()]);
+    assert_eq!(inbox.tick(at(9)).events, [], "told once");
     assert_eq!(hears(&mut inbox, 1, 5, at(10)), [new(5)], "back again");
     assert_eq!(
         hears(&mut inbox, 2, 1, at(11)),

@@ -19,7 +19,7 @@ use time::{Duration, OffsetDateTime};
 use super::x509::{AUTHORITY_OF, CA, Certificate, Serial, certificates_in, with_key};
 use super::{IdentityError, check_label, replica_name};
 
-/// A certificate authority; whoever holds `key_pem` can admit replicas.
+/// A certificate authority. Every holder of `key_pem` can admit replicas.
 pub struct Authority {
     /// PEM for every replica's `--gossip-ca`.
     pub cert_pem: String,

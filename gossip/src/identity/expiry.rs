@@ -36,15 +36,15 @@ impl Urgency {
     }
 }
 
-/// Remembers what was said of which certificate: a line when it comes nearer its end (30, 14, 7 and 1
+/// Remembers what was logged about which certificate: a line when it comes nearer its end (30, 14, 7 and 1
 /// days, the end itself), and one each day in the last week and after.
 #[derive(Debug, Default)]
 pub(crate) struct Reminders {
-    said: HashMap<String, Said>,
+    logged: HashMap<String, Logged>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Said {
+struct Logged {
     end: SystemTime,
     urgency: Urgency,
     at: SystemTime,
@@ -60,24 +60,24 @@ impl Reminders {
         now: SystemTime,
     ) -> Option<Urgency> {
         let Some(urgency) = Urgency::of(end, now) else {
-            self.said.remove(subject);
+            self.logged.remove(subject);
             return None;
         };
-        let is_silent = self.said.get(subject).is_some_and(|said| {
+        let is_silent = self.logged.get(subject).is_some_and(|logged| {
             // A clock that was set back is no reason to be silent for ever.
-            let lately = now.duration_since(said.at).is_ok_and(|since| since < DAY);
-            said.end == end && said.urgency >= urgency && (lately || urgency < Urgency::Week)
+            let lately = now.duration_since(logged.at).is_ok_and(|since| since < DAY);
+            logged.end == end && logged.urgency >= urgency && (lately || urgency < Urgency::Week)
         });
-        let is_full = self.said.len() >= SUBJECTS && !self.said.contains_key(subject);
+        let is_full = self.logged.len() >= SUBJECTS && !self.logged.contains_key(subject);
         if is_silent || is_full {
             return None;
         }
-        let said = Said {
+        let logged = Logged {
             end,
             urgency,
             at: now,
         };
-        self.said.insert(subject.to_owned(), said);
+        self.logged.insert(subject.to_owned(), logged);
         Some(urgency)
     }
 }
@@ -96,17 +96,17 @@ mod tests {
         let start = SystemTime::UNIX_EPOCH + DAY * 20_000;
         let end = start + DAY * 40;
         let mut reminders = Reminders::default();
-        let mut said = Vec::new();
+        let mut logged = Vec::new();
         for hour in 0..42 * 24 {
             let now = start + Duration::from_secs(3600) * hour;
             if let Some(urgency) = reminders.due("r1", end, now) {
-                said.push((40 - i64::from(hour) / 24, urgency));
+                logged.push((40 - i64::from(hour) / 24, urgency));
             }
         }
-        let days: Vec<i64> = said.iter().map(|(days, _)| *days).collect();
+        let days: Vec<i64> = logged.iter().map(|(days, _)| *days).collect();
         assert_eq!(days, [30, 14, 7, 6, 5, 4, 3, 2, 1, 0, -1]);
-        assert_eq!(said[8].1, Urgency::Day);
-        assert_eq!(said[9].1, Urgency::Expired);
+        assert_eq!(logged[8].1, Urgency::Day);
+        assert_eq!(logged[9].1, Urgency::Expired);
     }
 
     #[test]
@@ -130,6 +130,6 @@ mod tests {
             reminders.due(&subject, now + DAY, now).is_some()
         });
         assert_eq!(due.count(), SUBJECTS);
-        assert_eq!(reminders.said.len(), SUBJECTS);
+        assert_eq!(reminders.logged.len(), SUBJECTS);
     }
 }

@@ -1,4 +1,4 @@
-//! Who a replica is: names, roots, certificate and key, and how a peer's claim is checked.
+//! The identity of a replica: names, roots, certificate and key, and how a peer's claim is checked.
 //!
 //! A leaf carries two DNS names. `<replica>.<cluster>` is what a replica claims in its HELLO, checked
 //! against the certificate it presented. `<cluster>` is what a seed is dialled by, since nobody knows

@@ -103,7 +103,7 @@ fn at(seconds_from_now: i64) -> UnixTime {
 }
 
 /// X03: a clock that is minutes behind accepts a certificate that was made just now; one that is
-/// further behind says so.
+/// further behind reports it.
 #[test]
 fn clocks_may_be_minutes_behind_and_more_is_said() {
     let (authority, leaf) = pair("demo", "r1");

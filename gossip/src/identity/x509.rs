@@ -1,4 +1,4 @@
-//! What certificates and lists of revocations say, read for those who show, renew and revoke them.
+//! The contents of certificates and revocation lists, for commands that show, renew and revoke them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,7 +62,7 @@ impl FromStr for Serial {
     }
 }
 
-/// What one certificate says about itself. Nothing of it is checked: [`super::Identity`] does that.
+/// The contents of one certificate. None of them are checked: [`super::Identity`] does that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
     /// Common name: `<replica>.<cluster>` of a leaf.
@@ -73,9 +73,9 @@ pub struct Certificate {
     pub from: SystemTime,
     /// Not accepted after.
     pub until: SystemTime,
-    /// Full name of who signed it; an authority's is its own.
+    /// Full name of its issuer; an authority's issuer is itself.
     pub issuer: String,
-    /// Full name of whom it is for.
+    /// Full name of its subject.
     pub subject: String,
     /// It may sign others.
     pub is_authority: bool,

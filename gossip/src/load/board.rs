@@ -66,7 +66,7 @@ impl LoadCell {
     }
 
     /// What this replica has on the worker as the other replicas know it by now: what lasted, was
-    /// told, and has had the time to arrive. Whoever decides by this decides as the others do.
+    /// sent, and has had the time to arrive. A decision by these numbers is the same as on the other replicas.
     pub fn known(&self) -> Load {
         self.known.load()
     }
@@ -114,7 +114,7 @@ impl LoadCell {
 
     /// The part of this replica's load that was there all the time since the last call.
     ///
-    /// What came and went within that time never shows: it ends before the others could hear of it.
+    /// What came and went within that time never shows: it ends before the others could receive it.
     pub(super) fn take_lasting(&self) -> Load {
         let own = self.own();
         // Looked at hundreds of times a second, of thousands of workers: what rests is left alone.
@@ -134,7 +134,7 @@ impl LoadCell {
         self.known.store(load);
     }
 
-    /// What the other replicas have on the worker, damped by the age of their words.
+    /// What the other replicas have on the worker, damped by the age of their reports.
     pub fn others(&self) -> OthersLoad {
         OthersLoad {
             requests: f64::from_bits(self.others_requests.load(Relaxed)),
@@ -197,7 +197,7 @@ impl LoadBoard {
         self.reporting.load(Relaxed)
     }
 
-    /// Number of live replicas, this one included: at least 1. Above [`heard`](Self::heard) while
+    /// Number of live replicas, this one included: at least 1. Above [`reporting`](Self::reporting) while
     /// somebody's load is missing from the picture.
     pub fn live(&self) -> u32 {
         self.live.load(Relaxed)

@@ -1,4 +1,4 @@
-//! What one replica says about its load: absolute values by slot.
+//! The load that one replica reports: absolute values by slot.
 
 /// Load that one replica has on one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct SlotLoad {
     pub load: Load,
 }
 
-/// What a frame says about the slots that it does not list.
+/// What a frame means for the slots that it does not list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
     /// They are unchanged.

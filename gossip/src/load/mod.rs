@@ -1,6 +1,6 @@
 //! The load plane: how loaded every worker is across the whole cluster.
 //!
-//! Pure but for atomics. Each replica tells the others, in absolute values, what it has in flight on
+//! Pure but for atomics. Each replica sends the others, in absolute values, what it has in flight on
 //! each worker; nobody adds up increments, so a lost frame is healed by the next one.
 //!
 //! - [`LoadFrame`]: what travels. Slots are positions in the sorted list of workers, whose digest
@@ -10,7 +10,7 @@
 //! - [`LoadPlane`]: owned by the agent: collects own changes into frames, takes the frames of others,
 //!   writes their damped sums to the board.
 //! - `messages.rs`: the same among the planes of an agent: when frames go out, what becomes of those that come.
-//! - `told.rs`: which of the own numbers the others know by now. Decisions are made on those: exact own
+//! - `sent.rs`: which of the own numbers the others know by now. Decisions are made on those: exact own
 //!   counts, which nobody else has, would part the replicas.
 
 mod board;

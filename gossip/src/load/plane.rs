@@ -1,7 +1,7 @@
 //! The agent's side of the load plane: own changes out, others' values in, sums to the board.
 //!
-//! What goes out is load that lasted ([`LoadCell::take_lasting`]); what was told comes back as this
-//! replica's own common knowledge (`told.rs`), so that all replicas decide on the same numbers.
+//! What goes out is load that lasted ([`LoadCell::take_lasting`]); what was sent comes back as this
+//! replica's own common knowledge (`sent.rs`), so that all replicas decide on the same numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::worker::WorkerId;
 
 /// A full frame is due this long after the last one: it repairs what was lost.
 pub const FULL_INTERVAL: Duration = Duration::from_secs(1);
-/// Without changes an empty frame is due this long after the last frame: it keeps what was said
+/// Without changes an empty frame is due this long after the last frame: it keeps what was sent
 /// from growing old at the receivers.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 /// The same while there is nothing in flight: zeros do not grow old, the others only have to know
-/// that they still hear this replica.
+/// that they still receive from this replica.
 pub const IDLE_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
-/// Load that rose is told within this, whatever the interval of batches; falls wait for the batch.
+/// Load that rose is sent within this, whatever the interval of batches; falls wait for the batch.
 pub const RISE_INTERVAL: Duration = Duration::from_millis(5);
-/// A change is told again with so many frames after its own, at the latest each batch: one of them may be lost, and
-/// until it is told again whoever missed it decides on other numbers than all others.
+/// A change is sent again with so many frames after its own, at the latest each batch: one of them may be lost, and
+/// until it is sent again a replica that missed it decides on other numbers than all others.
 pub(super) const REPEATS: u8 = 2;
 /// Least time between two frames, for each live replica: what a frame costs grows with the number of
 /// its receivers. 4 replicas send every 5 ms, 8 every 10 ms, 16 every 20 ms, 40
@@ -49,21 +49,21 @@ pub enum Applied {
     Fresh,
     /// Older than, or the same as, one that was taken over; changed nothing.
     Stale,
-    /// Its slots are positions in another roster than ours; its values were left alone.
+    /// Its slots are positions in another list of workers than ours; its values were left alone.
     OtherWorkers,
-    /// It lists a slot beyond the roster, or slots out of order; changed nothing.
+    /// It lists a slot beyond the workers, or slots out of order; changed nothing.
     Malformed,
     /// There are [`SENDERS_MAX`] senders already; changed nothing.
     TooManySenders,
 }
 
-/// One worker of the roster.
+/// One worker of the list.
 struct Slot {
     id: WorkerId,
     cell: Arc<LoadCell>,
-    /// What the others were told last.
+    /// What was last sent to the others.
     sent: Load,
-    /// With so many further frames they are told it again.
+    /// It is sent again with so many further frames.
     repeats: u8,
 }
 
@@ -74,7 +74,7 @@ struct Sender {
     /// Generation and sequence number of the latest frame.
     latest: (u64, u64),
     received_at: Instant,
-    /// Values of this generation, by slot of our roster.
+    /// Values of this generation, by slot of our list of workers.
     loads: Vec<Load>,
 }
 
@@ -125,7 +125,7 @@ impl LoadPlane {
         let slot = |(worker, old): (&Worker, &Option<usize>)| {
             let sent = old.map_or(Load::default(), |at| self.slots[at].sent);
             let cell = self.board.cell(&worker.id);
-            // What was on its way will be told again, whole; a newcomer was told to nobody.
+            // What was on its way will be sent again, whole; a new worker was not sent yet.
             cell.set_known(sent);
             Slot {
                 cell,
@@ -153,17 +153,17 @@ impl LoadPlane {
         &self.board
     }
 
-    /// Says how many replicas are live, this one included.
+    /// Takes how many replicas are live, this one included.
     pub fn set_live(&self, replicas: u32) {
         self.board.set_live(replicas.max(1));
     }
 
-    /// Says how long a frame is under way to the middle peer ([`super::middle`]).
+    /// Takes how long a frame is under way to the middle peer ([`super::middle`]).
     pub fn set_one_way(&mut self, time: Duration) {
         self.sent.set_one_way(time);
     }
 
-    /// When to [collect](Self::collect) next: soon while anything is in flight or not yet told, else
+    /// When to [collect](Self::collect) next: soon while anything is in flight or not yet sent, else
     /// once a batch.
     pub fn next_look(&self, now: Instant) -> Instant {
         let rests = |slot: &Slot| {
@@ -185,7 +185,7 @@ impl LoadPlane {
         last.is_none_or(|last| now.saturating_duration_since(last) + PACE_SLACK >= self.batch)
     }
 
-    /// What was told and has arrived by now becomes known. Returns when the next of it will.
+    /// What was sent and has arrived by now becomes known. Returns when the next of it will.
     pub fn settle(&mut self, now: Instant) -> Option<Instant> {
         for SlotLoad { slot, load } in self.sent.arrived(now) {
             self.slots[slot as usize].cell.set_known(load);
@@ -196,7 +196,7 @@ impl LoadPlane {
     /// The frame that is due now, for all peers: changes since the last one, everything once a
     /// second (or when that is shorter), an empty frame after a pause; else `None`. Call it at
     /// [`next_look`](Self::next_look): rises go at once, falls within a batch; above 4 replicas both wait longer,
-    /// up to 50 ms. Load that did not last since the call before is not told.
+    /// up to 50 ms. Load that did not last since the call before is not sent.
     pub fn collect(&mut self, now: Instant) -> Option<LoadFrame> {
         let is_due = |last: Option<Instant>, interval| {
             last.is_none_or(|last| now.saturating_duration_since(last) >= interval)
@@ -324,7 +324,7 @@ impl LoadPlane {
         self.slots[slot].cell.set_others(sum);
     }
 
-    /// Writes to the board what all heard senders have together, each weighed by its age and believed
+    /// Writes to the board what all live senders have together, each weighed by its age and believed
     /// within its cap (`trust_cap.rs`). Call it after frames were applied, and at least every batch
     /// interval.
     pub fn aggregate(&mut self, now: Instant) {
@@ -342,7 +342,7 @@ impl LoadPlane {
         self.cut = 0;
         let mut heard = 1;
         for sender in self.senders.values_mut() {
-            // As many as are heard.
+            // As many as report.
             let cap = sender.is_heard(now).then(|| trust_caps.next()).flatten();
             sender.share = cap.map_or_else(Share::default, |cap| {
                 heard += 1;
@@ -359,7 +359,7 @@ impl LoadPlane {
         self.board.summed(now);
     }
 
-    /// Requests in flight at a worker by replica, as each says them: not weighed, and none of those that are silent.
+    /// Requests in flight at a worker by replica, as each reports them: not weighed, and without silent replicas.
     pub fn requests_at(&self, worker: &WorkerId, now: Instant) -> BTreeMap<ReplicaId, u32> {
         let Ok(slot) = self.slots.binary_search_by(|slot| slot.id.cmp(worker)) else {
             return BTreeMap::new();
@@ -378,7 +378,7 @@ impl LoadPlane {
         self.cut
     }
 
-    /// This replica's whole load as the others were told, for a replica that starts.
+    /// This replica's whole load as it was sent to the others, for a replica that starts.
     pub fn snapshot(&self) -> LoadFrame {
         let mut frame = self.empty_frame(Coverage::Full);
         let loads = self.slots.iter().zip(0..).map(|(slot, position)| SlotLoad {

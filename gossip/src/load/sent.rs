@@ -1,9 +1,9 @@
 //! What the other replicas know of this one's load, and since when.
 //!
 //! Pure. A replica that counts its own last milliseconds, which nobody else can, decides differently from everybody
-//! else about the same prompt. So what it told becomes its own view too, but not before the others can have it: a
+//! else about the same prompt. So what it sent becomes its own view, too, but not before the others can have it: a
 //! frame is known one way after it left. One way is that of the middle peer, so that half of the peers have it by
-//! then; who is slow, cut off or dead neither holds back the others' picture nor freezes this one's.
+//! then; a slow, cut-off or dead peer neither holds back the others' picture nor freezes this one's.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ impl Sent {
         self.one_way = time.min(ONE_WAY_MAX);
     }
 
-    /// These slots were told at this moment.
+    /// These slots were sent at this moment.
     pub(super) fn record(&mut self, slots: Vec<SlotLoad>, now: Instant) {
         if !slots.is_empty() {
             self.on_the_way.push_back((now + self.one_way, slots));
@@ -32,7 +32,7 @@ impl Sent {
 
     /// What has become known by now, the oldest first.
     pub(super) fn arrived(&mut self, now: Instant) -> impl Iterator<Item = SlotLoad> {
-        // A way that became shorter lets nothing overtake what was told before.
+        // Although the way became shorter, nothing overtakes what was sent before.
         let late = self.on_the_way.len().saturating_sub(FRAMES_MAX);
         let due = self.on_the_way.iter().take_while(|(at, _)| *at <= now);
         let count = due.count().max(late);

@@ -83,7 +83,7 @@ impl Node {
         self.plane.collect(self.now)
     }
 
-    /// Until what was told was told as often as it is.
+    /// Until what was sent was repeated as often as it is.
     fn repeat(&mut self) {
         for _ in 0..plane::REPEATS {
             self.pass(TICK).collect();
@@ -248,7 +248,7 @@ fn own_load_is_known_once_the_others_can_have_it() {
     assert_eq!(node.known("b"), 0);
     assert_eq!(node.plane.settle(due), None);
     assert_eq!(node.known("b"), 2);
-    // Slots move while something is on its way: it is told again, whole.
+    // Slots move while something is on its way: it is sent again, whole.
     node.add("b", requests(1));
     node.pass(TICK).collect();
     node.plane.follow(&view(&["b", "c"]));
@@ -425,7 +425,7 @@ fn live_counts_this_replica_at_least() {
 
 proptest! {
     /// However frames are reordered and repeated, once the last one came the values are those of
-    /// the latest full frame and the changes heard since.
+    /// the latest full frame and the changes received since.
     #[test]
     fn reordered_duplicated_and_old_frames_change_nothing(
         values in prop::collection::vec(0..64u32, 2..12),

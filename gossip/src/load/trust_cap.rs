@@ -1,11 +1,11 @@
-//! How much of what one replica says about its load is believed.
+//! How much of the load that one replica reports is believed.
 //!
-//! Pure. A replica counts its own requests exactly and must take the others' word for theirs. One that
-//! says that every worker is full would drown the real differences between workers, fill every limit,
-//! and switch balancing off in the whole cluster. So the total that one sender says, over all
+//! Pure. A replica counts its own requests exactly, and must rely on the others' reports of theirs. One that
+//! reports that every worker is full would drown the real differences between workers, fill every limit,
+//! and switch balancing off in the whole cluster. So the total that one sender reports, over all
 //! workers, is held against the greatest total of anybody else, this replica's own included: more
 //! than [`TIMES`] that, and a free amount for each worker, is scaled down to it. The shape stays: what
-//! is busiest by its word is still busiest.
+//! is busiest by its report is still busiest.
 //!
 //! Nothing is cut in a cluster whose replicas carry comparable shares, nor where one carries all of a
 //! load that is below the free amount. One that carries far more than that, and eight times as much as
@@ -50,19 +50,19 @@ impl TrustCap {
 
 /// What each sender is believed, in their order. `own`: this replica's total; `workers`: how many
 /// there are.
-pub(super) fn trust_caps(own: Total, said: &[Total], workers: usize) -> Vec<TrustCap> {
+pub(super) fn trust_caps(own: Total, reported: &[Total], workers: usize) -> Vec<TrustCap> {
     let workers = workers as f64;
     let of = |index: usize, number: fn(&Total) -> f64, free: f64| {
-        let others = said
+        let others = reported
             .iter()
             .enumerate()
             .filter_map(|(at, total)| (at != index).then_some(total));
         let yardstick = others.chain([&own]).map(number).fold(0.0, f64::max);
         let limit = TIMES * yardstick + free * workers;
-        // 0 / 0 never: a limit above 0 is greater than 0 said.
-        (limit / number(&said[index])).min(1.0)
+        // Never 0 / 0: a limit above 0 is greater than a reported 0.
+        (limit / number(&reported[index])).min(1.0)
     };
-    (0..said.len())
+    (0..reported.len())
         .map(|index| TrustCap {
             requests: of(index, |total| total.requests, FREE_REQUESTS),
             prefill_tokens: of(index, |total| total.prefill_tokens, FREE_PREFILL_TOKENS),
@@ -91,11 +91,11 @@ mod tests {
         }
     }
 
-    fn believed(own: f64, said: &[f64], workers: usize) -> Vec<f64> {
-        let totals: Vec<_> = said.iter().map(|&requests| total(requests)).collect();
+    fn believed(own: f64, reported: &[f64], workers: usize) -> Vec<f64> {
+        let totals: Vec<_> = reported.iter().map(|&requests| total(requests)).collect();
         let trust_caps = trust_caps(total(own), &totals, workers);
-        let of = |(cap, said): (&TrustCap, &f64)| (cap.requests * said).round();
-        trust_caps.iter().zip(said).map(of).collect()
+        let of = |(cap, reported): (&TrustCap, &f64)| (cap.requests * reported).round();
+        trust_caps.iter().zip(reported).map(of).collect()
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
         let huge = f64::from(Load::REQUESTS_MAX) * 4.0;
         assert_eq!(believed(10.0, &[20.0, huge], 4), [20.0, 8.0 * 20.0 + 256.0]);
         assert_eq!(believed(0.0, &[huge], 4), [256.0]);
-        // What it is trusted with counts for the others, who do not use it.
+        // The part of its report that is believed counts in the others' caps, although they do not use it.
         assert_eq!(believed(1000.0, &[20.0, huge], 4)[0], 20.0);
     }
 

@@ -1,4 +1,4 @@
-//! Which replicas are there, and what each says of itself: facts of a few bytes. `chitchat/` is how they travel.
+//! Which replicas are there, and what each reports of itself: facts of a few bytes. `chitchat/` is how they travel.
 
 mod chitchat;
 
@@ -23,7 +23,7 @@ pub(crate) mod fact {
     pub(crate) const TWINS: &str = "twins";
 }
 
-/// What a replica says about itself, by name.
+/// What a replica reports about itself, by name.
 pub(crate) type FactMap = BTreeMap<&'static str, String>;
 
 /// One replica as chitchat sees it.
@@ -37,7 +37,7 @@ pub(crate) struct Sighting {
 }
 
 impl Sighting {
-    /// What it says under this name; empty if nothing.
+    /// The value under this name; empty if there is none.
     pub(crate) fn fact(&self, name: &str) -> &str {
         self.facts.get(name).map_or("", String::as_str)
     }

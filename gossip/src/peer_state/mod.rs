@@ -3,7 +3,7 @@
 //!
 //! Pure; instants are arguments. Each replica has one peer state. Its parts, claims about workers,
 //! use by tenants, quarantined requests and paces, travel apart, so that a count that changes with each request does not carry
-//! hundreds of claims along. Each part is said whole, in absolute values, and the latest one counts:
+//! hundreds of claims along. Each part is sent whole, in absolute values, and the latest one counts:
 //! a lost frame is healed by the next, and nothing is added up.
 //!
 //! - `part.rs`: what differs between the parts.
@@ -51,12 +51,12 @@ pub const AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 pub const REQUESTS_MAX: u32 = 1_000_000;
 /// Least time between two sendings: what changes meanwhile is gathered.
 pub const PAUSE: Duration = Duration::from_millis(50);
-/// A part that has not changed is said again after this time.
+/// A part that has not changed is sent again after this time.
 pub const RENEW_AFTER: Duration = Duration::from_secs(1);
 /// A part that was not renewed for this long counts no more.
 pub const SILENT_AFTER: Duration = Duration::from_secs(3);
 
-/// What one replica says to all others.
+/// What one replica publishes to all others.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PeerState {
     /// What it found out about workers, at most one claim for each, [`CLAIMS_MAX`] in all. Of those
@@ -99,7 +99,7 @@ pub struct Pace {
 /// What a replica found out itself about one worker; never hearsay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthClaim {
-    /// About whom.
+    /// The worker that it is about.
     pub worker: WorkerId,
     /// Restart counter of the worker at that time: a restarted worker is another one.
     pub epoch: u64,
@@ -146,7 +146,8 @@ impl Claim {
     }
 }
 
-/// A request with which workers ended, told apart by its body's length and a hash. Who holds it decides for how long.
+/// A request with which workers ended, identified by its body's length and a hash. Each receiver decides how long it
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantined {
     /// Bytes of its body; none: the request with this hash may be sent again, if it was found earlier.
@@ -158,7 +159,7 @@ pub struct Quarantined {
 }
 
 impl Quarantined {
-    /// What tells it apart; the order on the wire.
+    /// What identifies it; also the order on the wire.
     pub(crate) fn id(&self) -> (u64, [u8; 16]) {
         (self.length, self.hash)
     }

@@ -21,7 +21,7 @@ pub(crate) trait Entry: Clone {
     fn fit(entries: Vec<Self>) -> (Vec<Self>, usize);
 
     /// Whether the others would learn nothing from the one that they do not know from the other. Ages alone are no news.
-    fn says_the_same(&self, other: &Self) -> bool;
+    fn is_the_same_as(&self, other: &Self) -> bool;
 
     /// The same, so much later.
     fn later(&self, _since: Duration) -> Self {
@@ -45,7 +45,7 @@ impl Entry for HealthClaim {
         fit_claims(entries)
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn is_the_same_as(&self, other: &Self) -> bool {
         (&self.worker, self.epoch, self.claim) == (&other.worker, other.epoch, other.claim)
     }
 
@@ -56,7 +56,7 @@ impl Entry for HealthClaim {
         }
     }
 
-    /// Bad claims that go on are at least as old as when they were heard first: who renews one as if
+    /// Bad claims that go on are at least as old as when they were first received: a replica that renews one as if
     /// it were new each time would outdo everything that was seen here since.
     fn believed(mut claims: Vec<Self>, before: Option<(&[Self], Duration)>) -> Vec<Self> {
         let Some((before, since)) = before else {
@@ -87,7 +87,7 @@ impl Entry for TenantUse {
         fit_usage(entries)
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn is_the_same_as(&self, other: &Self) -> bool {
         self == other
     }
 
@@ -102,14 +102,14 @@ impl Entry for TenantUse {
 
 impl Entry for Quarantined {
     const PART: &'static str = "quarantine";
-    /// Mostly there is nothing to say.
+    /// Mostly there is none to send.
     const ENDS_WHEN_EMPTY: bool = true;
 
     fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
         fit_quarantine(entries)
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn is_the_same_as(&self, other: &Self) -> bool {
         self.id() == other.id()
     }
 
@@ -133,7 +133,7 @@ impl Entry for Pace {
         fit_paces(entries)
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn is_the_same_as(&self, other: &Self) -> bool {
         self == other
     }
 
@@ -151,7 +151,7 @@ impl Entry for Sighting {
         fit_sightings(entries)
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn is_the_same_as(&self, other: &Self) -> bool {
         self == other
     }
 

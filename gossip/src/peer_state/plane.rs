@@ -109,7 +109,7 @@ impl Plane for PeerStatePlane {
         }
     }
 
-    /// Sends what is due, and lets go of what is old.
+    /// Sends what is due, and drops what is old.
     fn on_tick(&mut self, _: &Surroundings, cx: &mut Context) -> Option<Instant> {
         if let Some(until) = self.rests_until.filter(|until| cx.now < *until) {
             return Some(until);
@@ -119,14 +119,14 @@ impl Plane for PeerStatePlane {
         due.into_iter().for_each(|message| cx.send_to_all(message));
         let is_over = self.received.expire(cx.now);
         self.show(is_over);
-        let heard = self.shown.states().peers().len();
-        self.metrics.peer_states.set(heard as i64);
+        let count = self.shown.states().peers().len();
+        self.metrics.peer_states.set(count as i64);
         Some(self.rests_until.unwrap_or(cx.now + TICK))
     }
 
     /// It need not wait for the next renewal.
     fn on_link(&mut self, _: &ReplicaId, cx: &mut Context) {
-        self.publisher.say_again();
+        self.publisher.send_again();
         if self.publisher.has_news() {
             cx.wake();
         }

@@ -6,7 +6,7 @@ use super::part::Entry;
 use super::{HealthClaim, Pace, PeerState, Quarantined, RENEW_AFTER, Sighting, TenantUse};
 use crate::wire::Message;
 
-/// What the others are told, and when they were last told.
+/// What is sent to the others, and when it was sent last.
 #[derive(Debug, Default)]
 pub(crate) struct Publisher {
     health: Part<HealthClaim>,
@@ -16,7 +16,7 @@ pub(crate) struct Publisher {
     sightings: Part<Sighting>,
 }
 
-/// One part; none of it before the first peer state, and while there is nothing to say.
+/// One part; none of it before the first peer state, and while it has no entries.
 #[derive(Debug)]
 struct Part<T>(Option<Published<T>>);
 
@@ -24,7 +24,7 @@ struct Part<T>(Option<Published<T>>);
 struct Published<T> {
     entries: Vec<T>,
     at: Instant,
-    /// Nobody was told of it yet.
+    /// It was not sent yet.
     is_news: bool,
     sent: Option<Instant>,
 }
@@ -32,7 +32,7 @@ struct Published<T> {
 /// What is done with each part alike.
 trait Sent {
     fn has_news(&self) -> bool;
-    fn say_again(&mut self);
+    fn send_again(&mut self);
     fn due(&mut self, now: Instant) -> Option<Message>;
 }
 
@@ -49,17 +49,17 @@ impl Publisher {
         ]
     }
 
-    /// True if something changed that nobody was told yet.
+    /// True if something changed that was not sent yet.
     pub(crate) fn has_news(&mut self) -> bool {
         self.parts().iter().any(|part| part.has_news())
     }
 
-    /// A peer connected that was told nothing yet: everything is news.
-    pub(crate) fn say_again(&mut self) {
-        self.parts().into_iter().for_each(Sent::say_again);
+    /// A peer connected that has received nothing yet: everything is sent again.
+    pub(crate) fn send_again(&mut self) {
+        self.parts().into_iter().for_each(Sent::send_again);
     }
 
-    /// The parts that are due, for all peers: those that changed, and those last said
+    /// The parts that are due, for all peers: those that changed, and those last sent
     /// [`RENEW_AFTER`] ago. None before the first peer state.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Message> {
         let parts = self.parts().into_iter();
@@ -91,7 +91,8 @@ impl<T: Entry> Part<T> {
         if !entries.is_empty() || !T::ENDS_WHEN_EMPTY {
             let is_same = |old: &Published<T>| {
                 let mut pairs = old.entries.iter().zip(&entries);
-                old.entries.len() == entries.len() && pairs.all(|(old, new)| old.says_the_same(new))
+                old.entries.len() == entries.len()
+                    && pairs.all(|(old, new)| old.is_the_same_as(new))
             };
             let is_news = |old: &Published<T>| old.is_news || !is_same(old);
             self.0 = Some(Published {
@@ -110,7 +111,7 @@ impl<T: Entry> Sent for Part<T> {
         self.0.as_ref().is_some_and(|part| part.is_news)
     }
 
-    fn say_again(&mut self) {
+    fn send_again(&mut self) {
         if let Some(part) = &mut self.0 {
             part.is_news = true;
         }

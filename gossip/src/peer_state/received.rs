@@ -11,7 +11,7 @@ use super::{
 use crate::evidence::{Budget, KnownWorkers};
 use crate::replica::ReplicaId;
 
-/// Everything heard, by sender.
+/// Everything received, by sender.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     known_workers: KnownWorkers,
@@ -22,8 +22,8 @@ pub(crate) struct Received {
 #[derive(Debug)]
 pub(crate) struct Sender {
     generation: u64,
-    heard: Instant,
-    /// It said goodbye: what was under way then does not count.
+    received_at: Instant,
+    /// It has left: what was under way then does not count.
     has_left: bool,
     allowance: Budget,
     health: Part<HealthClaim>,
@@ -40,7 +40,7 @@ pub(crate) struct Sender {
 pub(crate) struct Part<T> {
     seq: Option<u64>,
     /// `None` once it was not renewed in time.
-    said: Option<(Instant, Vec<T>)>,
+    latest: Option<(Instant, Vec<T>)>,
 }
 
 /// What became of a received part.
@@ -125,12 +125,12 @@ impl Received {
         if !part(sender) {
             return Taken::Stale;
         }
-        sender.heard = now;
+        sender.received_at = now;
         sender.show(from, &self.known_workers);
         Taken::Fresh
     }
 
-    /// A replica said that it leaves. True if something of it was shown.
+    /// A replica announced that it leaves. True if something of it was shown.
     pub(crate) fn left(&mut self, id: &ReplicaId) -> bool {
         let Some(sender) = self.senders.get_mut(id) else {
             return false;
@@ -142,7 +142,7 @@ impl Received {
         sender.shown.take().is_some()
     }
 
-    /// Lets go of what was not renewed. True if something of it was shown.
+    /// Drops what was not renewed. True if something of it was shown.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let mut has_changed = false;
         self.senders.retain(|id, sender| {
@@ -152,7 +152,7 @@ impl Received {
                 sender.show(id, &self.known_workers);
                 has_changed = true;
             }
-            now.saturating_duration_since(sender.heard) < FORGET_AFTER
+            now.saturating_duration_since(sender.received_at) < FORGET_AFTER
         });
         has_changed
     }
@@ -186,7 +186,7 @@ impl Sender {
     fn new(generation: u64, now: Instant) -> Self {
         Self {
             generation,
-            heard: now,
+            received_at: now,
             has_left: false,
             allowance: Budget::new(FRAMES_PER_S, FRAMES_BURST, now),
             health: Part::default(),
@@ -250,18 +250,18 @@ impl<T> Default for Part<T> {
     fn default() -> Self {
         Self {
             seq: None,
-            said: None,
+            latest: None,
         }
     }
 }
 
 impl<T> Part<T> {
     fn received(&self) -> Option<Instant> {
-        self.said.as_ref().map(|(at, _)| *at)
+        self.latest.as_ref().map(|(at, _)| *at)
     }
 
     fn entries(&self) -> &[T] {
-        self.said.as_ref().map_or(&[], |(_, entries)| entries)
+        self.latest.as_ref().map_or(&[], |(_, entries)| entries)
     }
 }
 
@@ -270,12 +270,12 @@ impl<T: Entry> Part<T> {
     fn take(&mut self, seq: u64, entries: Vec<T>, now: Instant) -> bool {
         let is_later = self.seq.is_none_or(|latest| latest < seq);
         if is_later {
-            let before = self.said.as_ref();
+            let before = self.latest.as_ref();
             let before =
                 before.map(|(at, old)| (old.as_slice(), now.saturating_duration_since(*at)));
             let entries = T::believed(entries, before);
             self.seq = Some(seq);
-            self.said = Some((now, entries));
+            self.latest = Some((now, entries));
         }
         is_later
     }
@@ -291,7 +291,7 @@ trait Ends {
 
 impl<T> Ends for Part<T> {
     fn end(&mut self) {
-        self.said = None;
+        self.latest = None;
     }
 
     fn expire(&mut self, now: Instant) -> bool {
@@ -310,6 +310,6 @@ pub(crate) const SENDERS_MAX: usize = 256;
 pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// Frames a second taken from one sender: an honest one sends its five parts 20 times at most.
 const FRAMES_PER_S: u32 = 100;
-/// What may come late and all at once: as much as an honest sender says while its path is dead and
+/// What may come late and all at once: as much as an honest sender sends while its path is dead and
 /// the connection lives, 5 s.
 const FRAMES_BURST: u32 = 500;

@@ -1,4 +1,4 @@
-//! What the other replicas' peer states say now.
+//! What the other replicas publish now.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ pub struct ReceivedState {
 }
 
 impl PeerStates {
-    /// One for each replica that is heard, sorted by id.
+    /// One for each replica whose state is renewed, sorted by id.
     pub fn peers(&self) -> impl ExactSizeIterator<Item = &ReceivedState> {
         self.peers.iter().map(|peer| &**peer)
     }
@@ -59,7 +59,7 @@ impl PeerStates {
         sum
     }
 
-    /// How fast a worker answers the others: the sums of each that has told. Costs one binary search for each of them.
+    /// How fast a worker answers the others: the sums of each that sent some. Costs one binary search for each of them.
     pub fn paces_of(&self, worker: u64) -> impl Iterator<Item = [f32; 6]> {
         self.peers.iter().filter_map(move |peer| {
             let at = peer.paces.binary_search_by_key(&worker, |pace| pace.worker);
@@ -67,7 +67,7 @@ impl PeerStates {
         })
     }
 
-    /// What the others claim about a worker: who, what, and how long ago it found out.
+    /// The claims of the others about a worker: the replica, its claim, and how long ago it found out.
     pub fn claims_on(
         &self,
         worker: &WorkerId,

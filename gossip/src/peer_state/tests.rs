@@ -92,8 +92,8 @@ fn received() -> Received {
 fn claims(states: &PeerStates, name: &str, now: Instant) -> Vec<(String, Claim, Duration)> {
     let id = worker(name);
     let of = |peer: &ReceivedState| {
-        let said = peer.health.iter().find(|said| said.worker == id)?;
-        Some((peer.replica.to_string(), said.claim, peer.age(said, now)))
+        let sent = peer.health.iter().find(|sent| sent.worker == id)?;
+        Some((peer.replica.to_string(), sent.claim, peer.age(sent, now)))
     };
     states.peers().filter_map(of).collect()
 }
@@ -103,8 +103,8 @@ fn claims(states: &PeerStates, name: &str, now: Instant) -> Vec<(String, Claim, 
 fn a_bad_claim_does_not_grow_younger() {
     let (mut received, mut now) = (received(), start());
     let from = replica("liar");
-    let say = |received: &mut Received, seq, said, now| {
-        let taken = received.part(&from, (1, seq), vec![claim("a", said, MS)], now);
+    let say = |received: &mut Received, seq, sent, now| {
+        let taken = received.part(&from, (1, seq), vec![claim("a", sent, MS)], now);
         assert_eq!(taken, Taken::Fresh);
         claims(&received.states(), "a", now)[0].2
     };
@@ -169,7 +169,7 @@ fn only_parts_that_changed_are_sent_and_all_are_renewed() {
     assert_eq!(claims[0].age, 60 * MS + RENEW_AFTER, "it grew older here");
     assert_eq!(usage_of(&due), Some(&[used(7, 2, 0)][..]));
 
-    publisher.say_again();
+    publisher.send_again();
     assert_eq!(publisher.due(now).len(), 2, "somebody new is there");
 }
 
@@ -225,7 +225,7 @@ fn what_does_not_fit_is_left_out_and_counted() {
         (("health", 200 - claims.len()), ("usage", 10))
     );
     assert!(claims.len() > 100 && claims.len() < 150, "{}", claims.len());
-    let bad = claims.iter().filter(|said| said.claim == Claim::Stalled);
+    let bad = claims.iter().filter(|sent| sent.claim == Claim::Stalled);
     assert_eq!(bad.count(), 100, "good ones are left out first");
     assert!(usage.iter().all(|used| used.in_flight == 2));
     for message in &due {
@@ -245,19 +245,19 @@ fn what_does_not_fit_is_left_out_and_counted() {
     let due = publisher.due(now);
     let claims = health_of(&due).expect("due");
     assert_eq!(cut[0], ("health", 200 - claims.len()));
-    let oldest = claims.iter().map(|said| said.age).max();
+    let oldest = claims.iter().map(|sent| sent.age).max();
     assert_eq!(oldest, Some((claims.len() as u32 - 1) * MS));
 }
 
 #[test]
 fn what_one_replica_publishes_the_others_read() {
     let (mut received, mut now) = (received(), start());
-    let said = vec![
+    let sent = vec![
         claim("a", Claim::Stalled, 10 * MS),
         claim("b", Claim::Good, MS),
     ];
     assert_eq!(
-        received.part(&replica("x"), (1, 5), said, now),
+        received.part(&replica("x"), (1, 5), sent, now),
         Taken::Fresh
     );
     let good = vec![claim("a", Claim::Good, MS)];
@@ -288,7 +288,7 @@ fn what_one_replica_publishes_the_others_read() {
     assert_eq!(states.others_usage(8), used(8, most, most), "clamped");
     let named: Vec<_> = states.claims_on(&worker("a")).collect();
     assert_eq!(named.len(), 2);
-    assert!(named.iter().all(|(_, said, age)| *age >= said.age));
+    assert!(named.iter().all(|(_, sent, age)| *age >= sent.age));
 }
 
 #[test]
@@ -296,18 +296,18 @@ fn claims_about_unknown_workers_and_former_lives_are_not_shown() {
     let (mut received, now) = (received(), start());
     let mut former = claim("b", Claim::Stalled, MS);
     former.epoch = 0;
-    let said = vec![
+    let sent = vec![
         claim("a", Claim::Ejected, MS),
         former,
         claim("c", Claim::Stalled, MS),
     ];
-    received.part(&replica("x"), (1, 1), said, now);
+    received.part(&replica("x"), (1, 1), sent, now);
     let shown = |received: &Received| {
         let states = received.states();
         ["a", "b", "c"].map(|name| claims(&states, name, now).len())
     };
     assert_eq!(shown(&received), [1, 0, 0]);
-    // The registry may be later than the word about it.
+    // The registry may be later than the claim about its worker.
     assert!(received.follow(known_workers(&[("a", 2), ("c", 1)])));
     assert_eq!(shown(&received), [0, 0, 1]);
     assert!(!received.follow(known_workers(&[("a", 2), ("c", 1)])));
@@ -316,8 +316,8 @@ fn claims_about_unknown_workers_and_former_lives_are_not_shown() {
 #[test]
 fn what_is_not_renewed_counts_no_more() {
     let (mut received, start) = (received(), start());
-    let (x, said) = (replica("x"), vec![claim("a", Claim::Stalled, MS)]);
-    received.part(&x, (1, 1), said.clone(), start);
+    let (x, sent) = (replica("x"), vec![claim("a", Claim::Stalled, MS)]);
+    received.part(&x, (1, 1), sent.clone(), start);
     received.part(&x, (1, 2), vec![used(7, 1, 0)], start + MS);
     assert!(!received.expire(start + SILENT_AFTER - MS));
     // One part may be older than the other.
@@ -330,10 +330,10 @@ fn what_is_not_renewed_counts_no_more() {
     // A late copy is refused as long as one may be under way.
     let later = start + FORGET_AFTER - MS;
     received.expire(later);
-    assert_eq!(received.part(&x, (1, 1), said.clone(), later), Taken::Stale);
+    assert_eq!(received.part(&x, (1, 1), sent.clone(), later), Taken::Stale);
     received.expire(later + 2 * MS);
     assert_eq!(
-        received.part(&x, (1, 1), said, later + 2 * MS),
+        received.part(&x, (1, 1), sent, later + 2 * MS),
         Taken::Fresh
     );
 }
@@ -341,21 +341,21 @@ fn what_is_not_renewed_counts_no_more() {
 #[test]
 fn a_leaving_replica_is_gone_at_once_and_stays_so_until_it_restarts() {
     let (mut received, now) = (received(), start());
-    let (x, said) = (replica("x"), vec![claim("a", Claim::Stalled, MS)]);
+    let (x, sent) = (replica("x"), vec![claim("a", Claim::Stalled, MS)]);
     assert!(!received.left(&x), "never heard");
-    received.part(&x, (1, 8), said.clone(), now);
+    received.part(&x, (1, 8), sent.clone(), now);
     assert!(received.left(&x));
     assert!(claims(&received.states(), "a", now).is_empty());
     // Streams overtake each other.
-    assert_eq!(received.part(&x, (1, 9), said.clone(), now), Taken::Gone);
+    assert_eq!(received.part(&x, (1, 9), sent.clone(), now), Taken::Gone);
     assert_eq!(
         received.part(&x, (1, 10), Vec::<TenantUse>::new(), now),
         Taken::Gone
     );
     // Restarted: a higher generation, and a sequence that begins anew.
-    assert_eq!(received.part(&x, (2, 0), said.clone(), now), Taken::Fresh);
+    assert_eq!(received.part(&x, (2, 0), sent.clone(), now), Taken::Fresh);
     assert_eq!(claims(&received.states(), "a", now).len(), 1);
-    assert_eq!(received.part(&x, (1, 99), said, now), Taken::Stale);
+    assert_eq!(received.part(&x, (1, 99), sent, now), Taken::Stale);
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn senders_and_their_frames_are_bounded() {
     assert_eq!(more, Taken::TooManySenders);
 }
 
-/// One frame under way: generation and sequence of its sender, and what it says.
+/// One frame under way: generation and sequence of its sender, and its message.
 #[derive(Clone, Debug)]
 struct UnderWay {
     generation: u64,
@@ -407,7 +407,7 @@ fn any_claim() -> impl Strategy<Value = Claim> {
 
 proptest! {
     /// Frames are lost, repeated and reordered, and the sender restarts with a lower sequence: what
-    /// is read is always the latest of what arrived of the latest generation that was heard, and
+    /// is read is always the latest of what arrived of the latest generation that was received, and
     /// after the next renewal it is what was published last.
     #[test]
     fn the_latest_word_counts(
@@ -488,7 +488,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever is published fits a frame, arrives whole, and the counts say what was left out.
+    /// Whatever is published fits a frame, arrives whole, and the counts show what was left out.
     #[test]
     fn any_peer_state_fits_its_frames(
         claims in prop::collection::vec((0..1000usize, any::<u64>(), any_claim(), any::<u64>()), 0..300),
@@ -500,7 +500,7 @@ proptest! {
             claim,
             age: Duration::from_millis(age),
         }).collect();
-        let workers: std::collections::BTreeSet<_> = health.iter().map(|said| said.worker.clone()).collect();
+        let workers: std::collections::BTreeSet<_> = health.iter().map(|sent| sent.worker.clone()).collect();
         let usage: Vec<_> = usage.into_iter().map(|(tenant, a, b)| used(tenant, a, b)).collect();
         let now = start();
         let mut publisher = Publisher::default();
@@ -548,17 +548,17 @@ fn quarantined_requests_are_told_while_there_are_any_and_grow_older() {
     let both = vec![quarantined(9, MS), quarantined(3, MS)];
     publish(&mut publisher, both.clone(), now);
     assert!(publisher.has_news());
-    let said = told(&publisher.due(now)).expect("news");
-    assert_eq!(said, [quarantined(3, MS), quarantined(9, MS)]);
+    let sent = told(&publisher.due(now)).expect("news");
+    assert_eq!(sent, [quarantined(3, MS), quarantined(9, MS)]);
     now += PAUSE;
     publish(&mut publisher, both.clone(), now);
     assert_eq!(told(&publisher.due(now)), None, "the same");
     now += RENEW_AFTER;
-    let said = told(&publisher.due(now)).expect("renewed");
-    assert_eq!(said[0].age, MS + RENEW_AFTER, "since it was published");
+    let sent = told(&publisher.due(now)).expect("renewed");
+    assert_eq!(sent[0].age, MS + RENEW_AFTER, "since it was published");
 
     let (mut received, from) = (received(), replica("x"));
-    let taken = received.part(&from, (1, 1), said.clone(), now);
+    let taken = received.part(&from, (1, 1), sent.clone(), now);
     assert_eq!(taken, Taken::Fresh);
     let shown = |received: &Received| {
         let states = received.states();
@@ -572,9 +572,9 @@ fn quarantined_requests_are_told_while_there_are_any_and_grow_older() {
     let many = (0..QUARANTINE_MAX as u64 + 5).map(|n| quarantined(n, n as u32 * MS));
     let cut = publish(&mut publisher, many.collect(), now);
     assert_eq!(cut[2], ("quarantine", 5));
-    let said = told(&publisher.due(now)).expect("news");
+    let sent = told(&publisher.due(now)).expect("news");
     assert!(
-        said.iter()
+        sent.iter()
             .all(|entry| entry.length < QUARANTINE_MAX as u64)
     );
 }
@@ -598,7 +598,7 @@ fn quarantined_requests_grow_older_since_their_own_part_came() {
     assert_eq!(ages(&received, later), [11 * second]);
     assert_eq!(ages(&received, later + second), [12 * second]);
     assert_eq!(ages(&received, begun + 2 * AGE_MAX), [AGE_MAX]);
-    // Renewed: what it says now counts.
+    // Renewed: what it sends now counts.
     received.part(
         &from,
         (1, 3),

@@ -56,7 +56,7 @@ pub(crate) struct PeerLimits {
     struck: Option<Instant>,
     banned_until: Option<Instant>,
     flooded: Option<Instant>,
-    /// When it last said that it saw a later generation of us, and which.
+    /// When it last reported that it saw a later generation of us, and which.
     outran: Option<(Instant, u64)>,
     lanes: [Budget; LIMITS.len()],
 }
@@ -104,7 +104,7 @@ impl PeerLimits {
 
     /// Takes `cost` out of a lane, if there is anything left in it.
     ///
-    /// A flood is an offence four times a second: an honest replica that was stopped for a while says much
+    /// A flood is an offence four times a second: an honest replica that was stopped for a while sends much
     /// at once when it goes on, and only loses what is too much.
     pub(super) fn spend(&mut self, lane: Lane, cost: usize, now: Instant) -> Allowed {
         let budget = &mut self.lanes[lane as usize];
@@ -126,7 +126,7 @@ impl PeerLimits {
         self.lanes[lane as usize].is_open(now)
     }
 
-    /// Whether this replica's word that it saw a later generation of us is to be followed: once in a
+    /// Whether this replica's report that it saw a later generation of us is to be followed: once in a
     /// while, and the same again. Each time costs us our connections, and a liar could go on for ever.
     pub(super) fn may_outrun(&mut self, seen: u64, now: Instant) -> bool {
         match self.outran {

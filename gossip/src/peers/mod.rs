@@ -1,4 +1,4 @@
-//! The peers that proved themselves to this replica: who they are, what each of them has said of itself, how often it
+//! The peers that proved themselves to this replica: their identities, what each of them reported of itself, how often it
 //! broke a rule, and how much it sends. The one table of what the transport knows of a peer; it leaves with the peer, but
 //! for its offences.
 //!
@@ -46,7 +46,7 @@ pub(crate) struct PeerTable {
     pub(crate) own: Member,
     pub(crate) own_version: u64,
     pub(crate) admitted: HashMap<String, Admitted>,
-    /// Of everybody who proved a certificate, also of those who left.
+    /// Of all replicas that proved a certificate, also of those that left.
     pub(crate) limits: HashMap<String, PeerLimits>,
 }
 
@@ -54,9 +54,9 @@ pub(crate) struct PeerTable {
 pub(crate) struct Admitted {
     pub(crate) generation: u64,
     pub(crate) address: SocketAddr,
-    /// The replica's own last word about itself.
+    /// The last heartbeat that the replica itself reported.
     pub(crate) word: Option<Word>,
-    /// The highest heartbeat of it that each other replica told since.
+    /// The highest heartbeat of it that each other replica reported since.
     pub(crate) told: HashMap<ReplicaId, u64>,
     pub(crate) pace: Pace,
     /// The highest heartbeat that passed, and when it rose.
@@ -82,7 +82,7 @@ impl PeerTable {
         self.own_version = 0;
     }
 
-    /// Tells how far our own keys have come, before any peer can have seen it.
+    /// Takes how far our own keys have come, before any peer can have seen it.
     pub(crate) fn own_version(&mut self, version: u64) {
         self.own_version = version;
     }
@@ -90,7 +90,7 @@ impl PeerTable {
     /// Counts a HELLO of a replica whose certificate was checked against its id.
     ///
     /// # Errors
-    /// `Banned`; `Flood` if it says HELLO all the time; `TooMany` if the table is full of offenders.
+    /// `Banned`; `Flood` if it sends HELLO all the time; `TooMany` if the table is full of offenders.
     pub(crate) fn greeted(&mut self, id: &ReplicaId, now: Instant) -> Result<(), Reason> {
         let limits = self.limits_of(id, now).ok_or(Reason::TooMany)?;
         if limits.is_banned(now) {
@@ -133,7 +133,7 @@ impl PeerTable {
         Ok(())
     }
 
-    /// Forgets a replica that left or was not heard of for long.
+    /// Forgets a replica that left or was silent for long.
     pub(crate) fn forget(&mut self, id: &ReplicaId) {
         self.admitted.remove(id.as_str());
     }
@@ -171,7 +171,7 @@ impl PeerTable {
         }
     }
 
-    /// Whether the answers that a replica asked for are within its share; what they come to is told by
+    /// Whether the answers that a replica asked for are within its share; what they come to is reported by
     /// [`PeerTable::answered`]. Asking for more is no offence: registries that differ ask again and again.
     pub(crate) fn may_answer(&mut self, from: &ReplicaId, now: Instant) -> bool {
         let limits = self.limits.get_mut(from.as_str());
@@ -234,5 +234,5 @@ impl Admitted {
 
 /// Most replicas of a cluster.
 pub(crate) const REPLICAS_MAX: usize = 256;
-/// Records of offences: everybody admitted, and as many who left with something on them.
+/// Records of offences: of all admitted replicas, and of as many that left with offences.
 pub(crate) const LIMITS_MAX: usize = 2 * REPLICAS_MAX;

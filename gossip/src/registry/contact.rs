@@ -19,8 +19,8 @@ impl Contact {
     /// Accounts for `elapsed`, about a second, during which `live_peers` were live. Returns how much
     /// of it was contact, to be given to [`Registry::advance`](super::Registry::advance).
     ///
-    /// Measure `elapsed` with a monotonic clock, and say 0 peers for a gap far longer than a second:
-    /// a process that was paused heard nobody.
+    /// Measure `elapsed` with a monotonic clock, and pass 0 peers for a gap far longer than a second:
+    /// a process that was paused received nothing.
     pub fn add(&mut self, live_peers: usize, elapsed: Duration) -> Duration {
         if live_peers > 0 {
             return elapsed;

@@ -7,14 +7,14 @@ use crate::hlc::Stamp;
 use crate::replica::ReplicaId;
 use crate::worker::{Source, WorkerId, WorkerSpec, write_text};
 
-/// What one source says about one worker, since when, and through which replica.
+/// What one source declares about one worker, since when, and through which replica.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The worker it is about.
     pub id: WorkerId,
-    /// Who says it.
+    /// The source.
     pub source: Source,
-    /// When it was said; [`Stamp::ZERO`] for configuration read at start, the epoch as a number for a
+    /// When it was declared; [`Stamp::ZERO`] for configuration read at start, the epoch as a number for a
     /// restart.
     pub stamp: Stamp,
     /// The replica that wrote it; `None` for configuration read at start, where every replica with
@@ -60,7 +60,7 @@ impl Entry {
         out
     }
 
-    /// Appends the bytes that digests are made of; they tell any two different entries apart.
+    /// Appends the bytes that digests are made of; any two different entries have different bytes.
     pub(super) fn write_canonical(&self, out: &mut Vec<u8>) {
         write_text(out, self.id.as_str());
         out.push(match &self.source {

@@ -1,4 +1,4 @@
-//! Anti-entropy: with whom registries are compared, and the exchanges that are under way. Pure.
+//! Anti-entropy: the peers with which registries are compared, and the exchanges that are under way. Pure.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -49,8 +49,8 @@ impl Exchanges {
         }
     }
 
-    /// With whom to compare registries in this round, `ours` being the digest of our own; besides, the number of peers
-    /// that tell another one. Those that are returned are under way from now on.
+    /// The peers to compare registries with in this round, `ours` being the digest of our own; besides, the number of peers
+    /// that report another one. Those that are returned are under way from now on.
     pub(super) fn begin(
         &mut self,
         around: &Surroundings,
@@ -78,7 +78,7 @@ impl Exchanges {
             .into_iter()
             .map(|(id, pair)| (id, Some(pair)))
             .collect();
-        // Once in a while with anybody: a digest that is equal by accident, or told by a liar.
+        // Once in a while with any peer: a digest may be equal by accident, or a liar may have sent it.
         if now.saturating_duration_since(self.last) >= SYNC_EVERY {
             self.last = now;
             let at = around.seen.draw.checked_rem(around.links.len() as u64);

@@ -1,4 +1,5 @@
-//! With whom an exchange of registries has just been in vain: their digests differed before it, and the same two still do.
+//! Peers with which an exchange of registries has just been in vain: two digests differed before it, and the same two
+//! still do.
 //!
 //! It comes from an entry that one side cannot hold, such as one of a later release that an earlier one leaves out.
 //! Anti-entropy would then repeat itself in every round, for as long as the two run. Pure.
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::replica::ReplicaId;
 
-/// Digests that an exchange left as they were: ours, and what the peer told of its own.
+/// Digests that an exchange left as they were: ours, and the one that the peer reported of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pair {
     pub(super) ours: String,

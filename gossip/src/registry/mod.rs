@@ -7,11 +7,11 @@
 //! | # | rule | test |
 //! |---|------|------|
 //! | 1 | greatest by stamp, then removed over present, then writer, then description | `merge_order` |
-//! | 2 | a worker is in the set while any source says present | `any_source_is_enough` |
+//! | 2 | a worker is in the set while any source declares it present | `any_source_is_enough` |
 //! | 3 | an admin removal masks every other source | `admin_removal_masks` |
 //! | 4 | a later admin add lifts the mask | `admin_add_lifts_the_mask` |
 //! | 5 | configuration read at start has stamp 0: anything explicit wins | `configuration_loses_to_anything_explicit` |
-//! | 6 | a source retracts only what it said; a replica's death retracts nothing | `a_source_retracts_only_itself` |
+//! | 6 | a source retracts only what it declared; a replica's death retracts nothing | `a_source_retracts_only_itself` |
 //! | 7 | the description comes from admin, else config, else the first provider by name | `admin_describes_first` |
 //! | 8 | learned facts fill gaps, never make a worker present, end with its removal | `learned_facts_fill_gaps_only` |
 //! | 9 | an entry on which nothing depends counts no more after 24 h of contact | `tombstones_live_by_contact` |
@@ -21,12 +21,12 @@
 //! | 13 | tables are bounded: own writes at 16,384 entries, merges at twice that | `the_map_is_bounded` |
 //! | 14 | after too long alone only configuration survives | `starting_over_keeps_configuration` |
 //! | 15 | a warm-up ends at its time, within 10 min, without a message | `a_warm_up_ends_by_itself`, `it_takes_ten_minutes_at_most` |
-//! | 16 | ending it earlier changes that word only: any later word beats it | `the_end_of_a_warm_up_overrides_nothing` |
+//! | 16 | ending it earlier changes that record only: any later record beats it | `the_end_of_a_warm_up_overrides_nothing` |
 //! | 17 | a source that repeats itself neither renews nor ends it | `a_source_that_repeats_itself_neither_renews_nor_ends_it` |
-//! | 18 | an epoch only rises, whoever writes it | `an_epoch_only_rises`, `concurrent_writers_agree` |
+//! | 18 | an epoch only rises, whichever replica writes it | `an_epoch_only_rises`, `concurrent_writers_agree` |
 //! | 19 | what only a later release can read is carried and counted, and makes no worker present | `what_a_later_release_said_is_carried` |
 //!
-//! Not here: who is alive, who is healthy, who is loaded. None of it changes the set.
+//! Not here: which replicas are alive, which workers are healthy or loaded. None of it changes the set.
 
 mod contact;
 mod digest;
@@ -63,7 +63,7 @@ use crate::worker::{Source, WorkerId, WorkerSpec};
 
 /// Own writes are refused when the map has this many entries (tombstones included).
 ///
-/// 5,000 workers, each with what its source, it itself and its last start say.
+/// 5,000 workers, each with what its source, it itself and its last start declare.
 pub const ENTRIES_MAX: usize = 16_384;
 /// New keys from peers are refused above this; more than [`ENTRIES_MAX`], so that writes made at
 /// the limit on several replicas at once still reach everybody.
@@ -74,7 +74,7 @@ pub const UNUSED_MAX: usize = ENTRIES_MAX;
 pub const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// For how much longer it is kept after that, no longer counted in digests, so that the first
-/// replica to give it up tells the others instead of taking it back from them.
+/// replica to give it up informs the others instead of taking it back from them.
 const PARTING: Duration = Duration::from_secs(60 * 60);
 
 type Key = (WorkerId, Source);
@@ -111,10 +111,10 @@ pub struct Merged {
     pub drift: Option<Duration>,
 }
 
-/// Who took a worker out of the set.
+/// The one that took a worker out of the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenOut {
-    /// An administrator, whose word masks every source.
+    /// An administrator, whose removal masks every source.
     ByAdmin,
     /// Somebody's configuration, read again without it.
     ByReload,
@@ -123,7 +123,7 @@ pub enum TakenOut {
 /// Why a registry operation was refused. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
-    /// No source says that this worker exists. The caller's fault.
+    /// No source declares that this worker exists. The caller's fault.
     #[error("no worker {0}")]
     UnknownWorker(WorkerId),
     /// The map is full; remove workers, or wait until tombstones are dropped.
@@ -176,9 +176,9 @@ impl Registry {
         Ok(self.keep_greater(entry.clone()).then_some(entry))
     }
 
-    /// `source` says now that this worker exists. Returns the entry to push.
+    /// `source` declares now that this worker exists. Returns the entry to push.
     ///
-    /// An admin's word is always written anew, since it must win over a removal not yet heard of;
+    /// An admin's declaration is always written anew, since it must win over a removal not yet received;
     /// the other sources repeat themselves all the time, so an equal repetition gives `None`.
     ///
     /// # Errors
@@ -278,9 +278,9 @@ impl Registry {
         }
     }
 
-    /// `source` says now that this worker is gone. Returns the entries to push: the tombstone, and
+    /// `source` declares now that this worker is gone. Returns the entries to push: the tombstone, and
     /// the end of what was learned about the worker if it left the set. Empty if a source other
-    /// than admin had not said that it exists.
+    /// than admin had not declared that it exists.
     ///
     /// # Errors
     /// [`RegistryError::UnknownWorker`] if an admin removes what is not in the set.
@@ -543,12 +543,12 @@ impl Registry {
     }
 }
 
-/// Whether an entry says that its worker exists.
+/// Whether an entry declares that its worker exists.
 fn claims(entry: &Entry) -> bool {
     !entry.is_removed() && can_claim(entry)
 }
 
-/// Whether an entry's source can say that a worker exists. What a later release's can do is not known here.
+/// Whether an entry's source can declare that a worker exists. What a later release's can do is not known here.
 fn can_claim(entry: &Entry) -> bool {
     !matches!(
         entry.source,

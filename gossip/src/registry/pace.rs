@@ -1,18 +1,18 @@
 //! When changes become a view.
 //!
-//! A view costs time in proportion to the workers, here and at everybody who follows it. A change that comes alone is
+//! A view costs time in proportion to the workers, here and at all its followers. A change that comes alone is
 //! in the next view at once; those that come while views follow each other wait for the next one together, so that
-//! thousands of workers added in a row cost a few views, not thousands. Whoever made a change is told so only once it
+//! thousands of workers added in a row cost a few views, not thousands. The writer of a change gets its answer only once it
 //! is in the view.
 
 use std::time::{Duration, Instant};
 
 /// Rest after a view, in times of what it took: views take at most a quarter of a processor.
 const REST: u32 = 3;
-/// Longest rest: what others say of themselves is in the view, too.
+/// Longest rest: what others report of themselves is in the view, too.
 const REST_MAX: Duration = Duration::from_millis(100);
 
-/// Counts changes, and says when they are to be published. Pure: `now` is an argument.
+/// Counts changes, and decides when they are to be published. Pure: `now` is an argument.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     latest: u64,

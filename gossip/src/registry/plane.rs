@@ -2,7 +2,7 @@
 //! exchanges, and every change becomes a view.
 //!
 //! Pure. Own changes and their confirmation: `agent/pushes.rs`; the first snapshot of a starting replica:
-//! `agent/bootstrap.rs`; who exchanges with whom: `exchanges.rs`.
+//! `agent/bootstrap.rs`; the choice of peers to exchange with: `exchanges.rs`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,17 +25,17 @@ use crate::worker::{WorkerId, WorkerSpec};
 /// This replica's whole load, for a peer that starts.
 pub(crate) type LoadSource = Arc<dyn Fn() -> LoadFrame + Send + Sync>;
 
-/// Who this replica is.
+/// This replica's identity.
 pub(crate) struct Own {
     pub(crate) replica: ReplicaId,
     pub(crate) generation: u64,
     /// Where it is dialled.
     pub(crate) address: SocketAddr,
-    /// What it says of itself.
+    /// What it reports of itself.
     pub(crate) facts: FactMap,
 }
 
-/// The worker set and who else is there.
+/// The worker set, and the other replicas.
 pub(crate) struct RegistryPlane {
     registry: Registry,
     contact: Contact,
@@ -121,7 +121,7 @@ impl RegistryPlane {
     /// A change by this replica: what it wrote, and the number of the change that the view will have.
     ///
     /// # Errors
-    /// What `write` says; nothing has changed.
+    /// The error of `write`; nothing has changed.
     pub(crate) fn write(
         &mut self,
         write: impl FnOnce(&mut Registry, u64) -> Result<Vec<Entry>, RegistryError>,
@@ -188,7 +188,7 @@ impl RegistryPlane {
                 return Err(RequestError::Broken);
             };
             entries.extend(piece.entries);
-            // Whoever sees the workers sees their load.
+            // Readers that see the workers see their load.
             load = piece
                 .load
                 .map(|frame| (peer.clone(), header, frame))
@@ -338,7 +338,7 @@ impl RegistryPlane {
         let elapsed = cx.now.saturating_duration_since(self.second);
         if elapsed >= SECOND {
             self.second = cx.now;
-            // Paused for long: whatever the last sightings say, nobody was heard.
+            // Paused for long: nothing was received, whatever the last sightings were.
             let live = seen.others.iter().filter(|seen| seen.live).count();
             let heard = if elapsed > 10 * SECOND { 0 } else { live };
             let contact = self.contact.add(heard, elapsed);
@@ -450,7 +450,7 @@ impl Plane for RegistryPlane {
             self.round(around, cx);
         }
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= cx.now);
-        // A warm-up that ends changes the view, although nobody said anything.
+        // A warm-up that ends changes the view, although no replica wrote anything.
         if is_due(self.pace.due()) || is_due(self.warmups.next_end()) {
             self.publish(cx);
         }

@@ -1,7 +1,7 @@
 //! Restarts of workers: the epoch, which any replica raises and nobody lowers.
 //!
 //! An entry of its own for each worker, whose stamp *is* the epoch, as a number: the greater one is
-//! kept, so writers of one value agree, a lower one changes nothing, and no word of another source can
+//! kept, so writers of one value agree, a lower one changes nothing, and no record of another source can
 //! lose it. Such stamps lie in 1970 for every clock: a worker's clock moves ours nowhere.
 
 use std::sync::Arc;
@@ -124,7 +124,7 @@ mod tests {
         b.restarted(&id(), STARTED, NOW).expect("known");
         sync(&mut a, &mut b);
         assert_eq!((epoch(&a), a.digest()), (STARTED, b.digest()));
-        // The later start wins whoever says it first, and the clocks have not moved.
+        // The later start wins, whichever replica reports it first, and the clocks have not moved.
         a.restarted(&id(), STARTED + 2, NOW).expect("known");
         b.restarted(&id(), STARTED + 1, NOW + 50).expect("known");
         sync(&mut a, &mut b);

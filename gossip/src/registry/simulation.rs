@@ -5,9 +5,9 @@
 //! lost, some come twice, most come late; replicas are cut off in groups, alone for more than a day,
 //! or restart with an empty memory; wall clocks differ by up to three hours and jump.
 //!
-//! What must be there at the end follows from who had heard what when an admin spoke. A word is
-//! overruled by a later one of somebody who had heard it. If all words that were not overruled say
-//! the same, the end must be that. A word that only a replica knew that lost its memory is void.
+//! What must be there at the end follows from what each replica had received when an admin wrote. A change is
+//! overruled by a later one, written where it had been received. If all changes that were not overruled are
+//! the same, the end must be that. A change is void if only a replica knew it that lost its memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,20 +29,20 @@ const QUIET_STEPS: usize = 10;
 const SEEDS: u64 = 200;
 const START_MS: u64 = 1_700_000_000_000;
 
-/// Number of an admin's word.
+/// Number of an admin's change.
 type Word = usize;
 
 struct Said {
     worker: usize,
     present: bool,
-    /// Words on the same worker that the speaking replica had heard, directly or not.
+    /// Changes of the same worker that the writing replica had received, directly or not.
     heard: BTreeSet<Word>,
 }
 
 struct Replica {
     registry: Registry,
     contact: Contact,
-    /// Words that are part of this replica's map, or overruled in it.
+    /// Changes that are part of this replica's map, or overruled in it.
     heard: BTreeSet<Word>,
     has_synced: bool,
     clock_skew_ms: i64,
@@ -60,15 +60,15 @@ struct Simulation {
     seed: u64,
     step: usize,
     replicas: Vec<Replica>,
-    /// Replicas with the same number hear each other.
+    /// Replicas with the same number reach each other.
     island: [usize; REPLICAS],
     island_ends: usize,
     words: Vec<Said>,
-    /// Which word an admin entry carries.
+    /// Which change an admin entry carries.
     word_of: BTreeMap<(Stamp, Option<ReplicaId>), Word>,
     void: BTreeSet<Word>,
     pushes: Vec<Push>,
-    /// What the faults really did, so that the test can tell a quiet run from a passed one.
+    /// What the faults really did, so that the test can distinguish a quiet run from a passed one.
     dropped: usize,
     started_over: usize,
 }
@@ -178,7 +178,7 @@ impl Simulation {
         self.replicas[replica] = newborn(replica, skew(&mut self.random));
     }
 
-    /// Words that nobody else heard are void when `replica` loses its memory.
+    /// Changes that nobody else received are void when `replica` loses its memory.
     fn forget(&mut self, replica: usize) {
         let lost = std::mem::take(&mut self.replicas[replica].heard);
         let is_known = |word: &Word| self.replicas.iter().any(|other| other.heard.contains(word));
@@ -241,7 +241,7 @@ impl Simulation {
             .partition(|push| push.arrives <= self.step);
         self.pushes = later;
         for push in arrived {
-            // A replica that was away for too long hears nobody before it synced.
+            // A replica that was away for too long receives nothing before it synced.
             let is_away = self.replicas[push.to].contact.alone() >= ISOLATION_MAX;
             if self.island[push.from] == self.island[push.to] && !is_away {
                 self.deliver(push.to, push.entries);

@@ -112,7 +112,7 @@ fn admin_removal_masks() {
         1
     );
     assert_eq!(set(&one), []);
-    // The provider goes on saying what it said: still masked.
+    // The provider goes on declaring what it declared: still masked.
     one.put(id("w"), provider("dns"), spec(3), NOW)
         .expect("room");
     assert_eq!(set(&one), []);
@@ -292,7 +292,7 @@ fn equal_words_of_a_provider_write_nothing() {
             .expect("room")
             .is_some()
     );
-    // An admin's word must win over a removal that is still on its way.
+    // An admin's declaration must win over a removal that is still on its way.
     assert!(
         one.put(id("w"), Source::Admin, spec(1), NOW)
             .expect("room")
@@ -367,7 +367,7 @@ fn a_tombstone_is_given_up_together() {
     sync(&mut fast, &mut slow);
     assert_eq!((fast.entries.len(), slow.entries.len()), (0, 1));
 
-    // It is taken all the same by who still holds the worker.
+    // A replica that still holds the worker takes it all the same.
     let mut stale = registry("stale");
     let entry = stale
         .put(id("v"), Source::Admin, spec(1), NOW)
@@ -532,7 +532,7 @@ fn merged(batches: &[&[Entry]]) -> Registry {
     one
 }
 
-/// All that a map says, byte for byte, and the ages of its entries.
+/// The contents of a map, byte for byte, and the ages of its entries.
 fn contents(registry: &Registry) -> Vec<(Vec<u8>, u64)> {
     let bytes = |entry: &Entry| {
         let mut out = Vec::new();
@@ -542,7 +542,7 @@ fn contents(registry: &Registry) -> Vec<(Vec<u8>, u64)> {
     registry.entries().map(bytes).collect()
 }
 
-/// All that a map says. Ages come together only when entries travel.
+/// The contents of a map. Ages come together only when entries travel.
 fn said(registry: &Registry) -> Vec<Vec<u8>> {
     contents(registry)
         .into_iter()
@@ -586,7 +586,7 @@ proptest! {
         prop_assert_eq!(said(&one), said(&merged(&[&a, &b])));
     }
 
-    /// Whatever was merged before, a local word is the last one until another is heard.
+    /// Whatever was merged before, a local change is the last one until another is received.
     #[test]
     fn a_local_word_counts(heard in entries(), worker in 0..3u8, now_ms in 0..10u64) {
         let mut one = merged(&[&heard]);
@@ -622,7 +622,7 @@ fn what_a_later_release_said_is_carried() {
     assert_eq!(a.digest(), b.digest());
     assert_eq!(a.digest().count, 2, "it is counted");
     assert_eq!(weights(&b), [2], "and not read");
-    // The later word wins, as for every source.
+    // The later declaration wins, as for every source.
     b.merge(vec![said(&unknown, spec(7), 78)], NOW)
         .expect("no drift");
     sync(&mut a, &mut b);

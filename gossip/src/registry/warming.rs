@@ -1,8 +1,8 @@
-//! Warm-up of a joining worker: who warms it, until when, and how that ends.
+//! Warm-up of a joining worker: the replica that warms it, until when, and how that ends.
 //!
-//! A warm-up is a word of one source like any other, with an end. Nobody has to say that it is over:
-//! a warmer that died must not keep a worker out. Who says so all the same changes that very word and
-//! nothing later: the stamp stays, so a removal, a drain or another description that was said
+//! A warm-up is a record of one source like any other, with an end. Nobody has to declare that it is over:
+//! a warmer that died must not keep a worker out. A replica that declares it all the same changes that very record and
+//! nothing later: the stamp stays, so a removal, a drain or another description that was declared
 //! meanwhile wins wherever they meet.
 
 use std::collections::BTreeMap;
@@ -14,15 +14,15 @@ use crate::hlc::Stamp;
 use crate::replica::ReplicaId;
 use crate::worker::{State, WorkerId, WorkerSpec};
 
-/// Longest warm-up, from the word that began it. What is said to take longer ends then.
+/// Longest warm-up, from the record that began it. One that is declared to take longer ends then.
 pub const WARMING_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// A warm-up that somebody began and nobody ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warming {
-    /// The replica that said so: it does the warming.
+    /// The replica that declared it: it does the warming.
     pub by: ReplicaId,
-    /// When it was said; tells this warm-up from a later one of the same worker.
+    /// When it was declared; distinguishes this warm-up from a later one of the same worker.
     pub stamp: Stamp,
     /// When it ends at the latest, Unix milliseconds; at most [`WARMING_MAX`] after `stamp`.
     pub until_ms: u64,
@@ -61,7 +61,7 @@ impl Worker {
 }
 
 impl Registry {
-    /// The time by which warm-ups end: our wall clock, but not before any stamp that we heard, so
+    /// The time by which warm-ups end: our wall clock, but not before any stamp that we received, so
     /// that a clock that is behind does not prolong them. Unix milliseconds.
     pub fn hybrid_ms(&self, now_ms: u64) -> u64 {
         self.clock.latest().ms().max(now_ms)
@@ -97,7 +97,7 @@ pub(super) fn limited(spec: WorkerSpec, stamp: Stamp) -> WorkerSpec {
 }
 
 /// Whether two descriptions differ in nothing but a warm-up. A source that repeats itself neither
-/// ends nor renews the one that its first word began.
+/// ends nor renews the one that its first record began.
 pub(super) fn differ_in_warmth_only(known: &WorkerSpec, said: &WorkerSpec) -> bool {
     let is_in_use = |spec: &WorkerSpec| spec.state() != State::Draining;
     is_in_use(known)
@@ -225,7 +225,7 @@ mod tests {
             until_ms: NOW + MINUTE,
         };
         let left = Duration::from_millis(MINUTE);
-        // Our clock is an hour behind, and later a day ahead: the stamp that we heard counts.
+        // Our clock is an hour behind, and later a day ahead: the stamp that we received counts.
         assert_eq!(at(0, NOW - 60 * MINUTE), (true, state, Some(left)));
         let millisecond = Some(Duration::from_millis(1));
         assert_eq!(
@@ -250,7 +250,7 @@ mod tests {
             let of = a.workers()[0].warming.clone().expect("warming");
             assert_eq!(of.until_ms, most);
         }
-        // Said by a replica that knows no limit.
+        // Declared by a replica that knows no limit.
         let (mut a, stamp) = begun();
         let entry = Entry {
             id: id(),
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(state(&b), Some(State::Active));
     }
 
-    /// Whatever was said by somebody who knew of the warm-up beats its end, in either order.
+    /// Whatever a replica that knew of the warm-up declared beats its end, in either order.
     #[test]
     fn the_end_of_a_warm_up_overrides_nothing() {
         type Change = fn(&mut Registry) -> Vec<Entry>;

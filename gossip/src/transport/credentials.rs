@@ -148,7 +148,7 @@ async fn renew_all(shared: Arc<Shared>, receiver: Arc<dyn Receiver>, round: u64)
     }
 }
 
-/// Ends the connections whose certificates stand like this. Who has none left is gone.
+/// Ends the connections whose certificates stand like this. A peer that has none left is gone.
 fn cut(
     shared: &Arc<Shared>,
     receiver: &Arc<dyn Receiver>,

@@ -1,4 +1,4 @@
-//! Who may begin a handshake: few at once, and under pressure only addresses that prove themselves.
+//! Which addresses may begin a handshake: few at once, and under pressure only those that prove themselves.
 //!
 //! A handshake costs this side a signature before it knows anything of the other. With a Retry the
 //! other side must receive at the address that it claims, at no cost here; and one address cannot

@@ -2,8 +2,8 @@
 //!
 //! The dialling side opens the first bi stream with HELLO (cluster, replica id, address; the frame's
 //! header has its generation). The other side checks the id against the certificate, admits it, and
-//! answers HELLO-ACK: its id, the highest generation that it has seen of the dialling id, and whom
-//! else it is connected to. Ids and addresses of third replicas are hints whom to dial, no more.
+//! answers HELLO-ACK: its id, the highest generation that it has seen of the dialling id, and the replicas that
+//! it is connected to. Ids and addresses of third replicas are hints for dialling, no more.
 
 use std::net::SocketAddr;
 
@@ -37,19 +37,19 @@ pub(super) enum DialError {
     Refused(String),
     #[error("it belongs to another cluster than `{0}`")]
     OtherCluster(String),
-    #[error("it calls itself `{0}`, which its certificate does not say")]
+    #[error("it calls itself `{0}`, but its certificate does not name it")]
     WrongName(ReplicaId),
     #[error("another process runs under this replica's id `{0}`; ids must be unique in a cluster")]
     Duplicate(ReplicaId),
     #[error("{by} keeps another process under this replica's id instead, at {}", .kept.address)]
     Twin {
-        /// Who says so: the replica that its certificate names.
+        /// The replica that refuses, as its certificate names it.
         by: ReplicaId,
         kept: Kept,
     },
     #[error("it has seen generation {0} of this replica")]
     Outrun(u64),
-    #[error("it says again and again that it has seen a later generation of this replica")]
+    #[error("it reports again and again that it has seen a later generation of this replica")]
     Outruns,
     #[error("it is cut off after refused messages, or the table of replicas is full")]
     NotAdmitted,
@@ -178,7 +178,7 @@ async fn greet(
         }
         let own = shared.generation();
         twins::meet(shared, generation, address);
-        // Both started in the same millisecond: whoever dials goes on above the other.
+        // Both started in the same millisecond: the one that dials goes on above the other.
         let is_tie = generation == own && twins::may_outrun(shared, &shared.own, own);
         return Err(Some(if is_tie {
             DialError::Outrun(own)
@@ -305,7 +305,7 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
     Ok(member)
 }
 
-/// This replica first, then those it is connected to: who does not answer is not passed on.
+/// This replica first, then those it is connected to: a replica that does not answer is not passed on.
 fn hints(shared: &Shared) -> Vec<PeerHint> {
     let own = PeerHint {
         replica: shared.own.clone(),
@@ -339,7 +339,7 @@ fn proven(
     expected.cloned().or_else(named)
 }
 
-/// What an ended connection says about the other side. For operators: nothing of it is proven.
+/// What an ended connection shows about the other side. For operators: nothing of it is proven.
 fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
     match error {
         ConnectionError::TimedOut => DialError::Silent,
@@ -385,7 +385,7 @@ pub(super) fn kept_instead(connection: &Connection) -> Option<Kept> {
     let ConnectionError::ApplicationClosed(told) = connection.close_reason()? else {
         return None;
     };
-    // Nobody can refuse a HELLO that was not sent. What comes before may be forged: whoever sees the first packet can
+    // Nobody can refuse a HELLO that was not sent. What comes before may be forged: everyone that sees the first packet can
     // seal an answer to it (RFC 9001, 5.2), until this side sends under the keys that the certificate stands for.
     if connection.stats().frame_tx.stream == 0 {
         return None;

@@ -37,7 +37,7 @@ pub(super) async fn accept(shared: Arc<Shared>, receiver: Arc<dyn Receiver>) {
                 shared.handshake("retried");
                 let _ = incoming.retry();
             }
-            // Not refused: an answer is what a flood wants. Who is honest comes again.
+            // Not refused: a flood aims at answers. An honest replica comes again.
             Admit::Ignore => {
                 shared.handshake("crowded");
                 incoming.ignore();
@@ -57,7 +57,7 @@ async fn serve(
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => {
             shared.handshake("refused");
-            // By machine: whoever tries again comes from another port.
+            // By machine: a second try comes from another port.
             if shared.log_limit.due((from.ip(), 0).into(), "refused") {
                 tracing::warn!(address = %from, %error, "refused a connection; a certificate of this cluster's authority is needed");
             }

@@ -79,8 +79,8 @@ pub(crate) const DATAGRAM_FRAME_MAX: usize = 1150;
 pub(super) const ANSWER_FRAMES: usize = 64;
 /// How long a proven peer that does not answer is still dialled: as long as tombstones live.
 pub(super) const PROVEN_FOR: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long a dial hint that never answered is tried, and then not tried again; the same for who left.
-/// Longer than others still tell of the dead (half of chitchat's grace of 60 s).
+/// How long a dial hint that never answered is tried, and then not tried again; the same for replicas that left.
+/// Longer than others still report the dead (half of chitchat's grace of 60 s).
 pub(super) const HINT_FOR: Duration = Duration::from_secs(40);
 /// Dial hints that are tried at once; proven peers always get in.
 pub(super) const HINTED: usize = 32;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Remembers what was said lately. Everything is counted elsewhere too, so silence loses nothing.
+/// Remembers what was logged lately. Everything is counted elsewhere, too, so a line that is left out loses nothing.
 #[derive(Debug, Default)]
 pub(super) struct LogLimit {
     said: Mutex<HashMap<(SocketAddr, &'static str), Instant>>,

@@ -1,15 +1,16 @@
-//! Tells a replica that dialled itself from another process under its id.
+//! Distinguishes a replica that dialled itself from another process under its id.
 //!
 //! Neither address nor generation does: behind a relay it meets itself at another address than it has, and two
 //! processes that start in the same millisecond have one generation. But both ends of a connection, and nobody else,
-//! can compute the same bytes from its handshake (RFC 8446, 7.5): who accepts what itself dials finds them here.
+//! can compute the same bytes from its handshake (RFC 8446, 7.5): a process that accepts
+//! its own connection finds them here.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quinn::Connection;
 
-/// Dials of this process that wait for an answer to their HELLO, and whether this process is who reads it.
+/// Dials of this process that wait for an answer to their HELLO, and whether this process itself reads it.
 #[derive(Debug, Default)]
 pub(super) struct Loops {
     dials: Mutex<HashMap<Mark, bool>>,
@@ -67,7 +68,7 @@ impl Drop for Dialling<'_> {
 
 fn mark(connection: &Connection) -> Option<Mark> {
     let mut mark = Mark::default();
-    // It fails only before the end of the handshake, and before that nobody says HELLO.
+    // It fails only before the end of the handshake, and before that no HELLO is sent.
     let exported = connection.export_keying_material(&mut mark, LABEL, b"");
     exported.is_ok().then_some(mark)
 }

@@ -64,7 +64,7 @@ pub(crate) use network::system_ms;
 pub use network::{Network, SystemNetwork};
 use peer::Peers;
 
-/// Who receives what arrives. Called from connection tasks: must not wait.
+/// The receiver of what arrives. Called from connection tasks: must not wait.
 pub(crate) trait Receiver: Send + Sync + 'static {
     /// A message for chitchat that the judge passed, from the peer that is dialled at `from`.
     fn gossip(&self, from: SocketAddr, bytes: Vec<u8>);
@@ -79,7 +79,7 @@ pub(crate) trait Receiver: Send + Sync + 'static {
     ) -> Vec<Message>;
     /// The connection to a peer is up.
     fn linked(&self, member: &Member);
-    /// A peer said that it leaves.
+    /// A peer announced that it leaves.
     fn left(&self, id: &ReplicaId);
     /// A peer has seen this generation of our own id, which is not below ours.
     fn outrun(&self, seen: u64);
@@ -309,7 +309,7 @@ impl Transport {
         self.shared.kept_instead()
     }
 
-    /// Tells the judge of chitchat's messages how far our own keys have come; call it before a peer can have seen them.
+    /// Gives the judge of chitchat's messages how far our own keys have come; call it before a peer can have seen them.
     pub(crate) fn own_version(&self, version: u64) {
         self.shared.peer_table().own_version(version);
     }
@@ -347,7 +347,7 @@ impl Transport {
         self.shared.stop.run_until_cancelled(wait).await
     }
 
-    /// Says goodbye to every peer, closes all connections and ends all tasks, within `limit`.
+    /// Announces to every peer that this replica leaves, closes all connections and ends all tasks, within `limit`.
     pub(crate) async fn close(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let goodbyes = peer::say_leave(&self.shared);
@@ -451,7 +451,7 @@ enum Close {
     Crowded,
     Outdated,
     Revoked,
-    /// Another process of the same id is kept; the reason says which.
+    /// Another process of the same id is kept; the reason names it.
     Twin,
 }
 
@@ -483,7 +483,7 @@ impl Close {
     }
 }
 
-/// Resolves what the others are told to dial.
+/// Resolves the address that the others are given to dial.
 async fn advertised(
     config: &GossipConfig,
     bound: SocketAddr,

@@ -75,7 +75,7 @@ impl Forger {
     }
 }
 
-/// A socket where nobody has a certificate, and every dial is ended with a forged word.
+/// A socket where nobody has a certificate, and every dial is ended with a forged message.
 async fn forging(bench: &Bench) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
     let address = socket.local_addr().expect("bound");
@@ -102,7 +102,7 @@ fn refusing(bench: &Bench) -> SocketAddr {
     address
 }
 
-/// Dials as a seed is dialled, or as the replica that it is said to be.
+/// Dials as a seed is dialled, or as the replica that it is reported to be.
 async fn dial(bench: &Bench, address: SocketAddr, id: Option<&str>) -> DialError {
     let id: Option<ReplicaId> = id.map(|id| id.parse().expect("valid"));
     let dialled = hello::dial(&bench.transport.shared, address, id.as_ref());
@@ -110,7 +110,7 @@ async fn dial(bench: &Bench, address: SocketAddr, id: Option<&str>) -> DialError
     dialled.err().expect("it is refused")
 }
 
-/// For a seed, for a replica of which somebody told, and however often: it is no word of a replica.
+/// For a seed, for a replica that another one named, and however often: no replica sent it.
 #[tokio::test]
 async fn a_forged_refusal_is_not_believed() {
     let bench = Bench::new().await;

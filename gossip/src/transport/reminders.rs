@@ -1,6 +1,6 @@
 //! Lines in the log about certificates that end: this replica's, its authority's, its peers'.
 //!
-//! Open connections outlive a certificate's end, new ones do not: who reads the log late has a
+//! Open connections outlive a certificate's end, new ones do not: an operator that reads the log late has a
 //! cluster that falls apart with its first restart.
 
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn of_authority(urgency: Urgency, end: SystemTime, now: SystemTime) {
     }
 }
 
-/// One line for each peer that is connected; its own log says the same, but may be read by nobody.
+/// One line for each peer that is connected; its own log has the same line, but may be read by nobody.
 fn of_peers(shared: &Shared, reminders: &mut Reminders, now: SystemTime) {
     for (id, connection) in shared.peers().links() {
         let chain = credentials::chain(&connection);

@@ -1,8 +1,8 @@
 //! Seeds: addresses to ask for the cluster, for ever.
 //!
-//! chitchat is given no seeds. It resolves names only once a minute, and it would gossip with whoever
-//! answers at an address. Here a seed is asked who it is; the answer makes it a peer like any other,
-//! and the connection to that peer tells chitchat to greet it. A seed that is a connected peer
+//! chitchat is given no seeds. It resolves names only once a minute, and it would gossip with any process that
+//! answers at an address. Here a seed is asked for its identity; the answer makes it a peer like any other,
+//! and the connection to that peer makes chitchat greet it. A seed that is a connected peer
 //! already, under its own or another address, is left in peace.
 
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ struct Seed {
     /// What the name meant when it was last resolved, and when that was.
     addresses: Vec<SocketAddr>,
     resolved: Option<Instant>,
-    /// Who answered at which address; this replica's own id among them.
+    /// The replica that answered at each address; this replica's own id among them.
     answered: HashMap<SocketAddr, ReplicaId>,
 }
 

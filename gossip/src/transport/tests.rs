@@ -95,7 +95,7 @@ impl Bench {
         (endpoint, connection)
     }
 
-    /// Connects and says HELLO; returns the answer's first frame.
+    /// Connects and sends HELLO; returns the answer's first frame.
     async fn hello(
         &self,
         replica: &str,
@@ -203,7 +203,7 @@ async fn a_connection_without_hello_ends() {
     assert_eq!(closed_with(&connection).await, Some(Close::NoHello));
 }
 
-/// A restart whose clock went back is told so, and not let in under its old generation.
+/// A restart whose clock went back gets the reason, and is not let in under its old generation.
 #[tokio::test]
 async fn an_older_generation_learns_the_highest_seen() {
     let bench = Bench::new().await;
@@ -222,7 +222,7 @@ async fn an_older_generation_learns_the_highest_seen() {
     assert_eq!(closed_with(&connection).await, Some(Close::Outdated));
 }
 
-/// While the later process answers, the earlier one is not told to start again above it, but where it is.
+/// While the later process answers, the earlier one is not asked to start again above it, but gets its address.
 #[tokio::test]
 async fn an_older_generation_learns_of_the_process_that_lives() {
     let bench = Bench::new().await;
@@ -342,7 +342,7 @@ async fn a_later_release_is_understood_as_far_as_it_can_be() {
     // Datagrams may be lost; streams are not.
     assert!(bench.count(dropped("unknown_kind")) >= 10);
     assert!(bench.count(dropped("other_version")) >= 20);
-    // A message that is known and says more than is known: it counts.
+    // A message of a known kind with more fields than are known: it counts.
     send(&connection, &longer).await;
     let waiting = async {
         while bench.count(dropped("later_fields")) == 0 {

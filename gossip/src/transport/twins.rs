@@ -1,4 +1,4 @@
-//! Tells a second process under one replica id from the same replica started again.
+//! Distinguishes a second process under one replica id from the same replica started again.
 //!
 //! Both look alike: a HELLO under a known id in another generation. The difference is whether the other process
 //! still is. So a connection in another generation that is open at another address is sent something, and the
@@ -8,13 +8,13 @@
 //!
 //! - A later process comes while an earlier one is connected: it is let in at once, as after a restart. The
 //!   earlier one is asked after a moment, in which a process that was just ending is gone; if it answers it is
-//!   cut off, and told why.
+//!   cut off, with the reason.
 //! - An earlier process comes while a later one is connected: the later one is asked at once; if it answers, the
-//!   earlier one is refused and told why. It is told to start again above the later one only when that one's
+//!   earlier one is refused, with the reason. It is asked to start again above the later one only when that one's
 //!   connections have ended: a silent moment of the later one must not make them take turns.
 //! - A process meets another one of its own id: the earlier of the two knows what it is.
-//! - Two that started in the same millisecond have one generation: the one that dials, the other one or somebody who
-//!   is connected to the other one, is told to start again above it, and is the later of two from then on.
+//! - Two that started in the same millisecond have one generation: the one that dials, the other one or a replica that
+//!   is connected to the other one, is asked to start again above it, and is the later of two from then on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,19 +29,19 @@ use crate::peers::Member;
 use crate::replica::ReplicaId;
 use crate::twin::{Kept, Twin};
 
-/// What is known of a later process than the one that says HELLO.
+/// What is known of a later process than the one that sends HELLO.
 pub(super) enum Later {
     /// There is none.
     No,
     /// It is connected and answers.
     Alive(Kept),
-    /// It is connected and does not answer: dead or alive, its connections will tell.
+    /// It is connected and does not answer: dead or alive, its connections will show.
     Silent,
     /// There is one in the same generation, which dialled from elsewhere and answers.
     Tie,
 }
 
-/// Looks for a later process of this id than the one that says HELLO.
+/// Looks for a later process of this id than the one that sends HELLO.
 pub(super) async fn later_than(shared: &Shared, member: &Member, from: SocketAddr) -> Later {
     let mut known = shared.peers().connections_of(&member.id);
     let same = generations_at(&known, from);
@@ -74,7 +74,7 @@ pub(super) async fn later_than(shared: &Shared, member: &Member, from: SocketAdd
     }
 }
 
-/// The generations of whoever is connected at this address: lives of one process. What is connected elsewhere in one of
+/// The generations that are connected at this address: lives of one process. What is connected elsewhere in one of
 /// them is that process too, since behind a relay or NAT it is dialled at another address than it comes from.
 fn generations_at(known: &[(u64, Connection)], from: SocketAddr) -> Vec<u64> {
     let at = known
@@ -131,13 +131,13 @@ pub(super) fn cut_off_earlier(shared: &Arc<Shared>, member: &Member, connection:
     });
 }
 
-/// Whether this process starts again above a generation of its id that a peer has seen. Every such word is judged here,
+/// Whether this process starts again above a generation of its id that a peer has seen. Every such report is judged here,
 /// or, once this process was let in again, by the first of the two rules alone (`Sightings::take_outrun`).
 ///
-/// It costs all connections. So the generation of the process that was kept instead, by the word of more peers than are
-/// connected, is followed once it has ended; the word of one peer, whatever it is, once in a while.
+/// It costs all connections. So the generation of the process that was kept instead, by the report of more peers than are
+/// connected, is followed once it has ended; the report of one peer, whatever it is, once in a while.
 pub(super) fn may_outrun(shared: &Shared, by: &ReplicaId, seen: u64) -> bool {
-    // Who refused a moment ago is among them.
+    // Peers that refused a moment ago are among them.
     shared.kept_instead();
     let is_kept = shared.twins().may_outrun(seen, now());
     is_kept || shared.peer_table().may_outrun(by, seen, now())

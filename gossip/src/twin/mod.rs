@@ -2,7 +2,7 @@
 //!
 //! Of several processes that call themselves the same the one of the highest generation is kept, because mostly
 //! it is the same replica started again and the others are gone. Whether they are is asked by the transport
-//! (`transport/twins.rs`); here it is remembered, and told to the others as a membership fact.
+//! (`transport/twins.rs`); here it is remembered, and sent to the others as a membership fact.
 
 mod plane;
 
@@ -46,7 +46,7 @@ impl Twin {
     }
 }
 
-/// The fact that tells of these; what does not fit is left out, and told by whoever else sees it.
+/// The fact that reports these. What does not fit is left out; other replicas that see it report it, too.
 pub(crate) fn fact_of(twins: &[Twin]) -> String {
     let mut fact = String::new();
     for twin in twins {
@@ -59,8 +59,8 @@ pub(crate) fn fact_of(twins: &[Twin]) -> String {
     fact
 }
 
-/// What a fact tells; what cannot be read is left out.
-pub(crate) fn told_by(fact: &str) -> impl Iterator<Item = Twin> {
+/// What a fact reports; what cannot be read is left out.
+pub(crate) fn reported_by(fact: &str) -> impl Iterator<Item = Twin> {
     fact.split(',').filter_map(Twin::parse)
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for Kept {
 }
 
 impl Kept {
-    /// What the reason of a closed connection says.
+    /// What the reason of a closed connection names.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (address, generation) = text.split_once(' ')?;
         Some(Self {
@@ -95,7 +95,7 @@ impl Kept {
 pub(crate) struct Sightings {
     /// Processes cut off here, by their id.
     seen: HashMap<ReplicaId, (Twin, Instant)>,
-    /// Who refuses this very process, each once: as the certificate says that it showed, not by the address, of which
+    /// The replicas that refuse this very process, each once: by the name in its certificate, not by the address, of which
     /// a liar can name many.
     refusals: HashMap<ReplicaId, (Kept, Instant)>,
     /// A later process of our own id that this one met: there is nothing to believe.
@@ -103,7 +103,7 @@ pub(crate) struct Sightings {
     /// Generation of the process that was kept instead of this one, until this one has outrun it, and when it was
     /// last kept.
     above: Option<(u64, Instant)>,
-    /// When this process was last told by [`Sightings::may_outrun`] to go on above another one.
+    /// When [`Sightings::may_outrun`] last allowed this process to go on above another one.
     outran: Option<Instant>,
 }
 
@@ -142,23 +142,23 @@ impl Sightings {
         self.met = Some((kept, now));
     }
 
-    /// The process that is kept instead of this one, if more peers say so than are connected to it: one liar
+    /// The process that is kept instead of this one, if more peers report it than are connected to it: one liar
     /// must not make a replica that everybody else accepts not ready.
     pub(crate) fn kept_instead(&mut self, connected: usize, now: Instant) -> Option<SocketAddr> {
         self.fade(now);
-        let told = self.refusals.values().map(|(kept, _)| *kept);
-        let told = told.filter(|_| self.refusals.len() > connected);
+        let reported = self.refusals.values().map(|(kept, _)| *kept);
+        let reported = reported.filter(|_| self.refusals.len() > connected);
         let met = self.met.map(|(kept, _)| kept);
-        let kept = told.chain(met).max_by_key(|kept| kept.generation)?;
+        let kept = reported.chain(met).max_by_key(|kept| kept.generation)?;
         let before = self.above.map_or(0, |(generation, _)| generation);
         self.above = Some((kept.generation.max(before), now));
         Some(kept.address)
     }
 
     /// Whether to go on above this generation because it is that of the process that was kept instead of this one, or
-    /// earlier: more peers said so than were connected. Once for each time that it was kept, and not all the time.
+    /// earlier: more peers reported it than were connected. Once for each time that it was kept, and not all the time.
     ///
-    /// `seen` and the generations told are Unix milliseconds of a start.
+    /// `seen` and the reported generations are Unix milliseconds of a start.
     pub(crate) fn may_outrun(&mut self, seen: u64, now: Instant) -> bool {
         self.fade(now);
         let is_kept = self.above.is_some_and(|(above, _)| seen <= above);
@@ -172,9 +172,9 @@ impl Sightings {
     }
 
     /// After this process was let in again, once: the generation above which it has to go on, as far as
-    /// [`Sightings::may_outrun`] says so.
+    /// [`Sightings::may_outrun`] allows it.
     ///
-    /// Those who followed the other process ignore what is below.
+    /// Peers that followed the other process ignore what is below.
     pub(crate) fn take_outrun(&mut self, now: Instant) -> Option<u64> {
         self.fade(now);
         let is_over = self.refusals.is_empty() && self.met.is_none();
@@ -204,7 +204,7 @@ impl Sightings {
 const FADES_AFTER: Duration = Duration::from_secs(10);
 /// For so long the others remember of a process that ended in which generation it was, and ignore what is below.
 const FOLLOWED_FOR: Duration = Duration::from_secs(60);
-/// Between two times that the word of more peers than are connected makes this process go on above another one: it
+/// Least time between two reports, by more peers than are connected, that make this process go on above another one: it
 /// costs all connections.
 const OUTRUN_PAUSE: Duration = Duration::from_secs(10);
 /// As many as a cluster has replicas.
@@ -248,7 +248,7 @@ mod tests {
         let twins = [twin("r1", 1, 2), v6];
         let fact = fact_of(&twins);
         assert!(crate::config::is_fact(&fact), "{fact}");
-        assert_eq!(told_by(&fact).collect::<Vec<_>>(), twins);
+        assert_eq!(reported_by(&fact).collect::<Vec<_>>(), twins);
         assert_eq!(fact_of(&[]), "");
         for bad in [
             "",
@@ -258,13 +258,13 @@ mod tests {
             "R1/127.0.0.1:1/127.0.0.1:2",
             "r1/127.0.0.1:1/127.0.0.1:2/3",
         ] {
-            assert_eq!(told_by(bad).count(), 0, "{bad}");
+            assert_eq!(reported_by(bad).count(), 0, "{bad}");
         }
         let many: Vec<_> = (1..100).map(|n| twin(&format!("r{n}"), n, n)).collect();
         let fact = fact_of(&many);
-        assert!(fact.len() <= FACT_BYTES_MAX && told_by(&fact).count() > 3);
-        let told = kept(1, u64::MAX);
-        assert_eq!(Kept::parse(&told.to_string()), Some(told));
+        assert!(fact.len() <= FACT_BYTES_MAX && reported_by(&fact).count() > 3);
+        let reported = kept(1, u64::MAX);
+        assert_eq!(Kept::parse(&reported.to_string()), Some(reported));
         assert_eq!(Kept::parse(""), None);
     }
 
@@ -344,7 +344,7 @@ mod tests {
         assert!(!sightings.may_outrun(7, now), "once");
     }
 
-    /// Whoever is alone with a liar: it refuses, lets in, refuses again under a later generation.
+    /// A replica alone with a liar, which refuses it, admits it, and refuses it again under a later generation.
     #[test]
     fn who_is_kept_and_let_in_in_turns_is_not_started_again_each_time() {
         let (mut sightings, begun) = (Sightings::default(), start());

@@ -1,10 +1,10 @@
-//! Two processes under one id: what this replica and its peers saw, said in the log and to the peers.
+//! Two processes under one id: what this replica and its peers saw, written to the log and sent to the peers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::{Twin, fact_of, told_by};
+use super::{Twin, fact_of, reported_by};
 use crate::membership::fact;
 use crate::metrics::Metrics;
 use crate::peers::REPLICAS_MAX;
@@ -19,38 +19,38 @@ pub(crate) struct TwinPlane {
     metrics: Metrics,
     twins: BTreeMap<ReplicaId, Noted>,
     kept_instead: Option<SocketAddr>,
-    /// What the peers were told last.
-    told: String,
-    /// What each teller had the log say lately.
+    /// What was last sent to the peers.
+    reported: String,
+    /// What was lately logged on the report of each replica.
     shares: BTreeMap<ReplicaId, Share>,
 }
 
 #[derive(Debug)]
 struct Noted {
     twin: Twin,
-    /// When the log said so last; never, if those who tell of it tell of too many.
-    said: Option<Instant>,
+    /// When it was last logged; never, if the replicas that report it report too many.
+    logged: Option<Instant>,
 }
 
-/// Lines of the log for the sake of one teller, since a moment at most [`SAY_EACH`] ago.
+/// Lines of the log for the sake of one teller, since a moment at most [`LOG_EACH`] ago.
 #[derive(Debug)]
 struct Share {
     since: Instant,
     lines: usize,
-    /// The log said that there are no more.
+    /// The end of it was logged.
     is_over: bool,
 }
 
-/// What is told of one id: one of the twins that were named, and everybody who names any.
-type Told = (Twin, Vec<ReplicaId>);
+/// What is reported of one id: one of the twins that were named, and all replicas that name any.
+type Reported = (Twin, Vec<ReplicaId>);
 
-/// What the log has to say now.
+/// What is to be logged now.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lines {
     named: Vec<Twin>,
     /// They were named, and one of the two is left.
     over: Vec<ReplicaId>,
-    /// Who names more than the log says.
+    /// Replicas that name more than is logged.
     cut: Vec<ReplicaId>,
 }
 
@@ -61,7 +61,7 @@ impl TwinPlane {
             metrics,
             twins: BTreeMap::new(),
             kept_instead: None,
-            told: String::new(),
+            reported: String::new(),
             shares: BTreeMap::new(),
         }
     }
@@ -79,49 +79,49 @@ impl TwinPlane {
         self.kept_instead
     }
 
-    /// Takes what is known now; what the log has to say of it.
+    /// Takes what is known now; returns what is to be logged of it.
     fn update(
         &mut self,
-        told: BTreeMap<ReplicaId, Told>,
+        reported: BTreeMap<ReplicaId, Reported>,
         kept_instead: Option<SocketAddr>,
         now: Instant,
     ) -> Lines {
         self.kept_instead = kept_instead;
         let mut lines = Lines::default();
         self.twins.retain(|id, noted| {
-            let goes_on = told.contains_key(id);
-            if !goes_on && noted.said.is_some() {
+            let goes_on = reported.contains_key(id);
+            if !goes_on && noted.logged.is_some() {
                 lines.over.push(id.clone());
             }
             goes_on
         });
         self.shares
-            .retain(|_, share| now.duration_since(share.since) < SAY_EACH);
-        for (id, (twin, tellers)) in told {
-            let before = self.twins.get(&id).and_then(|noted| noted.said);
-            let is_due = before.is_none_or(|said| now.duration_since(said) >= SAY_EACH);
-            let is_said = is_due
-                && tellers
+            .retain(|_, share| now.duration_since(share.since) < LOG_EACH);
+        for (id, (twin, reporters)) in reported {
+            let before = self.twins.get(&id).and_then(|noted| noted.logged);
+            let is_due = before.is_none_or(|logged| now.duration_since(logged) >= LOG_EACH);
+            let is_logged = is_due
+                && reporters
                     .iter()
-                    .any(|teller| spend(&mut self.shares, teller, now));
-            if is_said {
+                    .any(|reporter| spend(&mut self.shares, reporter, now));
+            if is_logged {
                 lines.named.push(twin.clone());
             } else if is_due {
-                let over = tellers.iter().filter(|teller| {
-                    let share = self.shares.get_mut(*teller);
+                let over = reporters.iter().filter(|reporter| {
+                    let share = self.shares.get_mut(*reporter);
                     share.is_some_and(|share| !std::mem::replace(&mut share.is_over, true))
                 });
                 lines.cut.extend(over.cloned());
             }
-            let said = if is_said { Some(now) } else { before };
-            self.twins.insert(id, Noted { twin, said });
+            let logged = if is_logged { Some(now) } else { before };
+            self.twins.insert(id, Noted { twin, logged });
         }
         lines
     }
 
     /// What this replica and the others see now, by id.
-    fn told(&self, seen: &Seen) -> BTreeMap<ReplicaId, Told> {
-        // Whom everybody refuses hears nothing else of it.
+    fn reported(&self, seen: &Seen) -> BTreeMap<ReplicaId, Reported> {
+        // A replica that all others refuse learns nothing else of it.
         let refused = seen.kept_instead.zip(seen.address);
         let refused = refused.map(|(kept, cut_off)| Twin {
             replica: self.replica.clone(),
@@ -130,21 +130,21 @@ impl TwinPlane {
         });
         let live = seen.others.iter().filter(|seen| seen.live);
         let facts = live.flat_map(|seen| {
-            let told = told_by(seen.fact(fact::TWINS));
-            told.map(move |twin| (twin, &seen.id))
+            let reported = reported_by(seen.fact(fact::TWINS));
+            reported.map(move |twin| (twin, &seen.id))
         });
         let own = seen.twins.iter().cloned().chain(refused);
         // What this replica saw itself comes last and wins.
         let all = facts.chain(own.map(|twin| (twin, &self.replica)));
-        let mut told = BTreeMap::<ReplicaId, Told>::new();
-        for (twin, teller) in all {
-            let (latest, tellers) = told
+        let mut reported = BTreeMap::<ReplicaId, Reported>::new();
+        for (twin, reporter) in all {
+            let (latest, reporters) = reported
                 .entry(twin.replica.clone())
                 .or_insert_with(|| (twin.clone(), Vec::new()));
             *latest = twin;
-            tellers.push(teller.clone());
+            reporters.push(reporter.clone());
         }
-        told
+        reported
     }
 
     fn log(&self, lines: Lines) {
@@ -167,42 +167,42 @@ impl TwinPlane {
         for replica in lines.over {
             tracing::info!(%replica, "one process is left under this replica id");
         }
-        for teller in lines.cut {
-            tracing::warn!(replica = %teller, "it tells of more processes under one id than the log says; no more of them for a minute");
+        for reporter in lines.cut {
+            tracing::warn!(replica = %reporter, "it reports more processes under one id than are logged; no more of its reports are logged for a minute");
         }
     }
 }
 
 impl Plane for TwinPlane {
-    /// It has no messages: what replicas tell each other of it is a fact.
+    /// It has no messages: replicas report twins to each other by a fact.
     fn names(&self) -> &'static [&'static str] {
         &[]
     }
 
     fn on_message(&mut self, _: Origin<'_>, _: Message, _: &mut Context) {}
 
-    /// Each round: tells the peers what this replica saw, and the operator what anybody saw.
+    /// Each round: reports to the peers what this replica saw, and to the operator what any replica saw.
     fn on_tick(&mut self, around: &Surroundings, cx: &mut Context) -> Option<Instant> {
         let seen = &around.seen;
         let fact = fact_of(&seen.twins);
-        if self.told != fact {
-            self.told.clone_from(&fact);
+        if self.reported != fact {
+            self.reported.clone_from(&fact);
             cx.fact(fact::TWINS, fact);
         }
-        let told = self.told(seen);
-        self.metrics.twins.set(told.len() as i64);
-        let lines = self.update(told, seen.kept_instead, cx.now);
+        let reported = self.reported(seen);
+        self.metrics.twins.set(reported.len() as i64);
+        let lines = self.update(reported, seen.kept_instead, cx.now);
         self.log(lines);
         None
     }
 }
 
 /// Takes one line of the share of a teller; false if it has none left.
-fn spend(shares: &mut BTreeMap<ReplicaId, Share>, teller: &ReplicaId, now: Instant) -> bool {
-    if !shares.contains_key(teller) && shares.len() >= REPLICAS_MAX {
+fn spend(shares: &mut BTreeMap<ReplicaId, Share>, reporter: &ReplicaId, now: Instant) -> bool {
+    if !shares.contains_key(reporter) && shares.len() >= REPLICAS_MAX {
         return false;
     }
-    let share = shares.entry(teller.clone()).or_insert(Share {
+    let share = shares.entry(reporter.clone()).or_insert(Share {
         since: now,
         lines: 0,
         is_over: false,
@@ -213,9 +213,9 @@ fn spend(shares: &mut BTreeMap<ReplicaId, Share>, teller: &ReplicaId, now: Insta
 }
 
 /// A twin that stays is named again.
-const SAY_EACH: Duration = Duration::from_secs(60);
-/// Twins that the log names in [`SAY_EACH`] because one replica tells of them: one that tells of others each round fills
-/// no disk. A liar's share is its own: what honest ones see is said by theirs.
+const LOG_EACH: Duration = Duration::from_secs(60);
+/// Twins that are logged in [`LOG_EACH`] on the report of one replica: one that reports others each round fills
+/// no disk. A liar uses up its own share: what honest ones see is logged from theirs.
 const LINES_MAX: usize = 16;
 
 #[cfg(test)]
@@ -227,15 +227,15 @@ mod tests {
         name.parse().expect("valid")
     }
 
-    fn told(name: &str, tellers: &[&str]) -> (ReplicaId, Told) {
+    fn reported(name: &str, reporters: &[&str]) -> (ReplicaId, Reported) {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let twin = Twin {
             replica: id(name),
             kept: address(1),
             cut_off: address(2),
         };
-        let tellers = tellers.iter().map(|teller| id(teller)).collect();
-        (id(name), (twin, tellers))
+        let reporters = reporters.iter().map(|reporter| id(reporter)).collect();
+        (id(name), (twin, reporters))
     }
 
     fn names(named: &[Twin]) -> Vec<&str> {
@@ -246,28 +246,28 @@ mod tests {
     fn a_twin_that_stays_is_named_once_a_minute_and_its_end_once() {
         let mut plane = TwinPlane::new(id("me"), Metrics::default());
         let begun = tokio::time::Instant::now().into_std();
-        let mut said = 0;
+        let mut logged = 0;
         for round in 0..450 {
-            let told = BTreeMap::from([told("r1", &["r2", "r3"])]);
-            let lines = plane.update(told, None, begun + round * ROUND);
-            said += lines.named.len();
+            let reported = BTreeMap::from([reported("r1", &["r2", "r3"])]);
+            let lines = plane.update(reported, None, begun + round * ROUND);
+            logged += lines.named.len();
             assert_eq!((lines.over.len(), lines.cut.len()), (0, 0));
         }
-        assert_eq!(said, 2, "in 90 s");
+        assert_eq!(logged, 2, "in 90 s");
         let ended = plane.update(BTreeMap::new(), None, begun + 450 * ROUND);
         assert_eq!(ended.over, [id("r1")]);
         assert_eq!(plane.list(), []);
     }
 
-    /// What one liar tells: other twins each round. The log names a few a minute and says that there are more; of those
-    /// that it did not name it tells no end; and what an honest replica saw is named all the same.
+    /// One liar reports other twins each round. The log names a few a minute and says that there are more; of those
+    /// that it did not name it reports no end; and what an honest replica saw is named all the same.
     #[test]
     fn one_replica_cannot_flood_the_log() {
         let mut plane = TwinPlane::new(id("me"), Metrics::default());
         let begun = tokio::time::Instant::now().into_std();
         let (mut named, mut over, mut cut) = (0, 0, 0);
         for round in 0..300 {
-            let invented = (0..8).map(|n| told(&format!("x{round}-{n}"), &["liar"]));
+            let invented = (0..8).map(|n| reported(&format!("x{round}-{n}"), &["liar"]));
             let lines = plane.update(invented.collect(), None, begun + round * ROUND);
             named += lines.named.len();
             over += lines.over.len();
@@ -275,13 +275,15 @@ mod tests {
         }
         assert_eq!((named, over, cut), (LINES_MAX, LINES_MAX, 1), "in a minute");
         // The liar tells of it too, and of many more.
-        let mut all: BTreeMap<_, _> = (0..8).map(|n| told(&format!("y{n}"), &["liar"])).collect();
-        all.extend([told("r1", &["liar", "r2"])]);
+        let mut all: BTreeMap<_, _> = (0..8)
+            .map(|n| reported(&format!("y{n}"), &["liar"]))
+            .collect();
+        all.extend([reported("r1", &["liar", "r2"])]);
         let lines = plane.update(all, None, begun + 299 * ROUND);
         assert_eq!(names(&lines.named), ["r1"]);
         assert_eq!(plane.list().len(), 9, "all of them are listed");
-        let later = begun + SAY_EACH;
-        let again = plane.update(BTreeMap::from([told("z", &["liar"])]), None, later);
+        let later = begun + LOG_EACH;
+        let again = plane.update(BTreeMap::from([reported("z", &["liar"])]), None, later);
         assert_eq!(names(&again.named), ["z"], "a minute later");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::frame::{self, Decode, Encode, FrameError};
 use crate::replica::ReplicaId;
 
-/// What a message of one kind says. The type that travels ([`Body::Wire`]) stays when the core type changes.
+/// The body of one kind of message. The type that travels ([`Body::Wire`]) stays when the core type changes.
 pub(super) trait Body: Sized {
     /// What travels. Fields are never changed or removed; a later release puts new ones behind them.
     type Wire: Encode + Decode<()>;
@@ -63,7 +63,7 @@ macro_rules! behind_a_pointer {
 
 behind_a_pointer!(Arc Box);
 
-/// What is a number, or says nothing but its kind, travels as it is.
+/// A number, or a body without contents, travels as it is.
 macro_rules! as_it_is {
     ($($plain:ty)*) => {$(
         impl Body for $plain {

@@ -16,19 +16,19 @@ type WireLink = [u8; 8];
 #[derive(Encode, Decode)]
 pub(super) struct WireBatch {
     number: u64,
-    said: WireSaid,
+    records: WireRecords,
 }
 
 /// Records of a batch, or of a piece of a snapshot.
 #[derive(Encode, Decode)]
-struct WireSaid {
+struct WireRecords {
     /// Id and epoch.
     workers: Vec<(String, u64)>,
-    /// Position in `workers`, what is said, and of which prefixes.
+    /// Position in `workers`, what is claimed, and of which prefixes.
     records: Vec<(u32, u8, Vec<WireLink>)>,
 }
 
-/// What is said, as a number: one that a later release adds costs a record, not the frame.
+/// What is claimed, as a number: one that a later release adds costs a record, not the frame.
 mod claim {
     pub(super) const HOLDS: u8 = 0;
     pub(super) const LACKS: u8 = 1;
@@ -46,7 +46,7 @@ pub(super) struct WirePull(Vec<(u64, u32)>);
 
 #[derive(Encode, Decode)]
 pub(super) struct WireSnapshot {
-    said: WireSaid,
+    records: WireRecords,
     /// Replica, generation, number of the next batch.
     heads: Vec<(String, u64, u64)>,
     last: bool,
@@ -73,19 +73,19 @@ impl Body for Batch {
         });
         WireBatch {
             number: self.number,
-            said: WireSaid::collect(records),
+            records: WireRecords::collect(records),
         }
     }
 
     fn from_wire(wire: WireBatch, refused: &mut usize) -> Result<Self, FrameError> {
         Ok(Self {
             number: number(wire.number)?,
-            records: wire.said.checked(refused)?,
+            records: wire.records.checked(refused)?,
         })
     }
 }
 
-impl WireSaid {
+impl WireRecords {
     fn collect<'a>(records: impl Iterator<Item = (&'a WorkerId, u64, u8, &'a [u64])>) -> Self {
         let mut names: Vec<(&WorkerId, u64)> = Vec::new();
         let mut wire = Vec::new();
@@ -201,7 +201,7 @@ impl Body for EvidenceSnapshot {
         });
         let head = |head: &Head| (head.replica.to_string(), head.generation, head.next);
         WireSnapshot {
-            said: WireSaid::collect(records),
+            records: WireRecords::collect(records),
             heads: self.heads.iter().map(head).collect(),
             last: self.last,
         }
@@ -220,10 +220,10 @@ impl Body for EvidenceSnapshot {
         };
         let heads = wire.heads.into_iter().map(head);
         let mut evidence = Vec::new();
-        for record in wire.said.checked(refused)? {
+        for record in wire.records.checked(refused)? {
             match record {
                 Record::Evidence(said) => evidence.push(said),
-                // A snapshot says what is, not what is not.
+                // A snapshot holds what workers have, not what they lack.
                 Record::Retraction(_) => *refused += 1,
             }
         }

@@ -11,7 +11,7 @@ pub const HINTS_MAX: usize = 256;
 /// Greatest length of the texts of a [`Hello`] in bytes.
 pub const HELLO_TEXT_BYTES_MAX: usize = 64;
 
-/// Who dials.
+/// The side that dials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Its id, to be compared with its certificate.
@@ -24,7 +24,7 @@ pub struct Hello {
     pub version: String,
 }
 
-/// Who answers, and what a newcomer needs to know.
+/// The side that answers, and what a new replica needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HelloAck {
     /// The id of the answering replica, to be compared with its certificate.
@@ -32,11 +32,11 @@ pub struct HelloAck {
     /// Highest generation seen of the dialling replica's id; 0 = none. A replica must start with
     /// a higher one.
     pub generation_seen: u64,
-    /// Replicas that the answering one knows: whom to dial, not whom to trust.
+    /// Replicas that the answering one knows: to be dialled, not to be trusted.
     pub hints: Vec<PeerHint>,
 }
 
-/// Where a replica is said to be.
+/// The address at which another replica is reported to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerHint {
     /// Its id.

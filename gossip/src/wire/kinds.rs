@@ -1,4 +1,4 @@
-//! Every kind of message: one row each. What differs between kinds, but for what they say, is derived from the table:
+//! Every kind of message: one row each. What differs between kinds, except for their bodies, is derived from the table:
 //! number, plane, role, answers, queue, share at the receiver, limit, and how a body is found.
 //!
 //! A row is only ever added, never changed: replicas of neighbouring releases run together.
@@ -25,7 +25,7 @@ pub struct Kind {
     pub codes: &'static [u8],
     /// The plane that it belongs to; the label of its counters.
     pub plane: &'static str,
-    /// Who sends it when, and what comes back.
+    /// When it is sent, by which side, and what comes back.
     pub role: Role,
     /// The share of a peer's frames that it counts against, where it arrives without being asked for.
     pub rate: Rate,
@@ -73,7 +73,7 @@ pub enum Rate {
     Registry,
 }
 
-/// A message of a kind from outside this crate: what it says stays in bytes, for its plane to read.
+/// A message of a kind from outside this crate: its body stays in bytes, for its plane to read.
 #[derive(Clone, Debug)]
 pub struct Extra {
     /// Its row.
@@ -204,7 +204,7 @@ kinds! {
 
     /// Asks what the receiver would decide.
     DryRunRequest(question: Arc<DryRun>) = [22], "dry_run", Role::Question(&[23]), Own, FRAME;
-    /// What it would decide, or why it does not say.
+    /// What it would decide, or why it does not answer.
     DryRunAnswer(reply: Box<Reply>) = [23], "dry_run", Role::Answer, Own, FRAME;
 
     /// What the sender found out about workers: one part of its peer state.
@@ -231,7 +231,7 @@ impl Kind {
     }
 }
 
-/// What a body says.
+/// What a body holds.
 pub(super) struct Read {
     pub(super) message: Option<Message>,
     /// Entries left out.

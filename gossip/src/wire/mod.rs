@@ -1,4 +1,4 @@
-//! What replicas say to each other on our own planes, in core types.
+//! What replicas send to each other on our own planes, in core types.
 //!
 //! Pure. [`encode`] and [`decode`] turn a [`Message`] into a frame and back. The table of all kinds is in `kinds.rs`;
 //! the types that travel are in the files of their planes and stay there, so that core types can change without
@@ -35,7 +35,7 @@ pub use registry::{Snapshot, SyncRequest, SyncResponse, chunks};
 pub struct Received {
     /// Generation and sequence number of the sender, and the kind.
     pub header: Header,
-    /// What it says; `None` = a kind of a later release.
+    /// The message; `None` = a kind of a later release.
     pub message: Option<Message>,
     /// Registry entries left out because they break a limit.
     pub refused: usize,

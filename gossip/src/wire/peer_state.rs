@@ -25,10 +25,12 @@ pub(super) struct WireQuarantine(Vec<(u64, [u8; 16], u64)>);
 #[derive(Encode, Decode)]
 pub(super) struct WirePaces(Vec<([u8; 8], [f32; 6])>);
 
-/// Hash of the source's name, hash of the worker's id, what is seen, hash of the description; strictly rising by the
-/// first two.
+/// Hash of the source's name, hash of the worker's id, what is seen, hash of the description.
+type WireSighting = ([u8; 8], [u8; 8], u8, [u8; 4]);
+
+/// Strictly rising by the first two.
 #[derive(Encode, Decode)]
-pub(super) struct WireSightings(Vec<([u8; 8], [u8; 8], u8, [u8; 4])>);
+pub(super) struct WireSightings(Vec<WireSighting>);
 
 /// A number for each claim: one that a later release adds costs its entry only.
 mod code {

@@ -46,9 +46,9 @@ pub enum State {
     /// Takes requests.
     #[default]
     Active,
-    /// Joins with a cold cache; the replica that said so fills it until this time.
+    /// Joins with a cold cache; the replica that declared this fills it until this time.
     Warming {
-        /// End of the warm-up, Unix milliseconds; at most ten minutes after it was said. In a view a
+        /// End of the warm-up, Unix milliseconds; at most ten minutes after it was declared. In a view a
         /// warm-up that is over reads as `Active`.
         until_ms: u64,
     },
@@ -57,7 +57,7 @@ pub enum State {
 }
 
 impl State {
-    /// The end of a warm-up that somebody declared over. The greatest number, so that of two words
+    /// The end of a warm-up that somebody declared over. The greatest number, so that of two records
     /// with one stamp this one is kept.
     pub(crate) const WARMED_MS: u64 = u64::MAX;
 }
@@ -244,7 +244,7 @@ impl WorkerSpec {
         other
     }
 
-    /// This worker in another epoch, and nothing else that a later word could contradict.
+    /// This worker in another epoch, and nothing else that a later record could contradict.
     pub(crate) fn started_at(&self, epoch: u64) -> Self {
         let mut raw = RawWorker::at(self.raw.url.clone());
         raw.epoch = epoch;

@@ -1,4 +1,4 @@
-//! Who says that a worker exists.
+//! The sources that declare workers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::WorkerError;
 /// Greatest length of a discovery provider's name in bytes.
 pub const PROVIDER_BYTES_MAX: usize = 64;
 
-/// Who says that a worker exists. Each source speaks for itself and retracts only what it said.
+/// A source that declares that a worker exists. Each source speaks for itself and retracts only what it declared.
 ///
 /// The order is the precedence of descriptions: where several sources describe one worker, the
 /// smallest source is believed.

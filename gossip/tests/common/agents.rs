@@ -83,7 +83,7 @@ impl Running {
         self.agent.local_addr().expect("bound")
     }
 
-    /// As the others are told whom to ask.
+    /// Its address, as the others have it among their seeds.
     pub(crate) fn seed(&self) -> String {
         self.address().to_string()
     }

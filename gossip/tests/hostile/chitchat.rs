@@ -13,7 +13,7 @@ pub(crate) struct Node {
     pub(crate) address: SocketAddr,
 }
 
-/// What a digest says of a node.
+/// What a digest holds of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Standing {
     /// The node.
@@ -24,14 +24,14 @@ pub(crate) struct Standing {
     pub(crate) version: u64,
 }
 
-/// What a delta says of a node.
+/// What a delta holds of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     /// The node.
     pub(crate) node: Node,
     /// Keys, values, versions.
     pub(crate) values: Vec<(String, String, u64)>,
-    /// The greatest version, if it is said apart.
+    /// The greatest version, if it is sent apart.
     pub(crate) version: Option<u64>,
 }
 

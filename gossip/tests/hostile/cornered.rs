@@ -54,7 +54,7 @@ async fn a_liar_that_keeps_others_instead_starts_nobody_again_all_the_time() {
         })
         .await;
     }
-    // The word of one peer, that of all peers, and the latter again each ten seconds.
+    // The report of one peer, that of all peers, and the latter again each ten seconds.
     let most = 2 + begun.elapsed().as_secs() / 10;
     assert!(
         most < TURNS,

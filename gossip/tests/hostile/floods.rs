@@ -114,7 +114,7 @@ async fn a_flood_of_first_packets_is_not_amplified() {
     scene.still_works("a flood of first packets").await;
 }
 
-/// One with a certificate says HELLO all the time: refused above its rate, and its own problem.
+/// A peer with a certificate sends HELLO all the time: it is refused above its rate, and only it suffers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn floods_of_hellos_and_connections_hurt_nobody() {
     let mut scene = Scene::new().await;
@@ -131,7 +131,7 @@ async fn floods_of_hellos_and_connections_hurt_nobody() {
         }
     }
     let alive = || open.iter().filter(|line| !line.is_over()).count();
-    // Those that were closed last are heard of a little later.
+    // The ends of those that were closed last arrive a little later.
     let told = Instant::now();
     while alive() > 4 && told.elapsed() < LIMIT {
         sleep(Duration::from_millis(20)).await;

@@ -1,7 +1,7 @@
 //! Hostile peers against running agents: strangers without a certificate, liars with one, floods.
 //!
 //! Each attack ends with the same question (`scene::Scene::unharmed`): three honest replicas agree, are
-//! alive, and hold the same workers. Whoever lies is counted, and cut off after ten offences.
+//! alive, and hold the same workers. A peer that lies is counted, and cut off after ten offences.
 
 mod chitchat;
 mod cornered;

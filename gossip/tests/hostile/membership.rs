@@ -1,4 +1,4 @@
-//! What an authenticated liar can say about membership, through the whole inbound path: S03, S04, S05,
+//! What an authenticated liar can claim about membership, through the whole inbound path: S03, S04, S05,
 //! S07, S08, S09, S10, S12, G12.
 
 use proptest::prelude::*;
@@ -199,7 +199,7 @@ async fn hearsay_changes_nothing() {
     scene.still_works("hearsay").await;
 }
 
-/// S04: an earlier life of a replica is not believed again, and a liar that says "I saw a later life of
+/// S04: an earlier life of a replica is not believed again, and a liar that reports "I saw a later life of
 /// you" again and again is not followed again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn former_and_future_lives() {
@@ -218,7 +218,7 @@ async fn former_and_future_lives() {
     assert_eq!(close.error_code, 8u32.into());
     assert!(!line.is_over(), "the later life goes on");
 
-    // It must be asked to say so: a fresh liar that the victim dials.
+    // It reports that only when asked: a fresh liar that the victim dials.
     let prophet = scene.rogue("prophet");
     let restarts = |scene: &Scene| scene.victim().sum("gossip_restarts_total", "");
     prophet.has_seen(now_ms() + 60_000);
@@ -248,7 +248,7 @@ async fn former_and_future_lives() {
 }
 
 /// S09 and G12: random, cut and flipped messages on the wire: nothing panics, nothing of a damaged frame
-/// is used, and who sends them is cut off.
+/// is used, and their sender is cut off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_messages_on_the_wire() {
     use grapevine_gossip::wire::Message;

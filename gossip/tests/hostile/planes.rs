@@ -1,4 +1,4 @@
-//! What an authenticated liar can say on our own planes: load (S06), registry, peer states, evidence,
+//! What an authenticated liar can send on our own planes: load (S06), registry, peer states, evidence,
 //! heat, dry runs, and answers that lie.
 
 use std::sync::Arc;
@@ -386,7 +386,7 @@ async fn answers_that_lie_are_offences() {
     scene.still_works("answers that lie").await;
 }
 
-/// Peer states beyond their limits are offences; within them they are what their sender says, and gone with
+/// Peer states beyond their limits are offences; within them they are what their sender reports, and gone with
 /// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peer_states_out_of_bounds_are_offences() {
@@ -406,7 +406,7 @@ async fn peer_states_out_of_bounds_are_offences() {
     })
     .await;
     assert!(used.in_flight <= 1_000_000, "{used:?}");
-    // Two words about one tenant.
+    // Two entries about one tenant.
     let twice = line.frame(&Message::Usage(Arc::new(vec![use_of(7), use_of(7)])));
     until_cut(&line, &twice).await;
     eventually("and gone with its sender", || {

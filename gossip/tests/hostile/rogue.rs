@@ -1,4 +1,4 @@
-//! A peer with a valid certificate that does not keep to the rules: it says HELLO as it should, and
+//! A peer with a valid certificate that does not keep to the rules: it sends HELLO as it should, and
 //! then whatever a test wants. It is dialled back and answers as the test wants, too.
 
 use std::net::SocketAddr;
@@ -40,14 +40,14 @@ pub(crate) type Answer = Arc<dyn Fn(&Message) -> Option<Vec<Message>> + Send + S
 /// The peer.
 #[derive(Clone)]
 pub(crate) struct Rogue {
-    /// What its certificate says.
+    /// The identity in its certificate.
     pub(crate) id: String,
     cluster: String,
     /// Its generation; frames under another one are not read.
     pub(crate) generation: u64,
     endpoint: Endpoint,
     answer: Arc<Mutex<Answer>>,
-    /// "I have seen this generation of you": what its HELLO-ACK says.
+    /// "I have seen this generation of you": what its HELLO-ACK reports.
     seen: Arc<Mutex<u64>>,
     /// "I keep another process of you, of this generation": it refuses every HELLO with that.
     kept: Arc<Mutex<Option<u64>>>,
@@ -62,7 +62,7 @@ pub(crate) struct Line {
 }
 
 impl Rogue {
-    /// Binds on loopback and answers whoever dials it.
+    /// Binds on loopback and answers every dial.
     pub(crate) fn start(cluster: &str, id: &str, pem: &Pem) -> Self {
         let (client, server) = tls(pem);
         let mut endpoint =
@@ -93,7 +93,7 @@ impl Rogue {
         *self.answer.lock().expect("no panic") = answer;
     }
 
-    /// Says in each HELLO-ACK that it has seen this generation of whoever asks.
+    /// Reports in each HELLO-ACK that it has seen this generation of the dialling replica.
     pub(crate) fn has_seen(&self, generation: u64) {
         *self.seen.lock().expect("no panic") = generation;
     }
@@ -103,7 +103,7 @@ impl Rogue {
         *self.kept.lock().expect("no panic") = generation;
     }
 
-    /// Connects without a word.
+    /// Connects and sends nothing.
     pub(crate) async fn connect(&self, to: SocketAddr) -> Result<Connection, ConnectionError> {
         let connecting = self
             .endpoint
@@ -112,7 +112,7 @@ impl Rogue {
         timeout(LIMIT, connecting).await.expect("in time")
     }
 
-    /// Connects and says HELLO under its own name; again on a machine so busy that a handshake takes
+    /// Connects and sends HELLO under its own name; again on a machine so busy that a handshake takes
     /// longer than it may.
     pub(crate) async fn dial(&self, to: SocketAddr) -> Line {
         let begun = Instant::now();
@@ -140,7 +140,7 @@ impl Rogue {
         false
     }
 
-    /// Connects and says HELLO under any name.
+    /// Connects and sends HELLO under any name.
     pub(crate) async fn greet(&self, to: SocketAddr, name: &str) -> Result<Line, ConnectionError> {
         let connection = self.connect(to).await?;
         let hello = Message::Hello(Hello {

@@ -70,7 +70,7 @@ impl Scene {
         &self.honest[0]
     }
 
-    /// What a digest would say of an honest replica.
+    /// What a digest would hold of an honest replica.
     pub(crate) fn standing(&self, index: usize, heartbeat: u64, version: u64) -> Standing {
         Standing {
             node: self.honest[index].node(),
@@ -219,7 +219,7 @@ pub(crate) async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T
     }
 }
 
-/// Says one thing until it is cut off; returns how often.
+/// Sends one message until it is cut off; returns how often.
 pub(crate) async fn until_cut(line: &Line, bytes: &[u8]) -> usize {
     for times in 0..1000 {
         if line.is_over() || !line.send(bytes).await {

@@ -1,4 +1,4 @@
-//! S01: whoever has no valid certificate of this cluster is not let in, changes nothing, and is one log
+//! S01: a process without a valid certificate of this cluster is not let in, changes nothing, and is one log
 //! line a minute, however often it comes.
 
 use std::fmt::Debug;
@@ -155,7 +155,7 @@ fn leaf(
     }
 }
 
-/// Dials without looking at whom, and says how that ended.
+/// Dials without a look at the other side, and returns how that ended.
 async fn try_in(shown: &Shown, alpn: &[u8], to: SocketAddr) -> ConnectionError {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider)

@@ -17,6 +17,7 @@
 //! | 8 | of two descriptions the newer one stands at once, and the more frequent one in the end | `the_newer_description_stands`, `no_war_over_descriptions` |
 //! | 9 | readiness changes the state of a worker, never the set | `readiness_moves_no_ring` |
 
+pub mod dns;
 mod feed;
 pub mod file;
 #[cfg(feature = "kubernetes")]

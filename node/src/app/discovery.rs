@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use grapevine_discovery::dns::{self, DnsSettings, Scheme};
 use grapevine_discovery::file::{self, FileSettings};
 use grapevine_discovery::{Settings, Watcher, feed};
 
@@ -23,8 +24,10 @@ mod kubernetes {
     }
 }
 
-/// A source that answers at all confirms its picture far more often.
-const STALE_AFTER: Duration = Duration::from_secs(30);
+/// Files are read in full twice in that time, however rarely they change.
+const FILES_STALE_AFTER: Duration = Duration::from_secs(60);
+/// Longer than any answer stands, with some that fail.
+const DNS_STALE_AFTER: Duration = Duration::from_secs(150);
 
 /// Sources of workers.
 pub(super) struct Discovered {
@@ -81,6 +84,7 @@ pub(super) fn start_discovery(
 fn start_sources(base: Base<'_>) -> Vec<Watcher> {
     let mut watchers = Vec::new();
     watchers.extend(files(base));
+    watchers.extend(dns(base));
     watchers.extend(kubernetes::start(base));
     watchers
 }
@@ -93,7 +97,28 @@ fn files(base: Base<'_>) -> Option<Watcher> {
     }
     let mut settings = FileSettings::new(config.paths.clone());
     settings.interval = config.every;
-    let (feed, watcher) = feed("files", STALE_AFTER.max(config.every * 4));
+    let (feed, watcher) = feed("files", FILES_STALE_AFTER.max(config.every * 4));
     base.tasks().spawn(file::run(settings, feed));
+    Some(watcher)
+}
+
+/// Asks for the configured names.
+fn dns(base: Base<'_>) -> Option<Watcher> {
+    let config = &base.config.dns;
+    if config.names.is_empty() {
+        return None;
+    }
+    let settings = DnsSettings {
+        scheme: if config.https {
+            Scheme::Https
+        } else {
+            Scheme::Http
+        },
+        nameservers: config.servers.clone(),
+        timeout: config.timeout,
+        ..DnsSettings::new(config.names.clone())
+    };
+    let (feed, watcher) = feed("dns", DNS_STALE_AFTER);
+    base.tasks().spawn(dns::run(settings, feed));
     Some(watcher)
 }

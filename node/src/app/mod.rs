@@ -27,7 +27,7 @@ use self::front::start_front;
 use self::gossip::start_gossip;
 use self::limits::start_limits;
 use self::listeners::{announcement, bind};
-use self::tasks::{start_admin, start_tasks};
+use self::tasks::{ForOperators, start_admin, start_tasks};
 use crate::config::{Config, Layers};
 use crate::service_manager::ServiceManager;
 use crate::shutdown::{Shutdown, ShutdownLimits};
@@ -68,7 +68,11 @@ pub async fn run(
     print(&announcement);
     let reporting = manager.run(Arc::clone(&opened.readiness), base.phase());
     base.tasks().spawn(reporting);
-    let for_operators = (listeners.admin, listeners.metrics);
+    let operators = ForOperators {
+        admin: listeners.admin,
+        metrics: listeners.metrics,
+        reload,
+    };
     start_admin(
         base,
         followed,
@@ -76,8 +80,7 @@ pub async fn run(
         limits,
         opened,
         ways.connector,
-        reload,
-        for_operators,
+        operators,
     );
 
     let limits = ShutdownLimits {

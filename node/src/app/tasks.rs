@@ -57,6 +57,16 @@ pub(super) fn start_tasks(
     Ok(wishes)
 }
 
+/// What operators reach.
+pub(super) struct ForOperators {
+    /// The admin port.
+    pub(super) admin: TcpListener,
+    /// The port of metrics, where there is one.
+    pub(super) metrics: Option<TcpListener>,
+    /// Wishes for a reading of the configuration.
+    pub(super) reload: mpsc::Sender<Wish>,
+}
+
 /// Opens the admin port, and that of metrics where there is one.
 pub(super) fn start_admin(
     base: Base<'_>,
@@ -65,8 +75,7 @@ pub(super) fn start_admin(
     limits: Limits,
     opened: Opened,
     connector: Arc<Connector>,
-    reload: mpsc::Sender<Wish>,
-    (socket, metrics): (TcpListener, Option<TcpListener>),
+    operators: ForOperators,
 ) {
     let config = base.config;
     let admin = Arc::new(Admin {
@@ -83,7 +92,7 @@ pub(super) fn start_admin(
         leases: discovered.leases,
         credentials: discovered.credentials,
         connector,
-        reload,
+        reload: operators.reload,
         token: config.admin.token.clone(),
         admin_gate: Gate::new(config.admin.host, config.admin.allowed_hosts.clone()),
         metrics_gate: Gate::new(config.metrics.host, config.admin.allowed_hosts.clone()),
@@ -93,8 +102,8 @@ pub(super) fn start_admin(
         let door = Door::new(socket, seats, admin.metrics.refusals.clone());
         admin::run(door, port, Arc::clone(&admin), base.tasks().clone())
     };
-    base.tasks().spawn(serve(socket, Port::Admin));
-    if let Some(socket) = metrics {
+    base.tasks().spawn(serve(operators.admin, Port::Admin));
+    if let Some(socket) = operators.metrics {
         base.tasks().spawn(serve(socket, Port::Metrics));
     }
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use grapevine_discovery::dns::DnsName;
 use grapevine_discovery::file::PathPattern;
 
 use super::setting::{HOUR, secs};
@@ -42,7 +43,7 @@ section! {
     /// Workers by DNS: a worker for each address of a name, or for each SRV record.
     [dns] DnsConfig {
         /// Names as `name:port` (A and AAAA), or as `_service._proto.name` (SRV). Empty: none is asked for.
-        names: Vec<String> = Vec::new(), flag "worker-dns" List;
+        names: Vec<DnsName> = Vec::new(), flag "worker-dns" List;
         /// Workers speak TLS.
         https: bool = false;
         /// Servers to ask, as `address:port`. Empty: those of the system.

@@ -5,6 +5,7 @@ use std::num::{NonZeroU8, NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use grapevine_discovery::dns::DnsName;
 use grapevine_discovery::file::PathPattern;
 use grapevine_gossip::worker::WorkerUrl;
 use grapevine_placement::{HashAlgorithm, HashBound, Policy, Ratio, Target};
@@ -38,6 +39,8 @@ macro_rules! texts {
 }
 
 texts! {
+    DnsName, "a name with a port, or of a service, such as \"workers.example:8000\" or \"_http._tcp.workers.example\"",
+        |text| text.parse().ok(), DnsName::to_string;
     PathPattern, "a path of a file, whose last part may have `*`",
         |text| text.parse().ok(), PathPattern::to_string;
     SocketAddr, "an address with its port, such as \"10.0.0.5:53\"",

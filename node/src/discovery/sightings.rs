@@ -65,7 +65,6 @@ pub(super) fn decode(states: &PeerStates) -> Believed {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
 
     use grapevine_discovery::source_hash;
     use grapevine_gossip::peer_state::ReceivedState;
@@ -93,7 +92,7 @@ mod tests {
         };
         sightings.push(later);
         sightings.sort();
-        let now = Instant::now();
+        let now = tokio::time::Instant::now().into_std();
         let states = PeerStates::from_iter([ReceivedState {
             replica: "r2".parse().expect("an id"),
             received: now,

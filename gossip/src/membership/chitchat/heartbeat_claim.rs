@@ -1,4 +1,4 @@
-//! A replica's own word, and how far hearsay about it counts.
+//! A replica's own heartbeat, and how far other replicas' claims about it count.
 //!
 //! Pure.
 
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::config::ROUND;
 
-/// A replica's last word about itself.
+/// The last that a replica reported about itself.
 #[derive(Clone, Copy)]
 pub(crate) struct Word {
     pub(crate) heartbeat: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Word {
     pub(crate) pace: u64,
 }
 
-/// How fast the heartbeat of a replica rises by its own words: with each message that it takes, so 20 to 50
+/// How fast the heartbeat of a replica rises in its own messages: with each message that it takes, so 20 to 50
 /// times a second.
 pub(crate) struct Pace {
     per_s: u64,
@@ -33,7 +33,7 @@ impl Word {
         self.heartbeat.saturating_add(made)
     }
 
-    /// Whether hearsay about keys up to `version` counts: only while the replica itself is not heard.
+    /// Whether others' claims about keys up to `version` count: only while the replica itself is silent.
     pub(crate) fn leaves_room(&self, version: u64, now: Instant) -> bool {
         self.since_ms(now) >= SPEAKS_FOR_ITSELF_MS && version <= self.version + self.ahead(now)
     }
@@ -60,7 +60,7 @@ impl Pace {
         }
     }
 
-    /// Takes what the replica says itself; returns its pace.
+    /// Takes what the replica reports itself; returns its pace.
     pub(crate) fn heard(&mut self, heartbeat: u64, now: Instant) -> u64 {
         let (said, at) = *self.from.get_or_insert((heartbeat, now));
         let ms = u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
@@ -75,7 +75,7 @@ impl Pace {
 
 /// A replica makes at least one heartbeat in this time.
 const ROUND_MS: u64 = ROUND.as_millis() as u64;
-/// A replica that said something in this time speaks for itself: in a cluster of 16 each pair exchanges
+/// A replica that sent something in this time speaks for itself: in a cluster of 16 each pair exchanges
 /// messages every half second, and 99 times in 100 within this.
 const SPEAKS_FOR_ITSELF_MS: u64 = 2000;
 /// Key versions that a replica can write in a second: one for each change of the worker set and its ring.
@@ -85,7 +85,7 @@ pub(crate) const NUMBER_MAX: u64 = 1 << 48;
 const PACE_MIN: u64 = 1000 / ROUND_MS;
 /// Twice what a replica of a large cluster makes.
 const PACE_MAX: u64 = 100;
-/// Shorter measurements say little about messages that come in bursts.
+/// Shorter measurements mean little for messages that come in bursts.
 const MEASURED_OVER_MS: u64 = 2000;
 /// A pace that fell meanwhile must not put a replica far ahead of itself. In a cluster of 64 a pair exchanges
 /// messages each two seconds, and 99 times in 100 within this.

@@ -8,11 +8,11 @@
 //! The rules:
 //! - Only replicas that proved their certificate to **this** replica exist here ([`PeerTable::admit`]),
 //!   in the generation and at the address that they gave then. Entries about others are trimmed:
-//!   honest peers know more replicas than we have met, so it is no offence. They name whom to dial.
-//! - A replica speaks for itself. While it does, what others say about its keys is trimmed. What they
-//!   say about its heartbeat is cut down to its own last word and the rounds since (`heartbeat_claim.rs`).
-//!   Neither is an offence: an honest peer may carry what a liar told it.
-//! - Nobody tells us about ourselves.
+//!   honest peers know more replicas than we have met, so it is no offence. They name replicas to dial.
+//! - A replica speaks for itself. While it does, others' claims about its keys are trimmed. Their
+//!   claims about its heartbeat are cut down to its own last value and the rounds since (`heartbeat_claim.rs`).
+//!   Neither is an offence: an honest peer may carry what a liar sent it.
+//! - No peer may report about this replica itself.
 //! - Lengths, counts, versions, keys and values are bounded (`parse.rs`).
 //! - So is how much one replica sends (`peers/limits.rs`).
 //! - The tenth refused message cuts the sender off for a minute.
@@ -32,7 +32,7 @@ pub(crate) struct Passed {
     pub(crate) bytes: Vec<u8>,
     /// Entries left out because this replica has not met their subject.
     pub(crate) trimmed: usize,
-    /// Some of those subjects, if they were never met in any generation: whom to dial.
+    /// Some of those subjects, if they were never met in any generation: these are dialled.
     pub(crate) strangers: Vec<(ReplicaId, SocketAddr)>,
 }
 
@@ -105,7 +105,7 @@ impl PeerTable {
             .collect()
     }
 
-    /// Checks a digest, takes the sender's word about itself, and drops entries about strangers.
+    /// Checks a digest, takes what the sender reports about itself, and drops entries about strangers.
     fn digest(
         &mut self,
         from: &ReplicaId,
@@ -126,7 +126,7 @@ impl PeerTable {
         }
         digest.retain_mut(|standing| {
             if self.is_own(&standing.node) {
-                return true; // how much the sender knows of us: decides only what we tell it
+                return true; // how much the sender knows of us: it decides only what we send it
             }
             let known = self.admitted.get_mut(standing.node.id);
             let Some(known) = known.filter(|known| known.is(&standing.node)) else {
@@ -148,7 +148,7 @@ impl PeerTable {
         changes.retain(|change| {
             let greatest = change.greatest().max(change.collected);
             if self.is_own(&change.node) {
-                // Our own words may come back when messages overtake each other; more is forged.
+                // What we reported may come back when messages overtake each other; more than that is forged.
                 if greatest > self.own_version {
                     verdict = Err(Reason::OwnState);
                 }
@@ -225,10 +225,10 @@ impl Admitted {
         self.generation == node.generation && self.address == node.address
     }
 
-    /// Cuts hearsay down to what the replica has said itself and, at its pace, done since; false if it never
-    /// said anything.
+    /// Cuts another's claim down to what the replica has reported itself and, at its pace, done since; false if it never
+    /// reported anything.
     ///
-    /// Nobody can put it far ahead of itself: its own next word is news again. One that is silent still
+    /// Nobody can put it far ahead of itself: its own next heartbeat is news again. One that is silent still
     /// lives by hearsay, which rises with time, but only as long as somebody has news of it: the others
     /// know a dead replica's last heartbeat all along, and must not keep it alive by repeating that.
     fn cut(&mut self, from: &ReplicaId, standing: &mut Standing<'_>, now: Instant) -> bool {
@@ -247,7 +247,7 @@ impl Admitted {
     }
 
     /// Once a round: chitchat reckons how long a silence may last from how often a heartbeat rises, which
-    /// would be the more often, and the silence the shorter, the more there are who tell of it.
+    /// would be the more often, and the silence the shorter, the more replicas report it.
     fn believe(&mut self, heartbeat: u64, now: Instant) {
         if heartbeat > self.believed && self.may_rise(now) {
             self.believed = heartbeat;

@@ -1,4 +1,4 @@
-//! Honest messages pass, whoever is not met is trimmed, offenders are cut off. What is known to break
+//! Honest messages pass, replicas not met are trimmed, offenders are cut off. What is known to break
 //! chitchat is in `known_attacks.rs`.
 
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub(super) fn member(name: &str, port: u16) -> Member {
     }
 }
 
-/// The table of replica `me` that has met `a` and `b`, and heard `b` say that its heartbeat is 100.
+/// The table of replica `me` that has met `a` and `b`, and received from `b` that its heartbeat is 100.
 pub(super) struct Bench {
     pub(super) table: PeerTable,
     pub(super) now: Instant,
@@ -413,7 +413,7 @@ fn releases_speak_the_same_chitchat() {
     }
 }
 
-/// All know the last heartbeat of a dead replica, and each has heard it at another time: it must not
+/// All know the last heartbeat of a dead replica, and each has received it at another time: it must not
 /// live on by what they repeat.
 #[test]
 fn what_was_told_before_is_no_news() {
@@ -453,6 +453,6 @@ fn hearsay_counts_at_the_replicas_own_pace_and_once_a_round() {
     check(1001, 100, 220);
     check(1001, 100, 226);
     check(1002, 8800, 490);
-    // Whoever was silent for so long may have become slower.
+    // A replica that was silent for so long may have become slower.
     check(1003, 10_000, 540);
 }

@@ -78,13 +78,13 @@ fn heartbeat_of_a_healthy_replica() {
     let said = |heartbeat, version| parse::write_syn(&[standing(&b, heartbeat, version)], "demo");
     assert_eq!(bench.pass(&said(u64::MAX, 5)), Err(Reason::Implausible));
     assert_eq!(bench.pass(&said(100, u64::MAX)), Err(Reason::Implausible));
-    // What could come from an honest peer is cut down to b's own word, and no offence: its next
+    // What could come from an honest peer is cut down to b's own heartbeat, and no offence: its next
     // heartbeat is news.
     for heartbeat in [101, 350, 1 << 40] {
         let passed = bench.pass(&said(heartbeat, 9)).expect("cut down");
         assert_eq!(passed.bytes, said(100, 5), "{heartbeat}");
     }
-    // Ten seconds without a word of its own: fifty rounds, whatever others say.
+    // Ten seconds without a message of its own: fifty rounds, whatever others claim.
     bench.now += Duration::from_secs(10);
     let passed = bench.pass(&said((1 << 40) + 1, 5)).expect("cut down");
     assert_eq!(passed.bytes, said(150, 5));
@@ -92,7 +92,7 @@ fn heartbeat_of_a_healthy_replica() {
     assert_eq!(passed.bytes, said(120, 5));
 }
 
-/// What a replica says of itself is never outdone while it speaks; of one that is silent, what it can
+/// What a replica reports of itself is never outdone while it speaks; of one that is silent, what it can
 /// have written since is believed.
 #[test]
 fn forged_keys_of_a_third_replica() {
@@ -253,7 +253,7 @@ fn crash_loop() {
     assert_eq!(passed.bytes, word);
 }
 
-/// Passes from whoever is admitted, and from nobody else: there is no address to amplify to.
+/// Passes from every admitted replica, and from nobody else: there is no address to amplify to.
 #[test]
 fn smallest_syn() {
     let mut bench = Bench::new();

@@ -1,7 +1,7 @@
 //! Which replicas are alive: chitchat 0.11.1 over our transport, supervised.
 //!
 //! chitchat is used for liveness and for a handful of tiny facts, nothing else. Its task can end
-//! while the process lives, with membership frozen, and only its termination watcher tells. So one
+//! while the process lives, with membership frozen, and only its termination watcher shows it. So one
 //! task here owns it: when it ends, readiness goes, and it starts again under a higher generation.
 //!
 //! - `judge.rs`: stands before chitchat and judges every byte of a peer (`parse.rs`, `heartbeat_claim.rs`).
@@ -49,7 +49,7 @@ pub(crate) use parse::MESSAGE_BYTES_MAX;
 pub(crate) struct Membership {
     /// Messages that the judge passed, for chitchat.
     inbox: mpsc::Sender<(SocketAddr, Vec<u8>)>,
-    /// Whom chitchat should greet.
+    /// Addresses that chitchat should greet.
     greetings: mpsc::Sender<SocketAddr>,
     facts: Arc<watch::Sender<FactMap>>,
     outrun: Arc<watch::Sender<u64>>,
@@ -132,7 +132,7 @@ impl Membership {
         }
     }
 
-    /// Tells the others a new value of a fact.
+    /// Sends the others a new value of a fact.
     pub(crate) fn tell(&self, name: &'static str, value: &str) {
         self.facts.send_if_modified(|facts| {
             facts.insert(name, value.to_owned()).as_deref() != Some(value)
@@ -356,23 +356,23 @@ fn is_plausible(seen: u64, now_ms: u64) -> bool {
     seen < now_ms.saturating_add(GENERATION_AHEAD_MS)
 }
 
-/// Tells a replica that stood still (a stopped process, a suspended machine, a starved one) from peers
+/// Distinguishes a replica that stood still (a stopped process, a suspended machine, a starved one) from peers
 /// that fell silent. To chitchat both look alike, and on waking it would hold everybody for dead:
-/// whoever was alive before stays so until there was time to hear of it.
+/// replicas that were alive before stay so until there was time to receive from them.
 ///
 /// Local health, as in Lifeguard (Dadgar, Phillips, Currey 2018, arXiv:1707.00788).
 #[derive(Default)]
 struct Stillness {
     looked: Option<std::time::Instant>,
-    /// Who was alive before this replica stood still, and until when that counts.
+    /// The replicas that were alive before this one stood still, and until when that counts.
     before: HashSet<ChitchatId>,
     until: Option<std::time::Instant>,
-    /// Who is alive as far as the last look said.
+    /// The replicas that were alive at the last look.
     live: HashSet<ChitchatId>,
 }
 
 impl Stillness {
-    /// Who is to be held for alive, given whom chitchat holds for alive. Called each round.
+    /// The replicas to be seen as alive, given those that chitchat sees as alive. Called each round.
     fn judge(
         &mut self,
         heard: HashSet<ChitchatId>,
@@ -455,7 +455,7 @@ const KEY_GRACE: Duration = Duration::from_secs(15 * 60);
 /// A round that comes so late means that this replica stood still: five rounds, and half of what it
 /// takes chitchat to hold somebody for dead.
 const STOOD_STILL: Duration = Duration::from_secs(1);
-/// Time to connect and to hear two heartbeats.
+/// Time to connect and to receive two heartbeats.
 const HEARD_AGAIN_WITHIN: Duration = Duration::from_secs(2);
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
 const STOP_WITHIN: Duration = Duration::from_millis(500);

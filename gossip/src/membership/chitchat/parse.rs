@@ -45,7 +45,7 @@ pub(super) struct Standing<'a> {
     pub(super) version: u64,
 }
 
-/// What a delta says about one node.
+/// What a delta holds about one node.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change<'a> {
     pub(super) node: Node<'a>,

@@ -47,13 +47,13 @@ impl<T> Queues<T> {
     }
 }
 
-/// All peers by id. Whoever is in it is dialled, and dialled again, until removed.
+/// All peers by id. Each peer in it is dialled, and dialled again, until it is removed.
 #[derive(Default)]
 pub(super) struct Peers {
     by_id: HashMap<ReplicaId, Peer>,
     /// Connections that peers dialled, oldest first, each with the generation of its HELLO.
     accepted: HashMap<ReplicaId, Vec<(u64, Connection)>>,
-    /// Who left or never answered: others still name them for a while.
+    /// Replicas that left or never answered: others still name them for a while.
     absent: HashMap<ReplicaId, Instant>,
     tasks: u64,
 }
@@ -61,10 +61,10 @@ pub(super) struct Peers {
 /// The handle of one peer's task.
 #[derive(Clone)]
 pub(super) struct Peer {
-    /// Tells this task from a later one for the same id.
+    /// Distinguishes this task from a later one for the same id.
     task: u64,
     address: SocketAddr,
-    /// Whether it ever proved its certificate, or somebody only said that it is there.
+    /// Whether it ever proved its certificate, or was only named by another replica.
     proven: bool,
     queues: Queues<mpsc::Sender<(&'static str, Bytes)>>,
     link: Option<(u64, Connection)>,
@@ -161,7 +161,7 @@ impl Peers {
         open.push((member.generation, connection.clone()));
     }
 
-    /// Lets go of the accepted connections of a peer that have ended.
+    /// Drops the accepted connections of a peer that have ended.
     pub(super) fn ended(&mut self, id: &ReplicaId) {
         if let Some(open) = self.accepted.get_mut(id) {
             open.retain(|(_, connection)| connection.close_reason().is_none());
@@ -347,7 +347,7 @@ pub(super) fn meet(shared: &Arc<Shared>, receiver: &Arc<dyn Receiver>, member: &
     );
 }
 
-/// Passes on what an answered HELLO taught: who answered, and whom else to dial.
+/// Passes on what an answered HELLO brought: the replica that answered, and others to dial.
 pub(super) fn learn(
     shared: &Arc<Shared>,
     receiver: &Arc<dyn Receiver>,
@@ -380,7 +380,7 @@ pub(super) fn shown(shared: &Shared, id: &ReplicaId, accepted: &Connection) {
     }
 }
 
-/// Somebody said that a replica is there: dial it, unless it is known already.
+/// Another replica named this one: dial it, unless it is known already.
 pub(super) fn consider(
     shared: &Arc<Shared>,
     receiver: &Arc<dyn Receiver>,
@@ -591,7 +591,7 @@ pub(super) async fn request(
         .unwrap_or(Err(RequestError::Slow))
 }
 
-/// Tells every connected peer that this replica leaves, and waits until each has it or is gone.
+/// Announces to every connected peer that this replica leaves, and waits until each has it or is gone.
 pub(super) async fn say_leave(shared: &Arc<Shared>) {
     let Some(bytes) = shared.encode(&Message::Leave) else {
         return;

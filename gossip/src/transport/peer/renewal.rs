@@ -58,7 +58,7 @@ impl Task {
 
     /// Waits until the connection should be replaced, and dials until that succeeds.
     async fn successor(&self) -> Dialled {
-        // Whoever asks for it again and again, each one lasts a while.
+        // However often another one is asked for, each one lasts a while.
         sleep(limits::RENEW_PAUSE).await;
         self.peer.renew.notified().await;
         loop {

@@ -31,7 +31,7 @@ fn every_message_arrives_as_it_was_sent() {
         let received = decode(&sealed(&message)).expect("whole");
         assert_eq!((received.header.generation, received.header.seq), (3, 4));
         assert_eq!(received.refused, 0);
-        // Entries have no equality of their own: ages are no part of what they say.
+        // Entries have no equality of their own: ages are no part of their contents.
         assert_eq!(
             format!("{:?}", received.message),
             format!("{:?}", Some(message))

@@ -1,4 +1,4 @@
-//! What is said to other releases, and by them.
+//! What is sent to other releases, and by them.
 
 use std::sync::Arc;
 

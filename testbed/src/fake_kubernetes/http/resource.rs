@@ -167,7 +167,7 @@ async fn served(
             let namespace = state.lock().store.namespace(name)?.clone();
             Ok(json_answer(200, &namespace))
         }
-        (Target::Other(path), "get") => discovery::document(path, &state.config.listen)
+        (Target::Other(path), "get") => discovery::document(path)
             .map(|document| json_answer(200, &document))
             .ok_or_else(Refusal::no_such_resource),
         _ => Err(Refusal::method_not_allowed()),

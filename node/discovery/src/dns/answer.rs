@@ -1,0 +1,181 @@
+//! From the records of an answer to workers, and how long an answer stands. Pure.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use grapevine_gossip::worker::{
+    RawWorker, WEIGHT_MILLI_DEFAULT, WEIGHT_MILLI_MAX, WorkerError, WorkerId, WorkerSpec,
+};
+
+use super::Scheme;
+use crate::picture::Found;
+
+/// Workers of one name.
+pub(super) type Listed = Vec<(WorkerId, Found)>;
+
+/// Answers without records after which a name is believed to have none.
+pub(super) const EMPTY_ANSWERS: u32 = 3;
+
+/// What a name server answered for one name.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) workers: Listed,
+    /// How long the records stand; `None` for an answer without records.
+    pub(super) ttl: Option<Duration>,
+}
+
+/// What an SRV record says; its priority is not read.
+#[derive(Clone, Debug)]
+pub(super) struct Service {
+    pub(super) target: String,
+    pub(super) port: u16,
+    pub(super) weight: u16,
+}
+
+/// A worker for each address. Its id is its address.
+///
+/// # Errors
+/// The port is 0.
+pub(super) fn at_addresses(
+    addresses: impl IntoIterator<Item = IpAddr>,
+    port: u16,
+    scheme: Scheme,
+) -> Result<Listed, WorkerError> {
+    let worker = |address| {
+        let at = SocketAddr::new(address, port);
+        let spec = WorkerSpec::new(RawWorker::at(format!("{scheme}://{at}")))?;
+        Ok((spec.default_id(), Found::new(&spec, true)?))
+    };
+    addresses.into_iter().map(worker).collect()
+}
+
+/// A worker for each service. Its id is `target:port`, so a pod that comes back at another address is the same worker.
+///
+/// SRV weight 100 is weight 1. Weights count if all are above 0 and they differ: many servers give the same number to
+/// all records, or their share of 100.
+///
+/// # Errors
+/// A target or a port that no worker can have.
+pub(super) fn at_services(services: &[Service], scheme: Scheme) -> Result<Listed, WorkerError> {
+    // RFC 2782: a target of "." announces that there is no such service.
+    let services = || services.iter().filter(|service| service.target != ".");
+    let first = services().next().map(|service| service.weight);
+    let differs = services().any(|service| Some(service.weight) != first);
+    let has_weights = differs && services().all(|service| service.weight > 0);
+    let worker = |service: &Service| {
+        let target = service.target.trim_end_matches('.').to_ascii_lowercase();
+        let weight_milli = if has_weights {
+            (u32::from(service.weight) * 10).min(WEIGHT_MILLI_MAX)
+        } else {
+            WEIGHT_MILLI_DEFAULT
+        };
+        let spec = WorkerSpec::new(RawWorker {
+            weight_milli,
+            ..RawWorker::at(format!("{scheme}://{target}:{}", service.port))
+        })?;
+        let id = format!("{target}:{}", service.port).parse()?;
+        Ok((id, Found::new(&spec, true)?))
+    };
+    services().map(worker).collect()
+}
+
+/// What is believed of one name: its last records, until it has had none [`EMPTY_ANSWERS`] times in a row.
+#[derive(Debug, Default)]
+pub(super) struct Belief {
+    workers: Option<Listed>,
+    empty_answers: u32,
+}
+
+impl Belief {
+    /// Takes in an answer.
+    pub(super) fn answered(&mut self, workers: Listed) {
+        if workers.is_empty() {
+            self.empty_answers += 1;
+        } else {
+            self.empty_answers = 0;
+        }
+        if !workers.is_empty() || self.empty_answers >= EMPTY_ANSWERS {
+            self.workers = Some(workers);
+        }
+    }
+
+    /// Takes in that there was no answer.
+    pub(super) fn failed(&mut self) {
+        self.empty_answers = 0;
+    }
+
+    /// The workers of the name; none before the first answer that is believed.
+    pub(super) fn workers(&self) -> Option<&Listed> {
+        self.workers.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(target: &str, weight: u16) -> Service {
+        Service {
+            target: target.to_owned(),
+            port: 8000,
+            weight,
+        }
+    }
+
+    #[test]
+    fn each_address_is_a_worker() {
+        let addresses = ["10.0.0.1", "2001:db8::1"].map(|text| text.parse().expect("an address"));
+        let listed = at_addresses(addresses, 8000, Scheme::Https).expect("workers");
+        let ids: Vec<&str> = listed.iter().map(|(id, _)| id.as_str()).collect();
+        assert_eq!(ids, ["https://10.0.0.1:8000", "https://[2001:db8::1]:8000"]);
+    }
+
+    #[test]
+    fn a_service_keeps_its_name_as_id() {
+        let services = [service("W-0.Example.", 0), service(".", 0)];
+        let listed = at_services(&services, Scheme::Http).expect("workers");
+        assert_eq!(listed.len(), 1, "a dot is no target");
+        let (id, found) = &listed[0];
+        assert_eq!(id.as_str(), "w-0.example:8000");
+        assert_eq!(found.spec().url().base(), "http://w-0.example:8000");
+    }
+
+    #[test]
+    fn weights_count_if_they_differ_and_none_is_zero() {
+        for (weights, expected) in [
+            ([0, 0], [1000, 1000]),
+            ([33, 33], [1000, 1000]),
+            ([100, 50], [1000, 500]),
+            ([100, 0], [1000, 1000]),
+            ([1, 65_535], [10, 100_000]),
+        ] {
+            let services = [service("a.", weights[0]), service("b.", weights[1])];
+            let listed = at_services(&services, Scheme::Http).expect("workers");
+            let milli: Vec<u32> = listed
+                .iter()
+                .map(|(_, found)| found.spec().weight_milli())
+                .collect();
+            assert_eq!(milli, expected, "{weights:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_empty_after_three_empty_answers_in_a_row() {
+        let one = || at_services(&[service("a.", 0)], Scheme::Http).expect("a worker");
+        let mut belief = Belief::default();
+        belief.answered(Vec::new());
+        assert_eq!(belief.workers(), None, "nothing is known yet");
+        belief.answered(one());
+        for _ in 0..2 {
+            belief.answered(Vec::new());
+        }
+        assert_eq!(belief.workers(), Some(&one()), "two are not enough");
+        belief.failed();
+        for _ in 0..2 {
+            belief.answered(Vec::new());
+        }
+        assert_eq!(belief.workers(), Some(&one()), "a failure begins anew");
+        belief.answered(Vec::new());
+        assert_eq!(belief.workers(), Some(&Vec::new()));
+    }
+}

@@ -1,0 +1,161 @@
+//! Workers that stand in DNS: the addresses of names (A, AAAA), or services (SRV).
+//!
+//! Names are looked up again when the shortest of their TTLs is over. If one of them has no answer, the whole source
+//! reports the failure and keeps its last picture: a picture without the workers of one name would have them removed.
+//!
+//! Does not decide what becomes of workers that are gone from DNS (`rule/`), and resolves no targets of SRV records:
+//! those are names in the workers' URLs.
+
+mod answer;
+mod ask;
+mod failure;
+mod name;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::feed::Feed;
+use crate::picture::Picture;
+use answer::Belief;
+use ask::Asker;
+pub use name::{DnsName, DnsNameError};
+
+/// Greatest number of names of one source.
+pub const NAMES_MAX: usize = 64;
+
+/// How workers are spoken to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheme {
+    /// Plain HTTP.
+    #[default]
+    Http,
+    /// TLS. The certificate must be for what the URL has: the address, or the target of an SRV record.
+    Https,
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        })
+    }
+}
+
+/// Which names, whom to ask, and how often.
+#[derive(Clone, Debug)]
+pub struct DnsSettings {
+    /// The names; at most [`NAMES_MAX`].
+    pub names: Vec<DnsName>,
+    /// The scheme of the workers' URLs.
+    pub scheme: Scheme,
+    /// Name servers to ask; empty: those of the system (`/etc/resolv.conf`), with its search list and hosts file.
+    pub nameservers: Vec<SocketAddr>,
+    /// The longest time for one name. Default 5 s.
+    pub timeout: Duration,
+    /// The shortest time that an answer stands, whatever its TTL. Default 1 s. Lower: more questions.
+    pub ttl_min: Duration,
+    /// The longest time that an answer stands, whatever its TTL. Default 60 s. Higher: changes are noticed later.
+    pub ttl_max: Duration,
+    /// After a failure, or an answer without records, the time until the names are looked up again. Default 5 s.
+    pub retry: Duration,
+}
+
+impl DnsSettings {
+    /// These names, with the system's name servers and the default times.
+    pub fn new(names: Vec<DnsName>) -> Self {
+        Self {
+            names,
+            scheme: Scheme::default(),
+            nameservers: Vec::new(),
+            timeout: Duration::from_secs(5),
+            ttl_min: Duration::from_secs(1),
+            ttl_max: Duration::from_secs(60),
+            retry: Duration::from_secs(5),
+        }
+    }
+
+    /// The time that answers stand of which the shortest TTL is `ttl`.
+    fn stands(&self, ttl: Duration) -> Duration {
+        ttl.min(self.ttl_max).max(self.ttl_min)
+    }
+}
+
+/// Reports the workers of the names to `feed` until nobody reads it.
+pub async fn run(settings: DnsSettings, feed: Feed) {
+    if settings.names.len() > NAMES_MAX {
+        let count = settings.names.len();
+        feed.fail(format!(
+            "{count} names are more than {NAMES_MAX}; put several workers under one name"
+        ));
+        return feed.closed().await;
+    }
+    let mut beliefs: Vec<Belief> = settings.names.iter().map(|_| Belief::default()).collect();
+    let mut asker = None;
+    loop {
+        let pause = tokio::select! {
+            () = feed.closed() => return,
+            pause = look(&settings, &mut asker, &mut beliefs) => pause,
+        };
+        let pause = match pause {
+            Ok(pause) => {
+                report(&beliefs, &feed);
+                pause
+            }
+            Err(why) => {
+                // The next look reads the system's configuration anew.
+                asker = None;
+                feed.fail(why);
+                settings.retry
+            }
+        };
+        tokio::select! {
+            () = feed.closed() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// Looks up all names, and returns how long the answers stand.
+async fn look(
+    settings: &DnsSettings,
+    asker: &mut Option<Asker>,
+    beliefs: &mut [Belief],
+) -> Result<Duration, String> {
+    let asker = match asker {
+        Some(asker) => asker,
+        None => asker.insert(Asker::new(settings)?),
+    };
+    let mut stands = settings.ttl_max;
+    for (name, belief) in settings.names.iter().zip(beliefs) {
+        let answer = asker
+            .ask(name, settings)
+            .await
+            .inspect_err(|_| belief.failed())?;
+        stands = stands.min(
+            answer
+                .ttl
+                .map_or(settings.retry, |ttl| settings.stands(ttl)),
+        );
+        belief.answered(answer.workers);
+    }
+    Ok(stands)
+}
+
+/// Reports the union of what is believed, once something is believed of every name.
+fn report(beliefs: &[Belief], feed: &Feed) {
+    let Some(all) = beliefs
+        .iter()
+        .map(Belief::workers)
+        .collect::<Option<Vec<_>>>()
+    else {
+        return;
+    };
+    match Picture::new(all.into_iter().flatten().cloned()) {
+        Ok(picture) => feed.see(picture),
+        Err(error) => feed.fail(format!("{error}; correct the records")),
+    }
+}
