@@ -98,10 +98,10 @@ done
 
 # Names of pods that are workers, with `-` where one takes no new prompts.
 workers() {
-  curl -sf "http://$admin/list_workers" | python3 -c '
+  curl -sf "http://$admin/workers" | python3 -c '
 import json, sys
 workers = json.load(sys.stdin)["workers"]
-names = [w["id"].split("/")[1] + ("" if w["state"] == "active" else "-") for w in workers]
+names = [w["id"].split("/")[1] + ("-" if w["state"] == "draining" else "") for w in workers]
 print(" ".join(sorted(names)))'
 }
 expect() { # WHAT WORKERS
