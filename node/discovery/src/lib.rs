@@ -16,6 +16,7 @@
 //! | 7 | a picture that became empty is believed later | `an_empty_picture_is_believed_late` |
 //! | 8 | of two descriptions the newer one stands at once, and the more frequent one in the end | `the_newer_description_stands`, `no_war_over_descriptions` |
 //! | 9 | readiness changes the state of a worker, never the set | `readiness_moves_no_ring` |
+//! | 10 | a worker has no place on the ring before it was ready for the first time | `who_was_never_ready_has_no_place` |
 
 pub mod dns;
 mod feed;

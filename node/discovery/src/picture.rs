@@ -15,7 +15,7 @@ pub struct Found {
 
 impl Found {
     /// A worker that is ready for requests, or that is known and not ready: starting, failing its readiness, or on its
-    /// way out. One that is not ready keeps its place on the ring and takes no new prompts.
+    /// way out. One that is not ready keeps its place on the ring, if it has one, and takes no new prompts.
     ///
     /// # Errors
     /// None that a checked `spec` could cause; they are those of [`WorkerSpec::new`].

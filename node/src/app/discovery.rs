@@ -9,20 +9,10 @@ use grapevine_discovery::{Settings, Watcher, feed};
 
 use super::base::Base;
 use super::cluster::Followed;
+#[cfg(feature = "kubernetes")]
+use super::kubernetes;
 use crate::discovery::{Board, Credentials, Follow, FollowParts, LeaseParts, Leases};
 use crate::upstream::Connector;
-
-#[cfg(feature = "kubernetes")]
-#[path = "kubernetes.rs"]
-mod kubernetes;
-
-/// A configuration that asks for pods is refused by a build without them.
-#[cfg(not(feature = "kubernetes"))]
-mod kubernetes {
-    pub(super) fn start(_base: super::Base<'_>) -> Option<super::Watcher> {
-        None
-    }
-}
 
 /// Files are read in full twice in that time, however rarely they change.
 const FILES_STALE_AFTER: Duration = Duration::from_secs(60);
@@ -85,6 +75,8 @@ fn start_sources(base: Base<'_>) -> Vec<Watcher> {
     let mut watchers = Vec::new();
     watchers.extend(files(base));
     watchers.extend(dns(base));
+    // A configuration that asks for pods is refused by a build without them.
+    #[cfg(feature = "kubernetes")]
     watchers.extend(kubernetes::start(base));
     watchers
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use grapevine_discovery::kubernetes::{KubernetesSettings, run};
 use grapevine_discovery::{Watcher, feed};
 
-use crate::app::base::Base;
+use super::base::Base;
 use crate::config::KubernetesConfig;
 
 /// Name of the source in the registry.

@@ -9,6 +9,8 @@ mod cluster;
 mod discovery;
 mod front;
 mod gossip;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod limits;
 mod listeners;
 mod tasks;

@@ -152,7 +152,15 @@ fn is_left_out(command: &str) -> bool {
     !cfg!(feature = "testbed") && TESTBED_COMMANDS.contains(&command)
 }
 
-const TESTBED_COMMANDS: [&str; 6] = ["balancer", "chaos", "demo", "fake-worker", "load", "replay"];
+const TESTBED_COMMANDS: [&str; 7] = [
+    "balancer",
+    "chaos",
+    "demo",
+    "fake-kubernetes",
+    "fake-worker",
+    "load",
+    "replay",
+];
 
 /// Whether a word is a flag that `serve` knows and the program itself does not.
 fn is_flag_of_serve(word: &str) -> bool {

@@ -186,6 +186,8 @@ impl Rule {
         step: &mut Step,
     ) -> (Option<What>, Verdict) {
         match (scene.picture.get(id), entry) {
+            // It may never become ready, and a place on the ring takes keys from others.
+            (Some(found), None | Some(None)) if !found.is_ready() => (None, Verdict::Nothing),
             (Some(found), None) => (None, self.add(scene, id, found)),
             (Some(found), Some(None)) => self.bring_back(scene, id, found),
             (Some(found), Some(Some(known))) => self.describe(scene, id, found, known),

@@ -275,6 +275,24 @@ fn readiness_moves_no_ring() {
 }
 
 #[test]
+fn who_was_never_ready_has_no_place() {
+    let mut replicas = Replicas::that_see(3, &[1]);
+    let with_two = |is_ready| {
+        let workers = [
+            (id(1), found(1, 1000, true)),
+            (id(2), found(2, 1000, is_ready)),
+        ];
+        Some(Picture::new(workers).expect("a picture"))
+    };
+    replicas.all_see(&with_two(false));
+    replicas.run(Duration::from_secs(3600));
+    assert_eq!((replicas.registered(), replicas.puts), (vec![id(1)], 1));
+    replicas.all_see(&with_two(true));
+    replicas.run(Duration::from_secs(2));
+    assert_eq!(replicas.registered(), [id(1), id(2)]);
+}
+
+#[test]
 fn a_warm_up_is_no_difference() {
     let mut replicas = Replicas::that_see(2, &[1]);
     let mut raw = found(1, 1000, true).spec().to_raw();
