@@ -10,6 +10,11 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 directory=${1:-${CARGO_TARGET_DIR:-$here/../../../../../target}/dnsmasq}
 
+# Tests run it side by side.
+mkdir -p "$(dirname "$directory")"
+exec 9>"$directory.lock"
+flock 9
+
 if [ -x "$directory/dnsmasq" ] && "$directory/dnsmasq" --version >/dev/null; then
     exit 0
 fi
