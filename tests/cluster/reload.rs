@@ -65,6 +65,7 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     let mistake = grapevine_tests::process::run(&command).await;
     assert_eq!(mistake.code, Some(1), "{}", mistake.text);
     assert!(mistake.text.contains("limits.requets"), "{}", mistake.text);
+    reloads(&cluster, 0, "loaded", 2.0).await;
     write(&cluster, &changed);
     let outcome = chat::stream(cluster.replicas[1].data(), &streamed("hello", 2)).await;
     assert_eq!(outcome.ending, Ending::Done);
@@ -81,14 +82,14 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     says(&cluster, 1, &["took it out", &back], 1).await;
     // Only an explicit change does: of a file that differs from the one that this replica read before.
     cluster.replicas[0].process().signal(Signal::HUP);
-    reloads(&cluster, 0, "loaded", 2.0).await;
+    reloads(&cluster, 0, "loaded", 3.0).await;
     sees(&cluster, &[url(0), url(1)]).await;
 
     // An administrator's change wins over the file.
     cluster.replicas[0].admin().remove(&url(1)).await;
     sees(&cluster, &[url(0)]).await;
     let back = format!("grapevine workers add {} --model {MODEL}", url(1));
-    for count in 3..5 {
+    for count in 4..6 {
         cluster.replicas[0].process().signal(Signal::HUP);
         reloads(&cluster, 0, "loaded", f64::from(count)).await;
         // Reported once, also when the file is read again.
