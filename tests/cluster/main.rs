@@ -14,6 +14,7 @@ mod hostile;
 mod hot_prompt;
 mod hot_share;
 mod leases;
+mod pods;
 mod reload;
 mod replica_kill;
 mod restart_knowledge;
