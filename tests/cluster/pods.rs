@@ -29,7 +29,12 @@ impl Pods {
             .expect("it starts");
         let authority = std::fs::read(server.authority()).expect("it was written");
         let authority = reqwest::Certificate::from_pem(&authority).expect("it is a certificate");
-        let client = Client::builder().tls_certs_only([authority]).build();
+        let client = Client::builder()
+            .tls_certs_only([authority])
+            // One that is kept may be silenced.
+            .pool_max_idle_per_host(0)
+            .timeout(LIMIT)
+            .build();
         Self {
             server,
             client: client.expect("a client can be made"),

@@ -153,7 +153,7 @@ mod tests {
         assert!(board.picture().is_none());
         assert!(!board.confirm(0));
         board.replace(1, []);
-        assert_eq!(ids(&board), ["n/a/u1:8000"]);
+        assert_eq!(ids(&board), ["n/a:8000"]);
         assert!(board.confirm(1));
         assert!(!board.confirm(1), "the first one is to be seen again");
     }
@@ -164,9 +164,9 @@ mod tests {
         board.replace(0, [pod("a", "old", 5)]);
         board.put(0, pod("a", "new", 8));
         board.remove(0, &pod("a", "old", 9));
-        assert_eq!(ids(&board), ["n/a/new:8000"]);
+        assert_eq!(ids(&board), ["n/a:8000"]);
         board.put(0, pod("a", "old", 7));
-        assert_eq!(ids(&board), ["n/a/new:8000"]);
+        assert_eq!(ids(&board), ["n/a:8000"]);
         board.remove(0, &pod("a", "new", 10));
         assert_eq!(ids(&board), [""; 0]);
     }
@@ -176,7 +176,7 @@ mod tests {
         let mut board = board(&[None]);
         board.replace(0, [pod("a", "u1", 5), pod("b", "u2", 6)]);
         board.replace(0, [pod("b", "u2", 6)]);
-        assert_eq!(ids(&board), ["n/b/u2:8000"]);
+        assert_eq!(ids(&board), ["n/b:8000"]);
     }
 
     #[test]

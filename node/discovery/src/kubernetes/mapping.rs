@@ -1,7 +1,8 @@
 //! Pod → workers.
 //!
-//! Pure. A worker is a port of a pod with one uid: a pod that is made anew under its old name is another worker, whose
-//! cache is empty, and nothing that is said of the old one concerns it.
+//! Pure. A worker is a port of a pod's name: one that is made anew under its old name, as a StatefulSet does, keeps its
+//! place on the ring. That its cache is empty is known by the start of its process; what is said of the old pod, by its
+//! uid, no longer concerns it (`board.rs`).
 
 use std::net::IpAddr;
 
@@ -97,7 +98,7 @@ fn worker(
     })
 }
 
-/// `namespace/name/uid:port`: people know the name, and the uid tells one life of it from the next.
+/// `namespace/name:port`; of a name that is too long, `uid:port`.
 fn id(pod: &Facts, port: u16) -> Result<WorkerId, grapevine_gossip::worker::WorkerError> {
     let Facts {
         namespace,
@@ -105,7 +106,7 @@ fn id(pod: &Facts, port: u16) -> Result<WorkerId, grapevine_gossip::worker::Work
         uid,
         ..
     } = pod;
-    let long = format!("{namespace}/{name}/{uid}:{port}");
+    let long = format!("{namespace}/{name}:{port}");
     if long.len() <= ID_BYTES_MAX {
         long.parse()
     } else {
@@ -161,7 +162,7 @@ mod tests {
     fn a_ready_pod_is_one_active_worker() {
         let (found, problems) = mapped(pod(), None);
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].id.as_str(), "ml/vllm-0/u1:8000");
+        assert_eq!(found[0].id.as_str(), "ml/vllm-0:8000");
         let spec = found[0].found.spec();
         assert_eq!(spec.url().base(), "http://10.0.0.1:8000");
         assert_eq!((spec.role(), spec.state()), (Role::Any, State::Active));
@@ -218,10 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn identity_is_uid_and_port_and_not_the_address() {
+    fn identity_is_name_and_port_and_not_the_address() {
         let id = |pod| mapped(pod, None).0[0].id.clone();
         assert_eq!(id(pod()), id(with("/status/podIP", json!("10.0.0.9"))));
-        assert_ne!(id(pod()), id(with("/metadata/uid", json!("u2"))));
+        assert_eq!(id(pod()), id(with("/metadata/uid", json!("u2"))));
+        assert_ne!(id(pod()), id(with("/metadata/name", json!("vllm-1"))));
         let long = with("/metadata/name", json!("n".repeat(ID_BYTES_MAX)));
         assert_eq!(id(long).as_str(), "u1:8000");
     }
@@ -236,7 +238,7 @@ mod tests {
     fn each_port_is_a_worker_of_its_own() {
         let (found, _) = mapped(annotated(&[("smg.ai/worker-ports", "8000,8001")]), None);
         let ids: Vec<_> = found.iter().map(|worker| worker.id.as_str()).collect();
-        assert_eq!(ids, ["ml/vllm-0/u1:8000", "ml/vllm-0/u1:8001"]);
+        assert_eq!(ids, ["ml/vllm-0:8000", "ml/vllm-0:8001"]);
     }
 
     #[test]

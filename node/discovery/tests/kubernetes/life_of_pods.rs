@@ -54,23 +54,21 @@ async fn a_pod_whose_labels_do_not_match_any_more_is_no_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_is_made_anew_under_its_name_is_another_worker() {
+async fn a_pod_that_is_made_anew_under_its_name_keeps_its_id() {
     let scene = Scene::with(&["a"]).await;
     scene.sees(&["a"]).await;
-    let id = |scene: &Scene| {
+    let seen = |scene: &Scene| {
         let picture = scene.watcher.sight().picture.expect("it was seen");
-        let first = picture.iter().next().map(|(id, _)| id.clone());
-        first.expect("one worker")
+        let first = picture.iter().next();
+        first.map(|(id, found)| (id.clone(), found.spec().url().host().to_owned()))
     };
-    let old = id(&scene);
+    let (id, _) = seen(&scene).expect("one worker");
     scene.delete("a", 0).await;
     scene.create("default", pod("a")).await;
     scene.status("default", "a", ready("10.0.0.9")).await;
-    scene
-        .until("the successor is seen", |scene| {
-            scene.workers() == ["a"] && id(scene) != old
-        })
-        .await;
+    let successor = Some((id, "10.0.0.9".to_owned()));
+    let is_seen = |scene: &Scene| seen(scene) == successor;
+    scene.until("the successor is seen", is_seen).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

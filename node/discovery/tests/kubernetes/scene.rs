@@ -147,7 +147,7 @@ impl Scene {
     pub(crate) fn workers(&self) -> Vec<String> {
         let picture = self.watcher.sight().picture.unwrap_or_default();
         let workers = picture.iter().map(|(id, found)| {
-            let name = id.as_str().split('/').nth(1).unwrap_or_default();
+            let name = id.as_str().split(['/', ':']).nth(1).unwrap_or_default();
             let port = found.spec().url().port();
             let mark = if found.is_ready() { "" } else { "-" };
             match port {
