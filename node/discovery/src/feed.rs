@@ -68,7 +68,7 @@ impl Feed {
             let is_new = sight.picture.as_deref() != Some(&picture) || sight.failure.is_some();
             sight.seen = Some(Instant::now());
             if is_new {
-                sight.failure = None;
+                self.recovered(sight.failure.take());
                 sight.picture = Some(Arc::new(picture));
             }
             is_new
@@ -79,7 +79,9 @@ impl Feed {
     pub fn confirm(&self) {
         self.sight.send_if_modified(|sight| {
             sight.seen = Some(Instant::now());
-            sight.failure.take().is_some()
+            let failure = sight.failure.take();
+            self.recovered(failure.clone());
+            failure.is_some()
         });
     }
 
@@ -99,6 +101,12 @@ impl Feed {
             }
             is_new
         });
+    }
+
+    fn recovered(&self, failure: Option<String>) {
+        if failure.is_some() {
+            tracing::info!(source = self.name, "a source of workers can be seen again");
+        }
     }
 
     /// The last picture; none before the first.

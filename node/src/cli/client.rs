@@ -116,7 +116,7 @@ impl AdminClient {
 
     fn refused(&self, status: StatusCode, body: &[u8]) -> Failure {
         if status == StatusCode::UNAUTHORIZED {
-            return Failure::Refused(format!(
+            return Failure::Unauthorized(format!(
                 "{} refuses the admin token: give it by --token or GRAPEVINE_ADMIN__TOKEN",
                 self.url
             ));

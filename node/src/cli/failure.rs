@@ -13,6 +13,9 @@ pub enum Failure {
     /// A replica or the system refused.
     #[error("{0}")]
     Refused(String),
+    /// The replica wants another token.
+    #[error("{0}")]
+    Unauthorized(String),
     /// A replica cannot do it now; later, or another one, may.
     #[error("{0}")]
     Overloaded(String),
@@ -38,7 +41,7 @@ impl Failure {
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Refused(_) | Self::Overloaded(_) => 1,
+            Self::Refused(_) | Self::Unauthorized(_) | Self::Overloaded(_) => 1,
             Self::Usage(_) => 2,
             Self::Unreachable(_) => 3,
         })

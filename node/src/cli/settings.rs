@@ -149,6 +149,7 @@ fn heading(section: &'static str) -> &'static str {
         "listen" | "tls" | "cors" => "Data port",
         "admin" | "metrics" | "log" => "Admin, metrics, log",
         "workers" | "health" => "Workers",
+        "discovery" | "files" | "dns" | "kubernetes" | "leases" => "Workers that are found",
         "retry" | "breaker" => "Retries and breakers",
         "admission" | "keys" => "Admission and keys",
         _ => "Times and limits",

@@ -25,7 +25,7 @@ pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
     tls(config, &mut checks);
     cors(config, &mut checks);
     workers(config, &mut checks);
-    kubernetes(config, &mut checks);
+    discovery(config, &mut checks);
     models(config, &mut checks);
     traces(config, &mut checks);
     checks.problems
@@ -271,7 +271,14 @@ fn workers(config: &Config, checks: &mut Checks<'_>) {
     }
 }
 
-fn kubernetes(config: &Config, checks: &mut Checks<'_>) {
+fn discovery(config: &Config, checks: &mut Checks<'_>) {
+    let times = &config.discovery;
+    checks.refuse_if(
+        times.empty_hold < times.hold,
+        "discovery",
+        "empty_hold",
+        "is shorter than discovery.hold; a source that shows no worker at all is believed later than one that lacks some",
+    );
     let kubernetes = &config.kubernetes;
     if !kubernetes.enabled {
         return;
@@ -328,7 +335,22 @@ fn origin_in(table: &SectionValues, key: &str) -> Origin {
 /// What an operator who starts with these settings should know; nothing here is wrong.
 pub(super) fn notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
-    if config.worker.is_empty() {
+    let is_discovering =
+        config.kubernetes.enabled || !config.files.paths.is_empty() || !config.dns.names.is_empty();
+    let kubernetes = &config.kubernetes;
+    let selectors = [
+        &kubernetes.selector,
+        &kubernetes.prefill_selector,
+        &kubernetes.decode_selector,
+    ];
+    if !kubernetes.enabled && selectors.iter().any(|selector| !selector.is_empty()) {
+        notes.push(
+            "kubernetes has a selector and is not enabled: no pods are watched; add --service-discovery or \
+             kubernetes.enabled = true"
+                .to_owned(),
+        );
+    }
+    if config.worker.is_empty() && !is_discovering {
         notes.push(format!(
             "no workers are configured: add one with --worker-urls or `grapevine workers add \
              http://address:port --admin http://{}`, or learn them from other replicas",

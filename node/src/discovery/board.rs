@@ -20,6 +20,7 @@ struct Row {
     counts: Counts,
     sight: Sight,
     is_fresh: bool,
+    refused: usize,
 }
 
 /// One source, as this replica sees it: a row of `GET /discovery`.
@@ -45,6 +46,8 @@ pub struct SourceView {
     pub missing: usize,
     /// Seen by some replicas and not by others.
     pub contested: usize,
+    /// Seen, and not allowed here (`workers.allow`): the log names each.
+    pub refused: usize,
 }
 
 impl Board {
@@ -73,6 +76,7 @@ impl Board {
             ready: row.counts.ready,
             missing: row.counts.missing,
             contested: row.counts.contested,
+            refused: row.refused,
         };
         rows.iter().map(view).collect()
     }
@@ -84,12 +88,14 @@ impl Board {
         statement: Statement,
         counts: Counts,
         (sight, is_fresh): (Sight, bool),
+        refused: usize,
     ) {
         let row = Row {
             statement,
             counts,
             sight,
             is_fresh,
+            refused,
         };
         self.rows().insert(name.to_owned(), row);
     }

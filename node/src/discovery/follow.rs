@@ -200,12 +200,21 @@ impl Follow {
         let (name, sight) = (self.watcher.name(), self.watcher.sight());
         let is_fresh = self.watcher.fresh().is_some();
         let mut counts = step.counts;
-        counts.seen = sight.picture.as_ref().map_or(0, |picture| picture.len());
+        // Also while the source cannot be seen: these workers are in use.
+        let picture = sight.picture.as_deref();
+        counts.seen = picture.map_or(0, Picture::len);
+        counts.ready = picture.map_or(0, |picture| {
+            picture.iter().filter(|(_, found)| found.is_ready()).count()
+        });
         self.measure(&sight, is_fresh, counts);
         let statement = step.statement.clone();
-        self.parts
-            .board
-            .show(name, statement, counts, (sight, is_fresh));
+        self.parts.board.show(
+            name,
+            statement,
+            counts,
+            (sight, is_fresh),
+            self.refused.len(),
+        );
     }
 
     fn measure(&self, sight: &Sight, is_fresh: bool, counts: Counts) {

@@ -230,8 +230,11 @@ impl Leases {
 
     /// For peers: that renewals are heard here. For operators: how many leases there are.
     fn show(&self, entries: &[Entry], mine: usize, now: Instant) {
-        let last = self.heard().last;
-        let is_seeing = self.heard().hears(self.parts.config.ttl, now);
+        let (last, is_seeing, is_deaf) = {
+            let heard = self.heard();
+            let is_seeing = heard.hears(self.parts.config.ttl, now);
+            (heard.last, is_seeing, heard.is_deaf)
+        };
         let ready = |entry: &&Entry| {
             let spec = entry.spec.as_ref();
             spec.is_some_and(|spec| spec.state() != State::Draining)
@@ -246,15 +249,17 @@ impl Leases {
             is_seeing,
             objections: Vec::new(),
         };
+        let deaf = "no replica hears any renewal; nothing expires meanwhile";
         let sight = Sight {
             seen: last,
+            failure: is_deaf.then(|| deaf.to_owned()),
             ..Sight::default()
         };
         self.parts.metrics.leases.set(mine as i64);
         // A cluster in which nobody registers shows no such source.
         if last.is_some() || !entries.is_empty() {
             let board = &self.parts.board;
-            board.show(SOURCE, statement, counts, (sight, is_seeing));
+            board.show(SOURCE, statement, counts, (sight, !is_deaf), 0);
         }
     }
 

@@ -38,6 +38,8 @@ pub(super) struct Lease {
     credential: Option<String>,
     credential_file: Option<PathBuf>,
     in_flight: Option<u64>,
+    /// A renewal was taken, and nothing has ended it since.
+    is_held: bool,
     /// What was last reported, so that it is reported once.
     reported: Option<String>,
 }
@@ -57,6 +59,7 @@ impl Lease {
             credential: args.credential.clone(),
             credential_file: args.credential_file.clone(),
             in_flight: None,
+            is_held: false,
             reported: None,
         })
     }
@@ -64,6 +67,11 @@ impl Lease {
     /// Requests that the worker has from the whole cluster, as the last renewal said.
     pub(super) fn in_flight(&self) -> Option<u64> {
         self.in_flight
+    }
+
+    /// Whether the worker is registered by this process.
+    pub(super) fn is_held(&self) -> bool {
+        self.is_held
     }
 
     /// Registers the worker in this state, or renews its lease.
@@ -81,6 +89,7 @@ impl Lease {
                     ),
                     _ => format!("registered as {}: {state}", self.id),
                 });
+                self.is_held = state != "removed";
                 self.in_flight = lease["in_flight"].as_u64();
                 let ttl = lease["ttl_s"]
                     .as_f64()
@@ -100,7 +109,9 @@ impl Lease {
     /// # Errors
     /// No replica answered, or the cluster refused.
     pub(super) async fn release(&mut self) -> Result<(), Failure> {
-        self.call(Method::DELETE, Vec::new()).await.map(drop)
+        self.call(Method::DELETE, Vec::new()).await?;
+        self.is_held = false;
+        Ok(())
     }
 
     /// Asks one replica after the other, and returns the first answer.
@@ -117,6 +128,7 @@ impl Lease {
                     unreachable.push(url.to_string());
                 }
                 Err(_) => unreachable.push(format!("{url} (no answer in 2 s)")),
+                Ok(Err(Failure::Unauthorized(_))) => return Err(self.unauthorized(&url)),
                 Ok(answered) => return answered,
             }
             self.at = (self.at + 1) % self.replicas.len();
@@ -135,7 +147,16 @@ impl Lease {
         Ok(Some(text.trim().to_owned()))
     }
 
-    fn report(&mut self, line: String) {
+    fn unauthorized(&self, url: &Url) -> Failure {
+        Failure::Refused(format!(
+            "{url} refuses the credential for {}: it is good for one id, and for the secret (leases.secret) that it was made \
+             with; give it by --credential, --credential-file or GRAPEVINE_REGISTER_CREDENTIAL",
+            self.id
+        ))
+    }
+
+    /// Reports a line, unless it was the last one, too.
+    pub(super) fn report(&mut self, line: String) {
         if self.reported.as_ref() != Some(&line) {
             report(&line);
             self.reported = Some(line);

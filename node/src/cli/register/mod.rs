@@ -91,6 +91,8 @@ pub struct RegisterArgs {
 
 /// Pause after no replica took a renewal, and between looks at a worker that does not answer yet.
 const RETRY: Duration = Duration::from_secs(1);
+/// Pause after a refusal, which a person has to mend.
+const REFUSED_RETRY: Duration = Duration::from_secs(5);
 /// A worker beside which this runs, and that refuses connections for so long, is registered anew when it answers.
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
@@ -119,8 +121,7 @@ pub async fn register(args: RegisterArgs) -> Result<ExitCode, Failure> {
         drain: Duration::from_secs(args.drain),
     };
     let mut wrapped = Wrapped::start(&args.command)?;
-    let ended = registration.run(&mut stop, &mut wrapped).await?;
-    if let Some(code) = ended {
+    if let Some(code) = registration.run(&mut stop, &mut wrapped).await {
         return Ok(code);
     }
     registration.leave(&mut wrapped).await;
@@ -136,45 +137,48 @@ struct Registration {
 
 impl Registration {
     /// Keeps the worker registered until it is to end; its command's exit code if that ended first.
-    async fn run(
-        &mut self,
-        stop: &mut Stop,
-        wrapped: &mut Wrapped,
-    ) -> Result<Option<ExitCode>, Failure> {
+    async fn run(&mut self, stop: &mut Stop, wrapped: &mut Wrapped) -> Option<ExitCode> {
         loop {
             tokio::select! {
-                () = stop.asked() => return Ok(None),
+                () = stop.asked() => return None,
                 code = wrapped.ended() => {
                     self.release().await;
-                    return Ok(Some(code));
+                    return Some(code);
                 }
-                kept = self.keep() => kept?,
+                () = self.keep() => {}
             }
         }
     }
 
     /// Waits for the worker, registers it, and renews its lease until it is gone.
-    async fn keep(&mut self) -> Result<(), Failure> {
+    async fn keep(&mut self) {
         self.worker.wait_until_ready(RETRY).await;
         let mut seen = Instant::now();
         loop {
             let pause = match self.lease.renew("active").await {
                 Renewed::Until(ttl) => ttl / 6,
                 Renewed::Unreachable => RETRY,
-                Renewed::Refused(failure) => return Err(failure),
+                // A secret may be changed under a running worker, and a file be half written: that ends no worker.
+                Renewed::Refused(failure) => {
+                    self.lease.report(format!("{failure}; tried again"));
+                    REFUSED_RETRY
+                }
             };
             sleep(pause).await;
             if self.worker.is_there().await {
                 seen = Instant::now();
             } else if seen.elapsed() > GONE_AFTER {
                 report("the worker refuses connections; it is registered anew when it answers");
-                return Ok(());
+                return;
             }
         }
     }
 
     /// Takes the worker out of use, waits for what it has in hand, and takes it out of the cluster.
     async fn leave(&mut self, wrapped: &mut Wrapped) {
+        if !self.lease.is_held() {
+            return;
+        }
         report("draining: the worker gets nothing new");
         let until = Instant::now() + self.drain;
         let mut empty = 0;
@@ -193,6 +197,10 @@ impl Registration {
     }
 
     async fn release(&mut self) {
+        // What another process registered under this id is not ours to take out.
+        if !self.lease.is_held() {
+            return;
+        }
         match self.lease.release().await {
             Ok(()) => report("the worker is taken out of the cluster"),
             Err(failure) => report(&format!("{failure}; its lease expires by itself")),
