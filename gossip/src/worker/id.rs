@@ -109,7 +109,13 @@ impl FromStr for WorkerUrl {
             return refuse("the scheme is not http or https");
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return refuse("user information is not allowed");
+            // The message goes to logs.
+            let mut bare = url;
+            let _ = (bare.set_username(""), bare.set_password(None));
+            return Err(WorkerError::Url {
+                url: bare.to_string(),
+                why: "user information is not allowed",
+            });
         }
         if url.query().is_some() || url.fragment().is_some() {
             return refuse("a query or fragment is not allowed");
@@ -269,6 +275,8 @@ mod tests {
         ] {
             assert!(WorkerId::from_url(bad).is_err(), "{bad:?}");
         }
+        let secret = WorkerId::from_url("http://u:hush@w:8000").expect_err("user information");
+        assert!(!secret.to_string().contains("hush"), "{secret}");
         assert!(WorkerId::from_url(&format!("http://w/{}", "a".repeat(600))).is_err());
     }
 
