@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 
 from join import quantile
-from processes import Child, Failed, ask, cluster, ending_on_sigterm, run_script, until
+from processes import Child, Failed, cluster, ending_on_sigterm, free_port, run_script, until
 
 REPLICAS = ("r1", "r2", "r3")
 MODEL = "fake-model"
@@ -58,7 +58,7 @@ class DnsSource:
     """A dnsmasq on loopback; workers differ in their address, 127.0.0.x, and share a port."""
 
     name = "dns"
-    port = 18000
+    port = free_port()
 
     def __init__(self, folder, stack, binary):
         program = shutil.which("dnsmasq") or "/usr/sbin/dnsmasq"
@@ -66,14 +66,12 @@ class DnsSource:
             raise Failed("dnsmasq is not installed (Debian package dnsmasq-base)")
         self.hosts = folder / "hosts"
         self.hosts.mkdir()
-        from processes import free_port
         self.listen = free_port()
         self.write([])
         stack.enter_context(Child(
             [program, "--no-daemon", "--no-resolv", "--no-hosts", "--user=root", f"--port={self.listen}",
              "--listen-address=127.0.0.1", "--bind-interfaces", f"--hostsdir={self.hosts}", "--local-ttl=1",
              "--local=/example/"], folder / "dnsmasq.log"))
-        time.sleep(0.5)
 
     def arguments(self):
         return ["--worker-dns", f"workers.example:{self.port}"]

@@ -59,13 +59,28 @@ struct Registered {
 
 impl Registered {
     async fn start(dir: &TempDir, cluster: &Cluster, worker: &str, command: &[&str]) -> Self {
+        let (to, credential) = (admin_urls(cluster), credential(worker).await);
+        let mut words = vec![
+            "register",
+            "--worker",
+            worker,
+            "--to",
+            &to,
+            "--credential",
+            &credential,
+        ];
+        if !command.is_empty() {
+            words.push("--");
+        }
+        words.extend(command);
+        Self::run(dir, &words)
+    }
+
+    fn run(dir: &TempDir, words: &[&str]) -> Self {
         let log = dir.path().join("register.log");
         let stderr = std::fs::File::create(&log).expect("a log file can be made");
         let mut run = Command::new(grapevine());
-        run.args(["register", "--worker", worker, "--to", &admin_urls(cluster)])
-            .args(["--credential", &credential(worker).await])
-            .args(if command.is_empty() { &[][..] } else { &["--"] })
-            .args(command)
+        run.args(words)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr)
@@ -210,6 +225,61 @@ async fn a_wrapped_command_lives_and_ends_with_its_registration() {
     until(&cluster, &url, None, &registered.log).await;
     let refused = tokio::net::TcpStream::connect(format!("127.0.0.1:{port}")).await;
     assert!(refused.is_err(), "the command has ended");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_renewal_ends_no_worker() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut cluster = plan()
+        .set("admin.token", "\"the-token-of-operators\"")
+        .found()
+        .await;
+    cluster.join("r1", Vec::new()).await;
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        free.local_addr().expect("bound").port().to_string()
+    };
+    let url = format!("http://127.0.0.1:{port}");
+    let file = dir.path().join("credential");
+    let good = credential(&url).await;
+    std::fs::write(&file, &good).expect("a file can be written");
+    let program = grapevine().display().to_string();
+    let file_name = file.display().to_string();
+    let words = [
+        "register",
+        "--worker",
+        &url,
+        "--to",
+        &admin_urls(&cluster),
+        "--credential-file",
+        &file_name,
+        "--",
+        &program,
+        "fake-worker",
+        "--port",
+        &port,
+    ];
+    let mut registered = Registered::run(&dir, &words);
+    let says = async |registered: &Registered, text: &str, count: usize| {
+        eventually(LIMIT, text, async || {
+            let log = read(&registered.log);
+            (log.matches(text).count() >= count)
+                .then_some(())
+                .ok_or(log)
+        })
+        .await;
+    };
+    says(&registered, "registered as", 1).await;
+    // Somebody writes it anew, and is not done yet.
+    std::fs::write(&file, "gvw1_").expect("a file can be written");
+    says(&registered, "refuses the credential", 1).await;
+    std::fs::write(&file, &good).expect("a file can be written");
+    says(&registered, "registered as", 2).await;
+    let is_there = tokio::net::TcpStream::connect(format!("127.0.0.1:{port}")).await;
+    assert!(is_there.is_ok(), "the command goes on");
+    registered.signal(Signal::TERM);
+    let status = registered.child.wait().await.expect("it can be waited for");
+    assert!(status.success(), "{}", read(&registered.log));
 }
 
 #[tokio::test(flavor = "multi_thread")]

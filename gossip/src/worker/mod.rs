@@ -236,6 +236,20 @@ impl WorkerSpec {
         }
     }
 
+    /// Whether this is what `wanted` describes, but for what the cluster and the worker themselves bring in: a warm-up
+    /// of one that is to be in use, and the epoch.
+    pub fn is_as_wanted(&self, wanted: &Self) -> bool {
+        if self == wanted {
+            return true;
+        }
+        let mut known = self.clone();
+        if matches!(known.state(), State::Warming { .. }) {
+            known = known.in_state(State::Active);
+        }
+        known.raw.epoch = wanted.raw.epoch;
+        known == *wanted
+    }
+
     /// This worker in another state.
     pub(crate) fn in_state(&self, state: State) -> Self {
         let mut other = self.clone();

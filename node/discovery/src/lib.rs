@@ -25,6 +25,8 @@ pub mod file;
 pub mod kubernetes;
 mod picture;
 mod rule;
+#[cfg(test)]
+mod watched;
 
 pub use feed::{Feed, Sight, Watcher, feed};
 pub use picture::{Found, Picture, PictureError, WORKERS_MAX};

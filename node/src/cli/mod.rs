@@ -16,6 +16,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 mod ca;
 mod client;
 mod config;
+mod description;
 mod drain;
 mod explain;
 mod failure;

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use reqwest::Method;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::client::{AdminArgs, AdminClient};
+use super::description::Description;
 use super::failure::Failure;
 use super::show::{Column, field, print_json, print_line, print_table, rows};
 
@@ -72,21 +73,8 @@ struct Add {
     /// File with one address a line, besides; `#` begins a comment, `-` is standard input.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Id in the cluster, of a single worker [default: the address].
-    #[arg(long)]
-    id: Option<String>,
-    /// Model or adapter it serves; may be repeated [default: the worker is asked].
-    #[arg(long = "model", value_name = "MODEL")]
-    models: Vec<String>,
-    /// Share of keys against other workers, 0.001 to 100 [default: 1].
-    #[arg(long)]
-    weight: Option<f64>,
-    /// Requests in flight above which nothing more is sent to it [default: no limit].
-    #[arg(long)]
-    max_in_flight: Option<u32>,
-    /// Where it stands, for display.
-    #[arg(long)]
-    zone: Option<String>,
+    #[command(flatten)]
+    description: Description,
     /// Let it take requests at once, with a cold cache.
     #[arg(long)]
     no_warm_up: bool,
@@ -161,25 +149,15 @@ const ADDED_AT_ONCE: usize = 1_000;
 
 async fn add(args: Add) -> Result<(), Failure> {
     let urls = all_urls(args.urls, args.file.as_deref())?;
-    if args.id.is_some() && urls.len() > 1 {
+    if args.description.id.is_some() && urls.len() > 1 {
         let why = "--id names one worker, and there are several".to_owned();
         return Err(Failure::Refused(why));
     }
-    let models = (!args.models.is_empty()).then(|| json!(args.models));
-    let optional = [
-        ("id", args.id.map(Value::from)),
-        ("models", models),
-        ("weight", args.weight.map(Value::from)),
-        ("max_in_flight", args.max_in_flight.map(Value::from)),
-        ("zone", args.zone.map(Value::from)),
-    ];
-    let given = optional
-        .into_iter()
-        .filter_map(|(key, value)| Some((key.into(), value?)));
-    let given: Map<String, Value> = given.collect();
     let worker = |url: &String| {
-        let mut worker = given.clone();
-        worker.insert("url".to_owned(), Value::from(url.as_str()));
+        let mut worker = args.description.of(url);
+        if let Some(id) = &args.description.id {
+            worker.insert("id".to_owned(), Value::from(id.as_str()));
+        }
         Value::Object(worker)
     };
     let client = AdminClient::new(&args.admin)?;

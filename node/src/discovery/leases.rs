@@ -113,7 +113,7 @@ impl Leases {
         let is_mine = entry
             .as_ref()
             .is_some_and(|entry| entry.writer.as_ref() == Some(self.parts.agent.replica()));
-        if is_mine && known.is_some_and(|known| is_same(known, &spec)) {
+        if is_mine && known.is_some_and(|known| known.is_as_wanted(&spec)) {
             return Ok(());
         }
         let mut raw = spec.to_raw();
@@ -333,17 +333,6 @@ fn answers_for(own: &ReplicaId, writer: Option<&ReplicaId>, live: &[&ReplicaId])
         Some(writer) if writer == own || is_live(writer) => writer == own,
         _ => live.iter().all(|other| own <= other),
     }
-}
-
-/// Whether a renewal describes what is registered: a warm-up is how this cluster brings in a new worker, and an epoch
-/// is what the worker itself reports.
-fn is_same(known: &WorkerSpec, renewed: &WorkerSpec) -> bool {
-    let (mut known, renewed) = (known.to_raw(), renewed.to_raw());
-    if matches!(known.state, State::Warming { .. }) {
-        known.state = State::Active;
-    }
-    known.epoch = renewed.epoch;
-    known == renewed
 }
 
 #[cfg(test)]

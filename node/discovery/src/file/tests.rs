@@ -1,23 +1,20 @@
 //! Tests of the file source on a real folder: what becomes a picture, and what keeps the last one.
 
 use std::fs;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tokio::time::timeout;
 
 use super::*;
-use crate::feed::{Sight, Watcher, feed};
-
-const WITHIN: Duration = Duration::from_secs(30);
+use crate::feed::Sight;
 
 /// A source over one folder, and what it reports.
 struct Watched {
     folder: TempDir,
-    watcher: Watcher,
-    _task: tokio::task::JoinHandle<()>,
+    source: crate::watched::Watched,
 }
 
 fn folder() -> TempDir {
@@ -33,11 +30,9 @@ fn watch(folder: TempDir, names: &[&str]) -> Watched {
         interval: Duration::from_millis(20),
         ..FileSettings::new(paths.collect())
     };
-    let (sender, watcher) = feed("file", Duration::from_secs(60));
     Watched {
         folder,
-        watcher,
-        _task: tokio::spawn(run(settings, sender)),
+        source: crate::watched::Watched::start(|feed| run(settings, feed)),
     }
 }
 
@@ -45,47 +40,20 @@ impl Watched {
     fn path(&self, name: &str) -> std::path::PathBuf {
         self.folder.path().join(name)
     }
+}
 
-    /// Waits until a report is as wanted.
-    async fn until(&mut self, what: &str, is_wanted: impl Fn(&Sight) -> bool) -> Sight {
-        let wait = async {
-            loop {
-                let sight = self.watcher.sight();
-                if is_wanted(&sight) {
-                    return sight;
-                }
-                self.watcher.changed().await;
-            }
-        };
-        match timeout(WITHIN, wait).await {
-            Ok(sight) => sight,
-            Err(_) => {
-                let sight = self.watcher.sight();
-                let count = sight.picture.as_ref().map(|picture| picture.len());
-                panic!("{what}: {count:?} workers, {:?}", sight.failure)
-            }
-        }
-    }
+impl Deref for Watched {
+    type Target = crate::watched::Watched;
 
-    async fn until_ids(&mut self, wanted: &[&str]) {
-        let is_wanted = |sight: &Sight| sight.failure.is_none() && ids(sight) == wanted;
-        self.until(&format!("{wanted:?}"), is_wanted).await;
-    }
-
-    /// Waits for a failure with this text; the last picture must still be there.
-    async fn until_failure(&mut self, text: &str, kept: &[&str]) {
-        let fails = |sight: &Sight| sight.failure.as_ref().is_some_and(|why| why.contains(text));
-        let sight = self.until(text, fails).await;
-        assert_eq!(ids(&sight), kept, "the last picture stays");
-        assert!(self.watcher.fresh().is_none(), "and is not acted on");
+    fn deref(&self) -> &Self::Target {
+        &self.source
     }
 }
 
-fn ids(sight: &Sight) -> Vec<&str> {
-    let picture = sight.picture.iter();
-    picture
-        .flat_map(|picture| picture.iter().map(|(id, _)| id.as_str()))
-        .collect()
+impl DerefMut for Watched {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.source
+    }
 }
 
 fn write(path: &Path, text: &str) {
@@ -262,11 +230,5 @@ async fn five_thousand_workers_are_one_picture() {
 #[tokio::test]
 async fn the_source_ends_with_its_readers() {
     let watched = watch(folder(), &["*.json"]);
-    let Watched {
-        watcher,
-        _task: task,
-        folder: _folder,
-    } = watched;
-    drop(watcher);
-    timeout(WITHIN, task).await.expect("it ends").expect("well");
+    watched.source.until_end().await;
 }

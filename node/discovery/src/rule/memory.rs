@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use grapevine_gossip::worker::{State, WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{WorkerId, WorkerSpec};
 use tokio::time::Instant;
 
 use super::Entries;
@@ -145,18 +145,4 @@ impl Memory {
     pub(super) fn take_next_look(&mut self) -> Option<Instant> {
         self.next_look.take()
     }
-}
-
-/// Whether the registry has what the picture shows: a warm-up is how this cluster brings in a ready worker, and an
-/// epoch is what the worker itself reports.
-pub(super) fn is_same(seen: &WorkerSpec, known: &WorkerSpec) -> bool {
-    if seen == known {
-        return true;
-    }
-    let mut known = known.to_raw();
-    if matches!(known.state, State::Warming { .. }) {
-        known.state = State::Active;
-    }
-    known.epoch = seen.epoch();
-    known == seen.to_raw()
 }

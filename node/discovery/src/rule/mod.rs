@@ -238,7 +238,7 @@ impl Rule {
         found: &Found,
         known: &WorkerSpec,
     ) -> (Option<What>, Verdict) {
-        if memory::is_same(found.spec(), known) {
+        if known.is_as_wanted(found.spec()) {
             self.memory.settle(id);
             return (None, Verdict::Nothing);
         }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use tokio::time::timeout;
 use url::Url;
 
-use super::{RegisterArgs, description, report};
+use super::{RegisterArgs, report};
 use crate::cli::client::AdminClient;
 use crate::cli::failure::Failure;
 
@@ -55,7 +55,7 @@ impl Lease {
             id: id.clone(),
             replicas: args.to.clone(),
             at: 0,
-            body: description(args),
+            body: args.description.of(&args.worker),
             credential: args.credential.clone(),
             credential_file: args.credential_file.clone(),
             in_flight: None,

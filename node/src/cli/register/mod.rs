@@ -14,7 +14,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use grapevine_gossip::worker::WorkerId;
-use serde_json::{Map, Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 use url::Url;
@@ -22,6 +21,7 @@ use url::Url;
 use self::command::Wrapped;
 use self::lease::{Lease, Renewed};
 use self::worker::Worker;
+use super::description::Description;
 use super::failure::Failure;
 use super::show::print_line;
 use crate::config::Secret;
@@ -54,21 +54,8 @@ pub struct RegisterArgs {
         env = "GRAPEVINE_REGISTER_TO"
     )]
     to: Vec<Url>,
-    /// Id in the cluster; keep it the same over restarts [default: the address].
-    #[arg(long)]
-    id: Option<String>,
-    /// Model or adapter it serves; may be repeated [default: the replicas ask the worker].
-    #[arg(long = "model", value_name = "MODEL")]
-    models: Vec<String>,
-    /// Share of keys against other workers, 0.001 to 100 [default: 1].
-    #[arg(long)]
-    weight: Option<f64>,
-    /// Requests in flight above which nothing more is sent to it [default: no limit].
-    #[arg(long)]
-    max_in_flight: Option<u32>,
-    /// Where it stands, for display.
-    #[arg(long)]
-    zone: Option<String>,
+    #[command(flatten)]
+    description: Description,
     /// The worker's credential (see --show-credential), or the admin token.
     #[arg(long, env = "GRAPEVINE_REGISTER_CREDENTIAL", hide_env_values = true)]
     credential: Option<String>,
@@ -102,7 +89,7 @@ const GONE_AFTER: Duration = Duration::from_secs(60);
 /// A wrong argument, a refusal by the cluster, or a command that cannot be started.
 pub async fn register(args: RegisterArgs) -> Result<ExitCode, Failure> {
     let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
-    let id = match &args.id {
+    let id = match &args.description.id {
         Some(id) => id.parse(),
         None => WorkerId::from_url(&args.worker),
     };
@@ -193,6 +180,11 @@ impl Registration {
             }
             sleep(RETRY).await;
         }
+        if let Some(open) = self.lease.in_flight().filter(|open| *open > 0) {
+            report(&format!(
+                "{open} requests are still open there; the worker is taken out all the same"
+            ));
+        }
         self.release().await;
     }
 
@@ -234,23 +226,4 @@ impl Stop {
 #[allow(clippy::print_stderr, reason = "progress of a command, for people")]
 fn report(line: &str) {
     eprintln!("grapevine register: {line}");
-}
-
-/// What a renewal says of the worker, but for its state.
-fn description(args: &RegisterArgs) -> Map<String, Value> {
-    let mut body = Map::new();
-    body.insert("url".into(), json!(args.worker));
-    if !args.models.is_empty() {
-        body.insert("models".into(), json!(args.models));
-    }
-    for (key, value) in [
-        ("weight", args.weight.map(Value::from)),
-        ("max_in_flight", args.max_in_flight.map(Value::from)),
-        ("zone", args.zone.clone().map(Value::from)),
-    ] {
-        if let Some(value) = value {
-            body.insert(key.into(), value);
-        }
-    }
-    body
 }

@@ -12,16 +12,9 @@ use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use tokio::time::{Instant, timeout};
 
 use super::*;
-use crate::feed::{Sight, Watcher, feed};
+use crate::feed::Sight;
+use crate::watched::{WITHIN, Watched};
 use server::{Reply, Server};
-
-const WITHIN: Duration = Duration::from_secs(30);
-
-/// A source that asks one name server, and what it reports.
-struct Watched {
-    watcher: Watcher,
-    _task: tokio::task::JoinHandle<()>,
-}
 
 /// Looks again at once, whatever the TTL.
 fn quick(names: &[&str], server: SocketAddr) -> DnsSettings {
@@ -37,54 +30,7 @@ fn quick(names: &[&str], server: SocketAddr) -> DnsSettings {
 }
 
 fn watch(settings: DnsSettings) -> Watched {
-    let (sender, watcher) = feed("dns", Duration::from_secs(60));
-    Watched {
-        watcher,
-        _task: tokio::spawn(run(settings, sender)),
-    }
-}
-
-impl Watched {
-    async fn until(&mut self, what: &str, is_wanted: impl Fn(&Sight) -> bool) -> Sight {
-        let wait = async {
-            loop {
-                let sight = self.watcher.sight();
-                if is_wanted(&sight) {
-                    return sight;
-                }
-                self.watcher.changed().await;
-            }
-        };
-        match timeout(WITHIN, wait).await {
-            Ok(sight) => sight,
-            Err(_) => {
-                let sight = self.watcher.sight();
-                panic!("{what}: {:?}, {:?}", ids(&sight), sight.failure)
-            }
-        }
-    }
-
-    async fn until_ids(&mut self, wanted: &[&str]) -> Sight {
-        let is_wanted = |sight: &Sight| {
-            sight.failure.is_none() && sight.picture.is_some() && ids(sight) == wanted
-        };
-        self.until(&format!("{wanted:?}"), is_wanted).await
-    }
-
-    /// Waits for a failure with this text; the last picture must still be there.
-    async fn until_failure(&mut self, text: &str, kept: &[&str]) {
-        let fails = |sight: &Sight| sight.failure.as_ref().is_some_and(|why| why.contains(text));
-        let sight = self.until(text, fails).await;
-        assert_eq!(ids(&sight), kept, "the last picture stays");
-        assert!(self.watcher.fresh().is_none(), "and is not acted on");
-    }
-}
-
-fn ids(sight: &Sight) -> Vec<&str> {
-    let picture = sight.picture.iter();
-    picture
-        .flat_map(|picture| picture.iter().map(|(id, _)| id.as_str()))
-        .collect()
+    Watched::start(|feed| run(settings, feed))
 }
 
 fn a(last: u8) -> RData {
@@ -274,10 +220,6 @@ async fn a_name_server_that_is_not_there_is_a_failure() {
 async fn the_source_ends_with_its_readers() {
     let server = Server::start().await;
     server.set("w.example.", RecordType::A, Reply::Silence);
-    let Watched {
-        watcher,
-        _task: task,
-    } = watch(quick(&["w.example:80"], server.address()));
-    drop(watcher);
-    timeout(WITHIN, task).await.expect("it ends").expect("well");
+    let watched = watch(quick(&["w.example:80"], server.address()));
+    watched.until_end().await;
 }
