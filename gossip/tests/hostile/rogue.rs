@@ -8,7 +8,7 @@ use std::time::Duration;
 use grapevine_gossip::frame::{HEADER_BYTES, Header};
 use grapevine_gossip::wire::{self, Hello, HelloAck, Message, PeerHint, Received};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{Connection, ConnectionError, Endpoint, RecvStream};
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, WriteError};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -230,14 +230,18 @@ impl Rogue {
 }
 
 impl Line {
-    /// Sends bytes on a uni stream of their own, and waits until they are there. False if the
-    /// connection has ended.
+    /// Sends bytes on a uni stream of their own, and waits until they are there or refused: who sees at
+    /// the header that a frame is too long stops the stream while the rest is still under way. False if
+    /// the connection has ended.
     pub(crate) async fn send(&self, bytes: &[u8]) -> bool {
         let sent = async {
             let mut stream = self.connection.open_uni().await.ok()?;
-            stream.write_all(bytes).await.ok()?;
-            stream.finish().ok()?;
-            stream.stopped().await.ok()
+            match stream.write_all(bytes).await {
+                Ok(()) => stream.finish().ok()?,
+                Err(WriteError::Stopped(_)) => return Some(()),
+                Err(_) => return None,
+            }
+            stream.stopped().await.ok().map(drop)
         };
         timeout(LIMIT, sent).await.expect("in time").is_some()
     }
