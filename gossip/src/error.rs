@@ -40,12 +40,12 @@ pub enum StartError {
 pub struct ChangeError(#[from] RegistryError);
 
 impl ChangeError {
-    /// True if the same change may succeed later; false if it names a worker that does not exist, or a time in
-    /// the future.
+    /// True if the same change may succeed later; false if it names a worker that does not exist, a time in the
+    /// future, or more labels than a worker may have.
     pub fn is_temporary(&self) -> bool {
         !matches!(
             self.0,
-            RegistryError::UnknownWorker(_) | RegistryError::Epoch(_)
+            RegistryError::UnknownWorker(_) | RegistryError::Epoch(_) | RegistryError::Labels(..)
         )
     }
 }

@@ -46,7 +46,7 @@ use crate::replica::ReplicaId;
 use crate::twin::{Twin, TwinPlane};
 use crate::view::View;
 use crate::wire::Message;
-use crate::worker::{Source, WorkerId, WorkerSpec};
+use crate::worker::{Labels, Source, WorkerId, WorkerSpec};
 
 use pushes::Pushes;
 pub use start::ExtraPlane;
@@ -67,6 +67,8 @@ pub enum WorkerReport {
     Facts(Box<WorkerSpec>),
     /// When its process started, in seconds since 1970.
     Started(u64),
+    /// Labels to lay over those that are known of it (see [`Registry::label`]).
+    Labels(Labels),
 }
 
 /// The running gossip of one replica.
@@ -346,6 +348,7 @@ impl Agent {
                 let entry = match report {
                     WorkerReport::Facts(facts) => registry.learn(id.clone(), *facts, now),
                     WorkerReport::Started(epoch) => registry.restarted(&id, epoch, now),
+                    WorkerReport::Labels(labels) => registry.label(&id, &labels, now),
                 };
                 match entry {
                     Ok(entry) => written.extend(entry),
@@ -357,6 +360,18 @@ impl Agent {
         // The write above refuses single reports, never all.
         let _ = self.change(write).await;
         refused
+    }
+
+    /// Adds labels to many workers, as one change, and replaces those of the same names.
+    ///
+    /// Returns what could not be taken over, and why. Waits as [`Agent::put_worker`].
+    pub async fn label_workers(
+        &self,
+        labels: Vec<(WorkerId, Labels)>,
+    ) -> Vec<(WorkerId, ChangeError)> {
+        let report = |(id, labels)| (id, WorkerReport::Labels(labels));
+        self.learn_all(labels.into_iter().map(report).collect())
+            .await
     }
 
     /// Sends the others whether this replica takes requests.

@@ -25,6 +25,8 @@
 //! | 17 | a source that repeats itself neither renews nor ends it | `a_source_that_repeats_itself_neither_renews_nor_ends_it` |
 //! | 18 | an epoch only rises, whichever replica writes it | `an_epoch_only_rises`, `concurrent_writers_agree` |
 //! | 19 | what only a later release can read is carried and counted, and makes no worker present | `what_a_later_release_said_is_carried` |
+//! | 20 | labels never make a worker present, and end with its removal | `labels_make_no_worker_and_end_with_it` |
+//! | 21 | a write of labels is laid over the known ones; of two at once the later is kept | `labels_are_laid_over_what_is_known`, `the_last_writer_of_labels_wins` |
 //!
 //! Not here: which replicas are alive, which workers are healthy or loaded. None of it changes the set.
 
@@ -33,6 +35,7 @@ mod digest;
 mod entry;
 mod exchanges;
 mod futile_syncs;
+mod labels;
 mod pace;
 mod plane;
 mod restart;
@@ -59,12 +62,12 @@ pub use warming::{WARMING_MAX, Warming};
 
 use crate::hlc::{Clock, Drift, Stamp};
 use crate::replica::ReplicaId;
-use crate::worker::{Source, WorkerId, WorkerSpec};
+use crate::worker::{Labels, Source, WorkerError, WorkerId, WorkerSpec};
 
 /// Own writes are refused when the map has this many entries (tombstones included).
 ///
-/// 5,000 workers, each with what its source, it itself and its last start declare.
-pub const ENTRIES_MAX: usize = 16_384;
+/// 5,000 workers, each with what its source, it itself, its last start and its labels declare, and tombstones.
+pub const ENTRIES_MAX: usize = 24_576;
 /// New keys from peers are refused above this; more than [`ENTRIES_MAX`], so that writes made at
 /// the limit on several replicas at once still reach everybody.
 pub const MERGED_ENTRIES_MAX: usize = 2 * ENTRIES_MAX;
@@ -88,6 +91,8 @@ pub struct Worker {
     pub spec: Arc<WorkerSpec>,
     /// Its warm-up, unless that was ended; in a view, or is over.
     pub warming: Option<Warming>,
+    /// What is known of it beyond its description; no part of the ring.
+    pub labels: Arc<Labels>,
 }
 
 /// One replica's copy of the map, and the clock that stamps its own writes.
@@ -129,6 +134,9 @@ pub enum RegistryError {
     /// The map is full; remove workers, or wait until tombstones are dropped.
     #[error("the registry is full with {ENTRIES_MAX} entries")]
     Full,
+    /// The worker would have more labels than it may.
+    #[error("worker {0}: {1}")]
+    Labels(WorkerId, #[source] WorkerError),
     /// The worker claims to have started in the future; check its clock.
     #[error("epoch {0} is more than a day ahead of this replica's clock")]
     Epoch(u64),
@@ -279,7 +287,7 @@ impl Registry {
     }
 
     /// `source` declares now that this worker is gone. Returns the entries to push: the tombstone, and
-    /// the end of what was learned about the worker if it left the set. Empty if a source other
+    /// the end of what was learned about the worker, and of its labels, if it left the set. Empty if a source other
     /// than admin had not declared that it exists.
     ///
     /// # Errors
@@ -297,8 +305,13 @@ impl Registry {
             return Ok(Vec::new());
         }
         let mut written = vec![self.write(id.clone(), source, None, now_ms)];
-        if !self.is_worker(id) && self.present(id, &Source::Learned).is_some() {
-            written.push(self.write(id.clone(), Source::Learned, None, now_ms));
+        if self.is_worker(id) {
+            return Ok(written);
+        }
+        for known in [Source::Learned, Source::Labels] {
+            if self.present(id, &known).is_some() {
+                written.push(self.write(id.clone(), known, None, now_ms));
+            }
         }
         Ok(written)
     }
@@ -352,6 +365,7 @@ impl Registry {
                     id: of_one[0].id.clone(),
                     spec,
                     warming: Warming::of(said),
+                    labels: labels(of_one),
                 })
             })
             .collect()
@@ -513,8 +527,8 @@ impl Registry {
     }
 
     fn of_worker(&self, id: &WorkerId) -> Vec<&Entry> {
-        // `Admin` and `Restart` are the first and the last source that this release knows.
-        let range = (id.clone(), Source::Admin)..=(id.clone(), Source::Restart);
+        // `Admin` and `Labels` are the first and the last source that this release knows.
+        let range = (id.clone(), Source::Admin)..=(id.clone(), Source::Labels);
         self.entries.range(range).map(|(_, entry)| entry).collect()
     }
 
@@ -552,7 +566,7 @@ fn claims(entry: &Entry) -> bool {
 fn can_claim(entry: &Entry) -> bool {
     !matches!(
         entry.source,
-        Source::Learned | Source::Restart | Source::Later(_)
+        Source::Learned | Source::Restart | Source::Labels | Source::Later(_)
     )
 }
 
@@ -578,6 +592,13 @@ fn effective(of_one: &[&Entry]) -> Option<Arc<WorkerSpec>> {
         whole = Arc::new(whole.not_before(start));
     }
     Some(whole)
+}
+
+/// The labels that the entries of one worker hold.
+fn labels(of_one: &[&Entry]) -> Arc<Labels> {
+    let entry = of_one.iter().find(|entry| entry.source == Source::Labels);
+    let spec = entry.and_then(|entry| entry.spec.as_ref());
+    spec.map_or_else(Arc::default, |spec| Labels::read(spec.models()).into())
 }
 
 /// Whether an entry was of no use to anybody for so long that it counts no more.

@@ -67,6 +67,7 @@ impl From<&Entry> for WireEntry {
             Source::Provider(name) => (2, name.as_str()),
             Source::Learned => (3, ""),
             Source::Restart => (4, ""),
+            Source::Labels => (5, ""),
             Source::Later(later) => (later.code(), later.name()),
         };
         Self {
@@ -89,6 +90,7 @@ impl WireEntry {
             2 => Source::provider(&self.provider).ok()?,
             3 => Source::Learned,
             4 => Source::Restart,
+            5 => Source::Labels,
             LATER_SOURCES.. => Source::later(self.source, &self.provider).ok()?,
         };
         let writer = self.writer.map(|writer| writer.parse()).transpose().ok()?;

@@ -5,11 +5,17 @@
 //! for operators and for peers: a poisonous entry would otherwise reach every replica in seconds.
 
 mod id;
+mod labels;
+mod role;
 mod source;
 
 use std::collections::BTreeSet;
 
 pub use id::{DP_SIZE_MAX, ID_BYTES_MAX, URL_BYTES_MAX, WorkerId, WorkerUrl};
+pub use labels::{
+    LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_BYTES_MAX, LABELS_MAX, Labels,
+};
+pub use role::Role;
 pub(crate) use source::LATER_SOURCES;
 pub use source::{LaterSource, PROVIDER_BYTES_MAX, ProviderName, Source};
 
@@ -25,20 +31,6 @@ pub const ZONE_BYTES_MAX: usize = 64;
 pub const WEIGHT_MILLI_MAX: u32 = 100_000;
 /// Weight of a plain worker, in thousandths.
 pub const WEIGHT_MILLI_DEFAULT: u32 = 1000;
-
-/// Which half of a request a worker takes when prefill and decode are separated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    /// Whole requests.
-    #[default]
-    Any,
-    /// Prefill only.
-    Prefill,
-    /// Decode only.
-    Decode,
-    /// What only a later release knows, by its code on the wire: takes no requests here.
-    Later(u8),
-}
 
 /// Where a worker stands between joining and leaving. Never moves keys: placement skips by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -269,6 +261,17 @@ impl WorkerSpec {
         }
     }
 
+    /// This worker as an entry of its labels describes it: they stand in place of the models.
+    pub(crate) fn labelled(&self, labels: &Labels) -> Self {
+        let mut raw = RawWorker::at(self.raw.url.clone());
+        raw.models = labels.to_texts();
+        Self {
+            url: self.url.clone(),
+            raw,
+            later_state: None,
+        }
+    }
+
     /// This worker in the latest epoch of both.
     pub(crate) fn not_before(&self, other: &Self) -> Self {
         let mut later = self.clone();
@@ -383,6 +386,26 @@ pub enum WorkerError {
     /// A worker that may take no request is not a worker; drain it instead.
     #[error("max_in_flight is 0; drain or remove the worker instead")]
     MaxInFlight,
+    /// The role is none that this release knows.
+    #[error("role {0:?} is not any, prefill or decode")]
+    Role(String),
+    /// A label's name is not usable, or a text is not `name=value`.
+    #[error(
+        "label {0:?} does not begin with a name of 1 to {LABEL_NAME_BYTES_MAX} of a-z, 0-9, '.', '_' and '-'"
+    )]
+    Label(String),
+    /// A label's value is empty, too long, or not visible ASCII.
+    #[error("value of label {0:?} is not 1 to {LABEL_VALUE_BYTES_MAX} visible ASCII characters")]
+    LabelValue(String),
+    /// A label says something that nobody can use; the words of who reads it.
+    #[error("{0}")]
+    LabelMeaning(String),
+    /// More than [`LABELS_MAX`] labels.
+    #[error("{0} labels are more than {LABELS_MAX}")]
+    Labels(usize),
+    /// Labels are longer than [`LABELS_BYTES_MAX`] together.
+    #[error("{0} bytes of labels are more than {LABELS_BYTES_MAX}")]
+    LabelBytes(usize),
     /// The name of a discovery provider is not usable.
     #[error("provider name {0:?} is not 1 to {PROVIDER_BYTES_MAX} visible ASCII characters")]
     Provider(String),

@@ -25,6 +25,9 @@ pub enum Source {
     /// That the worker's process started at a time, its epoch, which is the entry's stamp. Never makes
     /// a worker present.
     Restart,
+    /// What is known of a worker beyond its description, as small texts by name (see
+    /// [`Labels`](super::Labels)). Never makes a worker present.
+    Labels,
     /// A source that a later release knows. Carried and counted like any other, so that replicas of both
     /// releases hold the same map; never makes a worker present here.
     Later(LaterSource),
@@ -72,7 +75,7 @@ impl Source {
 }
 
 /// First code of the sources that this release does not know.
-pub(crate) const LATER_SOURCES: u8 = 5;
+pub(crate) const LATER_SOURCES: u8 = 6;
 
 impl Source {
     /// A source of a later release, by its code on the wire.
@@ -86,6 +89,13 @@ impl Source {
         }
         let name = name.into();
         Ok(Self::Later(LaterSource { code, name }))
+    }
+
+    /// A nameless source by its code, as a release holds it that does not know the code, for tests of such releases.
+    #[cfg(test)]
+    pub(crate) fn unknown(code: u8) -> Self {
+        let name = "".into();
+        Self::Later(LaterSource { code, name })
     }
 }
 
@@ -104,6 +114,7 @@ impl fmt::Display for Source {
             Self::Provider(name) => f.write_str(name.as_str()),
             Self::Learned => f.write_str("learned"),
             Self::Restart => f.write_str("restart"),
+            Self::Labels => f.write_str("labels"),
             Self::Later(later) => write!(f, "source {} of a later release", later.code),
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::*;
 use crate::frame;
-use crate::registry::Entry;
+use crate::registry::{Entry, Registry};
 use crate::worker::{Role as WorkerRole, Source};
 
 use super::samples::*;
@@ -116,7 +116,7 @@ fn entries_of_a_later_release_are_carried() {
         ..odd
     };
     let batch = vec![
-        entry("named", Source::later(5, "k8s").expect("valid"), |_| {}),
+        entry("named", Source::later(6, "k8s").expect("valid"), |_| {}),
         Entry {
             spec: None,
             ..entry("removed", Source::later(255, "").expect("valid"), |_| {})
@@ -134,5 +134,41 @@ fn entries_of_a_later_release_are_carried() {
     assert_eq!(sealed(&Message::RegistryPush(entries)), bytes);
     // What breaks a limit of ours is left out all the same.
     let long = "p".repeat(65);
-    assert!(Source::later(5, &long).is_err());
+    assert!(Source::later(6, &long).is_err());
+}
+
+/// Labels, as releases before 0.2 see them: a source that they do not know, which they carry and sum as it came.
+#[test]
+fn earlier_releases_carry_labels() {
+    let labels = entry("labelled", Source::Labels, |raw| {
+        raw.models = vec!["kv.connector=nixl".into(), "kv.port=5600".into()];
+    });
+    let removed = Entry {
+        spec: None,
+        ..entry("unlabelled", Source::Labels, |_| {})
+    };
+    let batch = vec![labels, removed];
+    let earlier: Vec<Entry> = batch.iter().map(as_earlier_releases_hold).collect();
+    let bytes = sealed(&Message::RegistryPush(batch.clone()));
+    assert_eq!(sealed(&Message::RegistryPush(earlier.clone())), bytes);
+    let received = decode(&bytes).expect("whole");
+    assert_eq!(received.refused, 0);
+    let Some(Message::RegistryPush(entries)) = received.message else {
+        panic!("a push")
+    };
+    assert_eq!(format!("{entries:?}"), format!("{batch:?}"));
+    let sum = |entries: Vec<Entry>| {
+        let mut registry = Registry::new(replica("r1"));
+        registry.merge(entries, 1).expect("no drift");
+        registry.summary()
+    };
+    assert_eq!(sum(batch), sum(earlier));
+}
+
+/// An entry of labels in a registry of a release whose first unknown source is 5.
+fn as_earlier_releases_hold(entry: &Entry) -> Entry {
+    Entry {
+        source: Source::unknown(5),
+        ..entry.clone()
+    }
 }
