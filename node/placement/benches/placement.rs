@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use grapevine_placement::{
-    Candidate, HashAlgorithm, KeyBuilder, KeySettings, Load, Member, PolicySettings, Ring,
+    Candidate, HashAlgorithm, KeyBuilder, KeySettings, Load, Member, Policy, PolicySettings, Ring,
     RingSettings, Weight, decide,
 };
 
@@ -118,6 +118,13 @@ fn decision(bencher: &mut Criterion) {
         };
         // The worst case: everybody else ties, so all are scored.
         group.bench_function(BenchmarkId::new("spill", workers), |bencher| {
+            bencher.iter(|| decide(&settings, &ring, black_box(&key), &candidates, &[], 0));
+        });
+        let settings = PolicySettings {
+            policy: Policy::LeastKv,
+            ..settings
+        };
+        group.bench_function(BenchmarkId::new("least_kv", workers), |bencher| {
             bencher.iter(|| decide(&settings, &ring, black_box(&key), &candidates, &[], 0));
         });
     }

@@ -70,6 +70,7 @@ fn main() {
         (Policy::Prefix, Price::ADDITIVE),
         (Policy::Prefix, Price::MULTIPLICATIVE),
         (Policy::LeastRequest, Price::ADDITIVE),
+        (Policy::LeastKv, Price::ADDITIVE),
     ] {
         let settings = PolicySettings {
             policy,

@@ -13,7 +13,10 @@ use std::{
 };
 
 use crate::{
-    canonical::Canonical, hash::HashAlgorithm, logarithm::negative_ln_unit, policy::Policy,
+    canonical::Canonical,
+    hash::HashAlgorithm,
+    logarithm::negative_ln_unit,
+    policy::{Policy, RolePolicies},
     weight::Weight,
 };
 
@@ -29,6 +32,8 @@ pub const NAME_BYTES_MAX: usize = 256;
 pub struct ModelSettings {
     /// Policy of the workers that serve it; none: the cluster's.
     pub policy: Option<Policy>,
+    /// Policies of its prefill and decode workers; none: the cluster's.
+    pub roles: RolePolicies,
     /// Models that requests with this name go to; empty: it is no alias.
     pub targets: Vec<Target>,
 }
@@ -79,6 +84,19 @@ impl Models {
         self.0.get(model)?.policy
     }
 
+    /// The policies of one model's prefill and decode workers, where it has its own.
+    #[must_use]
+    pub fn roles_of(&self, model: &str) -> RolePolicies {
+        let settings = self.0.get(model);
+        settings.map_or_else(RolePolicies::default, |settings| settings.roles)
+    }
+
+    /// The same of all models, by name.
+    pub(crate) fn roles(&self) -> impl Iterator<Item = (&str, RolePolicies)> {
+        let models = self.0.iter();
+        models.map(|(name, settings)| (name.as_str(), settings.roles))
+    }
+
     /// Where requests with this name go; `None`: it is no alias. Sorted by model, not empty.
     #[must_use]
     pub fn targets_of(&self, name: &str) -> Option<&[Target]> {
@@ -98,7 +116,12 @@ impl Models {
     pub(crate) fn canonical(&self, bytes: Canonical) -> Canonical {
         let bytes = bytes.number(self.0.len() as u64);
         self.0.iter().fold(bytes, |bytes, (name, settings)| {
-            let ModelSettings { policy, targets } = settings;
+            // `roles` are written apart (`role_bytes`): they came later.
+            let ModelSettings {
+                policy,
+                roles: _,
+                targets,
+            } = settings;
             let bytes = bytes
                 .bytes(name.as_bytes())
                 .bytes(policy.map_or("", Policy::as_str).as_bytes())
@@ -116,7 +139,11 @@ fn check(
     settings: &ModelSettings,
     aliases: &BTreeSet<String>,
 ) -> Result<(), ModelFault> {
-    let ModelSettings { policy, targets } = settings;
+    let ModelSettings {
+        policy,
+        roles,
+        targets,
+    } = settings;
     if !is_name(name) {
         return Err(ModelFault::BadName);
     }
@@ -137,7 +164,7 @@ fn check(
         }
     }
     let has_workers = targets.is_empty() || targets.iter().any(|target| target.model == name);
-    if policy.is_some() && !has_workers {
+    if (policy.is_some() || !roles.is_unset()) && !has_workers {
         return Err(ModelFault::PolicyOfAlias);
     }
     Ok(())
@@ -238,8 +265,8 @@ mod tests {
     fn alias(name: &str, targets: &[&str]) -> (String, ModelSettings) {
         let targets = targets.iter().map(|model| target(model, 1_000)).collect();
         let settings = ModelSettings {
-            policy: None,
             targets,
+            ..ModelSettings::default()
         };
         (name.to_owned(), settings)
     }

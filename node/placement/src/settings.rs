@@ -7,7 +7,7 @@ use crate::{
     evidence::PrefixIndexSettings,
     key::KeySettings,
     models::{self, Models},
-    policy::{CacheAware, PolicySettings, Price},
+    policy::{CacheAware, DECODE_POLICY, Policy, PolicySettings, Price, RolePolicies},
     ring::RingSettings,
 };
 
@@ -20,6 +20,8 @@ pub struct ClusterSettings {
     pub key: KeySettings,
     /// How a worker is chosen for a key.
     pub policy: PolicySettings,
+    /// How prefill and decode workers are chosen.
+    pub roles: RolePolicies,
     /// How much is remembered of workers' caches. Its limits on memory decide too: what one replica forgot, and
     /// another still knows, sends the same prompt to two workers.
     pub prefix_index: PrefixIndexSettings,
@@ -37,6 +39,7 @@ impl ClusterSettings {
             ring,
             key,
             policy,
+            roles,
             prefix_index,
             tenant_header,
             models,
@@ -45,7 +48,8 @@ impl ClusterSettings {
         let bytes = prefix_index_bytes(prefix_index, policy_bytes(policy, key_bytes(key, bytes)))
             // No header has an empty name.
             .bytes(tenant_header.as_deref().unwrap_or_default().as_bytes());
-        price_bytes(&policy.price, models.canonical(bytes)).into_bytes()
+        let bytes = price_bytes(&policy.price, models.canonical(bytes));
+        role_bytes(*roles, models, bytes).into_bytes()
     }
 
     /// How workers of a model are chosen: its own policy where it has one, else the cluster's.
@@ -53,6 +57,26 @@ impl ClusterSettings {
     pub fn policy_of(&self, model: &str) -> PolicySettings {
         PolicySettings {
             policy: self.models.policy_of(model).unwrap_or(self.policy.policy),
+            ..self.policy
+        }
+    }
+
+    /// How prefill workers of a model are chosen: as [`ClusterSettings::policy_of`], where nothing else is said of them.
+    #[must_use]
+    pub fn prefill_policy_of(&self, model: &str) -> PolicySettings {
+        let whole = self.policy_of(model);
+        let own = self.models.roles_of(model).prefill;
+        let policy = own.or(self.roles.prefill).unwrap_or(whole.policy);
+        PolicySettings { policy, ..whole }
+    }
+
+    /// How decode workers of a model are chosen: by [`DECODE_POLICY`], where nothing else is said of them.
+    #[must_use]
+    pub fn decode_policy_of(&self, model: &str) -> PolicySettings {
+        let own = self.models.roles_of(model).decode;
+        let policy = own.or(self.roles.decode).unwrap_or(DECODE_POLICY);
+        PolicySettings {
+            policy,
             ..self.policy
         }
     }
@@ -164,6 +188,25 @@ fn price_bytes(price: &Price, bytes: Canonical) -> Canonical {
     ratios.iter().fold(bytes, number)
 }
 
+/// Policies by role, the cluster's under the empty name, which no model has. None where none is set: they came later,
+/// and a cluster without them keeps its fingerprint.
+fn role_bytes(roles: RolePolicies, models: &Models, bytes: Canonical) -> Canonical {
+    let all = std::iter::once(("", roles)).chain(models.roles());
+    let set: Vec<_> = all.filter(|(_, roles)| !roles.is_unset()).collect();
+    if set.is_empty() {
+        return bytes;
+    }
+    let bytes = bytes.bytes(b"roles").number(set.len() as u64);
+    set.into_iter().fold(bytes, |bytes, (name, roles)| {
+        let RolePolicies { prefill, decode } = roles;
+        let word = |policy: Option<Policy>| policy.map_or("", Policy::as_str);
+        bytes
+            .bytes(name.as_bytes())
+            .bytes(word(prefill).as_bytes())
+            .bytes(word(decode).as_bytes())
+    })
+}
+
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -241,14 +284,14 @@ mod tests {
     use crate::{
         hash::HashAlgorithm,
         models::{ModelSettings, Target},
-        policy::{HashBound, Policy},
+        policy::HashBound,
         weight::Weight,
     };
 
     #[test]
     fn every_setting_changes_the_fingerprint() {
         type Change = (&'static str, fn(&mut ClusterSettings));
-        let changes: [Change; 32] = [
+        let changes: [Change; 35] = [
             ("nothing", |_| ()),
             ("virtual nodes", |all| {
                 all.ring.virtual_nodes = NonZeroU16::MIN
@@ -301,6 +344,18 @@ mod tests {
             ("policy of a model", |all| {
                 all.models = models("m", Some(Policy::Random), &[]);
             }),
+            ("policy of prefill", |all| {
+                all.roles.prefill = Some(Policy::Random);
+            }),
+            ("policy of decode", |all| {
+                all.roles.decode = Some(Policy::Random);
+            }),
+            ("policy of a model's decode", |all| {
+                let mut settings = ModelSettings::default();
+                settings.roles.decode = Some(Policy::Random);
+                let models = vec![("m".to_owned(), settings)];
+                all.models = Models::new(models).expect("well-formed");
+            }),
             ("an alias", |all| {
                 all.models = models("m", None, &[("a", 1)])
             }),
@@ -334,7 +389,11 @@ mod tests {
             weight: Weight::from_thousandths(weight).expect("in range"),
         });
         let targets = targets.collect();
-        let settings = ModelSettings { policy, targets };
+        let settings = ModelSettings {
+            policy,
+            targets,
+            ..ModelSettings::default()
+        };
         Models::new(vec![(name.to_owned(), settings)]).expect("well-formed")
     }
 
@@ -347,6 +406,32 @@ mod tests {
         assert_eq!(settings.policy_of("m").policy, Policy::Random);
         assert_eq!(settings.policy_of("n"), settings.policy);
         assert_eq!(settings.target_of("m", 1, |_| false), Some("m"));
+    }
+
+    #[test]
+    fn roles_have_policies_of_their_own() {
+        let of = |settings: &ClusterSettings, model| {
+            let prefill = settings.prefill_policy_of(model).policy;
+            (prefill, settings.decode_policy_of(model).policy)
+        };
+        let mut settings = ClusterSettings {
+            models: models("m", Some(Policy::Sticky), &[]),
+            ..ClusterSettings::default()
+        };
+        assert_eq!(of(&settings, "m"), (Policy::Sticky, DECODE_POLICY));
+        assert_eq!(of(&settings, "n"), (Policy::default(), DECODE_POLICY));
+        settings.roles = RolePolicies {
+            prefill: Some(Policy::CacheAware),
+            decode: Some(Policy::RoundRobin),
+        };
+        for model in ["m", "n"] {
+            let expected = (Policy::CacheAware, Policy::RoundRobin);
+            assert_eq!(of(&settings, model), expected);
+        }
+        let mut own = ModelSettings::default();
+        own.roles.prefill = Some(Policy::Random);
+        settings.models = Models::new(vec![("m".to_owned(), own)]).expect("well-formed");
+        assert_eq!(of(&settings, "m"), (Policy::Random, Policy::RoundRobin));
     }
 
     #[test]

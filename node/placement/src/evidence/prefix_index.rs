@@ -76,7 +76,8 @@ impl Recorded {
 #[derive(Clone, Copy, Debug)]
 struct WorkerCache {
     epoch: u64,
-    capacity: u64,
+    /// Tokens that its cache holds, as it reported itself.
+    reported: Option<u64>,
 }
 
 /// Known marks are sent again after this part of the age limit, so that others do not forget what is in use.
@@ -123,7 +124,7 @@ impl PrefixIndex {
         let Some(&slot) = self.slots.get(worker) else {
             let fresh = WorkerCache {
                 epoch,
-                capacity: self.settings.cache_tokens,
+                reported: None,
             };
             let slot = self.vacant.pop().unwrap_or_else(|| {
                 self.table.add_list();
@@ -153,7 +154,7 @@ impl PrefixIndex {
 
     /// Tokens that this worker's cache holds, as it reports itself.
     pub fn set_capacity(&mut self, slot: Slot, tokens: u64) {
-        self.workers[slot.0 as usize].capacity = tokens;
+        self.workers[slot.0 as usize].reported = Some(tokens);
     }
 
     /// Entries held.
@@ -174,7 +175,8 @@ impl PrefixIndex {
         self.counters
     }
 
-    /// Fills in what the candidates, whose slots are `slots`, are known to hold of a prompt.
+    /// Fills in what the candidates, whose slots are `slots`, are known to hold of a prompt, and how large their caches
+    /// are.
     ///
     /// O(marks + their holders).
     ///
@@ -201,6 +203,7 @@ impl PrefixIndex {
             let slot = slots[index].0;
             candidate.held_tokens = held[slot as usize];
             candidate.known_tokens = self.table.tokens(slot);
+            candidate.kv_tokens = self.workers[slot as usize].reported;
         }
     }
 
@@ -365,7 +368,8 @@ impl PrefixIndex {
 
     /// Forgets what the worker's cache has no room for, and what is too old.
     fn fit(&mut self, slot: Slot) {
-        let WorkerCache { capacity, .. } = self.workers[slot.0 as usize];
+        let reported = self.workers[slot.0 as usize].reported;
+        let capacity = reported.unwrap_or(self.settings.cache_tokens);
         while self.table.tokens(slot.0) > capacity {
             self.table.pop_oldest(slot.0);
             self.counters.evicted += 1;

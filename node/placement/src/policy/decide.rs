@@ -4,7 +4,7 @@
 
 use super::{
     Candidate, Decision, NoWorker, Policy, PolicySettings, View, cache_aware, consistent_hash,
-    fleet::Fleet, least_request, power_of_two, prefix, random, round_robin, sticky,
+    fleet::Fleet, least_kv, least_request, power_of_two, prefix, random, round_robin, sticky,
 };
 use crate::key::Key;
 
@@ -40,6 +40,7 @@ pub(super) fn choose(fleet: &Fleet<'_>, draw: u64) -> Result<Decision, NoWorker>
         Policy::CacheAware => cache_aware::choose(fleet),
         Policy::Sticky => sticky::choose(fleet, holder, draw),
         Policy::LeastRequest => least_request::choose(fleet),
+        Policy::LeastKv => least_kv::choose(fleet, holder),
         Policy::PowerOfTwo => power_of_two::choose(fleet, draw),
         Policy::Random => random::choose(fleet, draw),
         Policy::RoundRobin => round_robin::choose(fleet, draw),

@@ -73,6 +73,9 @@ pub struct Candidate {
     pub held_tokens: u32,
     /// Tokens of all prompts that it is known to hold; only policy `cache_aware` looks at them.
     pub known_tokens: u64,
+    /// Tokens of keys and values that its cache holds, as it reports itself; `None` where that is not known. Only
+    /// policy `least_kv` looks at it.
+    pub kv_tokens: Option<u64>,
 }
 
 /// Why a worker was chosen. Labels of a metric: stable.
@@ -88,13 +91,15 @@ pub enum Reason {
     SpillBound,
     /// The home is at its own limit.
     SpillFull,
+    /// The home's cache has no room for the prompt, policy `least_kv`.
+    SpillRoom,
     /// The home is unhealthy, doubted, or was tried.
     Failover,
     /// The home starts slowly and has all that it may have for now.
     SlowStart,
     /// The home is draining.
     Drain,
-    /// Another worker holds more of the prompt, policy `prefix`.
+    /// Another worker holds more of the prompt, policies `prefix` and `least_kv`.
     Evidence,
     /// Longest known match, policy `cache_aware`.
     LongestMatch,
@@ -120,6 +125,7 @@ impl Reason {
             Self::SpillPrice => "spill_price",
             Self::SpillBound => "spill_bound",
             Self::SpillFull => "spill_full",
+            Self::SpillRoom => "spill_room",
             Self::Failover => "failover",
             Self::SlowStart => "slow_start",
             Self::Drain => "drain",

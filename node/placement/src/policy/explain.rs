@@ -2,7 +2,7 @@
 
 use super::{
     Candidate, Decision, NoWorker, Policy, PolicySettings, Standing, View, decide, fleet::Fleet,
-    least_request, prefix,
+    least_kv, least_request, prefix,
 };
 use crate::{key::Key, load::Load};
 
@@ -23,14 +23,14 @@ pub struct Row {
     /// Index among the ring's members.
     pub index: usize,
     /// What the policy compares, smaller is better: milliseconds for `prefix` ([`super::Price`] times the worker's
-    /// rate), requests in flight for weight for `least_request` and `power_of_two`; none for policies that do not
+    /// rate), tokens for `least_kv`, requests in flight for weight for `least_request` and `power_of_two`; none for policies that do not
     /// compare.
     pub cost: Option<f64>,
     /// Expected milliseconds to the first token: what has to be computed before it, at the worker's rate.
     pub first_token_ms: f64,
     /// The load that was looked at.
     pub load: Load,
-    /// Most requests in flight by the bound, policy `prefix`.
+    /// Most requests in flight by the bound, policies `prefix` and `least_kv`.
     pub limit: Option<f64>,
     /// Tokens of the prompt expected in this worker's cache.
     pub expected_tokens: u32,
@@ -47,6 +47,8 @@ pub enum Verdict {
     Eligible,
     /// At the bound on requests in flight.
     OverBound,
+    /// Its cache has no room for the prompt, policy `least_kv`.
+    NoRoom,
     /// An earlier attempt failed here.
     Tried,
     /// At its own limit.
@@ -69,6 +71,7 @@ impl Verdict {
             Self::Chosen => "chosen",
             Self::Eligible => "eligible",
             Self::OverBound => "over_bound",
+            Self::NoRoom => "no_room",
             Self::Tried => "tried",
             Self::Full => "full",
             Self::Unhealthy => "unhealthy",
@@ -121,6 +124,7 @@ fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
         index,
         cost: match fleet.settings.policy {
             Policy::Prefix => Some(prefix::cost(fleet, index)),
+            Policy::LeastKv => Some(least_kv::Costs::of(fleet).cost(index)),
             Policy::LeastRequest | Policy::PowerOfTwo => Some(least_request::crowd(fleet, index)),
             Policy::ConsistentHash
             | Policy::CacheAware
@@ -130,7 +134,8 @@ fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
         },
         first_token_ms: fleet.tokens_before(index) as f64 * fleet.rate_of(index),
         load: fleet.candidate(index).load,
-        limit: (fleet.settings.policy == Policy::Prefix).then(|| fleet.limit(index)),
+        limit: matches!(fleet.settings.policy, Policy::Prefix | Policy::LeastKv)
+            .then(|| fleet.limit(index)),
         expected_tokens: fleet.expected_tokens(index),
         verdict: match fleet.candidate(index).standing {
             _ if chosen == Some(index) => Verdict::Chosen,
@@ -141,6 +146,7 @@ fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
             standing if standing.is_bad() && fleet.candidate(index).at_cap => Verdict::Full,
             _ if fleet.is_spared(index) => Verdict::SlowStart,
             _ if fleet.eligible(index) => Verdict::Eligible,
+            _ if fleet.usable(index) && fleet.is_cramped(index) => Verdict::NoRoom,
             _ if fleet.usable(index) => Verdict::OverBound,
             _ => Verdict::Doubted,
         },

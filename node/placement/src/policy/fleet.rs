@@ -5,6 +5,9 @@ use super::{
 };
 use crate::{key::Key, load::Load, order::Order, rate::Rate, ring::Ring};
 
+/// Part of a worker's cache that prompts may fill; the rest is for answers. Policy `least_kv`.
+const PROMPTS_SHARE: f64 = 0.9;
+
 /// Candidates of one request, and what is true of all of them together.
 pub(super) struct Fleet<'a> {
     pub(super) settings: &'a PolicySettings,
@@ -32,8 +35,11 @@ pub(super) struct Fleet<'a> {
     spares: bool,
     /// Workers that other replicas doubt are passed over, unless no other is left.
     doubts: bool,
-    /// Whether the bound keeps workers out: in policy `prefix`, unless no usable worker is below it.
+    /// Whether the bound keeps workers out: in policies `prefix` and `least_kv`, unless no usable worker is below it.
     bounded: bool,
+    /// Workers whose cache has no room are passed over, policy `least_kv`, unless no usable worker has room: the
+    /// engines count better what requests share, and let them wait.
+    asks_for_room: bool,
     /// A worker may be above the bound: asked once of all, since mostly none is.
     pub(super) crowds: bool,
     /// First eligible worker in order: the home, or its stand-in. None if no worker is usable.
@@ -122,7 +128,8 @@ impl<'a> Fleet<'a> {
             // Together the others may doubt more than each of them alone is believed.
             doubts: census.doubted > 0
                 && !settings.panics(census.bad + census.doubted, candidates.len()),
-            bounded: settings.policy == Policy::Prefix,
+            bounded: matches!(settings.policy, Policy::Prefix | Policy::LeastKv),
+            asks_for_room: settings.policy == Policy::LeastKv,
             crowds: true,
             holder: None,
             mean_requests: 1.0,
@@ -164,7 +171,12 @@ impl<'a> Fleet<'a> {
         while self.holder.is_none() {
             // Rather wait for a worker that answers than ask those that do not.
             let may_ask_the_dead = !self.is_full();
-            let strictest = [&mut self.spares, &mut self.bounded, &mut self.doubts];
+            let strictest = [
+                &mut self.spares,
+                &mut self.bounded,
+                &mut self.asks_for_room,
+                &mut self.doubts,
+            ];
             match strictest.into_iter().find(|rule| **rule) {
                 Some(rule) => *rule = false,
                 None if self.buries && may_ask_the_dead => self.buries = false,
@@ -316,7 +328,24 @@ impl<'a> Fleet<'a> {
 
     /// Whether this worker may take this request.
     pub(super) fn eligible(&self, index: usize) -> bool {
-        self.usable(index) && (!self.bounded || self.within_bound(index))
+        self.usable(index) && (!self.bounded || self.within_bound(index)) && !self.is_cramped(index)
+    }
+
+    /// Whether the worker is passed over because its cache has no room for the prompt.
+    pub(super) fn is_cramped(&self, index: usize) -> bool {
+        self.asks_for_room && !self.has_room(index)
+    }
+
+    /// Whether the prompt fits into the worker's cache beside what is in flight there; where its size is not known: yes.
+    ///
+    /// What answers add is not known before they end, so a part of the cache is theirs.
+    fn has_room(&self, index: usize) -> bool {
+        let Candidate {
+            load, kv_tokens, ..
+        } = self.candidates[index];
+        let prompt = f64::from(self.key.prompt_tokens());
+        // Counts of tokens: far below 2^53.
+        kv_tokens.is_none_or(|tokens| load.context_tokens + prompt <= PROMPTS_SHARE * tokens as f64)
     }
 
     /// Members that may be used by this request, in order of their ids.
@@ -418,6 +447,7 @@ impl<'a> Fleet<'a> {
             standing if !self.stands(standing) => Reason::Failover,
             standing if standing.is_bad() && self.candidates[home].at_cap => Reason::SpillFull,
             _ if self.is_spared(home) => Reason::SlowStart,
+            _ if self.is_cramped(home) => Reason::SpillRoom,
             _ if self.within_bound(home) => {
                 if self.expected_tokens(worker) > self.expected_tokens(home) {
                     Reason::Evidence
@@ -430,7 +460,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// Whether the worker takes a share of the load now.
-    fn in_service(&self, index: usize) -> bool {
+    pub(super) fn in_service(&self, index: usize) -> bool {
         let standing = self.candidates[index].standing;
         standing == Standing::Full || self.stands(standing)
     }

@@ -14,10 +14,12 @@ mod decision;
 mod explain;
 mod fleet;
 mod home;
+mod least_kv;
 mod least_request;
 mod power_of_two;
 mod prefix;
 mod random;
+mod roles;
 mod round_robin;
 mod settings;
 mod sticky;
@@ -28,6 +30,7 @@ use std::{fmt, str::FromStr};
 pub use decide::decide;
 pub use decision::{Candidate, Decision, NoWorker, Reason, Standing};
 pub use explain::{Explanation, Row, Verdict, explain};
+pub use roles::{DECODE_POLICY, RolePolicies};
 pub use settings::{Bound, CacheAware, HashBound, PolicySettings, Price};
 pub use view::View;
 
@@ -45,6 +48,8 @@ pub enum Policy {
     Sticky,
     /// Fewest requests in flight for its weight.
     LeastRequest,
+    /// Least context in flight, with room in the cache and the least to transfer: for workers that decode.
+    LeastKv,
     /// The less loaded of two drawn.
     PowerOfTwo,
     /// Drawn by weight.
@@ -55,12 +60,13 @@ pub enum Policy {
 
 impl Policy {
     /// All policies, in the order of the documentation.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Prefix,
         Self::ConsistentHash,
         Self::CacheAware,
         Self::Sticky,
         Self::LeastRequest,
+        Self::LeastKv,
         Self::PowerOfTwo,
         Self::Random,
         Self::RoundRobin,
@@ -75,6 +81,7 @@ impl Policy {
             Self::CacheAware => "cache_aware",
             Self::Sticky => "sticky",
             Self::LeastRequest => "least_request",
+            Self::LeastKv => "least_kv",
             Self::PowerOfTwo => "power_of_two",
             Self::Random => "random",
             Self::RoundRobin => "round_robin",

@@ -358,7 +358,7 @@ impl Sim {
 }
 
 /// Policies that compare all workers' load.
-const POLICIES: [Policy; 2] = [Policy::Prefix, Policy::LeastRequest];
+const POLICIES: [Policy; 3] = [Policy::Prefix, Policy::LeastRequest, Policy::LeastKv];
 
 #[test]
 fn a_restarted_worker_starts_slowly_and_keeps_its_keys() {
@@ -366,6 +366,7 @@ fn a_restarted_worker_starts_slowly_and_keeps_its_keys() {
         Policy::Prefix,
         Policy::ConsistentHash,
         Policy::LeastRequest,
+        Policy::LeastKv,
         Policy::Random,
     ] {
         let mut sim = Sim::new(policy);

@@ -11,6 +11,7 @@ mod golden;
 mod health;
 mod heat;
 mod keys;
+mod least_kv;
 mod parts;
 mod reference;
 mod rings;

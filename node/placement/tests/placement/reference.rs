@@ -362,6 +362,7 @@ fn candidate(bits: u64, rare: u64, busy: f64) -> Candidate {
         surge_requests: requests + (part(32) * 12.0).floor(),
         standing,
         at_cap: standing.is_bad() && is(5, 1),
+        kv_tokens: None,
         slow_start: is(7, 2).then_some(part(40)),
         held_tokens: if is(11, 3) {
             (part(48) * 3_000.0) as u32
