@@ -17,12 +17,14 @@
 //! | 8 | of two descriptions the newer one stands at once, and the more frequent one in the end | `the_newer_description_stands`, `no_war_over_descriptions` |
 //! | 9 | readiness changes the state of a worker, never the set | `readiness_moves_no_ring` |
 //! | 10 | a worker has no place on the ring before it was ready for the first time | `who_was_never_ready_has_no_place` |
+//! | 11 | declared labels are added where they are missing; another value is replaced by a new declaration only | `what_was_learned_and_what_is_declared_do_not_replace_each_other` |
 
 pub mod dns;
 mod feed;
 pub mod file;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
+pub mod label;
 mod picture;
 mod rule;
 #[cfg(test)]
@@ -31,6 +33,6 @@ mod watched;
 pub use feed::{Feed, Sight, Watcher, feed};
 pub use picture::{Found, Picture, PictureError, WORKERS_MAX};
 pub use rule::{
-    Believed, Counts, Entries, Objection, PeerStatement, Rule, Settings, Statement, Step, What,
-    source_hash, worker_hash,
+    Believed, Counts, Entries, KnownLabels, Objection, PeerStatement, Rule, Settings, Statement,
+    Step, What, source_hash, worker_hash,
 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use grapevine_gossip::worker::{State, WorkerError, WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{Labels, Role, State, WorkerError, WorkerId, WorkerSpec};
 
 /// Greatest number of workers of one source.
 pub const WORKERS_MAX: usize = 5_000;
@@ -11,6 +11,7 @@ pub const WORKERS_MAX: usize = 5_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     spec: WorkerSpec,
+    labels: Labels,
 }
 
 impl Found {
@@ -27,12 +28,36 @@ impl Found {
             State::Draining
         };
         let spec = WorkerSpec::new(raw)?;
-        Ok(Self { spec })
+        let labels = Labels::default();
+        Ok(Self { spec, labels })
+    }
+
+    /// The same worker with what the source declares of it beyond its description.
+    #[must_use]
+    pub fn labelled(self, labels: Labels) -> Self {
+        Self { labels, ..self }
+    }
+
+    /// The same worker in another role.
+    ///
+    /// # Errors
+    /// None that a role could cause; they are those of [`WorkerSpec::new`].
+    pub fn in_role(&self, role: Role) -> Result<Self, WorkerError> {
+        let mut raw = self.spec.to_raw();
+        raw.role = role;
+        let spec = WorkerSpec::new(raw)?;
+        let labels = self.labels.clone();
+        Ok(Self { spec, labels })
     }
 
     /// The description that goes into the registry.
     pub fn spec(&self) -> &WorkerSpec {
         &self.spec
+    }
+
+    /// What the source declares of it beyond that; it stands beside what others declare and what is learned.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
     }
 
     /// Whether it takes new prompts.

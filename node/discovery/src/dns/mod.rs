@@ -17,9 +17,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use grapevine_gossip::worker::{Role, WorkerError};
+
 use crate::feed::Feed;
 use crate::picture::Picture;
-use answer::Belief;
+use answer::{Belief, Listed};
 use ask::Asker;
 pub use name::{DnsName, DnsNameError};
 
@@ -48,8 +50,12 @@ impl fmt::Display for Scheme {
 /// Which names, whom to ask, and how often.
 #[derive(Clone, Debug)]
 pub struct DnsSettings {
-    /// The names; at most [`NAMES_MAX`].
+    /// Names of workers that take whole requests; at most [`NAMES_MAX`] with those of the other roles.
     pub names: Vec<DnsName>,
+    /// Names of workers that prefill only.
+    pub prefill_names: Vec<DnsName>,
+    /// Names of workers that decode only.
+    pub decode_names: Vec<DnsName>,
     /// The scheme of the workers' URLs.
     pub scheme: Scheme,
     /// Name servers to ask; empty: those of the system (`/etc/resolv.conf`), with its search list and hosts file.
@@ -69,6 +75,8 @@ impl DnsSettings {
     pub fn new(names: Vec<DnsName>) -> Self {
         Self {
             names,
+            prefill_names: Vec::new(),
+            decode_names: Vec::new(),
             scheme: Scheme::default(),
             nameservers: Vec::new(),
             timeout: Duration::from_secs(5),
@@ -76,6 +84,18 @@ impl DnsSettings {
             ttl_max: Duration::from_secs(60),
             retry: Duration::from_secs(5),
         }
+    }
+
+    /// All names, each with the role of its workers.
+    fn all_names(&self) -> impl Iterator<Item = (&DnsName, Role)> {
+        fn of(names: &[DnsName], role: Role) -> impl Iterator<Item = (&DnsName, Role)> {
+            names.iter().map(move |name| (name, role))
+        }
+        let whole = of(&self.names, Role::Any);
+        let prefill = of(&self.prefill_names, Role::Prefill);
+        whole
+            .chain(prefill)
+            .chain(of(&self.decode_names, Role::Decode))
     }
 
     /// The time that answers stand of which the shortest TTL is `ttl`.
@@ -86,14 +106,14 @@ impl DnsSettings {
 
 /// Reports the workers of the names to `feed` until nobody reads it.
 pub async fn run(settings: DnsSettings, feed: Feed) {
-    if settings.names.len() > NAMES_MAX {
-        let count = settings.names.len();
+    let count = settings.all_names().count();
+    if count > NAMES_MAX {
         feed.fail(format!(
             "{count} names are more than {NAMES_MAX}; put several workers under one name"
         ));
         return feed.closed().await;
     }
-    let mut beliefs: Vec<Belief> = settings.names.iter().map(|_| Belief::default()).collect();
+    let mut beliefs: Vec<Belief> = settings.all_names().map(|_| Belief::default()).collect();
     let mut asker = None;
     loop {
         let pause = tokio::select! {
@@ -130,7 +150,7 @@ async fn look(
         None => asker.insert(Asker::new(settings)?),
     };
     let mut stands = settings.ttl_max;
-    for (name, belief) in settings.names.iter().zip(beliefs) {
+    for ((name, role), belief) in settings.all_names().zip(beliefs) {
         let answer = asker
             .ask(name, settings)
             .await
@@ -140,9 +160,17 @@ async fn look(
                 .ttl
                 .map_or(settings.retry, |ttl| settings.stands(ttl)),
         );
-        belief.answered(answer.workers);
+        belief.answered(in_role(answer.workers, role)?);
     }
     Ok(stands)
+}
+
+/// The workers of a name in the role that its list gives them.
+fn in_role(workers: Listed, role: Role) -> Result<Listed, String> {
+    let workers = workers.into_iter();
+    let workers = workers.map(|(id, found)| Ok((id, found.in_role(role)?)));
+    let workers: Result<_, WorkerError> = workers.collect();
+    workers.map_err(|error| error.to_string())
 }
 
 /// Reports the union of what is believed, once something is believed of every name.

@@ -2,23 +2,26 @@
 //!
 //! Without `api_key`: a file of workers is a list for all replicas, and secrets are each replica's own.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use grapevine_gossip::worker::Labels;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
-use super::description::Description;
+use super::description::{Description, KEYS};
 use super::format::Listed;
 
-const KEYS: &[&str] = &[
-    "url",
-    "id",
-    "models",
-    "weight",
-    "max_in_flight",
-    "zone",
-    "role",
-];
+/// The keys of a table: the address, and those of every form.
+const FIELDS: [&str; KEYS.len() + 1] = {
+    let mut fields = ["url"; KEYS.len() + 1];
+    let mut at = 0;
+    while at < KEYS.len() {
+        fields[at + 1] = KEYS[at];
+        at += 1;
+    }
+    fields
+};
 
 /// A whole file. The key has to be there: a file that somebody is about to write has none.
 #[derive(Deserialize)]
@@ -86,7 +89,15 @@ impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
             "max_in_flight" => description.set_max_in_flight(u32::deserialize(value)?),
             "zone" => description.set_zone(String::deserialize(value)?),
             "role" => description.set_role(&String::deserialize(value)?),
-            other => return Err(D::Error::unknown_field(other, KEYS)),
+            "dp_size" => description.set_dp_size(u32::deserialize(value)?),
+            "kv_connector" => description.set_kv_connector(&String::deserialize(value)?),
+            "bootstrap_port" => description.set_bootstrap_port(u16::deserialize(value)?),
+            "kv_address" => description.set_kv_address(&String::deserialize(value)?),
+            "labels" => {
+                let labels = Labels::new(BTreeMap::<String, String>::deserialize(value)?);
+                description.set_labels(labels.map_err(D::Error::custom)?)
+            }
+            other => return Err(D::Error::unknown_field(other, &FIELDS)),
         };
         set.map_err(D::Error::custom)
     }

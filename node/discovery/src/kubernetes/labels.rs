@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use grapevine_gossip::worker::{DP_SIZE_MAX, Role, WEIGHT_MILLI_MAX};
+use grapevine_gossip::worker::{DP_SIZE_MAX, Labels, Role, WEIGHT_MILLI_MAX};
 
 use super::pod::Facts;
 
@@ -36,8 +36,14 @@ const BOOTSTRAP_PORT: &[&str] = &[
 ];
 /// Ids of the engines, one for each port.
 const ENGINE_ID: &[&str] = &["grapevine/engine-id", "smg.ai/kv-engine-id"];
+/// How blocks come to or from the worker.
+const CONNECTOR: &[&str] = &["grapevine/kv-connector", "smg.ai/kv-connector"];
+/// `host:port` of the engine's ZMQ side.
+const KV_ADDRESS: &[&str] = &["grapevine/kv-address"];
+/// Any other labels, as `name=value` separated by commas.
+const LABELS: &[&str] = &["grapevine/labels"];
 
-const ALL: [&[&str]; 10] = [
+const ALL: [&[&str]; 13] = [
     PORTS,
     ROLE,
     MODELS,
@@ -48,6 +54,9 @@ const ALL: [&[&str]; 10] = [
     DP_SIZE,
     BOOTSTRAP_PORT,
     ENGINE_ID,
+    CONNECTOR,
+    KV_ADDRESS,
+    LABELS,
 ];
 
 /// Is this the name of a label or annotation that is read?
@@ -89,6 +98,9 @@ pub(super) struct Said {
     pub(super) dp_size: Option<u32>,
     pub(super) bootstrap_port: Option<u16>,
     pub(super) engine_ids: Vec<String>,
+    pub(super) kv_connector: Option<String>,
+    pub(super) kv_address: Option<String>,
+    pub(super) labels: Labels,
 }
 
 impl Said {
@@ -119,7 +131,20 @@ impl Said {
             bootstrap_port: reader.read(BOOTSTRAP_PORT, "a port number", |text| {
                 number(text).filter(|port: &u16| *port > 0)
             }),
-            engine_ids: reader.read(ENGINE_ID, "ids", list).unwrap_or_default(),
+            engine_ids: reader
+                .read(
+                    ENGINE_ID,
+                    "ids of up to 200 visible ASCII characters",
+                    |text| list(text).filter(|ids| ids.iter().all(|id| is_value(id))),
+                )
+                .unwrap_or_default(),
+            kv_connector: reader.read(CONNECTOR, "the name of a connector", value),
+            kv_address: reader.read(KV_ADDRESS, "host:port", value),
+            labels: reader
+                .read(LABELS, "labels, as name=value,name=value", |text| {
+                    Labels::from_texts(split(text)).ok()
+                })
+                .unwrap_or_default(),
         }
     }
 }
@@ -155,6 +180,15 @@ impl Reader<'_> {
 
 fn split(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|one| !one.is_empty())
+}
+
+/// Whether a label may have this value.
+fn is_value(text: &str) -> bool {
+    Labels::new([("any", text)]).is_ok()
+}
+
+fn value(text: &str) -> Option<String> {
+    is_value(text).then(|| text.to_owned())
 }
 
 fn number<T: FromStr>(text: &str) -> Option<T> {
@@ -212,7 +246,7 @@ mod tests {
     #[test]
     fn each_name_is_read_and_ours_comes_before_others() {
         type Check = fn(&Said) -> bool;
-        let cases: [(&str, &str, Check); 16] = [
+        let cases: [(&str, &str, Check); 19] = [
             ("grapevine/ports", "8000, 8001", |s| s.ports == [8000, 8001]),
             ("smg.ai/worker-ports", "9000", |s| s.ports == [9000]),
             ("model.aibrix.ai/port", "7000", |s| s.ports == [7000]),
@@ -241,6 +275,15 @@ mod tests {
             }),
             ("sglang.ai/bootstrap-port", "8999", |s| {
                 s.bootstrap_port == Some(8999)
+            }),
+            ("smg.ai/kv-connector", "MooncakeConnector", |s| {
+                s.kv_connector.as_deref() == Some("MooncakeConnector")
+            }),
+            ("grapevine/kv-address", "10.0.0.1:5557", |s| {
+                s.kv_address.as_deref() == Some("10.0.0.1:5557")
+            }),
+            ("grapevine/labels", "kv.tp_size=8, x=y", |s| {
+                s.labels.get("kv.tp_size") == Some("8") && s.labels.get("x") == Some("y")
             }),
             ("smg.ai/kv-engine-id", "e0,e1", |s| {
                 s.engine_ids == ["e0", "e1"]
@@ -273,6 +316,9 @@ mod tests {
             ("grapevine/max-in-flight", "0"),
             ("grapevine/dp-size", "1025"),
             ("vllm.ai/bootstrap-port", "70000"),
+            ("grapevine/kv-connector", "a b"),
+            ("grapevine/engine-id", "a b"),
+            ("grapevine/labels", "a"),
         ];
         for (name, text) in cases {
             let (said, problems) = read(&[(name, text)]);

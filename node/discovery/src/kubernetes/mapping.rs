@@ -6,10 +6,13 @@
 
 use std::net::IpAddr;
 
-use grapevine_gossip::worker::{ID_BYTES_MAX, RawWorker, Role, WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{
+    ID_BYTES_MAX, Labels, RawWorker, Role, WorkerError, WorkerId, WorkerSpec,
+};
 
 use super::labels::{Problem, Said, Task};
 use super::pod::Facts;
+use crate::label::{self, Declared};
 use crate::picture::Found;
 
 /// What holds for pods that say nothing else.
@@ -58,8 +61,9 @@ pub(super) fn workers(
         said.ports.push(defaults.port);
     }
     let mut workers = Vec::with_capacity(said.ports.len());
-    for port in said.ports.clone() {
-        match worker(pod, ip, port, role, &said, defaults) {
+    for (at, port) in said.ports.iter().copied().enumerate() {
+        let labels = labels(&said, at);
+        match labels.and_then(|labels| worker(pod, (ip, port), role, &said, defaults, labels)) {
             Ok(worker) => workers.push(worker),
             Err(why) => problems.push(Problem {
                 pod: format!("{}/{}", pod.namespace, pod.name),
@@ -72,12 +76,12 @@ pub(super) fn workers(
 
 fn worker(
     pod: &Facts,
-    ip: IpAddr,
-    port: u16,
+    (ip, port): (IpAddr, u16),
     role: Role,
     said: &Said,
     defaults: Defaults,
-) -> Result<PodWorker, grapevine_gossip::worker::WorkerError> {
+    labels: Labels,
+) -> Result<PodWorker, WorkerError> {
     let is_tls = said.https.unwrap_or(defaults.https);
     let scheme = if is_tls { "https" } else { "http" };
     let host = match ip {
@@ -94,12 +98,25 @@ fn worker(
     let spec = WorkerSpec::new(raw)?;
     Ok(PodWorker {
         id: id(pod, port)?,
-        found: Found::new(&spec, pod.is_ready)?,
+        found: Found::new(&spec, pod.is_ready)?.labelled(labels),
     })
 }
 
+/// What the pod says of the worker at its port number `at`, counted from 0, beyond a description.
+fn labels(said: &Said, at: usize) -> Result<Labels, WorkerError> {
+    let engine_id = said.engine_ids.get(at);
+    let engine_id = Labels::new(engine_id.map(|id| (label::ENGINE_ID, id.as_str())))?;
+    let declared = Declared {
+        kv_connector: said.kv_connector.clone(),
+        bootstrap_port: said.bootstrap_port,
+        kv_address: said.kv_address.clone(),
+        labels: said.labels.overlaid_with(&engine_id)?,
+    };
+    declared.into_labels()
+}
+
 /// `namespace/name:port`; of a name that is too long, `uid:port`.
-fn id(pod: &Facts, port: u16) -> Result<WorkerId, grapevine_gossip::worker::WorkerError> {
+fn id(pod: &Facts, port: u16) -> Result<WorkerId, WorkerError> {
     let Facts {
         namespace,
         name,
@@ -239,6 +256,28 @@ mod tests {
         let (found, _) = mapped(annotated(&[("smg.ai/worker-ports", "8000,8001")]), None);
         let ids: Vec<_> = found.iter().map(|worker| worker.id.as_str()).collect();
         assert_eq!(ids, ["ml/vllm-0:8000", "ml/vllm-0:8001"]);
+    }
+
+    #[test]
+    fn what_a_pod_says_of_transfers_are_labels_of_each_port() {
+        let said = annotated(&[
+            ("smg.ai/worker-ports", "8000,8001"),
+            ("smg.ai/kv-engine-id", "e0,e1"),
+            ("vllm.ai/bootstrap-port", "8998"),
+            ("smg.ai/kv-connector", "MooncakeConnector"),
+        ]);
+        let (found, problems) = mapped(said, None);
+        assert_eq!(problems, []);
+        for (worker, id) in found.iter().zip(["e0", "e1"]) {
+            let expected = [
+                ("kv.bootstrap_port", "8998"),
+                ("kv.connector", "MooncakeConnector"),
+                ("kv.engine_id", id),
+            ];
+            let labels: Vec<_> = worker.found.labels().iter().collect();
+            assert_eq!(labels, expected);
+        }
+        assert!(mapped(pod(), None).0[0].found.labels().is_empty());
     }
 
     #[test]

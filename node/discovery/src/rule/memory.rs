@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use grapevine_gossip::worker::{WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{Labels, WorkerId, WorkerSpec};
 use tokio::time::Instant;
 
 use super::Entries;
@@ -18,6 +18,8 @@ pub(super) enum Situation {
     Removed,
     /// Seen with this description, and registered with another one.
     Differs(u32),
+    /// Seen as it is registered, without all labels that it is seen with.
+    Unlabelled,
     /// Registered, and not seen.
     Missing,
 }
@@ -41,6 +43,10 @@ struct Change<T> {
 struct Sides {
     picture: Change<Option<WorkerSpec>>,
     registry: Change<Option<Option<Arc<WorkerSpec>>>>,
+    /// The labels that it was last seen with; `None` before it was seen.
+    labels: Option<Labels>,
+    /// They changed since the registry had all of them.
+    has_new_labels: bool,
 }
 
 /// Bounded by the picture and the registry: what is in neither is forgotten.
@@ -65,7 +71,14 @@ impl Memory {
         }
         let step = self.step;
         self.sides.retain(|id, sides| {
-            let seen = picture.get(id).map(crate::Found::spec);
+            let found = picture.get(id);
+            if let Some(found) = found
+                && sides.labels.as_ref() != Some(found.labels())
+            {
+                sides.has_new_labels |= sides.labels.is_some();
+                sides.labels = Some(found.labels().clone());
+            }
+            let seen = found.map(crate::Found::spec);
             if sides.picture.last.as_ref() != seen {
                 sides.picture = Change {
                     last: seen.cloned(),
@@ -90,6 +103,18 @@ impl Memory {
         self.sides
             .get(id)
             .is_some_and(|sides| sides.picture.at > sides.registry.at)
+    }
+
+    /// Whether the source declares other labels of this worker than before.
+    pub(super) fn has_new_labels(&self, id: &WorkerId) -> bool {
+        self.sides.get(id).is_some_and(|sides| sides.has_new_labels)
+    }
+
+    /// The registry has them.
+    pub(super) fn settle_labels(&mut self, id: &WorkerId) {
+        if let Some(sides) = self.sides.get_mut(id) {
+            sides.has_new_labels = false;
+        }
     }
 
     /// Since when the worker has been in this situation.

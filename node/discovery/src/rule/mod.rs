@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_gossip::ReplicaId;
-use grapevine_gossip::worker::{State, WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{Labels, State, WorkerId, WorkerSpec};
 use tokio::time::Instant;
 
 use self::memory::{Memory, Situation};
@@ -22,6 +22,7 @@ pub use self::statement::{
     Believed, Objection, PeerStatement, Statement, What, source_hash, worker_hash,
 };
 use self::statement::{Votes, spec_hash};
+use crate::label::to_write;
 use crate::picture::{Found, Picture};
 
 /// How long the rule waits before it believes.
@@ -54,11 +55,16 @@ const SETTLE: Duration = Duration::from_secs(10);
 /// The source's part of the worker set: what it says of each worker, `None` for one that it removed.
 pub type Entries = BTreeMap<WorkerId, Option<Arc<WorkerSpec>>>;
 
+/// The labels of a worker that is in the set.
+pub type KnownLabels<'a> = dyn Fn(&WorkerId) -> Option<Arc<Labels>> + 'a;
+
 /// What is to be done now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Workers to write into the registry.
     pub put: Vec<(WorkerId, WorkerSpec)>,
+    /// Labels to add to workers, after those were written.
+    pub label: Vec<(WorkerId, Labels)>,
     /// Workers that the source takes back.
     pub remove: Vec<WorkerId>,
     /// What the others are told.
@@ -97,6 +103,7 @@ struct Scene<'a> {
     now: Instant,
     picture: &'a Picture,
     votes: Votes<'a>,
+    labels: &'a KnownLabels<'a>,
     /// How long this replica leaves a write to those before it.
     turn: Duration,
     is_emptied: bool,
@@ -107,6 +114,7 @@ struct Scene<'a> {
 enum Verdict {
     Nothing,
     Put(WorkerSpec),
+    Label(Labels),
     Remove,
 }
 
@@ -121,12 +129,14 @@ impl Rule {
     }
 
     /// Looks at everything again. `picture` is this replica's, if it may be acted on ([`crate::Watcher::fresh`]);
+    /// `labels` are those that the registry has of workers;
     /// `peers` are the statements of the other live replicas about this source.
     pub fn step(
         &mut self,
         now: Instant,
         picture: Option<&Picture>,
         entries: &Entries,
+        labels: &KnownLabels<'_>,
         peers: &[PeerStatement],
     ) -> Step {
         let registered = entries.values().flatten().count();
@@ -149,6 +159,7 @@ impl Rule {
             turn: TURN * before as u32,
             is_emptied: picture.is_empty() && registered > 1,
             votes,
+            labels,
         };
         let mut step = Step {
             counts: Counts {
@@ -168,7 +179,18 @@ impl Rule {
             objections.extend(what.map(|what| Objection::new(id, what)));
             match verdict {
                 Verdict::Nothing => {}
-                Verdict::Put(spec) => step.put.push((id.clone(), spec)),
+                Verdict::Put(spec) => {
+                    let labels = picture.get(id).map(Found::labels);
+                    let labels = labels.filter(|labels| !labels.is_empty());
+                    // What is known of them already writes nothing.
+                    step.label.extend(
+                        labels
+                            .filter(|_| entry.is_none_or(Option::is_none))
+                            .map(|labels| (id.clone(), labels.clone())),
+                    );
+                    step.put.push((id.clone(), spec));
+                }
+                Verdict::Label(labels) => step.label.push((id.clone(), labels)),
                 Verdict::Remove => step.remove.push(id.clone()),
             }
         }
@@ -239,8 +261,7 @@ impl Rule {
         known: &WorkerSpec,
     ) -> (Option<What>, Verdict) {
         if known.is_as_wanted(found.spec()) {
-            self.memory.settle(id);
-            return (None, Verdict::Nothing);
+            return (None, self.label(scene, id, found));
         }
         let put = || Verdict::Put(found.spec().clone());
         let hash = spec_hash(found.spec());
@@ -261,6 +282,26 @@ impl Rule {
             }
         });
         (what, verdict)
+    }
+
+    /// A worker that is registered as this replica sees it, perhaps without all of its labels. What differs in labels
+    /// alone is no objection: others may know better.
+    fn label(&mut self, scene: &Scene<'_>, id: &WorkerId, found: &Found) -> Verdict {
+        let is_news = self.memory.has_new_labels(id);
+        let wanted = Some(found.labels()).filter(|labels| !labels.is_empty());
+        let known = wanted.and_then(|_| (scene.labels)(id));
+        let written = wanted
+            .zip(known)
+            .and_then(|(wanted, known)| to_write(&known, wanted, is_news));
+        let Some(labels) = written else {
+            self.memory.settle(id);
+            self.memory.settle_labels(id);
+            return Verdict::Nothing;
+        };
+        let since = self
+            .memory
+            .waits_since(id, Situation::Unlabelled, scene.now);
+        self.after(scene, since + scene.turn, || Verdict::Label(labels))
     }
 
     /// A registered worker that this replica does not see.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_gossip::worker::{RawWorker, State, WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{Labels, RawWorker, State, WorkerId, WorkerSpec};
 use proptest::prelude::*;
 use tokio::time::Instant;
 
@@ -20,7 +20,10 @@ struct Replicas {
     now: Instant,
     rules: Vec<(Rule, Option<Picture>, Statement)>,
     entries: Entries,
+    /// Labels that the registry has, of workers that have any.
+    labels: BTreeMap<WorkerId, Labels>,
     puts: usize,
+    label_writes: usize,
     removes: usize,
 }
 
@@ -53,7 +56,9 @@ impl Replicas {
             now: Instant::now(),
             rules: (0..count).map(rule).collect(),
             entries: Entries::new(),
+            labels: BTreeMap::new(),
             puts: 0,
+            label_writes: 0,
             removes: 0,
         };
         replicas.run(Duration::from_secs(5));
@@ -94,12 +99,21 @@ impl Replicas {
             })
             .collect();
         let (rule, picture, statement) = &mut self.rules[at];
-        let step = rule.step(self.now, picture.as_ref(), &self.entries, &peers);
+        let known = |id: &WorkerId| {
+            let labels = self.labels.get(id).cloned();
+            Some(Arc::new(labels.unwrap_or_default()))
+        };
+        let step = rule.step(self.now, picture.as_ref(), &self.entries, &known, &peers);
         *statement = step.statement;
         self.puts += step.put.len();
         self.removes += step.remove.len();
         for (id, spec) in step.put {
             self.entries.insert(id, Some(Arc::new(spec)));
+        }
+        self.label_writes += step.label.len();
+        for (id, labels) in step.label {
+            let known = self.labels.entry(id).or_default();
+            *known = known.overlaid_with(&labels).expect("few");
         }
         for id in step.remove {
             self.entries.insert(id, None);
@@ -133,6 +147,44 @@ fn a_new_worker_is_added_at_once() {
     replicas.all_see(&of(&[1, 2, 3]));
     replicas.run(Duration::from_secs(700));
     assert_eq!((replicas.puts, replicas.removes), (puts, 0));
+}
+
+/// A picture of one worker with these labels.
+fn with_labels<const N: usize>(labels: [(&str, &str); N]) -> Option<Picture> {
+    let labels = Labels::new(labels).expect("valid");
+    let worker = found(1, 1000, true).labelled(labels);
+    Some(Picture::new([(id(1), worker)]).expect("a picture"))
+}
+
+#[test]
+fn what_was_learned_and_what_is_declared_do_not_replace_each_other() {
+    let mut replicas = Replicas::that_see(3, &[1]);
+    let labels = |replicas: &Replicas| replicas.labels[&id(1)].clone();
+    let of = |pairs: &[(&str, &str)]| Labels::new(pairs.iter().copied()).expect("valid");
+    replicas.all_see(&with_labels([("kv.connector", "nixl"), ("kv.port", "1")]));
+    replicas.run(Duration::from_secs(5));
+    let declared = of(&[("kv.connector", "nixl"), ("kv.port", "1")]);
+    assert_eq!(labels(&replicas), declared);
+    assert_eq!(replicas.label_writes, 1, "one write is enough");
+    // Beside what is learned, and in the place of one: neither writes again.
+    let learned = of(&[("kv.port", "2"), ("kv.block_size", "16")]);
+    let known = declared.overlaid_with(&learned).expect("few");
+    replicas.labels.insert(id(1), known.clone());
+    replicas.run(Duration::from_secs(700));
+    assert_eq!((labels(&replicas), replicas.label_writes), (known, 1));
+    // One that was lost is there again.
+    replicas.labels.insert(id(1), learned.clone());
+    replicas.run(Duration::from_secs(5));
+    assert_eq!(labels(&replicas).get("kv.connector"), Some("nixl"));
+    assert_eq!(labels(&replicas).get("kv.port"), Some("2"));
+    assert_eq!(replicas.label_writes, 2);
+    // Another declaration counts at once, though one replica still sees the former.
+    let newer = with_labels([("kv.connector", "nixl"), ("kv.port", "3")]);
+    replicas.see(0, newer.clone());
+    replicas.see(1, newer);
+    replicas.run(Duration::from_secs(700));
+    assert_eq!(labels(&replicas).get("kv.port"), Some("3"));
+    assert_eq!((replicas.label_writes, replicas.puts), (3, 1));
 }
 
 #[test]
