@@ -1,13 +1,18 @@
 //! `grapevine fake-worker`. Flags have vLLM's names where it has them.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::{StopSignal, StopSignals, announce};
-use crate::fake_worker::{Config, EngineConfig, FakeWorker, StopMode};
+use serde_json::json;
+
+use super::{StopSignal, StopSignals, announce, print_json};
+use crate::fake_worker::{
+    Config, Connector, EngineConfig, FakeWorker, Role, StopMode, TransferConfig,
+};
 
 /// Engines that can be modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -88,12 +93,72 @@ pub struct FakeWorkerArgs {
     /// Echo x-request-id in replies
     #[arg(long)]
     enable_request_id_headers: bool,
+    /// Engines behind the address, each with a cache of its own
+    #[arg(long, default_value_t = 1)]
+    data_parallel_size: u32,
+    #[command(flatten)]
+    transfer: TransferArgs,
     /// Start of the modelled process, in seconds since 1970 [default: now]
     #[arg(long)]
     process_start_time: Option<u64>,
     /// Requests kept for GET /_control/log
     #[arg(long, default_value_t = 10_000)]
     log_entries: usize,
+}
+
+/// The worker's part in split pairs: prefill on one worker, decode on another.
+#[derive(Debug, Args)]
+struct TransferArgs {
+    /// Role in split pairs [default: both, with --kv-connector]
+    #[arg(long, value_enum, requires = "kv_connector")]
+    role: Option<Role>,
+    /// How keys and values travel between workers; without it the worker computes everything alone
+    #[arg(long, value_enum)]
+    kv_connector: Option<Connector>,
+    /// Tensor parallel size that the other side must know
+    #[arg(long, default_value_t = 1)]
+    tensor_parallel_size: u32,
+    /// Bytes of keys and values of a token [default: 131072]
+    #[arg(long)]
+    kv_bytes_per_token: Option<u64>,
+    /// Bytes a second at which keys and values arrive, in the engine's clock [default: 25e9]
+    #[arg(long)]
+    transfer_bytes_per_s: Option<f64>,
+    /// Computed blocks that nobody reads are freed after this time
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "480s")]
+    block_hold: Duration,
+    /// An unknown side channel that does not answer is given up after this time
+    #[arg(long, default_value_t = 10.0)]
+    closed_side_channel_s: f64,
+    /// Port of the side channel, which is also the bootstrap server; 0 chooses a free one
+    #[arg(long, default_value_t = 0)]
+    side_channel_port: u16,
+    /// Proxy that P2P NCCL and MoRI-IO ping every three seconds, HOST:PORT
+    #[arg(long, requires = "kv_connector")]
+    proxy: Option<String>,
+    /// Directory of the shared store [default: memory of this process]
+    #[arg(long)]
+    store: Option<PathBuf>,
+}
+
+impl TransferArgs {
+    fn config(self) -> Option<TransferConfig> {
+        let ours = TransferConfig::default();
+        let closed = Duration::try_from_secs_f64(self.closed_side_channel_s);
+        Some(TransferConfig {
+            role: self.role.unwrap_or_default(),
+            connector: self.kv_connector?,
+            tensor_parallel: self.tensor_parallel_size,
+            bytes_per_token: self.kv_bytes_per_token.unwrap_or(ours.bytes_per_token),
+            bytes_per_s: self.transfer_bytes_per_s.unwrap_or(ours.bytes_per_s),
+            block_hold: self.block_hold,
+            closed_side_channel: closed.unwrap_or(ours.closed_side_channel),
+            side_channel_port: self.side_channel_port,
+            proxy: self.proxy,
+            store: self.store,
+            ..ours
+        })
+    }
 }
 
 impl FakeWorkerArgs {
@@ -103,6 +168,7 @@ impl FakeWorkerArgs {
             Model::Llama8bH100 => EngineConfig::llama_8b_h100(),
         };
         let prefill = self.prefill_tokens_per_s;
+        let transfer = self.transfer.config();
         Config {
             listen: SocketAddr::from((self.host, self.port)),
             models: self.served_model_name,
@@ -128,6 +194,8 @@ impl FakeWorkerArgs {
             api_key: self.api_key,
             request_id_headers: self.enable_request_id_headers,
             process_start_us: self.process_start_time.map(|s| s.saturating_mul(1_000_000)),
+            data_parallel: self.data_parallel_size,
+            transfer,
             log_entries_max: self.log_entries,
         }
     }
@@ -141,7 +209,12 @@ impl FakeWorkerArgs {
             seconds => StopMode::Drain(Duration::from_secs(seconds)),
         };
         let mut worker = FakeWorker::start(self.config()).await?;
-        announce(worker.addr())?;
+        match worker.side_channel() {
+            None => announce(worker.addr())?,
+            Some(side) => print_json(&json!({
+                "event": "listening", "http": worker.addr().to_string(), "side_channel": side.to_string(),
+            }))?,
+        }
         worker.terminate(match signals.next().await {
             StopSignal::Term => stop,
             StopSignal::Int => StopMode::Exit,
@@ -151,5 +224,57 @@ impl FakeWorkerArgs {
             _ = signals.next() => {}
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: FakeWorkerArgs,
+    }
+
+    fn config(line: &str) -> Result<Config, clap::Error> {
+        let words = std::iter::once("fake-worker").chain(line.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.args.config())
+    }
+
+    #[test]
+    fn a_split_needs_a_connector() {
+        let alone = config("--data-parallel-size 2").expect("valid");
+        assert_eq!((alone.data_parallel, alone.transfer), (2, None));
+        assert!(config("--role prefill").is_err());
+        assert!(config("--kv-connector pigeon").is_err());
+    }
+
+    #[test]
+    fn options_of_a_split() {
+        let line = "--kv-connector nixl-push --role decode --tensor-parallel-size 2 --block-hold 90s \
+                    --closed-side-channel-s 0.5 --transfer-bytes-per-s 5e10 --proxy 127.0.0.1:30001";
+        let transfer = config(line).expect("valid").transfer;
+        assert_eq!(
+            transfer,
+            Some(TransferConfig {
+                connector: Connector::NixlPush,
+                role: Role::Decode,
+                tensor_parallel: 2,
+                block_hold: Duration::from_secs(90),
+                closed_side_channel: Duration::from_millis(500),
+                bytes_per_s: 5e10,
+                proxy: Some("127.0.0.1:30001".into()),
+                ..TransferConfig::default()
+            })
+        );
+        let all = "nixl nixl-push mooncake moriio-read moriio-write p2p-nccl store sglang";
+        for connector in all.split(' ') {
+            let line = format!("--kv-connector {connector}");
+            let transfer = config(&line).expect("valid").transfer;
+            assert_eq!(transfer.map(|transfer| transfer.role), Some(Role::Both));
+        }
     }
 }

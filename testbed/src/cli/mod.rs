@@ -11,6 +11,7 @@ mod fake_worker;
 mod load;
 mod progress;
 mod replay;
+mod replay_split;
 mod replay_virtual;
 
 use std::io::Write as _;

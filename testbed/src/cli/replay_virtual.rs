@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
+use super::replay_split::SplitArgs;
 use super::{Progress, print_json};
 use crate::replay::Trace;
 use crate::virtual_replay::{
@@ -83,6 +84,8 @@ pub(super) struct VirtualArgs {
     /// Seed of everything that is drawn
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    #[command(flatten)]
+    split: SplitArgs,
     /// Write all numbers to this file
     #[arg(long)]
     csv: Option<PathBuf>,
@@ -113,22 +116,18 @@ impl VirtualArgs {
             "--device-tokens must hold one prompt"
         );
         let workloads = self.workloads(traces, requests, copies)?;
+        if self.split.is_wanted() {
+            let replicas = self.replicas.first().copied().unwrap_or(1);
+            let base = self.scenario(replicas, 100);
+            shown(|progress| self.split.run(&workloads, &base, progress))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let settings = self.settings()?;
         if let Some(rate) = rate {
             anyhow::ensure!(rate.is_finite() && rate > 0.0, "--rate must be above 0");
             return at_rate(&workloads, &settings, rate);
         }
-        let bar: Mutex<Option<Progress>> = Mutex::new(None);
-        let lines = compare(&workloads, &settings, |done, total, name| {
-            let mut bar = bar.lock().expect("nobody panics with it");
-            if total > 0 {
-                let bar = bar.get_or_insert_with(|| Progress::new("virtual", total as u64));
-                bar.set(done as u64, || name.to_owned());
-            }
-        });
-        if let Some(bar) = bar.into_inner().ok().flatten() {
-            bar.finish();
-        }
+        let lines = shown(|progress| compare(&workloads, &settings, progress));
         print!("{}", table(&lines));
         self.write(&lines)?;
         Ok(ExitCode::SUCCESS)
@@ -206,6 +205,8 @@ impl VirtualArgs {
         Scenario {
             replicas,
             workers: self.workers,
+            split: None,
+            step_tokens: self.split.first_step_tokens(),
             cache: CacheSize {
                 device_tokens: self.device_tokens,
                 host_tokens: self.host_tokens,
@@ -216,6 +217,7 @@ impl VirtualArgs {
             speed: 1.0,
             limit_us: micros(self.limit),
             limit_token_us: micros(self.limit_token),
+            gap_limit_us: self.split.gap_limit_us(),
             ring: self.ring,
             seed: self.seed,
         }
@@ -303,6 +305,22 @@ impl VirtualArgs {
         }
         Ok(settings)
     }
+}
+
+/// Does the work with a bar of its progress.
+fn shown<T>(work: impl FnOnce(&(dyn Fn(usize, usize, &str) + Sync)) -> T) -> T {
+    let bar: Mutex<Option<Progress>> = Mutex::new(None);
+    let result = work(&|done, total, name| {
+        let mut bar = bar.lock().expect("nobody panics with it");
+        if total > 0 {
+            let bar = bar.get_or_insert_with(|| Progress::new("virtual", total as u64));
+            bar.set(done as u64, || name.to_owned());
+        }
+    });
+    if let Some(bar) = bar.into_inner().ok().flatten() {
+        bar.finish();
+    }
+    result
 }
 
 /// Prints one JSON line for each run at one rate, to compare with a real cluster at that rate.

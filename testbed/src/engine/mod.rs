@@ -15,7 +15,7 @@ mod host_tier;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use self::block_cache::{BlockCache, Lease};
@@ -35,6 +35,21 @@ pub(crate) struct Sequence {
     pub(crate) answer_tokens: u32,
 }
 
+/// Where the keys and values of a sequence come from, and what becomes of its blocks at its end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Kv {
+    /// Computed here, freed at the end.
+    #[default]
+    Local,
+    /// Computed here; the blocks stay occupied after the end, until [`Engine::abort`]: another worker will read them.
+    Kept,
+    /// The prompt comes from another worker: the sequence gets its blocks and waits for [`Engine::arrived`].
+    Remote,
+    /// So many leading blocks of the prompt are in a shared store; those that are not in the cache are copied from there,
+    /// at the speed of the host tier.
+    Stored(u32),
+}
+
 /// Why a sequence was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -49,6 +64,10 @@ pub(crate) enum Refusal {
 pub(crate) struct Progress {
     /// Prompt tokens that the prefix cache supplied.
     pub(crate) cached_tokens: u32,
+    /// Prompt tokens that another worker or a store supplies.
+    pub(crate) external_tokens: u32,
+    /// It has its blocks, and waits for the keys and values of another worker.
+    pub(crate) reserved: bool,
     /// Answer tokens produced so far.
     pub(crate) produced: u32,
     pub(crate) done: bool,
@@ -81,6 +100,8 @@ impl Passes {
 pub(crate) struct Counters {
     pub(crate) queried_tokens: u64,
     pub(crate) hit_tokens: u64,
+    /// Prompt tokens that another worker or a store supplied.
+    pub(crate) external_tokens: u64,
     pub(crate) prompt_tokens: u64,
     pub(crate) generated_tokens: u64,
     pub(crate) refused_requests: u64,
@@ -92,15 +113,26 @@ pub(crate) struct Counters {
 pub(crate) struct Gauges {
     pub(crate) running: usize,
     pub(crate) waiting: usize,
-    /// Share of blocks that running sequences hold, 0 to 1. Cached but idle blocks do not count.
+    /// Sequences that wait for keys and values of another worker; not in `waiting`.
+    pub(crate) deferred: usize,
+    /// Share of blocks that are in use, 0 to 1: by sequences that run or wait for a transfer, and by ended ones whose
+    /// blocks are kept. Cached but idle blocks do not count.
     pub(crate) cache_usage: f64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    sequence: Sequence,
+    kv: Kv,
 }
 
 #[derive(Debug)]
 struct Running {
     sequence: Sequence,
+    kv: Kv,
     lease: Lease,
     cached_tokens: u32,
+    external_tokens: u32,
     /// Of these, tokens that the next pass has to copy from the host.
     on_host: u32,
     /// Tokens of prompt and answer whose keys and values are in the cache.
@@ -118,9 +150,17 @@ pub(crate) struct Engine {
     config: EngineConfig,
     cache: BlockCache,
     host: HostTier,
-    waiting: VecDeque<Sequence>,
+    waiting: VecDeque<Waiting>,
     waiting_tokens: u64,
+    /// They have blocks and wait for the keys and values of another worker.
+    receiving: Vec<Running>,
+    /// Their keys and values came; they run as soon as there is a slot.
+    ready: VecDeque<Running>,
     running: Vec<Running>,
+    /// Blocks of ended sequences that stay occupied.
+    kept: HashMap<u64, Lease>,
+    /// Sequences that began to wait for a transfer since the last look.
+    reserved: Vec<(u64, Progress)>,
     counters: Counters,
 }
 
@@ -132,7 +172,11 @@ impl Engine {
             config,
             waiting: VecDeque::new(),
             waiting_tokens: 0,
+            receiving: Vec::new(),
+            ready: VecDeque::new(),
             running: Vec::new(),
+            kept: HashMap::new(),
+            reserved: Vec::new(),
             counters: Counters::default(),
         }
     }
@@ -144,7 +188,8 @@ impl Engine {
     pub(crate) fn gauges(&self) -> Gauges {
         Gauges {
             running: self.running.len(),
-            waiting: self.waiting.len(),
+            waiting: self.waiting.len() + self.ready.len(),
+            deferred: self.receiving.len(),
             cache_usage: self.cache.used() as f64 / f64::from(self.config.blocks.max(1)),
         }
     }
@@ -177,7 +222,13 @@ impl Engine {
     ///
     /// As in vLLM, limits look at the queue alone: a burst between two steps is refused even while
     /// slots are free.
+    #[cfg(test)]
     pub(crate) fn submit(&mut self, sequence: Sequence) -> Result<(), Refusal> {
+        self.submit_with(sequence, Kv::Local)
+    }
+
+    /// As [`Engine::submit`], for a sequence that takes part in a transfer.
+    pub(crate) fn submit_with(&mut self, sequence: Sequence, kv: Kv) -> Result<(), Refusal> {
         let tokens = u64::from(sequence.prompt_tokens);
         let over = |limit: Option<u64>, value: u64| limit.is_some_and(|limit| value > limit);
         if over(
@@ -192,8 +243,25 @@ impl Engine {
             return Err(Refusal::Tokens);
         }
         self.waiting_tokens += tokens;
-        self.waiting.push_back(sequence);
+        self.waiting.push_back(Waiting { sequence, kv });
         Ok(())
+    }
+
+    /// The prompt's keys and values of this sequence are here. An unknown id is ignored.
+    pub(crate) fn arrived(&mut self, id: u64) {
+        let Some(at) = self.receiving.iter().position(|seq| seq.sequence.id == id) else {
+            return;
+        };
+        let mut seq = self.receiving.remove(at);
+        self.counters.external_tokens += u64::from(seq.external_tokens);
+        // The last token runs once more: its logits are the first answer token.
+        seq.computed = seq.sequence.prompt_tokens.saturating_sub(1);
+        self.ready.push_back(seq);
+    }
+
+    /// Sequences that got their blocks since the last call, and now wait for [`Engine::arrived`].
+    pub(crate) fn take_reserved(&mut self) -> Vec<(u64, Progress)> {
+        std::mem::take(&mut self.reserved)
     }
 
     /// Forgets what is cached, as a restart does; blocks of running sequences stay until they end.
@@ -201,14 +269,21 @@ impl Engine {
         self.cache.clear();
     }
 
-    /// Forgets a sequence and frees its blocks; unknown and ended ids are ignored.
+    /// Forgets a sequence and frees its blocks, also those kept after its end; other ids are ignored.
     pub(crate) fn abort(&mut self, id: u64) {
-        if let Some(at) = self.running.iter().position(|seq| seq.sequence.id == id) {
-            let gone = self.running.remove(at);
+        let is_it = |seq: &Running| seq.sequence.id == id;
+        if let Some(at) = self.running.iter().position(is_it) {
+            self.cache.release(self.running.remove(at).lease);
+        } else if let Some(at) = self.receiving.iter().position(is_it) {
+            self.cache.release(self.receiving.remove(at).lease);
+        } else if let Some(at) = self.ready.iter().position(is_it) {
+            let gone = self.ready.remove(at).expect("position is in range");
             self.cache.release(gone.lease);
-        } else if let Some(at) = self.waiting.iter().position(|seq| seq.id == id) {
+        } else if let Some(lease) = self.kept.remove(&id) {
+            self.cache.release(lease);
+        } else if let Some(at) = self.waiting.iter().position(|seq| seq.sequence.id == id) {
             let gone = self.waiting.remove(at).expect("position is in range");
-            self.waiting_tokens -= u64::from(gone.prompt_tokens);
+            self.waiting_tokens -= u64::from(gone.sequence.prompt_tokens);
         }
     }
 
@@ -225,7 +300,7 @@ impl Engine {
             prefill_ns += seq.plan(&mut budget, &self.config);
         }
         while budget > 0 && self.running.len() < self.config.running_max as usize {
-            let Some(mut seq) = self.admit_next() else {
+            let Some(mut seq) = self.ready.pop_front().or_else(|| self.admit_next()) else {
                 break;
             };
             prefill_ns += seq.plan(&mut budget, &self.config);
@@ -257,6 +332,7 @@ impl Engine {
         let mut progress = Vec::with_capacity(self.running.len());
         let block_tokens = self.config.block_tokens;
         let (cache, host, counters) = (&mut self.cache, &mut self.host, &mut self.counters);
+        let kept = &mut self.kept;
         self.running.retain_mut(|seq| {
             let got = seq.advance(passes as u32, counters);
             let whole = (seq.computed / block_tokens) as usize;
@@ -269,7 +345,11 @@ impl Engine {
             let done = got.is_some_and(|progress| progress.done);
             if done {
                 host.touch(&seq.sequence.chain[..whole]);
-                cache.release(std::mem::take(&mut seq.lease));
+                let lease = std::mem::take(&mut seq.lease);
+                match seq.kv {
+                    Kv::Kept => drop(kept.insert(seq.sequence.id, lease)),
+                    _ => cache.release(lease),
+                }
             }
             !done
         });
@@ -290,31 +370,62 @@ impl Engine {
         (device, host.count())
     }
 
-    /// Takes the head of the queue when the cache has room for it.
+    /// Takes the next sequence that can run from the queue, when the cache has room for it. Those in front of it whose
+    /// prompt comes from another worker get their blocks, too, and wait aside.
     fn admit_next(&mut self) -> Option<Running> {
-        let head = self.waiting.front()?;
+        loop {
+            let seq = self.admit_head()?;
+            if seq.kv != Kv::Remote {
+                return Some(seq);
+            }
+            let progress = Progress {
+                reserved: true,
+                ..seq.progress()
+            };
+            self.reserved.push((seq.sequence.id, progress));
+            self.receiving.push(seq);
+        }
+    }
+
+    /// Takes the head of the queue when the cache has room for it.
+    fn admit_head(&mut self) -> Option<Running> {
+        let Waiting { sequence: head, kv } = self.waiting.front()?;
+        let kv = *kv;
         let block = self.config.block_tokens;
         let blocks = (head.prompt_tokens + head.answer_tokens).div_ceil(block);
         let reusable = self.reusable(head);
         let (_, on_host) = self.matched(reusable);
+        let whole = reusable.len() as u32;
         let blocks = blocks.min(self.config.blocks) as usize;
         let (lease, hits) = self.cache.admit(reusable, blocks)?;
 
-        let sequence = self.waiting.pop_front().expect("front was there");
+        let Waiting { sequence, .. } = self.waiting.pop_front().expect("front was there");
         let on_host = on_host as u32 * block;
         let cached_tokens = hits as u32 * block + on_host;
+        let external_tokens = match kv {
+            Kv::Local | Kv::Kept => 0,
+            Kv::Remote => sequence.prompt_tokens - cached_tokens,
+            Kv::Stored(stored) => (stored.min(whole) * block).saturating_sub(cached_tokens),
+        };
         self.waiting_tokens -= u64::from(sequence.prompt_tokens);
         self.counters.queried_tokens += u64::from(sequence.prompt_tokens);
         self.counters.hit_tokens += u64::from(cached_tokens);
+        let mut copied = on_host;
+        if let Kv::Stored(_) = kv {
+            self.counters.external_tokens += u64::from(external_tokens);
+            copied += external_tokens;
+        }
         Some(Running {
-            sequence,
+            kv,
             lease,
             cached_tokens,
-            on_host,
-            computed: cached_tokens,
+            external_tokens,
+            on_host: copied,
+            computed: cached_tokens + external_tokens,
             chunk: 0,
             produced: 0,
             stored: hits,
+            sequence,
         })
     }
 }
@@ -357,9 +468,18 @@ impl Running {
             counters.generated_tokens += u64::from(self.produced);
         }
         Some(Progress {
-            cached_tokens: self.cached_tokens,
             produced: self.produced,
             done: self.produced >= self.sequence.answer_tokens,
+            ..self.progress()
         })
+    }
+
+    /// What is known before the first token.
+    fn progress(&self) -> Progress {
+        Progress {
+            cached_tokens: self.cached_tokens,
+            external_tokens: self.external_tokens,
+            ..Progress::default()
+        }
     }
 }

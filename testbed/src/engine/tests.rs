@@ -173,7 +173,7 @@ proptest! {
     #[test]
     fn any_schedule_keeps_the_books(actions in prop::collection::vec(action(), 1..120)) {
         let mut engine = Engine::new(config());
-        let mut open = std::collections::HashMap::new();
+        let mut open = HashMap::new();
         for (id, action) in actions.into_iter().enumerate() {
             match action {
                 Action::Submit { group, prompt, answer } => {
@@ -203,5 +203,96 @@ proptest! {
         prop_assert!(open.is_empty(), "left behind: {:?}", open);
         prop_assert_eq!(engine.gauges(), Gauges::default());
         prop_assert!(engine.counters().hit_tokens <= engine.counters().queried_tokens);
+    }
+}
+
+#[test]
+fn a_prompt_from_elsewhere_takes_room_but_no_slot_until_it_is_here() {
+    let mut engine = Engine::new(EngineConfig {
+        running_max: 1,
+        ..config()
+    });
+    let remote = sequence(1, 7, 100, 4);
+    engine.submit_with(remote, Kv::Remote).expect("no limit");
+    engine.submit(sequence(2, 8, 32, 2)).expect("no limit");
+    let first = engine.step().expect("the second runs");
+    assert_eq!(first.progress[0].0, 2);
+    let reserved = engine.take_reserved();
+    assert_eq!((reserved.len(), reserved[0].0), (1, 1));
+    let progress = reserved[0].1;
+    assert_eq!((progress.external_tokens, progress.reserved), (100, true));
+    let gauges = engine.gauges();
+    assert_eq!((gauges.running, gauges.deferred, gauges.waiting), (1, 1, 0));
+    assert_eq!(gauges.cache_usage, f64::from(7 + 3) / 64.0);
+    engine.arrived(1);
+    assert_eq!((engine.gauges().deferred, engine.gauges().waiting), (0, 1));
+    let ended = drain(&mut engine);
+    let ids: Vec<u64> = ended.iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids, [2, 1]);
+    assert_eq!(engine.counters().external_tokens, 100);
+    assert_eq!(engine.gauges(), Gauges::default());
+    // What came is in the cache like what was computed here.
+    engine.submit(sequence(3, 7, 100, 1)).expect("no limit");
+    assert_eq!(drain(&mut engine)[0].1.cached_tokens, 96);
+}
+
+#[test]
+fn the_first_token_after_a_transfer_costs_one_token_of_prefill() {
+    let mut engine = Engine::new(config());
+    let remote = sequence(1, 7, 100, 4);
+    engine.submit_with(remote, Kv::Remote).expect("no limit");
+    assert!(engine.step().is_none(), "nothing to compute meanwhile");
+    engine.arrived(1);
+    let step = engine.step().expect("it runs");
+    let token = Duration::from_secs_f64(1.0 / engine.config.prefill_tokens_per_s);
+    assert_eq!(step.cost, engine.config.step_base + token);
+    assert_eq!(step.progress[0].1.produced, 1);
+}
+
+#[test]
+fn kept_blocks_stay_after_the_end_until_they_are_given_up() {
+    let mut engine = Engine::new(config());
+    let kept = sequence(1, 7, 100, 1);
+    engine.submit_with(kept, Kv::Kept).expect("no limit");
+    drain(&mut engine);
+    assert_eq!(engine.gauges().cache_usage, 7.0 / 64.0);
+    engine.abort(1);
+    assert_eq!(engine.gauges(), Gauges::default());
+    assert!(engine.holds(7 << 32), "they are cached all the same");
+}
+
+#[test]
+fn a_sequence_that_waits_for_blocks_can_be_aborted_at_any_moment() {
+    for arrived in [None, Some(false), Some(true)] {
+        let mut engine = Engine::new(config());
+        let remote = sequence(1, 7, 100, 4);
+        engine.submit_with(remote, Kv::Remote).expect("no limit");
+        if arrived.is_some() {
+            assert!(engine.step().is_none());
+        }
+        if arrived == Some(true) {
+            engine.arrived(1);
+        }
+        engine.abort(1);
+        assert_eq!(engine.gauges(), Gauges::default(), "{arrived:?}");
+        engine.arrived(1);
+        assert!(engine.step().is_none());
+    }
+}
+
+#[test]
+fn stored_blocks_are_loaded_behind_cached_ones_and_never_the_last_token() {
+    // (blocks in the store, tokens that it supplies beyond the two blocks in the cache)
+    for (stored, external) in [(0, 0), (2, 0), (4, 32), (5, 48), (99, 48)] {
+        let mut engine = Engine::new(config());
+        engine.submit(sequence(1, 7, 40, 1)).expect("no limit");
+        drain(&mut engine);
+        let again = sequence(2, 7, 96, 1);
+        let kv = Kv::Stored(stored);
+        engine.submit_with(again, kv).expect("no limit");
+        let progress = drain(&mut engine)[0].1;
+        let (cached, from_store) = (progress.cached_tokens, progress.external_tokens);
+        assert_eq!((cached, from_store), (32, external), "{stored} blocks");
+        assert_eq!(engine.counters().external_tokens, u64::from(external));
     }
 }

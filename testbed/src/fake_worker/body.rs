@@ -142,7 +142,14 @@ impl Bodies<'_> {
     }
 
     /// The body of a plain reply; one text for each choice.
-    pub(super) fn plain(&self, texts: &[String], finish: &str, usage: Usage) -> String {
+    /// `transfer` is the JSON of `kv_transfer_params`.
+    pub(super) fn plain(
+        &self,
+        texts: &[String],
+        finish: &str,
+        usage: Usage,
+        transfer: &str,
+    ) -> String {
         let (object, created_cache, before, after) = match self.request.kind {
             Kind::Chat => (
                 "chat.completion",
@@ -171,7 +178,7 @@ impl Bodies<'_> {
         };
         let choices: Vec<String> = texts.iter().enumerate().map(choice).collect();
         format!(
-            r#"{{"id":{},"object":"{object}","created":{},"model":{},"choices":[{}],"service_tier":null,"system_fingerprint":"{FINGERPRINT}","usage":{{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},"prompt_tokens_details":{{"cached_tokens":{},"created_cache_tokens":{created_cache},"multimodal_tokens":null}},"completion_tokens_details":null}}{after},"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}}"#,
+            r#"{{"id":{},"object":"{object}","created":{},"model":{},"choices":[{}],"service_tier":null,"system_fingerprint":"{FINGERPRINT}","usage":{{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},"prompt_tokens_details":{{"cached_tokens":{},"created_cache_tokens":{created_cache},"multimodal_tokens":null}},"completion_tokens_details":null}}{after},"kv_transfer_params":{transfer},"ec_transfer_params":null,"metrics":null}}"#,
             quoted(self.id),
             self.created,
             quoted(&self.request.model),

@@ -123,7 +123,7 @@ fn plain_bodies() {
         created: 0,
     };
     assert_eq!(
-        bodies.plain(&[" recip deriv".into()], "length", usage),
+        bodies.plain(&[" recip deriv".into()], "length", usage, "null"),
         r#"{"id":"chatcmpl-my-req-7","object":"chat.completion","created":1795236303,"model":"tiny-llama","choices":[{"index":0,"message":{"role":"assistant","content":" recip deriv","refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null,"routed_experts":null}],"service_tier":null,"system_fingerprint":"vllm-0.32.0-8999ff28","usage":{"prompt_tokens":6,"total_tokens":8,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":0,"multimodal_tokens":null},"completion_tokens_details":null},"prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}"#
     );
     let batch = request(
@@ -142,7 +142,12 @@ fn plain_bodies() {
         created: 0,
     };
     assert_eq!(
-        bodies.plain(&["byies".into(), " idefined".into()], "length", usage),
+        bodies.plain(
+            &["byies".into(), " idefined".into()],
+            "length",
+            usage,
+            "null"
+        ),
         r#"{"id":"cmpl-9b7ea640ad3e8c52","object":"text_completion","created":1795235227,"model":"tiny-llama","choices":[{"index":0,"text":"byies","logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null,"routed_experts":null},{"index":1,"text":" idefined","logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null,"routed_experts":null}],"service_tier":null,"system_fingerprint":"vllm-0.32.0-8999ff28","usage":{"prompt_tokens":6,"total_tokens":10,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":null,"multimodal_tokens":null},"completion_tokens_details":null},"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}"#
     );
 }

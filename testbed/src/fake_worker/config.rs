@@ -3,7 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use super::transfer::TransferConfig;
 use crate::engine::EngineConfig;
+
+/// Greatest data parallel size.
+const RANKS_MAX: u32 = 64;
 
 /// Configuration of the model. [`Config::default`] is vLLM's default behaviour with a mid-size GPU.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,6 +36,11 @@ pub struct Config {
     pub request_id_headers: bool,
     /// Start of the modelled process in microseconds since 1970; `None`, the default: now.
     pub process_start_us: Option<u64>,
+    /// Engines behind one address, each with a cache of its own (vLLM: `--data-parallel-size`). At least 1, the
+    /// default.
+    pub data_parallel: u32,
+    /// The worker's part in split pairs. Default: none, every request is computed here alone.
+    pub transfer: Option<TransferConfig>,
     /// Requests that the log keeps; older ones are forgotten. Default 10,000.
     pub log_entries_max: usize,
 }
@@ -50,6 +59,8 @@ impl Default for Config {
             api_key: None,
             request_id_headers: false,
             process_start_us: None,
+            data_parallel: 1,
+            transfer: None,
             log_entries_max: 10_000,
         }
     }
@@ -80,8 +91,10 @@ impl Config {
             || self.engine.running_max == 0
         {
             Err("block size, blocks and running slots must be at least 1")
+        } else if !(1..=RANKS_MAX).contains(&self.data_parallel) {
+            Err("data parallel size must be 1 to 64")
         } else {
-            Ok(())
+            self.transfer.as_ref().map_or(Ok(()), TransferConfig::check)
         }
     }
 }

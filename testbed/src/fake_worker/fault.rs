@@ -157,6 +157,24 @@ pub enum BadSse {
     SmallChunks(u32),
 }
 
+/// What goes wrong in a leg of a split pair, apart from what can go wrong with any request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvFault {
+    /// Prefill answers without `kv_transfer_params`; its blocks stay.
+    NoParams,
+    /// Prefill answers with this in place of its `kv_transfer_params`.
+    Params(serde_json::Value),
+    /// Prefill computes the prompt, and the worker ends before it answers.
+    ExitComputed,
+    /// Prefill computes the prompt and never answers.
+    HangComputed,
+    /// Blocks expire after so many milliseconds.
+    ExpireMs(u64),
+    /// Decode: the transfer takes so many milliseconds longer.
+    SlowMs(u64),
+}
+
 /// What goes wrong with one request. The default is nothing; fields combine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -185,6 +203,9 @@ pub struct Fault {
     /// The whole worker ends like a crashed process: no connection gets another byte, and the port is closed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub exit: bool,
+    /// What goes wrong in a leg of a split pair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv: Option<KvFault>,
     /// An early end. `head:0` with `stall` never answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
@@ -229,6 +250,14 @@ impl Fault {
     /// The request is read and never answered.
     pub fn never_answer() -> Self {
         Self::stop(Point::Head(0), How::Stall)
+    }
+
+    /// Something goes wrong in a leg of a split pair.
+    pub fn kv(kv: KvFault) -> Self {
+        Self {
+            kv: Some(kv),
+            ..Self::default()
+        }
     }
 
     /// SSE written wrongly.

@@ -40,10 +40,30 @@ pub struct Entry {
     pub prompt_tokens: u64,
     /// Prompt tokens that the prefix cache supplied.
     pub cached_tokens: u64,
+    /// Prompt tokens that another worker or a shared store supplied.
+    pub external_tokens: u64,
+    /// Data-parallel rank that served it.
+    pub rank: u32,
+    /// Its part in a split pair; `None`: it was served alone.
+    pub leg: Option<Leg>,
+    /// Name under which the blocks of the pair are asked for.
+    pub transfer_key: Option<String>,
+    /// Why no blocks came.
+    pub transfer_error: Option<String>,
     /// Answer tokens produced, also those that were not sent.
     pub tokens: u64,
     /// The whole reply was sent.
     pub complete: bool,
+}
+
+/// Part of a request in a split pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Leg {
+    /// It computed the prompt for another worker.
+    Prefill,
+    /// It continued with the blocks of another worker.
+    Decode,
 }
 
 /// Totals since start or the last reset.

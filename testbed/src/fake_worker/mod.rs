@@ -6,7 +6,8 @@
 //! ([`Rule`], `/_control/*`) and remembers what it saw ([`Entry`], [`Stats`]).
 //!
 //! Pure: `crate::engine`, `prompt`, `request`, `body`, `fault`. At the rim: `pacer` (time),
-//! `connection` and `reply` (bytes), `server`, `generate`, `control`, `metrics`, `ledger`.
+//! `connection` and `reply` (bytes), `server`, `generate`, `control`, `metrics`, `ledger`; `split` and `transfer`, the
+//! roles prefill and decode.
 
 mod body;
 mod config;
@@ -26,7 +27,9 @@ mod reply;
 mod request;
 mod route;
 mod server;
+mod split;
 mod stored;
+mod transfer;
 mod worker;
 
 use std::net::SocketAddr;
@@ -39,8 +42,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use crate::engine::EngineConfig;
 pub use config::{Config, StopMode};
-pub use fault::{BadSse, Canned, Drip, Fault, How, Point, RULES_MAX, Rule, Stop, When};
-pub use ledger::{Entry, Stats};
+pub use fault::{BadSse, Canned, Drip, Fault, How, KvFault, Point, RULES_MAX, Rule, Stop, When};
+pub use ledger::{Entry, Leg, Stats};
+pub use transfer::{Connector, Hold, HoldState, Role, SideChannelState, TransferConfig};
 
 /// A running fake worker. Dropping it cuts its connections, a moment later; [`FakeWorker::kill`]
 /// waits until they are cut.
@@ -57,7 +61,9 @@ impl FakeWorker {
         let listener =
             listen(config.listen).with_context(|| format!("cannot listen on {}", config.listen))?;
         let addr = listener.local_addr().context("listener has no address")?;
-        let worker = worker::Worker::new(config);
+        let transfer = worker::Transfer::start(&config).await;
+        let transfer = transfer.context("cannot open the side channel")?;
+        let worker = worker::Worker::new(config, transfer);
         let task = tokio::spawn(server::run(Arc::clone(&worker), listener));
         Ok(Self {
             addr,
@@ -91,13 +97,44 @@ impl FakeWorker {
 
     /// Stops (`true`) or resumes the engine while HTTP, `/health` and keep-alive comments go on.
     pub fn freeze(&self, frozen: bool) {
-        self.worker.pacer.freeze(frozen);
+        self.worker.freeze(frozen);
     }
 
     /// Looks like a restart: empties the cache, and moves `process_start_time_seconds` by at least a second.
     /// Connections stay open, so that a test can tell the two causes apart.
     pub fn restart(&self) {
         self.worker.restart();
+    }
+
+    /// The address of its side channel, if it takes part in split pairs.
+    pub fn side_channel(&self) -> Option<SocketAddr> {
+        let transfer = self.worker.transfer.as_ref();
+        transfer.map(|transfer| transfer.side_channel.addr())
+    }
+
+    /// Opens or closes the side channel; nothing without one.
+    pub fn set_side_channel(&self, state: SideChannelState) {
+        if let Some(transfer) = &self.worker.transfer {
+            transfer.side_channel.set(state);
+        }
+    }
+
+    /// Lets all blocks that are kept for other workers expire now; how many holds that were.
+    pub fn expire_blocks(&self) -> usize {
+        let transfer = self.worker.transfer.as_ref();
+        transfer.map_or(0, |transfer| transfer.shelf.expire_all())
+    }
+
+    /// The blocks that it kept for other workers, and what became of them: ended holds first. Bounded.
+    pub fn holds(&self) -> Vec<Hold> {
+        let transfer = self.worker.transfer.as_ref();
+        transfer.map_or_else(Vec::new, |transfer| transfer.shelf.holds())
+    }
+
+    /// Id of the engine of a data-parallel rank, new after each start; none without a side channel.
+    pub fn engine_id(&self, rank: u32) -> Option<String> {
+        let transfer = self.worker.transfer.as_ref();
+        transfer.map(|transfer| transfer.shelf.engine_id(rank))
     }
 
     /// The requests that it saw, oldest first; bounded by [`Config::log_entries_max`]. `GET`s of known paths

@@ -10,7 +10,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::engine::{Counters, Engine, EngineConfig, Gauges, Progress, Refusal, Sequence};
+use crate::engine::{
+    Counters, Engine, EngineConfig, Gauges, Kv, Passes, Progress, Refusal, Sequence,
+};
 
 /// How far real time may run ahead of the model before the model stops catching up. Covers timer
 /// resolution and scheduling; a longer gap is a freeze or an overloaded machine.
@@ -35,11 +37,25 @@ struct Listener {
     index: usize,
 }
 
-/// A running request. Dropping it aborts what is still running.
+/// A running request. Dropping it aborts what is still running, and frees what was kept and not taken.
 pub(super) struct Ticket {
     pacer: Arc<Pacer>,
     ids: Vec<u64>,
+    /// The blocks of its sequences stay occupied after their end.
+    keeps: bool,
     progress: watch::Receiver<Vec<Progress>>,
+}
+
+/// Blocks of an ended sequence. Dropping it frees them.
+pub(super) struct Kept {
+    pacer: Arc<Pacer>,
+    id: u64,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.pacer.abort(self.id);
+    }
 }
 
 /// Answers hold one entry a sequence, in the order submitted.
@@ -64,6 +80,28 @@ impl Ticket {
         done.expect("the pacer publishes until all sequences are done")
             .clone()
     }
+
+    /// Waits until sequence `index` has its blocks and waits for another worker; what is known of it.
+    pub(super) async fn reserved(&mut self, index: usize) -> Progress {
+        let reserved = self.progress.wait_for(|all| all[index].reserved).await;
+        reserved.expect("the pacer publishes until all sequences are done")[index]
+    }
+
+    /// The keys and values of sequence `index` came.
+    pub(super) fn arrived(&self, index: usize) {
+        self.pacer.state().engine.arrived(self.ids[index]);
+        self.pacer.wake.notify_one();
+    }
+
+    /// The blocks of the ended sequences, one a sequence; they are occupied until dropped.
+    pub(super) fn take_kept(&mut self) -> Vec<Kept> {
+        self.keeps = false;
+        let kept = |&id: &u64| Kept {
+            pacer: Arc::clone(&self.pacer),
+            id,
+        };
+        self.ids.iter().map(kept).collect()
+    }
 }
 
 impl Pacer {
@@ -81,12 +119,17 @@ impl Pacer {
     }
 
     /// Queues all sequences of one request, or none. Their ids are overwritten.
-    pub(super) fn submit(self: &Arc<Self>, sequences: Vec<Sequence>) -> Result<Ticket, Refusal> {
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        sequences: Vec<Sequence>,
+        kv: Kv,
+    ) -> Result<Ticket, Refusal> {
         let (publish, progress) = watch::channel(vec![Progress::default(); sequences.len()]);
         let publish = Arc::new(publish);
         let mut ticket = Ticket {
             pacer: Arc::clone(self),
             ids: Vec::with_capacity(sequences.len()),
+            keeps: kv == Kv::Kept,
             progress,
         };
         for (index, mut sequence) in sequences.into_iter().enumerate() {
@@ -96,7 +139,7 @@ impl Pacer {
                 let id = state.next_id;
                 state.next_id += 1;
                 sequence.id = id;
-                state.engine.submit(sequence).map(|()| {
+                state.engine.submit_with(sequence, kv).map(|()| {
                     let progress = Arc::clone(&publish);
                     state.listeners.insert(id, Listener { progress, index });
                     id
@@ -118,10 +161,6 @@ impl Pacer {
         self.state().engine.forget_cache();
     }
 
-    pub(super) fn is_frozen(&self) -> bool {
-        *self.frozen.borrow()
-    }
-
     pub(super) fn counters(&self) -> Counters {
         self.state().engine.counters()
     }
@@ -136,7 +175,7 @@ impl Pacer {
         let mut model_time = Instant::now();
         loop {
             thaw(&mut frozen).await;
-            let passes = self.state().engine.begin(1);
+            let passes = self.begin();
             let Some(passes) = passes else {
                 self.wake.notified().await;
                 model_time = Instant::now();
@@ -149,6 +188,25 @@ impl Pacer {
             thaw(&mut frozen).await;
             self.publish();
         }
+    }
+
+    /// Plans the next pass, and tells sequences that got their blocks that they did.
+    fn begin(&self) -> Option<Passes> {
+        let mut state = self.state();
+        let passes = state.engine.begin(1);
+        for (id, now) in state.engine.take_reserved() {
+            if let Some(listener) = state.listeners.get(&id) {
+                let index = listener.index;
+                listener.progress.send_modify(|all| all[index] = now);
+            }
+        }
+        passes
+    }
+
+    /// Ends a sequence, or frees the blocks that it kept. Others may wait for the room.
+    fn abort(&self, id: u64) {
+        self.state().engine.abort(id);
+        self.wake.notify_one();
     }
 
     fn publish(&self) {
@@ -181,10 +239,13 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let mut state = self.pacer.state();
         for id in &self.ids {
-            if state.listeners.remove(id).is_some() {
+            if state.listeners.remove(id).is_some() || self.keeps {
                 state.engine.abort(*id);
             }
         }
+        drop(state);
+        // Others may wait for the room.
+        self.pacer.wake.notify_one();
     }
 }
 
@@ -205,7 +266,7 @@ mod tests {
     async fn run_one(pacer: &Arc<Pacer>, answer_tokens: u32) -> Duration {
         let start = Instant::now();
         let mut ticket = pacer
-            .submit(vec![sequence(answer_tokens)])
+            .submit(vec![sequence(answer_tokens)], Kv::Local)
             .expect("no limit");
         ticket
             .progress
@@ -233,7 +294,9 @@ mod tests {
     async fn a_dropped_ticket_frees_its_slot_and_blocks() {
         let pacer = Pacer::new(EngineConfig::default(), 1.0);
         let _engine = tokio::spawn(Arc::clone(&pacer).run());
-        let mut ticket = pacer.submit(vec![sequence(1_000); 3]).expect("no limit");
+        let mut ticket = pacer
+            .submit(vec![sequence(1_000); 3], Kv::Local)
+            .expect("no limit");
         ticket
             .progress
             .wait_for(|all| all[2].produced > 0)
@@ -251,7 +314,7 @@ mod tests {
             ..EngineConfig::default()
         };
         let pacer = Pacer::new(limits, 1.0);
-        assert!(pacer.submit(vec![sequence(1); 3]).is_err());
+        assert!(pacer.submit(vec![sequence(1); 3], Kv::Local).is_err());
         assert_eq!(pacer.gauges().waiting, 0);
     }
 
@@ -259,7 +322,9 @@ mod tests {
     async fn a_frozen_engine_gives_no_token_until_thawed() {
         let pacer = Pacer::new(EngineConfig::default(), 1.0);
         let _engine = tokio::spawn(Arc::clone(&pacer).run());
-        let mut ticket = pacer.submit(vec![sequence(5)]).expect("no limit");
+        let mut ticket = pacer
+            .submit(vec![sequence(5)], Kv::Local)
+            .expect("no limit");
         ticket
             .progress
             .wait_for(|all| all[0].produced == 1)

@@ -86,6 +86,11 @@ impl Prompt {
         self.0.chunks(TOKEN_BYTES).map(id).collect()
     }
 
+    /// Hash of the whole text; `salt` as in [`Prompt::chain`].
+    pub(super) fn content(&self, salt: &str) -> u64 {
+        xxh3_64_with_seed(&self.0, xxh3_64_with_seed(salt.as_bytes(), 0))
+    }
+
     /// The beginning of this prompt's answer number `choice`.
     pub(super) fn answer(&self, choice: u32) -> Answer {
         let mut answer = Answer {
@@ -151,6 +156,15 @@ impl Answer {
             given: text.into(),
             used: 0,
             ..self
+        }
+    }
+
+    /// What an engine says that has the keys and values of another prompt.
+    pub(super) fn garbled(self) -> Self {
+        Self {
+            read: !self.read,
+            given: Arc::default(),
+            used: 0,
         }
     }
 

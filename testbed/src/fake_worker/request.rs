@@ -106,6 +106,10 @@ pub(super) struct Generation {
     pub(super) salt: String,
     /// Beginning of the first choice's answer, ASCII; empty: the worker generates all of it.
     pub(super) given_answer: String,
+    /// `kv_transfer_params`, if it is an object.
+    pub(super) kv_transfer_params: Option<Value>,
+    /// SGLang's `bootstrap_host`, `bootstrap_port` and `bootstrap_room`.
+    pub(super) bootstrap: [Value; 3],
     /// Embeddings as base64 of little-endian floats.
     pub(super) base64: bool,
     /// Embedding length.
@@ -195,9 +199,22 @@ impl Generation {
             stream,
             include_usage: options["include_usage"].as_bool().unwrap_or(false),
             continuous_usage: options["continuous_usage_stats"].as_bool().unwrap_or(false),
+            kv_transfer_params: body
+                .get("kv_transfer_params")
+                .filter(|p| p.is_object())
+                .cloned(),
+            bootstrap: ["host", "port", "room"]
+                .map(|name| body[format!("bootstrap_{name}")].clone()),
             base64: body["encoding_format"].as_str() == Some("base64"),
             dimensions: body["dimensions"].as_u64().unwrap_or(16).clamp(1, 4_096) as u32,
         })
+    }
+
+    /// A hash of the prompt of each sequence: prompts in order, choices of a prompt next to each other.
+    pub(super) fn contents(&self) -> Vec<u64> {
+        let choices = self.choices as usize;
+        let content = |prompt: &Prompt| std::iter::repeat_n(prompt.content(&self.salt), choices);
+        self.prompts.iter().flat_map(content).collect()
     }
 
     /// Prompt tokens of all prompts, each counted once.

@@ -12,7 +12,7 @@ use super::connection::{Connection, NoRequest};
 use super::fault::Fault;
 use super::reply::Reply;
 use super::route::exchange;
-use super::worker::{Phase, Worker};
+use super::worker::{Phase, Rank, Worker};
 
 /// How long a worker that begins to hang still answers 500 before its port is closed (measured: 50 ms to 1 s,
 /// by load).
@@ -22,7 +22,14 @@ const DRAIN_POLL: Duration = Duration::from_millis(20);
 
 /// Serves until the worker has stopped. All connections end with this future.
 pub(super) async fn run(worker: Arc<Worker>, listener: TcpListener) {
-    let _engine = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&worker.pacer).run()));
+    let engine = |rank: &Rank| tokio::spawn(Arc::clone(&rank.pacer).run());
+    let engines = worker.ranks.iter().map(engine);
+    let _engines: Vec<_> = engines.map(AbortOnDropHandle::new).collect();
+    let pings = listener
+        .local_addr()
+        .ok()
+        .and_then(|http| worker.ping(http));
+    let _pings = pings.map(|ping| AbortOnDropHandle::new(tokio::spawn(ping.run())));
     let mut connections = JoinSet::new();
     let mut stop = std::pin::pin!(port_closes(&worker));
     loop {
@@ -42,6 +49,9 @@ pub(super) async fn run(worker: Arc<Worker>, listener: TcpListener) {
         }
     }
     drop(listener);
+    if let Some(transfer) = &worker.transfer {
+        transfer.side_channel.close();
+    }
     let mut phase = worker.phase.subscribe();
     tokio::select! {
         // Clients of a hanging worker decide when it ends.

@@ -1,5 +1,6 @@
 //! A worker's state, shared by its connections, and the phases of its life.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use super::fault::Rules;
 use super::kept::Kept;
 use super::ledger::{Ledger, Stats};
 use super::pacer::Pacer;
+use super::transfer::{Connector, Ping, Role, Shelf, SideChannel, TransferConfig};
 
 /// Phase of the worker's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,14 +33,75 @@ impl Phase {
     }
 }
 
+/// One engine of the worker.
+pub(super) struct Rank {
+    pub(super) pacer: Arc<Pacer>,
+    pub(super) finished_by_stop: AtomicU64,
+    pub(super) finished_by_length: AtomicU64,
+    received: Mutex<Received>,
+}
+
+/// Totals of the transfers to one engine.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Received {
+    pub(super) count: u64,
+    pub(super) failed: u64,
+    pub(super) bytes: u64,
+    /// Seconds of the engine's clock.
+    pub(super) seconds: f64,
+}
+
+impl Rank {
+    fn new(config: &Config) -> Self {
+        Self {
+            pacer: Pacer::new(config.engine.clone(), config.speed),
+            finished_by_stop: AtomicU64::new(0),
+            finished_by_length: AtomicU64::new(0),
+            received: Mutex::default(),
+        }
+    }
+
+    pub(super) fn received(&self) -> MutexGuard<'_, Received> {
+        self.received.lock().expect("no holder of this lock panics")
+    }
+}
+
+/// The worker's part in split pairs.
+pub(super) struct Transfer {
+    pub(super) config: TransferConfig,
+    pub(super) shelf: Arc<Shelf>,
+    pub(super) side_channel: SideChannel,
+}
+
+impl Transfer {
+    /// Opens the side channel. Fails when its port is taken.
+    pub(super) async fn start(worker: &Config) -> std::io::Result<Option<Self>> {
+        let Some(config) = worker.transfer.clone() else {
+            return Ok(None);
+        };
+        let shelf = Shelf::new(worker.data_parallel, worker.engine.blocks);
+        let listen = SideChannel::listen(
+            worker.listen.ip(),
+            &config,
+            worker.engine.block_tokens,
+            Arc::clone(&shelf),
+        );
+        Ok(Some(Self {
+            side_channel: listen.await?,
+            config,
+            shelf,
+        }))
+    }
+}
+
 /// State shared by all connections of one worker.
 pub(super) struct Worker {
     pub(super) config: Config,
-    pub(super) pacer: Arc<Pacer>,
+    /// One engine for each data-parallel rank; at least one.
+    pub(super) ranks: Vec<Rank>,
+    pub(super) transfer: Option<Transfer>,
     pub(super) ledger: Arc<Ledger>,
     pub(super) phase: watch::Sender<Phase>,
-    pub(super) finished_by_stop: AtomicU64,
-    pub(super) finished_by_length: AtomicU64,
     pub(super) responses: Kept,
     /// Seconds since 1970.
     pub(super) started_unix: u64,
@@ -48,17 +111,18 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(config: Config) -> Arc<Self> {
+    pub(super) fn new(config: Config, transfer: Option<Transfer>) -> Arc<Self> {
         let process_start_us = config
             .process_start_us
             .unwrap_or_else(super::ledger::unix_us);
         Arc::new(Self {
             process_start_us: AtomicU64::new(process_start_us),
-            pacer: Pacer::new(config.engine.clone(), config.speed),
+            ranks: (0..config.data_parallel)
+                .map(|_| Rank::new(&config))
+                .collect(),
+            transfer,
             ledger: Ledger::new(config.log_entries_max.max(1)),
             phase: watch::Sender::new(Phase::Running),
-            finished_by_stop: AtomicU64::new(0),
-            finished_by_length: AtomicU64::new(0),
             responses: Kept::default(),
             rules: Mutex::default(),
             started_unix: super::ledger::unix_us() / 1_000_000,
@@ -77,7 +141,12 @@ impl Worker {
 
     /// The effects of a restart that remain once the worker answers again: an empty cache and a later start.
     pub(super) fn restart(&self) -> u64 {
-        self.pacer.forget_cache();
+        for rank in &self.ranks {
+            rank.pacer.forget_cache();
+        }
+        if let Some(transfer) = &self.transfer {
+            transfer.shelf.restart();
+        }
         self.responses.forget();
         // At least a second later, because readers may keep whole seconds only.
         let now = super::ledger::unix_us();
@@ -93,12 +162,48 @@ impl Worker {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        let counters = self.pacer.counters();
+        let counters = self.ranks.iter().map(|rank| rank.pacer.counters());
+        let (hit_tokens, queried_tokens) = counters.fold((0, 0), |(hit, queried), of_rank| {
+            (hit + of_rank.hit_tokens, queried + of_rank.queried_tokens)
+        });
         Stats {
-            hit_tokens: counters.hit_tokens,
-            queried_tokens: counters.queried_tokens,
+            hit_tokens,
+            queried_tokens,
             ..self.ledger.stats()
         }
+    }
+
+    /// Stops or resumes all engines.
+    pub(super) fn freeze(&self, frozen: bool) {
+        for rank in &self.ranks {
+            rank.pacer.freeze(frozen);
+        }
+    }
+
+    /// The rank with the fewest requests, which vLLM chooses: a waiting one weighs as much as four that run.
+    pub(super) fn idlest_rank(&self) -> u32 {
+        let load = |rank: &Rank| {
+            let gauges = rank.pacer.gauges();
+            4 * (gauges.waiting + gauges.deferred) + gauges.running
+        };
+        let ranks = self.ranks.iter().map(load).zip(0..);
+        ranks.min().map_or(0, |(_, rank)| rank)
+    }
+
+    /// SGLang's prefill takes the rank that the number of the room says.
+    pub(super) fn follows_rooms(&self) -> bool {
+        let config = self.transfer.as_ref().map(|transfer| &transfer.config);
+        config.is_some_and(|config| {
+            config.connector == Connector::Sglang && config.role == Role::Prefill
+        })
+    }
+
+    /// How it registers at a proxy, if it does; `http` is its own address.
+    pub(super) fn ping(&self, http: SocketAddr) -> Option<Ping> {
+        let transfer = self.transfer.as_ref()?;
+        let side_channel = transfer.side_channel.addr();
+        let ranks = self.config.data_parallel;
+        Ping::new(&transfer.config, http, side_channel, ranks)
     }
 
     pub(super) fn terminate(&self, mode: StopMode) {

@@ -146,7 +146,10 @@ fn measure(job: &Job<'_>) -> Line {
 }
 
 /// Results in the order of the jobs, whatever order they were done in.
-fn in_parallel<T: Sync, U: Send>(jobs: Vec<T>, work: impl Fn(usize, &T) -> U + Sync) -> Vec<U> {
+pub(super) fn in_parallel<T: Sync, U: Send>(
+    jobs: Vec<T>,
+    work: impl Fn(usize, &T) -> U + Sync,
+) -> Vec<U> {
     let next = AtomicUsize::new(0);
     let results: Vec<Mutex<Option<U>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,7 +1,8 @@
 //! Results of a run.
 
-use grapevine_placement::Decision;
 use serde::Serialize;
+
+use super::gaps::Gaps;
 
 /// Results of one run, over the requests after the warm-up.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -47,6 +48,20 @@ pub struct Outcome {
     pub prefix_index_entries: usize,
     /// Answers that corrected a prefix index, per request.
     pub corrections: f64,
+    /// Mean time between the tokens of an answer in ms: median over the answers.
+    pub between_p50_ms: f64,
+    /// 99th percentile.
+    pub between_p99_ms: f64,
+    /// Single times between two tokens in ms: 99th percentile over all of them.
+    pub gap_p99_ms: f64,
+    /// Longest of them but one in a thousand.
+    pub gap_p999_ms: f64,
+    /// Part of the requests whose first token came in time, and the others on average, too.
+    pub smooth_share: f64,
+    /// Part of the requests that were divided between two workers.
+    pub divided: f64,
+    /// Tokens of keys and values that were transferred, per request.
+    pub transferred: f64,
 }
 
 /// Count of agreements, and of all cases.
@@ -69,7 +84,7 @@ impl Agreed {
 }
 
 /// Collects samples of a run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Meter {
     ttft_us: Vec<u64>,
     prompt_tokens: u64,
@@ -87,9 +102,61 @@ pub(super) struct Meter {
     worst: f64,
     pub(super) marks_told: u64,
     pub(super) placed: u64,
+    pub(super) gaps: Gaps,
+    gap_limit_us: u64,
+    ended: usize,
+    smooth: usize,
+    warm: usize,
+    divided: usize,
+    transferred: u64,
 }
 
 impl Meter {
+    /// Requests before `warm` do not count; `gap_limit_us` is the limit of the mean time between tokens.
+    pub(super) fn new(warm: usize, gap_limit_us: u64) -> Self {
+        Self {
+            ttft_us: Vec::new(),
+            prompt_tokens: 0,
+            elsewhere: 0,
+            gone: 0,
+            cached_tokens: 0,
+            good: 0,
+            bad: 0,
+            asked: Agreed::default(),
+            known: Agreed::default(),
+            half_known: 0,
+            samples: 0,
+            imbalance: 0.0,
+            over: 0,
+            worst: 0.0,
+            marks_told: 0,
+            placed: 0,
+            gaps: Gaps::new(warm),
+            gap_limit_us,
+            ended: 0,
+            smooth: 0,
+            warm,
+            divided: 0,
+            transferred: 0,
+        }
+    }
+
+    /// An answer ended so long after its first token.
+    pub(super) fn ended(&mut self, request: usize, us: u64, tokens: u32, in_time: bool) {
+        self.gaps.ended(request, us, tokens);
+        self.ended += 1;
+        let is_smooth = us <= self.gap_limit_us * u64::from(tokens.max(1) - 1);
+        self.smooth += usize::from(in_time && is_smooth);
+    }
+
+    /// So many tokens of a request's keys and values go from one worker to another.
+    pub(super) fn transferred(&mut self, request: usize, tokens: u32) {
+        if request >= self.warm {
+            self.divided += 1;
+            self.transferred += u64::from(tokens);
+        }
+    }
+
     pub(super) fn first_token(&mut self, us: u64, in_tokens: u32, cached: u32, limit_us: u64) {
         self.ttft_us.push(us);
         self.prompt_tokens += u64::from(in_tokens);
@@ -108,14 +175,14 @@ impl Meter {
         self.gone += u64::from(gone);
     }
 
-    /// Counts the decisions of two replicas about one request.
-    pub(super) fn asked(&mut self, one: &Decision, other: &Decision) {
-        let agreed = one.worker == other.worker;
+    /// Counts the decisions of two replicas about one request, and who of them knew a worker that holds more of it than
+    /// what is hot.
+    pub(super) fn asked(&mut self, agreed: bool, one_knows: bool, other_knows: bool) {
         self.asked.add(agreed);
-        if one.known && other.known {
+        if one_knows && other_knows {
             self.known.add(agreed);
         }
-        self.half_known += usize::from(one.known != other.known);
+        self.half_known += usize::from(one_knows != other_knows);
     }
 
     pub(super) fn sample(&mut self, requests: impl Iterator<Item = usize> + Clone) {
@@ -165,6 +232,13 @@ impl Meter {
             load_bytes: 0.0,
             prefix_index_entries: 0,
             corrections: 0.0,
+            between_p50_ms: self.gaps.mean_ms(0.5),
+            between_p99_ms: self.gaps.mean_ms(0.99),
+            gap_p99_ms: self.gaps.single_ms(0.99),
+            gap_p999_ms: self.gaps.single_ms(0.999),
+            smooth_share: of(self.smooth as f64, self.ended as f64),
+            divided: of(self.divided as f64, count as f64),
+            transferred: of(self.transferred as f64, count as f64),
         }
     }
 }

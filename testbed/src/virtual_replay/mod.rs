@@ -5,16 +5,20 @@
 //! only parts of the router that the testbed uses, and only here.
 
 mod contender;
+mod gaps;
 mod generate;
 mod grid;
 mod measure;
 mod news;
+mod pools;
 mod rates;
 mod replica;
 mod report;
 mod scenario;
 mod search;
 mod sim;
+mod split;
+mod split_grid;
 mod timed_engine;
 mod workload;
 
@@ -26,8 +30,12 @@ pub use report::{csv, svg, table};
 pub use scenario::Scenario;
 pub use search::capacity;
 pub use sim::run;
+pub use split::{Link, Split};
+pub use split_grid::{Layout, SplitLine, compare_layouts, split_table};
 pub use timed_engine::CacheSize;
 pub use workload::{Chain, Form, Request, Workload};
 
+#[cfg(test)]
+mod split_tests;
 #[cfg(test)]
 mod tests;

@@ -4,9 +4,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use grapevine_placement::{
-    Candidate, Decision, HeatCounter, HotSet, Key, Member, PolicySettings, PrefixIndex,
-    PrefixIndexSettings, Recorded, Ring, Slot, View, decide,
+    Candidate, Decision, HeatCounter, HotSet, Key, PolicySettings, PrefixIndex,
+    PrefixIndexSettings, Recorded, Slot, View, decide,
 };
+
+use super::pools::Pool;
 
 /// A replica's state.
 pub(super) struct Replica {
@@ -19,19 +21,19 @@ pub(super) struct Replica {
 
 impl Replica {
     pub(super) fn new(
-        ring: &Ring,
+        workers: &[String],
         settings: &PolicySettings,
         prefix_index: PrefixIndexSettings,
         cache_tokens: u64,
     ) -> Self {
         let mut prefix_index = PrefixIndex::new(prefix_index);
-        let slot = |member: &Member| {
-            let slot = prefix_index.slot(&member.id, 1);
+        let slot = |worker: &String| {
+            let slot = prefix_index.slot(worker, 1);
             // As a worker reports in its metrics (`vllm:cache_config_info`).
             prefix_index.set_capacity(slot, cache_tokens);
             slot
         };
-        let slots = ring.members().iter().map(slot).collect();
+        let slots = workers.iter().map(slot).collect();
         Self {
             prefix_index,
             slots,
@@ -41,27 +43,33 @@ impl Replica {
         }
     }
 
-    /// Decides on these cluster-wide loads.
+    /// Decides among a pool's workers on these cluster-wide loads.
     pub(super) fn decide(
         &self,
-        settings: &PolicySettings,
-        ring: &Ring,
+        pool: &Pool,
         key: &Key,
         now_us: u64,
         candidates: &mut [Candidate],
         draw: u64,
     ) -> Decision {
         self.prefix_index
-            .fill(key, &self.slots, micros(now_us), candidates);
+            .fill(key, &self.slots[pool.places()], micros(now_us), candidates);
         let view = View {
-            ring,
+            ring: &pool.ring,
             hot: &self.hot,
         };
-        decide(settings, view, key, candidates, &[], draw).expect("all workers are usable")
+        decide(&pool.settings, view, key, candidates, &[], draw).expect("all workers are usable")
     }
 
-    pub(super) fn record(&mut self, decision: &Decision, key: &Key, now_us: u64) -> Recorded {
-        let slot = self.slots[decision.worker];
+    /// Remembers what a worker, by its place among all, will hold.
+    pub(super) fn record(
+        &mut self,
+        worker: usize,
+        decision: &Decision,
+        key: &Key,
+        now_us: u64,
+    ) -> Recorded {
+        let slot = self.slots[worker];
         self.prefix_index
             .record(slot, decision.marks(key), micros(now_us))
     }

@@ -1,5 +1,6 @@
 //! What is run, and the one source of chance in what is lost.
 
+use super::split::Split;
 use super::timed_engine::CacheSize;
 
 /// The cluster and the traffic of a run.
@@ -7,8 +8,12 @@ use super::timed_engine::CacheSize;
 pub struct Scenario {
     /// Router replicas.
     pub replicas: usize,
-    /// Workers.
+    /// Workers that compute prompts and answers.
     pub workers: usize,
+    /// Prefill and decode workers beside them.
+    pub split: Option<Split>,
+    /// Tokens that one step of a worker may process.
+    pub step_tokens: u32,
     /// Cache of each worker.
     pub cache: CacheSize,
     /// Longest time between load frames of a replica while something changes, in µs: rises go sooner.
@@ -23,10 +28,20 @@ pub struct Scenario {
     pub limit_us: u64,
     /// ... and so many µs for each token of the prompt.
     pub limit_token_us: u64,
+    /// Limit of the mean time between the tokens of an answer, in µs.
+    pub gap_limit_us: u64,
     /// Which of many rings: part of the workers' names.
     pub ring: u8,
     /// Of draws and of who gets a request.
     pub seed: u64,
+}
+
+impl Scenario {
+    /// Workers of all kinds.
+    pub fn all_workers(&self) -> usize {
+        let split = self.split.as_ref();
+        self.workers + split.map_or(0, |split| split.prefill_workers + split.decode_workers)
+    }
 }
 
 /// A number from 0 to 1 that is always the same for one message and receiver.

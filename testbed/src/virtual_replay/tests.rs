@@ -1,18 +1,25 @@
 //! Laws of the virtual replay: repeatable, conserving, and of the right order.
 
+use super::gaps::Gaps;
 use super::timed_engine::{Done, Job, TimedEngine};
 use super::*;
+use crate::engine::Kv;
 use crate::replay::{Row, Trace};
 
-const SMALL: CacheSize = CacheSize {
+/// Tokens of a step.
+pub(super) const STEP: u32 = 8_192;
+
+pub(super) const SMALL: CacheSize = CacheSize {
     device_tokens: 100_000,
     host_tokens: 0,
 };
 
-fn scenario() -> Scenario {
+pub(super) fn scenario() -> Scenario {
     Scenario {
         replicas: 3,
         workers: 4,
+        split: None,
+        step_tokens: STEP,
         cache: SMALL,
         load_age_us: 50_000,
         slow_us: 0,
@@ -20,13 +27,14 @@ fn scenario() -> Scenario {
         speed: 1.0,
         limit_us: 500_000,
         limit_token_us: 100,
+        gap_limit_us: 50_000,
         ring: 0,
         seed: 7,
     }
 }
 
 /// Sessions that share a system prompt and grow; a row every 50 ms.
-fn workload() -> Workload {
+pub(super) fn workload() -> Workload {
     let row = |number: u64| {
         let (session, turn) = (number % 40, number / 40);
         let own = (0..=turn).map(|turn| 1_000 + session * 100 + turn);
@@ -53,7 +61,7 @@ fn drain(engine: &mut TimedEngine, mut next: Option<u64>) -> Vec<(u64, Done)> {
     let mut all = Vec::new();
     while let Some(at_us) = next {
         let mut done = Vec::new();
-        next = engine.advance(at_us, &mut done);
+        next = engine.advance(at_us, &mut done, &mut Gaps::new(0));
         all.extend(done.into_iter().map(|done| (at_us, done)));
     }
     all
@@ -66,12 +74,13 @@ fn job(request: usize, blocks: std::ops::Range<u64>, out_tokens: u32) -> Job {
         blocks: blocks.collect(),
         answer: Vec::new(),
         out_tokens,
+        kv: Kv::Local,
     }
 }
 
 #[test]
 fn a_prompt_is_cached_but_for_its_last_block() {
-    let mut engine = TimedEngine::new(512, SMALL);
+    let mut engine = TimedEngine::new(512, SMALL, STEP);
     let next = engine.submit(0, job(0, 0..8, 5));
     let cold = drain(&mut engine, next);
     assert_eq!(
@@ -106,7 +115,7 @@ fn the_host_tier_keeps_what_the_device_lost() {
             device_tokens: 40 * 512,
             host_tokens,
         };
-        let mut engine = TimedEngine::new(512, size);
+        let mut engine = TimedEngine::new(512, size, STEP);
         for (number, start) in (0..10).map(|start| start * 100).enumerate() {
             let next = engine.submit(number as u64 * 10_000_000, job(number, start..start + 8, 1));
             drain(&mut engine, next);
@@ -126,7 +135,7 @@ fn the_host_tier_keeps_what_the_device_lost() {
 
 /// Tokens that the last request found in the cache, after the others ran one after the other.
 fn cached_at_last(size: CacheSize, jobs: Vec<Job>) -> u32 {
-    let mut engine = TimedEngine::new(512, size);
+    let mut engine = TimedEngine::new(512, size, STEP);
     let mut last = 0;
     for (number, job) in jobs.into_iter().enumerate() {
         let next = engine.submit(number as u64 * 1_000_000_000, job);
@@ -184,13 +193,15 @@ fn answers_push_out_what_was_used_before_them() {
 #[test]
 fn decoding_takes_as_long_however_it_is_cut() {
     let alone = {
-        let mut engine = TimedEngine::new(512, SMALL);
+        let mut engine = TimedEngine::new(512, SMALL, STEP);
         let next = engine.submit(0, job(0, 0..4, 200));
         drain(&mut engine, next).last().expect("an end").0
     };
-    let mut engine = TimedEngine::new(512, SMALL);
+    let mut engine = TimedEngine::new(512, SMALL, STEP);
     let first = engine.submit(0, job(0, 0..4, 200)).expect("a step");
-    let next = engine.advance(first, &mut Vec::new()).expect("decoding");
+    let next = engine
+        .advance(first, &mut Vec::new(), &mut Gaps::new(0))
+        .expect("decoding");
     assert_eq!(next, alone, "nothing between the first and the last token");
     let cut = engine
         .submit(alone / 2, job(1, 100..104, 1))
@@ -201,7 +212,9 @@ fn decoding_takes_as_long_however_it_is_cut() {
         alone / 2
     );
     assert!(
-        engine.advance(alone, &mut Vec::new()).is_none(),
+        engine
+            .advance(alone, &mut Vec::new(), &mut Gaps::new(0))
+            .is_none(),
         "the longer step is void"
     );
     let done = drain(&mut engine, Some(cut));
@@ -286,7 +299,7 @@ fn capacity_lies_where_requests_begin_to_miss_the_limit() {
 }
 
 /// Ten sessions of four turns, half a second apart, that begin within 18 s.
-fn sessions() -> Trace {
+pub(super) fn sessions() -> Trace {
     let row = |number: u64| {
         let (session, turn) = (number / 4, number % 4);
         let own = (0..=turn).map(|turn| 1_000 + session * 100 + turn);

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::engine::{Engine, EngineConfig, Passes, Sequence};
+use super::gaps::Gaps;
+use crate::engine::{Engine, EngineConfig, Kv, Passes, Sequence};
 
 /// Cache of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(super) struct Job {
     pub(super) answer: Vec<u64>,
     pub(super) in_tokens: u32,
     pub(super) out_tokens: u32,
+    /// Where its keys and values come from.
+    pub(super) kv: Kv,
 }
 
 /// What a worker did by the end of its passes.
@@ -65,11 +68,13 @@ struct Underway {
 }
 
 impl TimedEngine {
-    pub(super) fn new(block_tokens: u32, size: CacheSize) -> Self {
+    /// `step_tokens`: tokens that one step may process (vLLM: `--max-num-batched-tokens`).
+    pub(super) fn new(block_tokens: u32, size: CacheSize, step_tokens: u32) -> Self {
         let engine = Engine::new(EngineConfig {
             block_tokens,
             blocks: size.device_tokens / block_tokens,
             host_blocks: size.host_tokens / block_tokens,
+            step_tokens_max: step_tokens,
             ..EngineConfig::llama_8b_h100()
         });
         Self {
@@ -136,11 +141,42 @@ impl TimedEngine {
         };
         let here = Here {
             in_tokens: job.in_tokens,
-            new_tokens: job.in_tokens - self.engine.cached_tokens(&sequence),
+            new_tokens: match job.kv {
+                // All but the last token comes from the other worker.
+                Kv::Remote => 1,
+                _ => job.in_tokens - self.engine.cached_tokens(&sequence),
+            },
             promised,
         };
         self.jobs.insert(job.request, here);
-        self.engine.submit(sequence).expect("a queue without limit");
+        self.engine
+            .submit_with(sequence, job.kv)
+            .expect("a queue without limit");
+        self.interrupt(now_us)
+    }
+
+    /// The keys and values of a request came from another worker. Answers as [`TimedEngine::submit`].
+    pub(super) fn arrived(&mut self, now_us: u64, request: usize) -> Option<u64> {
+        self.engine.arrived(request as u64);
+        self.interrupt(now_us)
+    }
+
+    /// Another worker has read what was kept of a request. Answers as [`TimedEngine::submit`].
+    pub(super) fn free(&mut self, now_us: u64, request: usize) -> Option<u64> {
+        self.engine.abort(request as u64);
+        self.interrupt(now_us)
+    }
+
+    /// Requests that got blocks since the last call and wait for a transfer, with the tokens that have to come.
+    pub(super) fn take_reserved(&mut self) -> Vec<(usize, u32)> {
+        let reserved = self.engine.take_reserved().into_iter();
+        reserved
+            .map(|(id, progress)| (id as usize, progress.external_tokens))
+            .collect()
+    }
+
+    /// Something changed: what is under way ends with the pass that runs now.
+    fn interrupt(&mut self, now_us: u64) -> Option<u64> {
         match &mut self.underway {
             None => self.begin(now_us),
             // Many decode passes in one: cut at the end of the one that runs now.
@@ -154,14 +190,22 @@ impl TimedEngine {
 
     /// The running passes end at `now_us`; reports what came of them and answers when the next ones end.
     /// A call for passes that were cut or ended meanwhile does nothing.
-    pub(super) fn advance(&mut self, now_us: u64, done: &mut Vec<Done>) -> Option<u64> {
+    pub(super) fn advance(
+        &mut self,
+        now_us: u64,
+        done: &mut Vec<Done>,
+        gaps: &mut Gaps,
+    ) -> Option<u64> {
         let underway = self.underway.filter(|underway| underway.end_us == now_us)?;
         self.underway = None;
+        let pass_us = (underway.end_us - underway.start_us) / underway.count;
         for (id, progress) in self.engine.finish(underway.count) {
             let request = id as usize;
             if progress.produced == 1 {
                 let cached = progress.cached_tokens;
                 done.push(Done::First { request, cached });
+            } else {
+                gaps.add(request, pass_us, underway.count);
             }
             if progress.done {
                 self.leave(request);

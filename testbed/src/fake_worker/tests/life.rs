@@ -36,7 +36,10 @@ async fn a_client_that_leaves_ends_its_request() {
             client
                 .post("/v1/chat/completions", "", &chat(stream, 10_000))
                 .await;
-            eventually("running", || worker.worker.pacer.gauges().running == 1).await;
+            eventually("running", || {
+                worker.worker.ranks[0].pacer.gauges().running == 1
+            })
+            .await;
             let left = ledger::unix_us();
             let _half_closed = match leaves {
                 Leaves::Close => {
@@ -59,7 +62,10 @@ async fn a_client_that_leaves_ends_its_request() {
                     None
                 }
             };
-            eventually("engine idle", || worker.worker.pacer.gauges().running == 0).await;
+            eventually("engine idle", || {
+                worker.worker.ranks[0].pacer.gauges().running == 0
+            })
+            .await;
             eventually("logged", || worker.stats().in_flight == 0).await;
             // Milliseconds on an idle machine; the bound is for one that is not.
             let gone = worker.log()[0].client_gone_us.expect("noticed") - left;
@@ -77,7 +83,7 @@ async fn a_slow_reader_does_not_slow_the_engine_and_may_leave() {
         .await;
     // Never read: the socket buffers fill (some 25 MB of events), the engine goes on.
     eventually("all produced", || {
-        worker.worker.pacer.counters().generated_tokens == 100_000
+        worker.worker.ranks[0].pacer.counters().generated_tokens == 100_000
     })
     .await;
     assert_eq!(

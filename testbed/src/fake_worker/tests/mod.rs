@@ -1,7 +1,13 @@
 //! The worker as a raw client sees it: every byte over a plain socket.
 
+mod connectors;
 mod faults;
 mod life;
+mod pings;
+mod ranks;
+mod split;
+mod split_life;
+mod split_refusals;
 mod surface;
 
 use std::time::Duration;

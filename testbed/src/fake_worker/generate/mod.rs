@@ -1,20 +1,25 @@
 //! Chat, completions and embeddings: from a request body to the last byte of its reply.
 
+mod leg;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::timeout;
 
-use super::body::{self, Bodies, Usage};
-use super::connection::Request;
-use super::ledger::Open;
-use super::pacer::Ticket;
-use super::prompt::Answer;
-use super::reply::{Ended, JSON, Reply};
-use super::request::{ApiError, Generation, Kind, Rules};
-use super::worker::Worker;
 use crate::engine::{Progress, Refusal, Sequence};
+use crate::fake_worker::body::{self, Bodies, Usage};
+use crate::fake_worker::connection::Request;
+use crate::fake_worker::fault::KvFault;
+use crate::fake_worker::ledger::Open;
+use crate::fake_worker::pacer::Ticket;
+use crate::fake_worker::prompt::Answer;
+use crate::fake_worker::reply::{Ended, JSON, Reply};
+use crate::fake_worker::request::{ApiError, Generation, Kind, Rules};
+use crate::fake_worker::split::Split;
+use crate::fake_worker::transfer::{Give, Plan};
+use crate::fake_worker::worker::{Rank, Worker};
 
 /// Serves one inference request.
 pub(super) async fn serve(
@@ -41,7 +46,13 @@ pub(super) async fn serve(
     entry.update(|entry| {
         entry.prompt_tokens = u64::from(parsed.prompt_tokens()) * u64::from(parsed.choices);
     });
-    Exchange::new(worker, &parsed, request)
+    let rank = match leg::rank(worker, request, &parsed) {
+        Ok(rank) => rank,
+        Err(error) => return refuse(reply, &error).await,
+    };
+    entry.update(|entry| entry.rank = rank);
+    let fault = reply.fault().kv.clone();
+    Exchange::new(worker, &parsed, request, rank, fault)
         .run(reply, entry)
         .await
 }
@@ -60,8 +71,13 @@ struct Exchange<'a> {
     created: u64,
     /// One for each sequence: prompts in order, choices of a prompt next to each other.
     answers: Vec<Answer>,
+    /// Length of each answer.
+    answer_tokens: u32,
     /// Wanted form of the `endpoint-load-metrics` header.
     load_format: Option<&'a str>,
+    rank: &'a Rank,
+    split: Split<'a>,
+    kv_fault: Option<KvFault>,
 }
 
 /// What was sent of one choice, and the rest of its answer.
@@ -80,7 +96,13 @@ impl Sent {
 }
 
 impl<'a> Exchange<'a> {
-    fn new(worker: &'a Arc<Worker>, parsed: &'a Generation, request: &'a Request) -> Self {
+    fn new(
+        worker: &'a Arc<Worker>,
+        parsed: &'a Generation,
+        request: &'a Request,
+        rank: u32,
+        kv_fault: Option<KvFault>,
+    ) -> Self {
         let prefix = match parsed.kind {
             Kind::Chat => "chatcmpl",
             Kind::Completion => "cmpl",
@@ -99,7 +121,22 @@ impl<'a> Exchange<'a> {
             *first = first.clone().beginning_with(&parsed.given_answer);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let named = request.header("x-request-id");
+        let engine_id = format!("{id}-{:08x}", rand::random::<u32>());
+        let split = Split::new(worker, rank, parsed, named, engine_id, kv_fault.clone());
+        // SGLang's prefill stops by itself after one token.
+        let stops = matches!(
+            split.plan,
+            Plan::Give(Give {
+                until_read: true,
+                ..
+            })
+        );
         Self {
+            answer_tokens: if stops { 1 } else { parsed.answer_tokens },
+            rank: &worker.ranks[rank as usize],
+            split,
+            kv_fault,
             worker,
             request: parsed,
             id,
@@ -117,31 +154,58 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    async fn run(&self, reply: &mut Reply<'_>, entry: &Open) -> Result<(), Ended> {
+    async fn run(mut self, reply: &mut Reply<'_>, entry: &Open) -> Result<(), Ended> {
         // As in vLLM: the head of a stream is sent before the request is admitted.
         if self.request.stream {
             reply.begin_stream().await?;
         }
-        let mut ticket = match self.worker.pacer.submit(self.sequences()) {
+        match &self.split.plan {
+            Plan::Crash(why) => return self.crash(why, reply, entry).await,
+            Plan::Refused(why) => {
+                return self
+                    .fail(&ApiError::invalid(why.clone(), None), reply)
+                    .await;
+            }
+            _ => {}
+        }
+        let sequences = self.sequences();
+        let kv = self.split.kv(&sequences);
+        let mut ticket = match self.rank.pacer.submit(sequences.clone(), kv) {
             Ok(ticket) => ticket,
             Err(refusal) => return self.overloaded(refusal, reply).await,
         };
+        self.name_leg(kv, entry);
+        match reply.unless_gone(self.split.receive(&mut ticket)).await? {
+            Ok(own) => self.garble(&own),
+            Err(why) => return self.no_blocks(why, reply, entry).await,
+        }
         let outcome = if self.request.stream {
-            self.stream(reply, &mut ticket).await
+            self.stream(reply, &mut ticket, entry).await
         } else {
-            self.plain(reply, &mut ticket).await
+            self.plain(reply, &mut ticket, entry).await
         };
+        self.split.save(&sequences);
         let progress = ticket.now();
         entry.update(|entry| {
             entry.tokens = progress.iter().map(|p| u64::from(p.produced)).sum();
             entry.cached_tokens = progress.iter().map(|p| u64::from(p.cached_tokens)).sum();
+            entry.external_tokens = progress.iter().map(|p| u64::from(p.external_tokens)).sum();
         });
         outcome
     }
 
+    /// An error after the head of a stream is an event.
+    async fn fail(&self, error: &ApiError, reply: &mut Reply<'_>) -> Result<(), Ended> {
+        if !self.request.stream {
+            return refuse(reply, error).await;
+        }
+        reply.event(&body::error_event(error)).await?;
+        reply.end_stream().await
+    }
+
     fn sequences(&self) -> Vec<Sequence> {
         let block_tokens = self.worker.config.engine.block_tokens;
-        let answer_tokens = self.request.answer_tokens;
+        let answer_tokens = self.answer_tokens;
         let sequence = |(index, answer): (usize, &Answer)| {
             let prompt = &self.request.prompts[index / self.request.choices as usize];
             Sequence {
@@ -168,16 +232,21 @@ impl<'a> Exchange<'a> {
                 "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."
             }
         });
-        if !self.request.stream {
-            return refuse(reply, &error).await;
-        }
-        reply.event(&body::error_event(&error)).await?;
-        reply.end_stream().await
+        self.fail(&error, reply).await
     }
 
-    async fn plain(&self, reply: &mut Reply<'_>, ticket: &mut Ticket) -> Result<(), Ended> {
+    async fn plain(
+        &self,
+        reply: &mut Reply<'_>,
+        ticket: &mut Ticket,
+        entry: &Open,
+    ) -> Result<(), Ended> {
         let done = reply.unless_gone(ticket.done()).await?;
         self.finished();
+        let params = match self.give(reply, ticket, &done).await? {
+            Ok(params) => params,
+            Err(why) => return self.no_blocks(why, reply, entry).await,
+        };
         let usage = self.usage(&done);
         let body = if self.request.kind == Kind::Embedding {
             self.bodies().embeddings(usage)
@@ -186,7 +255,8 @@ impl<'a> Exchange<'a> {
             let texts: Vec<String> = texts
                 .map(|(answer, p)| answer.clone().text(p.produced))
                 .collect();
-            self.bodies().plain(&texts, self.finish_reason(), usage)
+            self.bodies()
+                .plain(&texts, self.finish_reason(), usage, &params)
         };
         if let Some(format) = self.load_format {
             reply.header("endpoint-load-metrics", &self.load_report(format));
@@ -194,7 +264,12 @@ impl<'a> Exchange<'a> {
         reply.plain(200, JSON, body.as_bytes()).await
     }
 
-    async fn stream(&self, reply: &mut Reply<'_>, ticket: &mut Ticket) -> Result<(), Ended> {
+    async fn stream(
+        &self,
+        reply: &mut Reply<'_>,
+        ticket: &mut Ticket,
+        entry: &Open,
+    ) -> Result<(), Ended> {
         let mut sent: Vec<Sent> = self.answers.iter().map(Sent::nothing).collect();
         let mut open = self.answers.len();
         let mut now = Vec::new();
@@ -208,6 +283,9 @@ impl<'a> Exchange<'a> {
             }
         }
         self.finished();
+        if let Err(why) = self.give(reply, ticket, &now).await? {
+            return self.no_blocks(why, reply, entry).await;
+        }
         if self.request.include_usage {
             reply
                 .event(&self.bodies().usage_event(self.usage(&now)))
@@ -247,7 +325,7 @@ impl<'a> Exchange<'a> {
                     .event(&self.bodies().role_event(index, usage(0)))
                     .await?;
             }
-            let last = sent.tokens + 1 == self.request.answer_tokens;
+            let last = sent.tokens + 1 == self.answer_tokens;
             let finish = last.then(|| self.finish_reason());
             let token = sent.rest.next_token();
             let event = self
@@ -269,8 +347,8 @@ impl<'a> Exchange<'a> {
 
     fn finished(&self) {
         let counter = match self.finish_reason() {
-            "length" => &self.worker.finished_by_length,
-            _ => &self.worker.finished_by_stop,
+            "length" => &self.rank.finished_by_length,
+            _ => &self.rank.finished_by_stop,
         };
         counter.fetch_add(self.answers.len() as u64, Ordering::Relaxed);
     }
@@ -279,11 +357,12 @@ impl<'a> Exchange<'a> {
         let block = self.worker.config.engine.block_tokens;
         let whole = |tokens: u32| tokens / block * block;
         let prompts = &self.request.prompts;
-        let cached = progress.iter().map(|p| p.cached_tokens).sum();
+        let cached = progress.iter().map(|p| p.cached_tokens + p.external_tokens);
+        let cached: u32 = cached.sum();
         Usage {
             prompt: self.request.prompt_tokens(),
             completion: progress.iter().map(|p| p.produced).sum(),
-            cached,
+            cached: self.split.prefill_cached().unwrap_or(cached),
             created: prompts
                 .iter()
                 .map(|prompt| whole(prompt.tokens()))
@@ -294,7 +373,7 @@ impl<'a> Exchange<'a> {
 
     /// The reply header that vLLM adds on request (JSON or TEXT).
     fn load_report(&self, format: &str) -> String {
-        let gauges = self.worker.pacer.gauges();
+        let gauges = self.rank.pacer.gauges();
         let (waiting, usage) = (gauges.waiting as f64, gauges.cache_usage);
         if format.eq_ignore_ascii_case("json") {
             format!(

@@ -1,8 +1,13 @@
 //! The run: events in virtual time, from arrivals to last tokens.
 //!
+//! `choose.rs` has the decisions, `legs.rs` what becomes of a request on its workers; here is what drives both.
+//!
 //! Requests go to replicas at random. A replica decides on the load that it and the others know of (told by the router's
 //! own load plane, `news.rs`) and its prefix index (own placements at once, others' after
 //! 10 ms, or repaired after 500 ms where a record was lost). Equal scenario and seed, equal result.
+
+mod choose;
+mod legs;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
@@ -10,19 +15,18 @@ use std::rc::Rc;
 
 use grapevine_gossip::load::Load;
 use grapevine_placement::load::Seen;
-use grapevine_placement::{
-    Candidate, HotSet, Member, PolicySettings, Recorded, Ring, RingSettings, Weight,
-};
+use grapevine_placement::{Candidate, HotSet, PolicySettings, Recorded};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::contender::{Contender, Evidence, Rule, Shared};
 use super::measure::{Meter, Outcome};
 use super::news::News;
-use super::rates::Rates;
+use super::pools::Pools;
 use super::replica::{Replica, micros};
 use super::scenario::{Scenario, chance};
-use super::timed_engine::{Done, Job, TimedEngine};
+use super::split::Ports;
+use super::timed_engine::{Done, TimedEngine};
 use super::workload::{Request, Workload};
 
 /// Time of an evidence record on its way, batching included.
@@ -42,6 +46,8 @@ pub(super) const GOOD_SHARE: f64 = 0.9;
 enum Event {
     Arrive(usize),
     Step(usize),
+    /// The keys and values of a request reached its decode worker.
+    Transferred(usize),
     Tick(usize),
     Letter(usize),
     Told(usize),
@@ -53,23 +59,33 @@ enum Event {
 /// A request that was placed and has not ended.
 struct Placed {
     replica: usize,
+    /// Where its prompt is computed; and its answer, unless `decode` does that.
+    compute: Leg,
+    decode: Option<Leg>,
+    arrived_us: u64,
+    first_us: u64,
+    /// Whether the first token came within its limit.
+    in_time: bool,
+}
+
+impl Placed {
+    /// Whether this worker computes its prompt, and another its answer.
+    fn is_prefill(&self, worker: usize) -> bool {
+        self.decode.is_some() && self.compute.worker == worker
+    }
+}
+
+/// A part of a request on a worker.
+#[derive(Clone)]
+struct Leg {
+    /// Its place among all workers.
     worker: usize,
+    /// What it counts for.
     load: Load,
     expected: u32,
     tokens_before: u64,
+    recorded: Recorded,
     cached: u32,
-    recorded: Recorded,
-    arrived_us: u64,
-}
-
-/// Where a request goes.
-struct Chosen {
-    worker: usize,
-    /// Tokens that it will compute, as far as its replica knows.
-    prefill_tokens: u32,
-    expected: u32,
-    tokens_before: u64,
-    recorded: Recorded,
 }
 
 struct Record {
@@ -83,10 +99,11 @@ struct Record {
 struct Run<'a> {
     workload: &'a Workload,
     scenario: &'a Scenario,
-    settings: PolicySettings,
     shared: Shared,
     rule: &'a Rule,
-    ring: Ring,
+    pools: Pools,
+    names: Vec<String>,
+    ports: Ports,
     replicas: Vec<Replica>,
     engines: Vec<TimedEngine>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -99,7 +116,6 @@ struct Run<'a> {
     random: StdRng,
     meter: Meter,
     news: News,
-    rates: Rates,
     seen: Vec<Seen>,
     candidates: Vec<Candidate>,
     left: usize,
@@ -129,7 +145,7 @@ pub fn run(
         if started_us.is_none() && run.first_arrivals > warm {
             started_us = Some(now_us);
         }
-        run.handle(now_us, event, warm, &mut done);
+        run.handle(now_us, event, &mut done);
         if hopeless && run.meter.bad > bad_max {
             return None;
         }
@@ -169,25 +185,23 @@ impl<'a> Run<'a> {
                 },
             ),
         };
-        let members = (0..scenario.workers).map(|index| Member {
-            id: format!("http://10.0.{}.{index}:8000", scenario.ring),
-            weight: Weight::ONE,
-        });
-        let ring = Ring::build(&RingSettings::default(), members).expect("distinct ids");
-        let names: Vec<String> = ring.members().iter().map(|m| m.id.clone()).collect();
-        let engine = |_| TimedEngine::new(workload.block_tokens, scenario.cache);
+        let pools = Pools::new(scenario, &settings);
+        let names = pools.names();
+        let engine =
+            |_| TimedEngine::new(workload.block_tokens, scenario.cache, scenario.step_tokens);
         let count = workload.requests.len();
+        let warm = (count as f64 * WARM_UP) as usize;
         let cache = scenario.cache;
         let cache_tokens = u64::from(cache.device_tokens) + u64::from(cache.host_tokens);
         let mut run = Self {
             replicas: (0..scenario.replicas)
-                .map(|_| Replica::new(&ring, &settings, contender.prefix_index, cache_tokens))
+                .map(|_| Replica::new(&names, &settings, contender.prefix_index, cache_tokens))
                 .collect(),
-            engines: (0..scenario.workers).map(engine).collect(),
-            ring,
+            engines: (0..names.len()).map(engine).collect(),
+            pools,
+            ports: Ports::new(names.len()),
             workload,
             scenario,
-            settings,
             shared,
             rule: &contender.rule,
             events: BinaryHeap::new(),
@@ -197,13 +211,13 @@ impl<'a> Run<'a> {
             followers: vec![None; count],
             first_arrivals: 0,
             random: StdRng::seed_from_u64(scenario.seed),
-            meter: Meter::default(),
+            meter: Meter::new(warm, scenario.gap_limit_us),
             news: News::new(scenario, shared, &names),
-            rates: Rates::new(scenario.replicas, scenario.workers),
+            names,
             seen: Vec::new(),
             candidates: Vec::new(),
             left: count,
-            warm: (count as f64 * WARM_UP) as usize,
+            warm,
             computed: HashSet::new(),
         };
         for chain in &workload.chains {
@@ -225,22 +239,11 @@ impl<'a> Run<'a> {
         self.events.push(Reverse((at_us, self.order, event)));
     }
 
-    fn handle(&mut self, now_us: u64, event: Event, warm: usize, done: &mut Vec<Done>) {
+    fn handle(&mut self, now_us: u64, event: Event, done: &mut Vec<Done>) {
         match event {
             Event::Arrive(request) => self.arrive(now_us, request),
-            Event::Step(worker) => {
-                if let Some(next) = self.engines[worker].advance(now_us, done) {
-                    self.push(next, Event::Step(worker));
-                }
-                for done in done.drain(..) {
-                    match done {
-                        Done::First { request, cached } => {
-                            self.first(now_us, request, cached, warm)
-                        }
-                        Done::Last { request } => self.last(now_us, request),
-                    }
-                }
-            }
+            Event::Step(worker) => self.step(now_us, worker, done),
+            Event::Transferred(request) => self.transferred(now_us, request),
             Event::Tick(replica) => {
                 let (letters, next) = self.news.tick(now_us, replica);
                 for (at_us, letter) in letters {
@@ -253,7 +256,7 @@ impl<'a> Run<'a> {
             Event::Heat => self.heat(now_us),
             Event::Rates => {
                 if self.shared.rates {
-                    self.rates.tell(self.scenario.loss >= 1.0);
+                    self.pools.tell_rates(self.scenario.loss >= 1.0);
                 }
                 self.push(now_us + RATES_US, Event::Rates);
             }
@@ -283,71 +286,26 @@ impl<'a> Run<'a> {
             }
             _ => self.random.random(),
         };
-        let chosen = self.choose(now_us, replica, request, draw);
-        let worker = chosen.worker;
-        self.lose(request, worker, index);
-        let load = Load {
-            requests: 1,
-            prefill_tokens: chosen.prefill_tokens.into(),
-            context_tokens: request.in_tokens.into(),
-        };
-        let next = self
-            .news
-            .change(now_us, replica, worker, |cell| cell.add(load));
-        self.tick_at(next, replica);
+        let (compute, decode) = self.choose(now_us, replica, request, draw);
+        self.lose(request, compute.worker, index);
+        for leg in [Some(&compute), decode.as_ref()].into_iter().flatten() {
+            let (worker, load) = (leg.worker, leg.load);
+            let next = self
+                .news
+                .change(now_us, replica, worker, |cell| cell.add(load));
+            self.tick_at(next, replica);
+        }
         self.meter.placed += 1;
+        let (worker, is_divided) = (compute.worker, decode.is_some());
         self.placed[index] = Some(Placed {
             replica,
-            worker,
-            load,
-            expected: chosen.expected,
-            tokens_before: chosen.tokens_before,
-            cached: 0,
-            recorded: chosen.recorded,
+            compute,
+            decode,
             arrived_us: now_us,
+            first_us: now_us,
+            in_time: false,
         });
-        let job = Job {
-            request: index,
-            blocks: request.blocks.clone(),
-            answer: request.answer.clone(),
-            in_tokens: request.in_tokens,
-            out_tokens: request.out_tokens,
-        };
-        if let Some(next) = self.engines[worker].submit(now_us, job) {
-            self.push(next, Event::Step(worker));
-        }
-    }
-
-    /// The worker that the rule names, and what it expects there.
-    fn choose(&mut self, now_us: u64, replica: usize, request: &Request, draw: u64) -> Chosen {
-        let blind = |worker| Chosen {
-            worker,
-            prefill_tokens: request.in_tokens,
-            expected: 0,
-            tokens_before: 0,
-            recorded: Recorded::default(),
-        };
-        match self.rule {
-            Rule::Oracle => blind(self.all_knowing(request)),
-            Rule::LeastPending => blind(self.least_pending(now_us, replica, draw)),
-            Rule::Placement { .. } => {
-                let decision = self.ask(now_us, replica, request, draw);
-                if self.scenario.replicas > 1 {
-                    let other = self.random.random_range(0..self.scenario.replicas - 1);
-                    let other = if other >= replica { other + 1 } else { other };
-                    let draw = self.random.random();
-                    let others = self.ask(now_us, other, request, draw);
-                    self.meter.asked(&decision, &others);
-                }
-                Chosen {
-                    worker: decision.worker,
-                    prefill_tokens: decision.prefill_tokens(),
-                    expected: decision.expected_tokens,
-                    tokens_before: decision.tokens_before,
-                    recorded: self.remember(now_us, replica, request, &decision),
-                }
-            }
-        }
+        self.start(now_us, index, worker, is_divided);
     }
 
     /// Counts what the chosen worker does not hold: tokens that another holds, and those that nobody holds any more.
@@ -357,7 +315,11 @@ impl<'a> Run<'a> {
             engine.matched_tokens(&request.blocks, request.in_tokens)
         };
         let here = at(worker);
-        let most = (0..self.engines.len()).map(at).max().unwrap_or(0);
+        let mut pools = self.pools.all().into_iter().map(|pool| pool.places());
+        let pool = pools
+            .find(|places| places.contains(&worker))
+            .unwrap_or(0..0);
+        let most = pool.map(at).max().unwrap_or(here);
         let whole = (request.in_tokens.saturating_sub(1) / self.workload.block_tokens) as usize;
         let reusable = &request.blocks[..whole.min(request.blocks.len())];
         let ever = reusable
@@ -369,74 +331,6 @@ impl<'a> Run<'a> {
         if index >= self.warm {
             self.meter.lost(most - here, ever.saturating_sub(most));
         }
-    }
-
-    /// What a replica would do now.
-    fn ask(
-        &mut self,
-        now_us: u64,
-        replica: usize,
-        request: &Request,
-        draw: u64,
-    ) -> grapevine_placement::Decision {
-        self.see_load(now_us, replica);
-        self.candidates.clear();
-        let seen = self.seen.iter().zip(self.rates.of(replica));
-        let seen = seen.map(|(seen, &rate)| Candidate {
-            load: seen.common,
-            rate,
-            exact_requests: seen.exact_requests,
-            surge_requests: if self.shared.own_bound {
-                seen.surge_requests
-            } else {
-                seen.common.requests
-            },
-            ..Candidate::default()
-        });
-        self.candidates.extend(seen);
-        self.replicas[replica].decide(
-            &self.settings,
-            &self.ring,
-            &request.key,
-            now_us,
-            &mut self.candidates,
-            draw,
-        )
-    }
-
-    fn see_load(&mut self, now_us: u64, viewer: usize) {
-        self.news.see(now_us, viewer, &mut self.seen);
-    }
-
-    fn remember(
-        &mut self,
-        now_us: u64,
-        replica: usize,
-        request: &Request,
-        decision: &grapevine_placement::Decision,
-    ) -> Recorded {
-        if self.shared.heat {
-            self.replicas[replica].heat.count(&request.key);
-        }
-        if self.shared.evidence == Evidence::Off {
-            return Recorded::default();
-        }
-        let recorded = self.replicas[replica].record(decision, &request.key, now_us);
-        let tell = match self.shared.evidence {
-            Evidence::All => true,
-            Evidence::Deviating => decision.worker != decision.home,
-            Evidence::Off | Evidence::Own => false,
-        };
-        if tell {
-            self.tell(
-                now_us,
-                replica,
-                decision.worker,
-                recorded.marks_to_send(),
-                false,
-            );
-        }
-        recorded
     }
 
     fn tell(&mut self, now_us: u64, from: usize, worker: usize, marks: Vec<u64>, retract: bool) {
@@ -467,7 +361,7 @@ impl<'a> Run<'a> {
                 missed = true;
                 continue;
             }
-            let id = &self.ring.members()[record.worker].id;
+            let id = &self.names[record.worker];
             let prefix_index = &mut self.replicas[to].prefix_index;
             if record.retract {
                 prefix_index.unlearn(id, 1, &record.marks);
@@ -505,81 +399,5 @@ impl<'a> Run<'a> {
         if let Some(at_us) = at_us {
             self.push(at_us, Event::Tick(replica));
         }
-    }
-
-    fn first(&mut self, now_us: u64, index: usize, cached: u32, warm: usize) {
-        let placed = self.placed[index].as_mut().expect("it was placed");
-        let waited = Load {
-            prefill_tokens: std::mem::take(&mut placed.load.prefill_tokens),
-            ..Load::default()
-        };
-        placed.cached = cached;
-        let (replica, worker) = (placed.replica, placed.worker);
-        let us = now_us - placed.arrived_us;
-        self.rates
-            .answered(replica, worker, placed.tokens_before, us);
-        let next = self
-            .news
-            .change(now_us, replica, worker, |cell| cell.subtract(waited));
-        self.tick_at(next, replica);
-        let request = &self.workload.requests[index];
-        if index >= warm {
-            let limit_us = self.scenario.limit_us
-                + self.scenario.limit_token_us * u64::from(request.in_tokens);
-            self.meter
-                .first_token(us, request.in_tokens, cached, limit_us);
-        }
-    }
-
-    fn last(&mut self, now_us: u64, index: usize) {
-        let placed = self.placed[index].take().expect("it was placed");
-        let (replica, worker) = (placed.replica, placed.worker);
-        let next = self
-            .news
-            .change(now_us, replica, worker, |cell| cell.subtract(placed.load));
-        self.tick_at(next, replica);
-        if !matches!(self.shared.evidence, Evidence::Off) {
-            let gone = self.replicas[placed.replica].correct(
-                placed.worker,
-                &placed.recorded,
-                placed.expected,
-                placed.cached,
-            );
-            if matches!(self.shared.evidence, Evidence::All | Evidence::Deviating) {
-                self.tell(now_us, placed.replica, placed.worker, gone, true);
-            }
-        }
-        if let Some(next) = self.followers[index] {
-            self.push(
-                now_us + self.workload.requests[next].gap_us,
-                Event::Arrive(next),
-            );
-        }
-        self.left -= 1;
-    }
-
-    fn all_knowing(&mut self, request: &Request) -> usize {
-        let cost = |engine: &TimedEngine| {
-            let new = request.in_tokens - engine.matched_tokens(&request.blocks, request.in_tokens);
-            engine.pending_tokens() as f64 + 4.0 * f64::from(new) + 0.05 * engine.context_tokens()
-        };
-        self.least(|run, worker| cost(&run.engines[worker]), 0)
-    }
-
-    fn least_pending(&mut self, now_us: u64, replica: usize, draw: u64) -> usize {
-        self.see_load(now_us, replica);
-        self.least(|run, worker| run.seen[worker].common.prefill_tokens, draw)
-    }
-
-    /// The worker of least cost; of several, the one that the draw falls on.
-    fn least(&self, cost: impl Fn(&Self, usize) -> f64, draw: u64) -> usize {
-        let costs: Vec<f64> = (0..self.scenario.workers)
-            .map(|worker| cost(self, worker))
-            .collect();
-        let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
-        let ties: Vec<usize> = (0..costs.len())
-            .filter(|&worker| costs[worker] <= least)
-            .collect();
-        ties[(draw % ties.len() as u64) as usize]
     }
 }
