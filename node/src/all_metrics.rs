@@ -9,13 +9,14 @@ use prometheus_client::registry::Registry;
 use crate::admission::metrics::AdmissionMetrics;
 use crate::cache::CacheMetrics;
 use crate::cluster::metrics::{ClusterMetrics, QuarantineMetrics};
-use crate::discovery::DiscoveryMetrics;
+use crate::discovery::{DiscoveryMetrics, PingMetrics};
 use crate::listener::FrontMetrics;
 use crate::metrics::Form;
 use crate::metrics::operator::OperatorMetrics;
 use crate::metrics::process::ProcessMetrics;
 use crate::metrics::refusals::RefusalMetrics;
 use crate::proxy::metrics::{DetourMetrics, ProxyMetrics, RequestMetrics};
+use crate::proxy::split::SplitMetrics;
 use crate::readiness::ReadinessMetrics;
 use crate::seats::TrafficMetrics;
 use crate::tenants::metrics::TenantMetrics;
@@ -74,6 +75,8 @@ all_metrics! {
     marks: QuarantineMetrics,
     /// Searches and moves.
     detours: DetourMetrics,
+    /// Requests that are divided.
+    split: SplitMetrics,
     /// What workers' answers hold.
     answers: AnswerMetrics,
     /// Errors and limits.
@@ -86,6 +89,8 @@ all_metrics! {
     cluster: ClusterMetrics,
     /// Sources of workers.
     discovery: DiscoveryMetrics,
+    /// Workers that register by ZeroMQ.
+    pings: PingMetrics,
     /// Whether this replica takes traffic.
     readiness: ReadinessMetrics,
     /// The process.
@@ -110,6 +115,7 @@ impl AllMetrics {
         Arc::new(ProxyMetrics {
             requests: self.requests.clone(),
             detours: self.detours.clone(),
+            split: self.split.clone(),
             attempts: self.attempts.clone(),
             answers: self.answers.clone(),
             traffic: self.traffic.clone(),

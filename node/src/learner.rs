@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::Arc;
 
-use grapevine_gossip::worker::{RawWorker, WorkerError, WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{Labels, RawWorker, Role, WorkerError, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, WorkerReport};
 use tokio::sync::mpsc;
 
@@ -59,6 +59,11 @@ impl Learner {
                     Fact::Started(epoch) => {
                         reports.push((worker.id.clone(), WorkerReport::Started(epoch)))
                     }
+                    Fact::Labels(labels) => {
+                        if self.are_news(&worker.id, &labels) {
+                            reports.push((worker.id.clone(), WorkerReport::Labels(labels)));
+                        }
+                    }
                     Fact::Cards => {
                         self.cluster.fleet().cards_changed(&worker);
                         let cards = worker.cards.load();
@@ -71,6 +76,14 @@ impl Learner {
             }
             self.compare(&models);
         }
+    }
+
+    /// Whether these labels are not known of a worker that takes halves of requests. It may have been added again, with
+    /// another role, since it was asked; and answers to requests teach the same again and again.
+    fn are_news(&self, id: &WorkerId, labels: &Labels) -> bool {
+        let view = self.agent.view();
+        view.worker(id)
+            .is_some_and(|worker| worker.spec.role() != Role::Any && !worker.labels.contain(labels))
     }
 
     async fn register(&self, reports: Vec<(WorkerId, WorkerReport)>) {

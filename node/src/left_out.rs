@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use grapevine_gossip::Agent;
 use grapevine_gossip::registry::TakenOut;
-use grapevine_gossip::worker::{WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{Role, WorkerId, WorkerSpec};
 
 /// Remembers what was said.
 #[derive(Debug, Default)]
@@ -64,6 +64,9 @@ fn command(id: &WorkerId, spec: &WorkerSpec) -> String {
     if weight != 1.0 {
         let _ = write!(command, " --weight {weight}");
     }
+    if spec.role() != Role::Any {
+        let _ = write!(command, " --role {}", spec.role().as_str());
+    }
     if let Some(max) = spec.max_in_flight() {
         let _ = write!(command, " --max-in-flight {max}");
     }
@@ -91,6 +94,7 @@ mod tests {
         let full = RawWorker {
             models: vec!["b".into(), "a".into()],
             weight_milli: 2500,
+            role: Role::Decode,
             max_in_flight: Some(9),
             zone: Some("z1".into()),
             ..plain
@@ -99,7 +103,7 @@ mod tests {
             Some("w1"),
             full,
             "grapevine workers add http://w:8000 --id w1 --model a --model b --weight 2.5 \
-             --max-in-flight 9 --zone z1",
+             --role decode --max-in-flight 9 --zone z1",
         );
     }
 }

@@ -8,14 +8,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
+use grapevine_discovery::label::to_write;
 use grapevine_gossip::Agent;
-use grapevine_gossip::worker::{Source, WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{Labels, Source, WorkerId, WorkerSpec};
 use serde::Serialize;
 use tokio::signal::unix::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::{Config, Layers};
 use crate::left_out::LeftOut;
@@ -54,8 +57,19 @@ pub struct Reloaded {
 /// An operator's wish to have it read, and where the outcome goes: what it did, or why nothing was taken over.
 pub type Wish = oneshot::Sender<Result<Reloaded, String>>;
 
+/// Why the task woke.
+enum Woken {
+    /// The configuration is to be read, at an operator's wish or at a hang-up.
+    Reload(Option<Wish>),
+    /// The registry is to be compared with what the configuration declares.
+    Look,
+}
+
 /// The workers of a configuration, as the registry knows them.
 type Workers = BTreeMap<WorkerId, WorkerSpec>;
+
+/// How often is looked whether the registry has the labels that the configuration declares.
+const LABELS_EVERY: Duration = Duration::from_secs(5);
 
 impl Reload {
     /// Reads it at each hang-up, and whenever it is wished, until the replica ends.
@@ -70,17 +84,25 @@ impl Reload {
         }
         let agent = Arc::clone(&self.agent);
         let (mut ready, mut is_started) = (agent.ready(), false);
+        let mut look = interval(LABELS_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let wish = tokio::select! {
+            let woken = tokio::select! {
                 () = phase.closed() => return,
                 // The registry was received, so it is known which workers were removed.
                 Ok(_) = ready.wait_for(|ready| *ready), if !is_started => {
                     is_started = true;
                     self.look_at_the_start();
+                    look.reset_immediately();
                     continue;
                 }
-                Some(()) = hangups.recv() => None,
-                Some(wish) = wishes.recv() => Some(wish),
+                _ = look.tick(), if is_started => Woken::Look,
+                Some(()) = hangups.recv() => Woken::Reload(None),
+                Some(wish) = wishes.recv() => Woken::Reload(Some(wish)),
+            };
+            let Woken::Reload(wish) = woken else {
+                self.label_missing().await;
+                continue;
             };
             let reloaded = self.reload().await.map_err(|error| format!("{error:#}"));
             if let Err(error) = &reloaded {
@@ -105,6 +127,28 @@ impl Reload {
         }
     }
 
+    /// Declares labels that the registry lacks: configuration, as read at the start, loses to anything that is known, and
+    /// what two replicas wrote at one moment may lack what one of them wrote.
+    async fn label_missing(&self) {
+        let view = self.agent.view();
+        let missing = labels(&self.current)
+            .into_iter()
+            .filter_map(|(id, labels)| {
+                let known = &view.worker(&id)?.labels;
+                Some((id, to_write(known, &labels, false)?))
+            });
+        self.label(missing.collect()).await;
+    }
+
+    async fn label(&self, labels: Vec<(WorkerId, Labels)>) {
+        if labels.is_empty() {
+            return;
+        }
+        for (worker, error) in self.agent.label_workers(labels).await {
+            tracing::warn!(%worker, %error, "labels of a worker of the configuration were not taken over");
+        }
+    }
+
     fn counter(&self, result: &'static str) -> Counter {
         let reloads = &self.metrics.config_reloads;
         reloads.get_or_create(&ResultLabels { result }).clone()
@@ -126,6 +170,11 @@ impl Reload {
         let new_or_changed = will.iter().filter(|(id, spec)| was.get(id) != Some(spec));
         let new_or_changed = new_or_changed.map(|(id, spec)| (id.clone(), spec.clone()));
         let new_or_changed: Vec<_> = new_or_changed.collect();
+        let before = labels(&self.current);
+        let new_labels = labels(&new)
+            .into_iter()
+            .filter(|(id, labels)| before.get(id) != Some(labels));
+        let new_labels: Vec<_> = new_labels.collect();
         let gone = was.keys().filter(|id| !will.contains_key(id)).cloned();
         let gone: Vec<_> = gone.collect();
         let (put, retracted) = (new_or_changed.len(), gone.len());
@@ -135,13 +184,14 @@ impl Reload {
             let put = self.agent.put_workers(source, new_or_changed).await;
             put.context("nothing of the file was taken over")?;
         }
+        self.label(new_labels).await;
         if retracted > 0 {
             self.agent.remove_workers(gone, Source::Config).await?;
         }
         tracing::info!(put, retracted, "the configuration was read again");
         self.left_out.look(will.iter(), &self.agent);
         self.current.worker = new.worker;
-        self.current.workers.urls = new.workers.urls;
+        self.current.workers.follow(new.workers);
         Ok(Reloaded {
             put,
             retracted,
@@ -153,4 +203,14 @@ impl Reload {
 fn workers(config: &Config) -> anyhow::Result<Workers> {
     let all = config.worker.iter();
     Ok(all.map(|w| w.registered()).collect::<Result<_, _>>()?)
+}
+
+/// The labels that a configuration declares, of workers of which it declares any.
+fn labels(config: &Config) -> BTreeMap<WorkerId, Labels> {
+    let declared = config.worker.iter().filter_map(|worker| {
+        let labels = worker.declared_labels().ok()?;
+        let (id, _) = worker.registered().ok()?;
+        (!labels.is_empty()).then_some((id, labels))
+    });
+    declared.collect()
 }

@@ -150,9 +150,13 @@ class Replica(Child):
 
 
 @contextlib.contextmanager
-def cluster(binary, folder, names, worker_urls, arguments=(), kind=Replica):
-    """Replicas, of class `kind`, with mutual TLS that agree on the workers and know their models."""
+def cluster(binary, folder, names, worker_urls, arguments=(), kind=Replica, declared=0):
+    """Replicas, of class `kind`, with mutual TLS that agree on the workers and know their models.
+
+    `declared`: how many workers the arguments name beside `worker_urls`.
+    """
     folder = Path(folder)
+    count = len(worker_urls) + declared
     folder.mkdir(parents=True, exist_ok=True)
     ca = folder / "ca"
     for command in (["init"], ["issue", *names]):
@@ -171,11 +175,11 @@ def cluster(binary, folder, names, worker_urls, arguments=(), kind=Replica):
             views = [r.admin_get("/cluster") for r in replicas]
             pools = [r.admin_get("/ring")["pools"] for r in replicas]
             # Without workers none is ready.
-            are_ready = all(v["ready"] or not worker_urls for v in views)
+            are_ready = all(v["ready"] or not count for v in views)
             return are_ready and all(v["agreeing"] == len(names) for v in views) and all(
-                len({worker for pool in of for worker in pool["workers"]}) == len(worker_urls) for of in pools)
+                len({worker for pool in of for worker in pool["workers"]}) == count for of in pools)
 
-        until(agreed, JOIN_S, f"{len(names)} replicas that agree on {len(worker_urls)} workers")
+        until(agreed, JOIN_S, f"{len(names)} replicas that agree on {count} workers")
         yield replicas
 
 

@@ -1,4 +1,5 @@
-//! Programs that are not ours, in the environment that `setup.sh` makes: the official client, and `kubectl`.
+//! Programs that are not ours, in the environment that `setup.sh` makes: the official client, ZeroMQ,
+//! and `kubectl`.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -1,6 +1,7 @@
 //! A client's `X-data-parallel-rank` chooses among workers that share an address, and reaches all others
 //! unchanged.
 
+use grapevine_testbed::fake_worker::Config;
 use grapevine_tests::chat::{self, MODEL, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
@@ -10,6 +11,14 @@ use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
 const RANK: &str = "x-data-parallel-rank";
+
+/// A worker with so many engines behind its address.
+fn engines(count: u32) -> Config {
+    Config {
+        data_parallel: count,
+        ..quick()
+    }
+}
 
 async fn ask(house: &House, number: usize, rank: Option<&str>) -> Response {
     let id = format!("ask-{number}");
@@ -29,7 +38,7 @@ fn seen(house: &House, number: usize) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_names_a_rank_gets_it() {
-    let worker = chat::worker(quick()).await;
+    let worker = chat::worker(engines(3)).await;
     let plan = [0, 1, 2].iter().fold(Plan::default(), |plan, rank| {
         plan.worker(&format!("{}@{rank}", worker.url()), &[MODEL])
     });
@@ -59,7 +68,9 @@ async fn a_client_that_names_a_rank_gets_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_without_rank_chooses_among_its_engines_by_itself() {
-    let house = House::new(1).await;
+    let worker = chat::worker(engines(8)).await;
+    let plan = Plan::default().workers([&worker]);
+    let house = House::with(plan, vec![worker]).await;
     for (number, rank) in ["7", "as it came"].into_iter().enumerate() {
         let answer = ask(&house, number, Some(rank)).await;
         assert_eq!(answer.head.status, 200, "{}", answer.text());

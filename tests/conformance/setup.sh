@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the Python environment in which the official `openai` client runs, and that has `kubectl`.
+# Makes the Python environment in which the official `openai` client and engines with ZeroMQ run, and that has `kubectl`.
 #
 #   setup.sh [DIRECTORY]     default: target/openai-python
 #

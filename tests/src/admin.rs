@@ -105,6 +105,12 @@ pub struct Worker {
     pub metrics_age_s: Option<u64>,
     /// Requests in flight over the cluster, as placement counts them.
     pub in_flight: f64,
+    /// Prompt tokens there that are to be computed, over the cluster; earlier releases do not report them.
+    #[serde(default)]
+    pub pending_prefill_tokens: f64,
+    /// Tokens of context there, over the cluster; earlier releases do not report them.
+    #[serde(default)]
+    pub context_tokens: f64,
 }
 
 /// Answer of `POST /explain`.
@@ -120,6 +126,26 @@ pub struct Explained {
     pub expected_tokens: u32,
     /// Ring digest of the replica.
     pub digest: String,
+    /// Of a request that is divided: where its prompt would be computed.
+    #[serde(default)]
+    pub prefill: Option<Prefill>,
+}
+
+/// The worker that would compute a prompt for the one that answers.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Prefill {
+    /// The worker.
+    pub worker: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+impl Explained {
+    /// The worker that computes the prompt, of a request that is divided, and the worker that answers.
+    pub fn pair(&self) -> (Option<&str>, Option<&str>) {
+        let prefill = self.prefill.as_ref().and_then(|leg| leg.worker.as_deref());
+        (prefill, self.worker.as_deref())
+    }
 }
 
 /// Answer to a change of the worker set.
@@ -194,6 +220,22 @@ impl Admin {
         self.add_by("/workers?warmup=false", id, url, models).await
     }
 
+    /// Adds a worker described by a JSON object that takes requests at once; panics unless it was accepted.
+    pub async fn add_described(self, worker: &Value) -> Changed {
+        let response = http1::post(self.0, "/workers?warmup=false", worker).await;
+        assert_eq!(response.head.status, 201, "{}", response.text());
+        response.json()
+    }
+
+    /// Changes a worker; panics unless it was accepted.
+    pub async fn change(self, id: &str, change: &Value) -> Changed {
+        let path = worker_path(id);
+        let body = change.to_string();
+        let response = http1::exchange(self.0, "PATCH", &path, &[], body.as_bytes()).await;
+        assert_eq!(response.head.status, 200, "{}", response.text());
+        response.json()
+    }
+
     async fn add_by(self, path: &str, id: &str, url: &str, models: &[&str]) -> Changed {
         let body = json!({ "id": id, "url": url, "models": models });
         let response = http1::post(self.0, path, &body).await;
@@ -203,7 +245,7 @@ impl Admin {
 
     /// Removes a worker; panics unless it was there.
     pub async fn remove(self, id: &str) -> Changed {
-        let path = format!("/workers/{}", id.replace(':', "%3A").replace('/', "%2F"));
+        let path = worker_path(id);
         let response = http1::exchange(self.0, "DELETE", &path, &[], b"").await;
         assert_eq!(response.head.status, 200, "{}", response.text());
         response.json()
@@ -232,6 +274,10 @@ impl Admin {
     async fn get<T: DeserializeOwned>(self, path: &str) -> T {
         http1::get(self.0, path).await.json()
     }
+}
+
+fn worker_path(id: &str) -> String {
+    format!("/workers/{}", id.replace(':', "%3A").replace('/', "%2F"))
 }
 
 /// Metrics as text.
@@ -263,5 +309,14 @@ impl Metrics {
         let series = self.series(name);
         let chosen = series.iter().filter(|(labels, _)| labels.contains(label));
         chosen.map(|(_, value)| value).sum()
+    }
+
+    /// The same; 0 where nothing was ever counted: a family without series is not shown.
+    pub fn count(&self, name: &str, label: &str) -> f64 {
+        let begins = |line: &str| line.starts_with(name);
+        match self.0.lines().any(begins) {
+            true => self.sum(name, label),
+            false => 0.0,
+        }
     }
 }

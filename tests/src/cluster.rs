@@ -54,6 +54,13 @@ impl Plan {
         self
     }
 
+    /// Sets one key that is not set yet.
+    #[must_use]
+    pub fn set_if_absent(mut self, key: &'static str, value: &str) -> Self {
+        self.settings.entry(key).or_insert_with(|| value.to_owned());
+        self
+    }
+
     /// Puts a worker with these models into every replica's configuration.
     #[must_use]
     pub fn worker(self, url: &str, models: &[&str]) -> Self {
@@ -260,6 +267,9 @@ struct Addresses {
     data: SocketAddr,
     admin: SocketAddr,
     gossip: SocketAddr,
+    /// Earlier releases hear none.
+    #[serde(default)]
+    pings: Option<SocketAddr>,
 }
 
 /// One replica, running or not.
@@ -326,6 +336,11 @@ impl Replica {
     /// The admin port.
     pub fn admin(&self) -> Admin {
         Admin(self.addresses().admin)
+    }
+
+    /// Where it hears pings, if its configuration says so.
+    pub fn pings(&self) -> SocketAddr {
+        self.addresses().pings.expect("it hears pings")
     }
 
     /// The gossip port, as a seed.

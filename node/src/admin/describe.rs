@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use grapevine_gossip::twin::Twin;
 use grapevine_gossip::view::ReplicaInfo;
-use grapevine_gossip::worker::{State, WorkerId};
+use grapevine_gossip::worker::{Labels, State, WorkerId};
 use grapevine_placement::Claim;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -83,6 +83,8 @@ pub(super) struct RingsView {
 #[derive(Debug, Serialize)]
 struct PoolView {
     model: String,
+    /// `any`, or the part of a request that its workers are there for.
+    role: &'static str,
     digest: String,
     /// More than half of its workers are unhealthy, and health is not believed.
     panic: bool,
@@ -110,6 +112,12 @@ pub(super) struct WorkerView {
     url: String,
     models: Vec<String>,
     weight: f64,
+    /// Which half of a request it takes; `any`: the whole.
+    role: &'static str,
+    /// What is known of it beyond that.
+    labels: BTreeMap<String, String>,
+    /// Number of data-parallel ranks, if declared.
+    dp_size: Option<u32>,
     state: &'static str,
     /// Who says that it is there: `admin`, `config`, or sources of `GET /discovery`.
     sources: Vec<String>,
@@ -235,8 +243,9 @@ impl Admin {
 
     pub(super) fn describe_rings(&self) -> RingsView {
         let fleet = self.cluster.fleet();
-        let pools = fleet.pools().iter().map(|pool| PoolView {
+        let pools = fleet.all_pools().map(|pool| PoolView {
             model: pool.model().to_owned(),
+            role: pool.role().as_str(),
             digest: pool.digest().to_string(),
             panic: pool.panics(),
             count: pool.members().len(),
@@ -288,6 +297,9 @@ impl Admin {
             url: spec.url().to_string(),
             models: spec.models().to_vec(),
             weight: f64::from(spec.weight_milli()) / 1000.0,
+            role: spec.role().as_str(),
+            labels: owned(&registered.labels),
+            dp_size: spec.dp_size(),
             state: state_name(spec.state()),
             sources: self.sources_of(&worker.id),
             epoch: spec.epoch(),
@@ -316,4 +328,11 @@ impl Admin {
             }),
         })
     }
+}
+
+fn owned(labels: &Labels) -> BTreeMap<String, String> {
+    let labels = labels.iter();
+    labels
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }

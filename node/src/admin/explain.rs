@@ -1,7 +1,8 @@
 //! `POST /explain`: where the request in the body would go, and why, without sending it.
 
 use bytes::Bytes;
-use grapevine_placement::Explanation;
+use grapevine_gossip::worker::Role;
+use grapevine_placement::{Explanation, Key};
 use http::{HeaderMap, Method, StatusCode};
 use serde::Serialize;
 
@@ -10,9 +11,11 @@ use super::query::Query;
 use super::{Admin, Answer, json};
 use crate::api::Endpoint;
 use crate::api::error::ApiError;
-use crate::cluster::Pool;
+use crate::cluster::{Halves, Pool};
+use crate::config::DecodeAlone;
 use crate::proxy::caller::Caller;
 use crate::proxy::routing_query::{RoutingInput, RoutingQuery};
+use crate::proxy::split::{Undivided, Way};
 
 #[derive(Debug, Serialize)]
 struct Explained<'a> {
@@ -29,6 +32,25 @@ struct Explained<'a> {
     expected_tokens: u32,
     panic: bool,
     /// How many workers were considered; `order` has the first of them.
+    workers: usize,
+    order: Vec<Row<'a>>,
+    /// The way of a request for a model with prefill and decode workers, as the access log has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    split: Option<&'static str>,
+    /// Of a request that is divided: the worker that computes its prompt; what stands above is about the one that
+    /// answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefill: Option<Leg<'a>>,
+}
+
+/// The half of a request that computes its prompt.
+#[derive(Debug, Serialize)]
+struct Leg<'a> {
+    policy: &'static str,
+    worker: Option<&'a str>,
+    reason: &'static str,
+    home: Option<&'a str>,
+    expected_tokens: u32,
     workers: usize,
     order: Vec<Row<'a>>,
 }
@@ -76,31 +98,86 @@ impl Admin {
             caller,
         };
         let routing = RoutingQuery::of(&self.cluster, &input)?;
-        let explanation = self.cluster.explain(&routing.pool, &routing.key, with_load);
-        Ok(json(
-            StatusCode::OK,
-            &self.described(&routing, &explanation),
-        ))
+        let pool = &routing.pool;
+        let asked = Undivided {
+            endpoint,
+            is_held: routing.response.is_some(),
+            body,
+        };
+        let way = asked.way(pool, &routing.key, &self.transfer)?;
+        let described = |pool, explanation: &Explanation, leg, split| {
+            let described = self.described(&routing, pool, explanation, (leg, split));
+            Ok(json(StatusCode::OK, &described))
+        };
+        let one = |split| {
+            let explanation = self.cluster.explain(pool, &routing.key, with_load, &[]);
+            described(pool, &explanation, None, split)
+        };
+        let halves = match (way, pool.halves()) {
+            (Some(Way::Pair(_)), Some(halves)) => halves,
+            (Some(Way::One(why)), _) => return one(Some(why)),
+            _ => return one(None),
+        };
+        let (whole, most) = (pool.role() == Role::Any, self.transfer.short_prompt_tokens);
+        let (first, second) = self.explain_pair(halves, &routing.key, with_load);
+        let has_pair = first.decision.is_ok() && second.decision.is_ok();
+        let alone = self.cluster.preview(&halves.decode, &routing.key);
+        if most > 0 && alone.is_ok_and(|alone| alone.prefill_tokens() <= most) {
+            return one(Some(if whole { "whole_short" } else { "alone_short" }));
+        }
+        if !has_pair && whole {
+            return one(Some("whole_no_pair"));
+        }
+        if !has_pair && self.transfer.decode_alone == DecodeAlone::Always {
+            return one(Some("alone_no_prefill"));
+        }
+        let leg = Some(leg(&halves.prefill, &first));
+        described(&halves.decode, &second, leg, Some("pair"))
+    }
+
+    /// Both choices, as a request makes them: a prefill worker for which no decode worker is left is passed over. If
+    /// there is no pair at all, what the first prefill worker found.
+    fn explain_pair(
+        &self,
+        halves: &Halves,
+        key: &Key,
+        with_load: bool,
+    ) -> (Explanation, Explanation) {
+        let explain = |pool, passed_over: &[usize]| {
+            let cluster = &self.cluster;
+            cluster.explain(pool, key, with_load, passed_over)
+        };
+        let mut without = halves.pairs.silent().to_vec();
+        let mut found = None;
+        loop {
+            let first = explain(&halves.prefill, &without);
+            let Ok(decision) = &first.decision else {
+                let second = || explain(&halves.decode, &[]);
+                return found.unwrap_or_else(|| (first, second()));
+            };
+            without.extend(halves.pairs.alike(decision.worker));
+            let mut passed_over = halves.pairs.passed_over(decision.worker);
+            let mut second = explain(&halves.decode, passed_over.next().unwrap_or_default());
+            if second.decision.is_err()
+                && let Some(strangers) = passed_over.next()
+            {
+                second = explain(&halves.decode, strangers);
+            }
+            if second.decision.is_ok() {
+                return (first, second);
+            }
+            found.get_or_insert((first, second));
+        }
     }
 
     fn described<'a>(
         &'a self,
         routing: &'a RoutingQuery,
+        pool: &'a Pool,
         explanation: &Explanation,
+        (prefill, split): (Option<Leg<'a>>, Option<&'static str>),
     ) -> Explained<'a> {
-        let pool = &routing.pool;
         let decision = explanation.decision.as_ref();
-        let rows = explanation.rows.iter().take(PAGE).map(|row| Row {
-            worker: name(pool, row.index),
-            verdict: row.verdict.as_str(),
-            cost: row.cost,
-            first_token_ms: row.first_token_ms,
-            in_flight: row.load.requests,
-            limit: row.limit,
-            pending_prefill_tokens: row.load.prefill_tokens,
-            context_tokens: row.load.context_tokens,
-            expected_tokens: row.expected_tokens,
-        });
         Explained {
             replica: &self.replica,
             model: pool.model(),
@@ -114,9 +191,40 @@ impl Admin {
             expected_tokens: decision.map_or(0, |d| d.expected_tokens),
             panic: explanation.panic,
             workers: explanation.rows.len(),
-            order: rows.collect(),
+            order: rows(pool, explanation),
+            split,
+            prefill,
         }
     }
+}
+
+fn leg<'a>(pool: &'a Pool, explanation: &Explanation) -> Leg<'a> {
+    let decision = explanation.decision.as_ref();
+    Leg {
+        policy: pool.policy().policy.as_str(),
+        worker: decision.ok().map(|d| name(pool, d.worker)),
+        reason: decision.map_or_else(|e| e.as_str(), |d| d.reason.as_str()),
+        home: decision.ok().map(|d| name(pool, d.home)),
+        expected_tokens: decision.map_or(0, |d| d.expected_tokens),
+        workers: explanation.rows.len(),
+        order: rows(pool, explanation),
+    }
+}
+
+fn rows<'a>(pool: &'a Pool, explanation: &Explanation) -> Vec<Row<'a>> {
+    let rows = explanation.rows.iter().take(PAGE);
+    let rows = rows.map(|row| Row {
+        worker: name(pool, row.index),
+        verdict: row.verdict.as_str(),
+        cost: row.cost,
+        first_token_ms: row.first_token_ms,
+        in_flight: row.load.requests,
+        limit: row.limit,
+        pending_prefill_tokens: row.load.prefill_tokens,
+        context_tokens: row.load.context_tokens,
+        expected_tokens: row.expected_tokens,
+    });
+    rows.collect()
 }
 
 fn name(pool: &Pool, index: usize) -> &str {

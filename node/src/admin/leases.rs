@@ -5,7 +5,7 @@ use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::workers::{Wanted, wrong_change};
+use super::workers::{New, Wanted, wrong_change};
 use super::{Admin, Answer, json};
 use crate::api::ApiError;
 use crate::discovery::{LeaseError, SourceView};
@@ -44,13 +44,18 @@ impl Admin {
 
     /// The worker with this id is there, for as long as a lease lasts.
     pub(super) async fn renew(&self, id: &str, body: &[u8]) -> Result<Answer, ApiError> {
-        let (named, raw) = Wanted::parse::<Wanted>(body)?.into_new()?;
+        let New {
+            id: named,
+            raw,
+            labels,
+        } = Wanted::parse::<Wanted>(body)?.into_new()?;
         if named.is_some_and(|named| named != id) {
             let differs = "the id in the body is not that of the path; leave it out";
             return Err(ApiError::invalid("id", differs));
         }
         let (id, spec) = self.prepared(Some(id.to_owned()), raw, false)?;
-        let renewed = self.leases.renew(&id, spec).await;
+        self.may_have(&id, &labels)?;
+        let renewed = self.leases.renew(&id, spec, labels).await;
         renewed.map_err(|LeaseError::Change(error)| wrong_change(&error))?;
         Ok(json(StatusCode::OK, &self.lease(&id)))
     }

@@ -58,7 +58,7 @@ use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::Cluster;
 use crate::cluster::quarantine::Quarantine;
-use crate::config::Secret;
+use crate::config::{Secret, TransferConfig};
 use crate::descriptors;
 use crate::discovery::{Board, Credentials, Leases};
 use crate::http::client_io::ClientIo;
@@ -124,6 +124,8 @@ pub struct Admin {
     pub connector: Arc<Connector>,
     /// Wishes for a reading of the configuration.
     pub reload: mpsc::Sender<Wish>,
+    /// How requests are divided.
+    pub transfer: TransferConfig,
     /// Clients must send it.
     pub token: Option<Secret>,
     /// Which requests the admin port accepts.

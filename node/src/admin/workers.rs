@@ -1,10 +1,13 @@
 //! Adding, changing, draining and removing workers, through any replica, for all of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::time::Duration;
 
-use grapevine_gossip::worker::{RawWorker, Source, State, WorkerError, WorkerId, WorkerSpec};
+use grapevine_discovery::label::Declared;
+use grapevine_gossip::worker::{
+    Labels, RawWorker, Source, State, WorkerError, WorkerId, WorkerSpec,
+};
 use grapevine_gossip::{Ack, ChangeError};
 use http::StatusCode;
 use serde::de::DeserializeOwned;
@@ -27,7 +30,23 @@ pub(super) struct Wanted {
     weight: Option<f64>,
     max_in_flight: Option<u32>,
     zone: Option<String>,
+    role: Option<String>,
+    dp_size: Option<u32>,
+    kv_connector: Option<String>,
+    bootstrap_port: Option<u16>,
+    kv_address: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
     state: Option<WantedState>,
+}
+
+/// A worker to be written.
+#[derive(Debug)]
+pub(super) struct New {
+    /// Its id, if one is wanted.
+    pub(super) id: Option<String>,
+    pub(super) raw: RawWorker,
+    /// What is to be known of it beyond its description.
+    pub(super) labels: Labels,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -69,14 +88,15 @@ struct Changed {
 }
 
 impl Wanted {
-    /// The id, if one is wanted, and the description of a new worker.
-    pub(super) fn into_new(mut self) -> Result<(Option<String>, RawWorker), ApiError> {
+    /// A new worker.
+    pub(super) fn into_new(mut self) -> Result<New, ApiError> {
         let url = self.url.take();
         let url = url.ok_or_else(|| ApiError::invalid("url", "give the worker's url"))?;
         let id = self.id.take();
+        let labels = self.take_labels()?;
         let mut raw = RawWorker::at(url);
         self.apply(&mut raw)?;
-        Ok((id, raw))
+        Ok(New { id, raw, labels })
     }
 
     pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
@@ -86,6 +106,18 @@ impl Wanted {
                 format!("the body is wrong: {error}"),
             )
         })
+    }
+
+    fn take_labels(&mut self) -> Result<Labels, ApiError> {
+        let labels = Labels::new(self.labels.take().unwrap_or_default());
+        let declared = Declared {
+            kv_connector: self.kv_connector.take(),
+            bootstrap_port: self.bootstrap_port.take(),
+            kv_address: self.kv_address.take(),
+            labels: labels.map_err(|error| wrong_worker(&error))?,
+        };
+        let labels = declared.into_labels();
+        labels.map_err(|error| wrong_worker(&error))
     }
 
     fn apply(self, raw: &mut RawWorker) -> Result<(), ApiError> {
@@ -98,6 +130,10 @@ impl Wanted {
         if let Some(weight) = self.weight {
             raw.weight_milli = thousandths(weight)?;
         }
+        if let Some(role) = self.role {
+            raw.role = role.parse().map_err(|error| wrong_worker(&error))?;
+        }
+        raw.dp_size = self.dp_size.or(raw.dp_size);
         raw.max_in_flight = self.max_in_flight.or(raw.max_in_flight);
         raw.zone = self.zone.or(raw.zone.take());
         match self.state {
@@ -150,8 +186,8 @@ impl Admin {
         if body.trim_ascii_start().starts_with(b"[") {
             return self.add_workers(warm_up, body).await;
         }
-        let (id, raw) = Wanted::parse::<Wanted>(body)?.into_new()?;
-        self.put(StatusCode::CREATED, id, raw, warm_up).await
+        let new = Wanted::parse::<Wanted>(body)?.into_new()?;
+        self.put(StatusCode::CREATED, new, warm_up).await
     }
 
     /// One change for all of them, so that they cost every replica one ring and not one each.
@@ -162,13 +198,18 @@ impl Admin {
         }
         let warm_up = warm_up && wanted.len() <= WARMED_TOGETHER_MAX;
         let (mut workers, mut ids) = (Vec::with_capacity(wanted.len()), BTreeSet::new());
+        let mut labelled = Vec::new();
         for (index, wanted) in wanted.into_iter().enumerate() {
             let of_item = |error: ApiError| error.within(&format!("workers[{index}]"));
-            let (id, raw) = wanted.into_new().map_err(of_item)?;
+            let New { id, raw, labels } = wanted.into_new().map_err(of_item)?;
             let (id, spec) = self.prepared(id, raw, warm_up).map_err(of_item)?;
+            self.may_have(&id, &labels).map_err(of_item)?;
             if !ids.insert(id.clone()) {
                 let twice = ApiError::invalid("id", format!("{id} is in the list twice"));
                 return Err(of_item(twice));
+            }
+            if !labels.is_empty() {
+                labelled.push((id.clone(), labels));
             }
             workers.push((id, spec));
         }
@@ -179,6 +220,7 @@ impl Admin {
         let added: Vec<_> = added.collect();
         let put = self.agent.put_workers(Source::Admin, workers).await;
         let ack = put.map_err(|error| wrong_change(&error))?;
+        self.label(labelled).await?;
         tracing::info!(
             workers = added.len(),
             confirmed_by = ack.confirmed_by,
@@ -198,21 +240,24 @@ impl Admin {
         warm_up: bool,
         url: String,
     ) -> Result<Answer, ApiError> {
-        let raw = RawWorker::at(url);
-        self.put(StatusCode::OK, None, raw, warm_up).await
+        let new = New {
+            id: None,
+            raw: RawWorker::at(url),
+            labels: Labels::default(),
+        };
+        self.put(StatusCode::OK, new, warm_up).await
     }
 
-    async fn put(
-        &self,
-        status: StatusCode,
-        id: Option<String>,
-        raw: RawWorker,
-        warm_up: bool,
-    ) -> Result<Answer, ApiError> {
+    async fn put(&self, status: StatusCode, new: New, warm_up: bool) -> Result<Answer, ApiError> {
+        let New { id, raw, labels } = new;
         let (id, spec) = self.prepared(id, raw, warm_up)?;
+        self.may_have(&id, &labels)?;
         let state = spec.state();
         let put = self.agent.put_worker(id.clone(), Source::Admin, spec).await;
         let ack = put.map_err(|error| wrong_change(&error))?;
+        if !labels.is_empty() {
+            self.label(vec![(id.clone(), labels)]).await?;
+        }
         tracing::info!(
             worker = id.as_str(),
             confirmed_by = ack.confirmed_by,
@@ -220,6 +265,27 @@ impl Admin {
             "worker added or changed"
         );
         Ok(changed(status, &id, &ack, Some(state)))
+    }
+
+    /// Whether these labels fit beside those that the worker has.
+    pub(super) fn may_have(&self, id: &WorkerId, labels: &Labels) -> Result<(), ApiError> {
+        let view = self.agent.view();
+        let Some(worker) = view.worker(id) else {
+            return Ok(());
+        };
+        let fit = worker.labels.overlaid_with(labels);
+        fit.map(drop).map_err(|error| wrong_worker(&error))
+    }
+
+    async fn label(&self, labels: Vec<(WorkerId, Labels)>) -> Result<(), ApiError> {
+        if labels.is_empty() {
+            return Ok(());
+        }
+        let refused = self.agent.label_workers(labels).await;
+        match refused.first() {
+            None => Ok(()),
+            Some((_, error)) => Err(wrong_change(error)),
+        }
     }
 
     /// A worker as it is to be written: checked, and allowed here.
@@ -280,23 +346,29 @@ impl Admin {
 
     pub(super) async fn change_worker(&self, id: &str, body: &[u8]) -> Result<Answer, ApiError> {
         let mut raw = self.registered(id)?;
-        let wanted: Wanted = Wanted::parse(body)?;
+        let mut wanted: Wanted = Wanted::parse(body)?;
         if wanted.id.as_deref().is_some_and(|new| new != id) {
             return Err(ApiError::invalid(
                 "id",
                 "an id cannot change; add a new worker",
             ));
         }
+        let labels = wanted.take_labels()?;
         wanted.apply(&mut raw)?;
-        self.put(StatusCode::OK, Some(id.to_owned()), raw, false)
+        let id = Some(id.to_owned());
+        self.put(StatusCode::OK, New { id, raw, labels }, false)
             .await
     }
 
     pub(super) async fn drain_worker(&self, id: &str) -> Result<Answer, ApiError> {
         let mut raw = self.registered(id)?;
         raw.state = State::Draining;
-        self.put(StatusCode::OK, Some(id.to_owned()), raw, false)
-            .await
+        let new = New {
+            id: Some(id.to_owned()),
+            raw,
+            labels: Labels::default(),
+        };
+        self.put(StatusCode::OK, new, false).await
     }
 
     /// The id of the worker that a path names: by its id, or by its URL in any spelling where that is its id.

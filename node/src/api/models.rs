@@ -129,7 +129,6 @@ mod tests {
 
     fn models(aliases: &[(&str, &[(&str, u32)])]) -> Models {
         let settings = |targets: &[(&str, u32)]| ModelSettings {
-            policy: None,
             targets: targets
                 .iter()
                 .map(|&(model, weight)| Target {
@@ -137,6 +136,7 @@ mod tests {
                     weight: Weight::from_thousandths(weight).expect("in range"),
                 })
                 .collect(),
+            ..ModelSettings::default()
         };
         let aliases = aliases.iter();
         Models::new(

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use grapevine_gossip::Agent;
 use grapevine_gossip::evidence::EvidenceEvent;
+use grapevine_transfer::PairRules;
 use tokio::sync::mpsc;
 
 use super::base::Base;
 use crate::cluster::agreement::{Samples, Survey, SurveyParts, Views};
-use crate::cluster::{Cluster, WorkerDefaults};
+use crate::cluster::{Cluster, Pairing, WorkerDefaults};
 use crate::follow::Follower;
 use crate::lag::Lag;
 use crate::learner::Learner;
@@ -27,6 +28,8 @@ const LEARNED_WAITING_MAX: usize = 1_024;
 pub(super) struct Followed {
     /// Fleet and placement.
     pub(super) cluster: Arc<Cluster>,
+    /// Takes what workers say of themselves.
+    pub(super) learned: mpsc::Sender<Learned>,
     /// Warm-ups of workers that join.
     pub(super) warm_ups: Arc<WarmUps>,
 }
@@ -50,7 +53,7 @@ pub(super) fn start_cluster(
     let follower = Follower {
         agent: Arc::clone(base.agent),
         cluster: Arc::clone(&cluster),
-        prober: prober(base, learned),
+        prober: prober(base, learned.clone()),
         views: Views::new(
             base.config.cluster_settings().fingerprint().to_string(),
             base.metrics.cluster.clone(),
@@ -71,7 +74,11 @@ pub(super) fn start_cluster(
         phase: base.phase(),
     }));
     base.tasks().spawn(Arc::clone(&warm_ups).run());
-    Ok(Followed { cluster, warm_ups })
+    Ok(Followed {
+        cluster,
+        learned,
+        warm_ups,
+    })
 }
 
 /// A cluster without workers, and the task that compares its decisions with those of peers.
@@ -82,6 +89,13 @@ fn cluster(base: Base<'_>, connector: &Arc<Connector>) -> Arc<Cluster> {
         breaker: config.breaker.clone(),
         health: config.health.clone(),
         connector: Arc::clone(connector),
+        kv_connector: config.transfer.connector,
+        pairing: Pairing {
+            rules: PairRules {
+                mixed_tensor_parallel: config.transfer.mixed_tensor_parallel,
+            },
+            across_zones: config.transfer.across_zones,
+        },
         worker_series: config.metrics.worker_series as usize,
         metrics: base.metrics.of_upstream(),
     };
@@ -129,6 +143,7 @@ fn prober(base: Base<'_>, learned: mpsc::Sender<Learned>) -> Prober {
         metrics: base.metrics.of_upstream(),
         duty: Duty(Arc::clone(base.agent)),
         lag,
+        connector: base.config.transfer.connector,
         silence: base.config.timeouts.first_token,
     };
     Prober::new(parts, base.tasks().clone())

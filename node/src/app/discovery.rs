@@ -6,12 +6,17 @@ use std::time::Duration;
 use grapevine_discovery::dns::{self, DnsSettings, Scheme};
 use grapevine_discovery::file::{self, FileSettings};
 use grapevine_discovery::{Settings, Watcher, feed};
+use tokio::net::TcpListener;
 
 use super::base::Base;
 use super::cluster::Followed;
 #[cfg(feature = "kubernetes")]
 use super::kubernetes;
-use crate::discovery::{Board, Credentials, Follow, FollowParts, LeaseParts, Leases};
+use crate::config::LeaseConfig;
+use crate::discovery::{
+    Board, Credentials, Follow, FollowParts, LEASE_SOURCE, LeaseParts, LeaseRegistrar, Leases,
+    PING_SOURCE, Pings,
+};
 use crate::upstream::Connector;
 
 /// Files are read in full twice in that time, however rarely they change.
@@ -29,23 +34,47 @@ pub(super) struct Discovered {
     pub(super) credentials: Option<Credentials>,
 }
 
-/// Starts every source that is configured, and the look-out for leases.
+/// Starts every source that is configured, and the look-out for leases; `pings` is where ZeroMQ's are heard, if they are.
 pub(super) fn start_discovery(
     base: Base<'_>,
     followed: &Followed,
     connector: &Arc<Connector>,
+    pings: Option<TcpListener>,
 ) -> Discovered {
     let config = base.config;
     let board = Arc::new(Board::default());
-    let leases = Arc::new(Leases::new(LeaseParts {
-        agent: Arc::clone(base.agent),
-        warm_ups: Arc::clone(&followed.warm_ups),
-        board: Arc::clone(&board),
-        metrics: base.metrics.discovery.clone(),
-        config: config.leases.clone(),
-        phase: base.phase(),
-    }));
-    base.tasks().spawn(Arc::clone(&leases).run());
+    let start_leases = |source, config| {
+        let leases = Arc::new(Leases::new(LeaseParts {
+            source,
+            agent: Arc::clone(base.agent),
+            warm_ups: Arc::clone(&followed.warm_ups),
+            board: Arc::clone(&board),
+            metrics: base.metrics.discovery.clone(),
+            config,
+            phase: base.phase(),
+        }));
+        base.tasks().spawn(Arc::clone(&leases).run());
+        leases
+    };
+    let leases = start_leases(LEASE_SOURCE, config.leases.clone());
+    // Also where no pings are heard: another replica may hear them, and this one then answers for its workers once it is
+    // gone.
+    let pinging = LeaseConfig {
+        ttl: config.pings.ttl,
+        grace: config.pings.grace,
+        secret: None,
+    };
+    let pinging = start_leases(PING_SOURCE, pinging);
+    if let Some(socket) = pings {
+        let registrar = LeaseRegistrar {
+            leases: pinging,
+            connector: Arc::clone(connector),
+        };
+        let metrics = base.metrics.pings.clone();
+        let connections_max = config.pings.connections as usize;
+        let pings = Pings::new(registrar, metrics, connections_max);
+        base.tasks().spawn(pings.run(socket, base.phase()));
+    }
     let parts = FollowParts {
         agent: Arc::clone(base.agent),
         connector: Arc::clone(connector),
@@ -97,7 +126,7 @@ fn files(base: Base<'_>) -> Option<Watcher> {
 /// Asks for the configured names.
 fn dns(base: Base<'_>) -> Option<Watcher> {
     let config = &base.config.dns;
-    if config.names.is_empty() {
+    if !config.has_names() {
         return None;
     }
     let settings = DnsSettings {
@@ -108,6 +137,8 @@ fn dns(base: Base<'_>) -> Option<Watcher> {
         },
         nameservers: config.servers.clone(),
         timeout: config.timeout,
+        prefill_names: config.prefill_names.clone(),
+        decode_names: config.decode_names.clone(),
         ..DnsSettings::new(config.names.clone())
     };
     let (feed, watcher) = feed("dns", DNS_STALE_AFTER);

@@ -108,6 +108,8 @@ fn proxy_parts(
         tracing: tracing(base)?,
         keys: Arc::clone(&limits.keys),
         admission: Arc::clone(&limits.admission),
+        transfer: config.transfer.clone(),
+        learned: followed.learned.clone(),
         failovers: Failovers::new(config.failover.clone(), &config.model),
         memory,
         readiness: Arc::clone(readiness),

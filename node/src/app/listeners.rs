@@ -13,6 +13,7 @@ pub(super) struct Listeners {
     pub(super) data: TcpListener,
     pub(super) admin: TcpListener,
     pub(super) metrics: Option<TcpListener>,
+    pub(super) pings: Option<TcpListener>,
 }
 
 /// Binds all ports, but a data port that the service manager has bound.
@@ -39,6 +40,14 @@ pub(super) fn bind(
         } else {
             None
         },
+        pings: match config.pings.listen {
+            Some(address) => Some(listen(
+                address.ip(),
+                address.port(),
+                "vllm-discovery-address",
+            )?),
+            None => None,
+        },
     })
 }
 
@@ -56,6 +65,7 @@ pub(super) fn announcement(
     gossip: Option<SocketAddr>,
 ) -> anyhow::Result<String> {
     let metrics = listeners.metrics.as_ref().map(TcpListener::local_addr);
+    let pings = listeners.pings.as_ref().map(TcpListener::local_addr);
     let line = serde_json::json!({
         "event": "listening",
         "replica": replica,
@@ -63,6 +73,7 @@ pub(super) fn announcement(
         "admin": listeners.admin.local_addr()?,
         "gossip": gossip,
         "prometheus": metrics.transpose()?,
+        "pings": pings.transpose()?,
     });
     Ok(line.to_string())
 }

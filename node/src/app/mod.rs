@@ -63,9 +63,9 @@ pub async fn run(
     let ways = start_certificates(base, gossip.identity)?;
     let followed = start_cluster(base, &ways.connector, gossip.heard)?;
     let reload = start_tasks(base, origin, &ways.connector)?;
-    let discovered = start_discovery(base, &followed, &ways.connector);
-    let limits = start_limits(base, &followed.cluster, &discovered.board)?;
     let announcement = announcement(&replica, &listeners, gossip.agent.local_addr())?;
+    let discovered = start_discovery(base, &followed, &ways.connector, listeners.pings);
+    let limits = start_limits(base, &followed.cluster, &discovered.board)?;
     let opened = start_front(base, &followed, &limits, ways.tls, listeners.data)?;
     print(&announcement);
     let reporting = manager.run(Arc::clone(&opened.readiness), base.phase());

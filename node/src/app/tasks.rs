@@ -90,6 +90,7 @@ pub(super) fn start_admin(
         quarantine: limits.quarantine,
         board: discovered.board,
         leases: discovered.leases,
+        transfer: base.config.transfer.clone(),
         credentials: discovered.credentials,
         connector,
         reload: operators.reload,

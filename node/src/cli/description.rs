@@ -1,5 +1,6 @@
 //! How a worker is described on a command line, and in the body that says so to a replica.
 
+use grapevine_gossip::worker::{Labels, Role};
 use serde_json::{Map, Value, json};
 
 // Plain comments: clap would show doc comments in place of the command's.
@@ -17,25 +18,97 @@ pub(super) struct Description {
     /// Requests in flight above which nothing more is sent to it [default: no limit].
     #[arg(long)]
     max_in_flight: Option<u32>,
-    /// Where it stands, for display.
+    /// Where it stands.
     #[arg(long)]
     zone: Option<String>,
+    /// Which half of a request it takes: any (the whole), prefill or decode [default: any].
+    #[arg(long)]
+    role: Option<Role>,
+    /// Number of data-parallel ranks of its engine.
+    #[arg(long, value_name = "RANKS")]
+    dp_size: Option<u32>,
+    /// How blocks come to or from it: nixl, mooncake, moriio, p2p_nccl, store, sglang, or vLLM's name of the class
+    /// [default: as the replicas are configured].
+    #[arg(long, value_name = "CONNECTOR")]
+    kv_connector: Option<String>,
+    /// Port at its host by which a prefill worker is asked for blocks.
+    #[arg(long, value_name = "PORT")]
+    bootstrap_port: Option<u16>,
+    /// Address of its engine's ZMQ side.
+    #[arg(long, value_name = "HOST:PORT")]
+    kv_address: Option<String>,
+    /// What else is to be known of it; may be repeated.
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
 }
 
 impl Description {
     /// The members of `POST /workers` for a worker at this address, without its id; what was not given is left out.
     pub(super) fn of(&self, url: &str) -> Map<String, Value> {
         let models = (!self.models.is_empty()).then(|| json!(self.models));
+        let labels: Map<_, _> = self
+            .labels
+            .iter()
+            .map(|(name, value)| (name.clone(), Value::from(value.as_str())))
+            .collect();
+        let labels = (!labels.is_empty()).then_some(Value::Object(labels));
         let given = [
             ("url", Some(Value::from(url))),
             ("models", models),
             ("weight", self.weight.map(Value::from)),
             ("max_in_flight", self.max_in_flight.map(Value::from)),
             ("zone", self.zone.clone().map(Value::from)),
+            ("role", self.role.map(|role| role.as_str().into())),
+            ("dp_size", self.dp_size.map(Value::from)),
+            ("kv_connector", self.kv_connector.clone().map(Value::from)),
+            ("bootstrap_port", self.bootstrap_port.map(Value::from)),
+            ("kv_address", self.kv_address.clone().map(Value::from)),
+            ("labels", labels),
         ];
         let given = given.into_iter();
         given
             .filter_map(|(key, value)| Some((key.to_owned(), value?)))
             .collect()
+    }
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let labels = Labels::from_texts([text]).map_err(|error| error.to_string())?;
+    let label = labels.iter().next();
+    let (name, value) = label.ok_or("write name=value")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        description: Description,
+    }
+
+    #[test]
+    fn what_is_given_is_in_the_body() {
+        let line = "x --role prefill --kv-connector mooncake --bootstrap-port 8998 --kv-address h:1 --dp-size 2 \
+                    --label kv.tp_size=8 --label a=b=c --zone z";
+        let line = Line::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{e}"));
+        let expected = json!({
+            "url": "http://w", "zone": "z", "role": "prefill", "dp_size": 2, "kv_connector": "mooncake",
+            "bootstrap_port": 8998, "kv_address": "h:1", "labels": { "kv.tp_size": "8", "a": "b=c" },
+        });
+        assert_eq!(Value::Object(line.description.of("http://w")), expected);
+        for bad in [
+            "--role both",
+            "--label a",
+            "--label A=1",
+            "--bootstrap-port 70000",
+        ] {
+            let words = ["x"].into_iter().chain(bad.split_whitespace());
+            assert!(Line::try_parse_from(words).is_err(), "{bad}");
+        }
     }
 }

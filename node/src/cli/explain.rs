@@ -62,6 +62,17 @@ pub async fn explain(args: ExplainArgs) -> Result<(), Failure> {
     for name in ANSWER {
         print_line(&format!("{name:16} {}", field(&answer, name)))?;
     }
+    if let Some(split) = answer["split"].as_str() {
+        print_line(&format!("{:16} {split}", "split"))?;
+    }
+    let prefill = &answer["prefill"];
+    if prefill.is_object() {
+        for name in ["worker", "reason"] {
+            print_line(&format!("prefill {name:8} {}", field(prefill, name)))?;
+        }
+        print_line("")?;
+        print_table(ORDER, rows(prefill, "order"))?;
+    }
     print_line("")?;
     print_table(ORDER, rows(&answer, "order"))
 }

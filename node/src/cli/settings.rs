@@ -73,8 +73,9 @@ impl clap::FromArgMatches for SettingFlags {
         });
         // Under another router's name; the own name counts more.
         let renamed = theirs.into_iter().filter_map(|(name, words)| {
-            let ours = migration::ours(name)?;
+            let (ours, value) = migration::ours(name)?;
             let mut flags = rows().filter_map(|(_, row)| row.flag);
+            let words = value.map_or(words, |value| vec![value.to_owned()]);
             Some((flags.find(|flag| flag.name == ours)?, words))
         });
         let flags = renamed.chain(own);
@@ -148,8 +149,10 @@ fn heading(section: &'static str) -> &'static str {
         "replica" | "gossip" | "cluster" => "Cluster",
         "listen" | "tls" | "cors" => "Data port",
         "admin" | "metrics" | "log" => "Admin, metrics, log",
-        "workers" | "health" => "Workers",
-        "discovery" | "files" | "dns" | "kubernetes" | "leases" => "Workers that are found",
+        "workers" | "health" | "transfer" => "Workers",
+        "discovery" | "files" | "dns" | "kubernetes" | "leases" | "pings" => {
+            "Workers that are found"
+        }
         "retry" | "breaker" => "Retries and breakers",
         "admission" | "keys" => "Admission and keys",
         _ => "Times and limits",

@@ -186,8 +186,8 @@ fn origins_are_taken_as_vllm_and_as_vllm_router_write_them() {
 
 #[test]
 fn all_flags_without_counterpart_are_told_at_once() {
-    let line = "--vllm-discovery-address 0.0.0.0:1 --prefill http://p --port 1 --intra-node-data-parallel-size 4 \
-                --mesh-port 39527 --kv-connector nixl --policy kv_aware";
+    let line = "--log-dir /tmp --port 1 --mini-lb \
+                --mesh-port 39527 --kv-penalty-disk 0.3 --policy kv_aware";
     let error = parse(line).err().expect("refused");
     assert_eq!(error.exit_code(), 2);
     let message = error.to_string();
@@ -196,9 +196,8 @@ fn all_flags_without_counterpart_are_told_at_once() {
         .map(|line| line.trim_start().trim_start_matches("error: "))
         .collect();
     let beginnings = [
-        "--vllm-discovery-address of vllm-router is not supported: Grapevine does not split prefill and decode",
-        "--prefill of vllm-router and SMG",
-        "--intra-node-data-parallel-size of vllm-router is not supported: write one worker for each rank",
+        "--log-dir of vllm-router and SMG",
+        "--mini-lb of vllm-router is not supported: use `grapevine balancer`",
         "--mesh-port of SMG is not supported: --gossip-port",
         "--policy: cluster.policy: \"kv_aware\" is not here yet; use prefix",
     ];
@@ -207,7 +206,7 @@ fn all_flags_without_counterpart_are_told_at_once() {
         assert_eq!(named.count(), 1, "{beginning} in {message}");
     }
     assert!(
-        !message.contains("kv-connector"),
+        !message.contains("kv-penalty-disk"),
         "its default changes nothing: {message}"
     );
 }
@@ -248,12 +247,75 @@ fn a_command_line_of_smg_is_understood() {
 }
 
 #[test]
+fn workers_of_both_roles_are_given_as_other_routers_take_them() {
+    use grapevine_gossip::worker::Role;
+
+    use grapevine_transfer::Connector;
+
+    let shown = |line: &str| {
+        let config = config(line);
+        let worker = |worker: &crate::config::WorkerConfig| {
+            let port = worker.bootstrap_port.unwrap_or_default();
+            (worker.url.to_string(), worker.role, port)
+        };
+        let workers: Vec<_> = config.worker.iter().map(worker).collect();
+        (workers, config.transfer.connector)
+    };
+    let at = |url: &str, role, port| (url.to_owned(), role, port);
+    let (workers, connector) = shown(
+        "--vllm-pd-disaggregation --prefill http://p:1 8998 --prefill http://q:1 none --prefill http://r:1 \
+         --decode http://d:1 --decode http://e:1 --kv-connector mooncake",
+    );
+    let expected = [
+        at("http://p:1", Role::Prefill, 8998),
+        at("http://q:1", Role::Prefill, 0),
+        at("http://r:1", Role::Prefill, 0),
+        at("http://d:1", Role::Decode, 0),
+        at("http://e:1", Role::Decode, 0),
+    ];
+    assert_eq!(workers, expected);
+    assert_eq!(connector, Connector::Mooncake);
+    let (workers, connector) = shown(
+        "--pd-disaggregation --prefill http://p:1 9001 --decode http://d:1 --intra-node-data-parallel-size 2",
+    );
+    let expected = [
+        at("http://p:1@0", Role::Prefill, 9001),
+        at("http://p:1@1", Role::Prefill, 9001),
+        at("http://d:1@0", Role::Decode, 0),
+        at("http://d:1@1", Role::Decode, 0),
+    ];
+    assert_eq!(workers, expected);
+    assert_eq!(connector, Connector::Sglang);
+    let (_, connector) = shown("--pd-disaggregation --kv-connector nixl");
+    assert_eq!(connector, Connector::Nixl);
+    let policies = config("--prefill-policy cache_aware --decode-policy round_robin");
+    let settings = policies.cluster_settings();
+    assert_eq!(
+        settings.prefill_policy_of("m").policy.as_str(),
+        "cache_aware"
+    );
+    assert_eq!(
+        settings.decode_policy_of("m").policy.as_str(),
+        "round_robin"
+    );
+    for (line, what) in [
+        ("--prefill http://p:1 70000", "expected a port"),
+        ("--prefill 8998", "expected an address"),
+        ("--prefill http://p:1 8998 8999", "expected an address"),
+    ] {
+        let refused = parse(line).expect("well formed").task(std::iter::empty());
+        let error = refused.expect_err(line).to_string();
+        assert!(error.contains(what), "{error}");
+    }
+}
+
+#[test]
 fn serve_is_what_was_meant_where_its_flags_come_first() {
     let of = |line: &str| Cli::of(line.split_whitespace().map(Into::into));
     for line in [
         "grapevine --worker-urls http://a:8000",
         "grapevine --port=8080",
-        "grapevine --prefill x",
+        "grapevine --prefill http://x",
     ] {
         let error = of(line).err().expect("refused");
         assert_eq!(error.exit_code(), 2);

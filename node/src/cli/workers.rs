@@ -19,6 +19,7 @@ use super::show::{Column, field, print_json, print_line, print_table, rows};
 Examples:
   grapevine workers list
   grapevine workers add http://10.0.0.7:8000 --weight 2
+  grapevine workers add http://10.0.0.8:8000 --role prefill --kv-connector mooncake --bootstrap-port 8998
   grapevine workers add --file workers.txt          # one address a line
   grapevine workers add http://10.0.0.7:8000 --no-warm-up   # requests at once, cold cache
   grapevine workers drain http://10.0.0.7:8000 --wait   # sessions move; ends when nothing is open there
@@ -100,6 +101,7 @@ struct Drain {
 pub(super) const COLUMNS: &[Column] = &[
     Column("WORKER", "id"),
     Column("URL", "url"),
+    Column("ROLE", "role"),
     Column("STATE", "state"),
     Column("SOURCES", "sources"),
     Column("HEALTH", "health"),

@@ -20,8 +20,8 @@ use grapevine_placement::{
 };
 use tokio::time::Instant;
 
-use super::fleet::Pool;
 use super::metrics::ClusterMetrics;
+use super::pool::Pool;
 use crate::http::sse::Usage;
 use crate::metrics::EventLabels;
 
@@ -324,7 +324,10 @@ impl CacheView {
 
 /// Policies that look at contents; the others need not pay for them.
 fn is_informed(policy: Policy) -> bool {
-    matches!(policy, Policy::Prefix | Policy::CacheAware)
+    matches!(
+        policy,
+        Policy::Prefix | Policy::CacheAware | Policy::LeastKv
+    )
 }
 
 fn decode(report: WireReport) -> HeatReport {

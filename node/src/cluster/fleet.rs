@@ -2,104 +2,34 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use grapevine_gossip::worker::Role;
 use grapevine_placement::{
     ClusterSettings, Digest, Member, PolicySettings, Ring, RingSettings, Slot, Weight, total_digest,
 };
 
+use super::pairing::{Mate, Pairing};
+use super::pool::{Halves, Pool, PoolMember};
 use crate::api::cards::Merged;
 use crate::upstream::Worker;
 
-/// A worker in a pool.
-#[derive(Debug)]
-pub struct PoolMember {
-    /// The worker.
-    pub worker: Arc<Worker>,
-    /// It leaves: no new prefixes.
-    pub draining: bool,
-    /// Most requests in flight, over the whole cluster.
-    pub(super) max_in_flight: Option<u32>,
-    /// Restart counter.
-    pub(super) epoch: u64,
-}
+/// Between a model's name and a role: no character at all for Unicode, so in no model's name. Not a control character,
+/// which replicas would refuse in each other's questions about a pool.
+const BEFORE_ROLE: char = '\u{ffff}';
 
-/// The workers of one model and their ring.
-#[derive(Debug)]
-pub struct Pool {
-    model: Arc<str>,
-    pub(super) policy: PolicySettings,
-    pub(super) ring: Arc<Ring>,
-    /// In the order of the ring's members.
-    pub(super) members: Vec<PoolMember>,
-    /// Row of each worker in the prefix index, in the same order.
-    pub(super) slots: Vec<Slot>,
-    /// What its workers report about the model, once a client has asked.
-    card: Mutex<Option<Arc<Merged>>>,
-}
-
-impl Pool {
-    /// The model's name; empty for the pool of all workers.
-    pub fn model(&self) -> &str {
-        &self.model
-    }
-
-    /// The model's name as a metric label.
-    pub fn label(&self) -> Arc<str> {
-        Arc::clone(&self.model)
-    }
-
-    /// Digest of the ring.
-    pub fn digest(&self) -> Digest {
-        self.ring.digest()
-    }
-
-    /// How this model's workers are chosen.
-    pub fn policy(&self) -> &PolicySettings {
-        &self.policy
-    }
-
-    /// The workers, sorted by id.
-    pub fn members(&self) -> &[PoolMember] {
-        &self.members
-    }
-
-    /// What the workers report about the model, together.
-    fn card(&self) -> Arc<Merged> {
-        // Made under the lock: what was read before a worker's report is not to be kept after it.
-        let mut card = self.card.lock().unwrap_or_else(PoisonError::into_inner);
-        let merged = card.get_or_insert_with(|| {
-            let members = self.members.iter();
-            let cards: Vec<_> = members
-                .map(|member| member.worker.cards.load_full())
-                .collect();
-            let of_model = cards.iter().flat_map(|cards| cards.iter());
-            Arc::new(Merged::of(
-                of_model.filter(|card| card.id() == &*self.model),
-            ))
-        });
-        Arc::clone(merged)
-    }
-
-    /// A worker reports something else than before.
-    fn forget_card(&self) {
-        *self.card.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    /// Whether so many of its workers are unhealthy, by this replica's opinion, that health is not believed.
-    pub fn panics(&self) -> bool {
-        let is_unhealthy = |member: &&PoolMember| !member.worker.health.look().is_usable;
-        let unhealthy = self.members.iter().filter(is_unhealthy).count();
-        self.policy.panics(unhealthy, self.members.len())
-    }
+fn name_of_half(model: &str, role: &str) -> Arc<str> {
+    format!("{model}{BEFORE_ROLE}{role}").into()
 }
 
 /// All pools at one moment.
 #[derive(Debug)]
 pub struct Fleet {
-    /// Sorted by model.
+    /// Those that requests find, sorted by model.
     pools: Vec<Arc<Pool>>,
     whole: Arc<Pool>,
+    /// Every worker that only computes prompts.
+    prefill_only: Arc<Pool>,
     digest: Digest,
     models_unknown: usize,
     /// Workers that join and take no requests yet, sorted by id; in no ring above.
@@ -115,9 +45,33 @@ impl Fleet {
         at.ok().map(|index| Arc::clone(&self.pools[index]))
     }
 
-    /// All pools, sorted by model.
+    /// The pools that requests find, sorted by model.
     pub fn pools(&self) -> &[Arc<Pool>] {
         &self.pools
+    }
+
+    /// The same, and the pools of their halves.
+    pub fn all_pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.pools.iter().flat_map(|pool| {
+            let halves = pool
+                .halves()
+                .map(|halves| [&halves.prefill, &halves.decode]);
+            std::iter::once(pool).chain(halves.into_iter().flatten())
+        })
+    }
+
+    /// A pool by its name; the one of all workers has an empty one.
+    pub fn pool_named(&self, name: &str) -> Option<Arc<Pool>> {
+        if name.is_empty() {
+            return Some(self.whole());
+        }
+        let Some((model, _)) = name.split_once(BEFORE_ROLE) else {
+            return self.pool(name);
+        };
+        let pool = self.pool(model)?;
+        let halves = pool.halves()?;
+        let mut halves = [&halves.prefill, &halves.decode].into_iter();
+        halves.find(|half| half.name() == name).cloned()
     }
 
     /// What the workers of a model report about it; merged once, until [`Fleet::cards_changed`].
@@ -134,9 +88,14 @@ impl Fleet {
         }
     }
 
-    /// Every worker, for requests that name no model.
+    /// Every worker that can answer, for requests that name no model.
     pub fn whole(&self) -> Arc<Pool> {
         Arc::clone(&self.whole)
+    }
+
+    /// Every worker that only computes prompts.
+    pub(super) fn prefill_only(&self) -> &Pool {
+        &self.prefill_only
     }
 
     /// Names of all models, sorted.
@@ -144,10 +103,10 @@ impl Fleet {
         self.pools.iter().map(|pool| pool.model())
     }
 
-    /// All workers: those that take requests, then those that join; each part sorted by id.
+    /// All workers: those that can answer, those that only compute prompts, those that join; each part sorted by id.
     pub fn workers(&self) -> impl Iterator<Item = &Arc<Worker>> {
-        let members = self.whole.members.iter().chain(&self.joining);
-        members.map(|member| &member.worker)
+        let members = self.whole.members.iter().chain(&self.prefill_only.members);
+        members.chain(&self.joining).map(|member| &member.worker)
     }
 
     /// Workers that are being warmed up: known and probed, but in no ring.
@@ -209,6 +168,7 @@ fn ring_of(
 pub(super) struct Registration {
     pub(super) worker: Arc<Worker>,
     pub(super) weight: u32,
+    pub(super) role: Role,
     pub(super) models: Vec<String>,
     pub(super) draining: bool,
     /// It is not to be in a ring yet.
@@ -216,6 +176,7 @@ pub(super) struct Registration {
     pub(super) max_in_flight: Option<u32>,
     pub(super) epoch: u64,
     pub(super) slot: Slot,
+    pub(super) mate: Mate,
 }
 
 impl Registration {
@@ -225,6 +186,7 @@ impl Registration {
             draining: self.draining,
             max_in_flight: self.max_in_flight,
             epoch: self.epoch,
+            mate: self.mate.clone(),
         }
     }
 }
@@ -232,6 +194,7 @@ impl Registration {
 /// `former`: the fleet before, whose rings are used again where they can be.
 pub(super) fn assemble(
     settings: &ClusterSettings,
+    pairing: &Pairing,
     registrations: BTreeMap<&str, Registration>,
     former: Option<&Fleet>,
 ) -> Fleet {
@@ -241,80 +204,179 @@ pub(super) fn assemble(
             by_model.entry(model).or_default().push(registration);
         }
     }
-    let takes_requests = |registration: &&Registration| !registration.warming;
-    let now = || registrations.values().filter(takes_requests);
+    let now = || registrations.values().filter(|r| !r.warming);
+    let can_answer = now().filter(|r| r.role != Role::Prefill);
+    let computes_only = now().filter(|r| r.role == Role::Prefill);
+    let pool = |named: Named<'_>, members: Vec<&Registration>, known: &[&Arc<Ring>]| {
+        Arc::new(pool_of(settings, named, &members, known))
+    };
     let before = former.map(|fleet| &fleet.whole.ring);
-    let whole = Arc::new(pool_of(settings, "", now(), before.as_slice()));
+    let whole = pool(Named::whole(), can_answer.collect(), before.as_slice());
+    let before = former.map(|fleet| &fleet.prefill_only.ring);
+    let prefill_only = pool(Named::whole(), computes_only.collect(), before.as_slice());
     let (mut pools, mut prospective) = (Vec::new(), Vec::new());
     for (model, members) in by_model {
-        let now: Vec<&Registration> = members.iter().copied().filter(takes_requests).collect();
-        if now.len() < members.len() {
+        let joining = members.iter().any(|r| r.warming && r.role == Role::Any);
+        if joining {
             let before = former.and_then(|fleet| prospective_of(fleet, model));
             let known: Vec<_> = before.iter().map(|pool| &pool.ring).collect();
-            prospective.push(Arc::new(pool_of(
-                settings,
-                model,
-                members.into_iter(),
-                &known,
-            )));
+            let whole_ones = members.iter().copied().filter(|r| r.role == Role::Any);
+            prospective.push(pool(Named::of(model), whole_ones.collect(), &known));
         }
-        if !now.is_empty() {
-            let before = former.and_then(|fleet| fleet.pool(model));
-            // Most clusters serve one model, on all workers.
-            let known = before.iter().map(|pool| &pool.ring).chain([&whole.ring]);
-            let known: Vec<_> = known.collect();
-            pools.push(Arc::new(pool_of(settings, model, now.into_iter(), &known)));
-        }
+        let now = members.into_iter().filter(|r| !r.warming);
+        let before = former.and_then(|fleet| fleet.pool(model));
+        pools.extend(pool_for_requests(
+            settings,
+            pairing,
+            model,
+            now.collect(),
+            before.as_deref(),
+            &whole,
+        ));
     }
-    let digests: Vec<_> = pools.iter().map(|p| (p.model(), p.digest())).collect();
-    let urls: Vec<String> = now()
-        .map(|registration| registration.worker.address.url(""))
-        .collect();
+    let all = pools.iter().flat_map(|pool: &Arc<Pool>| {
+        let halves = pool.halves.iter().flat_map(|h| [&h.prefill, &h.decode]);
+        std::iter::once(pool).chain(halves)
+    });
+    let digests: Vec<_> = all.map(|p| (p.name(), p.digest())).collect();
+    let urls: Vec<String> = now().map(|r| r.worker.address.url("")).collect();
     let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
     Fleet {
         digest: total_digest(&digests, &urls, &settings.canonical_bytes()),
         pools,
         whole,
-        models_unknown: now()
-            .filter(|registration| registration.models.is_empty())
-            .count(),
+        prefill_only,
+        models_unknown: now().filter(|r| r.models.is_empty()).count(),
         joining: registrations
             .values()
-            .filter(|registration| registration.warming)
+            .filter(|r| r.warming)
             .map(Registration::member)
             .collect(),
         prospective,
     }
 }
 
+/// The pool that requests for a model find, from its workers: of those that take whole requests, or, where none
+/// does, of those that decode. None for a model without workers. `former`: the same pool before.
+fn pool_for_requests(
+    settings: &ClusterSettings,
+    pairing: &Pairing,
+    model: &str,
+    members: Vec<&Registration>,
+    former: Option<&Pool>,
+    whole: &Pool,
+) -> Option<Arc<Pool>> {
+    let of = |role: Role| -> Vec<&Registration> {
+        let members = members.iter().copied();
+        members.filter(|r| r.role == role).collect()
+    };
+    let (any, prefill, decode) = (of(Role::Any), of(Role::Prefill), of(Role::Decode));
+    // Most clusters serve one model, on all workers.
+    let known = |former: Option<&Pool>| -> Vec<Arc<Ring>> {
+        let former = former.map(|pool| Arc::clone(&pool.ring));
+        former
+            .into_iter()
+            .chain([Arc::clone(&whole.ring)])
+            .collect()
+    };
+    let pool = |named: Named<'_>, members: &[&Registration], former: Option<&Pool>| {
+        let known = known(former);
+        pool_of(settings, named, members, &known.iter().collect::<Vec<_>>())
+    };
+    let half = |role: Role, members: &[&Registration], former: Option<&Arc<Pool>>| {
+        let former = former.map(|pool| &**pool);
+        Arc::new(pool(Named::half(model, role), members, former))
+    };
+    let halves = (!prefill.is_empty() && !decode.is_empty()).then(|| {
+        let former = former.and_then(Pool::halves);
+        let (first, second) = (former.map(|h| &h.prefill), former.map(|h| &h.decode));
+        let prefill = half(Role::Prefill, &prefill, first);
+        let decode = half(Role::Decode, &decode, second);
+        Arc::new(Halves::new(prefill, decode, pairing))
+    });
+    let (role, members) = match any.is_empty() {
+        true => (Role::Decode, decode),
+        false => (Role::Any, any),
+    };
+    let named = Named {
+        role,
+        ..Named::of(model)
+    };
+    // Of a model with prefill workers alone there is one without workers: it is known, and cannot be served.
+    (!members.is_empty() || !prefill.is_empty()).then(|| {
+        Arc::new(Pool {
+            halves,
+            ..pool(named, &members, former)
+        })
+    })
+}
+
 fn prospective_of<'a>(fleet: &'a Fleet, model: &str) -> Option<&'a Arc<Pool>> {
     fleet.prospective.iter().find(|pool| pool.model() == model)
 }
 
-fn pool_of<'a>(
+/// What a pool is to be called, and what its workers are there for.
+struct Named<'a> {
+    model: &'a str,
+    name: Arc<str>,
+    role: Role,
+}
+
+impl<'a> Named<'a> {
+    fn of(model: &'a str) -> Self {
+        Self {
+            model,
+            name: model.into(),
+            role: Role::Any,
+        }
+    }
+
+    /// Workers of any model.
+    fn whole() -> Self {
+        Self::of("")
+    }
+
+    fn half(model: &'a str, role: Role) -> Self {
+        Self {
+            model,
+            name: name_of_half(model, role.as_str()),
+            role,
+        }
+    }
+}
+
+fn pool_of(
     settings: &ClusterSettings,
-    model: &str,
-    registrations: impl Iterator<Item = &'a Registration> + Clone,
+    named: Named<'_>,
+    registrations: &[&Registration],
     known: &[&Arc<Ring>],
 ) -> Pool {
-    let members = registrations.clone().map(|registration| Member {
+    let members = registrations.iter().map(|registration| Member {
         id: registration.worker.id.as_str().to_owned(),
         weight: Weight::from_thousandths(registration.weight)
             .expect("the registry holds checked weights"),
     });
     let ring = ring_of(settings.ring, members, known);
-    let slots = registrations
-        .clone()
-        .map(|registration| registration.slot)
-        .collect();
-    let in_pool = registrations.map(Registration::member).collect();
     Pool {
-        model: model.into(),
-        policy: settings.policy_of(model),
+        model: named.model.into(),
+        name: named.name,
+        policy: policy_of(settings, named.model, named.role),
+        role: named.role,
+        halves: None,
+        has_halves: registrations.iter().any(|r| r.role != Role::Any),
         ring,
-        members: in_pool,
-        slots,
+        members: registrations.iter().map(|r| r.member()).collect(),
+        slots: registrations.iter().map(|r| r.slot).collect(),
         card: Mutex::default(),
+    }
+}
+
+/// How workers of a role are chosen.
+fn policy_of(settings: &ClusterSettings, model: &str, role: Role) -> PolicySettings {
+    match role {
+        Role::Decode => settings.decode_policy_of(model),
+        Role::Prefill => settings.prefill_policy_of(model),
+        Role::Any | Role::Later(_) => settings.policy_of(model),
     }
 }
 
@@ -353,14 +415,17 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
                     true,
                 )),
                 weight: 1_000,
+                role: Role::Any,
                 models: Vec::new(),
                 draining: false,
                 warming: false,
                 max_in_flight: None,
                 epoch: 0,
                 slot,
+                mate: Mate::default(),
             }
         })
         .collect();
-    pool_of(settings, "m", registrations.iter(), &[])
+    let registrations: Vec<&Registration> = registrations.iter().collect();
+    pool_of(settings, Named::of("m"), &registrations, &[])
 }

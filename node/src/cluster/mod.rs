@@ -8,7 +8,9 @@ pub mod agreement;
 mod cache_view;
 mod fleet;
 pub mod metrics;
+mod pairing;
 mod peer_state;
+mod pool;
 mod prospective_ring;
 pub mod quarantine;
 mod rates;
@@ -34,23 +36,26 @@ use grapevine_placement::{
     Candidate, ClusterSettings, Decision, Explanation, Key, Load, NoWorker, Policy, Reason,
     Standing, View, decide, explain,
 };
+use grapevine_transfer::Half;
 use rand::Rng;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use self::agreement::Samples;
 pub use self::cache_view::{CacheView, RecordedPlacement};
+pub use self::fleet::Fleet;
 #[cfg(test)]
 pub(crate) use self::fleet::pool_for_tests;
-pub use self::fleet::{Fleet, Pool, PoolMember};
 use self::fleet::{Registration, assemble};
 use self::metrics::ClusterMetrics;
+pub use self::pairing::{Mate, Pairing, Pairs};
 pub use self::peer_state::{OwnUse, PeerStateTask};
+pub use self::pool::{Halves, Pool, PoolMember};
 use self::rates::Rates;
 use crate::config::{BreakerConfig, HealthConfig};
 use crate::upstream::address::Address;
 use crate::upstream::health::{Health, Look};
-use crate::upstream::{Connector, UpstreamMetrics, Worker};
+use crate::upstream::{About, Connector, UpstreamMetrics, Worker};
 
 thread_local! {
     /// One per runtime thread, so that a decision allocates nothing.
@@ -83,6 +88,10 @@ pub struct WorkerDefaults {
     pub metrics: UpstreamMetrics,
     /// Most workers with series of their own.
     pub worker_series: usize,
+    /// How the KV travels of workers that do not say it.
+    pub kv_connector: grapevine_transfer::Connector,
+    /// Which of them may be a pair.
+    pub pairing: Pairing,
 }
 
 /// The current fleet, and placement on it.
@@ -110,7 +119,7 @@ impl Cluster {
         samples: Arc<Samples>,
         metrics: ClusterMetrics,
     ) -> Self {
-        let fleet = assemble(&settings, BTreeMap::new(), None);
+        let fleet = assemble(&settings, &defaults.pairing, BTreeMap::new(), None);
         Self {
             fleet: ArcSwap::from_pointee(fleet),
             cache_view: CacheView::new(&settings, Arc::clone(agent), metrics.clone()),
@@ -148,11 +157,13 @@ impl Cluster {
 
     /// What has to be done about once a second: heat is reported, memory returned.
     pub fn tick(&self) {
-        let whole = self.fleet().whole();
-        for (member, &slot) in whole.members.iter().zip(&whole.slots) {
-            let tokens = member.worker.cache_tokens.load(Ordering::Relaxed);
-            if tokens > 0 {
-                self.cache_view.set_capacity(slot, tokens);
+        let fleet = self.fleet.load_full();
+        for pool in [&*fleet.whole(), fleet.prefill_only()] {
+            for (member, &slot) in pool.members.iter().zip(&pool.slots) {
+                let tokens = member.worker.cache_tokens.load(Ordering::Relaxed);
+                if tokens > 0 {
+                    self.cache_view.set_capacity(slot, tokens);
+                }
             }
         }
         self.cache_view.tick();
@@ -176,11 +187,15 @@ impl Cluster {
         let old_workers = old.workers().map(|worker| (worker.id.as_str(), worker));
         let old_workers: BTreeMap<&str, &Arc<Worker>> = old_workers.collect();
         // A worker that leaves makes room for one that comes with the same view.
-        let stays = |worker: &&Arc<Worker>| view.worker(&worker.id).is_some_and(serves_any);
+        let stays = |worker: &&Arc<Worker>| view.worker(&worker.id).is_some_and(has_known_role);
         let staying = old.workers().filter(stays);
         let mut with_series = staying.filter(|worker| worker.has_series()).count();
         let mut registrations: BTreeMap<&str, Registration> = BTreeMap::new();
-        for registered in view.workers().iter().filter(|worker| serves_any(worker)) {
+        for registered in view
+            .workers()
+            .iter()
+            .filter(|worker| has_known_role(worker))
+        {
             let id = registered.id.as_str();
             let before = old_workers.get(id).copied();
             let worker = self.worker_of(registered, before, &mut with_series);
@@ -191,7 +206,12 @@ impl Cluster {
         for worker in old.workers() {
             self.retire_unless_in(&registrations, worker);
         }
-        let fleet = assemble(&self.settings, registrations, Some(&old));
+        let fleet = assemble(
+            &self.settings,
+            &self.defaults.pairing,
+            registrations,
+            Some(&old),
+        );
         self.metrics.fleets.inc();
         self.metrics.workers.set(fleet.workers().count() as i64);
         self.metrics.ring_digest.set(i64::from(fleet.digest().0));
@@ -212,6 +232,7 @@ impl Cluster {
             let epoch = known.epoch.load(Ordering::Relaxed);
             if epoch > 0 && spec.epoch() > epoch {
                 known.health.restarted();
+                known.is_silent_of_responses.store(false, Ordering::Relaxed);
             }
             return Some(Arc::clone(known));
         }
@@ -240,15 +261,45 @@ impl Cluster {
             worker.models.store(Arc::new(spec.models().to_vec()));
         }
         worker.epoch.store(spec.epoch(), Ordering::Relaxed);
+        let about = About {
+            role: spec.role(),
+            labels: Arc::clone(&registered.labels),
+        };
+        if **worker.about.load() != about {
+            worker.about.store(Arc::new(about));
+        }
         Registration {
             worker,
             weight: spec.weight_milli(),
+            role: spec.role(),
             models: spec.models().to_vec(),
             draining: spec.state() == State::Draining,
             warming: matches!(spec.state(), State::Warming { .. }),
             max_in_flight: spec.max_in_flight(),
             epoch: spec.epoch(),
+            mate: Mate {
+                half: self.half_of(registered),
+                zone: spec.zone().map(Arc::from),
+            },
             slot: self.cache_view.slot(&registered.id, spec.epoch()),
+        }
+    }
+
+    /// How the KV travels of a worker that takes one half of a request; none for one whose labels cannot be read.
+    fn half_of(&self, registered: &RegisteredWorker) -> Option<Arc<Half>> {
+        let (spec, labels) = (&registered.spec, &registered.labels);
+        if spec.role() == Role::Any {
+            return None;
+        }
+        let (url, connector) = (spec.url(), self.defaults.kv_connector);
+        let label = |name: &str| labels.get(name);
+        match Half::read(url.host(), url.port(), url.rank(), connector, label) {
+            Ok(half) => Some(Arc::new(half)),
+            Err(error) => {
+                let worker = registered.id.as_str();
+                tracing::warn!(worker, %error, "the worker is in no pair of prefill and decode");
+                None
+            }
         }
     }
 
@@ -319,10 +370,29 @@ impl Cluster {
         }
         Ok(Placed {
             worker: Arc::clone(&pool.members[decision.worker].worker),
-            recorded: self
-                .cache_view
-                .record(pool, key, &decision, tried.is_empty()),
+            recorded: self.cache_view.record(
+                pool,
+                key,
+                &decision,
+                tried.is_empty() && pool.is_first(),
+            ),
             decision,
+        })
+    }
+
+    /// What [`Cluster::place`] would choose now, without a trace of it.
+    ///
+    /// # Errors
+    /// No worker may take it.
+    pub fn preview(&self, pool: &Pool, key: &Key) -> Result<Decision, NoWorker> {
+        CANDIDATES.with_borrow_mut(|candidates| {
+            self.candidates(pool, key, candidates, true);
+            let hot = self.cache_view.hot();
+            let view = View {
+                ring: &pool.ring,
+                hot: &hot,
+            };
+            decide(&pool.policy, view, key, candidates, &[], 0)
         })
     }
 
@@ -352,8 +422,9 @@ impl Cluster {
         Ok(placed)
     }
 
-    /// Where a request would go, and why, without sending it. `with_load` false: as in a quiet cluster.
-    pub fn explain(&self, pool: &Pool, key: &Key, with_load: bool) -> Explanation {
+    /// Where a request would go, and why, without sending it. `with_load` false: as in a quiet cluster; `but`: workers,
+    /// by index, that it is not for.
+    pub fn explain(&self, pool: &Pool, key: &Key, with_load: bool, but: &[usize]) -> Explanation {
         let draw = match pool.policy.policy {
             Policy::Random | Policy::PowerOfTwo => rand::rng().random(),
             _ => self.requests.load(Ordering::Relaxed),
@@ -365,7 +436,7 @@ impl Cluster {
                 ring: &pool.ring,
                 hot: &hot,
             };
-            explain(&pool.policy, view, key, candidates, &[], draw)
+            explain(&pool.policy, view, key, candidates, but, draw)
         })
     }
 
@@ -398,6 +469,7 @@ impl Cluster {
                 exact_requests: seen.exact_requests,
                 surge_requests: seen.surge_requests,
                 rate: member.worker.pace.rate(),
+                kv_tokens: kv_tokens(&member.worker),
                 standing,
                 at_cap,
                 slow_start: look.slow_start,
@@ -438,9 +510,9 @@ impl Cluster {
     }
 }
 
-/// Whether a worker takes all kinds of requests.
-fn serves_any(registered: &RegisteredWorker) -> bool {
-    registered.spec.role() == Role::Any
+/// Whether this release knows what a worker is there for.
+fn has_known_role(registered: &RegisteredWorker) -> bool {
+    !matches!(registered.spec.role(), Role::Later(_))
 }
 
 /// How a worker stands that is not to be used.
@@ -458,6 +530,12 @@ fn bad_standing(worker: &Worker, look: Look) -> Standing {
 fn is_at_cap(member: &PoolMember, requests: f64) -> bool {
     let is_full = |max| requests >= f64::from(max);
     member.max_in_flight.is_some_and(is_full) || member.worker.pause().is_some()
+}
+
+/// Tokens that its cache holds, once it has said so.
+fn kv_tokens(worker: &Worker) -> Option<u64> {
+    let tokens = worker.cache_tokens.load(Ordering::Relaxed);
+    (tokens > 0).then_some(tokens)
 }
 
 /// Load of a worker as a picture shows it.

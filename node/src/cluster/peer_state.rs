@@ -149,7 +149,7 @@ fn unbelieved<'a>(
             continue;
         }
         let mut of_peer = BTreeSet::new();
-        for pool in fleet.pools() {
+        for pool in fleet.all_pools() {
             let members = pool.members().iter();
             let named: Vec<_> = members
                 .filter_map(|member| bad.get(&member.worker.id).copied())

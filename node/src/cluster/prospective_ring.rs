@@ -2,7 +2,7 @@
 
 use grapevine_placement::{Candidate, HotSet, Key, Standing, explain};
 
-use super::fleet::Pool;
+use super::pool::Pool;
 
 impl Pool {
     /// Tokens of a prompt that requests would look for on a worker of this pool, if none were loaded and nothing were

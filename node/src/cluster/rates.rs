@@ -53,7 +53,7 @@ impl Rates {
             all.fold(Observed::default(), |sum, one| sum.merged(&one))
         };
         // A worker of several models goes by the last one's, on every replica.
-        for pool in std::iter::once(&fleet.whole()).chain(fleet.pools()) {
+        for pool in std::iter::once(&fleet.whole()).chain(fleet.all_pools()) {
             let seen: Vec<_> = pool
                 .members()
                 .iter()

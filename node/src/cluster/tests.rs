@@ -52,6 +52,8 @@ pub(super) fn house() -> House {
         health: HealthConfig::default(),
         connector: Arc::new(Connector::load(ConnectorParts::default()).expect("nothing is read")),
         worker_series: WORKERS - 1,
+        kv_connector: grapevine_transfer::Connector::Nixl,
+        pairing: super::Pairing::default(),
         metrics: metrics.of_upstream(),
     };
     let (samples, _) = Samples::new();
@@ -85,7 +87,7 @@ impl House {
     /// Tokens expected at each worker, in order of the workers, by evidence and credit.
     fn expected(&self, key: &Key) -> Vec<u32> {
         let pool = self.cluster.fleet().pool(MODEL).expect("it is served");
-        let mut rows = self.cluster.explain(&pool, key, false).rows;
+        let mut rows = self.cluster.explain(&pool, key, false, &[]).rows;
         rows.sort_by_key(|row| row.index);
         rows.iter().map(|row| row.expected_tokens).collect()
     }
@@ -176,7 +178,7 @@ fn evidence_of_others_decides_and_is_passed_to_those_who_start() {
     let conversation = key("a", 3);
     let home = house.place(&key("other", 1)).decision.home;
     let pool = house.cluster.fleet().pool(MODEL).expect("it is served");
-    let by_hash = house.cluster.explain(&pool, &conversation, false);
+    let by_hash = house.cluster.explain(&pool, &conversation, false, &[]);
     let by_hash = by_hash.decision.expect("all are usable").worker;
     let elsewhere = (by_hash + 1) % WORKERS;
     let said = house.hear_of(elsewhere, 0, &conversation);

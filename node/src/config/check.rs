@@ -253,6 +253,11 @@ fn workers(config: &Config, checks: &mut Checks<'_>) {
     let mut seen = BTreeSet::new();
     // The list begins with the `[[worker]]` sections, in their order; `workers.urls` follow.
     for (index, worker) in config.worker.iter().enumerate() {
+        if let Err(error) = worker.declared_labels() {
+            let origin = checks.raw.workers.get(index);
+            let origin = origin.map_or(Origin::Whole, |table| origin_in(table, "labels"));
+            checks.refuse(origin, "worker.labels", error.to_string());
+        }
         let what = match worker.registered() {
             Ok((id, _)) if seen.contains(&id) => format!("{id} is there twice"),
             Ok((id, spec)) => {
@@ -335,8 +340,10 @@ fn origin_in(table: &SectionValues, key: &str) -> Origin {
 /// What an operator who starts with these settings should know; nothing here is wrong.
 pub(super) fn notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
-    let is_discovering =
-        config.kubernetes.enabled || !config.files.paths.is_empty() || !config.dns.names.is_empty();
+    let is_discovering = config.kubernetes.enabled
+        || !config.files.paths.is_empty()
+        || config.dns.has_names()
+        || config.pings.listen.is_some();
     let kubernetes = &config.kubernetes;
     let selectors = [
         &kubernetes.selector,

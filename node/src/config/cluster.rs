@@ -71,8 +71,12 @@ section! {
         /// Name of the cluster; other clusters' replicas are refused. Part of every certificate.
         id: Name = Name::new("grapevine").expect("a valid name"), flag "cluster-id" Text;
         /// How a worker is chosen: prefix, consistent_hash, cache_aware, sticky, least_request,
-        /// power_of_two, random or round_robin. [[model]] gives a model another one.
+        /// least_kv, power_of_two, random or round_robin. [[model]] gives a model another one.
         policy: Policy = Policy::default(), flag "policy" Text;
+        /// How a prefill worker is chosen for a request that is divided. Unset: as `policy` says.
+        prefill_policy: Option<Policy> = None, flag "prefill-policy" Text;
+        /// How a decode worker is chosen for it. Unset: least_kv.
+        decode_policy: Option<Policy> = None, flag "decode-policy" Text;
         /// Hash of ring and keys: xxh3, murmur3 or cityhash.
         hash: HashAlgorithm = HashAlgorithm::default();
         /// Seed of the hash. Another seed is another ring: every key may move.
@@ -211,6 +215,10 @@ section! {
         name: String = "llama".to_owned();
         /// Policy of the workers that serve this model. Unset: that of [cluster].
         policy: Option<Policy> = None;
+        /// Policy of its prefill workers. Unset: that of [cluster], else `policy`.
+        prefill_policy: Option<Policy> = None;
+        /// Policy of its decode workers. Unset: that of [cluster].
+        decode_policy: Option<Policy> = None;
         /// Makes the name an alias: the models that its requests go to, as "model" or "model:weight".
         ///
         /// With several, each conversation (session, else the beginning of its text) stays with one of

@@ -2,16 +2,20 @@
 
 use std::net::SocketAddr;
 
+use grapevine_discovery::label::Declared;
 use grapevine_gossip::config::{EvidenceConfig, Facts, GossipConfig};
 use grapevine_gossip::identity::PemFiles;
-use grapevine_gossip::worker::{RawWorker, WorkerError, WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{
+    Labels, RawWorker, Role, WorkerError, WorkerId, WorkerSpec, WorkerUrl,
+};
 use grapevine_placement::{
     Bound, BreakerSettings, CacheAware, ClusterSettings, HeatSettings, KeySettings, ModelSettings,
-    Models, ModelsError, PolicySettings, PrefixIndexSettings, Price, RingSettings,
+    Models, ModelsError, PolicySettings, PrefixIndexSettings, Price, RingSettings, RolePolicies,
 };
 
 use super::{
     BreakerConfig, ClusterConfig, Config, GossipSettings, ModelConfig, PriceRule, WorkerConfig,
+    WorkersConfig,
 };
 
 impl Config {
@@ -38,6 +42,10 @@ impl Config {
     pub(super) fn models(&self) -> Result<Models, ModelsError> {
         let settings = |model: &ModelConfig| ModelSettings {
             policy: model.policy,
+            roles: RolePolicies {
+                prefill: model.prefill_policy,
+                decode: model.decode_policy,
+            },
             targets: model.targets.clone().unwrap_or_default(),
         };
         let models = self.model.iter();
@@ -96,6 +104,10 @@ impl ClusterConfig {
                     imbalance_factor: self.cache_aware_imbalance_factor,
                 },
                 panic: self.panic,
+            },
+            roles: RolePolicies {
+                prefill: self.prefill_policy,
+                decode: self.decode_policy,
             },
             prefix_index: PrefixIndexSettings {
                 entries_max: self.prefix_index_entries_max,
@@ -172,6 +184,8 @@ impl WorkerConfig {
             models: self.models.clone(),
             // In range by its row, so neither sign nor size is lost.
             weight_milli: (self.weight * 1000.0).round() as u32,
+            role: self.role,
+            dp_size: self.dp_size,
             zone: self.zone.clone(),
             max_in_flight: self.max_in_flight,
             ..RawWorker::at(self.url.to_string())
@@ -182,6 +196,61 @@ impl WorkerConfig {
         };
         Ok((id, spec))
     }
+
+    /// What is declared of it beyond that.
+    ///
+    /// # Errors
+    /// As [`WorkerConfig::registered`].
+    pub fn declared_labels(&self) -> Result<Labels, WorkerError> {
+        let declared = Declared {
+            kv_connector: self.kv_connector.clone(),
+            bootstrap_port: self.bootstrap_port,
+            kv_address: self.kv_address.as_ref().map(ToString::to_string),
+            labels: self.labels.clone(),
+        };
+        declared.into_labels()
+    }
+}
+
+impl WorkersConfig {
+    /// Takes over which workers there are, and nothing else: that is what a reload brings into use.
+    pub(crate) fn follow(&mut self, new: Self) {
+        self.urls = new.urls;
+        self.prefill_urls = new.prefill_urls;
+        self.decode_urls = new.decode_urls;
+        self.data_parallel_size = new.data_parallel_size;
+    }
+
+    /// The workers of the lists: one for each rank, where an address has several.
+    pub(super) fn listed(&self) -> Vec<WorkerConfig> {
+        let of = |url: &WorkerUrl, role, bootstrap_port| {
+            ranks(url, self.data_parallel_size).map(move |(url, dp_size)| WorkerConfig {
+                url,
+                role,
+                bootstrap_port,
+                dp_size,
+                ..WorkerConfig::default()
+            })
+        };
+        let whole = self.urls.iter().flat_map(|url| of(url, Role::Any, None));
+        let prefill = self.prefill_urls.0.iter();
+        let prefill = prefill.flat_map(|one| of(&one.url, Role::Prefill, one.bootstrap_port));
+        let decode = self.decode_urls.iter();
+        let decode = decode.flat_map(|url| of(url, Role::Decode, None));
+        whole.chain(prefill).chain(decode).collect()
+    }
+}
+
+/// `url@0` to `url@size-1` with the number of ranks, or the URL alone where it is one, or names its rank.
+fn ranks(url: &WorkerUrl, size: u32) -> impl Iterator<Item = (WorkerUrl, Option<u32>)> + use<> {
+    let whole = (size == 1 || url.rank().is_some()).then(|| (url.clone(), None));
+    let count = if whole.is_some() { 0 } else { size };
+    let base = url.base().to_owned();
+    let of_rank = move |rank| {
+        let url = format!("{base}@{rank}").parse();
+        (url.expect("a rank below 1,024"), Some(size))
+    };
+    whole.into_iter().chain((0..count).map(of_rank))
 }
 
 impl BreakerConfig {

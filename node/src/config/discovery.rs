@@ -44,6 +44,10 @@ section! {
     [dns] DnsConfig {
         /// Names as `name:port` (A and AAAA), or as `_service._proto.name` (SRV). Empty: none is asked for.
         names: Vec<DnsName> = Vec::new(), flag "worker-dns" List;
+        /// The same, for workers that prefill only.
+        prefill_names: Vec<DnsName> = Vec::new();
+        /// The same, for workers that decode only.
+        decode_names: Vec<DnsName> = Vec::new();
         /// Workers speak TLS.
         https: bool = false;
         /// Servers to ask, as `address:port`. Empty: those of the system.
@@ -87,5 +91,29 @@ section! {
         ///
         /// A credential is good for one worker only. Unset: the admin token registers workers.
         secret: Option<Secret> = None;
+    }
+}
+
+impl DnsConfig {
+    /// Whether any name is asked for.
+    pub(crate) fn has_names(&self) -> bool {
+        let lists = [&self.names, &self.prefill_names, &self.decode_names];
+        lists.iter().any(|names| !names.is_empty())
+    }
+}
+
+section! {
+    /// Workers that register by ZeroMQ, as vLLM's engines with P2P NCCL and MoRI-IO do: they ping every three seconds.
+    [pings] PingConfig {
+        /// Where to hear pings: what engines have as `proxy_ip` and `proxy_port`. Unset: nowhere.
+        ///
+        /// Whoever reaches this address can register workers; `workers.allow` says which hosts may be any.
+        listen: Option<SocketAddr> = None, flag "vllm-discovery-address" Text;
+        /// How long a worker counts as there that does not ping; then it gets no new prompts.
+        ttl: Duration = secs(10), in secs(5)..=secs(600);
+        /// How much longer the worker keeps its place on the ring.
+        grace: Duration = secs(300), in secs(5)..=HOUR * 24;
+        /// Greatest number of connections; each worker has one.
+        connections: u32 = 4096, in 1..=65_536;
     }
 }

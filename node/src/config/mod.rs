@@ -32,6 +32,7 @@ mod table;
 mod tests;
 mod tls;
 mod trace;
+mod transfer;
 mod types;
 mod upstream;
 mod value;
@@ -44,7 +45,9 @@ pub use admission::{
 pub use cache::CacheConfig;
 pub use cluster::{ClusterConfig, GossipSettings, ModelConfig};
 pub use cors::{CorsConfig, Origin as WebOrigin, Wild};
-pub use discovery::{DiscoveryConfig, DnsConfig, FilesConfig, KubernetesConfig, LeaseConfig};
+pub use discovery::{
+    DiscoveryConfig, DnsConfig, FilesConfig, KubernetesConfig, LeaseConfig, PingConfig,
+};
 pub use error::{ConfigError, Origin, Problem};
 pub use failover::FailoverConfig;
 pub use front::{
@@ -54,6 +57,7 @@ pub use print::documented_defaults;
 pub use realtime::RealtimeConfig;
 pub use tls::TlsConfig;
 pub use trace::TraceConfig;
+pub use transfer::{DecodeAlone, TransferConfig};
 pub use types::{
     AllowedHost, ByteSize, Coding, Collector, HostPort, Name, PriceRule, Secret, TraceProtocol,
 };
@@ -103,6 +107,8 @@ pub struct Config {
     pub kubernetes: KubernetesConfig,
     /// Workers that register themselves.
     pub leases: LeaseConfig,
+    /// Workers that register by ZeroMQ.
+    pub pings: PingConfig,
     /// Retries.
     pub retry: RetryConfig,
     /// Circuit breakers.
@@ -111,6 +117,8 @@ pub struct Config {
     pub health: HealthConfig,
     /// Mid-stream failover.
     pub failover: FailoverConfig,
+    /// Requests that are divided between prefill and decode workers.
+    pub transfer: TransferConfig,
     /// Warm-up of joining workers.
     pub warmup: WarmupConfig,
     /// WebSocket sessions.
@@ -228,13 +236,13 @@ impl Config {
             };
         }
         compare!(
-            replica listen tls cors admin metrics gossip cluster workers discovery files dns kubernetes leases retry
-            breaker health failover warmup realtime cache admission keys timeouts limits trace log;
+            replica listen tls cors admin metrics gossip cluster workers discovery files dns kubernetes leases pings retry
+            breaker health failover transfer warmup realtime cache admission keys timeouts limits trace log;
             repeated: model;
             reloaded: worker
         );
         // They are among the workers.
-        differing.retain(|key| key != "workers.urls");
+        differing.retain(|key| !WORKER_LISTS.contains(&key.as_str()));
         differing
     }
 
@@ -248,10 +256,7 @@ impl Config {
     fn from_raw(raw: &mut Raw) -> Self {
         let workers: WorkersConfig = raw.read();
         let mut worker = raw.read_workers();
-        worker.extend(workers.urls.iter().map(|url| WorkerConfig {
-            url: url.clone(),
-            ..WorkerConfig::default()
-        }));
+        worker.extend(workers.listed());
         Self {
             replica: raw.read(),
             listen: raw.read(),
@@ -269,10 +274,12 @@ impl Config {
             dns: raw.read(),
             kubernetes: raw.read(),
             leases: raw.read(),
+            pings: raw.read(),
             retry: raw.read(),
             breaker: raw.read(),
             health: raw.read(),
             failover: raw.read(),
+            transfer: raw.read(),
             warmup: raw.read(),
             realtime: raw.read(),
             cache: raw.read(),
@@ -285,6 +292,14 @@ impl Config {
         }
     }
 }
+
+/// Settings that say which workers there are.
+const WORKER_LISTS: [&str; 4] = [
+    "workers.urls",
+    "workers.prefill_urls",
+    "workers.decode_urls",
+    "workers.data_parallel_size",
+];
 
 /// Name, documentation and rows of every section, in the order of the printed file.
 fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'static [Row])> {
@@ -306,10 +321,12 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'
         of::<DnsConfig>(),
         of::<KubernetesConfig>(),
         of::<LeaseConfig>(),
+        of::<PingConfig>(),
         of::<RetryConfig>(),
         of::<BreakerConfig>(),
         of::<HealthConfig>(),
         of::<FailoverConfig>(),
+        of::<TransferConfig>(),
         of::<WarmupConfig>(),
         of::<RealtimeConfig>(),
         of::<CacheConfig>(),

@@ -28,6 +28,8 @@ pub(crate) enum Value {
     Float(f64),
     Text(String),
     List(Vec<Value>),
+    /// Keys and values of an inline table, in its order.
+    Table(Vec<(String, Value)>),
     /// From the environment or the command line, where everything is text.
     Word(String),
     /// A kind of TOML value that no setting has; its name.
@@ -53,6 +55,13 @@ impl Value {
                     .map(|item| Self::from_toml(item.get_ref()))
                     .collect(),
             ),
+            DeValue::Table(keys) => Self::Table(
+                keys.iter()
+                    .map(|(key, value)| {
+                        (key.get_ref().to_string(), Self::from_toml(value.get_ref()))
+                    })
+                    .collect(),
+            ),
             other => Self::Other(other.type_str()),
         }
     }
@@ -75,6 +84,7 @@ impl fmt::Display for Value {
             Self::Float(value) => write!(out, "{value}"),
             Self::Text(text) | Self::Word(text) => write!(out, "{text:?}"),
             Self::List(_) => write!(out, "a list"),
+            Self::Table(_) => write!(out, "a table"),
             Self::Other(kind) => write!(out, "{kind}"),
         }
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr as _;
 
+use grapevine_gossip::worker::{WorkerError, WorkerUrl};
 use grapevine_placement::{Target, Weight};
 use ipnet::IpNet;
 use url::Url;
@@ -76,6 +77,66 @@ impl fmt::Display for HostPort {
             write!(out, "{}:{}", self.host, self.port)
         }
     }
+}
+
+/// A worker that prefills, with its bootstrap port if it was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrefillUrl {
+    /// Where it is.
+    pub url: WorkerUrl,
+    /// The port at its host by which it is asked for blocks.
+    pub bootstrap_port: Option<u16>,
+}
+
+/// Workers that prefill, as other routers' flags name them: each address may be followed by a port, or `none`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PrefillUrls(pub Vec<PrefillUrl>);
+
+impl Setting for PrefillUrls {
+    fn parse(value: &Value) -> Result<Self, String> {
+        // Items of a file are whole; on a command line address and port are words of their own.
+        let mut workers: Vec<PrefillUrl> = Vec::new();
+        let mut may_follow = false;
+        for item in Vec::<String>::parse(value)? {
+            for word in item.split_whitespace() {
+                let is_port = word == "none" || word.bytes().all(|b| b.is_ascii_digit());
+                match workers.last_mut().filter(|_| is_port && may_follow) {
+                    Some(worker) => worker.bootstrap_port = port(word)?,
+                    None => workers.push(prefill_at(word)?),
+                }
+                may_follow = !is_port;
+            }
+        }
+        Ok(Self(workers))
+    }
+
+    fn show(&self) -> Option<String> {
+        let port = |worker: &PrefillUrl| worker.bootstrap_port.map(|port| format!(" {port}"));
+        let text =
+            |worker: &PrefillUrl| format!("{}{}", worker.url, port(worker).unwrap_or_default());
+        let texts: Vec<String> = self.0.iter().map(text).collect();
+        texts.show()
+    }
+}
+
+fn prefill_at(word: &str) -> Result<PrefillUrl, String> {
+    let url = word.parse().map_err(|error: WorkerError| {
+        format!("expected an address such as \"http://10.0.0.5:8000\", and its port or \"none\" behind it: {error}")
+    })?;
+    let bootstrap_port = None;
+    Ok(PrefillUrl {
+        url,
+        bootstrap_port,
+    })
+}
+
+fn port(word: &str) -> Result<Option<u16>, String> {
+    if word == "none" {
+        return Ok(None);
+    }
+    let port = word.parse().ok().filter(|port| *port > 0);
+    port.map(Some)
+        .ok_or_else(|| format!("expected a port from 1 to 65535 or \"none\", found {word:?}"))
 }
 
 /// Where workers may be: one entry of `workers.allow`.

@@ -4,11 +4,11 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use grapevine_gossip::worker::WorkerUrl;
+use grapevine_gossip::worker::{DP_SIZE_MAX, Labels, Role, WorkerUrl};
 
 use super::setting::{HOUR, ms, secs};
 use super::table::section;
-use super::types::{AllowedHost, Secret};
+use super::types::{AllowedHost, HostPort, PrefillUrls, Secret};
 
 /// In which version of HTTP workers are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +42,13 @@ section! {
     [workers] WorkersConfig {
         /// Workers with no settings of their own, as `http://host:port` or `https://host:port`. See also [[worker]].
         urls: Vec<WorkerUrl> = Vec::new(), flag "worker-urls" List;
+        /// Workers that prefill only, each as "URL" or "URL PORT" with its bootstrap port (or "none").
+        prefill_urls: PrefillUrls = PrefillUrls::default(), flag "prefill" List;
+        /// Workers that decode only.
+        decode_urls: Vec<WorkerUrl> = Vec::new(), flag "decode" List;
+        /// Data-parallel ranks behind each address of these three lists: with more than one, each rank is a worker,
+        /// `url@0` and so on. An address that names its rank is one worker.
+        data_parallel_size: u32 = 1, in 1..=DP_SIZE_MAX, flag "intra-node-data-parallel-size" Text;
         /// Key sent to workers as `Authorization: Bearer <key>`, in place of the client's.
         ///
         /// Unset: the client's header goes through.
@@ -87,8 +94,21 @@ section! {
         weight: f64 = 1.0, in 0.001..=100.0;
         /// Requests in flight above which nothing more is sent to it. Unset: no own limit.
         max_in_flight: Option<u32> = None;
-        /// Where it stands, for display.
+        /// Where it stands. For display, and for `transfer.across_zones`.
         zone: Option<String> = None;
+        /// Which half of a request it takes: any (the whole), prefill or decode.
+        role: Role = Role::Any;
+        /// Number of data-parallel ranks of its engine, where the address names one of them (`url@rank`).
+        dp_size: Option<u32> = None, in Some(1)..=Some(DP_SIZE_MAX);
+        /// How blocks come to or from it: nixl, mooncake, moriio, p2p_nccl, store, sglang, or vLLM's name of the class.
+        /// Unset: as [transfer] connector says.
+        kv_connector: Option<String> = None;
+        /// Port at its host by which a prefill worker is asked for blocks (Mooncake, SGLang).
+        bootstrap_port: Option<u16> = None, in Some(1)..=Some(65535);
+        /// Address of its engine's ZMQ side, as host:port (P2P NCCL, MoRI-IO).
+        kv_address: Option<HostPort> = None;
+        /// What else is to be known of it: a table of names and texts. The three above are such labels, too.
+        labels: Labels = Labels::default();
         /// Key sent to this worker in place of [workers] api_key. Local: other replicas do not learn it.
         api_key: Option<Secret> = None;
         /// File with that key, in place of `api_key`; read again when it changes.

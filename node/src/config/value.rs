@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use grapevine_discovery::dns::DnsName;
 use grapevine_discovery::file::PathPattern;
-use grapevine_gossip::worker::WorkerUrl;
+use grapevine_gossip::worker::{Labels, Role, WorkerUrl};
 use grapevine_placement::{HashAlgorithm, HashBound, Policy, Ratio, Target};
+use grapevine_transfer::Connector;
 use http::{HeaderName, Method};
 use ipnet::IpNet;
 use tracing::Level;
 
 use super::cors::Origin;
 use super::setting::{Setting, Value, mismatch};
+use super::transfer::DecodeAlone;
 use super::types::{
     AllowedHost, ByteSize, Coding, Collector, HostPort, Name, PriceRule, Secret, TraceProtocol,
 };
@@ -252,6 +254,7 @@ macro_rules! optional {
 }
 optional!(
     bool,
+    SocketAddr,
     Name,
     HostPort,
     Secret,
@@ -260,12 +263,48 @@ optional!(
     Ratio,
     String,
     u32,
+    u16,
     NonZeroU32,
     HeaderName,
     Policy,
     ByteSize,
     Vec<Target>
 );
+
+impl Setting for Labels {
+    fn parse(value: &Value) -> Result<Self, String> {
+        let Value::Table(pairs) = value else {
+            return Err(mismatch(
+                "a table such as { \"kv.tp_size\" = \"8\" }",
+                value,
+            ));
+        };
+        let text = |value: &Value| match value {
+            Value::Text(text) => Ok(text.clone()),
+            Value::Integer(number) => Ok(number.to_string()),
+            other => Err(mismatch(
+                "a text or a whole number as a label's value",
+                other,
+            )),
+        };
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| Ok((name.clone(), text(value)?)));
+        let pairs = pairs.collect::<Result<Vec<_>, String>>()?;
+        Self::new(pairs).map_err(|error| error.to_string())
+    }
+
+    fn show(&self) -> Option<String> {
+        let pairs: Vec<String> = self
+            .iter()
+            .map(|(name, value)| format!("{name:?} = {value:?}"))
+            .collect();
+        Some(match pairs.is_empty() {
+            true => "{}".to_owned(),
+            false => format!("{{ {} }}", pairs.join(", ")),
+        })
+    }
+}
 
 /// In a word (environment, flags), commas part the items; vLLM's form, a JSON list, is read as well.
 impl<T: Setting> Setting for Vec<T> {
@@ -334,7 +373,7 @@ words! {
         "prefix_hash" => "is called prefix here",
         "manual" => "is called sticky here",
         "least_load" => "is called least_request here, which counts over the whole cluster",
-        "bucket" => "is for prefill workers, which are not here; use prefix",
+        "bucket" => "sorts prompts by their length; use prefix, which prices what must be computed",
         "passthrough" => "chooses among nothing; with one worker every policy does that"
     ];
     HashAlgorithm, HashAlgorithm::ALL, HashAlgorithm::as_str, [];
@@ -345,4 +384,7 @@ words! {
     Coding, Coding::ALL, Coding::as_str, [];
     WorkerHttp2, WorkerHttp2::ALL, WorkerHttp2::as_str, [];
     Priority, Priority::ALL, Priority::as_str, [];
+    Role, Role::ALL, Role::as_str, [];
+    Connector, Connector::ALL, Connector::as_str, [];
+    DecodeAlone, DecodeAlone::ALL, DecodeAlone::as_str, [];
 }

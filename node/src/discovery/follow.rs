@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use grapevine_discovery::{Counts, Entries, Picture, Rule, Settings, Sight, Step, Watcher};
 use grapevine_gossip::Agent;
-use grapevine_gossip::worker::{Source, WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{Labels, Source, WorkerId, WorkerSpec};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::board::Board;
@@ -108,8 +108,10 @@ impl Follow {
             .collect();
         let believed = sightings::decode(&self.parts.agent.peer_states());
         let peers = believed.about(self.watcher.name());
-        self.rule
-            .step(Instant::now(), picture.as_deref(), &entries, peers)
+        let view = self.parts.agent.view();
+        let labels = |id: &WorkerId| Some(Arc::clone(&view.worker(id)?.labels));
+        let (now, picture) = (Instant::now(), picture.as_deref());
+        self.rule.step(now, picture, &entries, &labels, peers)
     }
 
     /// The picture without workers that the settings do not allow: a source is not trusted more than an operator.
@@ -156,6 +158,9 @@ impl Follow {
                 Err(error) => failure = Some(error),
             }
         }
+        if !step.label.is_empty() {
+            self.label(step.label).await;
+        }
         if removed > 0 {
             let source = self.source.clone();
             let done = self.parts.agent.remove_workers(step.remove, source).await;
@@ -173,6 +178,17 @@ impl Follow {
                 tracing::info!(source = name, put, removed, "discovered workers changed");
             }
             None => {}
+        }
+    }
+
+    /// What could not be written now is still missing at the next look.
+    async fn label(&self, labels: Vec<(WorkerId, Labels)>) {
+        let count = labels.len();
+        let refused = self.parts.agent.label_workers(labels).await;
+        self.count("labelled", count - refused.len());
+        for (id, error) in refused {
+            let source = self.watcher.name();
+            tracing::debug!(worker = %id, source, %error, "labels of a discovered worker were not taken over");
         }
     }
 

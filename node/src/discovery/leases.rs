@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use grapevine_discovery::label::to_write;
 use grapevine_discovery::{Counts, Sight, Statement};
 use grapevine_gossip::registry::Entry;
-use grapevine_gossip::worker::{Source, State, WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{Labels, Source, State, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, ChangeError, ReplicaId};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -21,11 +22,11 @@ use super::board::Board;
 use super::metrics::DiscoveryMetrics;
 use super::sightings;
 use crate::config::LeaseConfig;
-use crate::metrics::ResultLabels;
+use crate::metrics::{ResultLabels, SourceLabels};
 use crate::shutdown::Phase;
 use crate::warmup::WarmUps;
 
-/// The source's name in the registry.
+/// The name in the registry of workers that register by `PUT /leases/{id}`.
 pub const SOURCE: &str = "lease";
 /// How often is looked for leases that have expired.
 const LOOK: Duration = Duration::from_secs(1);
@@ -40,6 +41,8 @@ pub enum LeaseError {
 
 /// What leases are made of.
 pub struct LeaseParts {
+    /// The source's name in the registry: workers that renew in another way are another source.
+    pub source: &'static str,
     /// The replicated view.
     pub agent: Arc<Agent>,
     /// How new workers join.
@@ -66,6 +69,8 @@ pub struct Leases {
 struct Heard {
     /// By worker that this replica answers for: the last renewal, or when it took over.
     renewed: BTreeMap<WorkerId, Instant>,
+    /// What those workers declared of themselves at last, where it is anything.
+    declared: BTreeMap<WorkerId, Labels>,
     /// The last renewal of any.
     last: Option<Instant>,
     /// Nobody heard anything at the last look.
@@ -84,9 +89,9 @@ impl Leases {
     /// Leases that are yet to be heard of.
     pub fn new(parts: LeaseParts) -> Self {
         Self {
-            parts,
-            source: Source::provider(SOURCE).expect("a valid name"),
+            source: Source::provider(parts.source).expect("a valid name"),
             heard: Mutex::new(Heard::default()),
+            parts,
         }
     }
 
@@ -95,12 +100,21 @@ impl Leases {
         self.parts.config.ttl
     }
 
-    /// Registers a worker, or renews its lease. Repeating it changes nothing, and what was lost is there again.
+    /// Registers a worker, or renews its lease. Repeating it changes nothing, and what was lost is there again; of labels
+    /// that are known with another value, those that the worker declares anew count.
     ///
     /// # Errors
     /// [`LeaseError::Change`] if the registry is full.
-    pub async fn renew(&self, id: &WorkerId, spec: WorkerSpec) -> Result<(), LeaseError> {
-        let result = self.try_renew(id, spec).await;
+    pub async fn renew(
+        &self,
+        id: &WorkerId,
+        spec: WorkerSpec,
+        labels: Labels,
+    ) -> Result<(), LeaseError> {
+        let result = match self.try_renew(id, spec).await {
+            Ok(()) => self.label(id, labels).await,
+            failed => failed,
+        };
         let label = if result.is_ok() { "renewed" } else { "failed" };
         self.count(label);
         result
@@ -134,12 +148,30 @@ impl Leases {
         Ok(())
     }
 
+    async fn label(&self, id: &WorkerId, labels: Labels) -> Result<(), LeaseError> {
+        let is_news = self.heard().declares(id, &labels);
+        let view = self.parts.agent.view();
+        let Some(worker) = view.worker(id) else {
+            return Ok(());
+        };
+        let Some(labels) = to_write(&worker.labels, &labels, is_news) else {
+            return Ok(());
+        };
+        let labels = vec![(id.clone(), labels)];
+        let refused = self.parts.agent.label_workers(labels).await.pop();
+        refused.map_or(Ok(()), |(_, error)| Err(error.into()))
+    }
+
     /// Ends a lease: the worker is removed at once.
     ///
     /// # Errors
     /// [`LeaseError::Change`] if it could not be written.
     pub async fn release(&self, id: &WorkerId) -> Result<(), LeaseError> {
-        self.heard().renewed.remove(id);
+        {
+            let mut heard = self.heard();
+            heard.renewed.remove(id);
+            heard.declared.remove(id);
+        }
         let source = self.source.clone();
         self.parts.agent.remove_worker(id, source).await?;
         self.count("released");
@@ -180,7 +212,7 @@ impl Leases {
         let live: Vec<&ReplicaId> = live.map(|replica| &replica.id).collect();
         let believed = sightings::decode(&agent.peer_states());
         let peers_hear = believed
-            .about(SOURCE)
+            .about(self.parts.source)
             .iter()
             .any(|peer| peer.statement.is_seeing);
         let (now, config) = (Instant::now(), &self.parts.config);
@@ -255,11 +287,15 @@ impl Leases {
             failure: is_deaf.then(|| deaf.to_owned()),
             ..Sight::default()
         };
-        self.parts.metrics.leases.set(mine as i64);
+        let labels = SourceLabels {
+            source: self.parts.source.into(),
+        };
+        let leases = &self.parts.metrics.leases;
+        leases.get_or_create(&labels).set(mine as i64);
         // A cluster in which nobody registers shows no such source.
         if last.is_some() || !entries.is_empty() {
             let board = &self.parts.board;
-            board.show(SOURCE, statement, counts, (sight, !is_deaf), 0);
+            board.show(self.parts.source, statement, counts, (sight, !is_deaf), 0);
         }
     }
 
@@ -278,6 +314,18 @@ impl Heard {
     fn renewal(&mut self, id: &WorkerId, now: Instant) {
         self.renewed.insert(id.clone(), now);
         self.last = Some(now);
+    }
+
+    /// Takes in what a worker declares of itself. Returns whether that is not what it declared here before.
+    fn declares(&mut self, id: &WorkerId, labels: &Labels) -> bool {
+        if self.declared.get(id) == Some(labels) {
+            return false;
+        }
+        match labels.is_empty() {
+            true => drop(self.declared.remove(id)),
+            false => drop(self.declared.insert(id.clone(), labels.clone())),
+        }
+        true
     }
 
     /// Whether a renewal was heard here lately.
@@ -308,6 +356,8 @@ impl Heard {
             (id.clone(), since)
         });
         self.renewed = kept.collect();
+        let renewed = &self.renewed;
+        self.declared.retain(|id, _| renewed.contains_key(id));
     }
 
     fn due(&self, entry: &Entry, config: &LeaseConfig, now: Instant) -> Due {

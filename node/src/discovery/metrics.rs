@@ -17,7 +17,7 @@ metrics! {
             "discovery_workers", "Workers of the source, by what is known of them: registered, seen, ready, missing, contested";
         writes: Family<ActionLabels, Counter>,
             "discovery_writes", "Workers of the source that this replica put into the registry, took out of it, or refused";
-        leases: Gauge,
+        leases: Family<SourceLabels, Gauge>,
             "leases", "Workers whose leases this replica answers for";
         renewals: Family<crate::metrics::ResultLabels, Counter>,
             "lease_renewals", "Renewals of leases at this replica, by result";

@@ -3,13 +3,15 @@
 //! What follows from a picture is decided in the crate `grapevine-discovery`, purely; this is its rim. `follow.rs` runs
 //! the rule for one source, `board.rs` holds what each source shows now, for peers and operators, `sightings.rs`
 //! translates statements for the way to the other replicas. Workers that register themselves are in `leases.rs`: there
-//! no replica sees all of them, so the one that a worker renews its lease at answers for it.
+//! no replica sees all of them, so the one that a worker renews its lease at answers for it. `pings` hears those that do so
+//! by ZeroMQ.
 
 mod board;
 mod credential;
 mod follow;
 mod leases;
 mod metrics;
+mod pings;
 mod sightings;
 
 pub use board::{Board, SourceView};
@@ -17,3 +19,6 @@ pub use credential::Credentials;
 pub use follow::{Follow, FollowParts};
 pub use leases::{LeaseError, LeaseParts, Leases, SOURCE as LEASE_SOURCE};
 pub use metrics::DiscoveryMetrics;
+pub use pings::{
+    LeaseRegistrar, NotRegistered, PingMetrics, Pings, Register, SOURCE as PING_SOURCE,
+};

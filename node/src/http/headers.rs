@@ -16,6 +16,8 @@ const CORS_PREFIX: &str = "access-control-";
 pub const EXPLAIN: HeaderName = HeaderName::from_static("x-grapevine-explain");
 /// The worker that answered.
 pub const WORKER: HeaderName = HeaderName::from_static("x-grapevine-worker");
+/// The worker that computed the prompt, where another one answered.
+pub const PREFILL: HeaderName = HeaderName::from_static("x-grapevine-prefill");
 /// The replica that was asked.
 pub const REPLICA: HeaderName = HeaderName::from_static("x-grapevine-replica");
 /// Why that worker.

@@ -112,8 +112,11 @@ mod tests {
         };
         let alias = |name: &str, targets: &[&str]| {
             let targets = targets.iter().map(|model| target(model)).collect();
-            let policy = None;
-            (name.to_owned(), ModelSettings { policy, targets })
+            let settings = ModelSettings {
+                targets,
+                ..ModelSettings::default()
+            };
+            (name.to_owned(), settings)
         };
         let aliases = [alias("fast", &["m", "n"]), alias("own", &["m"])];
         let models = Models::new(aliases.into_iter().collect()).expect("well-formed");

@@ -12,7 +12,7 @@
 //! | its engine was known to be dead before the request came | it was not the request |
 //! | other workers ended a moment ago that did not have the request | a rack, a rollout, an operator |
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -152,7 +152,7 @@ impl Company {
         marks: &QuarantineMetrics,
     ) -> Option<Vec<Arc<Worker>>> {
         let ended = self.lock().clone();
-        if ended.len() < most {
+        if of_one_kind(ended.iter().map(|(worker, _)| worker)) < most {
             return None;
         }
         let within = LOOK.min(connect);
@@ -166,7 +166,7 @@ impl Company {
         self.lock().clone_from(&gone);
         let gone: Vec<Arc<Worker>> = gone.into_iter().map(|(worker, _)| worker).collect();
         let now = Instant::now();
-        if gone.len() < most {
+        if of_one_kind(&gone) < most {
             return None;
         }
         if deaths.others(&gone, now) >= OTHERS {
@@ -176,6 +176,16 @@ impl Company {
         deaths.explained(&gone, now);
         Some(gone)
     }
+}
+
+/// The most of these workers that take the same part of a request. A divided request is on two workers at once, which
+/// may end together; what ends engines ends one after the other of the same kind.
+fn of_one_kind<'a>(workers: impl IntoIterator<Item = &'a Arc<Worker>>) -> usize {
+    let mut counts = BTreeMap::new();
+    for worker in workers {
+        *counts.entry(worker.about.load().role).or_insert(0) += 1;
+    }
+    counts.into_values().max().unwrap_or(0)
 }
 
 #[cfg(test)]

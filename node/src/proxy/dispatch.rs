@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
+use tokio::sync::mpsc;
+
 use super::budget::Budget;
 use super::deaths::Deaths;
 use super::metrics::ProxyMetrics;
+use super::split::LeftBlocks;
 use crate::admission::Admission;
 use crate::cluster::Cluster;
 use crate::cluster::quarantine::Quarantine;
-use crate::config::{FailoverConfig, RetryConfig, TimeoutConfig};
+use crate::config::{FailoverConfig, RetryConfig, TimeoutConfig, TransferConfig};
+use crate::upstream::probe_parts::Learned;
 
 /// Shared by all requests, and by the streams that move.
 #[derive(Debug)]
@@ -27,6 +31,12 @@ pub(super) struct Dispatch {
     pub(super) deaths: Deaths,
     /// Requests that no worker gets.
     pub(super) quarantine: Arc<Quarantine>,
+    /// How requests are divided.
+    pub(super) transfer: TransferConfig,
+    /// Takes what answers teach of workers.
+    pub(super) learned: mpsc::Sender<Learned>,
+    /// Blocks that were left on prefill workers.
+    pub(super) left: Arc<LeftBlocks>,
     /// How far a stream may move.
     pub(super) failover: FailoverConfig,
     /// Most bytes of a stream that are held while an event is incomplete.

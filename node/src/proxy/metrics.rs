@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::split::SplitMetrics;
 use crate::cluster::metrics::QuarantineMetrics;
 use crate::metrics::refusals::RefusalMetrics;
 use crate::metrics::{
@@ -52,6 +53,8 @@ pub struct ProxyMetrics {
     pub requests: RequestMetrics,
     /// Searches and moves.
     pub detours: DetourMetrics,
+    /// Requests that are divided.
+    pub split: SplitMetrics,
     /// Tries on workers.
     pub attempts: AttemptMetrics,
     /// What workers' answers hold.

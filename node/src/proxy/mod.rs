@@ -30,6 +30,7 @@ mod replay;
 pub mod response;
 mod retry;
 pub mod routing_query;
+pub mod split;
 mod stages;
 
 use std::future::{Future, poll_fn};
@@ -40,6 +41,7 @@ use std::task::Poll;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
+use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 use self::budget::Budget;
@@ -54,7 +56,11 @@ use self::realtime::{Opening, Sessions};
 use self::record::Record;
 use self::refusal::Refusal;
 use self::response::ResponseBody;
+use self::retry::Exhausted;
+use self::split::{LeftBlocks, ToPair, Way};
 use self::stages::accepted::Accepted;
+use self::stages::asked::Asked;
+use self::stages::placed::Sent;
 use self::stages::read::{EntryParts, Looked, Reader};
 use self::stages::won::{Shown, Won};
 use crate::admission::{self, Admission};
@@ -63,7 +69,7 @@ use crate::api::{ApiError, Endpoint, OpenPath};
 use crate::cache::ResponseCache;
 use crate::cluster::Cluster;
 use crate::cluster::quarantine::Quarantine;
-use crate::config::{Coding, LimitConfig, RetryConfig, TimeoutConfig};
+use crate::config::{Coding, LimitConfig, RetryConfig, TimeoutConfig, TransferConfig};
 use crate::http::client_io::Gone;
 use crate::http::{headers, hops, request_id};
 use crate::memory::Memory;
@@ -71,6 +77,7 @@ use crate::readiness::Readiness;
 use crate::shutdown::{Cutoff, Phase};
 use crate::tenants::{ApiKey, Keys};
 use crate::trace::Tracing;
+use crate::upstream::probe_parts::Learned;
 use crate::warmup::WarmUps;
 
 /// What a [`Proxy`] is made of.
@@ -112,6 +119,10 @@ pub struct ProxyParts {
     pub admission: Arc<Admission>,
     /// Which streams go on elsewhere when their worker fails.
     pub failovers: Failovers,
+    /// How requests are divided.
+    pub transfer: TransferConfig,
+    /// Takes what answers teach of workers.
+    pub learned: mpsc::Sender<Learned>,
     /// Whether there is memory for more requests.
     pub memory: Arc<Memory>,
     /// Whether this replica takes traffic.
@@ -164,6 +175,9 @@ impl Proxy {
             budget: Arc::new(Budget::new(&parts.retry)),
             retry: parts.retry,
             deaths: Deaths::default(),
+            left: LeftBlocks::new(parts.transfer.held_for, parts.metrics.split.clone()),
+            transfer: parts.transfer,
+            learned: parts.learned,
             quarantine: parts.quarantine,
             failover: parts.failovers.config().clone(),
             event_bytes: parts.limits.event_line_bytes.as_usize(),
@@ -335,9 +349,14 @@ impl Proxy {
             Ok(Shown::Kept(answer)) => response::kept(answer, record),
             Ok(Shown::Won(won)) => {
                 let explanation = won.explanation();
+                let prefill = record.prefill_worker().cloned();
                 let mut response = won.commit(&self.dispatch, &self.sessions, record);
                 if let Some((worker, decision)) = explanation {
                     self.explain(response.headers_mut(), &worker, &decision);
+                    if let Some(worker) = prefill {
+                        let worker = headers::value_of(&worker);
+                        response.headers_mut().insert(headers::PREFILL, worker);
+                    }
                 }
                 response
             }
@@ -386,14 +405,33 @@ impl Proxy {
                 }
             }
         };
-        let policy = asked.retry_policy(&self.dispatch);
-        match retry::run(&mut asked.attempt_plan(&self.dispatch, record), &policy).await {
+        match self.ask(&mut asked, record).await? {
             Ok(sent) => {
                 let holders = &self.finder.holders;
                 Ok(Shown::Won(Won::of(asked, sent, holders, &self.warm_ups)))
             }
             Err(exhausted) => Err(Refusal::of(exhausted, asked.pool())),
         }
+    }
+
+    /// Tries one worker after another, or one pair after another, until there is an answer.
+    async fn ask(
+        &self,
+        asked: &mut Asked,
+        record: &mut Record,
+    ) -> Result<Result<Sent, Exhausted>, ApiError> {
+        let dispatch = &*self.dispatch;
+        let policy = asked.retry_policy(dispatch);
+        let way = asked.way(dispatch)?;
+        if let (Some(Way::Pair(form)), Some(halves)) = (way, asked.pool().halves()) {
+            let halves = Arc::clone(halves);
+            let mut plan = ToPair::new(asked, dispatch, record, halves, form);
+            return Ok(retry::run(&mut plan, &policy).await);
+        }
+        if let Some(Way::One(why)) = way {
+            record.goes(why);
+        }
+        Ok(retry::run(&mut asked.attempt_plan(dispatch, record), &policy).await)
     }
 
     /// What of a request is a WebSocket handshake.

@@ -95,6 +95,12 @@ pub struct Record {
     pub worker: Option<Arc<Worker>>,
     /// Why it was chosen.
     pub reason: &'static str,
+    /// What a prefill worker did for it, if one did.
+    prefill: Option<Box<PrefillLeg>>,
+    /// How it went, for a model some of whose workers take one half of a request.
+    split: Option<&'static str>,
+    /// Its prompt came to the worker from another one: what the worker says of its own cache says nothing.
+    kv_arrived: bool,
     /// Tries so far.
     pub attempts: u32,
     /// Times that the stream went on from another worker.
@@ -156,6 +162,9 @@ impl Record {
             model: None,
             worker: None,
             reason: "",
+            prefill: None,
+            split: None,
+            kv_arrived: false,
             attempts: 0,
             failovers: 0,
             status: None,
@@ -238,6 +247,118 @@ impl Record {
         self.reason = reason;
         self.worker = Some(Arc::clone(worker));
         self.recorded = recorded;
+        self.kv_arrived = false;
+    }
+
+    /// It goes this way; the last word counts, since an attempt that fails may be followed by one of another way.
+    pub fn goes(&mut self, way: &'static str) {
+        self.split = Some(way);
+    }
+
+    /// A prefill worker is to compute the prompt.
+    pub fn prefill_placed(
+        &mut self,
+        worker: &Arc<Worker>,
+        reason: &'static str,
+        recorded: Option<RecordedPlacement>,
+    ) {
+        if let Some(trace) = &mut self.trace {
+            let url = &worker.address.url;
+            trace.prefill(&worker.label, url.host(), url.port());
+        }
+        self.prefill = Some(Box::new(PrefillLeg {
+            worker: Arc::clone(worker),
+            reason,
+            recorded,
+            begun: Instant::now(),
+            took: None,
+            cached_tokens: None,
+        }));
+    }
+
+    /// Makes the prefill leg the parent of what its worker does, where traces are on.
+    pub fn propagate_prefill(&self, headers: &mut HeaderMap) {
+        if let Some(trace) = &self.trace {
+            trace.propagate_prefill(headers);
+        }
+    }
+
+    /// The prefill worker has computed the prompt; `usage`: what it says of it.
+    pub fn prefilled(&mut self, usage: Option<Usage>) {
+        if let Some(trace) = &mut self.trace {
+            trace.prefill_ended(None);
+        }
+        let Some(leg) = &mut self.prefill else { return };
+        leg.took = Some(leg.begun.elapsed());
+        let Some(recorded) = &mut leg.recorded else {
+            return;
+        };
+        recorded.settle();
+        if let Some(usage) = usage.filter(|usage| usage.cached_tokens.is_some()) {
+            leg.cached_tokens = usage.cached_tokens;
+            self.metrics
+                .answers
+                .count_cached(&leg.worker, &usage, recorded.expected_tokens());
+            self.cluster.cache_view().correct(recorded, &usage);
+        }
+    }
+
+    /// The prefill leg gave nothing; its worker has had its verdict.
+    pub fn prefill_failed(&mut self, failure: &Failure) {
+        if let Some(trace) = &mut self.trace {
+            trace.prefill_ended(Some(failure.as_str()));
+        }
+        self.forget_prefill();
+    }
+
+    /// The prefill leg was given up for a failure of the other one.
+    pub fn prefill_given_up(&mut self) {
+        if let Some(trace) = &mut self.trace {
+            trace.prefill_ended(Some("given_up"));
+        }
+        self.forget_prefill();
+    }
+
+    fn forget_prefill(&mut self) {
+        let leg = self.prefill.take();
+        if let Some(recorded) = leg.and_then(|leg| leg.recorded) {
+            self.cluster.cache_view().retract(recorded);
+        }
+    }
+
+    /// What the prefill worker says is what the client gets.
+    pub fn prefill_answers(&mut self) {
+        if let Some(leg) = self.prefill.take() {
+            self.reason = leg.reason;
+            self.worker = Some(leg.worker);
+        }
+    }
+
+    /// The worker that computed the prompt, if another one than that of the answer.
+    pub fn prefill_worker(&self) -> Option<&Arc<str>> {
+        self.prefill.as_ref().map(|leg| &leg.worker.label)
+    }
+
+    /// A worker is to answer, whose prompt comes from a prefill worker.
+    pub fn decode_placed(
+        &mut self,
+        worker: &Arc<Worker>,
+        reason: &'static str,
+        recorded: Option<RecordedPlacement>,
+    ) {
+        self.placed(worker, reason, recorded);
+        self.kv_arrived = true;
+    }
+
+    /// The worker that was to answer is not asked for it any more.
+    pub fn decode_given_up(&mut self) {
+        self.worker = None;
+        if let Some(trace) = &mut self.trace {
+            trace.attempt_failed("given_up", None);
+        }
+        if let Some(recorded) = self.recorded.take() {
+            self.cluster.cache_view().retract(recorded);
+        }
     }
 
     /// The stream goes on from a worker that has computed its prompt, the last one of `attempts` that were asked.
@@ -351,6 +472,9 @@ impl Record {
         let endpoint = self.endpoint.as_str();
         metrics.requests.ended(endpoint, outcome.as_str(), elapsed);
         metrics.answers.stream_events.inc_by(self.events);
+        if let Some(way) = self.split {
+            metrics.split.way(way);
+        }
         if let Some(worker) = &self.worker {
             self.count_tokens(worker);
         }
@@ -412,7 +536,8 @@ impl Record {
     fn count_tokens(&self, worker: &Worker) {
         let Some(usage) = self.usage else { return };
         let has_told = usage.cached_tokens.is_some();
-        let recorded = self.recorded.as_ref().filter(|_| has_told);
+        let says = has_told && !self.kv_arrived;
+        let recorded = self.recorded.as_ref().filter(|_| says);
         let expected = recorded.map(RecordedPlacement::expected_tokens);
         self.metrics.answers.count(worker, &usage, expected);
         if let Some(recorded) = recorded {
@@ -432,6 +557,10 @@ impl Record {
             model = self.model.as_deref(),
             worker = self.worker.as_ref().map(|w| &*w.label),
             reason = self.reason,
+            split = self.split,
+            prefill_worker = self.prefill.as_ref().map(|leg| &*leg.worker.label),
+            prefill_ms = self.prefill.as_ref().and_then(|leg| leg.took).map(tenths_of_ms),
+            prefill_cached_tokens = self.prefill.as_ref().and_then(|leg| leg.cached_tokens),
             attempts = self.attempts,
             failovers = (self.failovers > 0).then_some(self.failovers),
             status = self.status.map(|s| s.as_u16()),
@@ -446,6 +575,21 @@ impl Record {
             "request"
         );
     }
+}
+
+/// What a prefill worker did for a request.
+#[derive(Debug)]
+struct PrefillLeg {
+    worker: Arc<Worker>,
+    /// Why it was chosen.
+    reason: &'static str,
+    /// What placement recorded of it.
+    recorded: Option<RecordedPlacement>,
+    begun: Instant,
+    /// Until its whole answer was there.
+    took: Option<Duration>,
+    /// Tokens of the prompt that it had in its cache, as it says.
+    cached_tokens: Option<u64>,
 }
 
 /// Milliseconds with one digit behind the point: more is noise in a log.

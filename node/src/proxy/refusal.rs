@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use grapevine_placement::NoWorker;
+use grapevine_transfer::BadAnswer;
 use http::{HeaderValue, Response, StatusCode, header, response};
 
 use super::own_words::{condemned, out_of_time};
@@ -149,10 +150,15 @@ fn word_of(failure: Failure) -> Word {
             ErrorKind::UpstreamFailed,
             "every worker that was tried broke off before it answered",
         ),
-        Failure::Malformed(_) => own(
-            ErrorKind::UpstreamFailed,
-            "the last worker that was tried did not answer in HTTP",
-        ),
+        Failure::Malformed(cause) => {
+            let message = match cause.downcast_ref::<BadAnswer>() {
+                Some(bad) => format!(
+                    "the prefill workers that were tried do not say where the KV of the prompt is: {bad}"
+                ),
+                None => "the last worker that was tried did not answer in HTTP".to_owned(),
+            };
+            Word::own(ApiError::new(ErrorKind::UpstreamFailed, message))
+        }
         Failure::Late => own(
             ErrorKind::UpstreamTimeout,
             "no worker produced a first token in time",

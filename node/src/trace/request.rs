@@ -41,6 +41,8 @@ pub struct RequestTrace {
     // In the order in which they end.
     stream: Option<Span>,
     attempt: Option<Span>,
+    /// The prefill leg of a request that is divided.
+    prefill: Option<Span>,
     attempts: u32,
     method: Method,
     span: Span,
@@ -54,6 +56,7 @@ impl RequestTrace {
             tracing,
             stream: None,
             attempt: None,
+            prefill: None,
             attempts: 0,
             method,
             span,
@@ -89,28 +92,61 @@ impl RequestTrace {
         // One that is still open passed a part of the answer and broke off.
         drop(self.stream.take());
         self.attempt_failed("broke_off", None);
-        let method = self.method.as_str();
-        let mut attributes = vec![
-            KeyValue::new("http.request.method", method.to_owned()),
-            KeyValue::new("server.address", host.to_owned()),
-            KeyValue::new("server.port", i64::from(port)),
-            KeyValue::new("grapevine.worker", worker.to_owned()),
-        ];
+        let mut attributes = self.reached(worker, host, port);
         if self.attempts > 1 {
             let resend = i64::from(self.attempts) - 1;
             attributes.push(KeyValue::new("http.request.resend_count", resend));
         }
+        self.attempt = Some(self.client_span(attributes));
+    }
+
+    /// The prefill leg of a request that is divided begins on a worker, which is reached there.
+    pub fn prefill(&mut self, worker: &str, host: &str, port: u16) {
+        if !self.span.is_recording() {
+            return;
+        }
+        let mut attributes = self.reached(worker, host, port);
+        attributes.push(KeyValue::new("grapevine.leg", "prefill"));
+        self.prefill = Some(self.client_span(attributes));
+    }
+
+    /// The prefill leg ended, with a failure or not.
+    pub fn prefill_ended(&mut self, failure: Option<&'static str>) {
+        if let Some(mut prefill) = self.prefill.take() {
+            mark(&mut prefill, failure);
+        }
+    }
+
+    fn reached(&self, worker: &str, host: &str, port: u16) -> Vec<KeyValue> {
+        vec![
+            KeyValue::new("http.request.method", self.method.as_str().to_owned()),
+            KeyValue::new("server.address", host.to_owned()),
+            KeyValue::new("server.port", i64::from(port)),
+            KeyValue::new("grapevine.worker", worker.to_owned()),
+        ]
+    }
+
+    fn client_span(&self, attributes: Vec<KeyValue>) -> Span {
         let tracer = &self.tracing.tracer;
-        let builder = tracer.span_builder(method.to_owned());
+        let builder = tracer.span_builder(self.method.as_str().to_owned());
         let builder = builder
             .with_kind(SpanKind::Client)
             .with_attributes(attributes);
-        self.attempt = Some(tracer.build_with_context(builder, &within(&self.span)));
+        tracer.build_with_context(builder, &within(&self.span))
     }
 
     /// Makes the current attempt the parent of what the worker does.
     pub fn propagate(&self, headers: &mut HeaderMap) {
-        let context = self.attempt.as_ref().unwrap_or(&self.span).span_context();
+        self.propagate_as(self.attempt.as_ref(), headers);
+    }
+
+    /// Makes the prefill leg the parent of what its worker does.
+    pub fn propagate_prefill(&self, headers: &mut HeaderMap) {
+        self.propagate_as(self.prefill.as_ref(), headers);
+    }
+
+    fn propagate_as(&self, parent: Option<&Span>, headers: &mut HeaderMap) {
+        let context = parent.unwrap_or(&self.span).span_context();
         let parent = format!(
             "00-{}-{}-{:02x}",
             context.trace_id(),

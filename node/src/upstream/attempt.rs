@@ -86,6 +86,36 @@ impl Answer {
         }
     }
 
+    /// All of it, of at most so many bytes.
+    ///
+    /// # Errors
+    /// It broke off, is longer, or is none that can be read to an end.
+    pub async fn whole(self, bytes_max: usize) -> Result<(Parts, Bytes), Failure> {
+        let begun = match self {
+            Self::Whole(parts, bytes) => return Ok((parts, bytes)),
+            Self::Begun(begun) => *begun,
+            Self::Switched(..) => return Err(Failure::Malformed("it is a tunnel".into())),
+        };
+        let Begun {
+            parts,
+            held,
+            mut body,
+            mut connection,
+            ..
+        } = begun;
+        let mut all = BytesMut::from(&held[..]);
+        while let Some(frame) = poll_fn(|cx| connection.poll_frame(&mut body, cx)).await {
+            if let Ok(data) = frame.map_err(Failure::of_broken)?.into_data() {
+                all.extend_from_slice(&data);
+            }
+            if all.len() > bytes_max {
+                let why = format!("an answer of more than {bytes_max} bytes");
+                return Err(Failure::Malformed(why.into()));
+            }
+        }
+        Ok((parts, all.freeze()))
+    }
+
     /// What the client will see.
     pub fn status(&self) -> StatusCode {
         match self {

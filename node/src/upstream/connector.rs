@@ -222,6 +222,26 @@ impl Connector {
         self.request(Method::GET, address, path).await
     }
 
+    /// A plain `GET` at another port of the worker's host, without its key: what listens there is its engine's side, not
+    /// its API.
+    ///
+    /// # Errors
+    /// The worker may not be where it is.
+    pub fn get_at_port(
+        &self,
+        address: &Address,
+        port: u16,
+        path: &str,
+    ) -> anyhow::Result<reqwest::RequestBuilder> {
+        let host = address.url.host();
+        self.allow.host(host)?;
+        let bracketed = match host.contains(':') && !host.starts_with('[') {
+            true => format!("[{host}]"),
+            false => host.to_owned(),
+        };
+        Ok(self.plain.get(format!("http://{bracketed}:{port}{path}")))
+    }
+
     /// A request of the control path to a worker, with its key and a deadline.
     ///
     /// # Errors

@@ -3,7 +3,9 @@
 //! vLLM exports its cache configuration as labels of `vllm:cache_config_info` (one sample for each engine of a
 //! data-parallel worker) and, where the client library can, `process_start_time_seconds`.
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hasher};
+use std::str::FromStr;
 
 /// Series that nothing but the engine's own steps changes. Those of requests also count what the HTTP server does
 /// while the engine stands still, such as to refuse or to give up.
@@ -23,6 +25,11 @@ pub struct EngineMetrics {
     pub cache_tokens: Option<u64>,
     /// Seconds since 1970 at which the process started.
     pub started: Option<u64>,
+    /// Tokens of one block of its cache.
+    pub block_size: Option<u32>,
+    /// Number of data-parallel engines behind the address, where it shows several, counted from 0. One that shows a
+    /// single engine may be one rank of many that have addresses of their own.
+    pub ranks: Option<u32>,
     /// A hash over the series that only the engine moves: another one is a sign of life.
     pub activity: Option<u64>,
 }
@@ -32,12 +39,18 @@ impl EngineMetrics {
     pub fn parse(metrics: &str, rank: Option<u32>) -> Self {
         let mut facts = Self::default();
         let mut moved = DefaultHasher::new();
+        let mut engines = BTreeSet::new();
         for line in metrics.lines() {
             if let Some(rest) = line.strip_prefix("vllm:cache_config_info{") {
                 let labels = rest.rsplit_once('}').map_or(rest, |(labels, _)| labels);
-                if is_of(labels, rank)
-                    && let Some(tokens) = cache_tokens(labels)
-                {
+                engines.extend(number::<u32>(labels, "engine"));
+                if !is_of(labels, rank) {
+                    continue;
+                }
+                facts.block_size = number(labels, "block_size")
+                    .filter(|size| *size > 0)
+                    .or(facts.block_size);
+                if let Some(tokens) = cache_tokens(labels) {
                     facts.cache_tokens = Some(facts.cache_tokens.unwrap_or(0) + tokens);
                 }
             } else if let Some(rest) = line.strip_prefix("process_start_time_seconds ") {
@@ -52,8 +65,15 @@ impl EngineMetrics {
                 facts.activity = Some(moved.finish());
             }
         }
+        facts.ranks = contiguous(&engines).filter(|ranks| *ranks > 1);
         facts
     }
+}
+
+/// How many they are, if they are 0 and the following ones.
+fn contiguous(engines: &BTreeSet<u32>) -> Option<u32> {
+    let count = u32::try_from(engines.len()).ok()?;
+    (engines.last().copied()?.checked_add(1)? == count).then_some(count)
 }
 
 /// Name and rest of a sample of vLLM's.
@@ -64,16 +84,20 @@ fn series(line: &str) -> Option<(&str, &str)> {
 /// Whether labels are those of this data-parallel engine.
 fn is_of(labels: &str, rank: Option<u32>) -> bool {
     let Some(rank) = rank else { return true };
-    let engine = label(labels, "engine").and_then(|engine| engine.parse().ok());
-    engine.is_none_or(|engine: u32| engine == rank)
+    let engine: Option<u32> = number(labels, "engine");
+    engine.is_none_or(|engine| engine == rank)
 }
 
 /// The engine's own sum where it gives one, else blocks times their size.
 fn cache_tokens(labels: &str) -> Option<u64> {
-    let number = |name| label(labels, name).and_then(|value| value.parse::<u64>().ok());
+    let number = |name| number::<u64>(labels, name);
     number("kv_cache_size_tokens")
         .or_else(|| number("num_gpu_blocks")?.checked_mul(number("block_size")?))
         .filter(|&tokens| tokens > 0)
+}
+
+fn number<T: FromStr>(labels: &str, name: &str) -> Option<T> {
+    label(labels, name)?.parse().ok()
 }
 
 /// The value of a label; names are followed by `="` and preceded by the start or a comma.
@@ -102,7 +126,8 @@ mod tests {
                 EngineMetrics {
                     cache_tokens: Some(32_768),
                     started: Some(1_795_235_079),
-                    activity: None,
+                    block_size: Some(32),
+                    ..EngineMetrics::default()
                 },
             ),
             (
@@ -111,8 +136,8 @@ mod tests {
                 None,
                 EngineMetrics {
                     cache_tokens: Some(16_000),
-                    started: None,
-                    activity: None,
+                    block_size: Some(16),
+                    ..EngineMetrics::default()
                 },
             ),
             (
@@ -120,8 +145,8 @@ mod tests {
                 None,
                 EngineMetrics {
                     cache_tokens: Some(12),
-                    started: None,
-                    activity: None,
+                    ranks: Some(2),
+                    ..EngineMetrics::default()
                 },
             ),
             (
@@ -129,12 +154,22 @@ mod tests {
                 Some(1),
                 EngineMetrics {
                     cache_tokens: Some(7),
-                    started: None,
-                    activity: None,
+                    ranks: Some(2),
+                    ..EngineMetrics::default()
                 },
             ),
             (
-                "vllm:cache_config_info{num_gpu_blocks=\"None\",block_size=\"16\"} 1.0\nvllm:cache_config_info{num_gpu_blocks=\"\nprocess_start_time_seconds NaN",
+                // One rank of several that have addresses of their own.
+                "vllm:cache_config_info{block_size=\"16\",engine=\"3\",kv_cache_size_tokens=\"5\"} 1.0",
+                None,
+                EngineMetrics {
+                    cache_tokens: Some(5),
+                    block_size: Some(16),
+                    ..EngineMetrics::default()
+                },
+            ),
+            (
+                "vllm:cache_config_info{num_gpu_blocks=\"None\",block_size=\"None\"} 1.0\nvllm:cache_config_info{num_gpu_blocks=\"\nprocess_start_time_seconds NaN",
                 None,
                 EngineMetrics::default(),
             ),

@@ -17,18 +17,34 @@ pub struct InFlight {
     held: Load,
     permit: Option<Permit>,
     since: Instant,
-    /// Tokens to be computed before its first one.
-    tokens_before: u64,
+    prompt_tokens: u64,
+    /// Tokens to be computed before its first one; none where another worker computes the prompt.
+    tokens_before: Option<u64>,
 }
 
 impl InFlight {
     /// Counts a request: what the decision does not expect in the worker's cache has yet to be computed.
     /// `None`: the worker became unusable meanwhile, or its half-open breaker has its trial already.
     pub fn begin(worker: &Arc<Worker>, decision: &Decision) -> Option<Self> {
+        let to_compute = decision.prefill_tokens().into();
+        Self::weighing(worker, decision, to_compute, Some(decision.tokens_before))
+    }
+
+    /// The same for a worker that gets the prompt's KV from another one: it takes room from now on, before it is there.
+    pub fn begin_arriving(worker: &Arc<Worker>, decision: &Decision) -> Option<Self> {
+        Self::weighing(worker, decision, 0, None)
+    }
+
+    fn weighing(
+        worker: &Arc<Worker>,
+        decision: &Decision,
+        prefill_tokens: u64,
+        tokens_before: Option<u64>,
+    ) -> Option<Self> {
         let permit = worker.health.begin(decision.panic)?;
         let held = Load {
             requests: 1,
-            prefill_tokens: decision.prefill_tokens().into(),
+            prefill_tokens,
             context_tokens: decision.prompt_tokens.into(),
         };
         worker.load.add(held);
@@ -38,7 +54,8 @@ impl InFlight {
             held,
             permit: Some(permit),
             since: Instant::now(),
-            tokens_before: decision.tokens_before,
+            prompt_tokens: decision.prompt_tokens.into(),
+            tokens_before,
         })
     }
 
@@ -59,7 +76,9 @@ impl InFlight {
     /// The worker's engine, not only its HTTP server, has worked on this request: the first token is there.
     pub fn delivered(&mut self) {
         let waited = self.since.elapsed().as_secs_f64();
-        self.worker.pace.answered(self.tokens_before, waited * 1e3);
+        if let Some(tokens) = self.tokens_before {
+            self.worker.pace.answered(tokens, waited * 1e3);
+        }
         self.delivered = true;
         self.worker.health.delivered();
     }
@@ -72,6 +91,32 @@ impl InFlight {
     /// The request has waited as long as it may, without a sign of life since `since`.
     pub fn stalled(&self, since: Instant) {
         self.worker.health.stalled(since);
+    }
+
+    /// Nothing runs for it any more; its prompt takes room there, and what its end shows about the worker is to come.
+    pub fn holds_prompt(&mut self) {
+        let context_tokens = self.prompt_tokens;
+        self.weighs(Load {
+            context_tokens,
+            ..Load::default()
+        });
+    }
+
+    /// It weighs nothing any more; what its end shows about the worker is to come.
+    pub fn weighs_nothing(&mut self) {
+        self.weighs(Load::default());
+    }
+
+    fn weighs(&mut self, load: Load) {
+        self.worker.load.add(load);
+        let before = std::mem::replace(&mut self.held, load);
+        self.worker.load.subtract(before);
+    }
+
+    /// The request ended, which shows nothing about the worker; its prompt takes room there until this is dropped.
+    pub fn only_holds(&mut self) {
+        self.end(AttemptOutcome::Neutral);
+        self.holds_prompt();
     }
 
     /// The request ended, with what its end shows about the worker. Later calls do nothing.

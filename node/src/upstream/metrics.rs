@@ -74,6 +74,20 @@ impl AttemptMetrics {
 }
 
 impl AnswerMetrics {
+    /// Counts what a prefill worker reported of its cache; the tokens of the request count where it is answered.
+    pub fn count_cached(&self, worker: &Worker, usage: &Usage, expected: u32) {
+        let labels = WorkerLabels {
+            worker: Arc::clone(&worker.series_label),
+        };
+        let counters = [
+            (&self.cached_tokens, usage.cached_tokens.unwrap_or(0)),
+            (&self.expected_tokens, u64::from(expected)),
+        ];
+        for (counter, tokens) in counters {
+            counter.get_or_create(&labels).inc_by(tokens);
+        }
+    }
+
     /// Counts the tokens that a worker reported; `expected`: those that were expected in its cache, if it reported what
     /// was there.
     pub fn count(&self, worker: &Worker, usage: &Usage, expected: Option<u32>) {

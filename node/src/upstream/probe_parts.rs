@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use grapevine_gossip::worker::Labels;
+use grapevine_transfer::Connector;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -25,6 +27,8 @@ pub struct ProbeParts {
     pub duty: Duty,
     /// Whether this replica is late itself.
     pub lag: Arc<Lag>,
+    /// How blocks travel between workers that do not say.
+    pub connector: Connector,
     /// How long requests wait on a silent worker.
     pub silence: Duration,
 }
@@ -53,6 +57,8 @@ pub enum Fact {
     Models(Vec<String>),
     /// What it reports about its models is not what it reported before.
     Cards,
+    /// What decides with whom it can pair, and is not known or has changed.
+    Labels(Labels),
     /// Seconds since 1970 at which it started: later than the registry knows, so its cache is empty.
     Started(u64),
 }

@@ -4,12 +4,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use grapevine_gossip::load::LoadCell;
-use grapevine_gossip::worker::WorkerId;
+use grapevine_gossip::worker::{Labels, Role, WorkerId};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::address::Address;
@@ -25,6 +26,15 @@ use crate::config::WorkerHttp2;
 
 /// The label that workers share which have no series of their own (`metrics.worker_series`).
 pub const OTHER_WORKERS: &str = "other";
+
+/// What the registry has of a worker that decides with whom it can pair.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// Which half of a request it takes.
+    pub role: Role,
+    /// What is known of it beyond its description.
+    pub labels: Arc<Labels>,
+}
 
 /// A registered worker.
 #[derive(Debug)]
@@ -49,6 +59,10 @@ pub struct Worker {
     pub health: Health,
     /// Models it serves, by the registry; empty until it was asked.
     pub models: ArcSwap<Vec<String>>,
+    /// Its role and its labels, by the registry.
+    pub about: ArcSwap<About>,
+    /// Wakes the one that asks the worker what pairs need: a request found that what is known is wrong.
+    pub doubted: Notify,
     /// What it said of each of its models when this replica asked it last.
     pub cards: ArcSwap<Vec<Card>>,
     /// Restart counter in the registry: the second at which it started, as far as it reports that.
@@ -68,6 +82,12 @@ pub struct Worker {
     pub refuses_since: AtomicInstant,
     /// Since then it has said that its engine is dead, and answered nothing.
     pub engine_dead_since: AtomicInstant,
+    /// When a prompt's KV was handed over to it, or by it, the last time that this replica knows of.
+    pub transferred: AtomicInstant,
+    /// A transfer from it failed, and none was good since: its engine may be another one by now.
+    pub is_other_engine: AtomicBool,
+    /// Its answer to a response does not say where the KV of its prompt is; forgotten when it is started anew.
+    pub is_silent_of_responses: AtomicBool,
 }
 
 impl Worker {
@@ -99,6 +119,8 @@ impl Worker {
             idle: IdlePool::new(idle_max, IDLE_CONNECTIONS_MAX),
             health,
             models: ArcSwap::default(),
+            about: ArcSwap::default(),
+            doubted: Notify::new(),
             cards: ArcSwap::default(),
             epoch: AtomicU64::new(0),
             cache_tokens: AtomicU64::new(0),
@@ -109,6 +131,9 @@ impl Worker {
             paused_until: AtomicInstant::default(),
             refuses_since: AtomicInstant::default(),
             engine_dead_since: AtomicInstant::default(),
+            transferred: AtomicInstant::default(),
+            is_other_engine: AtomicBool::new(false),
+            is_silent_of_responses: AtomicBool::new(false),
         }
     }
 
@@ -192,6 +217,18 @@ impl Worker {
 
     async fn connect_as(&self, within: Duration, http2: WorkerHttp2) -> io::Result<Connection> {
         Connection::open(&self.connector, &self.address, &self.label, within, http2).await
+    }
+
+    /// A transfer of KV from it, or to it, was good.
+    pub fn has_transferred(&self, now: Instant) {
+        self.transferred.extend(now);
+        self.is_other_engine.store(false, Ordering::Relaxed);
+    }
+
+    /// A transfer of KV from it failed: what is known of its engine is asked for again.
+    pub fn doubt_engine(&self) {
+        self.is_other_engine.store(true, Ordering::Relaxed);
+        self.doubted.notify_one();
     }
 
     /// It is not at this address any more: what rests here is closed, and nothing more comes to rest.

@@ -15,6 +15,8 @@ use tokio::time::{Instant, sleep};
 
 use super::engine_metrics::EngineMetrics;
 use super::probe_parts::{Fact, Learned, ProbeParts};
+use super::question::read;
+use super::transfer_facts;
 use super::worker::Worker;
 use crate::api::cards::{self, Card};
 
@@ -25,22 +27,56 @@ const METRICS_BYTES_MAX: usize = 1 << 20;
 /// Between two times of asking one worker.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Asks each time that it is notified, at most once in [`PAUSE`].
+/// Asks each time that it is notified, at most once in [`PAUSE`]; what pairs need also where a request found it wrong,
+/// and again after growing pauses while it is missing.
 pub(super) async fn ask_when_told(
     worker: &Arc<Worker>,
     parts: &ProbeParts,
     told: &Notify,
     turns: &Semaphore,
 ) {
+    let mut retry: Option<Duration> = None;
     loop {
-        told.notified().await;
-        {
+        let pause = retry.unwrap_or(transfer_facts::RETRY_MAX);
+        let (is_told, is_doubted) = tokio::select! {
+            () = told.notified() => (true, false),
+            () = worker.doubted.notified() => (false, true),
+            () = sleep(pause), if retry.is_some() => (false, false),
+        };
+        let is_lacking = {
             let _turn = turns.acquire().await;
-            ask_engine(worker, parts).await;
-            ask_models(worker, parts).await;
-        }
+            let mut engine = None;
+            if is_told {
+                engine = ask_engine(worker, parts).await;
+                ask_models(worker, parts).await;
+            }
+            ask_for_pairs(worker, engine, is_doubted, parts).await
+        };
+        retry = is_lacking.then(|| match retry {
+            Some(pause) if !is_doubted => (pause * 2).min(transfer_facts::RETRY_MAX),
+            _ => transfer_facts::RETRY_MIN,
+        });
         sleep(PAUSE).await;
     }
+}
+
+/// Asks what pairs need. One of the replicas that probe the worker does so, and one whose request found it wrong. Returns
+/// whether something is missing.
+async fn ask_for_pairs(
+    worker: &Arc<Worker>,
+    engine: Option<EngineMetrics>,
+    is_doubted: bool,
+    parts: &ProbeParts,
+) -> bool {
+    if !is_doubted && !parts.duty.is_ours(worker, parts.config.interval) {
+        // A replica that starts has no duty yet, and may be the only one.
+        return transfer_facts::is_unknown(worker, parts);
+    }
+    let asked = transfer_facts::ask(worker, engine, parts).await;
+    if let Some(labels) = asked.news {
+        learn(worker, Fact::Labels(labels), parts).await;
+    }
+    asked.is_lacking
 }
 
 /// Waits while many are being learned: what is not reported now is reported again only a minute later.
@@ -52,7 +88,7 @@ async fn learn(worker: &Arc<Worker>, fact: Fact, parts: &ProbeParts) {
 
 /// Learns the size of the worker's cache, and whether it restarted; a worker without such metrics keeps the configured
 /// size.
-async fn ask_engine(worker: &Arc<Worker>, parts: &ProbeParts) {
+async fn ask_engine(worker: &Arc<Worker>, parts: &ProbeParts) -> Option<EngineMetrics> {
     match read_engine(worker, parts).await {
         Ok(facts) => {
             let tokens = facts.cache_tokens.unwrap_or(0);
@@ -61,9 +97,11 @@ async fn ask_engine(worker: &Arc<Worker>, parts: &ProbeParts) {
             if let Some(started) = facts.started.filter(|started| *started > known) {
                 learn(worker, Fact::Started(started), parts).await;
             }
+            Some(facts)
         }
         Err(error) => {
             tracing::debug!(worker = &*worker.label, %error, "worker did not answer with its metrics");
+            None
         }
     }
 }
@@ -127,28 +165,4 @@ async fn cards_of(worker: &Worker, parts: &ProbeParts) -> anyhow::Result<Vec<Car
     cards
         .collect::<Option<_>>()
         .ok_or_else(|| anyhow::anyhow!("a model without an id"))
-}
-
-/// The answer to a `GET`, if it is a success, comes in time, and has at most so many bytes.
-async fn read(
-    worker: &Worker,
-    path: &str,
-    bytes_max: usize,
-    parts: &ProbeParts,
-) -> anyhow::Result<Vec<u8>> {
-    let request = worker.connector.get(&worker.address, path).await?;
-    let mut response = request
-        .timeout(parts.config.scrape_timeout)
-        .send()
-        .await?
-        .error_for_status()?;
-    let mut bytes = Vec::new();
-    while let Some(chunk) = response.chunk().await? {
-        anyhow::ensure!(
-            bytes.len() + chunk.len() <= bytes_max,
-            "more than {bytes_max} bytes"
-        );
-        bytes.extend_from_slice(&chunk);
-    }
-    Ok(bytes)
 }

@@ -8,8 +8,8 @@ use grapevine::all_metrics::AllMetrics;
 use grapevine::api::endpoint::Form;
 use grapevine::api::{ApiError, Endpoint};
 use grapevine::cluster::agreement::Samples;
-use grapevine::cluster::{Cluster, WorkerDefaults};
-use grapevine::config::{BreakerConfig, HealthConfig};
+use grapevine::cluster::{Cluster, Pairing, WorkerDefaults};
+use grapevine::config::{BreakerConfig, HealthConfig, TransferConfig};
 use grapevine::proxy::caller::Caller;
 use grapevine::proxy::routing_query::{RoutingInput, RoutingQuery};
 use grapevine::upstream::{Connector, ConnectorParts};
@@ -75,7 +75,7 @@ fn home(cluster: &Cluster, endpoint: Endpoint, body: &[u8]) -> Option<String> {
     let bytes = Bytes::copy_from_slice(body);
     let sent = query.body_of(bytes);
     assert_eq!(sent.len(), body.len() as u64, "no alias is configured");
-    let explanation = cluster.explain(&query.pool, &query.key, false);
+    let explanation = cluster.explain(&query.pool, &query.key, false, &[]);
     let decision = explanation.decision.expect("every worker is usable");
     let member = &query.pool.members()[decision.worker];
     Some(member.worker.label.to_string())
@@ -137,6 +137,8 @@ fn replica(name: &str, backwards: bool) -> Cluster {
         breaker: BreakerConfig::default(),
         health: HealthConfig::default(),
         worker_series: 100,
+        kv_connector: TransferConfig::default().connector,
+        pairing: Pairing::default(),
         metrics: metrics.of_upstream(),
         connector: Arc::new(Connector::load(ConnectorParts::default()).expect("nothing is read")),
     };

@@ -1,9 +1,9 @@
 //! A request that a worker has answered to the end is never sent to another one, and a continuation of a
-//! broken answer is marked as such.
+//! broken answer is marked as such. A prompt that was computed for another worker is no answer.
 
 use std::collections::HashMap;
 
-use grapevine_testbed::fake_worker::{Entry, FakeWorker};
+use grapevine_testbed::fake_worker::{Entry, FakeWorker, Leg};
 
 /// Header that marks a continuation for a worker, with the number of workers that broke off before.
 const CONTINUATION: &str = "x-grapevine-continuation";
@@ -17,7 +17,11 @@ pub(super) fn for_every_request(workers: &[FakeWorker]) {
     }
     for (id, mut entries) in by_id {
         entries.sort_by_key(|entry| entry.start_us);
-        let (_last, earlier) = entries.split_last().expect("a group is not empty");
+        let is_answer = |entry: &&Entry| entry.leg != Some(Leg::Prefill);
+        let answers: Vec<&Entry> = entries.iter().filter(is_answer).collect();
+        let Some((_last, earlier)) = answers.split_last() else {
+            continue;
+        };
         let answered = earlier
             .iter()
             .find(|e| e.complete && e.status == Some(200) && e.tokens > 0);

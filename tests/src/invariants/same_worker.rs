@@ -1,4 +1,4 @@
-//! The same prefix goes to the same worker from every replica.
+//! The same prefix goes to the same worker from every replica, or to the same pair of workers.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,9 @@ use crate::wait::{LIMIT, eventually};
 pub struct Agreement {
     /// The worker of each chat, as the first replica named it.
     pub workers: Vec<String>,
-    /// Chats for which every replica named this worker.
+    /// The worker that computes the prompt of each chat, likewise; empty for one that is not divided.
+    pub prefill: Vec<String>,
+    /// Chats for which every replica named these workers.
     pub agreed: usize,
     /// The ring digests in the answers.
     pub digests: BTreeSet<String>,
@@ -32,13 +34,17 @@ pub async fn agreement(cluster: &Cluster, chats: &[Value]) -> Agreement {
     let answers: Vec<Vec<Explained>> = answers.into_iter().map(|(_, answers)| answers).collect();
     let first = answers.first().expect("a cluster has a running replica");
     let agrees = |chat: &usize| {
-        let mut others = answers.iter().map(|replica| &replica[*chat].worker);
-        others.all(|worker| worker.is_some() && *worker == first[*chat].worker)
+        let mut others = answers.iter().map(|replica| replica[*chat].pair());
+        others.all(|pair| pair.1.is_some() && pair == first[*chat].pair())
     };
     Agreement {
         workers: first
             .iter()
             .map(|answer| answer.worker.clone().unwrap_or_default())
+            .collect(),
+        prefill: first
+            .iter()
+            .map(|answer| answer.pair().0.unwrap_or_default().to_owned())
             .collect(),
         agreed: (0..chats.len()).filter(agrees).count(),
         digests: answers.concat().into_iter().map(|a| a.digest).collect(),

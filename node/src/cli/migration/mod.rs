@@ -43,13 +43,14 @@ pub(super) fn foreign() -> impl Iterator<Item = &'static str> {
     foreign.copied().filter(move |name| seen.insert(*name))
 }
 
-/// Our flag that a flag of theirs is another name of.
-pub(super) fn ours(name: &str) -> Option<&'static str> {
+/// Our flag that a flag of theirs is another name of, and the value that theirs stands for, if that is fixed.
+pub(super) fn ours(name: &str) -> Option<(&'static str, Option<&'static str>)> {
     let rows = PEERS.iter().flat_map(|peer| peer.rows);
     let mut named = rows.filter(|row| row.names.contains(&name));
     named.find_map(|row| match row.here {
-        Here::Renamed(ours, _) => Some(ours),
-        Here::Served(_) => row.names.first().copied(),
+        Here::Renamed(ours, _) => Some((ours, None)),
+        Here::Means(ours, value, _) => Some((ours, Some(value))),
+        Here::Served(_) => row.names.first().map(|ours| (*ours, None)),
         _ => None,
     })
 }

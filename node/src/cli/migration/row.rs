@@ -23,6 +23,8 @@ pub(in crate::cli) enum Here {
     Served(&'static str),
     /// The flag of this name; what is different, if anything is.
     Renamed(&'static str, &'static str),
+    /// The flag of this name with this value; what is different, if anything is.
+    Means(&'static str, &'static str, &'static str),
     /// Taken, and changes nothing: why.
     Accepted(&'static str),
     /// Taken with these values, which change nothing; else refused, with what replaces it.
@@ -50,6 +52,18 @@ pub(super) const fn renamed(
     Row {
         names,
         here: Here::Renamed(ours, difference),
+    }
+}
+
+pub(super) const fn means(
+    names: &'static [&'static str],
+    ours: &'static str,
+    value: &'static str,
+    difference: &'static str,
+) -> Row {
+    Row {
+        names,
+        here: Here::Means(ours, value, difference),
     }
 }
 
@@ -87,7 +101,7 @@ impl Here {
     /// What to do instead, if it is refused with these values.
     pub(in crate::cli) fn refuses(self, values: &[&str]) -> Option<&'static str> {
         match self {
-            Self::Served(_) | Self::Renamed(..) | Self::Accepted(_) => None,
+            Self::Served(_) | Self::Renamed(..) | Self::Means(..) | Self::Accepted(_) => None,
             Self::Only(harmless, instead) => {
                 let is_harmless = |value: &&str| harmless.iter().any(|other| same(value, other));
                 let all = !values.is_empty() && values.iter().all(is_harmless);

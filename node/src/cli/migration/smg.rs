@@ -1,11 +1,14 @@
 //! The flags of SMG 1.13.0 (SGLang Model Gateway, formerly sglang-router).
 
-use super::row::{Row, accepted, differs, only, refused, renamed, served};
+use super::row::{Row, accepted, differs, means, only, refused, renamed, served};
 use super::vllm_router::{
-    ATTEMPTS, BREAKER_WINDOW, DISCOVERY, INTERVAL, LOGS, MODELS, NAMESPACE, PD, RATE, ROLE,
-    SELECTOR, STARTUP, THRESHOLD, TREE, WATCH,
+    ATTEMPTS, BREAKER_WINDOW, DECODE_POLICY, DISCOVERY, ENCODE, INTERVAL, LOGS, MODELS, NAMESPACE,
+    PREFILL, PREFILL_POLICY, RATE, ROLE, SELECTOR, STARTUP, THRESHOLD, TREE, WATCH,
 };
 
+const BUCKETS: &str = "the policy bucket is not here; leave it out";
+const PD_QUEUES: &str = "give prefill workers max_in_flight in their [[worker]] sections; the queue is that of --queue-size";
+const ANNOTATION: &str = "annotations are read under their own names; leave it out";
 const PREFIX: &str =
     "the policy `prefix` finds by itself how much of a prompt names its home; leave it out";
 const BOUND: &str =
@@ -55,9 +58,9 @@ pub(super) const ROWS: &[Row] = &[
         "/readiness and /health are on the admin port, too: --admin-port",
     ),
     differs(&["policy"], "default prefix; names are below"),
-    refused(&["encode-policy"], PD),
-    refused(&["prefill-policy"], PD),
-    refused(&["decode-policy"], PD),
+    refused(&["encode-policy"], ENCODE),
+    differs(&["prefill-policy"], PREFILL_POLICY),
+    differs(&["decode-policy"], DECODE_POLICY),
     differs(&["cache-threshold", "cache-match-threshold"], THRESHOLD),
     only(&["prefix-token-count"], &["256"], PREFIX),
     only(&["prefix-hash-load-factor"], &["1.25"], BOUND),
@@ -100,7 +103,7 @@ pub(super) const ROWS: &[Row] = &[
         &["0"],
         "choices are not random here; leave it out",
     ),
-    only(&["bucket-adjust-interval-secs"], &["5"], PD),
+    only(&["bucket-adjust-interval-secs"], &["5"], BUCKETS),
     only(&["eviction-interval-secs"], &["60"], TREE),
     only(&["max-tree-size"], &["67108864"], TREE),
     only(
@@ -125,7 +128,7 @@ pub(super) const ROWS: &[Row] = &[
         &["max-buffered-request-bytes"],
         "every body is held until its answer begins, within limits.body_bytes_total",
     ),
-    only(&["pd-admission-wait-secs"], &["30"], PD),
+    only(&["pd-admission-wait-secs"], &["30"], PD_QUEUES),
     only(
         &["stream-body-stall-timeout-secs"],
         &["300"],
@@ -151,14 +154,23 @@ pub(super) const ROWS: &[Row] = &[
     refused(&["enable-rl"], RL),
     only(&["rl-control-timeout-secs"], &["600"], RL),
     only(&["rl-fanout-concurrency"], &["32"], RL),
-    refused(&["pd-disaggregation"], PD),
-    refused(&["epd-disaggregation"], PD),
-    refused(&["encode"], PD),
-    refused(&["prefill"], PD),
-    refused(&["decode"], PD),
-    only(&["prefill-max-inflight-requests-per-worker"], &["-1"], PD),
-    refused(&["prefill-queue-size"], PD),
-    refused(&["prefill-queue-timeout-secs"], PD),
+    means(
+        &["pd-disaggregation"],
+        "kv-connector",
+        "sglang",
+        "for vLLM workers give --kv-connector besides",
+    ),
+    refused(&["epd-disaggregation"], ENCODE),
+    refused(&["encode"], ENCODE),
+    differs(&["prefill"], PREFILL),
+    served(&["decode"]),
+    only(
+        &["prefill-max-inflight-requests-per-worker"],
+        &["-1"],
+        PD_QUEUES,
+    ),
+    refused(&["prefill-queue-size"], PD_QUEUES),
+    refused(&["prefill-queue-timeout-secs"], PD_QUEUES),
     accepted(&["worker-startup-timeout-secs"], STARTUP),
     accepted(&["worker-startup-delay"], STARTUP),
     accepted(&["worker-startup-check-interval"], STARTUP),
@@ -197,9 +209,17 @@ pub(super) const ROWS: &[Row] = &[
     differs(&["selector"], SELECTOR),
     served(&["service-discovery-port"]),
     differs(&["service-discovery-namespace"], NAMESPACE),
-    only(&["kv-connector-annotation"], &["smg.ai/kv-connector"], PD),
-    only(&["kv-engine-id-annotation"], &["smg.ai/kv-engine-id"], PD),
-    refused(&["encode-selector"], PD),
+    only(
+        &["kv-connector-annotation"],
+        &["smg.ai/kv-connector"],
+        ANNOTATION,
+    ),
+    only(
+        &["kv-engine-id-annotation"],
+        &["smg.ai/kv-engine-id"],
+        ANNOTATION,
+    ),
+    refused(&["encode-selector"], ENCODE),
     differs(&["prefill-selector"], ROLE),
     differs(&["decode-selector"], ROLE),
     refused(&["router-selector"], MESH),

@@ -21,6 +21,9 @@ fn line(row: &Row) -> String {
     let (here, difference) = match row.here {
         Here::Served(difference) => ("served".to_owned(), difference),
         Here::Renamed(ours, difference) => (format!("served as `--{ours}`"), difference),
+        Here::Means(ours, value, difference) => {
+            (format!("served as `--{ours} {value}`"), difference)
+        }
         Here::Accepted(why) => ("taken, changes nothing".to_owned(), why),
         Here::Only(values, instead) => {
             let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
@@ -113,7 +116,7 @@ fn rows_agree_with_our_flags() {
                 "{:?}",
                 row.names
             );
-            if let Here::Renamed(ours, _) = row.here {
+            if let Here::Renamed(ours, _) | Here::Means(ours, ..) = row.here {
                 assert!(is_ours(ours), "--{ours}");
             }
         }
@@ -127,10 +130,10 @@ fn rows_agree_with_our_flags() {
 #[test]
 fn what_changes_nothing_is_taken_and_what_would_is_not() {
     for (name, values, taken) in [
-        ("intra-node-data-parallel-size", &["1"][..], true),
-        ("intra-node-data-parallel-size", &["01"], true),
-        ("intra-node-data-parallel-size", &["2"], false),
-        ("intra-node-data-parallel-size", &[], false),
+        ("kv-event-block-size", &["16"][..], true),
+        ("kv-event-block-size", &["016"], true),
+        ("kv-event-block-size", &["32"], false),
+        ("kv-event-block-size", &[], false),
         ("router-temperature", &["0.0"], true),
         ("router-temperature", &["0.5"], false),
         // Its default is another one in each of the two.
@@ -149,9 +152,9 @@ fn what_changes_nothing_is_taken_and_what_would_is_not() {
         let refusal = refusal(name, values);
         assert_eq!(refusal.is_none(), taken, "{name} {values:?}: {refusal:?}");
     }
-    let refusal = refusal("prefill", &["http://p"]).expect("refused");
+    let refusal = refusal("log-dir", &["/tmp"]).expect("refused");
     assert!(
-        refusal.starts_with("--prefill of vllm-router and SMG is not supported: "),
+        refusal.starts_with("--log-dir of vllm-router and SMG is not supported: "),
         "{refusal}"
     );
 }

@@ -2,8 +2,14 @@
 
 use super::row::{Row, accepted, differs, only, refused, renamed, served};
 
-pub(super) const PD: &str =
-    "Grapevine does not split prefill and decode; give whole workers by --worker-urls";
+pub(super) const PD: &str = "workers of --prefill and --decode share each request as it is; roles of single workers are in the file, too";
+pub(super) const ENCODE: &str =
+    "encoders are not used here; prefill workers encode what their prompts hold";
+pub(super) const PREFILL_POLICY: &str = "default that of --policy; names are those of --policy";
+pub(super) const DECODE_POLICY: &str = "default least_kv; names are those of --policy";
+pub(super) const PREFILL: &str = "several, each with its bootstrap port or `none` behind it";
+const CONNECTOR: &str = "of workers that do not name their own; default nixl";
+const RANKS: &str = "each rank is a worker, http://host:port@rank";
 const KV_EVENTS: &str = "the policy `prefix` needs no events from workers; leave it out";
 pub(super) const TREE: &str = "what is known of caches is bounded by cluster.prefix_index_entries_max and \
      prefix_index_age_max, see `grapevine serve --print-config`";
@@ -13,7 +19,7 @@ pub(super) const WATCH: &str = "pods that are not ready keep their place on the 
 pub(super) const SELECTOR: &str = "the server selects; in the file also sets, as `tier in (a,b)`; one of the three selectors is needed";
 pub(super) const NAMESPACE: &str =
     "several may be given; default that of the replica's own pod, not all, which is `*`";
-pub(super) const ROLE: &str = "gives the role; workers with one take no requests yet";
+pub(super) const ROLE: &str = "gives the role of those pods' workers";
 pub(super) const STARTUP: &str = "the router does not wait for workers: each is checked every \
      --health-check-interval-secs and used when it answers";
 const WASM: &str = "there are no modules; put a proxy in front for what they do";
@@ -34,8 +40,8 @@ pub(super) const ROWS: &[Row] = &[
     refused(&["enable-program-scheduling"], SESSIONS),
     refused(&["program-scheduling-config-json"], SESSIONS),
     differs(&["policy"], "default prefix; names are below"),
-    refused(&["prefill-policy"], PD),
-    refused(&["decode-policy"], PD),
+    differs(&["prefill-policy"], PREFILL_POLICY),
+    differs(&["decode-policy"], DECODE_POLICY),
     only(
         &["router-temperature"],
         &["0"],
@@ -54,9 +60,9 @@ pub(super) const ROWS: &[Row] = &[
         &["mini-lb"],
         "use `grapevine balancer` in front of several replicas",
     ),
-    refused(&["vllm-pd-disaggregation"], PD),
-    refused(&["prefill"], PD),
-    refused(&["decode"], PD),
+    accepted(&["vllm-pd-disaggregation"], PD),
+    differs(&["prefill"], PREFILL),
+    served(&["decode"]),
     accepted(&["worker-startup-timeout-secs"], STARTUP),
     accepted(&["worker-startup-check-interval"], STARTUP),
     differs(&["cache-threshold"], THRESHOLD),
@@ -71,11 +77,7 @@ pub(super) const ROWS: &[Row] = &[
     refused(&["wasm-middleware"], WASM),
     refused(&["wasm-middleware-sha256"], WASM),
     refused(&["wasm-middleware-route"], WASM),
-    only(
-        &["intra-node-data-parallel-size"],
-        &["1"],
-        "write one worker for each rank, as http://host:port@rank",
-    ),
+    differs(&["intra-node-data-parallel-size"], RANKS),
     accepted(&["enable-igw"], MODELS),
     differs(
         &["api-key"],
@@ -89,8 +91,11 @@ pub(super) const ROWS: &[Row] = &[
     differs(&["service-discovery-namespace"], NAMESPACE),
     differs(&["prefill-selector"], ROLE),
     differs(&["decode-selector"], ROLE),
-    refused(&["vllm-discovery-address"], PD),
-    only(&["kv-connector"], &["nixl"], PD),
+    differs(
+        &["vllm-discovery-address"],
+        "an address, no name; a worker that pings any replica is known to all, and lasts 10 s without a ping, not 5",
+    ),
+    differs(&["kv-connector"], CONNECTOR),
     differs(&["prometheus-port"], "the admin port has the metrics, too"),
     served(&["prometheus-host"]),
     differs(
@@ -128,7 +133,7 @@ pub(super) const ROWS: &[Row] = &[
     differs(&["queue-timeout-secs"], "then 503, not 408"),
     refused(&["rate-limit-tokens-per-second"], RATE),
     served(&["cors-allowed-origins"]),
-    refused(&["epd-config"], PD),
+    refused(&["epd-config"], ENCODE),
     refused(
         &["api-key-validation-urls"],
         "keys are checked here: list their hashes in --api-keys-file",

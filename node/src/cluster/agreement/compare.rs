@@ -5,7 +5,7 @@ use std::sync::Arc;
 use grapevine_gossip::dry_run::{DryRunAnswer, KeyParts};
 use grapevine_placement::{Digest, Explanation, Key, Row, Verdict as Fared};
 
-use crate::cluster::fleet::Pool;
+use crate::cluster::pool::Pool;
 
 /// A request of this replica: what it knew and decided, before it acted on it.
 #[derive(Debug)]

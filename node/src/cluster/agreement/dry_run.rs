@@ -6,7 +6,7 @@ use grapevine_gossip::dry_run::{DryRun, DryRunAnswer};
 use grapevine_placement::{Candidate, Key, Policy, View, decide, explain};
 
 use super::compare::{Sample, decode_key, encode_key};
-use crate::cluster::fleet::Pool;
+use crate::cluster::pool::Pool;
 use crate::cluster::{CANDIDATES, Cluster};
 
 impl Cluster {
@@ -14,10 +14,7 @@ impl Cluster {
     /// no replica of this release sends, or a policy that draws.
     pub fn dry_run(&self, question: DryRun) -> Option<DryRunAnswer> {
         let fleet = self.fleet();
-        let pool = match question.pool.as_str() {
-            "" => fleet.whole(),
-            model => fleet.pool(model)?,
-        };
+        let pool = fleet.pool_named(&question.pool)?;
         if draws(pool.policy.policy) {
             return None;
         }
@@ -68,8 +65,10 @@ impl Cluster {
 fn draws(policy: Policy) -> bool {
     match policy {
         Policy::Random | Policy::PowerOfTwo | Policy::RoundRobin | Policy::Sticky => true,
-        Policy::Prefix | Policy::ConsistentHash | Policy::CacheAware | Policy::LeastRequest => {
-            false
-        }
+        Policy::Prefix
+        | Policy::ConsistentHash
+        | Policy::CacheAware
+        | Policy::LeastRequest
+        | Policy::LeastKv => false,
     }
 }

@@ -163,7 +163,7 @@ impl SurveyParts {
             ..
         } = self;
         let question = DryRun {
-            pool: sample.pool.model().to_owned(),
+            pool: sample.pool.name().to_owned(),
             key: std::mem::take(&mut sample.key),
         };
         let verdict = match agent.ask(peer, question).await {

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use grapevine_gossip::worker::WorkerId;
-use grapevine_placement::NoWorker;
+use grapevine_placement::{Decision, Key, NoWorker};
 use tokio::time::Instant;
 
 use super::placed::{Others, Placed, Sent};
 use crate::admission::{Admission, Ask, Unplaced};
-use crate::api::Endpoint;
+use crate::api::{ApiError, Endpoint};
 use crate::cluster::{Pool, RecordedPlacement};
 use crate::http::headers;
 use crate::http::worker_body::WorkerBody;
@@ -23,6 +23,7 @@ use crate::proxy::realtime::Session;
 use crate::proxy::record::Record;
 use crate::proxy::retry::{AttemptPlan, Exhausted, RetryPolicy};
 use crate::proxy::routing_query::RoutingQuery;
+use crate::proxy::split::{Division, Way};
 use crate::upstream::attempt::Outgoing;
 use crate::upstream::failure::Failure;
 use crate::upstream::{InFlight, Worker};
@@ -41,6 +42,8 @@ pub(in crate::proxy) struct Asked {
     pub(in crate::proxy) waits_by: Ask,
     /// A stream goes on elsewhere if its worker fails.
     pub(super) failover: bool,
+    /// Whether it can be divided; none where the workers of its model take whole requests only.
+    pub(super) division: Option<Division>,
     /// The only worker that can answer.
     pub(super) holder: Option<WorkerId>,
     /// The number of its key's tenant, where there are keys.
@@ -66,6 +69,32 @@ impl Asked {
     /// Where the model's workers are.
     pub(in crate::proxy) fn pool(&self) -> &Pool {
         &self.query.pool
+    }
+
+    /// The same, to be kept.
+    pub(in crate::proxy) fn pool_arc(&self) -> &Arc<Pool> {
+        &self.query.pool
+    }
+
+    /// Its prompt, as placement sees it.
+    pub(in crate::proxy) fn key(&self) -> &Key {
+        &self.query.key
+    }
+
+    /// What a worker that takes all of it gets.
+    pub(in crate::proxy) fn outgoing(&self) -> &Outgoing {
+        &self.outgoing
+    }
+
+    /// Whether it goes to one worker or to two.
+    ///
+    /// # Errors
+    /// See [`Division::way`].
+    pub(in crate::proxy) fn way(&self, dispatch: &Dispatch) -> Result<Option<Way>, ApiError> {
+        let transfer = &dispatch.transfer;
+        let is_short = self.query.key.prompt_tokens() <= transfer.short_prompt_tokens;
+        let way = |division: &Division| division.way(self.pool(), transfer.decode_alone, is_short);
+        self.division.as_ref().map(way).transpose()
     }
 
     /// What its retries have to keep to.
@@ -187,23 +216,39 @@ impl Asked {
         pool: &Arc<Pool>,
         tried: &mut Vec<usize>,
     ) -> Result<(Placed, Option<RecordedPlacement>), NoWorker> {
-        let (cluster, metrics) = (&dispatch.cluster, &dispatch.metrics);
         let other_ranks = self.query.other_ranks(pool);
+        self.choose_but(dispatch, pool, tried, &other_ranks, InFlight::begin)
+    }
+
+    /// Chooses a worker of one half of the model's workers. `strangers`: those of them that are not to have it either;
+    /// `begin`: how it counts there.
+    ///
+    /// # Errors
+    /// No worker is left that may take it.
+    pub(in crate::proxy) fn choose_but(
+        &self,
+        dispatch: &Dispatch,
+        pool: &Arc<Pool>,
+        tried: &mut Vec<usize>,
+        strangers: &[usize],
+        begin: impl Fn(&Arc<Worker>, &Decision) -> Option<InFlight>,
+    ) -> Result<(Placed, Option<RecordedPlacement>), NoWorker> {
+        let (cluster, metrics) = (&dispatch.cluster, &dispatch.metrics);
         loop {
             let key = &self.query.key;
             let placed = if let Some(holder) = &self.holder {
                 cluster.place_at(pool, key, holder, tried)?
-            } else if other_ranks.is_empty() {
+            } else if strangers.is_empty() {
                 cluster.place(pool, key, tried)?
             } else {
-                let passed_over = [tried.as_slice(), &other_ranks].concat();
+                let passed_over = [tried.as_slice(), strangers].concat();
                 cluster.place(pool, key, &passed_over)?
             };
             let decision = placed.decision;
             tried.push(decision.worker);
             let reason = decision.reason.as_str();
             metrics.requests.placed(reason);
-            if let Some(in_flight) = InFlight::begin(&placed.worker, &decision) {
+            if let Some(in_flight) = begin(&placed.worker, &decision) {
                 let recorded = placed.recorded;
                 let placed = Placed {
                     in_flight,
@@ -212,7 +257,7 @@ impl Asked {
                     others: match self.holder {
                         Some(_) => Others::Nobody,
                         // Empty, and then not allocated, for almost every request.
-                        None => Others::But([&tried[..tried.len() - 1], &other_ranks].concat()),
+                        None => Others::But([&tried[..tried.len() - 1], strangers].concat()),
                     },
                 };
                 return Ok((placed, recorded));
@@ -278,12 +323,12 @@ impl AttemptPlan for ToWorker<'_> {
 
 /// While every worker is at its own limit, the request waits for its turn. For workers that said when to come back
 /// it does not wait: its client is sent that time.
-pub(in crate::proxy) async fn with_room(
+pub(in crate::proxy) async fn with_room<P>(
     admission: &Admission,
     waits_by: Ask,
     pool: &Pool,
-    mut place: impl FnMut() -> Result<Placed, NoWorker>,
-) -> Result<Placed, Exhausted> {
+    mut place: impl FnMut() -> Result<P, NoWorker>,
+) -> Result<P, Exhausted> {
     let place = || match place() {
         Err(NoWorker::Full) if shortest_pause(pool).is_none() => Err(NoWorker::Full),
         done => Ok(done),

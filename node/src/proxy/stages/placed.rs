@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_placement::Decision;
+use grapevine_placement::{AttemptOutcome, Decision};
 use tokio::time::Instant;
 
 use crate::cluster::Pool;
@@ -32,17 +32,38 @@ pub(super) enum Others {
     But(Vec<usize>),
 }
 
+/// What an attempt has to keep to.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::proxy) struct Terms {
+    /// What shows that the worker is at it.
+    pub(in crate::proxy) waits_for: WaitsFor,
+    /// The end of the whole request.
+    pub(in crate::proxy) deadline: Option<Instant>,
+    /// Counts from 1.
+    pub(in crate::proxy) attempt: u32,
+}
+
 /// A request that a worker has answered in a way that may be shown.
 #[derive(Debug)]
 pub(in crate::proxy) struct Sent {
-    pub(super) answer: Answer,
-    pub(super) placed: Placed,
+    pub(in crate::proxy) answer: Answer,
+    pub(in crate::proxy) placed: Placed,
 }
 
 impl Placed {
     /// The worker.
     pub(in crate::proxy) fn worker(&self) -> &Arc<Worker> {
         self.in_flight.worker()
+    }
+
+    /// Its place in the pool.
+    pub(in crate::proxy) fn index(&self) -> usize {
+        self.decision.worker
+    }
+
+    /// What counts on the worker.
+    pub(in crate::proxy) fn into_in_flight(self) -> InFlight {
+        self.in_flight
     }
 
     /// It was known to refuse connections when it was chosen.
@@ -61,21 +82,41 @@ impl Placed {
     /// # Errors
     /// See [`Failure`].
     pub(in crate::proxy) async fn send(
-        mut self,
+        self,
         dispatch: &Dispatch,
         outgoing: &Outgoing,
         deadline: Option<Instant>,
         attempt: u32,
     ) -> Result<Sent, Failure> {
+        let waits_for = match outgoing.stream {
+            true => WaitsFor::Token,
+            false => WaitsFor::Answer,
+        };
+        let terms = Terms {
+            waits_for,
+            deadline,
+            attempt,
+        };
+        self.send_on(dispatch, outgoing, terms, Failure::verdict)
+            .await
+    }
+
+    /// The same on other terms; `verdict`: what a failure says about the worker.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub(in crate::proxy) async fn send_on(
+        mut self,
+        dispatch: &Dispatch,
+        outgoing: &Outgoing,
+        terms: Terms,
+        verdict: impl Fn(&Failure) -> AttemptOutcome,
+    ) -> Result<Sent, Failure> {
         let patience = Patience {
             begun: Instant::now(),
-            waits_for: if outgoing.stream {
-                WaitsFor::Token
-            } else {
-                WaitsFor::Answer
-            },
+            waits_for: terms.waits_for,
             silence: self.longest_silence(dispatch),
-            deadline,
+            deadline: terms.deadline,
             worker_gone: dispatch.timeouts.worker_gone,
         };
         let limits = AttemptLimits {
@@ -84,7 +125,7 @@ impl Placed {
             held_bytes: dispatch.event_bytes,
         };
         let worker = Arc::clone(self.in_flight.worker());
-        let may_move = retry::may_follow(&dispatch.retry, attempt) && outgoing.repeatable;
+        let may_move = retry::may_follow(&dispatch.retry, terms.attempt) && outgoing.repeatable;
         let has_another = || may_move && self.has_another(dispatch);
         let result = attempt::attempt(&worker, outgoing, limits, has_another).await;
         let label = result.as_ref().map_or_else(Failure::as_str, |_| ANSWERED);
@@ -98,10 +139,11 @@ impl Placed {
                 })
             }
             Err(failure) => {
-                if matches!(failure, Failure::Late) {
+                let verdict = verdict(&failure);
+                if matches!(failure, Failure::Late) && verdict == AttemptOutcome::Failure {
                     self.in_flight.stalled(Instant::now() - patience.silence);
                 }
-                self.in_flight.end(failure.verdict());
+                self.in_flight.end(verdict);
                 if failure.is_broken_connection() {
                     worker.unreachable();
                 }

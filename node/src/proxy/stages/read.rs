@@ -27,6 +27,7 @@ use crate::proxy::metrics::ProxyMetrics;
 use crate::proxy::own_words::quarantined;
 use crate::proxy::record::Record;
 use crate::proxy::routing_query::{Early, RoutingInput, RoutingQuery};
+use crate::proxy::split::{self, Division};
 use crate::tenants::ApiKey;
 use crate::upstream::attempt::Outgoing;
 
@@ -186,6 +187,14 @@ impl Read {
             failover,
             at,
         } = self;
+        let division = match query.pool.is_of_whole_workers() {
+            true => None,
+            false => {
+                let is_held = query.response.is_some();
+                split::check_id(record.request_id())?;
+                Some(Division::of(endpoint, is_held, &body.bytes)?)
+            }
+        };
         let thought = at.elapsed();
         entry
             .model(&mut query, key.as_ref(), &waits_by, record)
@@ -212,6 +221,7 @@ impl Read {
         Ok(Asked {
             explained,
             outgoing,
+            division,
             holder,
             tenant: key.as_ref().map(|key| key.tenant().number()),
             query,

@@ -86,6 +86,7 @@ impl Admitted {
             failover: false,
             thought,
             company: Company::default(),
+            division: None,
             holder: None,
             tenant: None,
             session: Some(Session {

@@ -273,6 +273,20 @@ impl Health {
         self.settle(&mut opinion, now);
     }
 
+    /// One request has shown that it cannot do its work, whatever its probes say: its breaker opens, and trials find out
+    /// when it can again.
+    pub fn eject(&self) {
+        if !self.breakers {
+            return;
+        }
+        let mut opinion = self.lock();
+        let now = self.now();
+        if opinion.breaker.state(now) != BreakerState::Open {
+            opinion.breaker.open(now, draw());
+        }
+        self.settle(&mut opinion, now);
+    }
+
     /// It refused or dropped a connection: passed over until a probe passes.
     pub fn unreachable(&self) {
         let mut opinion = self.lock();

@@ -1,0 +1,171 @@
+//! A pool: workers of one model that take the same part of a request, and their ring.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use grapevine_gossip::worker::Role;
+use grapevine_placement::{Digest, PolicySettings, Ring, Slot};
+use grapevine_transfer::Half;
+
+use super::pairing::{Mate, Pairing, Pairs};
+use crate::api::cards::Merged;
+use crate::upstream::Worker;
+
+/// A worker in a pool.
+#[derive(Debug)]
+pub struct PoolMember {
+    /// The worker.
+    pub worker: Arc<Worker>,
+    /// It leaves: no new prefixes.
+    pub draining: bool,
+    /// Most requests in flight, over the whole cluster.
+    pub(super) max_in_flight: Option<u32>,
+    /// Restart counter.
+    pub(super) epoch: u64,
+    /// With whom it can be a pair.
+    pub(super) mate: Mate,
+}
+
+impl PoolMember {
+    /// How its KV travels; of a worker that takes one half of a request, if its labels can be read.
+    pub fn half(&self) -> Option<&Arc<Half>> {
+        self.mate.half.as_ref()
+    }
+}
+
+/// The workers of one model that take the same part of a request, and their ring.
+#[derive(Debug)]
+pub struct Pool {
+    pub(super) model: Arc<str>,
+    /// Its name among all pools of the cluster.
+    pub(super) name: Arc<str>,
+    pub(super) role: Role,
+    pub(super) halves: Option<Arc<Halves>>,
+    /// Some of its workers take one half of a request.
+    pub(super) has_halves: bool,
+    pub(super) policy: PolicySettings,
+    pub(super) ring: Arc<Ring>,
+    /// In the order of the ring's members.
+    pub(super) members: Vec<PoolMember>,
+    /// Row of each worker in the prefix index, in the same order.
+    pub(super) slots: Vec<Slot>,
+    /// What its workers report about the model, once a client has asked.
+    pub(super) card: Mutex<Option<Arc<Merged>>>,
+}
+
+impl Pool {
+    /// The model's name; empty for the pool of all workers.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// The model's name as a metric label.
+    pub fn label(&self) -> Arc<str> {
+        Arc::clone(&self.model)
+    }
+
+    /// Its name among all pools of the cluster: the model's, and for a half the role behind it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The part of a request that its workers are there for. The pool that requests for a model find has
+    /// [`Role::Decode`] where no worker takes whole requests: those that decode can compute a prompt as well.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The pools of the two halves, where the model's requests can be divided. Of the pool that these find, and of no
+    /// other.
+    pub fn halves(&self) -> Option<&Arc<Halves>> {
+        self.halves.as_ref()
+    }
+
+    /// No worker of the model takes one half of a request only.
+    pub fn is_of_whole_workers(&self) -> bool {
+        self.role == Role::Any && self.halves.is_none() && !self.has_halves
+    }
+
+    /// Whether its choice is the first that is made for a request: what is hot is counted once for each.
+    pub(super) fn is_first(&self) -> bool {
+        self.role != Role::Decode || self.name == self.model
+    }
+
+    /// Digest of the ring.
+    pub fn digest(&self) -> Digest {
+        self.ring.digest()
+    }
+
+    /// How this model's workers are chosen.
+    pub fn policy(&self) -> &PolicySettings {
+        &self.policy
+    }
+
+    /// The workers, sorted by id.
+    pub fn members(&self) -> &[PoolMember] {
+        &self.members
+    }
+
+    /// What the workers report about the model, together.
+    pub(super) fn card(&self) -> Arc<Merged> {
+        // Made under the lock: what was read before a worker's report is not to be kept after it.
+        let mut card = self.card.lock().unwrap_or_else(PoisonError::into_inner);
+        let merged = card.get_or_insert_with(|| {
+            let members = self.members.iter();
+            let cards: Vec<_> = members
+                .map(|member| member.worker.cards.load_full())
+                .collect();
+            let of_model = cards.iter().flat_map(|cards| cards.iter());
+            Arc::new(Merged::of(
+                of_model.filter(|card| card.id() == &*self.model),
+            ))
+        });
+        Arc::clone(merged)
+    }
+
+    /// A worker reports something else than before.
+    pub(super) fn forget_card(&self) {
+        *self.card.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Whether so many of its workers are unhealthy, by this replica's opinion, that health is not believed.
+    pub fn panics(&self) -> bool {
+        let is_unhealthy = |member: &&PoolMember| !member.worker.health.look().is_usable;
+        let unhealthy = self.members.iter().filter(is_unhealthy).count();
+        self.policy.panics(unhealthy, self.members.len())
+    }
+}
+
+/// Workers that take one half of a request each: the pools of a model whose prompts are computed apart.
+#[derive(Debug)]
+pub struct Halves {
+    /// Those that compute prompts.
+    pub prefill: Arc<Pool>,
+    /// Those that generate answers.
+    pub decode: Arc<Pool>,
+    /// Who may hand over to whom, by index in both.
+    pub pairs: Pairs,
+}
+
+impl Halves {
+    pub(super) fn new(prefill: Arc<Pool>, decode: Arc<Pool>, pairing: &Pairing) -> Self {
+        let mates = |pool: &Pool| {
+            pool.members
+                .iter()
+                .map(|m| m.mate.clone())
+                .collect::<Vec<_>>()
+        };
+        Self {
+            pairs: Pairs::new(&mates(&prefill), &mates(&decode), pairing),
+            prefill,
+            decode,
+        }
+    }
+
+    /// Whether a prefill worker's answer to a response did not say where the KV of its prompt is: vLLM 0.32's does,
+    /// that of others does not.
+    pub fn is_silent_of_responses(&self) -> bool {
+        let mut workers = self.prefill.members.iter().map(|member| &member.worker);
+        workers.any(|worker| worker.is_silent_of_responses.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,61 @@
+//! Settings of requests that are divided between prefill and decode workers.
+
+use std::time::Duration;
+
+use grapevine_transfer::Connector;
+
+use super::setting::secs;
+use super::table::section;
+
+/// When a decode worker computes a whole request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DecodeAlone {
+    /// Never: what cannot be divided is refused.
+    Never,
+    /// A request that cannot be divided.
+    Indivisible,
+    /// That, and any request while no prefill worker can be used.
+    Always,
+}
+
+impl DecodeAlone {
+    pub(super) const ALL: [Self; 3] = [Self::Never, Self::Indivisible, Self::Always];
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Indivisible => "indivisible",
+            Self::Always => "always",
+        }
+    }
+}
+
+section! {
+    /// Requests that are divided: a prefill worker computes the prompt, a decode worker the answer.
+    ///
+    /// For models with workers of the roles prefill and decode. Equal on all replicas.
+    [transfer] TransferConfig {
+        /// How blocks come from one worker to the other, where a worker's labels do not say: nixl, mooncake, moriio,
+        /// p2p_nccl, store or sglang.
+        connector: Connector = Connector::Nixl, flag "kv-connector" Text;
+        /// When a decode worker computes a whole request: "never", "indivisible" (one that cannot be divided, such as one
+        /// with several answers), or "always" (that, and any while no prefill worker can be used).
+        ///
+        /// Never: what cannot be divided is refused, where no worker takes whole requests. Always: decode workers
+        /// compute prompts while prefill is down, and all their streams are slower meanwhile.
+        decode_alone: DecodeAlone = DecodeAlone::Indivisible;
+        /// Tokens of a prompt that the decode worker computes itself rather than have them computed and sent; 0: none.
+        ///
+        /// Counted without what it is expected to hold. Higher: fewer transfers, more prefill among decode.
+        short_prompt_tokens: u32 = 256;
+        /// Pairs whose workers spread the model over different numbers of processors (tensor parallel).
+        ///
+        /// Only some connectors of vLLM can do that; others fail, or decode from wrong blocks.
+        mixed_tensor_parallel: bool = false;
+        /// Pairs whose workers stand in different zones. Off: only within a zone, and with workers that name none.
+        across_zones: bool = true;
+        /// How long blocks that a failed decode left on its prefill worker count as load there: the time after which
+        /// engines give them up.
+        held_for: Duration = secs(480), in Duration::ZERO..=secs(3600);
+    }
+}

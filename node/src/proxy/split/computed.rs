@@ -1,0 +1,97 @@
+//! A prompt that is computed, on its way to a decode worker.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use grapevine_placement::AttemptOutcome;
+use grapevine_transfer::Half;
+
+use super::left::LeftBlocks;
+use crate::upstream::{InFlight, Worker};
+
+/// A prompt that a prefill worker has computed.
+#[derive(Debug)]
+pub(super) struct Computed {
+    /// What it says about it.
+    pub(super) answer: Bytes,
+    pub(super) half: Arc<Half>,
+    /// Its place in the pool of prefill workers.
+    pub(super) index: usize,
+    /// The transfer ids of the request come from it.
+    pub(super) random: u128,
+    worker: Arc<Worker>,
+    in_flight: Option<InFlight>,
+    left: Arc<LeftBlocks>,
+    /// A decode worker has been told of it: if it is not to have it, it says so to the prefill worker.
+    is_offered: bool,
+}
+
+impl Computed {
+    /// One whose answer has begun: its part on the prefill worker is done, and what remains is the room that its blocks
+    /// take there.
+    pub(super) fn begun(
+        mut in_flight: InFlight,
+        (half, index): (Arc<Half>, usize),
+        random: u128,
+        left: &Arc<LeftBlocks>,
+    ) -> Self {
+        in_flight.prefilled();
+        in_flight.delivered();
+        in_flight.holds_prompt();
+        Self {
+            answer: Bytes::new(),
+            half,
+            index,
+            random,
+            worker: Arc::clone(in_flight.worker()),
+            in_flight: Some(in_flight),
+            left: Arc::clone(left),
+            is_offered: false,
+        }
+    }
+
+    /// The worker that computed it.
+    pub(super) fn worker(&self) -> &Arc<Worker> {
+        &self.worker
+    }
+
+    /// A decode worker is told of it.
+    pub(super) fn offer(&mut self) {
+        self.is_offered = true;
+    }
+
+    /// The decode worker never got the request.
+    pub(super) fn not_offered(mut self) -> Self {
+        self.is_offered = false;
+        self
+    }
+
+    /// A decode worker has it, or took nothing; what that shows of the prefill worker.
+    pub(super) fn ends(mut self, outcome: AttemptOutcome) {
+        if let Some(mut in_flight) = self.in_flight.take() {
+            in_flight.end(outcome);
+        }
+    }
+
+    /// What has come of it so far shows this of the prefill worker, whatever becomes of its blocks.
+    pub(super) fn shows(&mut self, outcome: AttemptOutcome) {
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.end(outcome);
+        }
+    }
+
+    /// No decode worker will fetch it, and the prefill worker does not know.
+    pub(super) fn leave(mut self) {
+        self.is_offered = false;
+    }
+}
+
+impl Drop for Computed {
+    fn drop(&mut self) {
+        if let Some(in_flight) = self.in_flight.take()
+            && !self.is_offered
+        {
+            self.left.leave(in_flight);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What follows from the end of a leg: who is to blame, who may be chosen again, what is left behind.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use grapevine_gossip::worker::Labels;
+use grapevine_placement::AttemptOutcome;
+use grapevine_transfer::BadAnswer;
+use grapevine_transfer::body::Form;
+use tokio::time::Instant;
+
+use super::blame::{self, Fault};
+use super::computed::Computed;
+use super::pair::{PlacedHalf, Tried, UnderWay};
+use super::plan::ToPair;
+use crate::http::sse;
+use crate::proxy::stages::placed::Sent;
+use crate::upstream::Worker;
+use crate::upstream::failure::Failure;
+use crate::upstream::probe_parts::{Fact, Learned};
+
+impl ToPair<'_> {
+    /// The prompt is computed, and the answer says something about the worker that did it.
+    pub(super) fn prefilled(&mut self, computed: &Computed) {
+        self.record.prefilled(sse::usage_of(&computed.answer));
+        let learned = grapevine_transfer::learned(&computed.half, &computed.answer);
+        if learned.is_empty() {
+            return;
+        }
+        if let Ok(labels) = Labels::new(learned) {
+            let worker = Arc::clone(computed.worker());
+            let fact = Fact::Labels(labels);
+            // While many are being learned it is learned from a later answer.
+            let _ = self.dispatch.learned.try_send(Learned { worker, fact });
+        }
+    }
+
+    /// The prefill worker's answer does not say where the KV is, so no decode worker could fetch it.
+    pub(super) fn says_nothing(&mut self, computed: Computed, bad: BadAnswer) -> Failure {
+        let worker = computed.worker();
+        if self.form == Form::Responses {
+            // No fault of the worker's: the next attempt, which costs no budget, is on a worker that has all of it.
+            worker.is_silent_of_responses.store(true, Ordering::Relaxed);
+            computed.ends(AttemptOutcome::Neutral);
+            return Failure::WorkerBad;
+        }
+        tracing::warn!(
+            prefill = &*worker.label,
+            %bad,
+            "a prefill worker does not say where the KV of a prompt is: is a KV connector configured there?"
+        );
+        computed.ends(AttemptOutcome::Failure);
+        Failure::Malformed(bad.into())
+    }
+
+    /// The client gets what the prefill worker says: a 4xx, which any worker would give.
+    pub(super) fn shown(&mut self, sent: Sent) -> Sent {
+        self.record.prefill_answers();
+        sent
+    }
+
+    pub(super) fn prefill_failed(
+        &mut self,
+        worker: &Arc<Worker>,
+        begun: Instant,
+        failure: Failure,
+    ) -> Failure {
+        self.record.prefill_failed(&failure);
+        let dispatch = self.dispatch;
+        self.asked.failed_on(dispatch, worker, begun, &failure);
+        failure
+    }
+
+    pub(super) fn decode_failed(
+        &mut self,
+        pair: UnderWay,
+        computed: Option<Computed>,
+        failure: Failure,
+    ) -> Failure {
+        self.record.attempt_failed(&failure);
+        let dispatch = self.dispatch;
+        self.asked
+            .failed_on(dispatch, &pair.decode.0, pair.begun, &failure);
+        if blame::may_be_transfer(&failure) {
+            let fault = self.transfer_failed(pair, &failure);
+            if let Some(computed) = computed {
+                computed.leave();
+            }
+            if fault == Fault::Prefill {
+                // As behind any verdict: what moves is work that nobody does, and costs no budget.
+                return Failure::WorkerBad;
+            }
+        } else {
+            // The prefill worker has the prompt in its cache.
+            forget(&mut self.tried.prefill, pair.prefill.1);
+            self.keeps(computed, &failure);
+        }
+        failure
+    }
+
+    fn transfer_failed(&mut self, pair: UnderWay, failure: &Failure) -> Fault {
+        let fault = pair.fault();
+        self.dispatch.metrics.split.transfer_failed(fault.as_str());
+        tracing::warn!(
+            prefill = &*pair.prefill.0.label,
+            decode = &*pair.decode.0.label,
+            failure = failure.as_str(),
+            blamed = fault.as_str(),
+            "the KV of a prompt did not come from the prefill to the decode worker"
+        );
+        pair.prefill.0.doubt_engine();
+        let Tried { prefill, decode } = &mut self.tried;
+        if fault == Fault::Decode {
+            forget(prefill, pair.prefill.1);
+            let of_it =
+                |before: &&(UnderWay, Fault)| Arc::ptr_eq(&before.0.decode.0, &pair.decode.0);
+            let wrongly = self.failed.iter().filter(of_it);
+            wrongly.for_each(|before| forget(prefill, before.0.prefill.1));
+        } else {
+            forget(decode, pair.decode.1);
+            let of_it =
+                |before: &&(UnderWay, Fault)| Arc::ptr_eq(&before.0.prefill.0, &pair.prefill.0);
+            let wrongly = self.failed.iter().filter(of_it);
+            wrongly.for_each(|before| forget(decode, before.0.decode.1));
+            if !prefill.contains(&pair.prefill.1) {
+                prefill.push(pair.prefill.1);
+            }
+        }
+        if fault == Fault::Prefill {
+            pair.prefill.0.health.eject();
+        }
+        self.failed.push((pair, fault));
+        fault
+    }
+
+    /// After a failure that is the decode worker's alone: what is computed may serve another one.
+    fn keeps(&mut self, computed: Option<Computed>, failure: &Failure) {
+        let Some(computed) = computed else { return };
+        let was_never_seen = failure.is_unsent() || failure.is_back_pressure();
+        if was_never_seen && computed.half.connector().survives_unsent_decode() {
+            self.computed = Some(computed.not_offered());
+        } else {
+            computed.leave();
+        }
+    }
+
+    /// The decode worker has an answer that may be shown.
+    pub(super) fn answered(&mut self, computed: Computed, pair: UnderWay, sent: &Sent) {
+        if !sent.answer.status().is_success() {
+            // It refuses what the prefill worker took, and fetches nothing.
+            computed.leave();
+            return;
+        }
+        let now = Instant::now();
+        pair.prefill.0.has_transferred(now);
+        pair.decode.0.has_transferred(now);
+        if self.asked.outgoing().stream {
+            let waited = pair.begun.elapsed().as_secs_f64();
+            let transfers = &self.dispatch.metrics.split.transfer_seconds;
+            transfers.observe(waited);
+        }
+        for (before, fault) in &self.failed {
+            let same_decode = Arc::ptr_eq(&before.decode.0, &pair.decode.0);
+            let same_prefill = Arc::ptr_eq(&before.prefill.0, &pair.prefill.0);
+            if *fault == Fault::Unknown && same_decode && !same_prefill {
+                // The same decode worker gets it from another one.
+                before.prefill.0.health.eject();
+            }
+        }
+        computed.ends(AttemptOutcome::Success);
+    }
+
+    /// The decode worker was chosen for nothing, and can be chosen again.
+    pub(super) fn gives_back(&mut self, decode: &mut PlacedHalf) {
+        decode.take_back(self.dispatch);
+        forget(&mut self.tried.decode, decode.index);
+    }
+}
+
+/// It may be chosen again.
+pub(super) fn forget(tried: &mut Vec<usize>, worker: usize) {
+    tried.retain(|index| *index != worker);
+}

@@ -1,0 +1,156 @@
+//! Choosing a pair: a prefill worker by what it holds of the prompt, then a decode worker that can talk with it.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use grapevine_placement::NoWorker;
+use grapevine_transfer::Half;
+use tokio::time::Instant;
+
+use super::blame::{self, Fault};
+use super::computed::Computed;
+use crate::cluster::{Halves, Pool, RecordedPlacement};
+use crate::proxy::dispatch::Dispatch;
+use crate::proxy::stages::asked::Asked;
+use crate::proxy::stages::placed::Placed;
+use crate::upstream::{InFlight, Worker};
+
+/// Workers that an attempt is not to have, by index in the pools of the halves.
+#[derive(Debug, Default)]
+pub(super) struct Tried {
+    pub(super) prefill: Vec<usize>,
+    pub(super) decode: Vec<usize>,
+}
+
+/// One half of a request on its worker, before anything is sent there.
+#[derive(Debug)]
+pub(super) struct PlacedHalf {
+    pub(super) placed: Placed,
+    pub(super) recorded: Option<RecordedPlacement>,
+    pub(super) half: Arc<Half>,
+    /// Its place in the pool of its half.
+    pub(super) index: usize,
+}
+
+/// A request on a pair of workers.
+#[derive(Debug)]
+pub(in crate::proxy) struct Pair {
+    pub(super) first: First,
+    pub(super) decode: PlacedHalf,
+}
+
+/// The half that computes the prompt.
+#[derive(Debug)]
+pub(super) enum First {
+    /// It is to be sent.
+    ToSend(PlacedHalf),
+    /// An attempt before has its answer, which no decode worker has seen.
+    Computed(Computed),
+}
+
+/// A pair whose decode leg is on its way, by worker and index in its pool.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    pub(super) prefill: (Arc<Worker>, usize),
+    pub(super) decode: (Arc<Worker>, usize),
+    pub(super) begun: Instant,
+    /// One of the two failed this request already with another partner; true if it is the prefill worker.
+    pub(super) before: Option<bool>,
+}
+
+impl UnderWay {
+    /// Whose fault it is if the KV does not come, as far as is known now.
+    pub(super) fn fault(&self) -> Fault {
+        blame::of(&self.prefill.0, &self.decode.0, self.before)
+    }
+}
+
+impl PlacedHalf {
+    pub(super) fn worker(&self) -> &Arc<Worker> {
+        self.placed.worker()
+    }
+
+    /// Nothing will be sent there.
+    pub(super) fn take_back(&mut self, dispatch: &Dispatch) {
+        if let Some(recorded) = self.recorded.take() {
+            dispatch.cluster.cache_view().retract(recorded);
+        }
+    }
+}
+
+/// Chooses both.
+///
+/// # Errors
+/// No worker is left for one of the halves; nothing is held then.
+pub(super) fn choose(
+    asked: &Asked,
+    dispatch: &Dispatch,
+    halves: &Halves,
+    tried: &mut Tried,
+) -> Result<Pair, NoWorker> {
+    let mut without = Cow::Borrowed(halves.pairs.silent());
+    let mut nobody = None;
+    loop {
+        let chosen = asked.choose_but(
+            dispatch,
+            &halves.prefill,
+            &mut tried.prefill,
+            &without,
+            InFlight::begin,
+        );
+        let (placed, recorded) = match (chosen, nobody) {
+            (Ok(chosen), _) => chosen,
+            (Err(_), Some(nobody)) | (Err(nobody), None) => return Err(nobody),
+        };
+        let mut first = placed_half(&halves.prefill, placed, recorded);
+        match choose_decode(asked, dispatch, halves, first.index, &mut tried.decode) {
+            Ok(decode) => {
+                let first = First::ToSend(first);
+                return Ok(Pair { first, decode });
+            }
+            Err(no_partner) => {
+                first.take_back(dispatch);
+                // It was not sent anything. Those with other partners may have one that is well.
+                tried.prefill.pop();
+                without.to_mut().extend(halves.pairs.alike(first.index));
+                nobody.get_or_insert(no_partner);
+            }
+        }
+    }
+}
+
+/// Chooses the second half for a first one: in the same zone if there is one, and that has room.
+///
+/// # Errors
+/// No worker is left.
+pub(super) fn choose_decode(
+    asked: &Asked,
+    dispatch: &Dispatch,
+    halves: &Halves,
+    prefill: usize,
+    tried: &mut Vec<usize>,
+) -> Result<PlacedHalf, NoWorker> {
+    let mut choose = |strangers: &[usize]| {
+        let begin = InFlight::begin_arriving;
+        asked.choose_but(dispatch, &halves.decode, tried, strangers, begin)
+    };
+    let mut passed_over = halves.pairs.passed_over(prefill);
+    let near = choose(passed_over.next().unwrap_or_default());
+    let chosen = match (near, passed_over.next()) {
+        (Err(_), Some(strangers)) => choose(strangers),
+        (near, _) => near,
+    };
+    let (placed, recorded) = chosen?;
+    Ok(placed_half(&halves.decode, placed, recorded))
+}
+
+fn placed_half(pool: &Pool, placed: Placed, recorded: Option<RecordedPlacement>) -> PlacedHalf {
+    let index = placed.index();
+    let half = pool.members()[index].half();
+    PlacedHalf {
+        half: Arc::clone(half.expect("a member of a half has facts of its own")),
+        placed,
+        recorded,
+        index,
+    }
+}

@@ -1,0 +1,207 @@
+//! The way of a request to a pair of workers, attempt by attempt.
+//!
+//! | what fails | next attempt |
+//! |---|---|
+//! | the prefill leg | another prefill worker |
+//! | the decode leg, which its worker never got, where the engine lets another one fetch the KV | another decode worker for the same KV |
+//! | the decode leg in another way that is its worker's fault | the same prefill worker, which has the prompt in its cache, and another decode worker |
+//! | the transfer, by the prefill worker's fault, or nobody knows whose (`blame.rs`) | another prefill worker, and the same decode worker or another one |
+//!
+//! All attempts are within the budget and the deadline of the one request.
+
+use std::sync::Arc;
+
+use grapevine_gossip::worker::Role;
+use grapevine_placement::NoWorker;
+use grapevine_transfer::body::Form;
+use tokio::time::Instant;
+
+use super::blame::Fault;
+use super::computed::Computed;
+use super::pair::{self, First, Pair, Tried, UnderWay};
+use crate::api::ApiError;
+use crate::api::error::ErrorKind;
+use crate::cluster::Halves;
+use crate::config::DecodeAlone;
+use crate::proxy::dispatch::Dispatch;
+use crate::proxy::record::Record;
+use crate::proxy::retry::{AttemptPlan, Exhausted};
+use crate::proxy::stages::asked::{Asked, with_room};
+use crate::proxy::stages::placed::{Placed, Sent};
+use crate::upstream::failure::Failure;
+
+/// The way of a request that can be divided.
+#[derive(Debug)]
+pub(in crate::proxy) struct ToPair<'a> {
+    pub(super) asked: &'a mut Asked,
+    pub(super) dispatch: &'a Dispatch,
+    pub(super) record: &'a mut Record,
+    pub(super) halves: Arc<Halves>,
+    pub(super) form: Form,
+    pub(super) tried: Tried,
+    /// Workers of the pool that takes whole requests.
+    tried_alone: Vec<usize>,
+    /// A prompt that is computed, and that no decode worker has been told of.
+    pub(super) computed: Option<Computed>,
+    /// Pairs between which a transfer failed, and by whose fault; at most one for each attempt.
+    pub(super) failed: Vec<(UnderWay, Fault)>,
+}
+
+/// A request on its worker, or on both.
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one lives at a time, on the stack of its request"
+)]
+pub(in crate::proxy) enum Chosen {
+    /// One worker has all of it.
+    One(Placed),
+    /// Two.
+    Pair(Pair),
+}
+
+impl<'a> ToPair<'a> {
+    /// `halves`: of the pool that the request found.
+    pub(in crate::proxy) fn new(
+        asked: &'a mut Asked,
+        dispatch: &'a Dispatch,
+        record: &'a mut Record,
+        halves: Arc<Halves>,
+        form: Form,
+    ) -> Self {
+        Self {
+            asked,
+            dispatch,
+            record,
+            halves,
+            form,
+            tried: Tried::default(),
+            tried_alone: Vec::new(),
+            computed: None,
+            failed: Vec::new(),
+        }
+    }
+
+    fn place_one(&mut self, way: &'static str) -> Result<Chosen, NoWorker> {
+        let mut plan = self.asked.attempt_plan(self.dispatch, self.record);
+        let placed = plan.place(&mut self.tried_alone)?;
+        self.record.goes(way);
+        Ok(Chosen::One(placed))
+    }
+
+    /// Whether so little of the prompt is to be computed that a transfer is not worth its while.
+    fn is_short(&self) -> bool {
+        let most = self.dispatch.transfer.short_prompt_tokens;
+        let key = self.asked.key();
+        if most == 0 || key.prompt_tokens() <= most {
+            return most > 0;
+        }
+        let decision = self.dispatch.cluster.preview(&self.halves.decode, key);
+        decision.is_ok_and(|decision| decision.prefill_tokens() <= most)
+    }
+
+    fn choose(&mut self) -> Result<Chosen, NoWorker> {
+        let takes_whole = self.asked.pool().role() == Role::Any;
+        if self.form == Form::Responses && self.halves.is_silent_of_responses() {
+            return self.place_one("responses");
+        }
+        if self.computed.is_none() && self.is_short() {
+            let way = match takes_whole {
+                true => "whole_short",
+                false => "alone_short",
+            };
+            if let Ok(chosen) = self.place_one(way) {
+                return Ok(chosen);
+            }
+        }
+        let begun = Instant::now();
+        match self.choose_pair() {
+            Ok(pair) => {
+                let took = begun.elapsed();
+                self.dispatch.metrics.requests.decided(took);
+                self.record.decided(took, pair.decode.placed.reason());
+                self.record.goes("pair");
+                Ok(Chosen::Pair(pair))
+            }
+            Err(nobody) if takes_whole => self.place_one("whole_no_pair").map_err(|_| nobody),
+            Err(nobody) if self.dispatch.transfer.decode_alone == DecodeAlone::Always => {
+                self.place_one("alone_no_prefill").map_err(|_| nobody)
+            }
+            Err(nobody) => Err(nobody),
+        }
+    }
+
+    fn choose_pair(&mut self) -> Result<Pair, NoWorker> {
+        let (asked, dispatch, halves) = (&*self.asked, self.dispatch, &*self.halves);
+        if let Some(computed) = self.computed.take() {
+            let tried = &mut self.tried.decode;
+            match pair::choose_decode(asked, dispatch, halves, computed.index, tried) {
+                Ok(decode) => {
+                    let first = First::Computed(computed);
+                    return Ok(Pair { first, decode });
+                }
+                Err(_) => computed.leave(),
+            }
+        }
+        pair::choose(asked, dispatch, halves, &mut self.tried)
+    }
+}
+
+impl AttemptPlan for ToPair<'_> {
+    type Placed = Chosen;
+    type Answer = Sent;
+
+    async fn place_first(&mut self, _: &mut Vec<usize>) -> Result<Chosen, Exhausted> {
+        let (admission, waits_by) = (&self.dispatch.admission, self.asked.waits_by);
+        let pool = Arc::clone(self.asked.pool_arc());
+        let halves = Arc::clone(&self.halves);
+        let chosen = with_room(admission, waits_by, &pool, || self.choose()).await;
+        chosen.map_err(|exhausted| match (exhausted, halves.pairs.mismatch()) {
+            (Exhausted::Unplaced(_), Some(why)) => Exhausted::TurnedAway(nobody_talks(why)),
+            (exhausted, _) => exhausted,
+        })
+    }
+
+    fn place(&mut self, _: &mut Vec<usize>) -> Result<Chosen, NoWorker> {
+        self.choose()
+    }
+
+    fn is_last_resort(chosen: &Chosen) -> bool {
+        match chosen {
+            Chosen::One(placed) => placed.is_last_resort(),
+            Chosen::Pair(pair) => {
+                let first = match &pair.first {
+                    First::ToSend(first) => first.placed.is_last_resort(),
+                    First::Computed(_) => false,
+                };
+                first || pair.decode.placed.is_last_resort()
+            }
+        }
+    }
+
+    async fn send(&mut self, chosen: Chosen, attempt: u32) -> Result<Sent, Failure> {
+        match chosen {
+            Chosen::One(placed) => {
+                let mut plan = self.asked.attempt_plan(self.dispatch, self.record);
+                plan.send(placed, attempt).await
+            }
+            Chosen::Pair(pair) => {
+                if attempt > 1 {
+                    self.dispatch.metrics.attempts.retries.inc();
+                }
+                self.send_pair(pair, attempt).await
+            }
+        }
+    }
+
+    async fn is_condemned(&mut self) -> bool {
+        self.asked.is_condemned(self.dispatch).await
+    }
+}
+
+/// There are workers for both halves, and no two of them can talk.
+fn nobody_talks(why: &str) -> ApiError {
+    let message =
+        format!("no prefill worker of this model can hand a prompt over to a decode worker: {why}");
+    ApiError::new(ErrorKind::NoWorker, message)
+}

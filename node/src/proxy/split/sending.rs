@@ -1,0 +1,242 @@
+//! Sending the legs of one attempt: the prefill leg, and then the decode leg, or both at once.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use grapevine_placement::AttemptOutcome;
+use grapevine_transfer::body::{self, Form};
+use grapevine_transfer::{Begin, Ids, Leg};
+use tokio::time::Instant;
+
+use super::blame::{self, Fault};
+use super::computed::Computed;
+use super::legs::{self, Prefilled};
+use super::outcomes::forget;
+use super::pair::{First, Pair, PlacedHalf, UnderWay};
+use super::plan::ToPair;
+use crate::proxy::record::Record;
+use crate::proxy::stages::placed::{Sent, Terms};
+use crate::upstream::Worker;
+use crate::upstream::attempt::Outgoing;
+use crate::upstream::failure::Failure;
+use crate::upstream::patience::WaitsFor;
+
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one lives at a time, on the stack of its request"
+)]
+/// Why two legs that were sent together ended before both had an answer.
+enum End {
+    /// The client gets what the prefill worker says.
+    Shown(Sent),
+    /// The prefill leg failed.
+    Prefill(Failure),
+    /// The decode leg did.
+    Decode(Failure),
+}
+
+impl ToPair<'_> {
+    /// Sends the legs that have not been sent.
+    ///
+    /// # Errors
+    /// See [`Failure`]; what was learned by it is noted.
+    pub(super) async fn send_pair(&mut self, pair: Pair, attempt: u32) -> Result<Sent, Failure> {
+        let Pair { first, mut decode } = pair;
+        let terms = Terms {
+            waits_for: match self.asked.outgoing().stream {
+                true => WaitsFor::Token,
+                false => WaitsFor::Answer,
+            },
+            deadline: self.asked.deadline(),
+            attempt,
+        };
+        let mut first = match first {
+            First::Computed(computed) => return self.send_decode(computed, decode, terms).await,
+            First::ToSend(first) => first,
+        };
+        let random = rand::random();
+        if first.worker().is_other_engine.load(Ordering::Relaxed) && first.half.learns_identity() {
+            first.half = Arc::new(first.half.without_identity());
+        }
+        let begin = grapevine_transfer::begin(&first.half, &decode.half, &ids(self.record, random));
+        let leg = match begin {
+            Ok(Begin::PrefillFirst(leg)) => leg,
+            Ok(Begin::Together {
+                prefill,
+                decode: other,
+            }) => {
+                let legs = (prefill, other);
+                return self.send_both(first, decode, legs, terms, random).await;
+            }
+            Err(missing) => {
+                first.take_back(self.dispatch);
+                self.gives_back(&mut decode);
+                return Err(Failure::Malformed(missing.into()));
+            }
+        };
+        let (worker, begun) = (Arc::clone(first.worker()), Instant::now());
+        let outgoing = self.begin_prefill(&mut first, &leg)?;
+        match legs::compute(self.dispatch, first, &outgoing, terms, random).await {
+            Ok(Prefilled::Computed(computed)) => {
+                self.prefilled(&computed);
+                self.send_decode(computed, decode, terms).await
+            }
+            Ok(Prefilled::Shown(sent)) => {
+                self.gives_back(&mut decode);
+                Ok(self.shown(sent))
+            }
+            Err(failure) => {
+                self.gives_back(&mut decode);
+                Err(self.prefill_failed(&worker, begun, failure))
+            }
+        }
+    }
+
+    async fn send_both(
+        &mut self,
+        mut first: PlacedHalf,
+        mut decode: PlacedHalf,
+        (prefill_leg, decode_leg): (Leg, Leg),
+        terms: Terms,
+        random: u128,
+    ) -> Result<Sent, Failure> {
+        let (begun, dispatch) = (Instant::now(), self.dispatch);
+        let prefill = (Arc::clone(first.worker()), first.index);
+        let prefill_outgoing = self.begin_prefill(&mut first, &prefill_leg)?;
+        let mut outgoing = self.decode_outgoing(&decode_leg)?;
+        let pair = self.begin_decode(&mut decode, prefill, &mut outgoing);
+        let computing = async {
+            let computing = legs::compute(dispatch, first, &prefill_outgoing, terms, random);
+            match computing.await {
+                Ok(Prefilled::Computed(computed)) => Ok(computed),
+                Ok(Prefilled::Shown(sent)) => Err(End::Shown(sent)),
+                Err(failure) => Err(End::Prefill(failure)),
+            }
+        };
+        let answering = async {
+            let verdict = |failure: &Failure| verdict(failure, pair.fault());
+            let sent = decode.placed.send_on(dispatch, &outgoing, terms, verdict);
+            sent.await.map_err(End::Decode)
+        };
+        match tokio::try_join!(computing, answering) {
+            Ok((computed, sent)) => {
+                self.prefilled(&computed);
+                self.answered(computed, pair, &sent);
+                Ok(sent)
+            }
+            Err(End::Shown(sent)) => {
+                self.record.decode_given_up();
+                Ok(self.shown(sent))
+            }
+            Err(End::Prefill(failure)) => {
+                self.record.decode_given_up();
+                forget(&mut self.tried.decode, pair.decode.1);
+                Err(self.prefill_failed(&pair.prefill.0, begun, failure))
+            }
+            Err(End::Decode(failure)) => {
+                self.record.prefill_given_up();
+                Err(self.decode_failed(pair, None, failure))
+            }
+        }
+    }
+
+    async fn send_decode(
+        &mut self,
+        mut computed: Computed,
+        mut decode: PlacedHalf,
+        terms: Terms,
+    ) -> Result<Sent, Failure> {
+        let ids = ids(self.record, computed.random);
+        let (first, second) = (&computed.half, &decode.half);
+        let leg = grapevine_transfer::decode_leg(first, second, &ids, &computed.answer);
+        let leg = match leg {
+            Ok(leg) => leg,
+            Err(bad) => {
+                self.gives_back(&mut decode);
+                return Err(self.says_nothing(computed, bad));
+            }
+        };
+        let mut outgoing = self.decode_outgoing(&leg)?;
+        let prefill = (Arc::clone(computed.worker()), computed.index);
+        let pair = self.begin_decode(&mut decode, prefill, &mut outgoing);
+        computed.offer();
+        let verdict = |failure: &Failure| verdict(failure, pair.fault());
+        let sent = decode
+            .placed
+            .send_on(self.dispatch, &outgoing, terms, verdict);
+        match sent.await {
+            Ok(sent) => {
+                self.answered(computed, pair, &sent);
+                Ok(sent)
+            }
+            Err(failure) => Err(self.decode_failed(pair, Some(computed), failure)),
+        }
+    }
+
+    /// The prefill leg's bytes; from now on it is on its way.
+    fn begin_prefill(&mut self, first: &mut PlacedHalf, leg: &Leg) -> Result<Outgoing, Failure> {
+        let body = self.body(|body, form| body::prefill(form, body, leg))?;
+        let (reason, recorded) = (first.placed.reason(), first.recorded.take());
+        self.record.prefill_placed(first.worker(), reason, recorded);
+        let mut outgoing = legs::outgoing(self.asked, body, leg, false);
+        self.record.propagate_prefill(&mut outgoing.headers);
+        Ok(outgoing)
+    }
+
+    fn decode_outgoing(&mut self, leg: &Leg) -> Result<Outgoing, Failure> {
+        let body = self.body(|body, _| body::decode(body, leg))?;
+        let stream = self.asked.outgoing().stream;
+        Ok(legs::outgoing(self.asked, body, leg, stream))
+    }
+
+    /// The decode leg is on its way; `prefill`: where the prompt is computed.
+    fn begin_decode(
+        &mut self,
+        decode: &mut PlacedHalf,
+        prefill: (Arc<Worker>, usize),
+        outgoing: &mut Outgoing,
+    ) -> UnderWay {
+        let worker = Arc::clone(decode.worker());
+        let (reason, recorded) = (decode.placed.reason(), decode.recorded.take());
+        self.record.decode_placed(&worker, reason, recorded);
+        self.record.propagate(&mut outgoing.headers);
+        let of_both = |(pair, _): &(UnderWay, Fault)| {
+            let is_decode = Arc::ptr_eq(&pair.decode.0, &worker);
+            let is_prefill = Arc::ptr_eq(&pair.prefill.0, &prefill.0);
+            (is_prefill, is_decode)
+        };
+        let mut failed = self.failed.iter().map(of_both);
+        let before = failed.find(|(is_prefill, is_decode)| is_prefill != is_decode);
+        UnderWay {
+            before: before.map(|(is_prefill, _)| is_prefill),
+            prefill,
+            decode: (worker, decode.index),
+            begun: Instant::now(),
+        }
+    }
+
+    fn body<E: std::error::Error + Send + Sync + 'static>(
+        &self,
+        write: impl FnOnce(&Bytes, Form) -> Result<Vec<u8>, E>,
+    ) -> Result<Vec<u8>, Failure> {
+        // It was looked through before, so that it can be divided.
+        let body = self.asked.body_at_worker();
+        write(&body, self.form).map_err(|error| Failure::Malformed(error.into()))
+    }
+}
+
+/// What the failure of a decode leg says about its worker, given whose fault a failed transfer would be.
+fn verdict(failure: &Failure, fault: Fault) -> AttemptOutcome {
+    match fault {
+        Fault::Prefill | Fault::Unknown if blame::may_be_transfer(failure) => {
+            AttemptOutcome::Neutral
+        }
+        _ => failure.verdict(),
+    }
+}
+
+fn ids(record: &Record, random: u128) -> Ids<'_> {
+    let request_id = record.request_id().to_str().unwrap_or_default();
+    Ids { request_id, random }
+}

@@ -1,0 +1,19 @@
+//! Requests that are divided between prefill and decode workers: real replicas, fake workers in both roles.
+//!
+//! `scene.rs` has the set-up and what clients and workers saw; each other file is one subject of the matrix's group
+//! "Split requests".
+
+mod alone;
+mod connectors;
+mod decode_fails;
+mod leaving;
+mod load;
+mod mixed;
+mod nobody;
+mod one_request;
+mod prefill_fails;
+mod quiet;
+mod scene;
+mod strangers;
+mod transfer_fails;
+mod zones;

@@ -1,0 +1,96 @@
+//! Pairs are made within a zone where they can be.
+
+use grapevine_testbed::fake_worker::Role;
+use grapevine_tests::chat::distinct;
+use grapevine_tests::cluster::Plan;
+use serde_json::Value;
+
+use super::scene::{CHATS, Member, Scene, scene, short};
+
+fn chats() -> Vec<Value> {
+    distinct(24).into_iter().map(short).collect()
+}
+
+/// A prefill and a decode worker in each of two zones.
+async fn two_zones(plan: Plan) -> Scene {
+    let member = |role, zone: &str| Member::new(role).line(&format!("zone = \"{zone}\""));
+    let members = [
+        member(Role::Prefill, "a"),
+        member(Role::Prefill, "b"),
+        member(Role::Decode, "a"),
+        member(Role::Decode, "b"),
+    ];
+    scene(plan, 2, &members).await
+}
+
+/// The decode worker of zone b leaves the cluster.
+async fn without_decode_in_b(scene: &Scene) {
+    let admin = scene.cluster.replicas[0].admin();
+    admin.remove(&scene.decode()[1].url()).await;
+    scene.cluster.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pair_is_within_its_zone_while_there_is_one() {
+    let scene = two_zones(Plan::default()).await;
+    let mut zones = [0, 0];
+    for (number, chat) in chats().iter().enumerate() {
+        let answer = scene.ask_at(number % 2, CHATS, chat).await.good();
+        let (prefill, decode) = answer.pair();
+        let zone = |workers: Vec<_>, url: Option<&str>| {
+            let workers: Vec<&grapevine_testbed::fake_worker::FakeWorker> = workers;
+            workers.iter().position(|w| Some(&*w.url()) == url)
+        };
+        let (from, to) = (zone(scene.prefill(), prefill), zone(scene.decode(), decode));
+        assert_eq!(from, to, "{answer:?}");
+        zones[from.expect("a prefill worker")] += 1;
+    }
+    println!("pairs by zone: {zones:?}");
+    assert!(zones.iter().all(|count| *count > 0), "{zones:?}");
+    scene.ends().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pair_spans_zones_where_one_has_no_decode_worker() {
+    let scene = two_zones(Plan::default()).await;
+    without_decode_in_b(&scene).await;
+    let far = scene.prefill()[1].url();
+    let mut across = 0;
+    for chat in chats() {
+        let answer = scene.ask(&chat).await.good();
+        assert_eq!(answer.pair().1, Some(&*scene.decode()[0].url()));
+        across += usize::from(answer.pair().0 == Some(&*far));
+    }
+    assert!(across > 0, "some prompts live in the other zone");
+    scene.ends().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_pairs_must_not_span_zones_those_with_a_partner_have_all() {
+    let plan = Plan::default().set("transfer.across_zones", "false");
+    let scene = two_zones(plan).await;
+    without_decode_in_b(&scene).await;
+    for chat in chats() {
+        let answer = scene.ask(&chat).await.good();
+        let near = (scene.prefill()[0].url(), scene.decode()[0].url());
+        assert_eq!(answer.pair(), (Some(&*near.0), Some(&*near.1)));
+    }
+    scene.ends().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_pairs_must_not_span_zones_and_none_is_within_one_there_is_no_pair() {
+    let plan = Plan::default().set("transfer.across_zones", "false");
+    let members = [
+        Member::new(Role::Prefill).line("zone = \"a\""),
+        Member::new(Role::Decode).line("zone = \"b\""),
+    ];
+    let scene = scene(plan, 1, &members).await;
+    let answer = scene.ask(&chats()[0]).await;
+    assert_eq!(answer.status(), 503, "{answer:?}");
+    assert!(answer.response.text().contains("zone"), "{answer:?}");
+    assert_eq!(
+        super::scene::seen(&scene.workers.iter().collect::<Vec<_>>()),
+        0
+    );
+}
