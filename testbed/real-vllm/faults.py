@@ -7,15 +7,14 @@ Times are reported, not asserted, except for generous limits.
 import argparse
 import concurrent.futures
 import contextlib
-import http.client
 import json
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 from real import KV_MIB, MODEL, Worker, run_checks, text, user
+from streams import Stream, chat
 from processes import Replica, ask, cluster, ending_on_sigterm, until  # found by `real`
 
 REPLICAS = ("r1", "r2")
@@ -30,69 +29,6 @@ QUEUE = 8                   # of the engine, with --max-num-queued-reqs
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 FAILOVER = {"x-grapevine-failover": "on"}
-
-
-class Stream:
-    """One streamed chat, read by a thread: whole events, and how it ended."""
-
-    def __init__(self, address, messages, tokens=TOKENS, headers=(), on_event=None):
-        body = {"model": MODEL, "messages": messages, "max_tokens": tokens, "temperature": 0, "stream": True,
-                "stream_options": {"include_usage": True}, "ignore_eos": True}
-        host, port = address.rsplit(":", 1)
-        self.connection = http.client.HTTPConnection(host, int(port), timeout=120)
-        self.headers = {"content-type": "application/json", "x-grapevine-explain": "1", **dict(headers)}
-        self.body, self.on_event = json.dumps(body), on_event
-        self.events, self.ending, self.status, self.worker, self.retry_after = [], None, None, None, None
-        self.error, self.done_at = None, None
-        self.thread = threading.Thread(target=self.run, daemon=True)
-        self.thread.start()
-
-    def run(self):
-        try:
-            self.connection.request("POST", "/v1/chat/completions", self.body, self.headers)
-            reply = self.connection.getresponse()
-            self.status, self.worker = reply.status, reply.getheader("x-grapevine-worker")
-            self.retry_after = reply.getheader("retry-after")
-            if reply.status != 200:
-                self.error, self.ending = reply.read(), "refused"
-                return
-            for line in reply:
-                if not line.startswith(b"data:"):
-                    continue
-                value = line[5:].strip()
-                if value == b"[DONE]":
-                    self.ending = self.ending or "done"
-                    continue
-                event = json.loads(value)
-                if "error" in event:
-                    self.error, self.ending = event["error"], "error event"
-                else:
-                    self.events.append(event)
-                if self.on_event:
-                    self.on_event(self)
-            self.ending = self.ending or "cut"
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self.error, self.ending = error, self.ending or "cut"
-        finally:
-            self.done_at = time.monotonic()
-            self.connection.close()
-
-    def leave(self):
-        """Closes the socket under the reader."""
-        with contextlib.suppress(OSError):
-            self.connection.sock.shutdown(2)
-
-    def join(self):
-        self.thread.join(150)
-        assert not self.thread.is_alive(), "a stream hangs"
-        return self
-
-    @property
-    def text(self):
-        return "".join(c["delta"].get("content") or "" for e in self.events for c in e["choices"])
-
-    def usage(self):
-        return next((e["usage"] for e in reversed(self.events) if e.get("usage")), None)
 
 
 class Faults:
@@ -138,7 +74,7 @@ class Faults:
 def leaving_during_prefill_frees_the_engine(f):
     times = []
     for n, replica in enumerate([*f.replicas, *f.replicas]):
-        stream = Stream(replica.data, user(text(f"prefill {n}", 1500)), tokens=8)
+        stream = Stream(replica.data, chat(user(text(f"prefill {n}", 1500)), 8))
         total = lambda: sum(w.metric(RUNNING) + w.metric(WAITING) for w in f.workers.values())
         until(lambda: total() >= 1 or stream.events or stream.ending, 60, "the prompt reaches an engine", every_s=0.002)
         assert stream.ending is None, f"{stream.ending}: {stream.error}"
@@ -156,7 +92,7 @@ def leaving_during_prefill_frees_the_engine(f):
 def an_overloaded_worker_refuses_and_nobody_is_lost(f):
     count = 80
     begun = time.monotonic()
-    streams = [Stream(f.replicas[n % 2].data, user(text(f"load {n}", 60)), tokens=60) for n in range(count)]
+    streams = [Stream(f.replicas[n % 2].data, chat(user(text(f"load {n}", 60)), 60)) for n in range(count)]
     for stream in streams:
         stream.join()
     served = [s for s in streams if s.ending == "done" and s.usage()["completion_tokens"] == 60]
@@ -173,7 +109,7 @@ def an_overloaded_worker_refuses_and_nobody_is_lost(f):
 def interrupted(f, url, name, headers, fault, count=4):
     """Streams on one worker, which `fault` hits once each has had 15 events: (streams, unbroken runs)."""
     prompts = f.prompts_of(url, count, name)
-    streams = [Stream(f.replicas[n % 2].data, m, headers=headers) for n, m in enumerate(prompts)]
+    streams = [Stream(f.replicas[n % 2].data, chat(m, TOKENS), headers=headers) for n, m in enumerate(prompts)]
     until(lambda: all(len(s.events) >= 15 or s.ending for s in streams), 90, "streams that run", every_s=0.005)
     running = [s for s in streams if s.ending is None and s.worker == url]
     assert running, "all streams ended before the fault"
@@ -223,7 +159,7 @@ def a_worker_killed_mid_stream_is_continued(f):
             reasons = [c["finish_reason"] for e in stream.events for c in e["choices"] if c["finish_reason"]]
             assert reasons == ["length"], reasons
             body = json.loads(stream.body)
-            whole = Stream(f.replicas[0].data, body["messages"]).join()
+            whole = Stream(f.replicas[0].data, chat(body["messages"], TOKENS)).join()
             equal += whole.text == stream.text
         last = max(s.done_at - hit for s in running)
         return (f"{len(running)} of {len(running)} went on elsewhere to {TOKENS} tokens, one id, one finish_reason, "
@@ -247,7 +183,7 @@ def a_frozen_engine_is_left_and_comes_back(f):
         moved = max(s.done_at - hit for s in running)
         health = ask(worker.address, "GET", "/health", within_s=5)[0]
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            new = list(pool.map(lambda m: Stream(f.replicas[0].data, m, tokens=4).join(), prompts))
+            new = list(pool.map(lambda m: Stream(f.replicas[0].data, chat(m, 4)).join(), prompts))
         assert all(s.ending == "done" and s.worker != url for s in new), [(s.ending, s.worker) for s in new]
     finally:
         worker.thaw()

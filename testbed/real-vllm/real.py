@@ -1,4 +1,5 @@
 """Shared by the scripts of this folder: real vLLM workers, prompts, and the table of results."""
+import json
 import os
 import random
 import re
@@ -15,7 +16,7 @@ from processes import Child, answers, ask, free_port, until  # noqa: E402
 
 MODEL = "tiny-llama"
 KV_MIB = {"tiny": 16, "medium": 256}        # 32,768 tokens a worker with either model
-WORKER_START_S = 300
+WORKER_START_S = int(os.environ.get("REAL_VLLM_START_S", "300"))
 WORDS = ("time", "person", "year", "way", "day", "thing", "world", "life", "hand", "part", "child", "eye", "place",
          "work", "week", "case", "point", "company", "number", "group", "problem", "fact", "under", "leave", "small")
 
@@ -30,17 +31,20 @@ def user(content):
 
 
 class Worker:
-    """One vLLM server; `address` is host:port, `url` its name in the router."""
+    """One vLLM server; `address` is host:port, `url` its name in the router.
 
-    def __init__(self, model, folder, port=None, arguments=()):
-        self.model, self.folder, self.arguments = model, folder, arguments
+    `environment`: for start_worker.sh, beside model and cache.
+    """
+
+    def __init__(self, model, folder, port=None, arguments=(), environment=()):
+        self.model, self.folder, self.arguments, self.environment = model, folder, arguments, dict(environment)
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.url = f"http://{self.address}"
         self.start()
 
     def start(self):
-        environment = {"MODEL": self.model, "NAME": MODEL, "KV_MIB": str(KV_MIB[self.model])}
+        environment = {"MODEL": self.model, "NAME": MODEL, "KV_MIB": str(KV_MIB[self.model]), **self.environment}
         log = self.folder / f"worker-{self.port}.log"
         self.child = Child(["bash", HERE / "start_worker.sh", self.port, *self.arguments], log, env=environment)
 
@@ -51,10 +55,15 @@ class Worker:
             return answers(self.address, "/health")
         until(ready, WORKER_START_S, "a worker's /health", every_s=0.5)
 
-    def metric(self, name):
-        """Sum of a metric over its labels."""
+    def metric(self, name, label=""):
+        """Sum of a metric over its labels, or over those series that have this one (`engine="1"`)."""
         page = ask(self.address, "GET", "/metrics")[2].decode()
-        return sum(float(v) for v in re.findall(rf"^{re.escape(name)}{{[^}}]*}} (\S+)$", page, re.M))
+        series = re.findall(rf"^{re.escape(name)}{{([^}}]*)}} (\S+)$", page, re.M)
+        return sum(float(value) for labels, value in series if label in labels)
+
+    def requests(self):
+        """Requests that its API server has open: known even while the engine is frozen."""
+        return json.loads(ask(self.address, "GET", "/load")[2])["server_load"]
 
     def signal_engine(self, number):
         """Sends a signal to the engine's processes only: the API server with its /health runs on."""

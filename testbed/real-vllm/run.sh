@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Two real vLLM workers behind three Grapevine replicas with mutual TLS, checked with the official openai client.
-#   ./run.sh [--faults] [--grapevine BINARY] [--model tiny|medium]
-# --faults kills, freezes and overloads the workers instead (faults.py).
+#   ./run.sh [--faults | --split | --ranks | --legs] [--grapevine BINARY] [--model tiny|medium]
+# --faults kills, freezes and overloads the workers instead (faults.py). --split takes prefill and decode workers over
+# NIXL (split.py), --ranks a worker with two data-parallel ranks (ranks.py), --legs asks such workers directly (legs.py).
 # Installs vLLM first if it is missing (about 2 minutes), and builds Grapevine when no binary is given.
 # Prints a table; exit code 0 when everything held. Ends all that it started before it returns.
 set -euo pipefail
@@ -14,6 +15,9 @@ arguments=()
 while [ $# -gt 0 ]; do
   case $1 in
     --faults) script=faults.py; shift ;;
+    --split) script=split.py; export REAL_VLLM_NIXL=1; shift ;;
+    --ranks) script=ranks.py; shift ;;
+    --legs) script=legs.py; export REAL_VLLM_NIXL=1; shift ;;
     --grapevine) binary=${2:?a path}; shift 2 ;;
     *) arguments+=("$1"); shift ;;
   esac
@@ -23,6 +27,8 @@ if [ -z "$binary" ]; then
   binary=${CARGO_TARGET_DIR:-$here/../../target}/release/grapevine
 fi
 
+# An installation with NIXL serves all scripts.
+if compgen -G "$REAL_VLLM_HOME/venv/lib/python3*/site-packages/nixl" > /dev/null; then export REAL_VLLM_NIXL=1; fi
 "$here/install.sh"
 
 # The client has an environment of its own, so that it cannot use packages of vLLM's.
