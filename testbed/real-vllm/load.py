@@ -11,7 +11,9 @@ from processes import ask, until  # found by `real`
 
 CLIENTS = 3
 TOKENS = 16
+PACE_S = 1.0            # between the beginnings of a client's requests: a worker that starts needs the processors, too
 PROMPTS = 30            # so that prompts come again
+NEW = 4                 # one in so many is new: a worker that comes back holds none of the others
 QUIET = 5               # requests through each replica, the last ones, that show a cluster that is well
 SLOW_S = 2.0            # beyond five times the usual: slow
 
@@ -52,13 +54,15 @@ class Load:
                 request_id, replica = self.f.id(f"load-{self.name}")
                 sent = Sent(request_id, replica, streamed=n % 2 == 0)
                 self.all.append(sent)
-            body = chat(user(text(f"load {self.name} {n % PROMPTS}", 80)), TOKENS)
+            prompt = f"new {n}" if n % NEW == 0 else n % PROMPTS
+            body = chat(user(text(f"load {self.name} {prompt}", 80)), TOKENS)
             headers = {**self.headers, "x-request-id": request_id}
             try:
                 ending = self.stream(replica, body, headers) if sent.streamed else self.plain(replica, body, headers)
             except OSError as error:
                 ending = type(error).__name__
             sent.took, sent.ending = time.monotonic() - sent.begun, ending
+            self.stopping.wait(PACE_S - sent.took)
 
     def stream(self, replica, body, headers):
         stream = Stream(replica.data, body, headers=headers).join()

@@ -15,7 +15,7 @@ use crate::cluster::{Halves, Pool};
 use crate::config::DecodeAlone;
 use crate::proxy::caller::Caller;
 use crate::proxy::routing_query::{RoutingInput, RoutingQuery};
-use crate::proxy::split::{Undivided, Way};
+use crate::proxy::split::{Undivided, Way, stays_whole};
 
 #[derive(Debug, Serialize)]
 struct Explained<'a> {
@@ -118,12 +118,12 @@ impl Admin {
             (Some(Way::One(why)), _) => return one(Some(why)),
             _ => return one(None),
         };
-        let (whole, most) = (pool.role() == Role::Any, self.transfer.short_prompt_tokens);
+        let whole = pool.role() == Role::Any;
+        let divide = self.transfer.divide();
         let (first, second) = self.explain_pair(halves, &routing.key, with_load);
         let has_pair = first.decision.is_ok() && second.decision.is_ok();
-        let alone = self.cluster.preview(&halves.decode, &routing.key);
-        if most > 0 && alone.is_ok_and(|alone| alone.prefill_tokens() <= most) {
-            return one(Some(if whole { "whole_short" } else { "alone_short" }));
+        if let Some(way) = stays_whole(&self.cluster, pool, halves, &routing.key, &divide) {
+            return one(Some(way));
         }
         if !has_pair && whole {
             return one(Some("whole_no_pair"));

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use grapevine_placement::Divide;
 use grapevine_transfer::Connector;
 
-use super::setting::secs;
+use super::setting::{ms, secs};
 use super::table::section;
 
 /// When a decode worker computes a whole request.
@@ -48,6 +49,11 @@ section! {
         ///
         /// Counted without what it is expected to hold. Higher: fewer transfers, more prefill among decode.
         short_prompt_tokens: u32 = 256;
+        /// How much later than from a worker that takes whole requests the first token of a pair may be expected.
+        ///
+        /// Above that a worker of whole requests takes the request, where the model has some. Longer: calmer answers on
+        /// those, more waiting for prefill workers.
+        wait_for_pair: Duration = ms(200), in Duration::ZERO..=secs(3600);
         /// Pairs whose workers spread the model over different numbers of processors (tensor parallel).
         ///
         /// Only some connectors of vLLM can do that; others fail, or decode from wrong blocks.
@@ -57,5 +63,15 @@ section! {
         /// How long blocks that a failed decode left on its prefill worker count as load there: the time after which
         /// engines give them up.
         held_for: Duration = secs(480), in Duration::ZERO..=secs(3600);
+    }
+}
+
+impl TransferConfig {
+    /// What stays whole although it could be divided.
+    pub fn divide(&self) -> Divide {
+        Divide {
+            short_prompt_tokens: self.short_prompt_tokens,
+            wait_for_pair: self.wait_for_pair,
+        }
     }
 }

@@ -315,7 +315,7 @@ impl Choice<'_> {
         split_key: impl Fn(&str) -> u64,
     ) -> Result<Arc<Pool>, ApiError> {
         let fleet = self.fleet;
-        if fleet.is_empty() {
+        if fleet.workers().next().is_none() {
             return Err(ApiError::new(
                 ErrorKind::NoWorker,
                 "the cluster has no workers; add one with `grapevine workers add URL`",

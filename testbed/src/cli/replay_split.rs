@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use grapevine_placement::Divide;
 
 use super::print_json;
 use crate::virtual_replay::{
@@ -25,6 +26,9 @@ pub(super) struct SplitArgs {
     /// Prompts with at most so many tokens to compute are not divided; several numbers are compared
     #[arg(long, default_value = "0", num_args = 1.., value_delimiter = ',')]
     short_prompt_tokens: Vec<u32>,
+    /// How much later than on a worker that does both the first token from a pair may be expected; several are compared
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "200ms", num_args = 1.., value_delimiter = ',')]
+    wait_for_pair: Vec<Duration>,
     /// Parts of the capacity of the whole workers
     #[arg(long, default_value = "0.5,0.7,0.9", num_args = 1.., value_delimiter = ',')]
     loads: Vec<f64>,
@@ -79,6 +83,18 @@ impl SplitArgs {
         Ok(())
     }
 
+    fn divides(&self) -> impl Iterator<Item = Divide> {
+        self.short_prompt_tokens
+            .iter()
+            .flat_map(|&short_prompt_tokens| {
+                let waits = self.wait_for_pair.iter();
+                waits.map(move |&wait_for_pair| Divide {
+                    short_prompt_tokens,
+                    wait_for_pair,
+                })
+            })
+    }
+
     fn layouts(&self) -> anyhow::Result<Vec<Layout>> {
         anyhow::ensure!(
             self.prefill_workers.len() == self.decode_workers.len(),
@@ -108,13 +124,13 @@ impl SplitArgs {
         });
         let mut layouts: Vec<_> = steps.collect();
         for (&prefill_workers, &decode_workers) in pairs {
-            for &short_prompt_tokens in &self.short_prompt_tokens {
+            for divide in self.divides() {
                 layouts.push(Layout {
                     whole: self.whole_workers,
                     split: Some(Split {
                         prefill_workers,
                         decode_workers,
-                        short_prompt_tokens,
+                        divide,
                         link: Link {
                             token_bytes: self.kv_token_bytes,
                             bytes_per_s: self.link_gb_per_s * 1e9,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::body;
 use super::connection::Request;
 use super::kept::KEPT_MAX;
-use super::ledger::Open;
+use super::ledger::{Leg, Open};
 use super::plain::{self, texts};
 use super::prompt::{Close, Prompt, TOKEN_BYTES};
 use super::reply::{Ended, JSON, Reply};
@@ -40,7 +40,10 @@ pub(super) async fn serve(
         path => about(worker, path),
     };
     if let Some(entry) = entry {
-        entry.update(|entry| entry.tokens = answer.as_ref().map_or(0, |answer| answer.tokens));
+        entry.update(|entry| {
+            entry.tokens = answer.as_ref().map_or(0, |answer| answer.tokens);
+            entry.leg = is_prefill_leg(&request.body).then_some(Leg::Prefill);
+        });
     }
     match answer {
         Ok(Answer {
@@ -62,6 +65,12 @@ pub(super) async fn serve(
             reply.plain(error.status, JSON, text.as_bytes()).await
         }
     }
+}
+
+/// Whether it asks for a prompt to be kept for another engine: these endpoints do not, as in releases before 0.32.
+fn is_prefill_leg(body: &[u8]) -> bool {
+    let asked = request::json_object(body);
+    asked.is_ok_and(|asked| asked["kv_transfer_params"]["do_remote_decode"] == true)
 }
 
 #[derive(Default)]

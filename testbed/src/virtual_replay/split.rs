@@ -1,5 +1,7 @@
 //! Workers that prefill and workers that decode, and what lies between them.
 
+use grapevine_placement::Divide;
+
 /// Pools of prefill and decode workers beside those that do both.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Split {
@@ -7,9 +9,8 @@ pub struct Split {
     pub prefill_workers: usize,
     /// Workers that generate answers, at least 1.
     pub decode_workers: usize,
-    /// Prompts with at most so many tokens to compute are not divided. Counted where they would be computed then: on
-    /// the best worker that does both, or without those on the best decode worker.
-    pub short_prompt_tokens: u32,
+    /// What stays whole, on the best worker that does both, or without those on the best decode worker.
+    pub divide: Divide,
     /// How keys and values travel.
     pub link: Link,
 }

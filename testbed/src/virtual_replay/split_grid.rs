@@ -60,8 +60,10 @@ pub struct SplitLine {
     pub layout: String,
     /// Tokens that one step may process.
     pub step_tokens: u32,
-    /// See [`Split::short_prompt_tokens`]; `None` for whole workers alone.
+    /// See [`Divide::short_prompt_tokens`]; `None` for whole workers alone.
     pub short_prompt_tokens: Option<u32>,
+    /// See [`Divide::wait_for_pair`], in ms; `None` for whole workers alone.
+    pub wait_for_pair_ms: Option<u64>,
     /// What was measured.
     #[serde(flatten)]
     pub outcome: Outcome,
@@ -109,7 +111,10 @@ pub fn compare_layouts(
             rate: workload.rate() * speed,
             layout: layout.name(),
             step_tokens: layout.step_tokens,
-            short_prompt_tokens: layout.split.map(|split| split.short_prompt_tokens),
+            short_prompt_tokens: layout.split.map(|split| split.divide.short_prompt_tokens),
+            wait_for_pair_ms: layout
+                .split
+                .map(|split| split.divide.wait_for_pair.as_millis() as u64),
             outcome,
         }
     })
@@ -124,13 +129,14 @@ pub fn split_table(lines: &[SplitLine]) -> String {
             block = Some((&line.load, line.rate));
             let _ = writeln!(
                 text,
-                "\n{} at {:.1} requests/s, {:.0} % of the whole workers' capacity; ms\n{:<16} {:>5} {:>6} {:>6} {:>7} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>6} {:>8} {:>6}",
+                "\n{} at {:.1} requests/s, {:.0} % of the whole workers' capacity; ms\n{:<16} {:>5} {:>6} {:>6} {:>6} {:>7} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>6} {:>8} {:>6}",
                 line.load,
                 line.rate,
                 line.share * 100.0,
                 "layout",
                 "step",
                 "short",
+                "wait",
                 "hit %",
                 "TTFT 50",
                 "99",
@@ -145,15 +151,16 @@ pub fn split_table(lines: &[SplitLine]) -> String {
             );
         }
         let o = &line.outcome;
-        let short = line
-            .short_prompt_tokens
-            .map_or_else(|| "-".to_owned(), |short| short.to_string());
+        let told = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        let short = told(line.short_prompt_tokens.map(u64::from));
+        let wait = told(line.wait_for_pair_ms);
         let _ = writeln!(
             text,
-            "{:<16} {:>5} {:>6} {:>6.1} {:>7.0} {:>8.0} {:>7.1} {:>7.1} {:>7.1} {:>7.1} {:>7.1} {:>6.1} {:>8.0} {:>6.3}",
+            "{:<16} {:>5} {:>6} {:>6} {:>6.1} {:>7.0} {:>8.0} {:>7.1} {:>7.1} {:>7.1} {:>7.1} {:>7.1} {:>6.1} {:>8.0} {:>6.3}",
             line.layout,
             line.step_tokens,
             short,
+            wait,
             o.hit_rate * 100.0,
             o.ttft_p50_ms,
             o.ttft_p99_ms,

@@ -1,5 +1,9 @@
 //! Laws of prefill and decode pools in the virtual replay.
 
+use std::time::Duration;
+
+use grapevine_placement::Divide;
+
 use super::split::Ports;
 use super::tests::{SMALL, STEP, scenario, sessions, workload};
 use super::*;
@@ -15,7 +19,10 @@ fn split(short_prompt_tokens: u32) -> Split {
     Split {
         prefill_workers: 2,
         decode_workers: 2,
-        short_prompt_tokens,
+        divide: Divide {
+            short_prompt_tokens,
+            wait_for_pair: Duration::MAX,
+        },
         link: LINK,
     }
 }

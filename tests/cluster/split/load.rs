@@ -8,7 +8,9 @@ use grapevine_tests::chat::{Stream, distinct};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::wait::{LIMIT, eventually};
 
-use super::scene::{Member, Scene, as_stream, halves, legs, next, scene, short};
+use serde_json::Value;
+
+use super::scene::{CHATS, Member, Scene, as_stream, halves, legs, next, scene, short};
 
 /// Waits until another replica sees a worker like this.
 async fn sees(scene: &Scene, worker: &FakeWorker, what: &str, is_so: impl Fn(&Worker) -> bool) {
@@ -106,5 +108,51 @@ async fn streams_through_all_replicas_spread_over_decode_workers() {
         "{counts:?}"
     );
     drop(streams);
+    scene.ends().await;
+}
+
+/// Beside pairs, workers of whole requests take what would wait too long for a prefill worker, on any replica.
+#[tokio::test(flavor = "multi_thread")]
+async fn whole_workers_take_what_would_wait_for_prefill() {
+    let members = [halves(1, 1), vec![Member::new(Role::Both)]].concat();
+    let plan = Plan::default().set("transfer.wait_for_pair", "\"1ms\"");
+    let scene = scene(plan, 2, &members).await;
+    let (prefill, whole) = (scene.prefill()[0], scene.of(Role::Both)[0].url());
+    let [slow, meanwhile, later]: [Value; 3] = distinct(3)
+        .into_iter()
+        .map(short)
+        .collect::<Vec<_>>()
+        .try_into()
+        .expect("three");
+    next(prefill, Fault::delay_ms(3_000));
+    let first = async {
+        let answer = scene.ask_at(0, CHATS, &slow).await.good();
+        assert!(
+            answer.pair().0.is_some(),
+            "nothing was under way: {answer:?}"
+        );
+    };
+    let second = async {
+        sees(&scene, prefill, "a prompt is computed", |worker| {
+            worker.pending_prefill_tokens > 100.0
+        })
+        .await;
+        let answer = scene.ask_at(1, CHATS, &meanwhile).await.good();
+        assert_eq!(answer.pair(), (None, Some(&*whole)));
+    };
+    tokio::join!(first, second);
+    sees(&scene, prefill, "all is over", is_idle).await;
+    let answer = scene.ask_at(1, CHATS, &later).await.good();
+    assert!(answer.pair().0.is_some(), "{answer:?}");
+    assert_eq!(
+        scene
+            .metric(
+                1,
+                "grapevine_split_requests_total",
+                "reason=\"whole_sooner\""
+            )
+            .await,
+        1.0
+    );
     scene.ends().await;
 }

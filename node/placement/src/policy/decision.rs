@@ -1,6 +1,6 @@
 //! What goes into a decision for each worker, and what comes out.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use crate::{
     key::{Key, Link},
@@ -154,6 +154,8 @@ pub struct Decision {
     /// Tokens that have to be computed on this worker before the first one of the answer, this prompt's included: what
     /// [`crate::rate::Observed::see`] gets once that one is there.
     pub tokens_before: u64,
+    /// How long that is expected to take, by the worker's rate.
+    pub first_token: Duration,
     /// Tokens of the prompt that the chosen worker shares because they are hot: every replica knows that.
     pub shared_tokens: u32,
     /// A worker is known to hold more of the prompt than what is hot: policies that believe evidence go by that.

@@ -132,7 +132,7 @@ fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
             | Policy::Random
             | Policy::RoundRobin => None,
         },
-        first_token_ms: fleet.tokens_before(index) as f64 * fleet.rate_of(index),
+        first_token_ms: fleet.first_token_ms(index),
         load: fleet.candidate(index).load,
         limit: matches!(fleet.settings.policy, Policy::Prefix | Policy::LeastKv)
             .then(|| fleet.limit(index)),

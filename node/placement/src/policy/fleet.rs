@@ -1,5 +1,7 @@
 //! Fleet: the one view that all policies decide on.
 
+use std::time::Duration;
+
 use super::{
     Candidate, Decision, NoWorker, Policy, PolicySettings, Reason, Standing, View, home::Home,
 };
@@ -204,6 +206,8 @@ impl<'a> Fleet<'a> {
             shared_tokens: self.place.shared_tokens(worker),
             expected_tokens: self.expected_tokens(worker),
             tokens_before: self.tokens_before(worker),
+            first_token: Duration::try_from_secs_f64(self.first_token_ms(worker) / 1e3)
+                .unwrap_or(Duration::MAX),
             known: self.known,
             panic: standing.is_bad(),
             unreachable: standing == Standing::Unreachable,
@@ -276,6 +280,11 @@ impl<'a> Fleet<'a> {
         // Sums of counts: far below 2^53.
         let waiting = self.shared_load(index).prefill_tokens as u64;
         waiting + u64::from(self.missing_tokens(index))
+    }
+
+    /// How long those take, in milliseconds.
+    pub(super) fn first_token_ms(&self, index: usize) -> f64 {
+        self.tokens_before(index) as f64 * self.rate_of(index)
     }
 
     pub(super) fn tried(&self, index: usize) -> bool {

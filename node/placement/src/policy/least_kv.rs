@@ -21,22 +21,26 @@ const TOLERANCE_TOKENS: u32 = 4_096;
 const FEW_TOKENS: u32 = 512;
 
 pub(super) fn choose(fleet: &Fleet<'_>, holder: usize) -> (usize, Reason) {
-    let costs = Costs::of(fleet);
-    let eligible = || (0..fleet.len()).filter(|&index| fleet.eligible(index));
-    let least = eligible()
-        .map(|index| costs.cost(index))
-        .fold(f64::INFINITY, f64::min);
+    let pricing = Costs::of(fleet);
+    // Who is not eligible costs more than any other; each worker is looked at once, for there may be hundreds.
+    let costs: Vec<f64> = (0..fleet.len())
+        .map(|index| match fleet.eligible(index) {
+            true => pricing.cost(index),
+            false => f64::INFINITY,
+        })
+        .collect();
+    let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
+    if least.is_infinite() {
+        return (holder, fleet.why_not_home(holder));
+    }
     let own = fleet.key.prompt_tokens().min(TOLERANCE_TOKENS);
     let near = least + f64::from(own) + REQUEST_TOKENS;
-    let is_near = |index: usize| fleet.eligible(index) && costs.cost(index) <= near;
-    let fewest = eligible()
-        .filter(|&index| costs.cost(index) <= near)
-        .map(|index| fleet.missing_tokens(index))
-        .min()
-        .unwrap_or(u32::MAX);
-    let worker = fleet.first(|index| {
-        is_near(index) && fleet.missing_tokens(index) <= fewest.saturating_add(FEW_TOKENS)
-    });
+    let is_near = |index: usize| costs[index] <= near;
+    let missing = (0..fleet.len())
+        .filter(|&index| is_near(index))
+        .map(|index| fleet.missing_tokens(index));
+    let few = missing.min().unwrap_or(0).saturating_add(FEW_TOKENS);
+    let worker = fleet.first(|index| is_near(index) && fleet.missing_tokens(index) <= few);
     let worker = worker.unwrap_or(holder);
     (worker, fleet.why_not_home(worker))
 }

@@ -11,6 +11,7 @@ mod cache_aware;
 mod consistent_hash;
 mod decide;
 mod decision;
+mod divide;
 mod explain;
 mod fleet;
 mod home;
@@ -29,6 +30,7 @@ use std::{fmt, str::FromStr};
 
 pub use decide::decide;
 pub use decision::{Candidate, Decision, NoWorker, Reason, Standing};
+pub use divide::Divide;
 pub use explain::{Explanation, Row, Verdict, explain};
 pub use roles::{DECODE_POLICY, RolePolicies};
 pub use settings::{Bound, CacheAware, HashBound, PolicySettings, Price};

@@ -198,6 +198,7 @@ mod tests {
             reason: Reason::Home,
             expected_tokens: 0,
             tokens_before: 0,
+            first_token: std::time::Duration::ZERO,
             shared_tokens: 0,
             known: false,
             panic: false,

@@ -158,7 +158,7 @@ impl Undivided<'_> {
             return Ok(None);
         }
         let division = Division::of(self.endpoint, self.is_held, self.body)?;
-        let is_short = key.prompt_tokens() <= transfer.short_prompt_tokens;
+        let is_short = transfer.divide().is_short(key.prompt_tokens());
         division
             .way(pool, transfer.decode_alone, is_short)
             .map(Some)

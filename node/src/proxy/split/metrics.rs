@@ -45,10 +45,11 @@ fn begin(metrics: &SplitMetrics) {
 }
 
 /// The ways that do not depend on what of a body keeps a request from being divided.
-const WAYS: [&str; 9] = [
+const WAYS: [&str; 10] = [
     "pair",
     "whole",
     "whole_short",
+    "whole_sooner",
     "whole_no_pair",
     "alone_short",
     "alone_no_prefill",

@@ -8,6 +8,7 @@
 //! | part | file |
 //! |---|---|
 //! | may this request be divided, and what if not | `division.rs` |
+//! | could be divided, and one worker takes it all the same | `whole.rs` |
 //! | the way to a pair, attempt by attempt | `plan.rs` |
 //! | choosing a pair | `pair.rs` |
 //! | sending both legs, in turn or at once | `sending.rs` |
@@ -27,9 +28,11 @@ mod outcomes;
 mod pair;
 mod plan;
 mod sending;
+mod whole;
 
 pub(super) use self::division::{Division, check_id};
 pub use self::division::{Undivided, Way};
 pub(super) use self::left::LeftBlocks;
 pub use self::metrics::SplitMetrics;
 pub(super) use self::plan::ToPair;
+pub use self::whole::stays_whole;

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::blame::Fault;
 use super::computed::Computed;
 use super::pair::{self, First, Pair, Tried, UnderWay};
+use super::whole::stays_whole;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::Halves;
@@ -89,15 +90,17 @@ impl<'a> ToPair<'a> {
         Ok(Chosen::One(placed))
     }
 
-    /// Whether so little of the prompt is to be computed that a transfer is not worth its while.
-    fn is_short(&self) -> bool {
-        let most = self.dispatch.transfer.short_prompt_tokens;
-        let key = self.asked.key();
-        if most == 0 || key.prompt_tokens() <= most {
-            return most > 0;
-        }
-        let decision = self.dispatch.cluster.preview(&self.halves.decode, key);
-        decision.is_ok_and(|decision| decision.prefill_tokens() <= most)
+    /// The name of its way if one worker is to take all of it.
+    fn stays_whole(&self) -> Option<&'static str> {
+        let (asked, dispatch) = (&*self.asked, self.dispatch);
+        let divide = dispatch.transfer.divide();
+        stays_whole(
+            &dispatch.cluster,
+            asked.pool(),
+            &self.halves,
+            asked.key(),
+            &divide,
+        )
     }
 
     fn choose(&mut self) -> Result<Chosen, NoWorker> {
@@ -105,14 +108,11 @@ impl<'a> ToPair<'a> {
         if self.form == Form::Responses && self.halves.is_silent_of_responses() {
             return self.place_one("responses");
         }
-        if self.computed.is_none() && self.is_short() {
-            let way = match takes_whole {
-                true => "whole_short",
-                false => "alone_short",
-            };
-            if let Ok(chosen) = self.place_one(way) {
-                return Ok(chosen);
-            }
+        if self.computed.is_none()
+            && let Some(way) = self.stays_whole()
+            && let Ok(chosen) = self.place_one(way)
+        {
+            return Ok(chosen);
         }
         let begun = Instant::now();
         match self.choose_pair() {

@@ -92,7 +92,7 @@ impl Asked {
     /// See [`Division::way`].
     pub(in crate::proxy) fn way(&self, dispatch: &Dispatch) -> Result<Option<Way>, ApiError> {
         let transfer = &dispatch.transfer;
-        let is_short = self.query.key.prompt_tokens() <= transfer.short_prompt_tokens;
+        let is_short = transfer.divide().is_short(self.query.key.prompt_tokens());
         let way = |division: &Division| division.way(self.pool(), transfer.decode_alone, is_short);
         self.division.as_ref().map(way).transpose()
     }

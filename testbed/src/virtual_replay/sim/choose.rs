@@ -95,21 +95,21 @@ impl Run<'_> {
         let Some(split) = self.scenario.split else {
             return Plan::Alone(Role::Any, alone(self));
         };
-        let is_short = |decision: &Decision| decision.prefill_tokens() <= split.short_prompt_tokens;
-        if self.scenario.workers > 0 {
-            let decision = alone(self);
-            if is_short(&decision) {
-                return Plan::Alone(Role::Any, decision);
-            }
+        let is_short = |decision: &Decision| split.divide.is_short(decision.prefill_tokens());
+        let whole = (self.scenario.workers > 0).then(|| alone(self));
+        if let Some(whole) = whole.filter(is_short) {
+            return Plan::Alone(Role::Any, whole);
+        }
+        let prefill = self.ask(now_us, replica, Role::Prefill, request, draw);
+        let is_sooner = |whole: &Decision| split.divide.is_sooner_whole(whole, &prefill);
+        if let Some(whole) = whole.filter(is_sooner) {
+            return Plan::Alone(Role::Any, whole);
         }
         let decode = self.ask(now_us, replica, Role::Decode, request, draw);
-        if self.scenario.workers == 0 && is_short(&decode) {
+        if whole.is_none() && is_short(&decode) {
             return Plan::Alone(Role::Decode, decode);
         }
-        Plan::Pair {
-            prefill: self.ask(now_us, replica, Role::Prefill, request, draw),
-            decode,
-        }
+        Plan::Pair { prefill, decode }
     }
 
     /// A replica's decision in one pool.
