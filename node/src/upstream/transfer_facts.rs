@@ -26,15 +26,15 @@ const ENGINES_MAX: usize = 32;
 /// First pause before a worker that did not give its ids is asked again; each one is twice the one before.
 pub(super) const RETRY_MIN: Duration = Duration::from_secs(1);
 /// Longest such pause.
-pub(super) const RETRY_MAX: Duration = Duration::from_secs(60);
+pub(super) const RETRY_MAX: Duration = Duration::from_secs(15);
 
 /// What was found out.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     /// Labels that are not known of it, or have another value.
     pub(super) news: Option<Labels>,
-    /// Something did not answer without which it is in no pair.
-    pub(super) is_lacking: bool,
+    /// Why it is in no pair: something did not answer.
+    pub(super) lacking: Option<anyhow::Error>,
 }
 
 /// Asks a worker that takes halves of requests; `engine`: what its metrics said just now.
@@ -52,14 +52,11 @@ pub(super) async fn ask(
         Ok(version) => found.push((label::VERSION.to_owned(), version)),
         Err(error) => unanswered(worker, "/version", &error),
     }
-    let mut is_lacking = false;
+    let mut lacking = None;
     if about.role == Role::Prefill && is_mooncake(&about.labels, parts.connector) {
         match engine_ids(worker, &about.labels, parts).await {
             Ok(ids) => found.extend(ids),
-            Err(error) => {
-                is_lacking = true;
-                unanswered(worker, "/query", &error);
-            }
+            Err(error) => lacking = Some(error),
         }
     }
     // A text that cannot be a label is no fact.
@@ -70,7 +67,7 @@ pub(super) async fn ask(
     let is_news = !about.labels.contain(&found);
     Asked {
         news: is_news.then_some(found),
-        is_lacking,
+        lacking,
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) async fn ask_when_told(
                 engine = ask_engine(worker, parts).await;
                 ask_models(worker, parts).await;
             }
-            ask_for_pairs(worker, engine, is_doubted, parts).await
+            ask_for_pairs(worker, engine, (is_doubted, retry.is_none()), parts).await
         };
         retry = is_lacking.then(|| match retry {
             Some(pause) if !is_doubted => (pause * 2).min(transfer_facts::RETRY_MAX),
@@ -61,11 +61,11 @@ pub(super) async fn ask_when_told(
 }
 
 /// Asks what pairs need. One of the replicas that probe the worker does so, and one whose request found it wrong. Returns
-/// whether something is missing.
+/// whether something is missing; `is_first`: nothing was when it was asked before.
 async fn ask_for_pairs(
     worker: &Arc<Worker>,
     engine: Option<EngineMetrics>,
-    is_doubted: bool,
+    (is_doubted, is_first): (bool, bool),
     parts: &ProbeParts,
 ) -> bool {
     if !is_doubted && !parts.duty.is_ours(worker, parts.config.interval) {
@@ -76,7 +76,19 @@ async fn ask_for_pairs(
     if let Some(labels) = asked.news {
         learn(worker, Fact::Labels(labels), parts).await;
     }
-    asked.is_lacking
+    if let Some(error) = &asked.lacking {
+        if is_first {
+            tracing::warn!(
+                worker = &*worker.label,
+                %error,
+                "a prefill worker is in no pair: its bootstrap server does not say the ids of its engines at /query; is \
+                 its label kv.bootstrap_port right?"
+            );
+        } else {
+            tracing::debug!(worker = &*worker.label, %error, "its bootstrap server still does not answer");
+        }
+    }
+    asked.lacking.is_some()
 }
 
 /// Waits while many are being learned: what is not reported now is reported again only a minute later.

@@ -4,7 +4,7 @@ use grapevine_testbed::fake_worker::{FakeWorker, Role, StopMode};
 use grapevine_tests::chat::distinct;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::wait::{LIMIT, eventually};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::scene::{Member, Scene, halves, scene, seen, short};
 
@@ -228,4 +228,27 @@ async fn a_prefill_worker_whose_only_partner_died_is_passed_over() {
     }
     assert_eq!(seen(&scene.prefill()[..1]), 0);
     scene.ends().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_half_that_has_no_worker_left_is_named() {
+    let scene = scene(Plan::default(), 1, &halves(1, 1)).await;
+    let admin = scene.cluster.replicas[0].admin();
+    for (worker, half) in [
+        (scene.decode()[0], "decode"),
+        (scene.prefill()[0], "prefill"),
+    ] {
+        let drains = json!({ "state": "draining" });
+        admin.change(&worker.url(), &drains).await;
+        let expected =
+            format!("no {half} worker of this model can be used: every worker is draining");
+        eventually(LIMIT, "its drain is known", async || {
+            let answer = scene.ask(&chat()).await;
+            let message = answer.body["error"]["message"].as_str();
+            (answer.status() == 503 && message == Some(&*expected))
+                .then_some(())
+                .ok_or_else(|| format!("{answer:?}"))
+        })
+        .await;
+    }
 }

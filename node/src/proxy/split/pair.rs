@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use grapevine_gossip::worker::Role;
 use grapevine_placement::NoWorker;
 use grapevine_transfer::Half;
 use tokio::time::Instant;
@@ -81,13 +82,13 @@ impl PlacedHalf {
 /// Chooses both.
 ///
 /// # Errors
-/// No worker is left for one of the halves; nothing is held then.
+/// No worker is left for this half, and why; nothing is held then.
 pub(super) fn choose(
     asked: &Asked,
     dispatch: &Dispatch,
     halves: &Halves,
     tried: &mut Tried,
-) -> Result<Pair, NoWorker> {
+) -> Result<Pair, (Role, NoWorker)> {
     let mut without = Cow::Borrowed(halves.pairs.silent());
     let mut nobody = None;
     loop {
@@ -100,7 +101,8 @@ pub(super) fn choose(
         );
         let (placed, recorded) = match (chosen, nobody) {
             (Ok(chosen), _) => chosen,
-            (Err(_), Some(nobody)) | (Err(nobody), None) => return Err(nobody),
+            (Err(_), Some(no_partner)) => return Err((Role::Decode, no_partner)),
+            (Err(nobody), None) => return Err((Role::Prefill, nobody)),
         };
         let mut first = placed_half(&halves.prefill, placed, recorded);
         match choose_decode(asked, dispatch, halves, first.index, &mut tried.decode) {

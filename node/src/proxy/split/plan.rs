@@ -44,6 +44,8 @@ pub(in crate::proxy) struct ToPair<'a> {
     tried_alone: Vec<usize>,
     /// A prompt that is computed, and that no decode worker has been told of.
     pub(super) computed: Option<Computed>,
+    /// The half for which no worker was left when a pair was wanted last.
+    lacking: Option<Role>,
     /// Pairs between which a transfer failed, and by whose fault; at most one for each attempt.
     pub(super) failed: Vec<(UnderWay, Fault)>,
 }
@@ -79,6 +81,7 @@ impl<'a> ToPair<'a> {
             tried: Tried::default(),
             tried_alone: Vec::new(),
             computed: None,
+            lacking: None,
             failed: Vec::new(),
         }
     }
@@ -143,7 +146,10 @@ impl<'a> ToPair<'a> {
                 Err(_) => computed.leave(),
             }
         }
-        pair::choose(asked, dispatch, halves, &mut self.tried)
+        pair::choose(asked, dispatch, halves, &mut self.tried).map_err(|(half, nobody)| {
+            self.lacking = Some(half);
+            nobody
+        })
     }
 }
 
@@ -158,6 +164,10 @@ impl AttemptPlan for ToPair<'_> {
         let chosen = with_room(admission, waits_by, &pool, || self.choose()).await;
         chosen.map_err(|exhausted| match (exhausted, halves.pairs.mismatch()) {
             (Exhausted::Unplaced(_), Some(why)) => Exhausted::TurnedAway(nobody_talks(why)),
+            // Back-pressure has an answer of its own.
+            (Exhausted::Unplaced(why), None) if why != NoWorker::Full => {
+                Exhausted::TurnedAway(no_half(self.lacking, why))
+            }
             (exhausted, _) => exhausted,
         })
     }
@@ -197,6 +207,13 @@ impl AttemptPlan for ToPair<'_> {
     async fn is_condemned(&mut self) -> bool {
         self.asked.is_condemned(self.dispatch).await
     }
+}
+
+/// There are workers for both halves, and none of this one may take a request.
+fn no_half(half: Option<Role>, why: NoWorker) -> ApiError {
+    let half = half.map_or("", Role::as_str);
+    let message = format!("no {half} worker of this model can be used: {why}");
+    ApiError::new(ErrorKind::NoWorker, message)
 }
 
 /// There are workers for both halves, and no two of them can talk.
