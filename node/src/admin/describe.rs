@@ -119,6 +119,8 @@ pub(super) struct WorkerView {
     /// Number of data-parallel ranks, if declared.
     dp_size: Option<u32>,
     state: &'static str,
+    /// An administrator drained it, beside what its sources say.
+    drained: bool,
     /// Who says that it is there: `admin`, `config`, or sources of `GET /discovery`.
     sources: Vec<String>,
     /// Seconds since 1970 at which its process started, as it reports; 0 while that is not known.
@@ -301,6 +303,7 @@ impl Admin {
             labels: owned(&registered.labels),
             dp_size: spec.dp_size(),
             state: state_name(spec.state()),
+            drained: self.agent.is_drained(&worker.id),
             sources: self.sources_of(&worker.id),
             epoch: spec.epoch(),
             max_in_flight: spec.max_in_flight(),

@@ -108,6 +108,17 @@ impl Wanted {
         })
     }
 
+    /// Whether it has anything of a worker's description, beside its state and its labels.
+    fn describes(&self) -> bool {
+        self.url.is_some()
+            || self.models.is_some()
+            || self.weight.is_some()
+            || self.max_in_flight.is_some()
+            || self.zone.is_some()
+            || self.role.is_some()
+            || self.dp_size.is_some()
+    }
+
     fn take_labels(&mut self) -> Result<Labels, ApiError> {
         let labels = Labels::new(self.labels.take().unwrap_or_default());
         let declared = Declared {
@@ -354,6 +365,9 @@ impl Admin {
             ));
         }
         let labels = wanted.take_labels()?;
+        if !wanted.describes() {
+            return self.note(id, wanted.state, labels).await;
+        }
         wanted.apply(&mut raw)?;
         let id = Some(id.to_owned());
         self.put(StatusCode::OK, New { id, raw, labels }, false)
@@ -361,14 +375,37 @@ impl Admin {
     }
 
     pub(super) async fn drain_worker(&self, id: &str) -> Result<Answer, ApiError> {
-        let mut raw = self.registered(id)?;
-        raw.state = State::Draining;
-        let new = New {
-            id: Some(id.to_owned()),
-            raw,
-            labels: Labels::default(),
+        let state = Some(WantedState::Draining);
+        self.note(id, state, Labels::default()).await
+    }
+
+    /// What stands beside the description of a worker, so that it does not become the administrator's own: it still
+    /// leaves when its sources let go of it.
+    async fn note(
+        &self,
+        id: &str,
+        state: Option<WantedState>,
+        labels: Labels,
+    ) -> Result<Answer, ApiError> {
+        let id: WorkerId = id.parse().map_err(|error| wrong_worker(&error))?;
+        self.may_have(&id, &labels)?;
+        let labelled = self.agent.label_worker(&id, &labels).await;
+        let labelled = labelled.map_err(|error| wrong_change(&error))?;
+        let noted = match state {
+            Some(WantedState::Draining) => self.agent.drain_worker(&id).await,
+            Some(WantedState::Active) => self.agent.activate_worker(&id).await,
+            None => Ok(labelled),
         };
-        self.put(StatusCode::OK, new, false).await
+        let ack = noted.map_err(|error| wrong_change(&error))?;
+        let view = self.agent.view();
+        let state = view.worker(&id).map(|worker| worker.spec.state());
+        tracing::info!(
+            worker = id.as_str(),
+            confirmed_by = ack.confirmed_by,
+            state = state.map_or("removed", super::describe::state_name),
+            "worker drained, activated or labelled"
+        );
+        Ok(changed(StatusCode::OK, &id, &ack, state))
     }
 
     /// The id of the worker that a path names: by its id, or by its URL in any spelling where that is its id.

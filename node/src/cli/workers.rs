@@ -47,9 +47,10 @@ enum Action {
     /// request.
     ///
     /// What is open there goes on to its end; no stream is cut. Its keys stay its own: `workers activate` brings
-    /// them back.
+    /// them back. A worker that was found (file, DNS, pod, lease) still leaves when its source lets go of it, and the
+    /// drain ends with it.
     Drain(Drain),
-    /// Gives a draining worker requests again, or ends its warm-up.
+    /// Takes a drain back, or ends a warm-up: the worker gets requests again, unless its own source drains it.
     Activate {
         /// Id or address of the worker.
         worker: String,
@@ -135,6 +136,13 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
             let path = ["workers", &worker];
             let body = json!({ "state": "active" }).to_string().into_bytes();
             let answer = client.call(Method::PATCH, &path, &[], body).await?;
+            if !admin.json && answer.get("state").and_then(Value::as_str) == Some("draining") {
+                return print_line(&format!(
+                    "not active: {} still drains, because its source says so (a pod that is not ready, a lease that \
+                     expired); `grapevine workers list` names the source",
+                    field(&answer, "id")
+                ));
+            }
             report("active:", &answer, &admin)
         }
         Action::Remove { worker, admin } => {
