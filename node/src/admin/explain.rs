@@ -104,7 +104,8 @@ impl Admin {
             is_held: routing.response.is_some(),
             body,
         };
-        let way = asked.way(pool, &routing.key, &self.transfer)?;
+        let transfer = self.transfer.now();
+        let way = asked.way(pool, &routing.key, &transfer)?;
         let described = |pool, explanation: &Explanation, leg, split| {
             let described = self.described(&routing, pool, explanation, (leg, split));
             Ok(json(StatusCode::OK, &described))
@@ -118,7 +119,7 @@ impl Admin {
             (Some(Way::One(why)), _) => return one(Some(why)),
             _ => return one(None),
         };
-        let (whole, most) = (pool.role() == Role::Any, self.transfer.short_prompt_tokens);
+        let (whole, most) = (pool.role() == Role::Any, transfer.short_prompt_tokens);
         let (first, second) = self.explain_pair(halves, &routing.key, with_load);
         let has_pair = first.decision.is_ok() && second.decision.is_ok();
         let alone = self.cluster.preview(&halves.decode, &routing.key);
@@ -128,7 +129,7 @@ impl Admin {
         if !has_pair && whole {
             return one(Some("whole_no_pair"));
         }
-        if !has_pair && self.transfer.decode_alone == DecodeAlone::Always {
+        if !has_pair && transfer.decode_alone == DecodeAlone::Always {
             return one(Some("alone_no_prefill"));
         }
         let leg = Some(leg(&halves.prefill, &first));

@@ -31,7 +31,8 @@ struct DiscoveryView {
 impl Admin {
     /// Whether the caller is the worker with this id, by its own credential.
     pub(super) fn is_worker(&self, id: &str, headers: &HeaderMap) -> bool {
-        let (Some(credentials), Ok(id)) = (&self.credentials, id.parse()) else {
+        let credentials = self.credentials.now();
+        let (Some(credentials), Ok(id)) = (&*credentials, id.parse()) else {
             return false;
         };
         bearer(headers).is_some_and(|sent| credentials.is_of(&id, sent))

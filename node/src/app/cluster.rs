@@ -69,8 +69,8 @@ pub(super) fn start_cluster(
         agent: Arc::clone(base.agent),
         cluster: Arc::clone(&cluster),
         metrics: base.metrics.warmup.clone(),
-        config: base.config.warmup.clone(),
-        timeouts: base.config.timeouts.clone(),
+        config: base.live(|config| config.warmup.clone()),
+        timeouts: base.live(|config| config.timeouts.clone()),
         phase: base.phase(),
     }));
     base.tasks().spawn(Arc::clone(&warm_ups).run());
@@ -85,9 +85,9 @@ pub(super) fn start_cluster(
 fn cluster(base: Base<'_>, connector: &Arc<Connector>) -> Arc<Cluster> {
     let config = base.config;
     let defaults = WorkerDefaults {
-        idle_max: config.timeouts.upstream_idle,
-        breaker: config.breaker.clone(),
-        health: config.health.clone(),
+        idle_max: base.live(|config| config.timeouts.upstream_idle),
+        breaker: base.live(|config| config.breaker.clone()),
+        health: base.live(|config| config.health.clone()),
         connector: Arc::clone(connector),
         kv_connector: config.transfer.connector,
         pairing: Pairing {
@@ -138,13 +138,13 @@ fn prober(base: Base<'_>, learned: mpsc::Sender<Learned>) -> Prober {
     let measuring = Arc::clone(&lag).measure(base.metrics.process.clone(), base.phase());
     base.tasks().spawn(measuring);
     let parts = ProbeParts {
-        config: base.config.health.clone(),
+        config: base.live(|config| config.health.clone()),
         learned,
         metrics: base.metrics.of_upstream(),
         duty: Duty(Arc::clone(base.agent)),
         lag,
         connector: base.config.transfer.connector,
-        silence: base.config.timeouts.first_token,
+        timeouts: base.live(|config| config.timeouts.clone()),
     };
     Prober::new(parts, base.tasks().clone())
 }

@@ -44,7 +44,7 @@ Examples:
       (add --gossip-revoked ca/crl.pem, so that `grapevine ca revoke` can shut a replica out)
   TLS to clients; certificates are read again when they change, and on SIGHUP:
     grapevine serve --ssl-certfile tls.crt --ssl-keyfile tls.key --worker-urls https://gpu-1:8000
-  Workers of the file come and go at SIGHUP; everything else of it needs a restart:
+  Workers of the file come and go, and most settings change, at SIGHUP; what needs a restart is named in the log:
     kill -HUP PID
   A file to edit, and its check:
     grapevine serve --print-config > grapevine.toml
@@ -107,7 +107,11 @@ pub fn check(config: &Config) -> Result<(), Failure> {
     }
     let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
     ListenerTls::load(&config.tls).map_err(|error| usage(&error))?;
-    Connector::load(app::reach_parts(config)).map_err(|error| usage(&error))?;
+    Connector::load(app::reach_parts(
+        config,
+        config.timeouts.tls_handshake.into(),
+    ))
+    .map_err(|error| usage(&error))?;
     for note in config.notes() {
         print_line(&note)?;
     }

@@ -31,6 +31,21 @@ pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
     checks.problems
 }
 
+/// The same of settings of which a part was read again: those that may change while the replica runs beside the others.
+pub(super) fn of_live(config: &Config) -> Vec<Problem> {
+    let raw = Raw::new();
+    let mut checks = Checks {
+        raw: &raw,
+        problems: Vec::new(),
+    };
+    admin(config, &mut checks);
+    sizes(config, &mut checks);
+    tls(config, &mut checks);
+    cors(config, &mut checks);
+    discovery(config, &mut checks);
+    checks.problems
+}
+
 struct Checks<'a> {
     raw: &'a Raw,
     problems: Vec<Problem>,

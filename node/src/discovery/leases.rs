@@ -22,6 +22,7 @@ use super::board::Board;
 use super::metrics::DiscoveryMetrics;
 use super::sightings;
 use crate::config::LeaseConfig;
+use crate::live::Live;
 use crate::metrics::{ResultLabels, SourceLabels};
 use crate::shutdown::Phase;
 use crate::warmup::WarmUps;
@@ -52,7 +53,7 @@ pub struct LeaseParts {
     /// Where to count.
     pub metrics: DiscoveryMetrics,
     /// How long leases last.
-    pub config: LeaseConfig,
+    pub config: Live<LeaseConfig>,
     /// Where this replica is between start and end.
     pub phase: Phase,
 }
@@ -97,7 +98,7 @@ impl Leases {
 
     /// How long a lease lasts.
     pub fn ttl(&self) -> Duration {
-        self.parts.config.ttl
+        self.parts.config.look().ttl
     }
 
     /// Registers a worker, or renews its lease. Repeating it changes nothing, and what was lost is there again; of labels
@@ -215,7 +216,7 @@ impl Leases {
             .about(self.parts.source)
             .iter()
             .any(|peer| peer.statement.is_seeing);
-        let (now, config) = (Instant::now(), &self.parts.config);
+        let (now, config) = (Instant::now(), &*self.parts.config.now());
         let mine = |entry: &&Entry| answers_for(agent.replica(), entry.writer.as_ref(), &live);
         let mine: Vec<&Entry> = entries.iter().filter(mine).collect();
         let due: Vec<(&Entry, Due)> = {
@@ -264,7 +265,7 @@ impl Leases {
     fn show(&self, entries: &[Entry], mine: usize, now: Instant) {
         let (last, is_seeing, is_deaf) = {
             let heard = self.heard();
-            let is_seeing = heard.hears(self.parts.config.ttl, now);
+            let is_seeing = heard.hears(self.parts.config.look().ttl, now);
             (heard.last, is_seeing, heard.is_deaf)
         };
         let ready = |entry: &&Entry| {

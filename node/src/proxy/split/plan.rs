@@ -91,7 +91,7 @@ impl<'a> ToPair<'a> {
 
     /// Whether so little of the prompt is to be computed that a transfer is not worth its while.
     fn is_short(&self) -> bool {
-        let most = self.dispatch.transfer.short_prompt_tokens;
+        let most = self.dispatch.transfer.look().short_prompt_tokens;
         let key = self.asked.key();
         if most == 0 || key.prompt_tokens() <= most {
             return most > 0;
@@ -124,7 +124,7 @@ impl<'a> ToPair<'a> {
                 Ok(Chosen::Pair(pair))
             }
             Err(nobody) if takes_whole => self.place_one("whole_no_pair").map_err(|_| nobody),
-            Err(nobody) if self.dispatch.transfer.decode_alone == DecodeAlone::Always => {
+            Err(nobody) if self.dispatch.transfer.look().decode_alone == DecodeAlone::Always => {
                 self.place_one("alone_no_prefill").map_err(|_| nobody)
             }
             Err(nobody) => Err(nobody),
