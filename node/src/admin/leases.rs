@@ -5,6 +5,7 @@ use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::query::Query;
 use super::workers::{New, Wanted, wrong_change};
 use super::{Admin, Answer, json};
 use crate::api::ApiError;
@@ -21,6 +22,8 @@ struct Lease {
     state: &'static str,
     /// Requests that it has from the whole cluster: a worker that drains ends at 0.
     in_flight: u32,
+    /// Another process renews it, too.
+    is_renewed_twice: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -44,7 +47,12 @@ impl Admin {
     }
 
     /// The worker with this id is there, for as long as a lease lasts.
-    pub(super) async fn renew(&self, id: &str, body: &[u8]) -> Result<Answer, ApiError> {
+    pub(super) async fn renew(
+        &self,
+        id: &str,
+        query: &Query<'_>,
+        body: &[u8],
+    ) -> Result<Answer, ApiError> {
         let New {
             id: named,
             raw,
@@ -56,8 +64,11 @@ impl Admin {
         }
         let (id, spec) = self.prepared(Some(id.to_owned()), raw, false)?;
         self.may_have(&id, &labels)?;
-        let renewed = self.leases.renew(&id, spec, labels).await;
-        renewed.map_err(|LeaseError::Change(error)| wrong_change(&error))?;
+        let process = query.value("process");
+        let renewed = self.leases.renew(&id, spec, labels, process.as_deref());
+        renewed
+            .await
+            .map_err(|LeaseError::Change(error)| wrong_change(&error))?;
         Ok(json(StatusCode::OK, &self.lease(&id)))
     }
 
@@ -83,6 +94,7 @@ impl Admin {
             ttl_s: self.leases.ttl().as_secs_f64(),
             state: state.map_or("removed", super::describe::state_name),
             in_flight: in_flight.values().flatten().sum(),
+            is_renewed_twice: self.leases.are_two(id),
         }
     }
 }

@@ -280,7 +280,9 @@ impl Admin {
             }
             (&Method::POST, ["config", "reload"]) => self.reload().await,
             (&Method::GET, ["discovery"]) => Ok(self.describe_discovery()),
-            (&Method::PUT, ["leases", id]) => self.renew(&decoded(id)?, &read(body).await?).await,
+            (&Method::PUT, ["leases", id]) => {
+                self.renew(&decoded(id)?, &query, &read(body).await?).await
+            }
             (&Method::DELETE, ["leases", id]) => self.release(&decoded(id)?).await,
             (&Method::POST, ["add_worker"]) => {
                 let url = query.require("url")?;
