@@ -9,6 +9,7 @@ use super::query::Query;
 use super::workers::{New, Wanted, wrong_change};
 use super::{Admin, Answer, json};
 use crate::api::ApiError;
+use crate::api::error::ErrorKind;
 use crate::discovery::{LeaseError, SourceView};
 use crate::tenants::bearer;
 
@@ -31,6 +32,15 @@ struct DiscoveryView {
     sources: Vec<SourceView>,
 }
 
+/// The answer to a worker with another one's credential.
+pub(super) fn wrong_credential() -> ApiError {
+    ApiError::new(
+        ErrorKind::Unauthorized,
+        "the credential is not that of this worker: it is good for one id, and for the secret (leases.secret) that it was \
+         made with",
+    )
+}
+
 impl Admin {
     /// Whether the caller is the worker with this id, by its own credential.
     pub(super) fn is_worker(&self, id: &str, headers: &HeaderMap) -> bool {
@@ -39,6 +49,13 @@ impl Admin {
             return false;
         };
         bearer(headers).is_some_and(|sent| credentials.is_of(&id, sent))
+    }
+
+    /// Whether a caller that is not that worker sent a credential, where no token is asked for, so that nothing else would
+    /// judge it: a mistake would show on the day on which a token is set.
+    pub(super) fn is_wrong_credential(&self, headers: &HeaderMap) -> bool {
+        let is_judged = self.credentials.look().is_some() && self.token.look().is_none();
+        is_judged && bearer(headers).is_some()
     }
 
     pub(super) fn describe_discovery(&self) -> Answer {

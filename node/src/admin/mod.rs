@@ -23,6 +23,7 @@
 //! Never on the data port. Beyond loopback it needs a token. Web pages are kept out by `gate.rs`.
 
 mod describe;
+mod difference;
 mod explain;
 mod gate;
 mod leases;
@@ -50,6 +51,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use self::leases::wrong_credential;
 use self::page::Page;
 use self::query::Query;
 use crate::admission::Admission;
@@ -254,6 +256,10 @@ impl Admin {
             (&Method::GET, ["healthz"]) => return Ok(text(StatusCode::OK, "ok\n")),
             (&Method::GET, ["readyz"]) => return Ok(self.readyz()),
             (_, ["leases", id]) if self.is_worker(&decoded(id)?, &head.headers) => {}
+            (_, ["leases", _]) if self.is_wrong_credential(&head.headers) => {
+                self.refused("token");
+                return Err(wrong_credential());
+            }
             _ => self.check_caller(&head)?,
         }
         gate::check_body(&head.method, &head.headers, !body.is_end_stream())

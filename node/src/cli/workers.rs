@@ -258,8 +258,23 @@ fn report_all(answer: &Value, admin: &AdminArgs) -> Result<(), Failure> {
     if admin.json {
         return print_json(answer);
     }
-    let count = rows(answer, "workers").len();
-    print_line(&format!("added {count} workers{}", reach(answer)))
+    let workers = rows(answer, "workers");
+    print_line(&format!("added {} workers{}", workers.len(), reach(answer)))?;
+    workers.iter().try_for_each(report_changes)
+}
+
+/// Says what became otherwise of a worker that was known: `add` replaces all of its description.
+fn report_changes(worker: &Value) -> Result<(), Failure> {
+    let changes = rows(worker, "changes").iter().filter_map(Value::as_str);
+    let changes: Vec<&str> = changes.collect();
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let id = field(worker, "id");
+    print_line(&format!(
+        "{id} was known, and is changed: {}",
+        changes.join("; ")
+    ))
 }
 
 /// Prints how far a change went: a replica that is alone keeps it, but no other has it yet.
@@ -272,7 +287,11 @@ fn report(done: &str, answer: &Value, admin: &AdminArgs) -> Result<(), Failure> 
         Some("warming") => "; it is being warmed up and takes requests soon, see `workers list`",
         _ => "",
     };
-    print_line(&format!("{done} {}{reach}{warming}", field(answer, "id")))
+    print_line(&format!("{done} {}{reach}{warming}", field(answer, "id")))?;
+    match done {
+        "added" => report_changes(answer),
+        _ => Ok(()),
+    }
 }
 
 fn reach(answer: &Value) -> String {
