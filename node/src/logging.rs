@@ -79,6 +79,12 @@ fn filter(config: &LogConfig) -> Targets {
     let filter = Targets::new()
         .with_default(LevelFilter::from(libraries))
         .with_target("grapevine", LevelFilter::from(level));
+    // kube's client writes an ERROR for each answer that it did not get. The source of pods reports every failure itself,
+    // once, with what to do.
+    let filter = match level {
+        Level::TRACE | Level::DEBUG => filter,
+        _ => filter.with_target("kube_client", LevelFilter::OFF),
+    };
     match config.access {
         true => filter,
         false => filter.with_target("grapevine::access", LevelFilter::OFF),
@@ -295,6 +301,8 @@ mod tests {
             );
         };
         check(Level::INFO, "grapevine::proxy", Level::INFO, true);
+        check(Level::INFO, "kube_client::client", Level::ERROR, false);
+        check(Level::DEBUG, "kube_client::client", Level::ERROR, true);
         check(Level::INFO, "grapevine_gossip", Level::INFO, true);
         check(Level::INFO, "grapevine", Level::DEBUG, false);
         check(Level::INFO, "chitchat", Level::INFO, false);

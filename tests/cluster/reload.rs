@@ -186,6 +186,38 @@ async fn settings_change_under_requests_and_the_rest_is_named() {
     assert_eq!(after.head.header("access-control-allow-origin"), None);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_must_be_equal_are_compared_after_a_reload() {
+    let workers = chat::workers(1, &chat::paced(Duration::from_millis(1))).await;
+    let cluster = Plan::default().workers(&workers).start(2).await;
+    let differ = async |count: f64| {
+        for replica in cluster.running() {
+            eventually(LIMIT, "replicas that differ", async || {
+                let metrics = replica.admin().metrics().await;
+                let seen = metrics.sum("grapevine_settings_differing", "");
+                (seen == count)
+                    .then_some(())
+                    .ok_or_else(|| seen.to_string())
+            })
+            .await;
+        }
+    };
+    let reload = async |index: usize| {
+        let admin = format!("http://{}", cluster.replicas[index].admin().0);
+        let told = grapevine_tests::process::run(&["config", "reload", "--admin", &admin]).await;
+        let part = "transfer.short_prompt_tokens changed";
+        assert!(told.text.contains(part), "{}", told.text);
+    };
+    differ(0.0).await;
+    let good = std::fs::read_to_string(cluster.config()).expect("it is there");
+    let changed = format!("transfer.short_prompt_tokens = 7\n{good}");
+    std::fs::write(cluster.config(), changed).expect("a file can be written");
+    reload(0).await;
+    differ(1.0).await;
+    reload(1).await;
+    differ(0.0).await;
+}
+
 /// Waits until the log of a replica's last start has so many lines about workers left out, with all of these parts.
 async fn says(cluster: &Cluster, index: usize, parts: &[&str], count: usize) {
     eventually(LIMIT, "the log says it", async || {

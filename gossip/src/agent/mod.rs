@@ -409,6 +409,12 @@ impl Agent {
         self.0.registry.lock().registry().is_drained(id)
     }
 
+    /// Sends the others the fingerprint of its settings that must be equal on all replicas (see
+    /// [`Facts`](crate::config::Facts)).
+    pub fn set_settings(&self, fingerprint: &str) {
+        self.set_fact(fact::SETTINGS, fingerprint);
+    }
+
     /// Sends the others whether this replica takes requests.
     pub fn set_ready(&self, ready: bool) {
         self.set_fact(fact::READY, if ready { "1" } else { "0" });

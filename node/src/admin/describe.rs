@@ -219,11 +219,11 @@ impl Admin {
     pub(super) fn describe_cluster(&self) -> ClusterView {
         let view = self.agent.view();
         let digest = self.cluster.fleet().digest().to_string();
-        let settings = self.cluster.settings().fingerprint().to_string();
+        let settings = self.settings.now();
         let live: Vec<_> = view.replicas().iter().filter(|r| r.live).collect();
         let agreeing = live
             .iter()
-            .filter(|r| r.ring == digest && r.settings == settings)
+            .filter(|r| r.ring == digest && r.settings == *settings)
             .count();
         let compared = self.cluster.samples().agreement();
         let missing: Vec<_> = self.readiness.missing().map(Lack::as_str).collect();
@@ -232,7 +232,7 @@ impl Admin {
             ready: missing.is_empty(),
             missing,
             digest,
-            settings,
+            settings: settings.to_string(),
             agreeing,
             live: live.len(),
             agreement: compared.map(|(ratio, _)| ratio),

@@ -127,6 +127,8 @@ pub struct Admin {
     pub connector: Arc<Connector>,
     /// Wishes for a reading of the configuration.
     pub reload: mpsc::Sender<Wish>,
+    /// Fingerprint of the settings that must be equal on all replicas.
+    pub settings: Live<String>,
     /// How requests are divided.
     pub transfer: Live<TransferConfig>,
     /// Clients must send it.

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use super::base::Base;
 use crate::cluster::agreement::{Samples, Survey, SurveyParts, Views};
 use crate::cluster::{Cluster, Pairing, WorkerDefaults};
+use crate::config::Config;
 use crate::follow::Follower;
 use crate::lag::Lag;
 use crate::learner::Learner;
@@ -50,14 +51,14 @@ pub(super) fn start_cluster(
         .configure_all(configured.collect::<Result<Vec<_>, _>>()?)?;
 
     let (learned, to_learn) = mpsc::channel(LEARNED_WAITING_MAX);
+    let fingerprint = base.live(Config::fingerprint);
+    let (agent, told) = (Arc::clone(base.agent), fingerprint.clone());
+    base.changes.on(move |_| agent.set_settings(&told.look()));
     let follower = Follower {
         agent: Arc::clone(base.agent),
         cluster: Arc::clone(&cluster),
         prober: prober(base, learned.clone()),
-        views: Views::new(
-            base.config.cluster_settings().fingerprint().to_string(),
-            base.metrics.cluster.clone(),
-        ),
+        views: Views::new(fingerprint, base.metrics.cluster.clone()),
         caught_up: base.shutdown.caught_up(),
         phase: base.phase(),
     };

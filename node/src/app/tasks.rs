@@ -14,7 +14,7 @@ use super::discovery::Discovered;
 use super::front::Opened;
 use super::limits::Limits;
 use crate::admin::{self, Admin, Gate, Port};
-use crate::config::Layers;
+use crate::config::{Config, Layers};
 #[cfg(debug_assertions)]
 use crate::fault_injection;
 use crate::left_out::LeftOut;
@@ -98,6 +98,7 @@ pub(super) fn start_admin(
         quarantine: limits.quarantine,
         board: discovered.board,
         leases: discovered.leases,
+        settings: base.live(Config::fingerprint),
         transfer: base.live(|config| config.transfer.clone()),
         credentials: discovered.credentials,
         connector,

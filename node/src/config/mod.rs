@@ -10,6 +10,7 @@
 use std::path::{Path, PathBuf};
 
 mod admission;
+mod agreed;
 pub mod allow;
 mod cache;
 mod check;
@@ -26,6 +27,7 @@ mod print;
 mod raw;
 mod realtime;
 mod section_values;
+mod selector;
 mod setting;
 mod table;
 #[cfg(test)]
@@ -177,6 +179,24 @@ impl Layers {
         Ok(())
     }
 
+    /// Where a setting was written, for messages about it.
+    #[must_use]
+    pub fn origin_of(&self, section: &str, key: &str) -> Origin {
+        self.raw().origin_of(section, key)
+    }
+
+    fn raw(&self) -> Raw {
+        let mut raw = Raw::new();
+        if let Some((path, text)) = &self.file {
+            raw.add_file(path, text);
+        }
+        raw.add_environment(self.environment.iter().cloned());
+        for (flag, words) in &self.flags {
+            raw.add_flag(*flag, words.clone());
+        }
+        raw
+    }
+
     /// The configuration as it is now: the file is read anew, environment and flags are those of the start.
     ///
     /// # Errors
@@ -195,14 +215,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Invalid`] with every mistake that was found, each with its place.
     pub fn from_layers(layers: Layers) -> Result<Self, ConfigError> {
-        let mut raw = Raw::new();
-        if let Some((path, text)) = &layers.file {
-            raw.add_file(path, text);
-        }
-        raw.add_environment(layers.environment.into_iter());
-        for (flag, words) in layers.flags {
-            raw.add_flag(flag, words);
-        }
+        let mut raw = layers.raw();
         let config = Self::from_raw(&mut raw);
         let mut problems = std::mem::take(&mut raw.problems);
         if problems.is_empty() {

@@ -573,3 +573,40 @@ fn what_is_read_again_has_to_fit_what_stays() {
         .expect_err("a larger answer than all of them");
     assert!(error.to_string().contains("cache.entry_bytes"), "{error}");
 }
+
+#[test]
+fn selectors_and_short_secrets_are_judged_with_their_place() {
+    let check = |text: &str, expected: &str| {
+        let messages = messages(file(text));
+        assert!(
+            messages.iter().any(|said| said.starts_with(expected)),
+            "{messages:?}"
+        );
+    };
+    let pods = "[kubernetes]\nenabled = true\n";
+    check(
+        &format!("{pods}selector = [\"app=two words\"]"),
+        "g.toml:3:12: kubernetes.selector: \"two words\" is no value of a label",
+    );
+    check(
+        &format!("{pods}selector = [\"app=vllm\"]\ndecode_selector = [\"tier in (a\"]"),
+        "g.toml:4:19: kubernetes.decode_selector: \"tier in (a\" does not close",
+    );
+    check(
+        "[leases]\nsecret = \"short\"",
+        "g.toml:2:10: leases.secret: has at least 16 characters",
+    );
+}
+
+#[test]
+fn one_role_without_the_other_is_noted() {
+    let notes = |text: &str| {
+        let notes = Config::from_layers(file(text)).expect("valid").notes();
+        let of_roles = |note: &String| note.contains("of the role");
+        notes.into_iter().filter(of_roles).collect::<Vec<_>>()
+    };
+    let alone = notes("workers.prefill_urls = [\"http://a:1\"]");
+    assert!(alone[0].contains("none of the role decode"), "{alone:?}");
+    let both = "workers.prefill_urls = [\"http://a:1\"]\nworkers.decode_urls = [\"http://b:1\"]";
+    assert!(notes(both).is_empty());
+}
