@@ -24,6 +24,7 @@ pub mod lag;
 pub mod learner;
 pub mod left_out;
 pub mod listener;
+pub mod live;
 pub mod log_limit;
 pub mod logging;
 pub mod memory;

@@ -4,9 +4,9 @@
 //! would wait inside the write. Here a line that finds the queue full is dropped and counted.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
+use tracing_subscriber::{Registry, reload};
 
 use crate::config::LogConfig;
 
@@ -30,6 +31,9 @@ const LAST_LOOKS: u32 = 200;
 /// Lines dropped since the process started; there is one log.
 static LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
 
+/// What changes which lines are written.
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+
 /// Lines that were dropped since the process started, because standard error was not read.
 #[must_use]
 pub fn lines_dropped() -> u64 {
@@ -43,30 +47,48 @@ pub fn lines_dropped() -> u64 {
 pub fn start(config: &LogConfig) -> Result<LogGuard, TryInitError> {
     let (queue, writer) = queue(io::stderr());
     let lines = tracing_subscriber::fmt::layer().with_writer(queue);
-    let mut filter = filter(config.level);
-    if !config.access {
-        filter = filter.with_target("grapevine::access", LevelFilter::OFF);
-    }
+    let (filter, handle) = reload::Layer::new(filter(config));
     let registry = tracing_subscriber::registry().with(filter);
     if config.json {
         registry.with(lines.json().flatten_event(true)).try_init()?;
     } else {
         registry.with(lines.with_ansi(false)).try_init()?;
     }
+    // There is one log, so there is one of these.
+    let _ = FILTER.set(handle);
     Ok(writer)
+}
+
+/// Other lines are written from now on: the level, and whether requests have theirs.
+pub fn follow(config: &LogConfig) {
+    if let Some(handle) = FILTER.get() {
+        // It fails only where the log is gone.
+        let _ = handle.reload(filter(config));
+    }
 }
 
 /// Our own lines from the level on; those of libraries from `warn` on unless more was asked for, and never their
 /// `trace`, in which HTTP libraries write whole heads, keys included.
-fn filter(level: Level) -> Targets {
+fn filter(config: &LogConfig) -> Targets {
+    let level = config.level;
     let libraries = match level {
         Level::INFO => Level::WARN,
         Level::TRACE => Level::DEBUG,
         level => level,
     };
-    Targets::new()
+    let filter = Targets::new()
         .with_default(LevelFilter::from(libraries))
-        .with_target("grapevine", LevelFilter::from(level))
+        .with_target("grapevine", LevelFilter::from(level));
+    // kube's client writes an ERROR for each answer that it did not get. The source of pods reports every failure itself,
+    // once, with what to do.
+    let filter = match level {
+        Level::TRACE | Level::DEBUG => filter,
+        _ => filter.with_target("kube_client", LevelFilter::OFF),
+    };
+    match config.access {
+        true => filter,
+        false => filter.with_target("grapevine::access", LevelFilter::OFF),
+    }
 }
 
 /// Writes the lines that wait, then ends, when it is dropped.
@@ -267,14 +289,20 @@ mod tests {
 
     #[test]
     fn libraries_speak_from_warn_on() {
+        let config = |level| LogConfig {
+            level,
+            ..LogConfig::default()
+        };
         let check = |level, target, at, expected| {
             assert_eq!(
-                filter(level).would_enable(target, &at),
+                filter(&config(level)).would_enable(target, &at),
                 expected,
                 "{target} {at}"
             );
         };
         check(Level::INFO, "grapevine::proxy", Level::INFO, true);
+        check(Level::INFO, "kube_client::client", Level::ERROR, false);
+        check(Level::DEBUG, "kube_client::client", Level::ERROR, true);
         check(Level::INFO, "grapevine_gossip", Level::INFO, true);
         check(Level::INFO, "grapevine", Level::DEBUG, false);
         check(Level::INFO, "chitchat", Level::INFO, false);

@@ -58,7 +58,7 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Failure> {
     });
     match args.task(environment)? {
         Task::PrintConfig => cli::print_line(documented_defaults().trim_end())?,
-        Task::Check(config) => cli::check(&config)?,
+        Task::Check(config, origin) => cli::check(&config, &origin)?,
         Task::Run(config, origin) => return replica(*config, *origin),
     }
     Ok(ExitCode::SUCCESS)

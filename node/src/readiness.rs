@@ -24,6 +24,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::cluster::{Cluster, Fleet};
 use crate::config::HealthConfig;
+use crate::live::Live;
 use crate::metrics::{Family, Gauge, ReasonLabels, metrics};
 use crate::shutdown::Phase;
 use crate::upstream::Worker;
@@ -119,7 +120,7 @@ pub struct ReadinessParts {
     /// What else must hold.
     pub conditions: Vec<Condition>,
     /// How patient to be.
-    pub config: HealthConfig,
+    pub config: Live<HealthConfig>,
     /// Where to count.
     pub metrics: ReadinessMetrics,
 }
@@ -142,7 +143,8 @@ impl Readiness {
     /// Not ready before [`Readiness::run`] has looked at the workers.
     #[must_use]
     pub fn new(parts: ReadinessParts) -> Self {
-        let unseen = (!parts.config.ready_without_workers).then_some(Lack::NoWorkerReachable);
+        let unseen =
+            (!parts.config.look().ready_without_workers).then_some(Lack::NoWorkerReachable);
         Self {
             parts,
             workers: ArcSwap::from_pointee(unseen),
@@ -200,7 +202,7 @@ impl Readiness {
 
     /// Looks at the workers until the replica ends, and sends the result to the other replicas.
     pub async fn run(self: Arc<Self>, agent: Arc<Agent>) {
-        let mut patience = Patience::new(self.parts.config.unready_after);
+        let mut patience = Patience::new(self.parts.config.look().unready_after);
         let mut said = None;
         let mut ticks = interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -209,7 +211,11 @@ impl Readiness {
                 () = self.parts.phase.closed() => return,
                 _ = ticks.tick() => {}
             }
-            if !self.parts.config.ready_without_workers && self.parts.phase.is_caught_up() {
+            let config = self.parts.config.now();
+            patience.unready_after = config.unready_after;
+            if config.ready_without_workers {
+                self.workers.store(Arc::new(None));
+            } else if self.parts.phase.is_caught_up() {
                 let seen = Seen::of(&self.parts.cluster.fleet(), patience.awaits_all());
                 self.workers
                     .store(Arc::new(patience.judge(seen, Instant::now())));

@@ -1,10 +1,11 @@
-//! The configuration file read again at SIGHUP, or when an operator asks for it: its workers come and go without a
-//! restart.
+//! The configuration file read again at SIGHUP, or when an operator asks for it: its workers come and go, and settings
+//! change, without a restart.
 //!
 //! The whole file is read and checked as at the start, and a mistake anywhere changes nothing. Then the source `config`
 //! says of each worker what the file says now: one that is new or described anew is written with a stamp, so that it
-//! wins over every replica's former file, and one that is gone is retracted for the whole cluster. What else differs
-//! from the running settings is named in the log: it needs a restart. Certificates and keys have reloads of their own.
+//! wins over every replica's former file, and one that is gone is retracted for the whole cluster. Settings whose rows
+//! are `live` are handed to the parts that use them, and count for what begins from then on. What else differs from the
+//! running settings is named in the log: it needs a restart. Certificates and keys have reloads of their own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::config::{Config, Layers};
+use crate::config::{Config, Followed, Layers};
 use crate::left_out::LeftOut;
 use crate::metrics::operator::OperatorMetrics;
 use crate::metrics::{Counter, ResultLabels};
@@ -37,6 +38,8 @@ pub struct Reload {
     pub agent: Arc<Agent>,
     /// How workers are reached.
     pub connector: Arc<Connector>,
+    /// Hands settings to the parts that use them.
+    pub apply: Apply,
     /// Where to count.
     pub metrics: OperatorMetrics,
     /// What is said of workers that are not in the cluster.
@@ -50,9 +53,14 @@ pub struct Reloaded {
     pub put: usize,
     /// Workers that are gone from the file.
     pub retracted: usize,
+    /// Settings that changed, and are in use now.
+    pub changed: Vec<String>,
     /// Settings that differ from those in use, and that only a restart brings into use.
     pub needs_restart: Vec<String>,
 }
+
+/// Hands the live settings of a configuration to the parts that use them.
+pub type Apply = Box<dyn Fn(&Config) + Send + Sync>;
 
 /// An operator's wish to have it read, and where the outcome goes: what it did, or why nothing was taken over.
 pub type Wish = oneshot::Sender<Result<Reloaded, String>>;
@@ -159,11 +167,15 @@ impl Reload {
         // A network file system may take its time.
         let new = spawn_blocking(move || layers.again()).await??;
         let (was, will) = (workers(&self.current)?, workers(&new)?);
-        self.connector.follow(new.worker.clone())?;
-        let needs_restart = self.current.needs_restart(&new);
-        if !needs_restart.is_empty() {
+        let mut next = self.current.clone();
+        let Followed { changed, waiting } = next.follow(&new);
+        next.is_whole()
+            .context("beside settings that need a restart")?;
+        self.connector
+            .follow(next.workers.clone(), next.worker.clone())?;
+        if !waiting.is_empty() {
             tracing::warn!(
-                settings = needs_restart.join(", "),
+                settings = waiting.join(", "),
                 "these settings of the configuration differ from what runs; restart to use them"
             );
         }
@@ -188,14 +200,19 @@ impl Reload {
         if retracted > 0 {
             self.agent.remove_workers(gone, Source::Config).await?;
         }
+        // Nothing can fail any more.
+        (self.apply)(&next);
+        if !changed.is_empty() {
+            tracing::info!(settings = changed.join(", "), "these settings changed");
+        }
         tracing::info!(put, retracted, "the configuration was read again");
         self.left_out.look(will.iter(), &self.agent);
-        self.current.worker = new.worker;
-        self.current.workers.follow(new.workers);
+        self.current = next;
         Ok(Reloaded {
             put,
             retracted,
-            needs_restart,
+            changed,
+            needs_restart: waiting,
         })
     }
 }

@@ -25,6 +25,8 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use crate::live::Live;
+
 /// Where a replica is on its way to the end; later is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
@@ -286,13 +288,14 @@ impl Shutdown {
     /// Waits for a signal, then ends the replica step by step; `leave` notifies the other replicas.
     pub async fn run(
         self,
-        limits: ShutdownLimits,
+        limits: impl Into<Live<ShutdownLimits>>,
         mut signals: mpsc::Receiver<Signal>,
         leave: impl Future<Output = ()>,
     ) -> Ending {
         let Some(signal) = signals.recv().await else {
             return self.close(Ending::Drained, leave).await;
         };
+        let limits = limits.into().now();
         self.stage.send_replace(Stage::Settling);
         info!(%signal, settle = ?limits.settle, "no longer ready, serving on");
         let drained = async {

@@ -8,7 +8,7 @@ use grapevine_testbed::fake_worker::FakeWorker;
 use grapevine_tests::chat::{self, Ending, MODEL, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1;
-use grapevine_tests::process::Program;
+use grapevine_tests::process::{self, Program};
 use grapevine_tests::wait::eventually;
 use serde_json::{Value, json};
 
@@ -198,4 +198,42 @@ async fn a_broken_empty_or_stale_file_of_one_replica_removes_nothing() {
     watching.sees(&draining.collect()).await;
     write(&watching.files[1], urls);
     watching.sees(&all_active(urls)).await;
+}
+
+/// What an administrator says of a found worker's use stands beside its source, and ends with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_worker_stays_its_sources() {
+    let (_workers, urls) = workers(3).await;
+    let watching = Watching::start(&urls).await;
+    let command = async |at: usize, action: &str| {
+        let admin = format!("http://{}", watching.cluster.replicas[at].admin().0);
+        let ended = process::run(&["workers", action, &urls[0], "--admin", &admin]).await;
+        assert_eq!(ended.code, Some(0), "{}", ended.text);
+        ended.text
+    };
+    let mut drained = all_active(&urls);
+    drained.insert(urls[0].clone(), "draining".to_owned());
+
+    command(0, "drain").await;
+    watching.sees(&drained).await;
+    let listed: Value = http1::get(watching.cluster.replicas[2].admin().0, "/workers")
+        .await
+        .json();
+    let workers = listed["workers"].as_array().expect("a list");
+    let of_it = workers.iter().find(|worker| worker["url"] == urls[0]);
+    let of_it = of_it.expect("it is there");
+    assert_eq!(of_it["sources"], json!(["files"]), "it is not the admin's");
+    assert_eq!(of_it["drained"], true);
+    let activated = command(1, "activate").await;
+    assert!(activated.starts_with("active:"), "{activated}");
+    watching.sees(&all_active(&urls)).await;
+
+    // Nobody sees it any more: it leaves, drained as it is.
+    command(2, "drain").await;
+    watching.sees(&drained).await;
+    watching.all_write(&urls[1..]);
+    watching.sees(&all_active(&urls[1..])).await;
+    // The drain ended with it.
+    watching.all_write(&urls);
+    watching.sees(&all_active(&urls)).await;
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use grapevine_tests::chat::MODEL;
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1;
+use grapevine_tests::process;
 use grapevine_tests::wait::eventually;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -145,6 +146,34 @@ async fn what_is_declared_and_what_engines_report_is_known_to_every_replica() {
         assert_eq!(refused.head.status, 400, "{body}");
         assert!(refused.text().contains(part), "{}", refused.text());
     }
+
+    // One that is known and added again is described anew, and the answer and the command say what changed.
+    let anew = json!({ "url": prefiller, "id": "p", "models": [MODEL], "weight": 2 });
+    let added = http1::post(cluster.replicas[0].admin().0, "/workers", &anew).await;
+    assert_eq!(added.head.status, 201, "{}", added.text());
+    let added: Value = added.json();
+    let changes = added["changes"].as_array().expect("there are some");
+    for change in ["role: prefill -> any", "weight: 1 -> 2"] {
+        assert!(changes.contains(&json!(change)), "{change}: {added}");
+    }
+    let admin = format!("http://{}", cluster.replicas[0].admin().0);
+    let words = [
+        "workers",
+        "add",
+        prefiller.as_str(),
+        "--id",
+        "p",
+        "--role",
+        "prefill",
+        "--model",
+        MODEL,
+        "--admin",
+        &admin,
+    ];
+    let told = process::run(&words).await;
+    assert_eq!(told.code, Some(0), "{}", told.text);
+    let expected = "p was known, and is changed: role: any -> prefill; weight: 2 -> 1";
+    assert!(told.text.contains(expected), "{}", told.text);
 
     // A worker that is removed and added again begins anew.
     cluster.replicas[1].admin().remove("p").await;

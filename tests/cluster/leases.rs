@@ -38,15 +38,14 @@ fn admin_urls(cluster: &Cluster) -> String {
 
 /// What `grapevine register --show-credential` prints for this worker.
 async fn credential(worker: &str) -> String {
-    let args = [
-        "register",
-        "--worker",
-        worker,
-        "--show-credential",
-        "--secret",
-        SECRET,
-    ];
-    let run = Command::new(grapevine()).args(args).output().await;
+    let secret = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+    std::fs::write(secret.path(), format!("{SECRET}\n")).expect("it can be written");
+    let run = Command::new(grapevine())
+        .args(["register", "--worker", worker, "--show-credential"])
+        .arg("--secret-file")
+        .arg(secret.path())
+        .output()
+        .await;
     let printed = run.expect("it runs").stdout;
     String::from_utf8(printed).expect("text").trim().to_owned()
 }
@@ -168,6 +167,41 @@ async fn a_worker_registers_itself_and_leaves_by_itself() {
     until(&cluster, &url, None, &registered.log).await;
     let status = registered.child.wait().await.expect("it can be waited for");
     assert!(status.success(), "{}", read(&registered.log));
+}
+
+/// Waits until a log has these words.
+async fn says(log: impl Fn() -> String, words: &str) {
+    eventually(LIMIT, words, async || {
+        let log = log();
+        log.contains(words).then_some(()).ok_or(log)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_that_register_one_worker_are_told() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let other = tempfile::tempdir().expect("a temporary directory can be made");
+    let cluster = plan().start(1).await;
+    let (_worker, url) = start_worker(&dir, "w", "0").await;
+    let first = Registered::start(&dir, &cluster, &url, &[]).await;
+    until(&cluster, &url, Some("active"), &first.log).await;
+    let warning = "two processes renew the lease of one worker";
+    assert!(!cluster.replicas[0].log().contains(warning));
+    let second = Registered::start(&other, &cluster, &url, &[]).await;
+    for one in [&first, &second] {
+        says(|| read(&one.log), "another process registers http").await;
+    }
+    says(|| cluster.replicas[0].log(), warning).await;
+
+    // One that waits for its worker says so at once.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let nobody = nobody.local_addr().expect("it is bound");
+    let silent = tempfile::tempdir().expect("a temporary directory can be made");
+    let (url, to) = (format!("http://{nobody}"), admin_urls(&cluster));
+    let waiting = Registered::run(&silent, &["register", "--worker", &url, "--to", &to]);
+    let words = format!("waiting until {url}/ answers /health and /v1/models: /health: ");
+    says(|| read(&waiting.log), &words).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

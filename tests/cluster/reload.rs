@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use grapevine_tests::chat::{self, Ending, MODEL, streamed};
+use grapevine_tests::chat::{self, Ending, MODEL, Stream, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
+use grapevine_tests::http1;
 use grapevine_tests::invariants;
 use grapevine_tests::process::Signal;
 use grapevine_tests::wait::{LIMIT, eventually};
@@ -39,7 +40,10 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
 
     // One worker is removed and one added, for the whole cluster; the other replica reads its file later,
     // which changes nothing.
-    let changed = format!("limits.requests = 4000\n{}", good.replace(&url(0), &url(2)));
+    let changed = format!(
+        "limits.connections = 4000\n{}",
+        good.replace(&url(0), &url(2))
+    );
     write(&cluster, &changed);
     for index in 0..2 {
         cluster.replicas[index].process().signal(Signal::HUP);
@@ -48,7 +52,7 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     }
     let log = cluster.replicas[0].log();
     assert!(
-        log.contains("settings=\"limits.requests\""),
+        log.contains("settings=\"limits.connections\""),
         "needs a restart: {log}"
     );
     // The command does the same, and tells what a signal cannot.
@@ -57,7 +61,7 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     let again = grapevine_tests::process::run(&command).await;
     assert_eq!(again.code, Some(0), "{}", again.text);
     assert!(
-        again.text.contains("limits.requests differs"),
+        again.text.contains("limits.connections differs"),
         "{}",
         again.text
     );
@@ -107,6 +111,111 @@ async fn workers_of_the_file_come_and_go_at_sighup() {
     sees(&cluster, &[url(0), url(1)]).await;
     let expected = ["the configuration was not taken over"];
     invariants::hold(&cluster, &workers, &expected).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_change_under_requests_and_the_rest_is_named() {
+    let workers = chat::workers(1, &chat::paced(Duration::from_millis(100))).await;
+    let cluster = Plan::default()
+        .workers(&workers)
+        .set("limits.body_bytes", "\"64KiB\"")
+        .start(1)
+        .await;
+    let replica = &cluster.replicas[0];
+    let (data, admin) = (replica.data(), format!("http://{}", replica.admin().0));
+    let good = std::fs::read_to_string(cluster.config()).expect("it is there");
+    let reload = async |text: &str| {
+        std::fs::write(cluster.config(), text).expect("a file can be written");
+        grapevine_tests::process::run(&["config", "reload", "--admin", &admin]).await
+    };
+    let answer = async |origin: &str, bytes: usize| {
+        let body = streamed(&"x".repeat(bytes), 1).to_string();
+        let head = [("content-type", "application/json"), ("origin", origin)];
+        let path = "/v1/chat/completions";
+        http1::exchange(data, "POST", path, &head, body.as_bytes()).await
+    };
+    let page = "https://chat.example";
+    let before = answer(page, 4096).await;
+    assert_eq!(before.head.status, 200, "{}", before.text());
+    assert_eq!(before.head.header("access-control-allow-origin"), None);
+    let mut open = Stream::open(data, &streamed("a long one", 30))
+        .await
+        .expect("a head");
+    open.read_events(1).await.expect("a first token");
+
+    // Limits, web pages, times, and the log change; a port does not.
+    let changed = good.replace("64KiB", "1KiB");
+    let changed = format!(
+        "cors.allowed_origins = [\"{page}\"]\ntimeouts.whole_request = \"1s\"\nlog.level = \"debug\"\n\
+         health.interval = \"100ms\"\nmetrics.worker_series = 7\n{changed}"
+    );
+    let told = reload(&changed).await;
+    assert_eq!(told.code, Some(0), "{}", told.text);
+    for part in [
+        "cors.allowed_origins changed",
+        "health.interval changed",
+        "timeouts.whole_request changed",
+        "limits.body_bytes changed",
+        "log.level changed",
+        "metrics.worker_series differs from what runs; it needs a restart",
+    ] {
+        assert!(told.text.contains(part), "no {part}: {}", told.text);
+    }
+    let after = answer(page, 4096).await;
+    assert_eq!(after.head.status, 413, "{}", after.text());
+    assert_eq!(after.head.header("access-control-allow-origin"), Some(page));
+    // One that begins now has a second for all of it; the one that was open before has not.
+    let cut = chat::stream(data, &streamed("another long one", 30)).await;
+    assert_ne!(cut.ending, Ending::Done);
+    assert_eq!(open.finish().await.ending, Ending::Done, "nothing is cut");
+    eventually(LIMIT, "debug lines", async || {
+        let log = replica.log();
+        log.contains(" DEBUG ").then_some(()).ok_or(log)
+    })
+    .await;
+
+    // And back.
+    let told = reload(&good).await;
+    assert!(
+        told.text.contains("limits.body_bytes changed"),
+        "{}",
+        told.text
+    );
+    let after = answer(page, 4096).await;
+    assert_eq!(after.head.status, 200, "as before: {}", after.text());
+    assert_eq!(after.head.header("access-control-allow-origin"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_that_must_be_equal_are_compared_after_a_reload() {
+    let workers = chat::workers(1, &chat::paced(Duration::from_millis(1))).await;
+    let cluster = Plan::default().workers(&workers).start(2).await;
+    let differ = async |count: f64| {
+        for replica in cluster.running() {
+            eventually(LIMIT, "replicas that differ", async || {
+                let metrics = replica.admin().metrics().await;
+                let seen = metrics.sum("grapevine_settings_differing", "");
+                (seen == count)
+                    .then_some(())
+                    .ok_or_else(|| seen.to_string())
+            })
+            .await;
+        }
+    };
+    let reload = async |index: usize| {
+        let admin = format!("http://{}", cluster.replicas[index].admin().0);
+        let told = grapevine_tests::process::run(&["config", "reload", "--admin", &admin]).await;
+        let part = "transfer.short_prompt_tokens changed";
+        assert!(told.text.contains(part), "{}", told.text);
+    };
+    differ(0.0).await;
+    let good = std::fs::read_to_string(cluster.config()).expect("it is there");
+    let changed = format!("transfer.short_prompt_tokens = 7\n{good}");
+    std::fs::write(cluster.config(), changed).expect("a file can be written");
+    reload(0).await;
+    differ(1.0).await;
+    reload(1).await;
+    differ(0.0).await;
 }
 
 /// Waits until the log of a replica's last start has so many lines about workers left out, with all of these parts.

@@ -374,6 +374,47 @@ impl Agent {
             .await
     }
 
+    /// Adds labels to a worker, and replaces those of the same names.
+    ///
+    /// # Errors
+    /// [`ChangeError`] if there is no such worker, or if it would have too many. Waits as [`Agent::put_worker`].
+    pub async fn label_worker(&self, id: &WorkerId, labels: &Labels) -> Result<Ack, ChangeError> {
+        let write = |registry: &mut Registry, now| {
+            Ok(registry.label(id, labels, now)?.into_iter().collect())
+        };
+        self.change(write).await
+    }
+
+    /// Drains a worker in the name of an administrator, beside what its sources declare: it gets nothing new, and leaves
+    /// when they let go of it.
+    ///
+    /// # Errors
+    /// [`ChangeError`] if there is no such worker, or if the registry is full. Waits as [`Agent::put_worker`].
+    pub async fn drain_worker(&self, id: &WorkerId) -> Result<Ack, ChangeError> {
+        self.change(|registry, now| Ok(vec![registry.drain(id, now)?]))
+            .await
+    }
+
+    /// Takes a drain back, and ends a warm-up: the worker is used as its sources declare.
+    ///
+    /// # Errors
+    /// [`ChangeError`] if there is no such worker. Waits as [`Agent::put_worker`].
+    pub async fn activate_worker(&self, id: &WorkerId) -> Result<Ack, ChangeError> {
+        self.change(|registry, now| registry.activate(id, now))
+            .await
+    }
+
+    /// Whether an administrator drained the worker ([`Agent::drain_worker`]).
+    pub fn is_drained(&self, id: &WorkerId) -> bool {
+        self.0.registry.lock().registry().is_drained(id)
+    }
+
+    /// Sends the others the fingerprint of its settings that must be equal on all replicas (see
+    /// [`Facts`](crate::config::Facts)).
+    pub fn set_settings(&self, fingerprint: &str) {
+        self.set_fact(fact::SETTINGS, fingerprint);
+    }
+
     /// Sends the others whether this replica takes requests.
     pub fn set_ready(&self, ready: bool) {
         self.set_fact(fact::READY, if ready { "1" } else { "0" });

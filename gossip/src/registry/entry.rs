@@ -70,13 +70,14 @@ impl Entry {
             Source::Learned => 3,
             Source::Restart => 4,
             Source::Labels => 5,
+            Source::Drain => 6,
             Source::Later(later) => later.code(),
         });
         match &self.source {
             Source::Provider(name) => write_text(out, name.as_str()),
             // A release that adds a source has to keep to this: then the sums of earlier ones are its own.
             Source::Later(later) => write_text(out, later.name()),
-            Source::Labels => write_text(out, ""),
+            Source::Labels | Source::Drain => write_text(out, ""),
             Source::Admin | Source::Config | Source::Learned | Source::Restart => {}
         }
         out.extend_from_slice(&self.stamp.bits().to_le_bytes());

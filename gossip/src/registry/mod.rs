@@ -27,11 +27,13 @@
 //! | 19 | what only a later release can read is carried and counted, and makes no worker present | `what_a_later_release_said_is_carried` |
 //! | 20 | labels never make a worker present, and end with its removal | `labels_make_no_worker_and_end_with_it` |
 //! | 21 | a write of labels is laid over the known ones; of two at once the later is kept | `labels_are_laid_over_what_is_known`, `the_last_writer_of_labels_wins` |
+//! | 22 | an administrator's drain makes no worker present, and ends with it | `a_drained_worker_leaves_with_its_sources`, `a_drain_makes_no_worker_present` |
 //!
 //! Not here: which replicas are alive, which workers are healthy or loaded. None of it changes the set.
 
 mod contact;
 mod digest;
+mod drain;
 mod entry;
 mod exchanges;
 mod futile_syncs;
@@ -62,7 +64,7 @@ pub use warming::{WARMING_MAX, Warming};
 
 use crate::hlc::{Clock, Drift, Stamp};
 use crate::replica::ReplicaId;
-use crate::worker::{Labels, Source, WorkerError, WorkerId, WorkerSpec};
+use crate::worker::{Labels, Source, State, WorkerError, WorkerId, WorkerSpec};
 
 /// Own writes are refused when the map has this many entries (tombstones included).
 ///
@@ -287,7 +289,7 @@ impl Registry {
     }
 
     /// `source` declares now that this worker is gone. Returns the entries to push: the tombstone, and
-    /// the end of what was learned about the worker, and of its labels, if it left the set. Empty if a source other
+    /// the end of what was learned about the worker, of its labels and of its drain, if it left the set. Empty if a source other
     /// than admin had not declared that it exists.
     ///
     /// # Errors
@@ -308,7 +310,7 @@ impl Registry {
         if self.is_worker(id) {
             return Ok(written);
         }
-        for known in [Source::Learned, Source::Labels] {
+        for known in [Source::Learned, Source::Labels, Source::Drain] {
             if self.present(id, &known).is_some() {
                 written.push(self.write(id.clone(), known, None, now_ms));
             }
@@ -364,7 +366,7 @@ impl Registry {
                 Some(Worker {
                     id: of_one[0].id.clone(),
                     spec,
-                    warming: Warming::of(said),
+                    warming: Warming::of(said).filter(|_| !drain::is_drained(of_one)),
                     labels: labels(of_one),
                 })
             })
@@ -527,8 +529,8 @@ impl Registry {
     }
 
     fn of_worker(&self, id: &WorkerId) -> Vec<&Entry> {
-        // `Admin` and `Labels` are the first and the last source that this release knows.
-        let range = (id.clone(), Source::Admin)..=(id.clone(), Source::Labels);
+        // `Admin` and `Drain` are the first and the last source that this release knows.
+        let range = (id.clone(), Source::Admin)..=(id.clone(), Source::Drain);
         self.entries.range(range).map(|(_, entry)| entry).collect()
     }
 
@@ -566,7 +568,7 @@ fn claims(entry: &Entry) -> bool {
 fn can_claim(entry: &Entry) -> bool {
     !matches!(
         entry.source,
-        Source::Learned | Source::Restart | Source::Labels | Source::Later(_)
+        Source::Learned | Source::Restart | Source::Labels | Source::Drain | Source::Later(_)
     )
 }
 
@@ -590,6 +592,9 @@ fn effective(of_one: &[&Entry]) -> Option<Arc<WorkerSpec>> {
     }
     if let Some(start) = of(Source::Restart) {
         whole = Arc::new(whole.not_before(start));
+    }
+    if drain::is_drained(of_one) {
+        whole = Arc::new(whole.in_state(State::Draining));
     }
     Some(whole)
 }

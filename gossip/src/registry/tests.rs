@@ -499,7 +499,7 @@ fn a_sync_sends_only_parts_that_differ() {
 fn any_entry() -> impl Strategy<Value = Entry> {
     (
         0..3u8,
-        0..5u8,
+        0..6u8,
         0..4u64,
         0..2u8,
         prop::option::of(1..3u32),
@@ -512,7 +512,8 @@ fn any_entry() -> impl Strategy<Value = Entry> {
                 1 => Source::Config,
                 2 => provider("dns"),
                 3 => Source::Learned,
-                _ => Source::Labels,
+                4 => Source::Labels,
+                _ => Source::Drain,
             },
             stamp: Stamp::from_bits(stamp),
             writer: Some(format!("r{writer}").parse().expect("valid")),

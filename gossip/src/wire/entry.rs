@@ -68,6 +68,7 @@ impl From<&Entry> for WireEntry {
             Source::Learned => (3, ""),
             Source::Restart => (4, ""),
             Source::Labels => (5, ""),
+            Source::Drain => (6, ""),
             Source::Later(later) => (later.code(), later.name()),
         };
         Self {
@@ -91,6 +92,7 @@ impl WireEntry {
             3 => Source::Learned,
             4 => Source::Restart,
             5 => Source::Labels,
+            6 => Source::Drain,
             LATER_SOURCES.. => Source::later(self.source, &self.provider).ok()?,
         };
         let writer = self.writer.map(|writer| writer.parse()).transpose().ok()?;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use url::Url;
+use url::{ParseError, Url};
 
 use super::WorkerError;
 
@@ -103,10 +103,15 @@ impl FromStr for WorkerUrl {
         };
         let url = match Url::parse(text_base) {
             Ok(url) => url,
-            Err(_) => return refuse("it does not parse"),
+            Err(ParseError::RelativeUrlWithoutBase) => {
+                return refuse("it has no scheme; write http://host:port or https://host:port");
+            }
+            Err(ParseError::InvalidPort) => return refuse("its port is no number up to 65535"),
+            Err(ParseError::EmptyHost) => return refuse("it names no host"),
+            Err(_) => return refuse("it is no URL; write http://host:port or https://host:port"),
         };
         if !matches!(url.scheme(), "http" | "https") {
-            return refuse("the scheme is not http or https");
+            return refuse("it does not begin with http:// or https://");
         }
         if !url.username().is_empty() || url.password().is_some() {
             // The message goes to logs.

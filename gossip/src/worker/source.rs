@@ -28,6 +28,8 @@ pub enum Source {
     /// What is known of a worker beyond its description, as small texts by name (see
     /// [`Labels`](super::Labels)). Never makes a worker present.
     Labels,
+    /// That an administrator drains the worker, whatever the others declare of its state. Never makes a worker present.
+    Drain,
     /// A source that a later release knows. Carried and counted like any other, so that replicas of both
     /// releases hold the same map; never makes a worker present here.
     Later(LaterSource),
@@ -75,7 +77,7 @@ impl Source {
 }
 
 /// First code of the sources that this release does not know.
-pub(crate) const LATER_SOURCES: u8 = 6;
+pub(crate) const LATER_SOURCES: u8 = 7;
 
 impl Source {
     /// A source of a later release, by its code on the wire.
@@ -115,6 +117,7 @@ impl fmt::Display for Source {
             Self::Learned => f.write_str("learned"),
             Self::Restart => f.write_str("restart"),
             Self::Labels => f.write_str("labels"),
+            Self::Drain => f.write_str("drain"),
             Self::Later(later) => write!(f, "source {} of a later release", later.code),
         }
     }

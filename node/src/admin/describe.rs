@@ -119,6 +119,8 @@ pub(super) struct WorkerView {
     /// Number of data-parallel ranks, if declared.
     dp_size: Option<u32>,
     state: &'static str,
+    /// An administrator drained it, beside what its sources say.
+    drained: bool,
     /// Who says that it is there: `admin`, `config`, or sources of `GET /discovery`.
     sources: Vec<String>,
     /// Seconds since 1970 at which its process started, as it reports; 0 while that is not known.
@@ -217,11 +219,11 @@ impl Admin {
     pub(super) fn describe_cluster(&self) -> ClusterView {
         let view = self.agent.view();
         let digest = self.cluster.fleet().digest().to_string();
-        let settings = self.cluster.settings().fingerprint().to_string();
+        let settings = self.settings.now();
         let live: Vec<_> = view.replicas().iter().filter(|r| r.live).collect();
         let agreeing = live
             .iter()
-            .filter(|r| r.ring == digest && r.settings == settings)
+            .filter(|r| r.ring == digest && r.settings == *settings)
             .count();
         let compared = self.cluster.samples().agreement();
         let missing: Vec<_> = self.readiness.missing().map(Lack::as_str).collect();
@@ -230,7 +232,7 @@ impl Admin {
             ready: missing.is_empty(),
             missing,
             digest,
-            settings,
+            settings: settings.to_string(),
             agreeing,
             live: live.len(),
             agreement: compared.map(|(ratio, _)| ratio),
@@ -301,6 +303,7 @@ impl Admin {
             labels: owned(&registered.labels),
             dp_size: spec.dp_size(),
             state: state_name(spec.state()),
+            drained: self.agent.is_drained(&worker.id),
             sources: self.sources_of(&worker.id),
             epoch: spec.epoch(),
             max_in_flight: spec.max_in_flight(),

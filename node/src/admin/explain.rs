@@ -104,7 +104,8 @@ impl Admin {
             is_held: routing.response.is_some(),
             body,
         };
-        let way = asked.way(pool, &routing.key, &self.transfer)?;
+        let transfer = self.transfer.now();
+        let way = asked.way(pool, &routing.key, &transfer)?;
         let described = |pool, explanation: &Explanation, leg, split| {
             let described = self.described(&routing, pool, explanation, (leg, split));
             Ok(json(StatusCode::OK, &described))
@@ -119,7 +120,7 @@ impl Admin {
             _ => return one(None),
         };
         let whole = pool.role() == Role::Any;
-        let divide = self.transfer.divide();
+        let divide = transfer.divide();
         let (first, second) = self.explain_pair(halves, &routing.key, with_load);
         let has_pair = first.decision.is_ok() && second.decision.is_ok();
         if let Some(way) = stays_whole(&self.cluster, pool, halves, &routing.key, &divide) {
@@ -128,7 +129,7 @@ impl Admin {
         if !has_pair && whole {
             return one(Some("whole_no_pair"));
         }
-        if !has_pair && self.transfer.decode_alone == DecodeAlone::Always {
+        if !has_pair && transfer.decode_alone == DecodeAlone::Always {
             return one(Some("alone_no_prefill"));
         }
         let leg = Some(leg(&halves.prefill, &first));

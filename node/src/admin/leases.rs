@@ -5,9 +5,11 @@ use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::query::Query;
 use super::workers::{New, Wanted, wrong_change};
 use super::{Admin, Answer, json};
 use crate::api::ApiError;
+use crate::api::error::ErrorKind;
 use crate::discovery::{LeaseError, SourceView};
 use crate::tenants::bearer;
 
@@ -21,6 +23,8 @@ struct Lease {
     state: &'static str,
     /// Requests that it has from the whole cluster: a worker that drains ends at 0.
     in_flight: u32,
+    /// Another process renews it, too.
+    is_renewed_twice: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -28,13 +32,30 @@ struct DiscoveryView {
     sources: Vec<SourceView>,
 }
 
+/// The answer to a worker with another one's credential.
+pub(super) fn wrong_credential() -> ApiError {
+    ApiError::new(
+        ErrorKind::Unauthorized,
+        "the credential is not that of this worker: it is good for one id, and for the secret (leases.secret) that it was \
+         made with",
+    )
+}
+
 impl Admin {
     /// Whether the caller is the worker with this id, by its own credential.
     pub(super) fn is_worker(&self, id: &str, headers: &HeaderMap) -> bool {
-        let (Some(credentials), Ok(id)) = (&self.credentials, id.parse()) else {
+        let credentials = self.credentials.now();
+        let (Some(credentials), Ok(id)) = (&*credentials, id.parse()) else {
             return false;
         };
         bearer(headers).is_some_and(|sent| credentials.is_of(&id, sent))
+    }
+
+    /// Whether a caller that is not that worker sent a credential, where no token is asked for, so that nothing else would
+    /// judge it: a mistake would show on the day on which a token is set.
+    pub(super) fn is_wrong_credential(&self, headers: &HeaderMap) -> bool {
+        let is_judged = self.credentials.look().is_some() && self.token.look().is_none();
+        is_judged && bearer(headers).is_some()
     }
 
     pub(super) fn describe_discovery(&self) -> Answer {
@@ -43,7 +64,12 @@ impl Admin {
     }
 
     /// The worker with this id is there, for as long as a lease lasts.
-    pub(super) async fn renew(&self, id: &str, body: &[u8]) -> Result<Answer, ApiError> {
+    pub(super) async fn renew(
+        &self,
+        id: &str,
+        query: &Query<'_>,
+        body: &[u8],
+    ) -> Result<Answer, ApiError> {
         let New {
             id: named,
             raw,
@@ -55,8 +81,11 @@ impl Admin {
         }
         let (id, spec) = self.prepared(Some(id.to_owned()), raw, false)?;
         self.may_have(&id, &labels)?;
-        let renewed = self.leases.renew(&id, spec, labels).await;
-        renewed.map_err(|LeaseError::Change(error)| wrong_change(&error))?;
+        let process = query.value("process");
+        let renewed = self.leases.renew(&id, spec, labels, process.as_deref());
+        renewed
+            .await
+            .map_err(|LeaseError::Change(error)| wrong_change(&error))?;
         Ok(json(StatusCode::OK, &self.lease(&id)))
     }
 
@@ -82,6 +111,7 @@ impl Admin {
             ttl_s: self.leases.ttl().as_secs_f64(),
             state: state.map_or("removed", super::describe::state_name),
             in_flight: in_flight.values().flatten().sum(),
+            is_renewed_twice: self.leases.are_two(id),
         }
     }
 }

@@ -23,6 +23,7 @@
 //! Never on the data port. Beyond loopback it needs a token. Web pages are kept out by `gate.rs`.
 
 mod describe;
+mod difference;
 mod explain;
 mod gate;
 mod leases;
@@ -50,6 +51,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use self::leases::wrong_credential;
 use self::page::Page;
 use self::query::Query;
 use crate::admission::Admission;
@@ -65,6 +67,7 @@ use crate::http::client_io::ClientIo;
 use crate::listener::Door;
 use crate::listener::framing::HeadLimits;
 use crate::listener::http1_guard::{Guarded, Waits};
+use crate::live::Live;
 use crate::metrics::{Form, ReasonLabels};
 use crate::readiness::Readiness;
 use crate::reload::Wish;
@@ -119,19 +122,21 @@ pub struct Admin {
     /// Workers that register themselves.
     pub leases: Arc<Leases>,
     /// Credentials of these; none: the token registers them.
-    pub credentials: Option<Credentials>,
+    pub credentials: Live<Option<Credentials>>,
     /// Where workers may be.
     pub connector: Arc<Connector>,
     /// Wishes for a reading of the configuration.
     pub reload: mpsc::Sender<Wish>,
+    /// Fingerprint of the settings that must be equal on all replicas.
+    pub settings: Live<String>,
     /// How requests are divided.
-    pub transfer: TransferConfig,
+    pub transfer: Live<TransferConfig>,
     /// Clients must send it.
-    pub token: Option<Secret>,
+    pub token: Live<Option<Secret>>,
     /// Which requests the admin port accepts.
-    pub admin_gate: Gate,
+    pub admin_gate: Live<Gate>,
     /// Which requests the Prometheus port accepts.
-    pub metrics_gate: Gate,
+    pub metrics_gate: Live<Gate>,
 }
 
 /// Which of the two ports a listener is.
@@ -230,7 +235,7 @@ impl Admin {
     }
 
     fn metrics_only(&self, request: &Request<Incoming>) -> Result<Answer, ApiError> {
-        let gate = &self.metrics_gate;
+        let gate = self.metrics_gate.now();
         gate.check_page(request.headers())
             .and_then(|()| gate.check_host(request.headers(), request.uri().authority()))
             .map_err(|refused| self.refusal(refused))?;
@@ -245,6 +250,7 @@ impl Admin {
         let path = head.uri.path().to_owned();
         let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         self.admin_gate
+            .now()
             .check_page(&head.headers)
             .map_err(|refused| self.refusal(refused))?;
         // Liveness and readiness are for probes, which carry no token and learn nothing else.
@@ -252,6 +258,10 @@ impl Admin {
             (&Method::GET, ["healthz"]) => return Ok(text(StatusCode::OK, "ok\n")),
             (&Method::GET, ["readyz"]) => return Ok(self.readyz()),
             (_, ["leases", id]) if self.is_worker(&decoded(id)?, &head.headers) => {}
+            (_, ["leases", _]) if self.is_wrong_credential(&head.headers) => {
+                self.refused("token");
+                return Err(wrong_credential());
+            }
             _ => self.check_caller(&head)?,
         }
         gate::check_body(&head.method, &head.headers, !body.is_end_stream())
@@ -278,7 +288,9 @@ impl Admin {
             }
             (&Method::POST, ["config", "reload"]) => self.reload().await,
             (&Method::GET, ["discovery"]) => Ok(self.describe_discovery()),
-            (&Method::PUT, ["leases", id]) => self.renew(&decoded(id)?, &read(body).await?).await,
+            (&Method::PUT, ["leases", id]) => {
+                self.renew(&decoded(id)?, &query, &read(body).await?).await
+            }
             (&Method::DELETE, ["leases", id]) => self.release(&decoded(id)?).await,
             (&Method::POST, ["add_worker"]) => {
                 let url = query.require("url")?;
@@ -300,8 +312,9 @@ impl Admin {
 
     /// A client with the token may call this port by any name; without it the name has to be the port's own.
     fn check_caller(&self, head: &http::request::Parts) -> Result<(), ApiError> {
-        let Some(token) = &self.token else {
-            let gate = &self.admin_gate;
+        let token = self.token.now();
+        let Some(token) = &*token else {
+            let gate = self.admin_gate.now();
             let checked = gate.check_host(&head.headers, head.uri.authority());
             return checked.map_err(|refused| self.refusal(refused));
         };

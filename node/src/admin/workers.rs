@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use grapevine_discovery::label::Declared;
+use grapevine_gossip::view::View;
 use grapevine_gossip::worker::{
     Labels, RawWorker, Source, State, WorkerError, WorkerId, WorkerSpec,
 };
@@ -14,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::page::Page;
-use super::{Admin, Answer, json, not_found};
+use super::{Admin, Answer, difference, json, not_found};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::upstream::address::Address;
@@ -72,6 +73,9 @@ struct Added {
 struct AddedWorker {
     id: String,
     state: &'static str,
+    /// As in [`Changed`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    changes: Vec<String>,
 }
 
 /// What became of a change.
@@ -85,6 +89,9 @@ struct Changed {
     /// `active`, `draining`, or `warming` until its warm-up has ended; absent for a removed one.
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'static str>,
+    /// What is otherwise now of a worker that was known, such as `role: prefill -> any`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    changes: Vec<String>,
 }
 
 impl Wanted {
@@ -106,6 +113,17 @@ impl Wanted {
                 format!("the body is wrong: {error}"),
             )
         })
+    }
+
+    /// Whether it has anything of a worker's description, beside its state and its labels.
+    fn describes(&self) -> bool {
+        self.url.is_some()
+            || self.models.is_some()
+            || self.weight.is_some()
+            || self.max_in_flight.is_some()
+            || self.zone.is_some()
+            || self.role.is_some()
+            || self.dp_size.is_some()
     }
 
     fn take_labels(&mut self) -> Result<Labels, ApiError> {
@@ -170,12 +188,19 @@ pub(super) fn wrong_change(error: &ChangeError) -> ApiError {
     ApiError::new(kind, error.to_string())
 }
 
-fn changed(status: StatusCode, id: &WorkerId, ack: &Ack, state: Option<State>) -> Answer {
+fn changed(
+    status: StatusCode,
+    id: &WorkerId,
+    ack: &Ack,
+    state: Option<State>,
+    changes: Vec<String>,
+) -> Answer {
     let body = Changed {
         id: id.to_string(),
         confirmed_by: ack.confirmed_by,
         replicated: ack.replicated,
         state: state.map(super::describe::state_name),
+        changes,
     };
     json(status, &body)
 }
@@ -213,14 +238,20 @@ impl Admin {
             }
             workers.push((id, spec));
         }
-        let added = workers.iter().map(|(id, spec)| AddedWorker {
-            id: id.to_string(),
-            state: super::describe::state_name(spec.state()),
-        });
-        let added: Vec<_> = added.collect();
+        let written: Vec<(WorkerId, State)> = workers
+            .iter()
+            .map(|(id, spec)| (id.clone(), spec.state()))
+            .collect();
+        let before = self.agent.view();
         let put = self.agent.put_workers(Source::Admin, workers).await;
         let ack = put.map_err(|error| wrong_change(&error))?;
         self.label(labelled).await?;
+        let added = written.into_iter().map(|(id, state)| AddedWorker {
+            changes: self.changes_since(&before, &id),
+            state: super::describe::state_name(state),
+            id: id.to_string(),
+        });
+        let added: Vec<_> = added.collect();
         tracing::info!(
             workers = added.len(),
             confirmed_by = ack.confirmed_by,
@@ -253,18 +284,30 @@ impl Admin {
         let (id, spec) = self.prepared(id, raw, warm_up)?;
         self.may_have(&id, &labels)?;
         let state = spec.state();
+        let before = self.agent.view();
         let put = self.agent.put_worker(id.clone(), Source::Admin, spec).await;
         let ack = put.map_err(|error| wrong_change(&error))?;
         if !labels.is_empty() {
             self.label(vec![(id.clone(), labels)]).await?;
         }
+        let changes = self.changes_since(&before, &id);
         tracing::info!(
             worker = id.as_str(),
             confirmed_by = ack.confirmed_by,
             state = super::describe::state_name(state),
+            changes = changes.join("; "),
             "worker added or changed"
         );
-        Ok(changed(status, &id, &ack, Some(state)))
+        Ok(changed(status, &id, &ack, Some(state), changes))
+    }
+
+    /// What of a worker that was in a former view is otherwise now.
+    fn changes_since(&self, before: &View, id: &WorkerId) -> Vec<String> {
+        let now = self.agent.view();
+        let both = before.worker(id).zip(now.worker(id));
+        both.map_or_else(Vec::new, |(before, after)| {
+            difference::between(before, after)
+        })
     }
 
     /// Whether these labels fit beside those that the worker has.
@@ -354,6 +397,9 @@ impl Admin {
             ));
         }
         let labels = wanted.take_labels()?;
+        if !wanted.describes() {
+            return self.note(id, wanted.state, labels).await;
+        }
         wanted.apply(&mut raw)?;
         let id = Some(id.to_owned());
         self.put(StatusCode::OK, New { id, raw, labels }, false)
@@ -361,14 +407,39 @@ impl Admin {
     }
 
     pub(super) async fn drain_worker(&self, id: &str) -> Result<Answer, ApiError> {
-        let mut raw = self.registered(id)?;
-        raw.state = State::Draining;
-        let new = New {
-            id: Some(id.to_owned()),
-            raw,
-            labels: Labels::default(),
+        let state = Some(WantedState::Draining);
+        self.note(id, state, Labels::default()).await
+    }
+
+    /// What stands beside the description of a worker, so that it does not become the administrator's own: it still
+    /// leaves when its sources let go of it.
+    async fn note(
+        &self,
+        id: &str,
+        state: Option<WantedState>,
+        labels: Labels,
+    ) -> Result<Answer, ApiError> {
+        let id: WorkerId = id.parse().map_err(|error| wrong_worker(&error))?;
+        self.may_have(&id, &labels)?;
+        let before = self.agent.view();
+        let labelled = self.agent.label_worker(&id, &labels).await;
+        let labelled = labelled.map_err(|error| wrong_change(&error))?;
+        let noted = match state {
+            Some(WantedState::Draining) => self.agent.drain_worker(&id).await,
+            Some(WantedState::Active) => self.agent.activate_worker(&id).await,
+            None => Ok(labelled),
         };
-        self.put(StatusCode::OK, new, false).await
+        let ack = noted.map_err(|error| wrong_change(&error))?;
+        let view = self.agent.view();
+        let state = view.worker(&id).map(|worker| worker.spec.state());
+        tracing::info!(
+            worker = id.as_str(),
+            confirmed_by = ack.confirmed_by,
+            state = state.map_or("removed", super::describe::state_name),
+            "worker drained, activated or labelled"
+        );
+        let changes = self.changes_since(&before, &id);
+        Ok(changed(StatusCode::OK, &id, &ack, state, changes))
     }
 
     /// The id of the worker that a path names: by its id, or by its URL in any spelling where that is its id.
@@ -399,7 +470,7 @@ impl Admin {
             confirmed_by = ack.confirmed_by,
             "worker removed"
         );
-        Ok(changed(StatusCode::OK, &id, &ack, None))
+        Ok(changed(StatusCode::OK, &id, &ack, None, Vec::new()))
     }
 
     pub(super) async fn remove_worker_at(&self, url: String) -> Result<Answer, ApiError> {

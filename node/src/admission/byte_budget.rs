@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of all bodies held at once.
 #[derive(Debug)]
 pub struct ByteBudget {
-    max: u64,
+    max: AtomicU64,
     used: AtomicU64,
 }
 
@@ -21,19 +21,28 @@ impl ByteBudget {
     /// A budget of `max` bytes.
     pub fn new(max: u64) -> Self {
         Self {
-            max,
+            max: AtomicU64::new(max),
             used: AtomicU64::new(0),
         }
     }
 
+    /// Another size from now on; what is taken stays so.
+    pub fn resize(&self, max: u64) {
+        self.max.store(max, Ordering::Relaxed);
+    }
+
+    fn max(&self) -> u64 {
+        self.max.load(Ordering::Relaxed)
+    }
+
     /// Bytes that may still be taken.
     pub fn free(&self) -> u64 {
-        self.max.saturating_sub(self.used.load(Ordering::Relaxed))
+        self.max().saturating_sub(self.used.load(Ordering::Relaxed))
     }
 
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         let used = self.used.load(Ordering::Relaxed);
-        used.checked_add(bytes).is_some_and(|sum| sum <= self.max)
+        used.checked_add(bytes).is_some_and(|sum| sum <= self.max())
     }
 
     /// A part of it that is empty yet.
@@ -48,7 +57,7 @@ impl ByteBudget {
 impl Reserved {
     /// Takes `more` bytes; false when the budget has no room.
     pub(crate) fn grow(&mut self, more: u64) -> bool {
-        let max = self.budget.max;
+        let max = self.budget.max();
         let grown = self
             .budget
             .used

@@ -46,6 +46,7 @@ use self::worker_capacity::NoCapacity;
 use crate::api::Priority;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::config::{AdmissionConfig, NoRoomStatus};
+use crate::live::Live;
 use crate::tenants::bucket::Quota;
 use crate::tenants::{ApiKey, OthersUse, Seat};
 
@@ -58,7 +59,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct AdmissionParts {
     /// Queue and classes.
-    pub config: AdmissionConfig,
+    pub config: Live<AdmissionConfig>,
     /// Requests at once.
     pub requests: u32,
     /// To estimate a prompt's tokens by its bytes.
@@ -137,7 +138,7 @@ impl Ask {
 impl Admission {
     /// With no request in progress.
     pub fn new(parts: AdmissionParts) -> Self {
-        let config = &parts.config;
+        let config = parts.config.now();
         let (len_max, passed_over_max) = (config.queue_size as usize, config.passed_over_max);
         let queues = || ModelQueues::new(len_max, passed_over_max);
         let door = WaitQueue::new(len_max, passed_over_max);
@@ -152,7 +153,12 @@ impl Admission {
 
     /// The status of an answer that means "no room".
     pub fn no_room_status(&self) -> NoRoomStatus {
-        self.parts.config.no_room_status
+        self.parts.config.look().no_room_status
+    }
+
+    /// So many requests at once from now on. With fewer than are in progress, nobody gets in until enough have ended.
+    pub fn resize(&self, requests: u32) {
+        self.permits.resize(requests);
     }
 
     /// What holds the bytes of all bodies.
@@ -169,7 +175,7 @@ impl Admission {
         body_bytes: Option<u64>,
         deadline: Option<Instant>,
     ) -> Ask {
-        let config = &self.parts.config;
+        let config = self.parts.config.look();
         let (usual, most) = match key {
             Some(key) => (key.priority(), key.priority()),
             None => (config.priority, config.priority_max),
@@ -199,7 +205,7 @@ impl Admission {
     }
 
     fn patience(&self, deadline: Option<Instant>) -> Instant {
-        let patience = Instant::now() + self.parts.config.queue_timeout;
+        let patience = Instant::now() + self.parts.config.look().queue_timeout;
         deadline.map_or(patience, |deadline| deadline.min(patience))
     }
 

@@ -62,6 +62,12 @@ impl Permits {
         }
     }
 
+    /// So many places from now on.
+    pub(super) fn resize(&self, all: u32) {
+        self.places().resize(all);
+        self.wake();
+    }
+
     /// So many models are served.
     pub(super) fn serve(&self, models: u32) {
         if self.models.load(Ordering::Relaxed) == models {

@@ -40,7 +40,7 @@ pub(super) struct Places {
     all: u32,
     /// Share of the places that is kept for models, in thousandths.
     kept_milli: u32,
-    free: u32,
+    in_use: u32,
     reading: u32,
     held: HashMap<Arc<str>, u32>,
     /// Models that are served.
@@ -86,7 +86,7 @@ impl Places {
         Self {
             all,
             kept_milli: kept_milli.min(1_000),
-            free: all,
+            in_use: 0,
             reading: 0,
             held: HashMap::new(),
             models: 0,
@@ -106,6 +106,16 @@ impl Places {
             .sum();
     }
 
+    /// So many places from now on. Those beyond them that are in use are given back and not taken again.
+    pub(super) fn resize(&mut self, all: u32) {
+        self.all = all;
+        self.serve(self.models);
+    }
+
+    fn free(&self) -> u32 {
+        self.all.saturating_sub(self.in_use)
+    }
+
     /// When it is its turn, if it may have a place now.
     pub(super) fn turn(&self, holder: &Holder) -> Option<Turn> {
         let (held, kept) = match holder {
@@ -115,7 +125,7 @@ impl Places {
         let beyond_kept = held >= kept;
         // A model beyond its own has nothing left of what is kept.
         let needed = if beyond_kept { self.kept_unused() } else { 0 };
-        (self.free > needed).then_some(Turn {
+        (self.free() > needed).then_some(Turn {
             beyond_kept,
             is_unread: *holder == Holder::Reading,
             held,
@@ -124,7 +134,7 @@ impl Places {
 
     /// Takes a place that [`turn`](Self::turn) allows.
     pub(super) fn take(&mut self, holder: &Holder) {
-        self.free -= 1;
+        self.in_use += 1;
         match holder {
             Holder::Reading => self.reading += 1,
             Holder::Model(model) => {
@@ -141,7 +151,7 @@ impl Places {
 
     /// Gives a place back.
     pub(super) fn give_back(&mut self, holder: &Holder) {
-        self.free += 1;
+        self.in_use -= 1;
         match holder {
             Holder::Reading => self.reading -= 1,
             Holder::Model(model) => {
@@ -252,6 +262,22 @@ mod tests {
         assert!(places.turn(&model("second")).is_some());
     }
 
+    #[test]
+    fn places_that_are_taken_away_are_not_taken_again() {
+        let mut places = Places::new(8, 500);
+        places.serve(1);
+        assert_eq!(fill(&mut places, &model("a")), 8);
+        places.resize(2);
+        for _ in 0..6 {
+            places.give_back(&model("a"));
+            assert!(places.turn(&model("a")).is_none());
+        }
+        places.give_back(&model("a"));
+        assert_eq!(fill(&mut places, &model("a")), 1);
+        places.resize(5);
+        assert_eq!(fill(&mut places, &model("a")), 3);
+    }
+
     proptest! {
         /// Whatever others do: a model within what is kept for it finds a place, no more places are held than there
         /// are, and what was given back is all there again.
@@ -297,7 +323,7 @@ mod tests {
             for (holder, held) in holders.iter().zip(held) {
                 (0..held).for_each(|_| places.give_back(holder));
             }
-            prop_assert_eq!((places.free, places.kept_in_use, places.reading), (all, 0, 0));
+            prop_assert_eq!((places.free(), places.kept_in_use, places.reading), (all, 0, 0));
         }
     }
 }

@@ -44,7 +44,8 @@ fn door_with(requests: u32, queue_size: u32, body_bytes: u64) -> Door {
             queue_size,
             queue_timeout: Duration::from_secs(10),
             ..AdmissionConfig::default()
-        },
+        }
+        .into(),
         requests,
         bytes_per_token: 4,
         tenant_header: None,

@@ -1,6 +1,7 @@
 //! Loads certificates and keys, and what reads them again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
@@ -8,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::base::Base;
 use crate::config::Config;
 use crate::listener::tls::ListenerTls;
+use crate::live::Live;
 use crate::tls::{GossipFiles, Reloader};
 use crate::upstream::{Connector, ConnectorParts};
 
@@ -29,7 +31,7 @@ pub(super) fn start_certificates(
 ) -> anyhow::Result<Ways> {
     let mut reloader = Reloader::new(base.metrics.tls.clone());
     let tls = listener_tls(base.config, &mut reloader)?;
-    let connector = connector(base.config, &mut reloader)?;
+    let connector = connector(base, &mut reloader)?;
     if let Some(identity) = identity {
         identity.watch(base.agent, &mut reloader);
     }
@@ -53,17 +55,18 @@ fn listener_tls(
 }
 
 /// How workers are reached, by the configuration.
-pub(crate) fn reach_parts(config: &Config) -> ConnectorParts {
+pub(crate) fn reach_parts(config: &Config, handshake_within: Live<Duration>) -> ConnectorParts {
     ConnectorParts {
         workers: config.workers.clone(),
         each: config.worker.clone(),
-        handshake_within: config.timeouts.tls_handshake,
+        handshake_within,
         check_within: config.health.timeout,
     }
 }
 
-fn connector(config: &Config, reloader: &mut Reloader) -> anyhow::Result<Arc<Connector>> {
-    let parts = reach_parts(config);
+fn connector(base: Base<'_>, reloader: &mut Reloader) -> anyhow::Result<Arc<Connector>> {
+    let handshake_within = base.live(|config| config.timeouts.tls_handshake);
+    let parts = reach_parts(base.config, handshake_within);
     let files = Connector::files(&parts);
     let connector = Connector::load(parts).context("TLS or keys for workers")?;
     let connector = Arc::new(connector);

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use super::base::Base;
 use crate::cluster::agreement::{Samples, Survey, SurveyParts, Views};
 use crate::cluster::{Cluster, Pairing, WorkerDefaults};
+use crate::config::Config;
 use crate::follow::Follower;
 use crate::lag::Lag;
 use crate::learner::Learner;
@@ -50,14 +51,14 @@ pub(super) fn start_cluster(
         .configure_all(configured.collect::<Result<Vec<_>, _>>()?)?;
 
     let (learned, to_learn) = mpsc::channel(LEARNED_WAITING_MAX);
+    let fingerprint = base.live(Config::fingerprint);
+    let (agent, told) = (Arc::clone(base.agent), fingerprint.clone());
+    base.changes.on(move |_| agent.set_settings(&told.look()));
     let follower = Follower {
         agent: Arc::clone(base.agent),
         cluster: Arc::clone(&cluster),
         prober: prober(base, learned.clone()),
-        views: Views::new(
-            base.config.cluster_settings().fingerprint().to_string(),
-            base.metrics.cluster.clone(),
-        ),
+        views: Views::new(fingerprint, base.metrics.cluster.clone()),
         caught_up: base.shutdown.caught_up(),
         phase: base.phase(),
     };
@@ -69,8 +70,8 @@ pub(super) fn start_cluster(
         agent: Arc::clone(base.agent),
         cluster: Arc::clone(&cluster),
         metrics: base.metrics.warmup.clone(),
-        config: base.config.warmup.clone(),
-        timeouts: base.config.timeouts.clone(),
+        config: base.live(|config| config.warmup.clone()),
+        timeouts: base.live(|config| config.timeouts.clone()),
         phase: base.phase(),
     }));
     base.tasks().spawn(Arc::clone(&warm_ups).run());
@@ -85,9 +86,9 @@ pub(super) fn start_cluster(
 fn cluster(base: Base<'_>, connector: &Arc<Connector>) -> Arc<Cluster> {
     let config = base.config;
     let defaults = WorkerDefaults {
-        idle_max: config.timeouts.upstream_idle,
-        breaker: config.breaker.clone(),
-        health: config.health.clone(),
+        idle_max: base.live(|config| config.timeouts.upstream_idle),
+        breaker: base.live(|config| config.breaker.clone()),
+        health: base.live(|config| config.health.clone()),
         connector: Arc::clone(connector),
         kv_connector: config.transfer.connector,
         pairing: Pairing {
@@ -138,13 +139,13 @@ fn prober(base: Base<'_>, learned: mpsc::Sender<Learned>) -> Prober {
     let measuring = Arc::clone(&lag).measure(base.metrics.process.clone(), base.phase());
     base.tasks().spawn(measuring);
     let parts = ProbeParts {
-        config: base.config.health.clone(),
+        config: base.live(|config| config.health.clone()),
         learned,
         metrics: base.metrics.of_upstream(),
         duty: Duty(Arc::clone(base.agent)),
         lag,
         connector: base.config.transfer.connector,
-        silence: base.config.timeouts.first_token,
+        timeouts: base.live(|config| config.timeouts.clone()),
     };
     Prober::new(parts, base.tasks().clone())
 }

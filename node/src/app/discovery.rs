@@ -17,6 +17,7 @@ use crate::discovery::{
     Board, Credentials, Follow, FollowParts, LEASE_SOURCE, LeaseParts, LeaseRegistrar, Leases,
     PING_SOURCE, Pings,
 };
+use crate::live::Live;
 use crate::upstream::Connector;
 
 /// Files are read in full twice in that time, however rarely they change.
@@ -31,7 +32,7 @@ pub(super) struct Discovered {
     /// Workers that register themselves.
     pub(super) leases: Arc<Leases>,
     /// Who may do so, where there is a secret.
-    pub(super) credentials: Option<Credentials>,
+    pub(super) credentials: Live<Option<Credentials>>,
 }
 
 /// Starts every source that is configured, and the look-out for leases; `pings` is where ZeroMQ's are heard, if they are.
@@ -43,7 +44,7 @@ pub(super) fn start_discovery(
 ) -> Discovered {
     let config = base.config;
     let board = Arc::new(Board::default());
-    let start_leases = |source, config| {
+    let start_leases = |source, config: Live<LeaseConfig>| {
         let leases = Arc::new(Leases::new(LeaseParts {
             source,
             agent: Arc::clone(base.agent),
@@ -56,14 +57,14 @@ pub(super) fn start_discovery(
         base.tasks().spawn(Arc::clone(&leases).run());
         leases
     };
-    let leases = start_leases(LEASE_SOURCE, config.leases.clone());
+    let leases = start_leases(LEASE_SOURCE, base.live(|config| config.leases.clone()));
     // Also where no pings are heard: another replica may hear them, and this one then answers for its workers once it is
     // gone.
-    let pinging = LeaseConfig {
+    let pinging = base.live(|config| LeaseConfig {
         ttl: config.pings.ttl,
         grace: config.pings.grace,
         secret: None,
-    };
+    });
     let pinging = start_leases(PING_SOURCE, pinging);
     if let Some(socket) = pings {
         let registrar = LeaseRegistrar {
@@ -81,11 +82,11 @@ pub(super) fn start_discovery(
         warm_ups: Arc::clone(&followed.warm_ups),
         board: Arc::clone(&board),
         metrics: base.metrics.discovery.clone(),
-        settings: Settings {
+        settings: base.live(|config| Settings {
             hold: config.discovery.hold,
             empty_hold: config.discovery.empty_hold,
             contest: config.discovery.contest,
-        },
+        }),
         phase: base.phase(),
     };
     for watcher in start_sources(base) {
@@ -95,7 +96,7 @@ pub(super) fn start_discovery(
     Discovered {
         board,
         leases,
-        credentials: config.leases.secret.as_ref().map(Credentials::new),
+        credentials: base.live(|config| config.leases.secret.as_ref().map(Credentials::new)),
     }
 }
 

@@ -54,8 +54,8 @@ pub(super) fn start_front(
             base, followed, limits, memory, &readiness,
         )?)),
         tls,
-        timeouts: config.timeouts.clone(),
-        limits: config.limits.clone(),
+        timeouts: base.live(|config| config.timeouts.clone()),
+        limits: base.live(|config| config.limits.clone()),
         balancers: config.listen.proxy_protocol_from.clone(),
         trusted_proxies: config.listen.trusted_proxies.clone(),
         metrics,
@@ -74,7 +74,7 @@ fn readiness(base: Base<'_>, followed: &Followed, memory: &Arc<Memory>) -> Arc<R
         phase: base.phase(),
         cluster: Arc::clone(&followed.cluster),
         conditions: vec![twin(base.agent), short_of_memory(memory)],
-        config: base.config.health.clone(),
+        config: base.live(|config| config.health.clone()),
         metrics: base.metrics.readiness.clone(),
     }));
     let running = Arc::clone(&readiness).run(Arc::clone(base.agent));
@@ -95,22 +95,22 @@ fn proxy_parts(
         cluster: Arc::clone(&followed.cluster),
         metrics: base.metrics.of_proxy(),
         phase: base.phase(),
-        sessions: Sessions::new(config.realtime.clone()),
-        cors: Cors::of(&config.cors),
-        request_codings: config.listen.request_codings.clone(),
-        request_id_headers: config.listen.request_id_headers.clone(),
-        open_paths: config.listen.open_paths.clone(),
-        timeouts: config.timeouts.clone(),
-        retry: config.retry.clone(),
-        limits: config.limits.clone(),
+        sessions: Sessions::new(base.live(|config| config.realtime.clone())),
+        cors: base.live(|config| Cors::of(&config.cors)),
+        request_codings: base.live(|config| config.listen.request_codings.clone()),
+        request_id_headers: base.live(|config| config.listen.request_id_headers.clone()),
+        open_paths: base.live(|config| config.listen.open_paths.clone()),
+        timeouts: base.live(|config| config.timeouts.clone()),
+        retry: base.live(|config| config.retry.clone()),
+        limits: base.live(|config| config.limits.clone()),
         warm_ups: Arc::clone(&followed.warm_ups),
         cache: response_cache(base),
         tracing: tracing(base)?,
         keys: Arc::clone(&limits.keys),
         admission: Arc::clone(&limits.admission),
-        transfer: config.transfer.clone(),
+        transfer: base.live(|config| config.transfer.clone()),
         learned: followed.learned.clone(),
-        failovers: Failovers::new(config.failover.clone(), &config.model),
+        failovers: Failovers::new(base.live(|config| config.failover.clone()), &config.model),
         memory,
         readiness: Arc::clone(readiness),
         quarantine: Arc::clone(&limits.quarantine),
@@ -118,7 +118,10 @@ fn proxy_parts(
 }
 
 fn response_cache(base: Base<'_>) -> Option<Arc<ResponseCache>> {
-    let cache = ResponseCache::new(&base.config.cache, &base.metrics.cache)?;
+    let cache = ResponseCache::new(
+        base.live(|config| config.cache.clone()),
+        &base.metrics.cache,
+    )?;
     let (swept, phase) = (Arc::clone(&cache), base.phase());
     base.tasks().spawn(async move {
         tokio::select! {

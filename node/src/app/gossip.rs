@@ -55,7 +55,7 @@ async fn start_agent(
         http: reached_at(listeners.data.local_addr()?, config),
         admin: reached_at(listeners.admin.local_addr()?, config),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        settings: config.cluster_settings().fingerprint().to_string(),
+        settings: config.fingerprint(),
     };
     let cluster = config.cluster.id.as_str();
     let gossip_metrics = grapevine_gossip::Metrics::register(metrics.registry_mut());

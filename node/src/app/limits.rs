@@ -41,7 +41,7 @@ pub(super) fn start_limits(
         let watching = watch.run(config.keys.reload, hangups, base.phase());
         base.tasks().spawn(watching);
     }
-    let quarantine = Arc::new(Quarantine::new(config.retry.quarantine));
+    let quarantine = Arc::new(Quarantine::new(base.live(|config| config.retry.quarantine)));
     if base.agent.local_addr().is_some() {
         let task = PeerStateTask {
             agent: Arc::clone(base.agent),
@@ -60,7 +60,7 @@ pub(super) fn start_limits(
         base.tasks().spawn(task.run());
     }
     let admission = Arc::new(Admission::new(AdmissionParts {
-        config: config.admission.clone(),
+        config: base.live(|config| config.admission.clone()),
         requests: config.limits.requests,
         bytes_per_token: config.cluster.bytes_per_token.get(),
         tenant_header: config.cluster.tenant_header.clone(),
@@ -68,6 +68,11 @@ pub(super) fn start_limits(
         bodies: Arc::new(ByteBudget::new(config.limits.body_bytes_total.0)),
         metrics: base.metrics.admission.clone(),
     }));
+    let resized = Arc::clone(&admission);
+    base.changes.on(move |config| {
+        resized.resize(config.limits.requests);
+        resized.bodies().resize(config.limits.body_bytes_total.0);
+    });
     Ok(Limits {
         keys,
         admission,

@@ -5,6 +5,7 @@
 
 mod base;
 mod certificates;
+mod changes;
 mod cluster;
 mod discovery;
 mod front;
@@ -23,14 +24,16 @@ use anyhow::Context;
 use self::base::Base;
 pub(crate) use self::certificates::reach_parts;
 use self::certificates::start_certificates;
+use self::changes::Changes;
 use self::cluster::start_cluster;
 use self::discovery::start_discovery;
 use self::front::start_front;
 use self::gossip::start_gossip;
 use self::limits::start_limits;
 use self::listeners::{announcement, bind};
-use self::tasks::{ForOperators, start_admin, start_tasks};
+use self::tasks::{ForOperators, ReloadParts, start_admin, start_tasks, wishes};
 use crate::config::{Config, Layers};
+use crate::logging;
 use crate::service_manager::ServiceManager;
 use crate::shutdown::{Shutdown, ShutdownLimits};
 
@@ -52,17 +55,19 @@ pub async fn run(
     let gossip = start_gossip(&config, &replica, &listeners).await?;
     let shutdown = Shutdown::new();
     let signals = shutdown.signals().context("cannot listen for signals")?;
+    let changes = Changes::default();
     let base = Base {
         config: &config,
         replica: &replica,
         agent: &gossip.agent,
         metrics: &gossip.metrics,
         shutdown: &shutdown,
+        changes: &changes,
     };
 
     let ways = start_certificates(base, gossip.identity)?;
     let followed = start_cluster(base, &ways.connector, gossip.heard)?;
-    let reload = start_tasks(base, origin, &ways.connector)?;
+    let (reload, wished) = wishes();
     let announcement = announcement(&replica, &listeners, gossip.agent.local_addr())?;
     let discovered = start_discovery(base, &followed, &ways.connector, listeners.pings);
     let limits = start_limits(base, &followed.cluster, &discovered.board)?;
@@ -75,20 +80,24 @@ pub async fn run(
         metrics: listeners.metrics,
         reload,
     };
+    let connector = Arc::clone(&ways.connector);
     start_admin(
-        base,
-        followed,
-        discovered,
-        limits,
-        opened,
-        ways.connector,
-        operators,
+        base, followed, discovered, limits, opened, connector, operators,
     );
-
-    let limits = ShutdownLimits {
+    changes.on(|config| logging::follow(&config.log));
+    let limits = base.live(|config| ShutdownLimits {
         settle: config.timeouts.settle,
         drain: config.timeouts.drain,
+    });
+    // Last: by now every part has said what it follows.
+    let reloading = ReloadParts {
+        layers: origin,
+        connector: ways.connector,
+        apply: changes.take(),
+        wished,
     };
+    start_tasks(base, reloading)?;
+
     let ending = shutdown.run(limits, signals, gossip.agent.shutdown()).await;
     Ok(ending.exit_code())
 }

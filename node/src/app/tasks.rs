@@ -14,47 +14,56 @@ use super::discovery::Discovered;
 use super::front::Opened;
 use super::limits::Limits;
 use crate::admin::{self, Admin, Gate, Port};
-use crate::config::Layers;
+use crate::config::{Config, Layers};
 #[cfg(debug_assertions)]
 use crate::fault_injection;
 use crate::left_out::LeftOut;
 use crate::listener::Door;
-use crate::reload::{Reload, Wish};
+use crate::reload::{Apply, Reload, Wish};
 use crate::shutdown::Phase;
 use crate::upstream::Connector;
 
 /// Wishes for a reading of the configuration that wait.
 const WISHES_MAX: usize = 8;
 
+/// Wishes for a reading of the configuration, and where they are heard.
+pub(super) fn wishes() -> (mpsc::Sender<Wish>, mpsc::Receiver<Wish>) {
+    mpsc::channel(WISHES_MAX)
+}
+
+/// What a reading of the configuration needs.
+pub(super) struct ReloadParts {
+    /// Where it came from.
+    pub(super) layers: Layers,
+    /// How workers are reached.
+    pub(super) connector: Arc<Connector>,
+    /// Hands settings to the parts that use them.
+    pub(super) apply: Apply,
+    /// Wishes of operators.
+    pub(super) wished: mpsc::Receiver<Wish>,
+}
+
 /// Reads the configuration again at each hang-up and when operators wish it, and notifies the other replicas when this one leaves.
 ///
 /// # Errors
 /// Signals cannot be received.
-pub(super) fn start_tasks(
-    base: Base<'_>,
-    origin: Layers,
-    connector: &Arc<Connector>,
-) -> anyhow::Result<mpsc::Sender<Wish>> {
+pub(super) fn start_tasks(base: Base<'_>, parts: ReloadParts) -> anyhow::Result<()> {
+    let (agent, phase, tasks) = (base.agent, base.phase(), base.tasks());
     let reload = Reload {
-        layers: origin,
+        layers: parts.layers,
         current: base.config.clone(),
-        agent: Arc::clone(base.agent),
-        connector: Arc::clone(connector),
+        agent: Arc::clone(agent),
+        connector: parts.connector,
+        apply: parts.apply,
         metrics: base.metrics.operators.clone(),
         left_out: LeftOut::default(),
     };
-    let (wishes, wished) = mpsc::channel(WISHES_MAX);
     let hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
-    base.tasks()
-        .spawn(reload.run(hangups, wished, base.phase()));
-    let leaving = announce_leaving(Arc::clone(base.agent), base.phase());
-    base.tasks().spawn(leaving);
+    tasks.spawn(reload.run(hangups, parts.wished, phase.clone()));
+    tasks.spawn(announce_leaving(Arc::clone(agent), phase.clone()));
     #[cfg(debug_assertions)]
-    base.tasks().spawn(fault_injection::trip_gossip(
-        Arc::clone(base.agent),
-        base.phase(),
-    ));
-    Ok(wishes)
+    tasks.spawn(fault_injection::trip_gossip(Arc::clone(agent), phase));
+    Ok(())
 }
 
 /// What operators reach.
@@ -77,7 +86,6 @@ pub(super) fn start_admin(
     connector: Arc<Connector>,
     operators: ForOperators,
 ) {
-    let config = base.config;
     let admin = Arc::new(Admin {
         replica: base.replica.to_owned(),
         cluster: followed.cluster,
@@ -90,13 +98,16 @@ pub(super) fn start_admin(
         quarantine: limits.quarantine,
         board: discovered.board,
         leases: discovered.leases,
-        transfer: base.config.transfer.clone(),
+        settings: base.live(Config::fingerprint),
+        transfer: base.live(|config| config.transfer.clone()),
         credentials: discovered.credentials,
         connector,
         reload: operators.reload,
-        token: config.admin.token.clone(),
-        admin_gate: Gate::new(config.admin.host, config.admin.allowed_hosts.clone()),
-        metrics_gate: Gate::new(config.metrics.host, config.admin.allowed_hosts.clone()),
+        token: base.live(|config| config.admin.token.clone()),
+        admin_gate: base
+            .live(|config| Gate::new(config.admin.host, config.admin.allowed_hosts.clone())),
+        metrics_gate: base
+            .live(|config| Gate::new(config.metrics.host, config.admin.allowed_hosts.clone())),
     });
     let serve = |socket, port| {
         let seats = admin::seats(port, &admin.metrics);

@@ -36,6 +36,7 @@ pub use recording::Recording;
 pub use rules::Bypass;
 
 use crate::config::CacheConfig;
+use crate::live::Live;
 use crate::metrics::ReasonLabels;
 use key::CacheKey;
 use recording::Fate;
@@ -74,13 +75,14 @@ pub struct ResponseCache {
     shares: Arc<Shares>,
     /// Bytes of answers that are being taken down.
     recorded_bytes: AtomicU64,
-    config: CacheConfig,
+    config: Live<CacheConfig>,
     metrics: CacheMetrics,
 }
 
 impl ResponseCache {
     /// An empty cache; none when it is switched off.
-    pub fn new(config: &CacheConfig, metrics: &CacheMetrics) -> Option<Arc<Self>> {
+    pub fn new(settings: Live<CacheConfig>, metrics: &CacheMetrics) -> Option<Arc<Self>> {
+        let config = settings.now();
         if !config.enabled {
             return None;
         }
@@ -113,7 +115,7 @@ impl ResponseCache {
             answers,
             shares,
             recorded_bytes: AtomicU64::new(0),
-            config: config.clone(),
+            config: settings,
             metrics: metrics.clone(),
         }))
     }
@@ -138,7 +140,7 @@ impl ResponseCache {
         if !wish.keep {
             return Found::Bypass(Bypass::Client, None);
         }
-        let key = match CacheKey::of(asked, self.config.request_bytes.as_usize()) {
+        let key = match CacheKey::of(asked, self.config.look().request_bytes.as_usize()) {
             Ok(key) => key,
             Err(why) => return Found::Bypass(why, None),
         };
@@ -147,7 +149,8 @@ impl ResponseCache {
             return Found::Bypass(Bypass::Client, Some(recording()));
         }
         // The age is read here too: the table forgets by its own clock, and only now and then.
-        let age_max = wish.age_max.unwrap_or(self.config.ttl).min(self.config.ttl);
+        let ttl = self.config.look().ttl;
+        let age_max = wish.age_max.unwrap_or(ttl).min(ttl);
         match self.answers.get(&key) {
             Some(answer) if answer.age() <= age_max => Found::Hit(answer),
             _ => Found::Miss(recording()),
@@ -156,9 +159,10 @@ impl ResponseCache {
 
     fn insert(&self, key: CacheKey, answer: Answer) -> Fate {
         let bytes = u64::from(answer.weight());
+        let config = self.config.look();
         let share = match answer.tenant.is_empty() {
             true => u64::MAX,
-            false => (self.config.bytes.0 as f64 * self.config.tenant_share) as u64,
+            false => (config.bytes.0 as f64 * config.tenant_share) as u64,
         };
         if !self.shares.take(&answer.tenant, bytes, share) {
             return Fate::TenantFull;

@@ -86,9 +86,9 @@ impl Recording {
         let more = piece.len() as u64 + PIECE_BYTES;
         self.bytes += more;
         let taken = self.cache.recorded_bytes.fetch_add(more, Ordering::Relaxed) + more;
-        if self.bytes > self.cache.config.entry_bytes.0 {
+        if self.bytes > self.cache.config.look().entry_bytes.0 {
             self.give_up(Fate::TooLong);
-        } else if taken > self.cache.config.bytes.0 {
+        } else if taken > self.cache.config.look().bytes.0 {
             self.give_up(Fate::NoRoom);
         } else {
             self.pieces.push(piece.clone());

@@ -19,7 +19,7 @@ fn cache(change: impl FnOnce(&mut CacheConfig)) -> Arc<ResponseCache> {
     };
     change(&mut config);
     let metrics = CacheMetrics::register(&mut Registry::default());
-    ResponseCache::new(&config, &metrics).expect("it is switched on")
+    ResponseCache::new(config.into(), &metrics).expect("it is switched on")
 }
 
 fn find(
@@ -87,7 +87,7 @@ const BODY: Bytes = Bytes::from_static(b"{\"text\":\"t\"}");
 #[test]
 fn switched_off_there_is_no_cache() {
     let metrics = CacheMetrics::register(&mut Registry::default());
-    assert!(ResponseCache::new(&CacheConfig::default(), &metrics).is_none());
+    assert!(ResponseCache::new(CacheConfig::default().into(), &metrics).is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,7 +21,8 @@ pub struct ConfigArgs {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Reads the file again: its workers come and go for the whole cluster. Other settings need a restart, and are named.
+    /// Reads the file again: its workers come and go for the whole cluster, and most settings change at once. Those that
+    /// need a restart are named.
     ///
     /// A mistake anywhere in the file changes nothing. No request is dropped.
     Reload {
@@ -48,6 +49,10 @@ pub async fn config(args: ConfigArgs) -> Result<(), Failure> {
         count("put"),
         count("retracted")
     ))?;
+    let changed = answer["changed"].as_array();
+    for setting in changed.into_iter().flatten() {
+        print_line(&format!("{} changed", setting.as_str().unwrap_or_default()))?;
+    }
     let waiting = answer["needs_restart"].as_array();
     for setting in waiting.into_iter().flatten() {
         let setting = setting.as_str().unwrap_or_default();

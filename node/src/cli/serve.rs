@@ -1,11 +1,11 @@
 //! `grapevine serve`: flags, file and environment to a configuration.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use grapevine_gossip::Identity;
 
 use crate::app;
-use crate::config::{Config, ConfigError, Layers, read_keys};
+use crate::config::{Config, ConfigError, Layers, Problem, read_keys};
 use crate::listener::tls::ListenerTls;
 use crate::upstream::Connector;
 
@@ -44,7 +44,7 @@ Examples:
       (add --gossip-revoked ca/crl.pem, so that `grapevine ca revoke` can shut a replica out)
   TLS to clients; certificates are read again when they change, and on SIGHUP:
     grapevine serve --ssl-certfile tls.crt --ssl-keyfile tls.key --worker-urls https://gpu-1:8000
-  Workers of the file come and go at SIGHUP; everything else of it needs a restart:
+  Workers of the file come and go, and most settings change, at SIGHUP; what needs a restart is named in the log:
     kill -HUP PID
   A file to edit, and its check:
     grapevine serve --print-config > grapevine.toml
@@ -56,7 +56,7 @@ pub enum Task {
     /// Write the documented defaults.
     PrintConfig,
     /// The configuration was checked; nothing else is to be done.
-    Check(Box<Config>),
+    Check(Box<Config>, Box<Layers>),
     /// Run a replica; the configuration may be read again from where it came.
     Run(Box<Config>, Box<Layers>),
 }
@@ -87,7 +87,7 @@ impl ServeArgs {
             read_keys(keys)?;
         }
         Ok(if self.check {
-            Task::Check(config)
+            Task::Check(config, origin)
         } else {
             Task::Run(config, origin)
         })
@@ -99,7 +99,7 @@ impl ServeArgs {
 ///
 /// # Errors
 /// The certificates do not prove what this replica would claim, or standard output is closed.
-pub fn check(config: &Config) -> Result<(), Failure> {
+pub fn check(config: &Config, origin: &Layers) -> Result<(), Failure> {
     if let Some(files) = config.gossip.identity() {
         let replica = config.replica_id();
         Identity::load(config.cluster.id.as_str(), &replica, &files)
@@ -107,9 +107,46 @@ pub fn check(config: &Config) -> Result<(), Failure> {
     }
     let usage = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
     ListenerTls::load(&config.tls).map_err(|error| usage(&error))?;
-    Connector::load(app::reach_parts(config)).map_err(|error| usage(&error))?;
+    Connector::load(app::reach_parts(
+        config,
+        config.timeouts.tls_handshake.into(),
+    ))
+    .map_err(|error| usage(&error))?;
+    kubeconfig(config, origin)?;
     for note in config.notes() {
         print_line(&note)?;
     }
     print_line("the configuration is good")
+}
+
+/// A kubeconfig is read when pods are watched, and again whenever the API server refuses: here it is read once.
+fn kubeconfig(config: &Config, origin: &Layers) -> Result<(), Failure> {
+    let kubernetes = &config.kubernetes;
+    let Some(path) = kubernetes
+        .kubeconfig
+        .as_ref()
+        .filter(|_| kubernetes.enabled)
+    else {
+        return Ok(());
+    };
+    let Err(what) = read_kubeconfig(path) else {
+        return Ok(());
+    };
+    let problem = Problem {
+        origin: origin.origin_of("kubernetes", "kubeconfig"),
+        key: "kubernetes.kubeconfig".to_owned(),
+        what: format!("{}: {what}", path.display()),
+    };
+    Err(Failure::Usage(problem.to_string()))
+}
+
+#[cfg(feature = "kubernetes")]
+fn read_kubeconfig(path: &Path) -> Result<(), String> {
+    grapevine_discovery::kubernetes::check_kubeconfig(path)
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn read_kubeconfig(path: &Path) -> Result<(), String> {
+    let read = std::fs::read_to_string(path);
+    read.map(drop).map_err(|error| error.to_string())
 }

@@ -378,10 +378,10 @@ fn a_bad_value_names_its_flag() {
 fn a_check_looks_at_the_certificates_too() {
     let line = "--check --replica-id r1 --gossip-ca none.pem --gossip-cert c --gossip-key k";
     let args = parse(line).unwrap_or_else(|error| panic!("{error}"));
-    let Ok(Task::Check(config)) = args.task(std::iter::empty()) else {
+    let Ok(Task::Check(config, origin)) = args.task(std::iter::empty()) else {
         panic!("the settings themselves are good");
     };
-    let error = check(&config).expect_err("there are no such files");
+    let error = check(&config, &origin).expect_err("there are no such files");
     assert!(
         error.to_string().starts_with("cannot read none.pem: "),
         "{error}"

@@ -47,9 +47,10 @@ enum Action {
     /// request.
     ///
     /// What is open there goes on to its end; no stream is cut. Its keys stay its own: `workers activate` brings
-    /// them back.
+    /// them back. A worker that was found (file, DNS, pod, lease) still leaves when its source lets go of it, and the
+    /// drain ends with it.
     Drain(Drain),
-    /// Gives a draining worker requests again, or ends its warm-up.
+    /// Takes a drain back, or ends a warm-up: the worker gets requests again, unless its own source drains it.
     Activate {
         /// Id or address of the worker.
         worker: String,
@@ -135,6 +136,13 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
             let path = ["workers", &worker];
             let body = json!({ "state": "active" }).to_string().into_bytes();
             let answer = client.call(Method::PATCH, &path, &[], body).await?;
+            if !admin.json && answer.get("state").and_then(Value::as_str) == Some("draining") {
+                return print_line(&format!(
+                    "not active: {} still drains, because its source says so (a pod that is not ready, a lease that \
+                     expired); `grapevine workers list` names the source",
+                    field(&answer, "id")
+                ));
+            }
             report("active:", &answer, &admin)
         }
         Action::Remove { worker, admin } => {
@@ -250,8 +258,23 @@ fn report_all(answer: &Value, admin: &AdminArgs) -> Result<(), Failure> {
     if admin.json {
         return print_json(answer);
     }
-    let count = rows(answer, "workers").len();
-    print_line(&format!("added {count} workers{}", reach(answer)))
+    let workers = rows(answer, "workers");
+    print_line(&format!("added {} workers{}", workers.len(), reach(answer)))?;
+    workers.iter().try_for_each(report_changes)
+}
+
+/// Says what became otherwise of a worker that was known: `add` replaces all of its description.
+fn report_changes(worker: &Value) -> Result<(), Failure> {
+    let changes = rows(worker, "changes").iter().filter_map(Value::as_str);
+    let changes: Vec<&str> = changes.collect();
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let id = field(worker, "id");
+    print_line(&format!(
+        "{id} was known, and is changed: {}",
+        changes.join("; ")
+    ))
 }
 
 /// Prints how far a change went: a replica that is alone keeps it, but no other has it yet.
@@ -264,7 +287,11 @@ fn report(done: &str, answer: &Value, admin: &AdminArgs) -> Result<(), Failure> 
         Some("warming") => "; it is being warmed up and takes requests soon, see `workers list`",
         _ => "",
     };
-    print_line(&format!("{done} {}{reach}{warming}", field(answer, "id")))
+    print_line(&format!("{done} {}{reach}{warming}", field(answer, "id")))?;
+    match done {
+        "added" => report_changes(answer),
+        _ => Ok(()),
+    }
 }
 
 fn reach(answer: &Value) -> String {

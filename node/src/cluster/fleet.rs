@@ -397,8 +397,8 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
             let id: grapevine_gossip::worker::WorkerId = id.parse().expect("an id");
             let health = crate::upstream::health::Health::new(
                 id.as_str().into(),
-                &crate::config::BreakerConfig::default(),
-                &crate::config::HealthConfig::default(),
+                crate::config::BreakerConfig::default().into(),
+                crate::config::HealthConfig::default().into(),
             );
             let address = crate::upstream::address::Address::of(&spec).expect("an address");
             let load = board.cell(&id);
@@ -410,7 +410,7 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
                     address,
                     Arc::clone(&connector),
                     load,
-                    idle_max,
+                    idle_max.into(),
                     health,
                     true,
                 )),

@@ -34,7 +34,7 @@ metrics! {
         replicas_agreeing: Gauge,
             "replicas_agreeing", "Live replicas with this one's ring digest and settings, itself included";
         settings_differing: Gauge,
-            "settings_differing", "Live replicas whose [cluster] settings differ from this one's";
+            "settings_differing", "Live replicas whose settings that must be equal differ from this one's";
         agreement_samples: Family<AgreementLabels, Counter>,
             "agreement_samples",
             "Requests compared with what a peer would decide, by result, and whether any of the prompt was known";

@@ -53,6 +53,7 @@ pub use self::peer_state::{OwnUse, PeerStateTask};
 pub use self::pool::{Halves, Pool, PoolMember};
 use self::rates::Rates;
 use crate::config::{BreakerConfig, HealthConfig};
+use crate::live::Live;
 use crate::upstream::address::Address;
 use crate::upstream::health::{Health, Look};
 use crate::upstream::{About, Connector, UpstreamMetrics, Worker};
@@ -77,11 +78,11 @@ pub struct Placed {
 #[derive(Debug, Clone)]
 pub struct WorkerDefaults {
     /// Longest rest of a connection.
-    pub idle_max: Duration,
+    pub idle_max: Live<Duration>,
     /// Circuit breaker.
-    pub breaker: BreakerConfig,
+    pub breaker: Live<BreakerConfig>,
     /// Health checks.
-    pub health: HealthConfig,
+    pub health: Live<HealthConfig>,
     /// How workers are reached.
     pub connector: Arc<Connector>,
     /// Where is counted what a worker that leaves is to be forgotten in.
@@ -337,9 +338,10 @@ impl Cluster {
     fn new_worker(&self, id: WorkerId, address: Address, has_series: bool) -> Worker {
         let load = self.board.cell(&id);
         let label = id.as_str().into();
-        let health = Health::new(label, &self.defaults.breaker, &self.defaults.health);
+        let (breaker, health) = (self.defaults.breaker.clone(), self.defaults.health.clone());
+        let health = Health::new(label, breaker, health);
         let connector = Arc::clone(&self.defaults.connector);
-        let idle_max = self.defaults.idle_max;
+        let idle_max = self.defaults.idle_max.clone();
         Worker::new(id, address, connector, load, idle_max, health, has_series)
     }
 

@@ -16,6 +16,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::live::Live;
 use grapevine_gossip::ReplicaId;
 use grapevine_gossip::peer_state::{QUARANTINE_MAX, Quarantined};
 use ring::digest;
@@ -130,7 +131,7 @@ pub struct Mark {
 #[derive(Debug)]
 pub struct Quarantine {
     /// For how long a mark holds; zero: there are none.
-    keep: Duration,
+    keep: Live<Duration>,
     entries: Mutex<QuarantineEntries>,
     /// How many entries there are.
     count: AtomicUsize,
@@ -138,12 +139,16 @@ pub struct Quarantine {
 
 impl Quarantine {
     /// Without marks.
-    pub fn new(keep: Duration) -> Self {
+    pub fn new(keep: Live<Duration>) -> Self {
         Self {
             keep,
             entries: Mutex::default(),
             count: AtomicUsize::new(0),
         }
+    }
+
+    fn keep(&self) -> Duration {
+        **self.keep.look()
     }
 
     /// For how much longer this body is refused; `None` if it is not.
@@ -161,13 +166,13 @@ impl Quarantine {
         let id = id_of(path, body);
         self.with(|entries| {
             let mark = entries.iter().find(|entry| entry.id == id)?;
-            Some(self.keep.saturating_sub(mark.since.elapsed()))
+            Some(self.keep().saturating_sub(mark.since.elapsed()))
         })
     }
 
     /// Marks a body. Gives its hash for the log, and whether a mark had to go for it; none where nothing is marked.
     pub fn mark(&self, path: &str, body: &[u8]) -> Option<(String, bool)> {
-        if self.keep.is_zero() || body.is_empty() {
+        if self.keep().is_zero() || body.is_empty() {
             return None;
         }
         let id = id_of(path, body);
@@ -189,7 +194,7 @@ impl Quarantine {
             hash: hex(entry.id.1),
             body_bytes: entry.id.0,
             age_s: entry.since.elapsed().as_secs(),
-            left_s: self.keep.saturating_sub(entry.since.elapsed()).as_secs(),
+            left_s: self.keep().saturating_sub(entry.since.elapsed()).as_secs(),
         };
         self.with(|entries| entries.iter().filter(|w| w.is_mark()).map(mark).collect())
     }
@@ -216,7 +221,7 @@ impl Quarantine {
         }
         let to_send = |entry: &QuarantineEntry| {
             let age = entry.since.elapsed();
-            let is_due = entry.sender.is_none() && age + SENT_WHILE_LEFT < self.keep;
+            let is_due = entry.sender.is_none() && age + SENT_WHILE_LEFT < self.keep();
             is_due.then_some(Quarantined {
                 length: entry.id.0,
                 hash: entry.id.1,
@@ -233,7 +238,7 @@ impl Quarantine {
             return (0, 0);
         }
         let now = Instant::now();
-        let fresh = received.iter().filter(|entry| entry.age < self.keep);
+        let fresh = received.iter().filter(|entry| entry.age < self.keep());
         let mut fresh: Vec<&Quarantined> = fresh.collect();
         fresh.sort_by_key(|entry| Reverse(entry.age));
         // More than are held of it would take turns.
@@ -274,7 +279,9 @@ impl Quarantine {
             .entries
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        entries.0.retain(|entry| entry.since.elapsed() < self.keep);
+        entries
+            .0
+            .retain(|entry| entry.since.elapsed() < self.keep());
         let looked = look(&mut entries);
         self.count.store(entries.0.len(), Ordering::Relaxed);
         looked
@@ -319,7 +326,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_mark_holds_for_its_body_and_its_time() {
-        let quarantine = Quarantine::new(KEEP);
+        let quarantine = Quarantine::new(KEEP.into());
         assert_eq!(quarantine.holds("/a", b"deadly"), None);
         assert!(quarantine.mark("/a", b"deadly").is_some());
         assert_eq!(quarantine.holds("/a", b"deadly"), Some(KEEP));
@@ -336,12 +343,16 @@ mod tests {
         assert_eq!(quarantine.count(), 0);
         // No question, no mark; and the setting that is off.
         assert!(quarantine.mark("/a", b"").is_none());
-        assert!(Quarantine::new(Duration::ZERO).mark("/a", b"x").is_none());
+        assert!(
+            Quarantine::new(Duration::ZERO.into())
+                .mark("/a", b"x")
+                .is_none()
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn marks_are_sent_with_their_age_and_grow_no_younger() {
-        let (here, there) = (Quarantine::new(KEEP), Quarantine::new(KEEP));
+        let (here, there) = (Quarantine::new(KEEP.into()), Quarantine::new(KEEP.into()));
         here.mark("/a", b"deadly");
         tokio::time::advance(Duration::from_secs(60)).await;
         let sent = here.to_send();
@@ -365,9 +376,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_makes_up_marks_crowds_out_nobody_elses() {
         let (here, honest, liar) = (
-            Quarantine::new(KEEP),
-            Quarantine::new(KEEP),
-            Quarantine::new(KEEP),
+            Quarantine::new(KEEP.into()),
+            Quarantine::new(KEEP.into()),
+            Quarantine::new(KEEP.into()),
         );
         here.mark("/a", b"own");
         honest.mark("/a", b"deadly");
@@ -391,8 +402,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn many_tellers_do_not_take_turns_in_a_full_table() {
-        let here = Quarantine::new(KEEP);
-        let senders: Vec<Quarantine> = (0..6).map(|_| Quarantine::new(KEEP)).collect();
+        let here = Quarantine::new(KEEP.into());
+        let senders: Vec<Quarantine> = (0..6).map(|_| Quarantine::new(KEEP.into())).collect();
         for (number, sender) in senders.iter().enumerate() {
             for mark in 0..OF_ONE_SENDER_MAX {
                 tokio::time::advance(Duration::from_millis(1)).await;
@@ -413,7 +424,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_mark_goes_for_a_new_one() {
-        let quarantine = Quarantine::new(KEEP);
+        let quarantine = Quarantine::new(KEEP.into());
         for number in 0..QUARANTINE_MAX {
             let (_, gone) = quarantine
                 .mark("/a", &number.to_le_bytes())
@@ -429,7 +440,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lifted_mark_holds_nowhere_and_comes_back_from_nobody() {
-        let (here, there) = (Quarantine::new(KEEP), Quarantine::new(KEEP));
+        let (here, there) = (Quarantine::new(KEEP.into()), Quarantine::new(KEEP.into()));
         let (hash, _) = here.mark("/a", b"innocent").expect("marked");
         here.mark("/a", b"deadly");
         tokio::time::advance(Duration::from_secs(10)).await;
@@ -451,7 +462,7 @@ mod tests {
         assert_eq!(there.holds("/a", b"innocent"), None);
         assert_eq!(there.count(), 1);
         // Nor does it come back from one that was away.
-        let third = Quarantine::new(KEEP);
+        let third = Quarantine::new(KEEP.into());
         third.receives(1, &here);
         third.receive(&replica(1), &before);
         assert_eq!((third.count(), third.holds("/a", b"innocent")), (1, None));
@@ -459,7 +470,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_ends_workers_again_is_marked_again_everywhere() {
-        let (here, there) = (Quarantine::new(KEEP), Quarantine::new(KEEP));
+        let (here, there) = (Quarantine::new(KEEP.into()), Quarantine::new(KEEP.into()));
         here.mark("/a", b"deadly");
         assert_eq!(here.lift(None), 1);
         there.receives(1, &here);

@@ -47,9 +47,9 @@ pub(super) fn house() -> House {
             .expect("there is room");
     }
     let defaults = WorkerDefaults {
-        idle_max: Duration::from_secs(1),
-        breaker: BreakerConfig::default(),
-        health: HealthConfig::default(),
+        idle_max: Duration::from_secs(1).into(),
+        breaker: BreakerConfig::default().into(),
+        health: HealthConfig::default().into(),
         connector: Arc::new(Connector::load(ConnectorParts::default()).expect("nothing is read")),
         worker_series: WORKERS - 1,
         kv_connector: grapevine_transfer::Connector::Nixl,

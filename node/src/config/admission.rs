@@ -24,17 +24,17 @@ section! {
         /// for each whose workers are all at their limit.
         queue_size: u32 = 100, in 0..=100_000, flag "queue-size" Text;
         /// How long a request may wait; then 503. Not longer than `timeouts.whole_request` either.
-        queue_timeout: Duration = secs(60), in ms(1)..=HOUR, flag "queue-timeout-secs" Secs;
+        queue_timeout: Duration = secs(60), in ms(1)..=HOUR, flag "queue-timeout-secs" Secs, live now;
         /// Headers in which a client may say how urgent a request is: high, normal or low, or a number below, at or
         /// above 0. The first that is there counts.
         priority_headers: Vec<HeaderName> = vec![
             HeaderName::from_static("x-priority"),
             HeaderName::from_static("x-smg-priority"),
-        ];
+        ], live now;
         /// Class of requests that name none, from clients without a key.
-        priority: Priority = Priority::Normal;
+        priority: Priority = Priority::Normal, live now;
         /// Most urgent class that a client without a key may claim.
-        priority_max: Priority = Priority::Normal;
+        priority_max: Priority = Priority::Normal, live now;
         /// Requests of more urgent classes that may go first, in a row, while one waits; then it is its turn.
         ///
         /// Lower: less urgent classes get more under overload, 1 in `passed_over_max` + 1 each.
@@ -50,7 +50,7 @@ section! {
         ///
         /// For clients and balancers that take a replica or a cluster for broken after some 5xx. Both carry
         /// `Retry-After`, and their `code` says which limit it was. Holds for a worker's own 503 of full queues, too.
-        no_room_status: NoRoomStatus = NoRoomStatus::ServiceUnavailable, flag "no-room-status" Text;
+        no_room_status: NoRoomStatus = NoRoomStatus::ServiceUnavailable, flag "no-room-status" Text, live now;
     }
 }
 

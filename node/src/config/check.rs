@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use grapevine_gossip::worker::Role;
 use grapevine_placement::ModelFault;
 
 use super::Config;
@@ -11,6 +12,7 @@ use super::cors::Wild;
 use super::error::{Origin, Problem};
 use super::raw::Raw;
 use super::section_values::SectionValues;
+use super::selector;
 use super::types::{Secret, TraceProtocol};
 
 /// Everything that does not fit together, each at the place of the setting to change.
@@ -28,6 +30,21 @@ pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
     discovery(config, &mut checks);
     models(config, &mut checks);
     traces(config, &mut checks);
+    checks.problems
+}
+
+/// The same of settings of which a part was read again: those that may change while the replica runs beside the others.
+pub(super) fn of_live(config: &Config) -> Vec<Problem> {
+    let raw = Raw::new();
+    let mut checks = Checks {
+        raw: &raw,
+        problems: Vec::new(),
+    };
+    admin(config, &mut checks);
+    sizes(config, &mut checks);
+    tls(config, &mut checks);
+    cors(config, &mut checks);
+    discovery(config, &mut checks);
     checks.problems
 }
 
@@ -284,6 +301,16 @@ fn discovery(config: &Config, checks: &mut Checks<'_>) {
         "empty_hold",
         "is shorter than discovery.hold; a source that shows no worker at all is believed later than one that lacks some",
     );
+    let is_short = |secret: &Secret| secret.reveal().len() < TOKEN_BYTES_MIN;
+    checks.refuse_if(
+        config.leases.secret.as_ref().is_some_and(is_short),
+        "leases",
+        "secret",
+        format!(
+            "has at least {TOKEN_BYTES_MIN} characters, so that it cannot be guessed from a credential: \
+             `openssl rand -hex 16` makes one"
+        ),
+    );
     let kubernetes = &config.kubernetes;
     if !kubernetes.enabled {
         return;
@@ -300,6 +327,14 @@ fn discovery(config: &Config, checks: &mut Checks<'_>) {
     ];
     let none = selectors.iter().all(|selector| selector.is_empty());
     refuse_if(none, "selector", NO_SELECTOR, checks);
+    let keys = ["selector", "prefill_selector", "decode_selector"];
+    for (key, selector) in keys.into_iter().zip(selectors) {
+        if !selector.is_empty()
+            && let Err(what) = selector::check(&selector.join(","))
+        {
+            refuse_if(true, key, &what, checks);
+        }
+    }
 }
 
 const NO_KUBERNETES: &str = "this build cannot watch pods; build Grapevine with `--features kubernetes` (what is \
@@ -363,6 +398,20 @@ pub(super) fn notes(config: &Config) -> Vec<String> {
              http://address:port --admin http://{}`, or learn them from other replicas",
             SocketAddr::new(config.admin.host, config.admin.port)
         ));
+    }
+    let has = |role: Role| config.worker.iter().any(|worker| worker.role == role);
+    for (there, missing, flag) in [
+        (Role::Prefill, Role::Decode, "--decode URL"),
+        (Role::Decode, Role::Prefill, "--prefill URL"),
+    ] {
+        if has(there) && !has(missing) {
+            notes.push(format!(
+                "workers of the role {} are configured and none of the role {}: no request is divided between two workers \
+                 until one is there; add one with {flag}, [[worker]] or `grapevine workers add`, or let it be found",
+                there.as_str(),
+                missing.as_str()
+            ));
+        }
     }
     let switches = config.listen.open_paths.iter();
     for open in switches.filter(|open| open.opens_engine_control()) {

@@ -213,11 +213,11 @@ impl WorkerConfig {
 }
 
 impl WorkersConfig {
-    /// Takes over which workers there are, and nothing else: that is what a reload brings into use.
-    pub(crate) fn follow(&mut self, new: Self) {
-        self.urls = new.urls;
-        self.prefill_urls = new.prefill_urls;
-        self.decode_urls = new.decode_urls;
+    /// Takes over which workers there are.
+    pub(super) fn list_as(&mut self, new: &Self) {
+        self.urls.clone_from(&new.urls);
+        self.prefill_urls.clone_from(&new.prefill_urls);
+        self.decode_urls.clone_from(&new.decode_urls);
         self.data_parallel_size = new.data_parallel_size;
     }
 

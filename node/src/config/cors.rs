@@ -16,24 +16,24 @@ section! {
     /// than browsers are not concerned.
     [cors] CorsConfig {
         /// Origins of pages that may ask, such as "https://chat.example.com"; `"*"` is every page.
-        allowed_origins: Vec<Wild<Origin>> = Vec::new(), flag "cors-allowed-origins" List alias "allowed-origins";
+        allowed_origins: Vec<Wild<Origin>> = Vec::new(), flag "cors-allowed-origins" List alias "allowed-origins", live now;
         /// Methods that such a page may use; `"*"`: those that it asks for.
-        allowed_methods: Vec<Wild<Method>> = vec![Wild::Any], flag "allowed-methods" List;
+        allowed_methods: Vec<Wild<Method>> = vec![Wild::Any], flag "allowed-methods" List, live now;
         /// Headers that such a page may send; `"*"`: those that it asks for, `Authorization` among them.
-        allowed_headers: Vec<Wild<HeaderName>> = vec![Wild::Any], flag "allowed-headers" List;
+        allowed_headers: Vec<Wild<HeaderName>> = vec![Wild::Any], flag "allowed-headers" List, live now;
         /// Pages may send cookies and client certificates. Not together with the origin `"*"`.
         ///
         /// A key in `Authorization` that the page's own code writes needs it not.
-        allow_credentials: bool = false, flag "allow-credentials" On;
+        allow_credentials: bool = false, flag "allow-credentials" On, live now;
         /// Headers of answers that such a page may read beside the few that it always may.
         exposed_headers: Vec<HeaderName> = vec![
             HeaderName::from_static("x-request-id"),
             HeaderName::from_static("retry-after"),
-        ];
+        ], live now;
         /// How long a browser need not ask again whether a request is allowed.
         ///
         /// Longer: fewer questions. Shorter: a change takes effect sooner. Browsers shorten it, to 2 h or less.
-        max_age: Duration = secs(600), in Duration::ZERO..=HOUR * 24;
+        max_age: Duration = secs(600), in Duration::ZERO..=HOUR * 24, live now;
     }
 }
 

@@ -21,11 +21,11 @@ section! {
         ///
         /// Longer than a restart under the same name takes: then its keys stay where they are.
         hold: Duration = secs(30), in secs(1)..=HOUR,
-            flag "discovery-hold-secs" Secs;
+            flag "discovery-hold-secs" Secs, live now;
         /// The same where a source shows no worker at all any more, which is a mistake more often than an intention.
-        empty_hold: Duration = secs(300), in secs(1)..=HOUR * 24;
+        empty_hold: Duration = secs(300), in secs(1)..=HOUR * 24, live now;
         /// How long replicas that still see a worker hold it against most others that do not.
-        contest: Duration = secs(600), in secs(10)..=HOUR * 24;
+        contest: Duration = secs(600), in secs(10)..=HOUR * 24, live now;
     }
 }
 
@@ -84,13 +84,13 @@ section! {
         /// How long a lease lasts that is not renewed; then the worker gets no new prompts.
         ///
         /// `grapevine register` renews it six times in that time.
-        ttl: Duration = secs(30), in secs(5)..=secs(600);
+        ttl: Duration = secs(30), in secs(5)..=secs(600), live now;
         /// How much longer the worker keeps its place on the ring.
-        grace: Duration = secs(300), in secs(5)..=HOUR * 24;
+        grace: Duration = secs(300), in secs(5)..=HOUR * 24, live now;
         /// Secret from which workers' credentials are made (`grapevine register --show-credential`), equal on all replicas.
         ///
         /// A credential is good for one worker only. Unset: the admin token registers workers.
-        secret: Option<Secret> = None;
+        secret: Option<Secret> = None, live now;
     }
 }
 
@@ -110,9 +110,9 @@ section! {
         /// Whoever reaches this address can register workers; `workers.allow` says which hosts may be any.
         listen: Option<SocketAddr> = None, flag "vllm-discovery-address" Text;
         /// How long a worker counts as there that does not ping; then it gets no new prompts.
-        ttl: Duration = secs(10), in secs(5)..=secs(600);
+        ttl: Duration = secs(10), in secs(5)..=secs(600), live now;
         /// How much longer the worker keeps its place on the ring.
-        grace: Duration = secs(300), in secs(5)..=HOUR * 24;
+        grace: Duration = secs(300), in secs(5)..=HOUR * 24, live now;
         /// Greatest number of connections; each worker has one.
         connections: u32 = 4096, in 1..=65_536;
     }

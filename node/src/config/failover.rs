@@ -13,10 +13,10 @@ section! {
         /// Failover of all chat and completion streams that can be continued.
         ///
         /// It keeps each one's body and text in memory, and the second worker computes the prompt again.
-        enabled: bool = false, flag "enable-failover" On;
+        enabled: bool = false, flag "enable-failover" On, live now;
         /// Times that one stream may go on elsewhere, each time on a worker that it has not been on.
-        max: u32 = 2, in 1..=16;
+        max: u32 = 2, in 1..=16, live now;
         /// Bytes of the text that is kept of one stream; a longer one is not continued.
-        text_bytes: ByteSize = ByteSize::kib(256), in ByteSize::kib(1)..=ByteSize::mib(16);
+        text_bytes: ByteSize = ByteSize::kib(256), in ByteSize::kib(1)..=ByteSize::mib(16), live now;
     }
 }

@@ -38,7 +38,7 @@ section! {
             HeaderName::from_static("x-correlation-id"),
             HeaderName::from_static("x-trace-id"),
             HeaderName::from_static("request-id"),
-        ], flag "request-id-headers" List;
+        ], flag "request-id-headers" List, live now;
         /// Networks of proxies whose `X-Forwarded-*`, `Forwarded` and `X-Real-IP` are believed, such as
         /// `"10.0.0.0/8"`.
         ///
@@ -49,12 +49,12 @@ section! {
         ///
         /// Workers get them with the key of `workers.api_key`. A prefix opens no path that steers an engine
         /// (`/sleep`, `/collective_rpc`, `/metrics`, ...); one that is named in full is opened with a warning.
-        open_paths: Vec<OpenPath> = Vec::new(), flag "open-paths" Text;
+        open_paths: Vec<OpenPath> = Vec::new(), flag "open-paths" Text, live now;
         /// Codings of request bodies that are inflated: gzip, zstd. Empty: a compressed body is 415.
         ///
         /// `limits.body_bytes` holds for what comes out. Workers get the plain body. Each such body takes time of the
         /// thread that serves it, so clients of a fast network gain nothing.
-        request_codings: Vec<Coding> = Vec::new(), flag "request-codings" List;
+        request_codings: Vec<Coding> = Vec::new(), flag "request-codings" List, live now;
         /// Networks of balancers that pass bytes and begin each connection with a PROXY header (version 1 or 2), such
         /// as "10.0.0.0/8". The client that it names counts as the connection's, also for `trusted_proxies`.
         ///
@@ -74,11 +74,11 @@ section! {
         /// Secret of the admin port: clients send `Authorization: Bearer <token>`.
         ///
         /// Prefer the environment to the command line, where other users can read it.
-        token: Option<Secret> = None, flag "admin-token" Text;
+        token: Option<Secret> = None, flag "admin-token" Text, live now;
         /// Names and networks, besides loopback addresses and `localhost`, under which the admin and metrics ports
         /// are reached: `"ops.example"`, `"*.lab"`, `"10.0.0.0/8"`. Without a token a request under any other
         /// `Host` gets 403 on loopback; pages of these hosts may use the ports.
-        allowed_hosts: Vec<AllowedHost> = Vec::new(), flag "admin-allowed-hosts" List;
+        allowed_hosts: Vec<AllowedHost> = Vec::new(), flag "admin-allowed-hosts" List, live now;
     }
 }
 
@@ -104,60 +104,60 @@ section! {
         /// From accepting a connection to its first byte.
         ///
         /// Lower: idle connects cost less memory. Higher: balancers may open connections ahead.
-        first_byte: Duration = secs(10), in ms(1)..=HOUR;
+        first_byte: Duration = secs(10), in ms(1)..=HOUR, live now;
         /// From the first byte of a request to the end of its head.
-        header: Duration = secs(15), in ms(1)..=HOUR, flag "header-read-timeout-secs" Secs;
+        header: Duration = secs(15), in ms(1)..=HOUR, flag "header-read-timeout-secs" Secs, live now;
         /// How long a request's body may stay below 1 KiB a second; then 408.
-        body_progress: Duration = secs(30), in ms(1)..=HOUR;
+        body_progress: Duration = secs(30), in ms(1)..=HOUR, live now;
         /// How long a client's connection may stay open between two requests.
         ///
         /// Keep it above the idle time of a balancer in front, or it meets closed connections.
-        keep_alive: Duration = secs(75), in ms(1)..=HOUR, flag "idle-connection-timeout-secs" Secs;
+        keep_alive: Duration = secs(75), in ms(1)..=HOUR, flag "idle-connection-timeout-secs" Secs, live now;
         /// For a TLS handshake, with a client or with a worker.
         ///
         /// Apart from `connect`, since a busy worker answers it, not its machine.
-        tls_handshake: Duration = secs(10), in ms(1)..=secs(600);
+        tls_handshake: Duration = secs(10), in ms(1)..=secs(600), live now;
         /// To open a connection to a worker.
-        connect: Duration = secs(1), in ms(1)..=secs(60);
+        connect: Duration = secs(1), in ms(1)..=secs(60), live now;
         /// To the first token of a stream, whatever the prompt's length. For a plain answer, whose first byte is its
         /// last: longest time without any sign of life of its worker, however long the answer takes.
         ///
         /// Covers the worker's queue. Lower: a frozen worker is left sooner. Too low: requests
         /// that only waited are sent twice.
-        first_token: Duration = secs(60), in ms(1)..=HOUR;
+        first_token: Duration = secs(60), in ms(1)..=HOUR, live now;
         /// Added to `first_token` for each 1,000 tokens of the prompt (estimated from its length).
-        first_token_per_1k: Duration = secs(2), in Duration::ZERO..=secs(600);
+        first_token_per_1k: Duration = secs(2), in Duration::ZERO..=secs(600), live now;
         /// Longest pause between two events of a stream; comments do not count.
         ///
         /// A frozen engine keeps sending comments, so bytes prove nothing. Of the body of a plain answer: longest time
         /// without a byte and without any sign of life of its worker.
-        inter_token: Duration = secs(60), in ms(1)..=HOUR;
+        inter_token: Duration = secs(60), in ms(1)..=HOUR, live now;
         /// Longest silence of an answer whose worker refuses new connections, in place of the two limits above.
         ///
         /// A vLLM that stops closes its port, and its open answers get neither a byte nor an end.
-        worker_gone: Duration = secs(5), in ms(1)..=HOUR;
+        worker_gone: Duration = secs(5), in ms(1)..=HOUR, live now;
         /// Longest silence of an answer that has begun, once its worker is known to be bad: its checks fail or it is
         /// stalled, and it shows no sign of life. In place of `inter_token`, where that is longer.
         ///
         /// Lower: broken streams end, or go on elsewhere, sooner. Higher: more of them outlive a worker's pause.
-        worker_bad: Duration = secs(15), in ms(1)..=HOUR;
+        worker_bad: Duration = secs(15), in ms(1)..=HOUR, live now;
         /// Longest time that a client may leave its answer unread.
-        write_stall: Duration = secs(60), in ms(1)..=HOUR;
+        write_stall: Duration = secs(60), in ms(1)..=HOUR, live now;
         /// Longest time of a whole request, all attempts and the stream included; 0 is off.
-        whole_request: Option<Duration> = None, flag "request-timeout-secs" Secs;
+        whole_request: Option<Duration> = None, flag "request-timeout-secs" Secs, live now;
         /// How long an unused connection to a worker is kept.
         ///
         /// Stay below the worker's own keep-alive (5s for vLLM), or requests meet closed
         /// connections.
-        upstream_idle: Duration = secs(4), in ms(1)..=HOUR, flag "upstream-pool-idle-timeout-secs" Secs;
+        upstream_idle: Duration = secs(4), in ms(1)..=HOUR, flag "upstream-pool-idle-timeout-secs" Secs, live now;
         /// How long a worker may take to answer whether it holds a response that another request is about.
         ///
         /// Asked only where this replica does not know. Lower: a worker that hangs delays such a request less.
-        response_search: Duration = secs(2), in ms(1)..=secs(60);
+        response_search: Duration = secs(2), in ms(1)..=secs(60), live now;
         /// After SIGTERM: how long to serve on while balancers see that this replica is not ready.
-        settle: Duration = secs(5), in Duration::ZERO..=HOUR, flag "settle-secs" Secs;
+        settle: Duration = secs(5), in Duration::ZERO..=HOUR, flag "settle-secs" Secs, live now;
         /// After `settle`: how long open requests may take to end; then they are cut.
-        drain: Duration = secs(600), in Duration::ZERO..=HOUR * 24, flag "drain-secs" Secs;
+        drain: Duration = secs(600), in Duration::ZERO..=HOUR * 24, flag "drain-secs" Secs, live now;
     }
 }
 
@@ -180,26 +180,26 @@ section! {
         /// have one address.
         connections_per_address: Option<NonZeroU32> = None;
         /// Requests at once, each counted to the end of its stream; above it they wait (see `[admission]`).
-        requests: u32 = 32_768, in 1..=1_000_000, flag "max-concurrent-requests" Text;
+        requests: u32 = 32_768, in 1..=1_000_000, flag "max-concurrent-requests" Text, live now;
         /// Requests at once on one HTTP/2 connection.
-        streams_per_connection: u32 = 256, in 1..=65_536;
+        streams_per_connection: u32 = 256, in 1..=65_536, live now;
         /// Bytes of a request's head; above it 431.
-        header_bytes: ByteSize = ByteSize::kib(64), in ByteSize::kib(8)..=ByteSize::mib(1);
+        header_bytes: ByteSize = ByteSize::kib(64), in ByteSize::kib(8)..=ByteSize::mib(1), live now;
         /// Header lines of a request; above it 431.
-        headers: u32 = 100, in 16..=1_000;
+        headers: u32 = 100, in 16..=1_000, live now;
         /// Bytes of a request's body; above it 413.
         ///
         /// A body is held once, until the answer begins, so that it can be sent to another worker.
         body_bytes: ByteSize = ByteSize::mib(16), in ByteSize(1)..=ByteSize::mib(1024),
-            flag "max-payload-size" Text;
+            flag "max-payload-size" Text, live now;
         /// Bytes of an upload to a path that takes files (`/v1/audio/transcriptions` and its like); above it 413.
         ///
         /// vLLM takes files of 25 MB. An upload is held as a body is: once, and with the same bound for all.
-        upload_bytes: ByteSize = ByteSize::mib(32), in ByteSize(1)..=ByteSize::mib(1024);
+        upload_bytes: ByteSize = ByteSize::mib(32), in ByteSize(1)..=ByteSize::mib(1024), live now;
         /// Bytes of all bodies held at once; above it 503.
         ///
         /// With `body_bytes` the bound on memory: raise it for many long prompts at a time.
-        body_bytes_total: ByteSize = ByteSize::mib(1024), in ByteSize(1)..=ByteSize::mib(65_536);
+        body_bytes_total: ByteSize = ByteSize::mib(1024), in ByteSize(1)..=ByteSize::mib(65_536), live now;
         /// Responses of `/v1/responses` whose worker is remembered; of older ones the workers are asked.
         ///
         /// About 150 bytes each, when they are used.
@@ -212,7 +212,7 @@ section! {
         /// Bytes of a worker's stream that are held until its first event shows whether it is an answer or a refusal.
         ///
         /// Above it the answer goes on unjudged.
-        event_line_bytes: ByteSize = ByteSize::kib(256), in ByteSize::kib(1)..=ByteSize::mib(64);
+        event_line_bytes: ByteSize = ByteSize::kib(256), in ByteSize::kib(1)..=ByteSize::mib(64), live now;
     }
 }
 
@@ -221,10 +221,10 @@ section! {
     [log] LogConfig {
         /// Lowest level that is written: trace, debug, info, warn or error. Libraries' lines from warn on, or
         /// from debug on where less was asked for.
-        level: Level = Level::INFO, flag "log-level" Text;
+        level: Level = Level::INFO, flag "log-level" Text, live now;
         /// One JSON object a line instead of text.
         json: bool = false, flag "log-json" On;
         /// One line for each request, at its end, at level info.
-        access: bool = true, flag "disable-access-log" Off;
+        access: bool = true, flag "disable-access-log" Off, live now;
     }
 }

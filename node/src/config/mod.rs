@@ -10,6 +10,7 @@
 use std::path::{Path, PathBuf};
 
 mod admission;
+mod agreed;
 pub mod allow;
 mod cache;
 mod check;
@@ -26,6 +27,7 @@ mod print;
 mod raw;
 mod realtime;
 mod section_values;
+mod selector;
 mod setting;
 mod table;
 #[cfg(test)]
@@ -177,6 +179,24 @@ impl Layers {
         Ok(())
     }
 
+    /// Where a setting was written, for messages about it.
+    #[must_use]
+    pub fn origin_of(&self, section: &str, key: &str) -> Origin {
+        self.raw().origin_of(section, key)
+    }
+
+    fn raw(&self) -> Raw {
+        let mut raw = Raw::new();
+        if let Some((path, text)) = &self.file {
+            raw.add_file(path, text);
+        }
+        raw.add_environment(self.environment.iter().cloned());
+        for (flag, words) in &self.flags {
+            raw.add_flag(*flag, words.clone());
+        }
+        raw
+    }
+
     /// The configuration as it is now: the file is read anew, environment and flags are those of the start.
     ///
     /// # Errors
@@ -195,14 +215,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Invalid`] with every mistake that was found, each with its place.
     pub fn from_layers(layers: Layers) -> Result<Self, ConfigError> {
-        let mut raw = Raw::new();
-        if let Some((path, text)) = &layers.file {
-            raw.add_file(path, text);
-        }
-        raw.add_environment(layers.environment.into_iter());
-        for (flag, words) in layers.flags {
-            raw.add_flag(flag, words);
-        }
+        let mut raw = layers.raw();
         let config = Self::from_raw(&mut raw);
         let mut problems = std::mem::take(&mut raw.problems);
         if problems.is_empty() {
@@ -216,34 +229,49 @@ impl Config {
         }
     }
 
-    /// Names of the settings in which `new` differs and that only a restart brings into use, such as `limits.requests`:
-    /// all but the workers.
+    /// Takes over from a configuration that was read again what may change while the replica runs: the rows that are
+    /// `live`, and the workers. Everything else stays as it was at the start.
     #[must_use]
-    pub fn needs_restart(&self, new: &Self) -> Vec<String> {
-        let mut differing = Vec::new();
-        macro_rules! compare {
-            ($($section:ident)*; repeated: $($repeated:ident)*; reloaded: $($reloaded:ident)*) => {
+    pub fn follow(&mut self, new: &Self) -> Followed {
+        let mut followed = Followed::default();
+        macro_rules! sections {
+            ($($section:ident)*; repeated: $($repeated:ident)*; workers: $workers:ident) => {
                 // All of them: a new section does not compile before it is here.
-                let Self { $($section,)* $($repeated,)* $($reloaded: _),* } = self;
+                let Self { $($section,)* $($repeated,)* $workers } = self;
                 $(
-                    let keys = $section.differing(&new.$section);
-                    let section = stringify!($section);
-                    differing.extend(keys.into_iter().map(|key| format!("{section}.{key}")));
+                    let name = |key: &str| format!("{}.{key}", stringify!($section));
+                    followed.changed.extend($section.follow(&new.$section).into_iter().map(name));
+                    followed.waiting.extend($section.differing(&new.$section).into_iter().map(name));
                 )*
                 $(if *$repeated != new.$repeated {
-                    differing.push(stringify!($repeated).to_owned());
+                    followed.waiting.push(stringify!($repeated).to_owned());
                 })*
+                $workers.clone_from(&new.$workers);
             };
         }
-        compare!(
+        sections!(
             replica listen tls cors admin metrics gossip cluster workers discovery files dns kubernetes leases pings retry
             breaker health failover transfer warmup realtime cache admission keys timeouts limits trace log;
             repeated: model;
-            reloaded: worker
+            workers: worker
         );
-        // They are among the workers.
-        differing.retain(|key| !WORKER_LISTS.contains(&key.as_str()));
-        differing
+        followed
+            .waiting
+            .retain(|key| !WORKER_LISTS.contains(&key.as_str()));
+        self.workers.list_as(&new.workers);
+        followed
+    }
+
+    /// What does not fit together in settings of which some were read again, and others are as they were at the start.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] with each of them.
+    pub fn is_whole(&self) -> Result<(), ConfigError> {
+        let problems = check::of_live(self);
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(ConfigError::Invalid(problems)),
+        }
     }
 
     /// What an operator who starts with these settings should know, such as that there is no worker
@@ -291,6 +319,15 @@ impl Config {
             log: raw.read(),
         }
     }
+}
+
+/// What became of the settings that a configuration which was read again has otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Followed {
+    /// Taken over, such as `limits.requests`.
+    pub changed: Vec<String>,
+    /// As they were, until a restart.
+    pub waiting: Vec<String>,
 }
 
 /// Settings that say which workers there are.

@@ -59,6 +59,9 @@ fn write_row(file: &mut String, section: Option<&str>, row: &Row) {
         let variable = variable(section, row.key);
         let _ = writeln!(file, "# {}{variable}", flag.unwrap_or_default());
     }
+    if row.is_live {
+        let _ = writeln!(file, "# A reload brings a change into use.");
+    }
     let _ = match ((row.default)(), section) {
         (Some(default), Some(_)) => writeln!(file, "{} = {default}", row.key),
         (Some(example), None) => writeln!(file, "# {} = {example}", row.key),

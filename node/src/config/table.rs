@@ -25,6 +25,9 @@ pub(crate) trait Section: Default {
 
     /// Keys of which the other one has another value.
     fn differing(&self, other: &Self) -> Vec<&'static str>;
+
+    /// Takes over the values of the rows that may change while the replica runs. Returns the keys that changed.
+    fn follow(&mut self, other: &Self) -> Vec<&'static str>;
 }
 
 /// One setting, as the printed file, the command line and the environment see it.
@@ -36,6 +39,8 @@ pub(crate) struct Row {
     /// The permitted range as text; none when the type alone says it.
     pub(crate) range: Option<fn() -> String>,
     pub(crate) flag: Option<Flag>,
+    /// A reload of the configuration brings it into use, without a restart.
+    pub(crate) is_live: bool,
 }
 
 /// A flag of `serve` that sets one setting.
@@ -86,8 +91,9 @@ impl<T: Setting> fmt::Display for Bounds<'_, T> {
     }
 }
 
-/// Declares a section: `[name] Type { key: T = default, in range, flag "name" Kind; ... }`; after the kind a flag may
-/// have another name, as `alias "name"`.
+/// Declares a section: `[name] Type { key: T = default, in range, flag "name" Kind, live now; ... }`; after the kind a
+/// flag may have another name, as `alias "name"`. `live now` says that parts hold it as a [`Live`](crate::live::Live),
+/// so that a reload brings it into use.
 macro_rules! section {
     (
         $(#[doc = $about:literal])*
@@ -96,7 +102,8 @@ macro_rules! section {
                 $(#[doc = $doc:literal])*
                 $key:ident: $T:ty = $default:expr
                     $(, in $range:expr)?
-                    $(, flag $flag:literal $kind:ident $(alias $alias:literal)?)?;
+                    $(, flag $flag:literal $kind:ident $(alias $alias:literal)?)?
+                    $(, live $live:ident)?;
             )*
         }
     ) => {
@@ -125,12 +132,26 @@ macro_rules! section {
                     },
                     range: section!(@range $T $(, $range)?),
                     flag: section!(@flag $($flag $kind $($alias)?)?),
+                    is_live: section!(@live $($live)?),
                 },
             )*];
 
             fn differing(&self, other: &Self) -> Vec<&'static str> {
                 let pairs = [$((stringify!($key), self.$key != other.$key)),*];
                 pairs.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
+            }
+
+            fn follow(&mut self, other: &Self) -> Vec<&'static str> {
+                let changes: &[(&'static str, fn(&mut Self, &Self) -> bool)] = &[$(
+                    (stringify!($key), section!(@follow $key $($live)?)),
+                )*];
+                let mut changed = Vec::new();
+                for (key, follow) in changes {
+                    if follow(self, other) {
+                        changed.push(*key);
+                    }
+                }
+                changed
             }
 
             fn read(
@@ -154,6 +175,16 @@ macro_rules! section {
     (@check $T:ty) => { |_| Ok(()) };
     (@check $T:ty, $range:expr) => {
         |value: &$T| $crate::config::table::Bounds(&$range).check(value)
+    };
+    (@live) => { false };
+    (@live now) => { true };
+    (@follow $key:ident) => { |_, _| false };
+    (@follow $key:ident now) => {
+        |own, other| {
+            let is_other = own.$key != other.$key;
+            own.$key.clone_from(&other.$key);
+            is_other
+        }
     };
     (@flag) => { None };
     (@flag $flag:literal $kind:ident) => { section!(@flag $flag $kind, None) };

@@ -479,3 +479,134 @@ fn notes_say_what_is_missing() {
     );
     check(&format!("{workers}{identity}seeds = [\"r2:1\"]"), &[]);
 }
+
+/// The rows of the table in the document, as it is to be: what a reload brings into use, and what needs a restart.
+fn table_of_changes() -> String {
+    let mut table = String::new();
+    for (name, _, rows) in sections() {
+        let keys = |wanted: bool| {
+            let is_listed = |row: &&Row| {
+                let is_list = WORKER_LISTS.contains(&format!("{name}.{}", row.key).as_str());
+                (row.is_live || is_list) == wanted
+            };
+            let keys = rows
+                .iter()
+                .filter(is_listed)
+                .map(|row| format!("`{}`", row.key));
+            keys.collect::<Vec<_>>().join(", ")
+        };
+        let cell = |keys: String| match keys.as_str() {
+            "" => "–".to_owned(),
+            _ => keys,
+        };
+        table += &format!(
+            "| `[{name}]` | {} | {} |\n",
+            cell(keys(true)),
+            cell(keys(false))
+        );
+    }
+    table
+}
+
+#[test]
+fn the_table_of_changes_lists_every_setting() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+    let document = std::fs::read_to_string(path).expect("the document is there");
+    let table = table_of_changes();
+    assert!(document.contains(&table), "write into {path}:\n{table}");
+}
+
+#[test]
+fn a_reload_takes_over_what_may_change_and_names_the_rest() {
+    let read = |text: &str| {
+        let file = Some(("x.toml".into(), text.to_owned()));
+        Config::from_layers(Layers {
+            file,
+            ..Layers::default()
+        })
+    };
+    let mut current = read("").expect("defaults");
+    let new = "admission.queue_timeout = \"7s\"\nlimits.requests = 9\nlimits.connections = 9\n\
+               cors.allowed_origins = [\"https://a.example\"]\ncluster.policy = \"random\"\n\
+               workers.urls = [\"http://w:8000\"]\n[[model]]\nname = \"m\"\n";
+    let followed = current.follow(&read(new).expect("valid"));
+    let changed = [
+        "cors.allowed_origins",
+        "admission.queue_timeout",
+        "limits.requests",
+    ];
+    assert_eq!(followed.changed, changed);
+    assert_eq!(
+        followed.waiting,
+        ["cluster.policy", "limits.connections", "model"]
+    );
+    assert_eq!((current.limits.requests, current.worker.len()), (9, 1));
+    let defaults = LimitConfig::default();
+    assert_eq!(current.limits.connections, defaults.connections);
+    assert_eq!(
+        current.is_whole().map_err(|error| error.to_string()),
+        Ok(())
+    );
+    // Once it is taken over, it is no news.
+    let again = current.follow(&read(new).expect("valid"));
+    assert_eq!((again.changed.len(), again.waiting.len()), (0, 3));
+}
+
+#[test]
+fn what_is_read_again_has_to_fit_what_stays() {
+    let config = |text: &str| {
+        let file = Some(("x.toml".into(), text.to_owned()));
+        let read = Config::from_layers(Layers {
+            file,
+            ..Layers::default()
+        });
+        read.expect("valid")
+    };
+    let mut current = config("cache.bytes = \"1MiB\"");
+    // Good together in the file; of the two only the second may change now.
+    let followed = current.follow(&config(
+        "cache.bytes = \"64MiB\"\ncache.entry_bytes = \"8MiB\"",
+    ));
+    assert_eq!(followed.waiting, ["cache.bytes"]);
+    let error = current
+        .is_whole()
+        .expect_err("a larger answer than all of them");
+    assert!(error.to_string().contains("cache.entry_bytes"), "{error}");
+}
+
+#[test]
+fn selectors_and_short_secrets_are_judged_with_their_place() {
+    let check = |text: &str, expected: &str| {
+        let messages = messages(file(text));
+        assert!(
+            messages.iter().any(|said| said.starts_with(expected)),
+            "{messages:?}"
+        );
+    };
+    let pods = "[kubernetes]\nenabled = true\n";
+    check(
+        &format!("{pods}selector = [\"app=two words\"]"),
+        "g.toml:3:12: kubernetes.selector: \"two words\" is no value of a label",
+    );
+    check(
+        &format!("{pods}selector = [\"app=vllm\"]\ndecode_selector = [\"tier in (a\"]"),
+        "g.toml:4:19: kubernetes.decode_selector: \"tier in (a\" does not close",
+    );
+    check(
+        "[leases]\nsecret = \"short\"",
+        "g.toml:2:10: leases.secret: has at least 16 characters",
+    );
+}
+
+#[test]
+fn one_role_without_the_other_is_noted() {
+    let notes = |text: &str| {
+        let notes = Config::from_layers(file(text)).expect("valid").notes();
+        let of_roles = |note: &String| note.contains("of the role");
+        notes.into_iter().filter(of_roles).collect::<Vec<_>>()
+    };
+    let alone = notes("workers.prefill_urls = [\"http://a:1\"]");
+    assert!(alone[0].contains("none of the role decode"), "{alone:?}");
+    let both = "workers.prefill_urls = [\"http://a:1\"]\nworkers.decode_urls = [\"http://b:1\"]";
+    assert!(notes(both).is_empty());
+}

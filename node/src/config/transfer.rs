@@ -44,16 +44,16 @@ section! {
         ///
         /// Never: what cannot be divided is refused, where no worker takes whole requests. Always: decode workers
         /// compute prompts while prefill is down, and all their streams are slower meanwhile.
-        decode_alone: DecodeAlone = DecodeAlone::Indivisible;
+        decode_alone: DecodeAlone = DecodeAlone::Indivisible, live now;
         /// Tokens of a prompt that the decode worker computes itself rather than have them computed and sent; 0: none.
         ///
         /// Counted without what it is expected to hold. Higher: fewer transfers, more prefill among decode.
-        short_prompt_tokens: u32 = 256;
+        short_prompt_tokens: u32 = 256, live now;
         /// How much later than from a worker that takes whole requests the first token of a pair may be expected.
         ///
         /// Above that a worker of whole requests takes the request, where the model has some. Longer: calmer answers on
         /// those, more waiting for prefill workers.
-        wait_for_pair: Duration = ms(200), in Duration::ZERO..=secs(3600);
+        wait_for_pair: Duration = ms(200), in Duration::ZERO..=secs(3600), live now;
         /// Pairs whose workers spread the model over different numbers of processors (tensor parallel).
         ///
         /// Only some connectors of vLLM can do that; others fail, or decode from wrong blocks.
@@ -62,7 +62,7 @@ section! {
         across_zones: bool = true;
         /// How long blocks that a failed decode left on its prefill worker count as load there: the time after which
         /// engines give them up.
-        held_for: Duration = secs(480), in Duration::ZERO..=secs(3600);
+        held_for: Duration = secs(480), in Duration::ZERO..=secs(3600), live now;
     }
 }
 

@@ -52,7 +52,7 @@ section! {
         /// Key sent to workers as `Authorization: Bearer <key>`, in place of the client's.
         ///
         /// Unset: the client's header goes through.
-        api_key: Option<Secret> = None, flag "api-key" Text;
+        api_key: Option<Secret> = None, flag "api-key" Text, live now;
         /// File with that key, in place of `api_key`; read again when it changes.
         api_key_file: Option<PathBuf> = None;
         /// Authorities (PEM) that sign the certificates of https workers.
@@ -120,36 +120,36 @@ section! {
     /// Retries: only before the first byte reached the client, each time on another worker.
     [retry] RetryConfig {
         /// Retries at all.
-        enabled: bool = true, flag "disable-retries" Off;
+        enabled: bool = true, flag "disable-retries" Off, live now;
         /// Attempts in all, the first included. A connection that is refused is none, unless the worker was known to
         /// refuse.
-        max_attempts: NonZeroU32 = count(5), in count(1)..=count(32), flag "retry-max-retries" Text;
+        max_attempts: NonZeroU32 = count(5), in count(1)..=count(32), flag "retry-max-retries" Text, live now;
         /// Workers that may end while they have one request: then it is sent to no other, and its body is refused for
         /// `quarantine`.
         ///
         /// A process that ends takes along all that it has in hand, so the first end says little. Higher: a request
         /// that ends workers ends so many.
-        deaths_max: NonZeroU32 = count(2), in count(1)..=count(32);
+        deaths_max: NonZeroU32 = count(2), in count(1)..=count(32), live now;
         /// How long such a body is refused, by all replicas; 0s: not at all.
-        quarantine: Duration = secs(600), in Duration::ZERO..=HOUR * 24;
+        quarantine: Duration = secs(600), in Duration::ZERO..=HOUR * 24, live now;
         /// Pause before the first retry; a refused connection is retried without pause.
         initial_backoff: Duration = ms(50), in Duration::ZERO..=secs(60),
-            flag "retry-initial-backoff-ms" Millis;
+            flag "retry-initial-backoff-ms" Millis, live now;
         /// Longest pause before a retry.
         max_backoff: Duration = secs(30), in Duration::ZERO..=secs(600),
-            flag "retry-max-backoff-ms" Millis;
+            flag "retry-max-backoff-ms" Millis, live now;
         /// Growth of the pause from one retry to the next.
-        backoff_multiplier: f64 = 1.5, in 1.0..=10.0, flag "retry-backoff-multiplier" Text;
+        backoff_multiplier: f64 = 1.5, in 1.0..=10.0, flag "retry-backoff-multiplier" Text, live now;
         /// Random share by which a pause is lengthened or shortened.
-        jitter: f64 = 0.2, in 0.0..=1.0, flag "retry-jitter-factor" Text;
+        jitter: f64 = 0.2, in 0.0..=1.0, flag "retry-jitter-factor" Text, live now;
         /// Retries, as a share of requests: of those at once, and over time of those that did not help.
         ///
         /// Keeps an overload from multiplying; a refused connection is retried outside of it.
-        budget: f64 = 0.2, in 0.0..=1.0;
+        budget: f64 = 0.2, in 0.0..=1.0, live now;
         /// Retries that are allowed beyond `budget`.
-        budget_floor: u32 = 3, in 0..=10_000;
+        budget_floor: u32 = 3, in 0..=10_000, live now;
         /// Longest `Retry-After` of a worker (with 429 or 503) during which nothing is sent to it; 0s: none.
-        worker_pause_max: Duration = secs(300), in Duration::ZERO..=secs(300);
+        worker_pause_max: Duration = secs(300), in Duration::ZERO..=secs(300), live now;
     }
 }
 
@@ -158,33 +158,33 @@ section! {
     /// a model is well, open breakers refuse its requests at once; else panic may overrule them (`cluster.panic`).
     [breaker] BreakerConfig {
         /// Breakers that may open.
-        enabled: bool = true, flag "disable-circuit-breaker" Off;
+        enabled: bool = true, flag "disable-circuit-breaker" Off, live now;
         /// Failures within `window`, with no success between them, that open it.
         ///
         /// Fewer than vllm-router's 10, because each cost a client the time of an attempt.
-        failure_threshold: NonZeroU32 = count(5), in count(1)..=count(1_000), flag "cb-failure-threshold" Text;
+        failure_threshold: NonZeroU32 = count(5), in count(1)..=count(1_000), flag "cb-failure-threshold" Text, live now;
         /// Successes, one trial request at a time, that close it again.
-        success_threshold: NonZeroU32 = count(3), flag "cb-success-threshold" Text;
+        success_threshold: NonZeroU32 = count(3), flag "cb-success-threshold" Text, live now;
         /// Share of good ends within `rate_window` below which it opens; 0 is off.
         ///
         /// Finds a worker that fails often but not always. Higher: left sooner, also for single mishaps.
-        success_rate: f64 = 0.5, in 0.0..=1.0;
+        success_rate: f64 = 0.5, in 0.0..=1.0, live now;
         /// Ends within `rate_window` below which their share says nothing.
-        rate_outcomes: NonZeroU32 = count(20), in count(1)..=count(1_000_000);
+        rate_outcomes: NonZeroU32 = count(20), in count(1)..=count(1_000_000), live now;
         /// How far back the share of good ends looks.
-        rate_window: Duration = secs(10), in ms(100)..=HOUR;
+        rate_window: Duration = secs(10), in ms(100)..=HOUR, live now;
         /// How long it stays open before the first trial request; twice that when it opens again, then three times, and
         /// so on.
         ///
         /// Shorter than vllm-router's 60s, because only one request at a time is risked.
-        open_for: Duration = secs(10), in ms(1)..=HOUR, flag "cb-timeout-duration-secs" Secs;
+        open_for: Duration = secs(10), in ms(1)..=HOUR, flag "cb-timeout-duration-secs" Secs, live now;
         /// Longest time that it stays open; never less than `open_for`.
-        open_max: Duration = secs(300), in ms(1)..=HOUR * 24;
+        open_max: Duration = secs(300), in ms(1)..=HOUR * 24, live now;
         /// Random share by which that time is lengthened or shortened.
-        jitter: f64 = 0.2, in 0.0..=1.0;
+        jitter: f64 = 0.2, in 0.0..=1.0, live now;
         /// Age beyond which a failure no longer counts; of its times open, half are forgotten for each such time that
         /// it stays closed.
-        window: Duration = secs(120), in ms(1)..=HOUR, flag "cb-window-duration-secs" Secs;
+        window: Duration = secs(120), in ms(1)..=HOUR, flag "cb-window-duration-secs" Secs, live now;
     }
 }
 
@@ -192,39 +192,39 @@ section! {
     /// Health of workers. It decides which of them are passed over, never which are on the ring.
     [health] HealthConfig {
         /// Time between two checks of a worker.
-        interval: Duration = secs(1), in ms(10)..=HOUR, flag "health-check-interval-secs" Secs;
+        interval: Duration = secs(1), in ms(10)..=HOUR, flag "health-check-interval-secs" Secs, live now;
         /// How long a check may take.
-        timeout: Duration = secs(2), in ms(1)..=secs(600), flag "health-check-timeout-secs" Secs;
+        timeout: Duration = secs(2), in ms(1)..=secs(600), flag "health-check-timeout-secs" Secs, live now;
         /// Failed checks in a row that make a worker unhealthy.
-        failure_threshold: NonZeroU32 = count(3), flag "health-failure-threshold" Text;
+        failure_threshold: NonZeroU32 = count(3), flag "health-failure-threshold" Text, live now;
         /// Good checks in a row that make it healthy again.
-        success_threshold: NonZeroU32 = count(2), flag "health-success-threshold" Text;
+        success_threshold: NonZeroU32 = count(2), flag "health-success-threshold" Text, live now;
         /// Path that is asked; any 2xx is good.
-        path: String = "/health".to_owned(), flag "health-check-endpoint" Text;
+        path: String = "/health".to_owned(), flag "health-check-endpoint" Text, live now;
         /// How long a worker may take to answer with its metrics or its models. Without an answer, what it reported
         /// before stays true, and it counts as no less healthy.
-        scrape_timeout: Duration = secs(5), in ms(1)..=secs(600);
+        scrape_timeout: Duration = secs(5), in ms(1)..=secs(600), live now;
         /// Ask a worker that takes requests and delivers no tokens for one token, until it delivers; also one on which
         /// requests wait in silence, where its metrics do not show that it works.
         ///
         /// Such a worker may well pass its checks: only a token proves it. Off: a client's request tries it, one
         /// at a time, at growing intervals.
-        token_probe: bool = true, flag "disable-token-probe" Off;
+        token_probe: bool = true, flag "disable-token-probe" Off, live now;
         /// How long that token may take.
-        token_timeout: Duration = secs(10), in ms(10)..=secs(600);
+        token_timeout: Duration = secs(10), in ms(10)..=secs(600), live now;
         /// Over this time a worker that restarted, or whose breaker closed, gets back to its share of the load: a
         /// quarter of it at half time. 0 is off. Equal on all replicas, or they differ in where they send meanwhile.
-        slow_start: Duration = secs(20), in Duration::ZERO..=HOUR;
+        slow_start: Duration = secs(20), in Duration::ZERO..=HOUR, live now;
         /// A failed request counts on as load of its worker, and half as much after this time; 0 is off.
         ///
         /// Else a worker that fails at once looks idle. Longer: workers are avoided for longer after single failures.
-        failure_half_life: Duration = secs(2), in Duration::ZERO..=secs(600);
+        failure_half_life: Duration = secs(2), in Duration::ZERO..=secs(600), live now;
         /// For how long no worker must have answered before a ready replica says that it is not ready.
         ///
         /// Shorter: balancers leave sooner. Too short: the restart of an only worker takes the whole cluster out.
-        unready_after: Duration = secs(3), in Duration::ZERO..=HOUR;
+        unready_after: Duration = secs(3), in Duration::ZERO..=HOUR, live now;
         /// Be ready also while no worker can be reached, or none is known: requests then get this replica's 503,
         /// which says why, instead of the error of a balancer that has no replica left.
-        ready_without_workers: bool = false, flag "ready-without-workers" On;
+        ready_without_workers: bool = false, flag "ready-without-workers" On, live now;
     }
 }

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::board::Board;
 use super::metrics::DiscoveryMetrics;
 use super::sightings;
+use crate::live::Live;
 use crate::metrics::{ActionLabels, SourceLabels, SourceStateLabels};
 use crate::shutdown::Phase;
 use crate::upstream::Connector;
@@ -37,7 +38,7 @@ pub struct FollowParts {
     /// Where to count.
     pub metrics: DiscoveryMetrics,
     /// How long the rule waits.
-    pub settings: Settings,
+    pub settings: Live<Settings>,
     /// Where this replica is between start and end.
     pub phase: Phase,
 }
@@ -59,7 +60,7 @@ impl Follow {
     /// The watcher's name is no name of a source; those of this program are.
     pub fn new(parts: FollowParts, watcher: Watcher) -> Self {
         let source = Source::provider(watcher.name()).expect("names of sources are constants");
-        let rule = Rule::new(parts.agent.replica().clone(), parts.settings);
+        let rule = Rule::new(parts.agent.replica().clone(), *parts.settings.now());
         Self {
             parts,
             watcher,
@@ -110,6 +111,7 @@ impl Follow {
         let peers = believed.about(self.watcher.name());
         let view = self.parts.agent.view();
         let labels = |id: &WorkerId| Some(Arc::clone(&view.worker(id)?.labels));
+        self.rule.change(*self.parts.settings.now());
         let (now, picture) = (Instant::now(), picture.as_deref());
         self.rule.step(now, picture, &entries, &labels, peers)
     }

@@ -20,8 +20,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::board::Board;
 use super::metrics::DiscoveryMetrics;
+use super::processes::{NAME_BYTES_MAX, Processes};
 use super::sightings;
 use crate::config::LeaseConfig;
+use crate::live::Live;
 use crate::metrics::{ResultLabels, SourceLabels};
 use crate::shutdown::Phase;
 use crate::warmup::WarmUps;
@@ -52,7 +54,7 @@ pub struct LeaseParts {
     /// Where to count.
     pub metrics: DiscoveryMetrics,
     /// How long leases last.
-    pub config: LeaseConfig,
+    pub config: Live<LeaseConfig>,
     /// Where this replica is between start and end.
     pub phase: Phase,
 }
@@ -71,6 +73,8 @@ struct Heard {
     renewed: BTreeMap<WorkerId, Instant>,
     /// What those workers declared of themselves at last, where it is anything.
     declared: BTreeMap<WorkerId, Labels>,
+    /// Which processes renewed here, where they say so.
+    processes: BTreeMap<WorkerId, Processes>,
     /// The last renewal of any.
     last: Option<Instant>,
     /// Nobody heard anything at the last look.
@@ -97,11 +101,12 @@ impl Leases {
 
     /// How long a lease lasts.
     pub fn ttl(&self) -> Duration {
-        self.parts.config.ttl
+        self.parts.config.look().ttl
     }
 
     /// Registers a worker, or renews its lease. Repeating it changes nothing, and what was lost is there again; of labels
-    /// that are known with another value, those that the worker declares anew count.
+    /// that are known with another value, those that the worker declares anew count. `process`: the name that the process
+    /// which renews gave itself.
     ///
     /// # Errors
     /// [`LeaseError::Change`] if the registry is full.
@@ -110,14 +115,53 @@ impl Leases {
         id: &WorkerId,
         spec: WorkerSpec,
         labels: Labels,
+        process: Option<&str>,
     ) -> Result<(), LeaseError> {
+        let is_elsewhere = self.is_elsewhere(id);
         let result = match self.try_renew(id, spec).await {
             Ok(()) => self.label(id, labels).await,
             failed => failed,
         };
         let label = if result.is_ok() { "renewed" } else { "failed" };
         self.count(label);
+        if result.is_ok()
+            && let Some(process) = process.filter(|name| name.len() <= NAME_BYTES_MAX)
+        {
+            self.renewed_by(id, process, is_elsewhere);
+        }
         result
+    }
+
+    /// Whether two processes renew the lease, which do not know of each other.
+    pub fn are_two(&self, id: &WorkerId) -> bool {
+        let processes = &self.heard().processes;
+        let of_it = processes.get(id);
+        of_it.is_some_and(|of_it| of_it.are_two(self.ttl(), Instant::now()))
+    }
+
+    /// Whether another replica answers for the lease now.
+    fn is_elsewhere(&self, id: &WorkerId) -> bool {
+        let entry = self.parts.agent.entry_of(id, &self.source);
+        let entry = entry.filter(|entry| !entry.is_removed());
+        let writer = entry.and_then(|entry| entry.writer);
+        writer.is_some_and(|writer| writer != *self.parts.agent.replica())
+    }
+
+    fn renewed_by(&self, id: &WorkerId, process: &str, is_elsewhere: bool) {
+        let (ttl, now) = (self.ttl(), Instant::now());
+        let mut heard = self.heard();
+        let is_news = match heard.processes.get_mut(id) {
+            Some(known) => known.renewed(process, is_elsewhere, ttl, now),
+            None => {
+                let first = Processes::first(process, now);
+                heard.processes.insert(id.clone(), first);
+                false
+            }
+        };
+        drop(heard);
+        if is_news {
+            tracing::warn!(worker = %id, "two processes renew the lease of one worker: what they say of it replaces each other, and when one ends it takes the worker out; end one of the two");
+        }
     }
 
     async fn try_renew(&self, id: &WorkerId, spec: WorkerSpec) -> Result<(), LeaseError> {
@@ -171,6 +215,7 @@ impl Leases {
             let mut heard = self.heard();
             heard.renewed.remove(id);
             heard.declared.remove(id);
+            heard.processes.remove(id);
         }
         let source = self.source.clone();
         self.parts.agent.remove_worker(id, source).await?;
@@ -215,11 +260,14 @@ impl Leases {
             .about(self.parts.source)
             .iter()
             .any(|peer| peer.statement.is_seeing);
-        let (now, config) = (Instant::now(), &self.parts.config);
+        let (now, config) = (Instant::now(), &*self.parts.config.now());
         let mine = |entry: &&Entry| answers_for(agent.replica(), entry.writer.as_ref(), &live);
         let mine: Vec<&Entry> = entries.iter().filter(mine).collect();
         let due: Vec<(&Entry, Due)> = {
             let mut heard = self.heard();
+            heard
+                .processes
+                .retain(|_, processes| !processes.is_over(config.ttl, now));
             heard.follow(
                 mine.iter().map(|entry| &entry.id),
                 peers_hear,
@@ -264,7 +312,7 @@ impl Leases {
     fn show(&self, entries: &[Entry], mine: usize, now: Instant) {
         let (last, is_seeing, is_deaf) = {
             let heard = self.heard();
-            let is_seeing = heard.hears(self.parts.config.ttl, now);
+            let is_seeing = heard.hears(self.parts.config.look().ttl, now);
             (heard.last, is_seeing, heard.is_deaf)
         };
         let ready = |entry: &&Entry| {

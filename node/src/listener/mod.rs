@@ -39,6 +39,7 @@ use crate::config::{LimitConfig, TimeoutConfig};
 use crate::descriptors;
 use crate::http::client_io::{ClientIo, ClientSocket, Gone};
 use crate::http::forwarded::Peer;
+use crate::live::Live;
 use crate::log_limit::LogLimit;
 use crate::metrics::refusals::RefusalMetrics;
 use crate::proxy::realtime::tunnel::Tunnel;
@@ -95,9 +96,9 @@ pub struct Front {
     /// TLS, where clients are to speak it.
     pub tls: Option<Arc<ListenerTls>>,
     /// Time limits.
-    pub timeouts: TimeoutConfig,
+    pub timeouts: Live<TimeoutConfig>,
     /// Sizes and counts.
-    pub limits: LimitConfig,
+    pub limits: Live<LimitConfig>,
     /// Balancers whose connections begin with a PROXY header.
     pub balancers: Vec<IpNet>,
     /// Proxies whose word about a request's origin counts.
@@ -194,7 +195,7 @@ async fn serve_connection(
     } else {
         peer
     };
-    let opening = sniff::opening(&stream, front.timeouts.first_byte);
+    let opening = sniff::opening(&stream, front.timeouts.look().first_byte);
     let Some(opening) = seat.unless_told(opening).await else {
         return Ok(());
     };
@@ -203,7 +204,7 @@ async fn serve_connection(
     }
     let opening = opening?;
     let peer = Peer::new(peer.ip(), &front.trusted_proxies);
-    let write_stall = front.timeouts.write_stall;
+    let write_stall = front.timeouts.look().write_stall;
     match (&front.tls, opening) {
         (None, Opening::Plain(protocol)) => {
             let (io, socket) = ClientIo::new(stream, write_stall, seat.progress().clone());
@@ -243,7 +244,7 @@ async fn proxied_for(
     balancer: SocketAddr,
     front: &Front,
 ) -> Result<SocketAddr, HeaderError> {
-    let client = proxied::client_of(stream, front.timeouts.first_byte).await;
+    let client = proxied::client_of(stream, front.timeouts.look().first_byte).await;
     let result = match &client {
         Ok(Some(_)) => Some("proxied"),
         Ok(None) => Some("own"),
@@ -268,7 +269,7 @@ async fn shake_hands(
     io: ClientIo,
     front: &Front,
 ) -> io::Result<(TlsStream<ClientIo>, Protocol)> {
-    let shaken = tls.accept(io, front.timeouts.tls_handshake).await;
+    let shaken = tls.accept(io, front.timeouts.look().tls_handshake).await;
     let result = match &shaken {
         Ok(_) => "ok",
         Err(error) if error.kind() == io::ErrorKind::TimedOut => "late",
@@ -364,13 +365,14 @@ where
             Ok::<_, ClientLeft>(response)
         }
     });
+    let (limits, timeouts) = (front.limits.now(), front.timeouts.now());
     let head = HeadLimits {
-        bytes: front.limits.header_bytes.as_usize(),
-        lines: front.limits.headers as usize,
+        bytes: limits.header_bytes.as_usize(),
+        lines: limits.headers as usize,
     };
     let waits = Waits {
-        header: front.timeouts.header,
-        keep_alive: front.timeouts.keep_alive,
+        header: timeouts.header,
+        keep_alive: timeouts.keep_alive,
     };
     let refusals = front.metrics.refusals.clone();
     let guarded = Guarded::new(io, head, waits, progress.clone(), refusals);
@@ -459,11 +461,12 @@ where
             front.proxy.serve(request, client, gone, cutoff).await
         }
     });
+    let (limits, keep_alive) = (front.limits.now(), front.timeouts.look().keep_alive);
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .max_concurrent_streams(front.limits.streams_per_connection)
-        .max_header_list_size(u32::try_from(front.limits.header_bytes.0).unwrap_or(u32::MAX))
-        .keep_alive_interval(front.timeouts.keep_alive)
+        .max_concurrent_streams(limits.streams_per_connection)
+        .max_header_list_size(u32::try_from(limits.header_bytes.0).unwrap_or(u32::MAX))
+        .keep_alive_interval(keep_alive)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);
     tokio::select! {

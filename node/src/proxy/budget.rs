@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tokio::time::{Duration, Instant};
 
 use crate::config::RetryConfig;
+use crate::live::Live;
 
 /// Parts of a token that are counted.
 const TOKEN: u64 = 1_000;
@@ -22,10 +23,7 @@ const STORM_OVER_AFTER: Duration = Duration::from_secs(10);
 /// The retries of one replica.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// What a request pays in, in parts of a token.
-    share: u64,
-    /// What the bucket holds at least when it is full.
-    floor: u64,
+    config: Live<RetryConfig>,
     requests: AtomicU32,
     tokens: AtomicU64,
     born: Instant,
@@ -43,11 +41,10 @@ pub(super) struct Loan(Option<Arc<Budget>>);
 
 impl Budget {
     /// A full bucket.
-    pub(super) fn new(config: &RetryConfig) -> Self {
-        let floor = u64::from(config.budget_floor) * TOKEN;
+    pub(super) fn new(config: Live<RetryConfig>) -> Self {
+        let floor = floor(&config.look());
         Self {
-            share: (config.budget * TOKEN as f64).round() as u64,
-            floor,
+            config,
             requests: AtomicU32::new(0),
             tokens: AtomicU64::new(floor),
             born: Instant::now(),
@@ -70,13 +67,15 @@ impl Budget {
             self.failed_at
                 .compare_exchange(failed_at, 0, Ordering::Relaxed, Ordering::Relaxed);
         if is_first.is_ok() {
-            self.tokens.fetch_max(self.floor, Ordering::Relaxed);
+            let floor = floor(&self.config.look());
+            self.tokens.fetch_max(floor, Ordering::Relaxed);
         }
     }
 
     fn full(&self) -> u64 {
         let requests = u64::from(self.requests.load(Ordering::Relaxed));
-        self.floor.max(requests * self.share)
+        let config = self.config.look();
+        floor(&config).max(requests * share(&config))
     }
 
     fn pay_in(&self, parts: u64) {
@@ -93,7 +92,8 @@ impl Budget {
     /// Counts a request from now on.
     pub(super) fn request(self: &Arc<Self>) -> Counted {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.pay_in(self.share);
+        let share = share(&self.config.look());
+        self.pay_in(share);
         Counted(Arc::clone(self))
     }
 
@@ -108,6 +108,16 @@ impl Budget {
             .ok()
             .map(|_| Loan(Some(Arc::clone(self))))
     }
+}
+
+/// What a request pays in, in parts of a token.
+fn share(config: &RetryConfig) -> u64 {
+    (config.budget * TOKEN as f64).round() as u64
+}
+
+/// What the bucket holds at least when it is full.
+fn floor(config: &RetryConfig) -> u64 {
+    u64::from(config.budget_floor) * TOKEN
 }
 
 impl Drop for Counted {
@@ -139,7 +149,7 @@ mod tests {
     use super::*;
 
     fn budget() -> Arc<Budget> {
-        Arc::new(Budget::new(&RetryConfig::default()))
+        Arc::new(Budget::new(RetryConfig::default().into()))
     }
 
     fn all(budget: &Arc<Budget>) -> Vec<Loan> {
@@ -213,7 +223,7 @@ mod tests {
             budget_floor: 0,
             ..RetryConfig::default()
         };
-        let budget = Arc::new(Budget::new(&config));
+        let budget = Arc::new(Budget::new(config.into()));
         let _requests: Vec<_> = (0..100).map(|_| budget.request()).collect();
         assert!(budget.lend().is_none());
     }

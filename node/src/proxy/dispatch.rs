@@ -11,7 +11,8 @@ use super::split::LeftBlocks;
 use crate::admission::Admission;
 use crate::cluster::Cluster;
 use crate::cluster::quarantine::Quarantine;
-use crate::config::{FailoverConfig, RetryConfig, TimeoutConfig, TransferConfig};
+use crate::config::{FailoverConfig, LimitConfig, RetryConfig, TimeoutConfig, TransferConfig};
+use crate::live::Live;
 use crate::upstream::probe_parts::Learned;
 
 /// Shared by all requests, and by the streams that move.
@@ -22,9 +23,9 @@ pub(super) struct Dispatch {
     /// For requests that wait until a worker has room.
     pub(super) admission: Arc<Admission>,
     /// Time limits.
-    pub(super) timeouts: TimeoutConfig,
+    pub(super) timeouts: Live<TimeoutConfig>,
     /// Retries.
-    pub(super) retry: RetryConfig,
+    pub(super) retry: Live<RetryConfig>,
     /// What all retries together may cost.
     pub(super) budget: Arc<Budget>,
     /// Workers that ended a moment ago.
@@ -32,15 +33,22 @@ pub(super) struct Dispatch {
     /// Requests that no worker gets.
     pub(super) quarantine: Arc<Quarantine>,
     /// How requests are divided.
-    pub(super) transfer: TransferConfig,
+    pub(super) transfer: Live<TransferConfig>,
     /// Takes what answers teach of workers.
     pub(super) learned: mpsc::Sender<Learned>,
     /// Blocks that were left on prefill workers.
     pub(super) left: Arc<LeftBlocks>,
     /// How far a stream may move.
-    pub(super) failover: FailoverConfig,
-    /// Most bytes of a stream that are held while an event is incomplete.
-    pub(super) event_bytes: usize,
+    pub(super) failover: Live<FailoverConfig>,
+    /// Sizes and counts; of streams, the bytes that are held while an event is incomplete.
+    pub(super) limits: Live<LimitConfig>,
     /// Where to count.
     pub(super) metrics: Arc<ProxyMetrics>,
+}
+
+impl Dispatch {
+    /// Most bytes of a stream that are held while an event is incomplete.
+    pub(super) fn event_bytes(&self) -> usize {
+        self.limits.look().event_line_bytes.as_usize()
+    }
 }

@@ -30,6 +30,7 @@ use crate::api::error::ErrorKind;
 use crate::cluster::{Pool, RecordedPlacement};
 use crate::config::{FailoverConfig, ModelConfig};
 use crate::http::headers;
+use crate::live::Live;
 use crate::upstream::attempt::{Begun, Outgoing};
 use crate::upstream::failure::Failure;
 use crate::upstream::{InFlight, Worker};
@@ -40,13 +41,13 @@ const BUDGET_LOOK: Duration = Duration::from_millis(20);
 /// Which streams go on elsewhere.
 #[derive(Debug)]
 pub struct Failovers {
-    config: FailoverConfig,
+    config: Live<FailoverConfig>,
     models: HashMap<String, bool>,
 }
 
 impl Failovers {
     /// As configured, for all and for single models.
-    pub fn new(config: FailoverConfig, models: &[ModelConfig]) -> Self {
+    pub fn new(config: Live<FailoverConfig>, models: &[ModelConfig]) -> Self {
         let said = |model: &ModelConfig| Some((model.name.clone(), model.failover?));
         Self {
             config,
@@ -55,7 +56,7 @@ impl Failovers {
     }
 
     /// How far a stream may move.
-    pub(super) fn config(&self) -> &FailoverConfig {
+    pub(super) fn config(&self) -> &Live<FailoverConfig> {
         &self.config
     }
 
@@ -75,7 +76,7 @@ impl Failovers {
                 .models
                 .get(model)
                 .copied()
-                .unwrap_or(self.config.enabled)),
+                .unwrap_or_else(|| self.config.look().enabled)),
         }
     }
 }
@@ -129,8 +130,8 @@ impl OnBreak {
             Some(Ok(ask)) => ask,
         };
         let room = Room {
-            text_bytes: dispatch.failover.text_bytes.as_usize(),
-            event_bytes: dispatch.event_bytes,
+            text_bytes: dispatch.failover.look().text_bytes.as_usize(),
+            event_bytes: dispatch.event_bytes(),
         };
         Self::Move(Box::new(Failover {
             continuation: Continuation::new(ask, room),
@@ -159,7 +160,7 @@ impl Failover {
             Next::End(bytes) => return Ok(Some(bytes)),
             Next::Ask(body) => body,
         };
-        if self.moves >= self.dispatch.failover.max {
+        if self.moves >= self.dispatch.failover.look().max {
             return Err(Reason::Limit);
         }
         self.moves += 1;
@@ -224,7 +225,12 @@ async fn search(
         recorded: None,
         attempts: 0,
     };
-    let sent = match retry::run(&mut plan, &asked.retry_policy(dispatch)).await {
+    let sent = match retry::run(
+        &mut plan,
+        &asked.retry_policy(dispatch, &dispatch.retry.now()),
+    )
+    .await
+    {
         Ok(sent) => sent,
         Err(Exhausted::Unplaced(_) | Exhausted::TurnedAway(_)) => return Err(Reason::NoWorker),
         Err(Exhausted::Failed(_)) => {
@@ -326,7 +332,7 @@ impl AttemptPlan for ToNext<'_> {
 /// A worker that dies takes many streams with it, so a place in the budget is waited for: they move a share at
 /// a time. None when none becomes free within the limit for first tokens.
 async fn place_in_budget(dispatch: &Dispatch) -> Option<Loan> {
-    let by = Instant::now() + dispatch.timeouts.first_token;
+    let by = Instant::now() + dispatch.timeouts.look().first_token;
     loop {
         if let Some(loan) = dispatch.budget.lend() {
             return Some(loan);
@@ -359,7 +365,7 @@ mod tests {
                 model("no", Some(false)),
                 model("other", None),
             ];
-            Failovers::new(config, &models)
+            Failovers::new(config.into(), &models)
         };
         let head = |value: Option<&str>| {
             let mut head = HeaderMap::new();

@@ -28,7 +28,9 @@ use crate::api::ApiError;
 use crate::api::endpoint::is_id;
 use crate::api::error::ErrorKind;
 use crate::cluster::{Cluster, Pool};
+use crate::config::TimeoutConfig;
 use crate::http::worker_body::WorkerBody;
+use crate::live::Live;
 use crate::upstream::Worker;
 use crate::upstream::attempt::{self, Outgoing};
 use crate::upstream::failure::Failure;
@@ -184,10 +186,8 @@ pub(super) struct Finder {
     pub(super) holders: Holders,
     pub(super) cluster: Arc<Cluster>,
     pub(super) metrics: DetourMetrics,
-    /// Longest wait for a connection to a worker.
-    pub(super) connect: Duration,
-    /// Longest search.
-    pub(super) within: Duration,
+    /// Longest wait for a connection to a worker, longest search.
+    pub(super) timeouts: Live<TimeoutConfig>,
 }
 
 impl Finder {
@@ -235,7 +235,8 @@ impl Finder {
         wanted: &Wanted<'_>,
         among: Vec<Arc<Worker>>,
     ) -> (&'static str, Result<WorkerId, ApiError>) {
-        let within = self.within;
+        let timeouts = self.timeouts.now();
+        let within = timeouts.response_search;
         let Some(_turn) = self.holders.turn(within).await else {
             return ("unsure", Err(crowded()));
         };
@@ -251,7 +252,7 @@ impl Finder {
             repeatable: true,
             upgrade: None,
         });
-        let connect = self.connect;
+        let connect = timeouts.connect;
         let mut workers = among.into_iter();
         let mut asked = JoinSet::new();
         let mut is_sure = true;

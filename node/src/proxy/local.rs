@@ -53,9 +53,9 @@ impl Proxy {
         let dialect = Dialect::of(request.uri().path());
         let status = self.dispatch.admission.no_room_status().status();
         let mut response = refused_as(&error, status, dialect);
-        let id = request_id::of(request.headers(), &self.request_id_headers);
+        let id = request_id::of(request.headers(), &self.request_id_headers.now());
         response.headers_mut().insert(headers::REQUEST_ID, id);
-        if let Some(cors) = &self.cors {
+        if let Some(cors) = &*self.cors.now() {
             let origin = request.headers().get(header::ORIGIN);
             cors.tell(origin, response.headers_mut());
         }

@@ -72,6 +72,7 @@ use crate::cluster::quarantine::Quarantine;
 use crate::config::{Coding, LimitConfig, RetryConfig, TimeoutConfig, TransferConfig};
 use crate::http::client_io::Gone;
 use crate::http::{headers, hops, request_id};
+use crate::live::Live;
 use crate::memory::Memory;
 use crate::readiness::Readiness;
 use crate::shutdown::{Cutoff, Phase};
@@ -94,19 +95,19 @@ pub struct ProxyParts {
     /// WebSocket sessions.
     pub sessions: Sessions,
     /// Which web pages may read answers; none when none may.
-    pub cors: Option<Cors>,
+    pub cors: Live<Option<Cors>>,
     /// Codings of request bodies that are inflated.
-    pub request_codings: Vec<Coding>,
+    pub request_codings: Live<Vec<Coding>>,
     /// Headers that may carry a request id.
-    pub request_id_headers: Vec<HeaderName>,
+    pub request_id_headers: Live<Vec<HeaderName>>,
     /// Paths that workers may be asked for beyond the known ones.
-    pub open_paths: Vec<OpenPath>,
+    pub open_paths: Live<Vec<OpenPath>>,
     /// Time limits.
-    pub timeouts: TimeoutConfig,
+    pub timeouts: Live<TimeoutConfig>,
     /// Retries.
-    pub retry: RetryConfig,
+    pub retry: Live<RetryConfig>,
     /// Sizes and counts.
-    pub limits: LimitConfig,
+    pub limits: Live<LimitConfig>,
     /// Keeps hot prompts for workers that join.
     pub warm_ups: Arc<WarmUps>,
     /// Answers that are given again; none when it is off.
@@ -120,7 +121,7 @@ pub struct ProxyParts {
     /// Which streams go on elsewhere when their worker fails.
     pub failovers: Failovers,
     /// How requests are divided.
-    pub transfer: TransferConfig,
+    pub transfer: Live<TransferConfig>,
     /// Takes what answers teach of workers.
     pub learned: mpsc::Sender<Learned>,
     /// Whether there is memory for more requests.
@@ -136,11 +137,11 @@ pub struct ProxyParts {
 pub struct Proxy {
     replica: String,
     phase: Phase,
-    cors: Option<Cors>,
-    request_codings: Vec<Coding>,
-    request_id_headers: Vec<HeaderName>,
-    open_paths: Vec<OpenPath>,
-    limits: LimitConfig,
+    cors: Live<Option<Cors>>,
+    request_codings: Live<Vec<Coding>>,
+    request_id_headers: Live<Vec<HeaderName>>,
+    open_paths: Live<Vec<OpenPath>>,
+    limits: Live<LimitConfig>,
     keys: Arc<Keys>,
     tracing: Option<Arc<Tracing>>,
     memory: Arc<Memory>,
@@ -162,25 +163,24 @@ impl Proxy {
     /// Puts the parts together.
     pub fn new(parts: ProxyParts) -> Self {
         let finder = Finder {
-            holders: Holders::new(parts.limits.response_ids),
+            holders: Holders::new(parts.limits.look().response_ids),
             cluster: Arc::clone(&parts.cluster),
             metrics: parts.metrics.detours.clone(),
-            connect: parts.timeouts.connect,
-            within: parts.timeouts.response_search,
+            timeouts: parts.timeouts.clone(),
         };
         let dispatch = Dispatch {
             cluster: parts.cluster,
             admission: parts.admission,
             timeouts: parts.timeouts,
-            budget: Arc::new(Budget::new(&parts.retry)),
+            budget: Arc::new(Budget::new(parts.retry.clone())),
             retry: parts.retry,
             deaths: Deaths::default(),
-            left: LeftBlocks::new(parts.transfer.held_for, parts.metrics.split.clone()),
+            left: LeftBlocks::new(parts.transfer.clone(), parts.metrics.split.clone()),
             transfer: parts.transfer,
             learned: parts.learned,
             quarantine: parts.quarantine,
             failover: parts.failovers.config().clone(),
-            event_bytes: parts.limits.event_line_bytes.as_usize(),
+            limits: parts.limits.clone(),
             metrics: parts.metrics,
         };
         Self {
@@ -219,9 +219,10 @@ impl Proxy {
         let (head, body) = request.into_parts();
         let version = head.version;
         let dialect = Dialect::of(head.uri.path());
-        let cors = self.cors.as_ref();
+        let cors = self.cors.now();
+        let cors = (*cors).as_ref();
         let origin = cors.and_then(|_| head.headers.get(header::ORIGIN).cloned());
-        let id = request_id::of(&head.headers, &self.request_id_headers);
+        let id = request_id::of(&head.headers, &self.request_id_headers.now());
         let mut response = {
             let mut answer = std::pin::pin!(self.answer(head, body, &id, client));
             poll_fn(|cx| match guarded(|| answer.as_mut().poll(cx)) {
@@ -270,7 +271,8 @@ impl Proxy {
         client: IpAddr,
     ) -> Response<ResponseBody> {
         let dialect = Dialect::of(head.uri.path());
-        let cors = self.cors.as_ref();
+        let cors = self.cors.now();
+        let cors = (*cors).as_ref();
         match cors.and_then(|cors| cors.preflight(&head.method, &head.headers)) {
             None => {}
             Some(Ok(response)) => return response,
@@ -279,10 +281,10 @@ impl Proxy {
                 return local::refused(&error, dialect);
             }
         }
-        let codings = &self.request_codings;
+        let codings = &*self.request_codings.now();
         let endpoint = hops::check(&head.headers)
             .and_then(|()| headers::check_head(&head.headers, codings))
-            .and_then(|()| Endpoint::of(&head.method, head.uri.path(), &self.open_paths));
+            .and_then(|()| Endpoint::of(&head.method, head.uri.path(), &self.open_paths.now()));
         let endpoint = match endpoint {
             Ok(endpoint) => endpoint,
             Err(error) => {
@@ -332,7 +334,7 @@ impl Proxy {
         key: Option<Arc<ApiKey>>,
         mut record: Record,
     ) -> Response<ResponseBody> {
-        let whole = self.dispatch.timeouts.whole_request;
+        let whole = self.dispatch.timeouts.look().whole_request;
         let deadline = whole.map(|limit| record.started() + limit);
         let accepted = Accepted::new(head, body, endpoint, key, deadline);
         let won = self.win(accepted, &mut record);
@@ -421,7 +423,8 @@ impl Proxy {
         record: &mut Record,
     ) -> Result<Result<Sent, Exhausted>, ApiError> {
         let dispatch = &*self.dispatch;
-        let policy = asked.retry_policy(dispatch);
+        let config = dispatch.retry.now();
+        let policy = asked.retry_policy(dispatch, &config);
         let way = asked.way(dispatch)?;
         if let (Some(Way::Pair(form)), Some(halves)) = (way, asked.pool().halves()) {
             let halves = Arc::clone(halves);
@@ -439,7 +442,8 @@ impl Proxy {
         let Some(head) = accepted.session_head() else {
             return Ok(None);
         };
-        let cors = self.cors.as_ref();
+        let cors = self.cors.now();
+        let cors = (*cors).as_ref();
         let is_allowed = |origin: &HeaderValue| cors.is_some_and(|cors| cors.allows(origin));
         let fleet = self.dispatch.cluster.fleet();
         let refusals = &self.dispatch.metrics.refusals;
@@ -450,8 +454,8 @@ impl Proxy {
     fn reader(&self) -> Reader<'_> {
         Reader {
             cluster: &self.dispatch.cluster,
-            limits: &self.limits,
-            timeouts: &self.dispatch.timeouts,
+            limits: self.limits.now(),
+            timeouts: self.dispatch.timeouts.now(),
             bodies: self.dispatch.admission.bodies(),
             quarantine: &self.dispatch.quarantine,
             failovers: &self.failovers,

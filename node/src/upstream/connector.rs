@@ -26,6 +26,7 @@ use super::tls::{WorkerIo, WorkerTlsFiles, believes_nobody, offering_http2};
 use crate::config::allow::Allow;
 use crate::config::{WorkerConfig, WorkerHttp2, WorkersConfig};
 use crate::http::hops;
+use crate::live::Live;
 use crate::log_limit::LogLimit;
 use crate::tls::{FileError, Files, Reloader};
 
@@ -41,7 +42,7 @@ pub struct ConnectorParts {
     /// Workers with keys of their own among the configured ones.
     pub each: Vec<WorkerConfig>,
     /// Longest TLS handshake of a connection that carries requests.
-    pub handshake_within: Duration,
+    pub handshake_within: Live<Duration>,
     /// Longest exchange of a check.
     pub check_within: Duration,
 }
@@ -52,6 +53,8 @@ pub struct Connector {
     parts: ConnectorParts,
     /// The configured workers, whose keys are known.
     each: ArcSwap<Vec<WorkerConfig>>,
+    /// What holds for all of them, as it was read last.
+    all: ArcSwap<WorkersConfig>,
     allow: Arc<Allow>,
     keys: ArcSwap<Keys>,
     /// For checks of plain workers.
@@ -94,6 +97,7 @@ impl Connector {
         Ok(Self {
             keys: ArcSwap::from_pointee(Keys::load(&parts.workers, &parts.each)?),
             each: ArcSwap::from_pointee(parts.each.clone()),
+            all: ArcSwap::from_pointee(parts.workers.clone()),
             plain: control_client(believes_nobody(), &allow, parts.check_within),
             parts,
             allow,
@@ -111,18 +115,19 @@ impl Connector {
         reloader.watch(tls, expires, move || connector.reload_tls());
         let connector = Arc::clone(self);
         reloader.watch(keys, None, move || {
-            let keys = Keys::load(&connector.parts.workers, &connector.each.load())?;
+            let keys = Keys::load(&connector.all.load(), &connector.each.load())?;
             connector.keys.store(Arc::new(keys));
             Ok(None)
         });
     }
 
-    /// Other workers are configured from now on.
+    /// Other workers, and another key for all of them, are configured from now on.
     ///
     /// # Errors
     /// A file with a key cannot be used; nothing was changed.
-    pub fn follow(&self, each: Vec<WorkerConfig>) -> Result<(), FileError> {
-        let keys = Keys::load(&self.parts.workers, &each)?;
+    pub fn follow(&self, all: WorkersConfig, each: Vec<WorkerConfig>) -> Result<(), FileError> {
+        let keys = Keys::load(&all, &each)?;
+        self.all.store(Arc::new(all));
         self.each.store(Arc::new(each));
         self.keys.store(Arc::new(keys));
         Ok(())
@@ -162,7 +167,7 @@ impl Connector {
 
     /// Longest handshake of a connection that carries requests, of TLS and of HTTP/2 each.
     pub fn handshake_within(&self) -> Duration {
-        self.parts.handshake_within
+        **self.parts.handshake_within.look()
     }
 
     /// Connects to a worker; HTTP/2 is offered to it in its TLS handshake unless it is off.
@@ -192,7 +197,7 @@ impl Connector {
         };
         let tls_connector = TlsConnector::from(Arc::clone(tls));
         let handshake = tls_connector.connect(name.clone(), stream);
-        let stream = timeout(self.parts.handshake_within, handshake)
+        let stream = timeout(self.handshake_within(), handshake)
             .await
             .map_err(late)??;
         Ok(WorkerIo::Tls(Box::new(stream)))
@@ -407,7 +412,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let (port, ca) = greeter(dir.path()).await;
         let mut parts = ConnectorParts {
-            handshake_within: Duration::from_secs(10),
+            handshake_within: Duration::from_secs(10).into(),
             ..ConnectorParts::default()
         };
         parts.workers.ca = Some(ca);

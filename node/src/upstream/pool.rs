@@ -9,19 +9,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::connection::Connection;
+use crate::live::Live;
 
 /// Last in, first out: the youngest connection is the least likely to be closing.
 #[derive(Debug)]
 pub struct IdlePool {
     /// None once it is closed for good.
     idle: Mutex<Option<Vec<Connection>>>,
-    idle_max: Duration,
+    idle_max: Live<Duration>,
     connections_max: usize,
 }
 
 impl IdlePool {
     /// Keeps up to `connections_max` connections, each for at most `idle_max`.
-    pub fn new(idle_max: Duration, connections_max: usize) -> Self {
+    pub fn new(idle_max: Live<Duration>, connections_max: usize) -> Self {
         Self {
             idle: Mutex::new(Some(Vec::new())),
             idle_max,
@@ -40,7 +41,7 @@ impl IdlePool {
     pub fn take(&self, now: Instant) -> Option<Connection> {
         loop {
             let mut connection = self.lock().as_mut()?.pop()?;
-            if now.duration_since(connection.idle_since) < self.idle_max
+            if now.duration_since(connection.idle_since) < **self.idle_max.look()
                 && connection.is_still_open()
             {
                 return Some(connection);
@@ -62,7 +63,8 @@ impl IdlePool {
     /// Closes what has rested for too long. The oldest lie in front.
     pub fn sweep(&self, now: Instant) {
         if let Some(idle) = self.lock().as_mut() {
-            let is_expired = |c: &Connection| now.duration_since(c.idle_since) >= self.idle_max;
+            let idle_max = **self.idle_max.look();
+            let is_expired = |c: &Connection| now.duration_since(c.idle_since) >= idle_max;
             let expired = idle.partition_point(is_expired);
             idle.drain(..expired);
         }

@@ -9,13 +9,14 @@ use std::io;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::health::Probe;
 use super::probe_parts::ProbeParts;
 use super::worker::Worker;
 use super::{token_probe, vigil, worker_facts};
+use crate::config::HealthConfig;
 use crate::metrics::ResultLabels;
 
 /// Results of probes, as labels.
@@ -81,13 +82,20 @@ async fn watch(worker: Arc<Worker>, parts: Arc<ProbeParts>, turns: Arc<Semaphore
 }
 
 async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify, turns: &Semaphore) {
-    let mut ticks = interval(parts.config.interval);
+    let mut every = parts.config.look().interval;
+    let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for probe in 0_u64.. {
         ticks.tick().await;
+        let now = parts.config.look().interval;
+        if now != every {
+            every = now;
+            ticks = interval_at(Instant::now() + every, every);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        }
         worker.idle.sweep(Instant::now());
         let recheck = probe % RECHECK_PROBES == RECHECK_PROBES - 1;
-        if probe > 0 && !recheck && !parts.duty.is_ours(worker, parts.config.interval) {
+        if probe > 0 && !recheck && !parts.duty.is_ours(worker, every) {
             continue;
         }
         let turn = match probe {
@@ -139,7 +147,7 @@ struct Failed {
 
 /// Ok for a 2xx.
 async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), Failed> {
-    let result = get(worker, &parts.config.path).await;
+    let result = get(worker, &parts.config.now()).await;
     worker.connected(&result.as_ref().map_err(io_kind));
     match result {
         Ok(response) if response.status().is_success() => Ok(()),
@@ -157,9 +165,9 @@ async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), Failed> {
     }
 }
 
-async fn get(worker: &Worker, path: &str) -> anyhow::Result<reqwest::Response> {
-    let request = worker.connector.get(&worker.address, path).await?;
-    Ok(request.send().await?)
+async fn get(worker: &Worker, config: &HealthConfig) -> anyhow::Result<reqwest::Response> {
+    let request = worker.connector.get(&worker.address, &config.path).await?;
+    Ok(request.timeout(config.timeout).send().await?)
 }
 
 /// The kind of the socket's error that a check failed with.

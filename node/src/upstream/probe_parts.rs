@@ -1,7 +1,6 @@
 //! What all checks of a worker are made of: probes, questions about itself, questions for a token.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use grapevine_gossip::worker::Labels;
 use grapevine_transfer::Connector;
@@ -11,14 +10,15 @@ use tokio::time::Instant;
 use super::duty::Duty;
 use super::metrics::UpstreamMetrics;
 use super::worker::Worker;
-use crate::config::HealthConfig;
+use crate::config::{HealthConfig, TimeoutConfig};
 use crate::lag::Lag;
+use crate::live::Live;
 
 /// How to ask.
 #[derive(Debug)]
 pub struct ProbeParts {
     /// Interval and path.
-    pub config: HealthConfig,
+    pub config: Live<HealthConfig>,
     /// Where facts go that the registry does not know.
     pub learned: mpsc::Sender<Learned>,
     /// Where to count.
@@ -29,15 +29,15 @@ pub struct ProbeParts {
     pub lag: Arc<Lag>,
     /// How blocks travel between workers that do not say.
     pub connector: Connector,
-    /// How long requests wait on a silent worker.
-    pub silence: Duration,
+    /// How long requests wait on a silent worker (`first_token`).
+    pub timeouts: Live<TimeoutConfig>,
 }
 
 impl ProbeParts {
     /// Whether a probe that failed just now says nothing: it ran out of time while this replica's own timers were
     /// late.
     pub(super) fn is_excused(&self, began: Instant) -> bool {
-        began.elapsed() >= self.config.timeout && self.lag.was_late_since(began)
+        began.elapsed() >= self.config.look().timeout && self.lag.was_late_since(began)
     }
 }
 

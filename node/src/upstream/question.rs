@@ -21,7 +21,7 @@ pub(super) async fn read_answer(
     parts: &ProbeParts,
 ) -> anyhow::Result<Vec<u8>> {
     let mut response = request
-        .timeout(parts.config.scrape_timeout)
+        .timeout(parts.config.look().scrape_timeout)
         .send()
         .await?
         .error_for_status()?;

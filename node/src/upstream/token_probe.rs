@@ -77,7 +77,7 @@ async fn ask_at(path: &str, body: &Value, worker: &Worker, parts: &ProbeParts) -
     };
     let mut request = request
         .header(headers::REQUEST_ID, request_id::of_token_probe())
-        .timeout(parts.config.token_timeout)
+        .timeout(parts.config.look().token_timeout)
         .json(body);
     if let Some(rank) = worker.address.rank() {
         request = request.header(headers::RANK, HeaderValue::from(rank));

@@ -24,7 +24,7 @@ async fn look(worker: &Worker, parts: &ProbeParts) {
         tracing::debug!(worker = &*worker.label, %error, "worker did not answer with its metrics");
     }
     // A stalled worker is being asked already.
-    if is_young(worker, parts) || !parts.config.token_probe || worker.health.awaits_token() {
+    if is_young(worker, parts) || !parts.config.look().token_probe || worker.health.awaits_token() {
         return;
     }
     token_probe::ask_and_count(worker, parts).await;
@@ -33,5 +33,7 @@ async fn look(worker: &Worker, parts: &ProbeParts) {
 /// Whether a sign of life is known that will do for a while.
 fn is_young(worker: &Worker, parts: &ProbeParts) -> bool {
     let sign = worker.health.last_sign();
-    sign.is_some_and(|at| Instant::now().saturating_duration_since(at) < parts.silence / 2)
+    sign.is_some_and(|at| {
+        Instant::now().saturating_duration_since(at) < parts.timeouts.look().first_token / 2
+    })
 }

@@ -23,6 +23,7 @@ use super::pace::Pace;
 use super::pool::IdlePool;
 use crate::api::cards::Card;
 use crate::config::WorkerHttp2;
+use crate::live::Live;
 
 /// The label that workers share which have no series of their own (`metrics.worker_series`).
 pub const OTHER_WORKERS: &str = "other";
@@ -97,7 +98,7 @@ impl Worker {
         address: Address,
         connector: Arc<Connector>,
         load: Arc<LoadCell>,
-        idle_max: Duration,
+        idle_max: Live<Duration>,
         health: Health,
         has_series: bool,
     ) -> Self {

@@ -68,7 +68,7 @@ async fn ask_for_pairs(
     (is_doubted, is_first): (bool, bool),
     parts: &ProbeParts,
 ) -> bool {
-    if !is_doubted && !parts.duty.is_ours(worker, parts.config.interval) {
+    if !is_doubted && !parts.duty.is_ours(worker, parts.config.look().interval) {
         // A replica that starts has no duty yet, and may be the only one.
         return transfer_facts::is_unknown(worker, parts);
     }

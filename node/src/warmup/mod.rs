@@ -32,6 +32,7 @@ use self::store::Store;
 use crate::api::Endpoint;
 use crate::cluster::{Cluster, Pool};
 use crate::config::{TimeoutConfig, WarmupConfig};
+use crate::live::Live;
 use crate::metrics::EventLabels;
 use crate::shutdown::Phase;
 
@@ -54,9 +55,9 @@ pub struct WarmUpParts {
     /// Where to count.
     pub metrics: WarmupMetrics,
     /// Limits.
-    pub config: WarmupConfig,
+    pub config: Live<WarmupConfig>,
     /// For connections to workers.
-    pub timeouts: TimeoutConfig,
+    pub timeouts: Live<TimeoutConfig>,
     /// Where this replica is between start and end.
     pub phase: Phase,
 }
@@ -88,7 +89,8 @@ impl std::fmt::Debug for WarmUps {
 impl WarmUps {
     /// Nothing kept, nothing under way. [`WarmUps::run`] does the rest.
     pub fn new(parts: WarmUpParts) -> Self {
-        let store = Store::new(parts.config.entries as usize, parts.config.bytes.as_usize());
+        let config = parts.config.now();
+        let store = Store::new(config.entries as usize, config.bytes.as_usize());
         Self {
             parts,
             store: Mutex::new(store),
@@ -99,7 +101,8 @@ impl WarmUps {
     /// Looks at a request that a worker took. Nearly free: a copy is made only of a prompt whose prefix is warm and
     /// not kept yet.
     pub fn offer(&self, endpoint: Endpoint, pool: &Pool, key: &Key, body: &Bytes) {
-        if !self.parts.config.enabled || !matches!(endpoint, Endpoint::Chat | Endpoint::Completions)
+        if !self.parts.config.look().enabled
+            || !matches!(endpoint, Endpoint::Chat | Endpoint::Completions)
         {
             return;
         }
@@ -117,7 +120,11 @@ impl WarmUps {
             key,
             settings: &self.parts.cluster.settings().key,
         };
-        let event = match prompt::cut(&asked, depth, self.parts.config.entry_bytes.as_usize()) {
+        let event = match prompt::cut(
+            &asked,
+            depth,
+            self.parts.config.look().entry_bytes.as_usize(),
+        ) {
             Ok(prompt) => self.store().keep(prompt, &hot),
             Err(why) => {
                 self.store().refuse(depth.hash);
@@ -140,10 +147,10 @@ impl WarmUps {
         if spec.state() != State::Active || !is_new || !is_needed {
             return spec.state();
         }
-        if !self.parts.config.enabled || !self.store().has_any_of(spec.models()) {
+        if !self.parts.config.look().enabled || !self.store().has_any_of(spec.models()) {
             return State::Active;
         }
-        let limit = u64::try_from(self.parts.config.limit.as_millis()).unwrap_or(u64::MAX);
+        let limit = u64::try_from(self.parts.config.look().limit.as_millis()).unwrap_or(u64::MAX);
         State::Warming {
             until_ms: self.parts.agent.hybrid_ms().saturating_add(limit),
         }

@@ -163,7 +163,7 @@ impl WarmUps {
             let fleet = self.parts.cluster.fleet();
             let hot = self.parts.cluster.cache_view().hot();
             let prompts = self.store().hottest(&hot);
-            let most = self.parts.config.prompts as usize;
+            let most = self.parts.config.look().prompts as usize;
             plan(fleet.prospective(), id, &hot, prompts, most)
         };
         if planned.is_empty() {
@@ -179,7 +179,7 @@ impl WarmUps {
         let mut queue = planned.into_iter();
         let mut sent = JoinSet::new();
         loop {
-            while sent.len() < self.parts.config.concurrency as usize
+            while sent.len() < self.parts.config.look().concurrency as usize
                 && let Some(next) = queue.next()
             {
                 sent.spawn(self.send(&worker, next, by));
@@ -247,7 +247,7 @@ impl WarmUps {
         by: Instant,
     ) -> impl Future<Output = (Result<(), &'static str>, Planned)> + Send + use<> {
         let worker = Arc::clone(worker);
-        let connect = self.parts.timeouts.connect;
+        let connect = self.parts.timeouts.look().connect;
         let begun = Instant::now();
         let limits = AttemptLimits {
             connect,
@@ -257,9 +257,9 @@ impl WarmUps {
                 waits_for: WaitsFor::Token,
                 silence: by
                     .saturating_duration_since(begun)
-                    .min(self.parts.config.limit / 2),
+                    .min(self.parts.config.look().limit / 2),
                 deadline: None,
-                worker_gone: self.parts.timeouts.worker_gone,
+                worker_gone: self.parts.timeouts.look().worker_gone,
             },
             held_bytes: HELD_BYTES,
         };

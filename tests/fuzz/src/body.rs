@@ -133,9 +133,9 @@ fn replica(name: &str, backwards: bool) -> Cluster {
             .expect("there is room");
     }
     let defaults = WorkerDefaults {
-        idle_max: Duration::from_secs(1),
-        breaker: BreakerConfig::default(),
-        health: HealthConfig::default(),
+        idle_max: Duration::from_secs(1).into(),
+        breaker: BreakerConfig::default().into(),
+        health: HealthConfig::default().into(),
         worker_series: 100,
         kv_connector: TransferConfig::default().connector,
         pairing: Pairing::default(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::*;
 use crate::frame;
 use crate::registry::{Entry, Registry};
-use crate::worker::{Role as WorkerRole, Source};
+use crate::worker::{Role as WorkerRole, Source, State};
 
 use super::samples::*;
 
@@ -116,7 +116,7 @@ fn entries_of_a_later_release_are_carried() {
         ..odd
     };
     let batch = vec![
-        entry("named", Source::later(6, "k8s").expect("valid"), |_| {}),
+        entry("named", Source::later(7, "k8s").expect("valid"), |_| {}),
         Entry {
             spec: None,
             ..entry("removed", Source::later(255, "").expect("valid"), |_| {})
@@ -134,12 +134,13 @@ fn entries_of_a_later_release_are_carried() {
     assert_eq!(sealed(&Message::RegistryPush(entries)), bytes);
     // What breaks a limit of ours is left out all the same.
     let long = "p".repeat(65);
-    assert!(Source::later(6, &long).is_err());
+    assert!(Source::later(7, &long).is_err());
 }
 
-/// Labels, as releases before 0.2 see them: a source that they do not know, which they carry and sum as it came.
+/// Labels and drains, as releases before 0.2 see them: sources that they do not know, which they carry and sum as they
+/// came.
 #[test]
-fn earlier_releases_carry_labels() {
+fn earlier_releases_carry_labels_and_drains() {
     let labels = entry("labelled", Source::Labels, |raw| {
         raw.models = vec!["kv.connector=nixl".into(), "kv.port=5600".into()];
     });
@@ -147,7 +148,8 @@ fn earlier_releases_carry_labels() {
         spec: None,
         ..entry("unlabelled", Source::Labels, |_| {})
     };
-    let batch = vec![labels, removed];
+    let drain = entry("drained", Source::Drain, |raw| raw.state = State::Draining);
+    let batch = vec![labels, removed, drain];
     let earlier: Vec<Entry> = batch.iter().map(as_earlier_releases_hold).collect();
     let bytes = sealed(&Message::RegistryPush(batch.clone()));
     assert_eq!(sealed(&Message::RegistryPush(earlier.clone())), bytes);
@@ -165,10 +167,13 @@ fn earlier_releases_carry_labels() {
     assert_eq!(sum(batch), sum(earlier));
 }
 
-/// An entry of labels in a registry of a release whose first unknown source is 5.
+/// An entry of labels, or a drain, in a registry of a release whose first unknown source is 5.
 fn as_earlier_releases_hold(entry: &Entry) -> Entry {
     Entry {
-        source: Source::unknown(5),
+        source: Source::unknown(match entry.source {
+            Source::Drain => 6,
+            _ => 5,
+        }),
         ..entry.clone()
     }
 }

@@ -190,7 +190,7 @@ fn what_is_wrong_is_named_with_line_and_key() {
             "[[worker]]\nurl = \"w\"\n",
             "2:7: ",
             "worker[0].url",
-            "it does not parse",
+            "it has no scheme",
         ),
         (
             Format::Toml,

@@ -20,6 +20,9 @@ pub enum PatternError {
     /// A pattern stands in a folder's name.
     #[error("{0:?} has a pattern in a folder's name; it may stand in the last part only")]
     InFolder(String),
+    /// What a shell takes for a pattern, and this does not.
+    #[error("{0:?} has {1:?}: the patterns are * and ?, one path for each other spelling")]
+    NotThis(String, char),
 }
 
 impl PathPattern {
@@ -57,6 +60,10 @@ impl FromStr for PathPattern {
         let folder = path.parent().and_then(Path::to_str).unwrap_or_default();
         if has_wildcard(folder) {
             return Err(PatternError::InFolder(text.to_owned()));
+        }
+        // Taken as they stand they would name a file that is missing for ever.
+        if let Some(odd) = text.chars().find(|c| "[]{}".contains(*c)) {
+            return Err(PatternError::NotThis(text.to_owned(), odd));
         }
         Ok(Self(path))
     }
@@ -143,6 +150,18 @@ mod tests {
         assert_eq!(folder("*.json"), found(".", "*.json"));
         for bad in ["", "/", "/etc/", "..", "/etc/*/w.json", "w?/*.json"] {
             assert!(bad.parse::<PathPattern>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn other_patterns_of_shells_are_refused() {
+        for bad in [
+            "/etc/w/[ab].json",
+            "/etc/w/*.{json,yaml}",
+            "/etc/w{1}/a.json",
+        ] {
+            let refused = bad.parse::<PathPattern>().expect_err(bad);
+            assert!(matches!(refused, PatternError::NotThis(..)), "{refused}");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! A new client, with the credential as it is now.
 
+use std::path::Path;
+
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Error};
 
@@ -27,4 +29,21 @@ async fn config(settings: &KubernetesSettings) -> Result<Config, String> {
     let file = Kubeconfig::read_from(path).map_err(|error| error.to_string())?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
     config.map_err(|error| error.to_string())
+}
+
+/// Whether a kubeconfig can be read, and names a cluster and a user that it has.
+///
+/// # Errors
+/// Why not.
+pub fn check_kubeconfig(path: &Path) -> Result<(), String> {
+    let file = Kubeconfig::read_from(path).map_err(|error| error.to_string())?;
+    let context = file.current_context.as_deref().unwrap_or_default();
+    let named = file.contexts.iter().find(|one| one.name == context);
+    let Some(context) = named.and_then(|named| named.context.as_ref()) else {
+        return Err(format!("it has no context {context:?} (current-context)"));
+    };
+    let has_cluster = file.clusters.iter().any(|one| one.name == context.cluster);
+    has_cluster
+        .then_some(())
+        .ok_or_else(|| format!("it has no cluster {:?}", context.cluster))
 }

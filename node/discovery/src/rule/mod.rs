@@ -128,6 +128,11 @@ impl Rule {
         }
     }
 
+    /// Other times from now on; what waits already waits for as long as they say.
+    pub fn change(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
     /// Looks at everything again. `picture` is this replica's, if it may be acted on ([`crate::Watcher::fresh`]);
     /// `labels` are those that the registry has of workers;
     /// `peers` are the statements of the other live replicas about this source.

@@ -63,6 +63,11 @@ impl ProbeState {
         }
     }
 
+    /// Other settings from now on. What was counted stays.
+    pub fn change(&mut self, settings: ProbeSettings) {
+        self.settings = settings;
+    }
+
     /// What the probes say so far.
     #[must_use]
     pub fn health(&self) -> Health {

@@ -37,6 +37,8 @@ pub(super) struct Lease {
     body: Map<String, Value>,
     credential: Option<String>,
     credential_file: Option<PathBuf>,
+    /// Distinguishes this process from another one that registers the same worker.
+    process: String,
     in_flight: Option<u64>,
     /// A renewal was taken, and nothing has ended it since.
     is_held: bool,
@@ -58,6 +60,7 @@ impl Lease {
             body: args.description.of(&args.worker),
             credential: args.credential.clone(),
             credential_file: args.credential_file.clone(),
+            process: format!("{:016x}", rand::random::<u64>()),
             in_flight: None,
             is_held: false,
             reported: None,
@@ -85,6 +88,11 @@ impl Lease {
                 self.report(match state {
                     "removed" => format!(
                         "an operator removed {}; `grapevine workers add {0}` brings it back",
+                        self.id
+                    ),
+                    _ if lease["is_renewed_twice"] == true => format!(
+                        "another process registers {}, too: what the two say of it replaces each other, and when one \
+                         ends it takes the worker out; end one of them",
                         self.id
                     ),
                     _ => format!("registered as {}: {state}", self.id),
@@ -122,7 +130,8 @@ impl Lease {
             let url = self.replicas[self.at].clone();
             let client = AdminClient::at(url.clone(), credential.clone())?;
             let path = ["leases", self.id.as_str()];
-            let call = client.call(method.clone(), &path, &[], body.clone());
+            let query = [("process", self.process.as_str())];
+            let call = client.call(method.clone(), &path, &query, body.clone());
             match timeout(ANSWER_WITHIN, call).await {
                 Ok(Err(Failure::Unreachable(_) | Failure::Overloaded(_))) => {
                     unreachable.push(url.to_string());

@@ -26,6 +26,7 @@ use super::failure::Failure;
 use super::show::print_line;
 use crate::config::Secret;
 use crate::discovery::Credentials;
+use crate::tls::read_secret;
 
 /// Registers one worker at the cluster for as long as it runs.
 ///
@@ -40,7 +41,9 @@ Examples:
   Around its command:
     grapevine register --worker http://10.0.0.7:8000 --to http://10.0.0.1:30001 -- vllm serve my-model --port 8000
   The credential of one worker, made where the cluster's secret is:
-    GRAPEVINE_LEASES__SECRET=... grapevine register --worker http://10.0.0.7:8000 --show-credential")]
+    grapevine register --worker http://10.0.0.7:8000 --show-credential --secret-file /etc/grapevine/lease-secret
+
+Every user of a machine can read the arguments of its processes (`ps`): give secrets by files or variables.")]
 pub struct RegisterArgs {
     /// Address at which the replicas reach the worker, as http://host:port.
     #[arg(long, value_name = "URL")]
@@ -56,18 +59,23 @@ pub struct RegisterArgs {
     to: Vec<Url>,
     #[command(flatten)]
     description: Description,
-    /// The worker's credential (see --show-credential), or the admin token.
+    /// The worker's credential (see --show-credential), or the admin token. Others can read it in `ps`: prefer the file, or
+    /// the variable.
     #[arg(long, env = "GRAPEVINE_REGISTER_CREDENTIAL", hide_env_values = true)]
     credential: Option<String>,
     /// File with the credential; read again at each renewal.
     #[arg(long, value_name = "FILE", conflicts_with = "credential")]
     credential_file: Option<PathBuf>,
     /// Print the worker's credential and end.
-    #[arg(long, requires = "secret")]
+    #[arg(long)]
     show_credential: bool,
-    /// The cluster's secret (`leases.secret`), for --show-credential alone.
+    /// The cluster's secret (`leases.secret`), for --show-credential alone. Others can read it in `ps`: prefer the file, or
+    /// the variable.
     #[arg(long, env = "GRAPEVINE_LEASES__SECRET", hide_env_values = true)]
     secret: Option<String>,
+    /// File with that secret; it counts more than the variable.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
     /// Seconds that requests in hand may take at the end, before the worker is taken out all the same.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     drain: u64,
@@ -95,9 +103,7 @@ pub async fn register(args: RegisterArgs) -> Result<ExitCode, Failure> {
     };
     let id = id.map_err(|error| usage(&error))?;
     if args.show_credential {
-        let secret = args.secret.as_deref().unwrap_or_default();
-        let wrong = "--secret is 1 to 512 visible ASCII characters";
-        let secret = Secret::new(secret).ok_or_else(|| usage(&wrong))?;
+        let secret = secret(&args)?;
         print_line(&Credentials::new(&secret).of(&id))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -113,6 +119,20 @@ pub async fn register(args: RegisterArgs) -> Result<ExitCode, Failure> {
     }
     registration.leave(&mut wrapped).await;
     Ok(wrapped.end().await)
+}
+
+/// The cluster's secret, from its file, its variable, or the command line.
+fn secret(args: &RegisterArgs) -> Result<Secret, Failure> {
+    let usage = Failure::Usage;
+    if let Some(file) = &args.secret_file {
+        return read_secret(file).map_err(|error| usage(error.to_string()));
+    }
+    let given = args.secret.as_deref().ok_or_else(|| {
+        let how = "--show-credential needs the cluster's secret: --secret-file FILE, or the variable GRAPEVINE_LEASES__SECRET";
+        usage(how.to_owned())
+    })?;
+    let wrong = || usage("the secret is 1 to 512 visible ASCII characters".to_owned());
+    Secret::new(given).ok_or_else(wrong)
 }
 
 /// What is registered, and how.

@@ -10,7 +10,7 @@ use super::report;
 use crate::cli::client::{chain, http_client, http_client_with_roots};
 use crate::cli::failure::Failure;
 
-/// How often progress is reported while the worker starts.
+/// How often progress is reported while the worker starts, after the first look.
 const REPORT_EVERY: Duration = Duration::from_secs(15);
 /// How long one answer may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -44,14 +44,18 @@ impl Worker {
     /// Returns when the worker is healthy and says what it serves.
     pub(super) async fn wait_until_ready(&self, pause: Duration) {
         let began = Instant::now();
-        let mut report_at = began + REPORT_EVERY;
+        let (mut report_at, mut is_first) = (began, true);
         loop {
             let Err(why) = self.is_ready().await else {
                 return;
             };
             if Instant::now() >= report_at {
                 let seconds = began.elapsed().as_secs();
-                report(&format!("waiting for the worker for {seconds} s: {why}"));
+                let url = &self.url;
+                report(&match std::mem::take(&mut is_first) {
+                    true => format!("waiting until {url} answers /health and /v1/models: {why}"),
+                    false => format!("waiting for {url} for {seconds} s: {why}"),
+                });
                 report_at += REPORT_EVERY;
             }
             sleep(pause).await;

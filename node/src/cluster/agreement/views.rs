@@ -8,19 +8,20 @@ use std::collections::BTreeSet;
 use grapevine_gossip::view::{ReplicaInfo, View};
 
 use crate::cluster::metrics::ClusterMetrics;
+use crate::live::Live;
 
 /// Compares what live replicas say with what this one holds.
 #[derive(Debug)]
 pub struct Views {
-    settings: String,
+    settings: Live<String>,
     metrics: ClusterMetrics,
     /// Replicas that have been warned of, with what they said.
     warned: BTreeSet<(String, String)>,
 }
 
 impl Views {
-    /// Compares with a replica whose cluster settings have this fingerprint.
-    pub fn new(settings: String, metrics: ClusterMetrics) -> Self {
+    /// Compares with a replica whose settings have this fingerprint.
+    pub fn new(settings: Live<String>, metrics: ClusterMetrics) -> Self {
         Self {
             settings,
             metrics,
@@ -30,17 +31,18 @@ impl Views {
 
     /// Takes note of a new view; `ring` is this replica's ring digest.
     pub fn update(&mut self, view: &View, ring: &str) {
+        let ours = self.settings.now();
         let live: Vec<&ReplicaInfo> = view.replicas().iter().filter(|r| r.live).collect();
         let agreeing = live
             .iter()
-            .filter(|r| r.ring == ring && r.settings == self.settings);
+            .filter(|r| r.ring == ring && r.settings == *ours);
         self.metrics.replicas_agreeing.set(agreeing.count() as i64);
         self.metrics.replicas_live.set(live.len() as i64);
 
         let differing: BTreeSet<_> = live
             .iter()
             // A replica that has just been met has not said anything yet.
-            .filter(|r| !r.settings.is_empty() && r.settings != self.settings)
+            .filter(|r| !r.settings.is_empty() && r.settings != *ours)
             .map(|r| (r.id.to_string(), r.settings.clone()))
             .collect();
         self.metrics.settings_differing.set(differing.len() as i64);
@@ -48,8 +50,8 @@ impl Views {
             tracing::error!(
                 replica,
                 theirs,
-                ours = self.settings,
-                "settings of [cluster] or [[model]] differ: the same prefix goes to different workers; make them equal"
+                ours = *ours,
+                "settings that must be equal on all replicas differ ([cluster], [[model]], [transfer], and those of discovery): they send the same prefix to different workers, or judge one worker differently; make them equal"
             );
         }
         self.warned = differing;

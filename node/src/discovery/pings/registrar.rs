@@ -47,7 +47,8 @@ impl Register for LeaseRegistrar {
         let labels = Labels::new(ping.labels)?;
         Address::of(&spec)?;
         self.connector.allow().host(spec.url().host())?;
-        self.leases.renew(&spec.default_id(), spec, labels).await?;
+        let id = spec.default_id();
+        self.leases.renew(&id, spec, labels, None).await?;
         Ok(())
     }
 }

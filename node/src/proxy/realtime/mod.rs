@@ -30,12 +30,13 @@ use crate::api::error::ErrorKind;
 use crate::cluster::Fleet;
 use crate::config::RealtimeConfig;
 use crate::http::handshake;
+use crate::live::Live;
 use crate::metrics::refusals::RefusalMetrics;
 
 /// All sessions of this replica.
 #[derive(Debug)]
 pub struct Sessions {
-    config: RealtimeConfig,
+    config: Live<RealtimeConfig>,
     room: Arc<Semaphore>,
 }
 
@@ -63,8 +64,8 @@ pub(super) struct Session {
 
 impl Sessions {
     /// None open yet.
-    pub fn new(config: RealtimeConfig) -> Self {
-        let room = Arc::new(Semaphore::new(config.sessions as usize));
+    pub fn new(config: Live<RealtimeConfig>) -> Self {
+        let room = Arc::new(Semaphore::new(config.look().sessions as usize));
         Self { config, room }
     }
 
@@ -81,7 +82,7 @@ impl Sessions {
         fleet: &Fleet,
         refusals: &RefusalMetrics,
     ) -> Result<Opening, ApiError> {
-        if !self.config.enabled {
+        if !self.config.look().enabled {
             let message = "WebSocket sessions are off at this router (realtime.enabled)";
             return Err(ApiError::new(ErrorKind::NotImplemented, message));
         }
@@ -105,8 +106,8 @@ impl Sessions {
     }
 
     /// Its settings.
-    pub(super) fn config(&self) -> &RealtimeConfig {
-        &self.config
+    pub(super) fn config(&self) -> Arc<RealtimeConfig> {
+        self.config.now()
     }
 }
 

@@ -36,7 +36,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Tunnel {
     worker: Switched,
-    config: RealtimeConfig,
+    config: Arc<RealtimeConfig>,
     deadline: Option<Instant>,
     in_flight: InFlight,
     record: Record,
@@ -67,7 +67,7 @@ impl Tunnel {
     /// `deadline`: the end of the whole session.
     pub(in crate::proxy) fn new(
         worker: Switched,
-        config: RealtimeConfig,
+        config: Arc<RealtimeConfig>,
         deadline: Option<Instant>,
         (in_flight, record): (InFlight, Record),
         session: Session,

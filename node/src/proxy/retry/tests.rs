@@ -181,7 +181,7 @@ proptest! {
             budget_floor: floor,
             ..RetryConfig::default()
         };
-        let budget = Arc::new(Budget::new(&config));
+        let budget = Arc::new(Budget::new(config.clone().into()));
         let mut script = Script::of(workers, acts);
         let time = millis.map(Duration::from_millis);
         let result = play(&mut script, || (config, Arc::clone(&budget), repeatable, time));
@@ -227,7 +227,7 @@ proptest! {
 }
 
 fn policy(config: RetryConfig) -> (RetryConfig, Arc<Budget>, bool, Option<Duration>) {
-    let budget = Arc::new(Budget::new(&config));
+    let budget = Arc::new(Budget::new(config.clone().into()));
     (config, budget, true, None)
 }
 

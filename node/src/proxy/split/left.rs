@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tokio::time::sleep;
 
 use super::SplitMetrics;
+use crate::config::TransferConfig;
+use crate::live::Live;
 use crate::upstream::InFlight;
 
 /// Most prompts whose blocks are counted at once; of further ones nothing is known.
@@ -17,16 +18,16 @@ const LEFT_MAX: usize = 4_096;
 /// Prompts whose blocks were left on prefill workers.
 #[derive(Debug)]
 pub(in crate::proxy) struct LeftBlocks {
-    held_for: Duration,
+    config: Live<TransferConfig>,
     count: AtomicUsize,
     metrics: SplitMetrics,
 }
 
 impl LeftBlocks {
-    /// None yet; each counts for this long.
-    pub(in crate::proxy) fn new(held_for: Duration, metrics: SplitMetrics) -> Arc<Self> {
+    /// None yet; each counts for `held_for`.
+    pub(in crate::proxy) fn new(config: Live<TransferConfig>, metrics: SplitMetrics) -> Arc<Self> {
         Arc::new(Self {
-            held_for,
+            config,
             count: AtomicUsize::new(0),
             metrics,
         })
@@ -44,7 +45,8 @@ impl LeftBlocks {
         let left = Arc::clone(self);
         self.metrics.held.inc();
         tokio::spawn(async move {
-            sleep(left.held_for).await;
+            let held_for = left.config.look().held_for;
+            sleep(held_for).await;
             drop(in_flight);
             left.count.fetch_sub(1, Ordering::Relaxed);
             left.metrics.held.dec();

@@ -85,7 +85,7 @@ pub(super) async fn compute(
     let in_flight = placed.into_in_flight();
     let mut computed = Computed::begun(in_flight, (half, index), random, &dispatch.left);
     let rest = timeout(
-        dispatch.timeouts.first_token,
+        dispatch.timeouts.look().first_token,
         answer.whole(ANSWER_BYTES_MAX),
     );
     let failure = match rest.await {

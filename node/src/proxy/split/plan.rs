@@ -96,7 +96,7 @@ impl<'a> ToPair<'a> {
     /// The name of its way if one worker is to take all of it.
     fn stays_whole(&self) -> Option<&'static str> {
         let (asked, dispatch) = (&*self.asked, self.dispatch);
-        let divide = dispatch.transfer.divide();
+        let divide = dispatch.transfer.look().divide();
         stays_whole(
             &dispatch.cluster,
             asked.pool(),
@@ -127,7 +127,7 @@ impl<'a> ToPair<'a> {
                 Ok(Chosen::Pair(pair))
             }
             Err(nobody) if takes_whole => self.place_one("whole_no_pair").map_err(|_| nobody),
-            Err(nobody) if self.dispatch.transfer.decode_alone == DecodeAlone::Always => {
+            Err(nobody) if self.dispatch.transfer.look().decode_alone == DecodeAlone::Always => {
                 self.place_one("alone_no_prefill").map_err(|_| nobody)
             }
             Err(nobody) => Err(nobody),

@@ -12,6 +12,7 @@ use super::placed::{Others, Placed, Sent};
 use crate::admission::{Admission, Ask, Unplaced};
 use crate::api::{ApiError, Endpoint};
 use crate::cluster::{Pool, RecordedPlacement};
+use crate::config::RetryConfig;
 use crate::http::headers;
 use crate::http::worker_body::WorkerBody;
 use crate::proxy::body::HeldBody;
@@ -91,16 +92,20 @@ impl Asked {
     /// # Errors
     /// See [`Division::way`].
     pub(in crate::proxy) fn way(&self, dispatch: &Dispatch) -> Result<Option<Way>, ApiError> {
-        let transfer = &dispatch.transfer;
+        let transfer = dispatch.transfer.now();
         let is_short = transfer.divide().is_short(self.query.key.prompt_tokens());
         let way = |division: &Division| division.way(self.pool(), transfer.decode_alone, is_short);
         self.division.as_ref().map(way).transpose()
     }
 
     /// What its retries have to keep to.
-    pub(in crate::proxy) fn retry_policy<'a>(&self, dispatch: &'a Dispatch) -> RetryPolicy<'a> {
+    pub(in crate::proxy) fn retry_policy<'a>(
+        &self,
+        dispatch: &'a Dispatch,
+        config: &'a RetryConfig,
+    ) -> RetryPolicy<'a> {
         RetryPolicy {
-            config: &dispatch.retry,
+            config,
             budget: &dispatch.budget,
             repeatable: self.outgoing.repeatable,
             deadline: self.deadline,
@@ -150,8 +155,8 @@ impl Asked {
             return false;
         }
         let (deaths, marks) = (&dispatch.deaths, &dispatch.metrics.marks);
-        let most = dispatch.retry.deaths_max.get() as usize;
-        let connect = dispatch.timeouts.connect;
+        let most = dispatch.retry.look().deaths_max.get() as usize;
+        let connect = dispatch.timeouts.look().connect;
         let Some(workers) = self
             .company
             .is_condemned(deaths, most, connect, marks)

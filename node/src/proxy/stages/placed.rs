@@ -112,20 +112,22 @@ impl Placed {
         terms: Terms,
         verdict: impl Fn(&Failure) -> AttemptOutcome,
     ) -> Result<Sent, Failure> {
+        let timeouts = dispatch.timeouts.now();
         let patience = Patience {
             begun: Instant::now(),
             waits_for: terms.waits_for,
             silence: self.longest_silence(dispatch),
             deadline: terms.deadline,
-            worker_gone: dispatch.timeouts.worker_gone,
+            worker_gone: timeouts.worker_gone,
         };
         let limits = AttemptLimits {
-            connect: dispatch.timeouts.connect,
+            connect: timeouts.connect,
             patience,
-            held_bytes: dispatch.event_bytes,
+            held_bytes: dispatch.event_bytes(),
         };
         let worker = Arc::clone(self.in_flight.worker());
-        let may_move = retry::may_follow(&dispatch.retry, terms.attempt) && outgoing.repeatable;
+        let may_move =
+            retry::may_follow(&dispatch.retry.look(), terms.attempt) && outgoing.repeatable;
         let has_another = || may_move && self.has_another(dispatch);
         let result = attempt::attempt(&worker, outgoing, limits, has_another).await;
         let label = result.as_ref().map_or_else(Failure::as_str, |_| ANSWERED);
@@ -148,7 +150,7 @@ impl Placed {
                     worker.unreachable();
                 }
                 if let Some(pause) = failure.pause() {
-                    let pause = pause.min(dispatch.retry.worker_pause_max);
+                    let pause = pause.min(dispatch.retry.look().worker_pause_max);
                     worker.paused_until.extend(Instant::now() + pause);
                 }
                 Err(failure)
@@ -167,7 +169,7 @@ impl Placed {
 
     /// A long prompt takes longer to compute.
     fn longest_silence(&self, dispatch: &Dispatch) -> Duration {
-        let timeouts = &dispatch.timeouts;
+        let timeouts = dispatch.timeouts.look();
         let per_token = timeouts.first_token_per_1k.as_secs_f64() / 1000.0;
         let tokens = f64::from(self.decision.prompt_tokens);
         let for_prompt = Duration::from_secs_f64(per_token * tokens);

@@ -35,8 +35,8 @@ use crate::upstream::attempt::Outgoing;
 #[derive(Debug)]
 pub(in crate::proxy) struct Reader<'a> {
     pub(in crate::proxy) cluster: &'a Cluster,
-    pub(in crate::proxy) limits: &'a LimitConfig,
-    pub(in crate::proxy) timeouts: &'a TimeoutConfig,
+    pub(in crate::proxy) limits: Arc<LimitConfig>,
+    pub(in crate::proxy) timeouts: Arc<TimeoutConfig>,
     pub(in crate::proxy) bodies: &'a Arc<ByteBudget>,
     pub(in crate::proxy) quarantine: &'a Quarantine,
     pub(in crate::proxy) failovers: &'a Failovers,
@@ -101,7 +101,7 @@ impl Admitted {
         let form = endpoint.traits().form;
         let limits = BodyLimits {
             coding: headers::take_coding(&mut head.headers),
-            ..BodyLimits::of(form, reader.limits, reader.timeouts)
+            ..BodyLimits::of(form, &reader.limits, &reader.timeouts)
         };
         let caller = caller(key.as_ref());
         let mut early = Early::of(endpoint, &head.headers)?;

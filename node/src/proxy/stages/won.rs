@@ -86,7 +86,7 @@ impl Won {
             record.switches(&parts);
             handshake::switch(&mut parts.headers);
             let session = self.asked.session.expect("only a session asks for a 101");
-            let config = sessions.config().clone();
+            let config = sessions.config();
             let held = (in_flight, record);
             let tunnel = Tunnel::new(*switched, config, self.asked.deadline, held, session);
             return Response::from_parts(parts, ResponseBody::Tunnel(Some(Box::new(tunnel))));
@@ -112,7 +112,7 @@ impl Won {
             Answer::Switched(..) => unreachable!("a tunnel is no answer to pass on"),
             Answer::Begun(begun) => {
                 record.answers(&begun.parts, begun.events);
-                let timeouts = &dispatch.timeouts;
+                let timeouts = dispatch.timeouts.now();
                 let silence = Silence {
                     longest: timeouts.inter_token,
                     worker_bad: timeouts.worker_bad,

@@ -32,6 +32,7 @@ use tokio::time::Instant;
 use self::opinion::{Doubt, Failing, Opinion, Stalled};
 use self::signs::Signs;
 use crate::config::{BreakerConfig, HealthConfig};
+use crate::live::Live;
 
 /// Opinion of one worker, formed by this replica.
 #[derive(Debug)]
@@ -40,12 +41,8 @@ pub struct Health {
     label: Arc<str>,
     /// Start of the time that all of it counts in.
     born: Instant,
-    /// Breakers may open.
-    breakers: bool,
-    /// Stalled workers are asked for a token.
-    token_probe: bool,
-    slow_start: Duration,
-    failure_half_life: Duration,
+    breaker: Live<BreakerConfig>,
+    config: Live<HealthConfig>,
     opinion: Mutex<Opinion>,
     /// Nothing is wrong: lets a decision over hundreds of workers skip as many locks.
     clear: AtomicBool,
@@ -138,15 +135,13 @@ pub enum Answers {
 
 impl Health {
     /// Nothing known yet: used like a healthy worker.
-    pub fn new(label: Arc<str>, breaker: &BreakerConfig, health: &HealthConfig) -> Self {
+    pub fn new(label: Arc<str>, breaker: Live<BreakerConfig>, health: Live<HealthConfig>) -> Self {
         Self {
             label,
             born: Instant::now(),
-            breakers: breaker.enabled,
-            token_probe: health.token_probe,
-            slow_start: health.slow_start,
-            failure_half_life: health.failure_half_life,
-            opinion: Mutex::new(Opinion::new(breaker, health)),
+            opinion: Mutex::new(Opinion::new(breaker.now(), health.now())),
+            breaker,
+            config: health,
             clear: AtomicBool::new(true),
             signs: Signs::default(),
             wanted: Notify::new(),
@@ -162,7 +157,9 @@ impl Health {
 
     fn lock(&self) -> MutexGuard<'_, Opinion> {
         // Each change below is complete before anything could panic.
-        self.opinion.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut opinion = self.opinion.lock().unwrap_or_else(PoisonError::into_inner);
+        opinion.follow(&self.breaker.look(), &self.config.look(), self.now());
+        opinion
     }
 
     /// After every change: the one place that notices what it means.
@@ -234,7 +231,9 @@ impl Health {
             is_unreachable: opinion.unreachable || opinion.is_mute(self.signs.last()),
             is_doubted: self.doubt_in(opinion).is_some(),
             slow_start: self.slow_start_in(opinion, now),
-            penalty: opinion.penalty.load(now, self.failure_half_life),
+            penalty: opinion
+                .penalty
+                .load(now, self.config.look().failure_half_life),
         }
     }
 
@@ -258,10 +257,14 @@ impl Health {
         let now = self.now();
         let failed = outcome == AttemptOutcome::Failure && opinion.counts_failure();
         if failed {
-            opinion.penalty.add(load, now, self.failure_half_life);
+            opinion
+                .penalty
+                .add(load, now, self.config.look().failure_half_life);
         }
         let outcome = match outcome {
-            AttemptOutcome::Failure if !failed || !self.breakers => AttemptOutcome::Neutral,
+            AttemptOutcome::Failure if !failed || !self.breaker.look().enabled => {
+                AttemptOutcome::Neutral
+            }
             outcome => outcome,
         };
         let was = opinion.breaker.state(now);
@@ -276,7 +279,7 @@ impl Health {
     /// One request has shown that it cannot do its work, whatever its probes say: its breaker opens, and trials find out
     /// when it can again.
     pub fn eject(&self) {
-        if !self.breakers {
+        if !self.breaker.look().enabled {
             return;
         }
         let mut opinion = self.lock();
@@ -390,7 +393,7 @@ impl Health {
         let now = self.now();
         match opinion.stalled {
             None => {
-                let trials = !self.token_probe;
+                let trials = !self.config.look().token_probe;
                 opinion.stalled = Some(Stalled {
                     found: now,
                     counted: false,
@@ -546,7 +549,7 @@ impl Health {
 
     fn slow_start_in(&self, opinion: &Opinion, now: Duration) -> Option<f64> {
         let age = now.saturating_sub(opinion.started?);
-        slow_start(age, self.slow_start)
+        slow_start(age, self.config.look().slow_start)
     }
 }
 

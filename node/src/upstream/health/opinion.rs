@@ -1,5 +1,6 @@
 //! All that this replica holds of one worker, and the verdict that follows. Pure: `now` is an argument.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use grapevine_placement::{
@@ -34,6 +35,8 @@ pub(super) struct Opinion {
     pub(super) settled_at: Duration,
     /// [`Opinion::given_up`] after the latest change.
     pub(super) gave_up: Option<Duration>,
+    /// The settings that it was told of last.
+    followed: (Arc<BreakerConfig>, Arc<HealthConfig>),
 }
 
 /// Probes that fail, with no good one between.
@@ -96,13 +99,11 @@ impl Doubt {
 }
 
 impl Opinion {
-    pub(super) fn new(breaker: &BreakerConfig, health: &HealthConfig) -> Self {
+    pub(super) fn new(breaker: Arc<BreakerConfig>, health: Arc<HealthConfig>) -> Self {
         Self {
             breaker: Breaker::new(breaker.settings()),
-            probes: ProbeState::new(ProbeSettings {
-                failure_threshold: health.failure_threshold,
-                success_threshold: health.success_threshold,
-            }),
+            probes: ProbeState::new(probe_settings(&health)),
+            followed: (breaker, health),
             good_probe: None,
             failing: None,
             unreachable: false,
@@ -114,6 +115,29 @@ impl Opinion {
             settled: Claim::Good,
             settled_at: Duration::ZERO,
             gave_up: None,
+        }
+    }
+
+    /// Takes settings over that were read again; what was counted until now counts on.
+    pub(super) fn follow(
+        &mut self,
+        breaker: &Arc<BreakerConfig>,
+        health: &Arc<HealthConfig>,
+        now: Duration,
+    ) {
+        let (known_breaker, known_health) = &self.followed;
+        if !Arc::ptr_eq(known_breaker, breaker) {
+            self.breaker.change(breaker.settings());
+            // Nothing but a success of a request would close it, and none could open it again.
+            if !breaker.enabled && self.breaker.state(now) != BreakerState::Closed {
+                self.breaker.close(now);
+            }
+        }
+        if !Arc::ptr_eq(known_health, health) {
+            self.probes.change(probe_settings(health));
+        }
+        if !Arc::ptr_eq(known_breaker, breaker) || !Arc::ptr_eq(known_health, health) {
+            self.followed = (Arc::clone(breaker), Arc::clone(health));
         }
     }
 
@@ -197,5 +221,12 @@ impl Opinion {
         } else {
             self.probes.health()
         }
+    }
+}
+
+fn probe_settings(health: &HealthConfig) -> ProbeSettings {
+    ProbeSettings {
+        failure_threshold: health.failure_threshold,
+        success_threshold: health.success_threshold,
     }
 }

@@ -7,7 +7,7 @@ fn health_with(change: impl FnOnce(&mut BreakerConfig, &mut HealthConfig)) -> He
     // Draws would make the times of these tests uncertain.
     breaker.jitter = 0.0;
     change(&mut breaker, &mut health);
-    Health::new("w".into(), &breaker, &health)
+    Health::new("w".into(), breaker.into(), health.into())
 }
 
 fn health() -> Health {

@@ -120,7 +120,7 @@ pub struct Breaker {
 enum Stage {
     Closed {
         since: Duration,
-        /// Times of the failures in a row, at most the threshold.
+        /// Times of the failures in a row, at most the greatest threshold so far.
         failures: VecDeque<Duration>,
         rate: RateWindow,
     },
@@ -140,6 +140,17 @@ struct Trial {
 }
 
 impl Breaker {
+    /// Other settings from now on. What was counted stays, but for the rate where its window has another length; a
+    /// breaker that is open stays so for as long as it was to be.
+    pub fn change(&mut self, settings: BreakerSettings) {
+        if let Stage::Closed { rate, .. } = &mut self.stage
+            && settings.rate_window != self.settings.rate_window
+        {
+            *rate = RateWindow::new(settings.rate_window);
+        }
+        self.settings = settings;
+    }
+
     /// A closed breaker.
     #[must_use]
     pub fn new(settings: BreakerSettings) -> Self {

@@ -311,3 +311,27 @@ fn who_is_sent_although_it_is_open_may_close_it_and_not_prolong_it() {
     }
     assert_eq!(breaker.state(seconds(2)), Closed);
 }
+
+#[test]
+fn other_settings_keep_what_was_counted() {
+    let [strict, lax] = [2, 5].map(|failures| BreakerSettings {
+        failure_threshold: NonZeroU32::new(failures).expect("not zero"),
+        success_rate: 0.0,
+        ..BreakerSettings::default()
+    });
+    let mut breaker = Breaker::new(lax);
+    let at = Duration::from_secs(1);
+    let fail = |breaker: &mut Breaker| {
+        let permit = breaker.begin(at).expect("closed");
+        breaker.record(permit, Failure, at, 0.5);
+        breaker.state(at)
+    };
+    for _ in 0..3 {
+        assert_eq!(fail(&mut breaker), Closed);
+    }
+    breaker.change(strict);
+    assert_eq!(breaker.state(at), Closed);
+    assert_eq!(fail(&mut breaker), Open);
+    breaker.change(lax);
+    assert_eq!(breaker.state(at), Open);
+}

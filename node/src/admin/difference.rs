@@ -1,0 +1,96 @@
+//! What a change made of a worker, in words: a description that is written anew replaces all of the former one, and the
+//! operator who wrote it may have meant a part.
+
+use grapevine_gossip::registry::Worker;
+use grapevine_gossip::worker::WorkerSpec;
+
+use super::describe::state_name;
+
+/// What of a worker is otherwise now, as `role: prefill -> any`; empty if nothing is.
+pub(super) fn between(before: &Worker, after: &Worker) -> Vec<String> {
+    let (was, is) = (described(&before.spec), described(&after.spec));
+    let pairs = was.into_iter().zip(is);
+    let mut changes: Vec<String> = pairs
+        .filter(|(was, is)| was != is)
+        .map(|((name, was), (_, is))| change(name, &was, &is))
+        .collect();
+    for (name, is) in after.labels.iter() {
+        let was = before.labels.get(name).unwrap_or_default();
+        if was != is {
+            changes.push(change(name, was, is));
+        }
+    }
+    changes
+}
+
+fn change(name: &str, was: &str, is: &str) -> String {
+    let shown = |text: &str| match text {
+        "" => "none".to_owned(),
+        text => text.to_owned(),
+    };
+    format!("{name}: {} -> {}", shown(was), shown(is))
+}
+
+/// Each part of a description, as text; what is not set is empty.
+fn described(spec: &WorkerSpec) -> [(&'static str, String); 8] {
+    let number = |number: Option<u32>| number.map(|n| n.to_string()).unwrap_or_default();
+    [
+        ("url", spec.url().to_string()),
+        ("models", spec.models().join(", ")),
+        ("role", spec.role().as_str().to_owned()),
+        (
+            "weight",
+            (f64::from(spec.weight_milli()) / 1000.0).to_string(),
+        ),
+        ("max_in_flight", number(spec.max_in_flight())),
+        ("zone", spec.zone().unwrap_or_default().to_owned()),
+        ("dp_size", number(spec.dp_size())),
+        ("state", state_name(spec.state()).to_owned()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use grapevine_gossip::worker::{Labels, RawWorker, Role};
+
+    use super::*;
+
+    fn worker(change: impl FnOnce(&mut RawWorker), labels: &[(&str, &str)]) -> Worker {
+        let mut raw = RawWorker::at("http://w:8000");
+        change(&mut raw);
+        Worker {
+            id: "w".parse().expect("an id"),
+            spec: Arc::new(WorkerSpec::new(raw).expect("valid")),
+            warming: None,
+            labels: Arc::new(Labels::new(labels.iter().copied()).expect("valid")),
+        }
+    }
+
+    #[test]
+    fn every_part_that_is_otherwise_is_named() {
+        let before = worker(
+            |raw| {
+                raw.role = Role::Prefill;
+                raw.zone = Some("z1".to_owned());
+                raw.models = vec!["a".to_owned()];
+            },
+            &[("kv.connector", "nixl"), ("kept", "x")],
+        );
+        let after = worker(
+            |raw| raw.weight_milli = 2_500,
+            &[("kv.connector", "mooncake"), ("kept", "x"), ("new", "1")],
+        );
+        let expected = [
+            "models: a -> none",
+            "role: prefill -> any",
+            "weight: 1 -> 2.5",
+            "zone: z1 -> none",
+            "kv.connector: nixl -> mooncake",
+            "new: none -> 1",
+        ];
+        assert_eq!(between(&before, &after), expected);
+        assert!(between(&after, &after).is_empty());
+    }
+}

@@ -1,0 +1,147 @@
+//! Who renews the lease of a worker: whether that is one process, or two that do not know of each other.
+//!
+//! Each `grapevine register` gives itself a name. One that was started anew has another name, and that is no news; a
+//! former one that comes back is, and so is a renewal at another replica between two that came here. Pure: `now` is an
+//! argument.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Longest name of a process, in bytes; a longer one is taken for none.
+pub(super) const NAME_BYTES_MAX: usize = 64;
+
+/// The processes that renewed one lease here.
+#[derive(Debug)]
+pub(super) struct Processes {
+    /// The one that renewed last, and when.
+    last: (String, Instant),
+    /// The one before it, and when it renewed last.
+    former: Option<(String, Instant)>,
+    /// When two were last seen.
+    two_at: Option<Instant>,
+}
+
+impl Processes {
+    /// The first renewal.
+    pub(super) fn first(name: &str, now: Instant) -> Self {
+        Self {
+            last: (name.to_owned(), now),
+            former: None,
+            two_at: None,
+        }
+    }
+
+    /// A further renewal. `is_elsewhere`: another replica answers for the lease, so it was renewed there since. Returns
+    /// whether two processes were seen that were not before.
+    pub(super) fn renewed(
+        &mut self,
+        name: &str,
+        is_elsewhere: bool,
+        ttl: Duration,
+        now: Instant,
+    ) -> bool {
+        let is_young = |at: Instant| now.saturating_duration_since(at) <= ttl;
+        let (last, at) = &self.last;
+        let is_two = if last == name {
+            is_elsewhere && is_young(*at)
+        } else {
+            let is_back = self.former.as_ref();
+            is_back.is_some_and(|(former, at)| former == name && is_young(*at))
+        };
+        let were_two = self.are_two(ttl, now);
+        if is_two {
+            self.two_at = Some(now);
+        }
+        let before = std::mem::replace(&mut self.last, (name.to_owned(), now));
+        if before.0 != name {
+            self.former = Some(before);
+        }
+        is_two && !were_two
+    }
+
+    /// Whether two renewed it within the time of a lease.
+    pub(super) fn are_two(&self, ttl: Duration, now: Instant) -> bool {
+        self.two_at
+            .is_some_and(|at| now.saturating_duration_since(at) <= ttl)
+    }
+
+    /// Whether nobody renewed it here for so long that it says nothing any more.
+    pub(super) fn is_over(&self, ttl: Duration, now: Instant) -> bool {
+        now.saturating_duration_since(self.last.1) > ttl * 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    /// Renewals by name, second, and whether another replica had it since; returns the seconds at which two were news.
+    fn news(renewals: &[(&str, u64, bool)]) -> Vec<u64> {
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        let mut processes: Option<Processes> = None;
+        let mut news = Vec::new();
+        for &(name, second, is_elsewhere) in renewals {
+            let now = at(second);
+            match &mut processes {
+                None => processes = Some(Processes::first(name, now)),
+                Some(known) => {
+                    if known.renewed(name, is_elsewhere, TTL, now) {
+                        news.push(second);
+                    }
+                }
+            }
+        }
+        news
+    }
+
+    #[test]
+    fn one_that_is_started_anew_is_no_second_one() {
+        assert!(
+            news(&[
+                ("a", 0, false),
+                ("a", 5, false),
+                ("b", 9, false),
+                ("b", 14, false)
+            ])
+            .is_empty()
+        );
+        // Long after: somebody started it again.
+        assert!(news(&[("a", 0, false), ("b", 10, false), ("a", 50, false)]).is_empty());
+    }
+
+    #[test]
+    fn two_that_take_turns_are_news_once() {
+        let turns = [
+            ("a", 0, false),
+            ("b", 2, false),
+            ("a", 5, false),
+            ("b", 7, false),
+            ("a", 10, false),
+        ];
+        assert_eq!(news(&turns), [5]);
+        // One of the two ended, and comes back later.
+        let later = [
+            ("a", 0, false),
+            ("b", 2, false),
+            ("a", 5, false),
+            ("a", 40, false),
+            ("b", 41, false),
+            ("a", 45, false),
+        ];
+        assert_eq!(news(&later), [5, 45]);
+    }
+
+    #[test]
+    fn a_renewal_elsewhere_between_two_here_is_another_process() {
+        assert_eq!(
+            news(&[("a", 0, false), ("a", 5, true), ("a", 10, true)]),
+            [5]
+        );
+        // It went to another replica, and came back after that had gone.
+        assert!(news(&[("a", 0, false), ("a", 40, true)]).is_empty());
+    }
+}
