@@ -46,6 +46,11 @@ impl Default for Limits {
     }
 }
 
+/// The fingerprint of a payload. Payloads have the time in them, so those of two messages differ.
+pub fn fingerprint(payload: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(payload)
+}
+
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message<P> {
@@ -82,6 +87,16 @@ pub enum Cause {
     Restart,
     /// Messages are missing and cannot be had any more.
     Gap,
+}
+
+impl Cause {
+    /// Its name in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Restart => "restart",
+            Self::Gap => "gap",
+        }
+    }
 }
 
 /// What was counted.
@@ -247,8 +262,13 @@ impl<P> Stream<P> {
             Some(next) if message.sequence < next => self.counts.repeated += 1,
             Some(next) if message.sequence > next => {
                 self.counts.gaps += 1;
-                self.forget(Cause::Gap, steps);
-                self.apply(message, steps);
+                if self.is_fruitful {
+                    // ZeroMQ drops what a socket's queue does not take, of a long replay, too: it goes on from here.
+                    self.ask(steps);
+                } else {
+                    self.forget(Cause::Gap, steps);
+                    self.apply(message, steps);
+                }
             }
             _ => self.apply(message, steps),
         }

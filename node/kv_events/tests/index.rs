@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use grapevine_kv_events::index::{Holder, Index, Limits, Search, StoreResult};
+use grapevine_kv_events::index::{Holder, Index, Limits, Search, StoreResult, digest_of};
 use grapevine_kv_events::{BlockHash, Tier};
 use proptest::prelude::*;
 
@@ -90,6 +90,8 @@ impl Model {
 
     fn check(&self, index: &Index, chain: &[u64], search: &mut Search) {
         for (holder, blocks) in &self.open {
+            let all = blocks.keys().map(|(tier, number)| (*tier, block(*number)));
+            assert_eq!(index.digest(*holder), digest_of(all));
             for tier in Tier::ALL {
                 let held = blocks.keys().filter(|(of, _)| *of == tier).count();
                 assert_eq!(index.held(*holder, tier) as usize, held);

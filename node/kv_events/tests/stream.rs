@@ -23,6 +23,7 @@ enum Act {
     Late(prop::sample::Index),
     /// The next answer of the replay, or its end.
     Replay,
+    LoseReplayed,
     ReplayFails,
     /// The connection breaks, and is made again.
     Break,
@@ -40,6 +41,7 @@ fn act() -> impl Strategy<Value = Act> {
         4 => Just(Act::Repeat),
         2 => any::<prop::sample::Index>().prop_map(Act::Late),
         30 => Just(Act::Replay),
+        2 => Just(Act::LoseReplayed),
         1 => Just(Act::ReplayFails),
         2 => Just(Act::Break),
         8 => Just(Act::Connect),
@@ -117,6 +119,11 @@ impl Scene {
                 }
                 None => {}
             },
+            Act::LoseReplayed => {
+                if let Some(replay) = &mut self.replay {
+                    drop(replay.pop_front());
+                }
+            }
             Act::ReplayFails => {
                 if self.replay.take().is_some() {
                     self.stream.replay_failed(&mut steps);
@@ -301,7 +308,8 @@ proptest! {
         scene.check(true);
         let last = scene.stream.last();
         prop_assert_eq!(last, Some(scene.published.len() as u64 - 1));
-        if has_replay && buffer == 10_000 && waiting == 1_000 {
+        let lost_replayed = acts.iter().any(|act| matches!(act, Act::LoseReplayed));
+        if has_replay && buffer == 10_000 && waiting == 1_000 && !lost_replayed {
             prop_assert_eq!(scene.publisher.knowledge(), Knowledge::Whole);
             prop_assert_eq!(scene.known(), scene.cache.clone());
         }
@@ -448,6 +456,22 @@ fn numbers_without_sense_cost_a_few_replays_and_then_begin_anew() {
     }
     assert!(stream.counts().applied > 10, "{:?}", stream.counts());
     assert!(asked < 4_000);
+}
+
+#[test]
+fn a_replay_with_a_hole_goes_on_from_where_it_was() {
+    let mut stream = live(true);
+    steps(|s| stream.heard(message(1, 9), s));
+    steps(|s| stream.replayed(message(1, 4), s));
+    assert_eq!(
+        steps(|s| stream.replayed(message(1, 5), s)),
+        [Step::Apply(5)]
+    );
+    assert_eq!(steps(|s| stream.replayed(message(1, 7), s)), [Step::Ask(5)]);
+    // One that does not get any further has a hole that nobody fills.
+    steps(|s| stream.replayed(message(1, 5), s));
+    let expected = [Step::Forget(Cause::Gap), LATER, Step::Apply(7)];
+    assert_eq!(steps(|s| stream.replayed(message(1, 7), s)), expected);
 }
 
 #[test]

@@ -11,6 +11,8 @@ mod table;
 
 use std::collections::BTreeMap;
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use self::sets::Sets;
 use self::table::{PARTS, Table};
 use crate::{BlockHash, Tier};
@@ -71,6 +73,33 @@ struct Slot {
     generation: u32,
     /// Blocks by tier.
     held: [u32; Tier::ALL.len()],
+    /// Sum of what [`weigh`] says of them.
+    digest: u64,
+}
+
+impl Slot {
+    fn add(&mut self, tier: Tier, block: BlockHash) {
+        self.held[tier as usize] += 1;
+        self.digest = self.digest.wrapping_add(weigh(tier, block));
+    }
+
+    fn take(&mut self, tier: Tier, block: BlockHash) {
+        self.held[tier as usize] -= 1;
+        self.digest = self.digest.wrapping_sub(weigh(tier, block));
+    }
+}
+
+/// A block's part of a digest: XXH3 of its tier's number and its name, little-endian.
+fn weigh(tier: Tier, block: BlockHash) -> u64 {
+    let mut bytes = [tier as u8; 9];
+    bytes[1..].copy_from_slice(&block.0.to_le_bytes());
+    xxh3_64(&bytes)
+}
+
+/// The digest of these blocks, as [`Index::digest`] has it of what a holder has.
+pub fn digest_of(blocks: impl IntoIterator<Item = (Tier, BlockHash)>) -> u64 {
+    let parts = blocks.into_iter().map(|(tier, block)| weigh(tier, block));
+    parts.fold(0, u64::wrapping_add)
 }
 
 /// The first of these is one set, the others are holders by number.
@@ -150,6 +179,15 @@ impl Index {
         }
     }
 
+    /// A number that is equal wherever a holder has the same blocks in the same tiers; 0 for nothing.
+    pub fn digest(&self, holder: Holder) -> u64 {
+        if self.is_open(holder) {
+            self.slots[usize::from(holder.number)].digest
+        } else {
+            0
+        }
+    }
+
     /// Whether a holder has a block in a tier.
     pub fn has(&self, holder: Holder, tier: Tier, block: BlockHash) -> bool {
         let value = self.tiers[tier as usize].get(block);
@@ -175,6 +213,7 @@ impl Index {
         slot.life = Life::Open;
         slot.generation = slot.generation.wrapping_add(1);
         slot.held = [0; Tier::ALL.len()];
+        slot.digest = 0;
         let holder = Holder {
             number: number as u16,
             generation: slot.generation,
@@ -201,6 +240,7 @@ impl Index {
             life: Life::Free,
             generation: 0,
             held: [0; Tier::ALL.len()],
+            digest: 0,
         });
         Some(number)
     }
@@ -233,7 +273,7 @@ impl Index {
                 return StoreResult::Full;
             }
             table.insert(block, Holders::one(number));
-            self.slots[usize::from(number)].held[tier as usize] += 1;
+            self.slots[usize::from(number)].add(tier, block);
             return StoreResult::Stored;
         };
         match Holders::of(*value) {
@@ -253,7 +293,7 @@ impl Index {
                 sets::add(bits, number);
             }
         }
-        self.slots[usize::from(number)].held[tier as usize] += 1;
+        self.slots[usize::from(number)].add(tier, block);
         StoreResult::Stored
     }
 
@@ -301,7 +341,7 @@ impl Index {
                 }
             }
         }
-        self.slots[usize::from(number)].held[tier as usize] -= 1;
+        self.slots[usize::from(number)].take(tier, block);
     }
 
     /// Removes what closed holders left in so many of its 256 parts; nothing while none is closed.

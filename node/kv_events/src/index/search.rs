@@ -23,6 +23,8 @@ pub struct Match {
 pub struct Search {
     /// Holders that have everything so far.
     active: Vec<u64>,
+    /// What a table has for a block of the only one of them; 0 while there are several.
+    alone: u32,
     /// Who has one block, in any tier.
     any: Vec<u64>,
     /// Who has it in the tiers before.
@@ -41,6 +43,7 @@ impl Index {
             return &search.matches;
         }
         search.active.clear();
+        search.alone = 0;
         search.active.extend_from_slice(&self.open);
         let has_slower = self.tiers[1..].iter().any(|table| table.len() > 0);
         if has_slower {
@@ -52,13 +55,13 @@ impl Index {
         for blocks in chain.chunks(AHEAD) {
             for (table, values) in self.tiers.iter().zip(&mut values) {
                 if table.len() > 0 {
-                    for (value, block) in values.iter_mut().zip(blocks) {
-                        *value = table.get(*block);
-                    }
+                    table.get_some(blocks, values);
                 }
             }
-            for at in 0..blocks.len() {
-                let by_tier = values.map(|values| values[at]);
+            let [gpu, host, storage] = &values;
+            let by_tiers = gpu.iter().zip(host).zip(storage).take(blocks.len());
+            for ((gpu, host), storage) in by_tiers {
+                let by_tier = [*gpu, *host, *storage];
                 let goes_on = if has_slower {
                     self.step_tiers(by_tier, done, search)
                 } else {
@@ -83,18 +86,19 @@ impl Index {
             self.leave_all(done, search);
             return false;
         }
+        if value == search.alone {
+            return true;
+        }
         match Holders::of(value) {
             Holders::One(number) => {
                 let is_active = contains(&search.active, number);
-                if is_active && sets::only(&search.active) == Some(number) {
-                    return true;
-                }
                 if is_active {
                     sets::take_out(&mut search.active, number);
                 }
                 self.leave_all(done, search);
                 if is_active {
                     sets::add(&mut search.active, number);
+                    search.alone = value;
                 }
                 is_active
             }

@@ -85,6 +85,29 @@ impl Table {
         found.map_or(0, |at| part.entries[at].value)
     }
 
+    /// The values of some blocks, as [`Table::get`] has each. The first place of all of them is read before any is looked
+    /// at, so that their lines of memory are waited for together.
+    pub(super) fn get_some<const N: usize>(&self, blocks: &[BlockHash], values: &mut [u32; N]) {
+        let mut firsts = [(Entry::default(), 0, 0); N];
+        for (first, block) in firsts.iter_mut().zip(blocks) {
+            let place = self.place(*block);
+            let part = &self.parts[place.part];
+            let home = part.home(place.spread);
+            // A part without places has nothing.
+            let entry = part.entries.get(home).copied().unwrap_or_default();
+            *first = (entry, place.part, home);
+        }
+        for ((value, (first, part, home)), block) in values.iter_mut().zip(firsts).zip(blocks) {
+            *value = if first.value == 0 || first.block() == *block {
+                first.value
+            } else {
+                let part = &self.parts[part];
+                let found = part.find_from(*block, part.after(home));
+                found.map_or(0, |at| part.entries[at].value)
+            };
+        }
+    }
+
     pub(super) fn get_mut(&mut self, block: BlockHash) -> Option<&mut u32> {
         let place = self.place(block);
         let part = &mut self.parts[place.part];
@@ -199,7 +222,11 @@ impl Part {
         if self.entries.is_empty() {
             return None;
         }
-        let mut at = self.home(spread);
+        self.find_from(block, self.home(spread))
+    }
+
+    /// From a place on; there is one.
+    fn find_from(&self, block: BlockHash, mut at: usize) -> Option<usize> {
         // A quarter of the places is empty, so this ends.
         loop {
             let entry = self.entries[at];
