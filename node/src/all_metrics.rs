@@ -10,6 +10,7 @@ use crate::admission::metrics::AdmissionMetrics;
 use crate::cache::CacheMetrics;
 use crate::cluster::metrics::{ClusterMetrics, QuarantineMetrics};
 use crate::discovery::{DiscoveryMetrics, PingMetrics};
+use crate::kv_events::KvMetrics;
 use crate::listener::FrontMetrics;
 use crate::metrics::Form;
 use crate::metrics::operator::OperatorMetrics;
@@ -91,6 +92,8 @@ all_metrics! {
     discovery: DiscoveryMetrics,
     /// Workers that register by ZeroMQ.
     pings: PingMetrics,
+    /// What is heard of workers' caches.
+    kv_events: KvMetrics,
     /// Whether this replica takes traffic.
     readiness: ReadinessMetrics,
     /// The process.

@@ -17,6 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::cluster::Cluster;
 use crate::cluster::agreement::Views;
+use crate::kv_events::KvFollower;
 use crate::shutdown::Phase;
 use crate::upstream::probe::Prober;
 
@@ -37,6 +38,8 @@ pub struct Follower {
     pub cluster: Arc<Cluster>,
     /// Probes the fleet's workers.
     pub prober: Prober,
+    /// Hears what its workers say of their caches, unless that is off.
+    pub kv_events: Option<KvFollower>,
     /// Compares what replicas say.
     pub views: Views,
     /// Whether the view may be used.
@@ -89,6 +92,9 @@ impl Follower {
             let updated = spawn_blocking(move || cluster.update(&view)).await;
             updated.expect("a fleet can be made of every view");
             self.prober.follow(self.cluster.fleet().workers());
+            if let Some(kv_events) = &mut self.kv_events {
+                kv_events.follow(self.cluster.fleet().workers());
+            }
         }
         self.cluster.has_followed(view);
         let digest = self.cluster.fleet().digest().to_string();

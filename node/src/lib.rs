@@ -20,6 +20,7 @@ pub mod discovery;
 pub mod fault_injection;
 pub mod follow;
 pub mod http;
+pub mod kv_events;
 pub mod lag;
 pub mod learner;
 pub mod left_out;

@@ -7,7 +7,7 @@ import time
 
 from real import text, user
 from streams import Stream, chat
-from processes import ask, until  # found by `real`
+from processes import Failed, ask, until  # found by `real`
 
 CLIENTS = 3
 TOKENS = 16
@@ -107,7 +107,10 @@ class Fault:
         return True
 
     def wait(self, within_s):
-        until(self.is_over, within_s, "requests as ever through each replica", every_s=0.3)
+        try:
+            until(self.is_over, within_s, "requests as ever through each replica", every_s=0.3)
+        except Failed as error:
+            raise Failed(f"{error}: {self.told()}") from None
 
     def wait_used(self, url, within_s):
         """Waits until a request of each replica went to this worker; returns seconds since the fault."""

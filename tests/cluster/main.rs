@@ -13,6 +13,7 @@ mod hearsay;
 mod hostile;
 mod hot_prompt;
 mod hot_share;
+mod kv_events;
 mod labels;
 mod leases;
 mod pods;

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::Admin;
 use super::page::{PAGE, Page};
 use crate::cluster::Fleet;
+use crate::kv_events::EngineView;
 use crate::readiness::Lack;
 use crate::upstream::Worker;
 use crate::warmup::Progress;
@@ -153,6 +154,8 @@ pub(super) struct WorkerView {
     pending_prefill_tokens: f64,
     context_tokens: f64,
     idle_connections: usize,
+    /// What is known of the caches of its engines, where it publishes KV events.
+    kv_caches: Vec<EngineView>,
     /// While it is warming.
     warm_up: Option<WarmUpView>,
 }
@@ -324,6 +327,7 @@ impl Admin {
             pending_prefill_tokens: load.common.prefill_tokens,
             context_tokens: load.common.context_tokens,
             idle_connections: worker.idle.resting(),
+            kv_caches: self.caches.describe(&worker.label),
             warm_up: warming.map(|warming| WarmUpView {
                 by: warming.by.to_string(),
                 left_ms: warming.until_ms.saturating_sub(self.agent.hybrid_ms()),

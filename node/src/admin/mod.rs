@@ -64,6 +64,7 @@ use crate::config::{Secret, TransferConfig};
 use crate::descriptors;
 use crate::discovery::{Board, Credentials, Leases};
 use crate::http::client_io::ClientIo;
+use crate::kv_events::Caches;
 use crate::listener::Door;
 use crate::listener::framing::HeadLimits;
 use crate::listener::http1_guard::{Guarded, Waits};
@@ -113,6 +114,8 @@ pub struct Admin {
     pub phase: Phase,
     /// Whether it takes traffic.
     pub readiness: Arc<Readiness>,
+    /// What is known of workers' caches.
+    pub caches: Arc<Caches>,
     /// Warm-ups of workers that join.
     pub warm_ups: Arc<WarmUps>,
     /// Requests that no worker gets.

@@ -28,6 +28,7 @@ impl Admin {
         let fleet = self.cluster.fleet();
         let others = self.show_workers(&fleet);
         self.show_others(&others);
+        self.caches.show(fleet.workers());
         let health = &self.metrics.health;
         health.show_verdicts(&others.verdicts);
         let pools = fleet.pools().iter();

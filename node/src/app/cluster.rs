@@ -13,6 +13,7 @@ use crate::cluster::agreement::{Samples, Survey, SurveyParts, Views};
 use crate::cluster::{Cluster, Pairing, WorkerDefaults};
 use crate::config::Config;
 use crate::follow::Follower;
+use crate::kv_events::{Caches, KvFollower, KvParts};
 use crate::lag::Lag;
 use crate::learner::Learner;
 use crate::upstream::Connector;
@@ -31,6 +32,8 @@ pub(super) struct Followed {
     pub(super) cluster: Arc<Cluster>,
     /// Takes what workers say of themselves.
     pub(super) learned: mpsc::Sender<Learned>,
+    /// What is known of workers' caches.
+    pub(super) caches: Arc<Caches>,
     /// Warm-ups of workers that join.
     pub(super) warm_ups: Arc<WarmUps>,
 }
@@ -50,6 +53,11 @@ pub(super) fn start_cluster(
     base.agent
         .configure_all(configured.collect::<Result<Vec<_>, _>>()?)?;
 
+    let caches = Arc::new(Caches::new(
+        base.config.kv_events.index_bytes.as_usize(),
+        rand::random(),
+        base.metrics.kv_events.clone(),
+    ));
     let (learned, to_learn) = mpsc::channel(LEARNED_WAITING_MAX);
     let fingerprint = base.live(Config::fingerprint);
     let (agent, told) = (Arc::clone(base.agent), fingerprint.clone());
@@ -58,6 +66,7 @@ pub(super) fn start_cluster(
         agent: Arc::clone(base.agent),
         cluster: Arc::clone(&cluster),
         prober: prober(base, learned.clone()),
+        kv_events: kv_events(base, &caches),
         views: Views::new(fingerprint, base.metrics.cluster.clone()),
         caught_up: base.shutdown.caught_up(),
         phase: base.phase(),
@@ -78,6 +87,7 @@ pub(super) fn start_cluster(
     Ok(Followed {
         cluster,
         learned,
+        caches,
         warm_ups,
     })
 }
@@ -132,6 +142,18 @@ fn answer_peers(agent: &Agent, cluster: &Arc<Cluster>) {
     agent.serve_evidence(Arc::new(move || {
         known.upgrade().map_or_else(Vec::new, |c| c.evidence())
     }));
+}
+
+/// Hears every worker that publishes, where that is on.
+fn kv_events(base: Base<'_>, caches: &Arc<Caches>) -> Option<KvFollower> {
+    let config = &base.config.kv_events;
+    config.enabled.then(|| {
+        KvFollower::new(KvParts {
+            caches: Arc::clone(caches),
+            silence: config.silence,
+            tracker: base.tasks().clone(),
+        })
+    })
 }
 
 fn prober(base: Base<'_>, learned: mpsc::Sender<Learned>) -> Prober {

@@ -94,6 +94,7 @@ pub(super) fn start_admin(
         admission: limits.admission,
         phase: base.phase(),
         readiness: opened.readiness,
+        caches: followed.caches,
         warm_ups: followed.warm_ups,
         quarantine: limits.quarantine,
         board: discovered.board,

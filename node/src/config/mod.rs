@@ -21,6 +21,7 @@ mod discovery;
 mod error;
 mod failover;
 mod front;
+mod kv_events;
 #[cfg(test)]
 mod model_tests;
 mod print;
@@ -55,6 +56,7 @@ pub use failover::FailoverConfig;
 pub use front::{
     AdminConfig, LimitConfig, ListenConfig, LogConfig, MetricsConfig, ReplicaConfig, TimeoutConfig,
 };
+pub use kv_events::KvEventsConfig;
 pub use print::documented_defaults;
 pub use realtime::RealtimeConfig;
 pub use tls::TlsConfig;
@@ -121,6 +123,8 @@ pub struct Config {
     pub failover: FailoverConfig,
     /// Requests that are divided between prefill and decode workers.
     pub transfer: TransferConfig,
+    /// What workers say of their caches.
+    pub kv_events: KvEventsConfig,
     /// Warm-up of joining workers.
     pub warmup: WarmupConfig,
     /// WebSocket sessions.
@@ -251,7 +255,7 @@ impl Config {
         }
         sections!(
             replica listen tls cors admin metrics gossip cluster workers discovery files dns kubernetes leases pings retry
-            breaker health failover transfer warmup realtime cache admission keys timeouts limits trace log;
+            breaker health failover transfer kv_events warmup realtime cache admission keys timeouts limits trace log;
             repeated: model;
             workers: worker
         );
@@ -308,6 +312,7 @@ impl Config {
             health: raw.read(),
             failover: raw.read(),
             transfer: raw.read(),
+            kv_events: raw.read(),
             warmup: raw.read(),
             realtime: raw.read(),
             cache: raw.read(),
@@ -364,6 +369,7 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'
         of::<HealthConfig>(),
         of::<FailoverConfig>(),
         of::<TransferConfig>(),
+        of::<KvEventsConfig>(),
         of::<WarmupConfig>(),
         of::<RealtimeConfig>(),
         of::<CacheConfig>(),

@@ -59,6 +59,10 @@ labels! {
     SourceLabels { source: Arc<str> }
 }
 labels! {
+    /// What is known of something.
+    StateLabels { state: &'static str }
+}
+labels! {
     /// A source of workers, and what is known of these.
     SourceStateLabels { source: Arc<str>, state: &'static str }
 }

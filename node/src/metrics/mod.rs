@@ -22,7 +22,7 @@ pub use exposition::Form;
 pub use labels::{
     ActionLabels, AgreementLabels, AttemptLabels, ClaimLabels, EndpointLabels, ErrorLabels,
     EventLabels, LimitLabels, ModelLabels, PortLabels, ReasonLabels, RequestLabels, ResultLabels,
-    SourceLabels, SourceStateLabels, WorkerLabels,
+    SourceLabels, SourceStateLabels, StateLabels, WorkerLabels,
 };
 pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::family::Family;

@@ -203,10 +203,33 @@ impl Connector {
         Ok(WorkerIo::Tls(Box::new(stream)))
     }
 
+    /// Connects to another port of a worker, or of another host that it names, without TLS: what listens there is its
+    /// engine's side.
+    ///
+    /// # Errors
+    /// As [`Connector::dial`], without those of TLS.
+    pub async fn dial_plain(
+        &self,
+        host: &str,
+        port: u16,
+        within: Duration,
+    ) -> io::Result<TcpStream> {
+        let refused = |error| io::Error::new(io::ErrorKind::PermissionDenied, error);
+        self.allow.host(host).map_err(refused)?;
+        let connected = timeout(within, self.connect_to(host, port));
+        let stream = connected.await.map_err(late)??;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
     async fn connect(&self, address: &Address) -> io::Result<TcpStream> {
-        let url = &address.url;
+        self.connect_to(address.url.host(), address.url.port())
+            .await
+    }
+
+    async fn connect_to(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let mut last = None;
-        for address in resolve(&self.allow, url.host(), url.port()).await? {
+        for address in resolve(&self.allow, host, port).await? {
             match TcpStream::connect(address).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = Some(error),

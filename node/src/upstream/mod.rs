@@ -33,4 +33,5 @@ pub use connection::{AnswerBody, Broken, Connection, SendError};
 pub use connector::{Connector, ConnectorParts};
 pub use in_flight::InFlight;
 pub use metrics::UpstreamMetrics;
+pub(crate) use question::read_within;
 pub use worker::{About, Worker};

@@ -1,5 +1,7 @@
 //! A question of this replica's own to a worker, with a limit of time and of bytes.
 
+use std::time::Duration;
+
 use super::probe_parts::ProbeParts;
 use super::worker::Worker;
 
@@ -20,11 +22,20 @@ pub(super) async fn read_answer(
     bytes_max: usize,
     parts: &ProbeParts,
 ) -> anyhow::Result<Vec<u8>> {
-    let mut response = request
-        .timeout(parts.config.look().scrape_timeout)
-        .send()
-        .await?
-        .error_for_status()?;
+    let within = parts.config.look().scrape_timeout;
+    read_within(request, bytes_max, within).await
+}
+
+/// The same, of those who have a limit of time of their own.
+///
+/// # Errors
+/// No success, not in time, or too long.
+pub(crate) async fn read_within(
+    request: reqwest::RequestBuilder,
+    bytes_max: usize,
+    within: Duration,
+) -> anyhow::Result<Vec<u8>> {
+    let mut response = request.timeout(within).send().await?.error_for_status()?;
     let mut bytes = Vec::new();
     while let Some(chunk) = response.chunk().await? {
         anyhow::ensure!(

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{StopSignal, StopSignals, announce, print_json};
 use crate::fake_worker::{
-    Config, Connector, EngineConfig, FakeWorker, Role, StopMode, TransferConfig,
+    Config, Connector, EngineConfig, FakeWorker, KvEventsConfig, Role, StopMode, TransferConfig,
 };
 
 /// Engines that can be modelled.
@@ -96,6 +96,9 @@ pub struct FakeWorkerArgs {
     /// Engines behind the address, each with a cache of its own
     #[arg(long, default_value_t = 1)]
     data_parallel_size: u32,
+    /// Publish KV events on free ports, which GET /kv_event_sources names
+    #[arg(long)]
+    kv_events: bool,
     #[command(flatten)]
     transfer: TransferArgs,
     /// Start of the modelled process, in seconds since 1970 [default: now]
@@ -196,6 +199,7 @@ impl FakeWorkerArgs {
             process_start_us: self.process_start_time.map(|s| s.saturating_mul(1_000_000)),
             data_parallel: self.data_parallel_size,
             transfer,
+            kv_events: self.kv_events.then(KvEventsConfig::default),
             log_entries_max: self.log_entries,
         }
     }

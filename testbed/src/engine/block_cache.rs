@@ -28,6 +28,15 @@ struct Cached {
     stamp: u64,
 }
 
+/// What happened to a block, as vLLM publishes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It can be hit from now on; with the block before it in its chain.
+    Stored { parent: Option<u64>, block: u64 },
+    /// It cannot be hit any more.
+    Removed(u64),
+}
+
 /// The pool. All counts are blocks.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
@@ -37,6 +46,8 @@ pub(crate) struct BlockCache {
     evictable: BTreeMap<u64, u64>,
     private: usize,
     stamp: u64,
+    /// Since they were last taken; none unless somebody wants them.
+    changes: Option<Vec<Change>>,
 }
 
 impl BlockCache {
@@ -48,6 +59,31 @@ impl BlockCache {
             evictable: BTreeMap::new(),
             private: 0,
             stamp: 0,
+            changes: None,
+        }
+    }
+
+    /// Keeps what happens to blocks from now on, for [`BlockCache::take_changes`].
+    pub(crate) fn keep_changes(&mut self) {
+        self.changes.get_or_insert_default();
+    }
+
+    /// What happened since the last call.
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+        self.changes
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    /// All that is cached, in no order.
+    pub(crate) fn blocks(&self) -> Vec<u64> {
+        self.cached.keys().copied().collect()
+    }
+
+    fn note(&mut self, change: Change) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(change);
         }
     }
 
@@ -95,7 +131,13 @@ impl BlockCache {
     /// The next private block of `lease` now has the content `hash` and can be hit by others.
     ///
     /// When another sequence stored the same content first, this copy stays private, as in vLLM.
+    #[cfg(test)]
     pub(crate) fn store(&mut self, lease: &mut Lease, hash: u64) {
+        self.store_behind(lease, None, hash);
+    }
+
+    /// The same, of a block behind another one.
+    pub(crate) fn store_behind(&mut self, lease: &mut Lease, parent: Option<u64>, hash: u64) {
         if lease.private == 0 || self.cached.contains_key(&hash) {
             return;
         }
@@ -103,6 +145,10 @@ impl BlockCache {
         self.private -= 1;
         self.cached.insert(hash, Cached { pins: 1, stamp: 0 });
         lease.pinned.push(hash);
+        self.note(Change::Stored {
+            parent,
+            block: hash,
+        });
     }
 
     /// Ends a lease: private blocks are free, cached ones become evictable, tail first.
@@ -126,6 +172,7 @@ impl BlockCache {
     pub(crate) fn clear(&mut self) {
         for hash in std::mem::take(&mut self.evictable).into_values() {
             self.cached.remove(&hash);
+            self.note(Change::Removed(hash));
         }
     }
 
@@ -147,6 +194,7 @@ impl BlockCache {
                 .pop_first()
                 .expect("admit checked that unpinned blocks suffice");
             self.cached.remove(&hash);
+            self.note(Change::Removed(hash));
         }
     }
 }

@@ -18,6 +18,7 @@ mod tests;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
+pub(crate) use self::block_cache::Change;
 use self::block_cache::{BlockCache, Lease};
 pub use self::config::EngineConfig;
 use self::host_tier::HostTier;
@@ -264,6 +265,21 @@ impl Engine {
         std::mem::take(&mut self.reserved)
     }
 
+    /// Keeps what happens to blocks from now on, for [`Engine::take_changes`].
+    pub(crate) fn keep_changes(&mut self) {
+        self.cache.keep_changes();
+    }
+
+    /// What happened to blocks since the last call.
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+        self.cache.take_changes()
+    }
+
+    /// All blocks in the cache, in no order; those on the host are not among them.
+    pub(crate) fn blocks(&self) -> Vec<u64> {
+        self.cache.blocks()
+    }
+
     /// Forgets what is cached, as a restart does; blocks of running sequences stay until they end.
     pub(crate) fn forget_cache(&mut self) {
         self.cache.clear();
@@ -337,8 +353,10 @@ impl Engine {
             let got = seq.advance(passes as u32, counters);
             let whole = (seq.computed / block_tokens) as usize;
             let whole = whole.min(seq.sequence.chain.len());
-            for &block in &seq.sequence.chain[seq.stored.min(whole)..whole] {
-                cache.store(&mut seq.lease, block);
+            for at in seq.stored.min(whole)..whole {
+                let chain = &seq.sequence.chain;
+                let parent = at.checked_sub(1).map(|before| chain[before]);
+                cache.store_behind(&mut seq.lease, parent, chain[at]);
             }
             seq.stored = seq.stored.max(whole);
             progress.extend(got.map(|progress| (seq.sequence.id, progress)));

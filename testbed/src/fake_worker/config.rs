@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use super::kv_events::KvEventsConfig;
 use super::transfer::TransferConfig;
 use crate::engine::EngineConfig;
 
@@ -41,6 +42,8 @@ pub struct Config {
     pub data_parallel: u32,
     /// The worker's part in split pairs. Default: none, every request is computed here alone.
     pub transfer: Option<TransferConfig>,
+    /// KV events, published on ports of their own (vLLM: `--kv-events-config`). Default: none.
+    pub kv_events: Option<KvEventsConfig>,
     /// Requests that the log keeps; older ones are forgotten. Default 10,000.
     pub log_entries_max: usize,
 }
@@ -61,6 +64,7 @@ impl Default for Config {
             process_start_us: None,
             data_parallel: 1,
             transfer: None,
+            kv_events: None,
             log_entries_max: 10_000,
         }
     }

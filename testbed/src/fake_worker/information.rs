@@ -7,7 +7,7 @@ use super::prompt::Prompt;
 use super::reply::{Ended, JSON, Reply};
 use super::request::{self, ApiError};
 use super::worker::Worker;
-use super::{body, metrics};
+use super::{body, kv_events, metrics};
 
 /// Answers a request that the engine has no part in.
 pub(super) async fn serve(
@@ -30,6 +30,7 @@ pub(super) async fn serve(
         "/version" => json!({ "version": "0.32.0" }),
         "/load" => json!({ "server_load": worker.ledger.in_flight() }),
         "/v1/models" => models(worker),
+        "/kv_event_sources" => kv_events::sources(worker),
         _ => match tokenize(worker, &request.body) {
             Ok(answer) => answer,
             Err(error) => {

@@ -17,6 +17,7 @@ mod fault;
 mod generate;
 mod information;
 mod kept;
+mod kv_events;
 mod ledger;
 mod metrics;
 mod pacer;
@@ -43,6 +44,7 @@ use tokio_util::task::AbortOnDropHandle;
 pub use crate::engine::EngineConfig;
 pub use config::{Config, StopMode};
 pub use fault::{BadSse, Canned, Drip, Fault, How, KvFault, Point, RULES_MAX, Rule, Stop, When};
+pub use kv_events::{KvEventsConfig, KvEventsFault};
 pub use ledger::{Entry, Leg, Stats};
 pub use transfer::{Connector, Hold, HoldState, Role, SideChannelState, TransferConfig};
 
@@ -63,7 +65,9 @@ impl FakeWorker {
         let addr = listener.local_addr().context("listener has no address")?;
         let transfer = worker::Transfer::start(&config).await;
         let transfer = transfer.context("cannot open the side channel")?;
-        let worker = worker::Worker::new(config, transfer);
+        let publishers = kv_events::start(&config).await;
+        let publishers = publishers.context("cannot open the ports of KV events")?;
+        let worker = worker::Worker::new(config, transfer, publishers);
         let task = tokio::spawn(server::run(Arc::clone(&worker), listener));
         Ok(Self {
             addr,
@@ -104,6 +108,27 @@ impl FakeWorker {
     /// Connections stay open, so that a test can tell the two causes apart.
     pub fn restart(&self) {
         self.worker.restart();
+    }
+
+    /// The names of all blocks in the cache of a rank, as KV events have them, in no order.
+    pub fn cached_blocks(&self, rank: u32) -> Vec<u64> {
+        let rank = self.worker.ranks.get(rank as usize);
+        rank.map_or_else(Vec::new, |rank| rank.pacer.blocks())
+    }
+
+    /// Number of the last KV event message of a rank; none before the first, or if it publishes none.
+    pub fn last_kv_message(&self, rank: u32) -> Option<u64> {
+        let rank = self.worker.ranks.get(rank as usize)?;
+        rank.pacer.publisher()?.last()
+    }
+
+    /// Makes the KV events of all ranks misbehave, or behave again.
+    pub fn set_kv_events(&self, fault: KvEventsFault) {
+        for rank in &self.worker.ranks {
+            if let Some(publisher) = rank.pacer.publisher() {
+                publisher.set(fault);
+            }
+        }
     }
 
     /// The address of its side channel, if it takes part in split pairs.

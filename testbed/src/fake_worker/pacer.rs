@@ -10,8 +10,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::kv_events::Publisher;
 use crate::engine::{
-    Counters, Engine, EngineConfig, Gauges, Kv, Passes, Progress, Refusal, Sequence,
+    Change, Counters, Engine, EngineConfig, Gauges, Kv, Passes, Progress, Refusal, Sequence,
 };
 
 /// How far real time may run ahead of the model before the model stops catching up. Covers timer
@@ -23,6 +24,8 @@ pub(super) struct Pacer {
     wake: Notify,
     frozen: watch::Sender<bool>,
     speed: f64,
+    /// Where it says what enters and leaves its cache.
+    publisher: Option<Arc<Publisher>>,
 }
 
 struct State {
@@ -105,10 +108,25 @@ impl Ticket {
 }
 
 impl Pacer {
+    #[cfg(test)]
     pub(super) fn new(config: EngineConfig, speed: f64) -> Arc<Self> {
+        Self::publishing(config, speed, None)
+    }
+
+    /// One that publishes KV events, if there is a publisher.
+    pub(super) fn publishing(
+        config: EngineConfig,
+        speed: f64,
+        publisher: Option<Arc<Publisher>>,
+    ) -> Arc<Self> {
+        let mut engine = Engine::new(config);
+        if publisher.is_some() {
+            engine.keep_changes();
+        }
         Arc::new(Self {
+            publisher,
             state: Mutex::new(State {
-                engine: Engine::new(config),
+                engine,
                 listeners: HashMap::new(),
                 next_id: 0,
             }),
@@ -158,7 +176,36 @@ impl Pacer {
 
     /// Empties the prefix cache.
     pub(super) fn forget_cache(&self) {
-        self.state().engine.forget_cache();
+        let mut state = self.state();
+        state.engine.forget_cache();
+        let Some(publisher) = &self.publisher else {
+            return;
+        };
+        // A new process says what it has: what running requests still use.
+        state.engine.take_changes();
+        publisher.restart();
+        let blocks = state.engine.blocks().into_iter();
+        let stored = |block| Change::Stored {
+            parent: None,
+            block,
+        };
+        publisher.publish(&blocks.map(stored).collect::<Vec<_>>());
+    }
+
+    /// All blocks in its cache.
+    pub(super) fn blocks(&self) -> Vec<u64> {
+        self.state().engine.blocks()
+    }
+
+    /// Where it says what enters and leaves its cache.
+    pub(super) fn publisher(&self) -> Option<&Arc<Publisher>> {
+        self.publisher.as_ref()
+    }
+
+    fn publish_changes(&self, state: &mut State) {
+        if let Some(publisher) = &self.publisher {
+            publisher.publish(&state.engine.take_changes());
+        }
     }
 
     pub(super) fn counters(&self) -> Counters {
@@ -194,6 +241,7 @@ impl Pacer {
     fn begin(&self) -> Option<Passes> {
         let mut state = self.state();
         let passes = state.engine.begin(1);
+        self.publish_changes(&mut state);
         for (id, now) in state.engine.take_reserved() {
             if let Some(listener) = state.listeners.get(&id) {
                 let index = listener.index;
@@ -221,6 +269,7 @@ impl Pacer {
                 state.listeners.remove(&id);
             }
         }
+        self.publish_changes(&mut state);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

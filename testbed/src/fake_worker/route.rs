@@ -14,7 +14,7 @@ use super::worker::Worker;
 use super::{body, control, generate, information, realtime, stored};
 
 /// Paths that the worker knows, with their method.
-const ROUTES: [(&str, &str); 26] = [
+const ROUTES: [(&str, &str); 27] = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
     ("POST", "/v1/embeddings"),
@@ -41,6 +41,7 @@ const ROUTES: [(&str, &str); 26] = [
     ("GET", "/metrics"),
     ("GET", "/version"),
     ("GET", "/load"),
+    ("GET", "/kv_event_sources"),
 ];
 
 /// Does this path match the known one? `{id}` stands for one segment.

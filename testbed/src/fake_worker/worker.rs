@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::config::{Config, StopMode};
 use super::fault::Rules;
 use super::kept::Kept;
+use super::kv_events::Publisher;
 use super::ledger::{Ledger, Stats};
 use super::pacer::Pacer;
 use super::transfer::{Connector, Ping, Role, Shelf, SideChannel, TransferConfig};
@@ -52,9 +53,9 @@ pub(super) struct Received {
 }
 
 impl Rank {
-    fn new(config: &Config) -> Self {
+    fn new(config: &Config, publisher: Option<Arc<Publisher>>) -> Self {
         Self {
-            pacer: Pacer::new(config.engine.clone(), config.speed),
+            pacer: Pacer::publishing(config.engine.clone(), config.speed, publisher),
             finished_by_stop: AtomicU64::new(0),
             finished_by_length: AtomicU64::new(0),
             received: Mutex::default(),
@@ -111,14 +112,19 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(config: Config, transfer: Option<Transfer>) -> Arc<Self> {
+    /// `publishers`: one for each rank, or none.
+    pub(super) fn new(
+        config: Config,
+        transfer: Option<Transfer>,
+        publishers: Vec<Arc<Publisher>>,
+    ) -> Arc<Self> {
         let process_start_us = config
             .process_start_us
             .unwrap_or_else(super::ledger::unix_us);
         Arc::new(Self {
             process_start_us: AtomicU64::new(process_start_us),
             ranks: (0..config.data_parallel)
-                .map(|_| Rank::new(&config))
+                .map(|rank| Rank::new(&config, publishers.get(rank as usize).cloned()))
                 .collect(),
             transfer,
             ledger: Ledger::new(config.log_entries_max.max(1)),

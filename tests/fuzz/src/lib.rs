@@ -7,22 +7,25 @@ mod body;
 mod config;
 mod frame;
 mod head;
+mod kv_events;
 mod sse;
 
 pub use body::body;
 pub use config::config;
 pub use frame::frame;
 pub use head::head;
+pub use kv_events::kv_events;
 pub use sse::sse;
 
 /// A law, by the name of its corpus.
 pub type Law = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const LAWS: [Law; 5] = [
+pub const LAWS: [Law; 6] = [
     ("body", body),
     ("config", config),
     ("frame", frame),
     ("head", head),
+    ("kv_events", kv_events),
     ("sse", sse),
 ];

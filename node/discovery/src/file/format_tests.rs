@@ -111,7 +111,7 @@ fn what_is_wrong_is_named_with_line_and_key() {
             "[{\"targets\": [\"ftp://w\"]}]",
             "1:",
             "[0].targets[0]",
-            "scheme",
+            "it does not begin with http",
         ),
         (
             Format::Json,

@@ -1,0 +1,187 @@
+//! One publisher's events, applied to the index.
+//!
+//! vLLM tells of each physical copy of a block, so a block that was stored twice is gone when it was removed twice; the
+//! index counts that. Hybrid models tell of each of their cache groups: followed is the first group with full attention,
+//! since blocks of the others say nothing about how long a prefix is.
+//!
+//! A request with `kv_cache_report_mode: full` makes vLLM repeat stores of blocks that have no further copy. Such a block
+//! counts as held until the publisher is forgotten: what placement makes of it is corrected by the cached tokens that
+//! answers report.
+
+use crate::batch::{Batch, Event, Removed, Stored};
+use crate::index::{Holder, Index, StoreResult};
+
+/// What is known of a publisher's blocks, as of the last batch that was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knowledge {
+    /// Nothing.
+    Unknown,
+    /// Some of them. None that it does not have.
+    Partial,
+    /// All of them.
+    Whole,
+}
+
+impl Knowledge {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Unknown, Self::Partial, Self::Whole];
+
+    /// Its name in metrics and in the admin API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Partial => "partial",
+            Self::Whole => "whole",
+        }
+    }
+}
+
+/// What a batch came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Blocks that were stored.
+    pub stored: u64,
+    /// Blocks that were removed.
+    pub removed: u64,
+    /// Times that everything was removed.
+    pub cleared: u64,
+    /// Blocks for which the index has no room.
+    pub refused: u64,
+    /// Blocks of groups that are not followed.
+    pub other_groups: u64,
+    /// Events of unknown types.
+    pub unknown: u64,
+}
+
+/// One publisher.
+#[derive(Debug)]
+pub struct Publisher {
+    /// Its place in the index, while something is known.
+    holder: Option<Holder>,
+    knowledge: Knowledge,
+    /// The group that is followed.
+    group: Option<u32>,
+    /// Tokens of a block, as it says.
+    block_tokens: u32,
+}
+
+impl Default for Publisher {
+    fn default() -> Self {
+        Self {
+            holder: None,
+            knowledge: Knowledge::Unknown,
+            group: None,
+            block_tokens: 0,
+        }
+    }
+}
+
+impl Publisher {
+    /// What is known of its blocks.
+    pub fn knowledge(&self) -> Knowledge {
+        self.knowledge
+    }
+
+    /// Its place in the index; another one after each [`Publisher::forget`].
+    pub fn holder(&self) -> Option<Holder> {
+        self.holder
+    }
+
+    /// Tokens of a block, as it says; 0 before its first block.
+    pub fn block_tokens(&self) -> u32 {
+        self.block_tokens
+    }
+
+    /// What comes is a process's first batch, or a later one.
+    pub fn begin(&mut self, is_first: bool) {
+        self.knowledge = if is_first {
+            Knowledge::Whole
+        } else {
+            Knowledge::Partial
+        };
+    }
+
+    /// Nothing is known any more.
+    pub fn forget(&mut self, index: &mut Index) {
+        if let Some(holder) = self.holder.take() {
+            index.close(holder);
+        }
+        self.knowledge = Knowledge::Unknown;
+        self.group = None;
+        self.block_tokens = 0;
+    }
+
+    /// A batch came whose events cannot be read: what it stored and removed is not known.
+    pub fn unreadable(&mut self, index: &mut Index) {
+        let group = self.group;
+        self.forget(index);
+        // The process is the same.
+        self.group = group;
+        self.knowledge = Knowledge::Partial;
+    }
+
+    /// Applies a batch.
+    pub fn apply(&mut self, batch: &Batch, index: &mut Index) -> Applied {
+        let mut applied = Applied {
+            unknown: batch.unknown_events as u64,
+            ..Applied::default()
+        };
+        for event in &batch.events {
+            match event {
+                Event::Stored(event) => self.store(event, index, &mut applied),
+                Event::Removed(event) => self.remove(event, index, &mut applied),
+                Event::Cleared => {
+                    if let Some(holder) = self.holder.take() {
+                        index.close(holder);
+                    }
+                    self.knowledge = Knowledge::Whole;
+                    applied.cleared += 1;
+                }
+            }
+        }
+        applied
+    }
+
+    fn store(&mut self, event: &Stored, index: &mut Index, applied: &mut Applied) {
+        let blocks = event.hashes.len() as u64;
+        if self.group.is_none() && event.is_full_attention {
+            self.group = Some(event.group);
+        }
+        if self.group != Some(event.group) {
+            applied.other_groups += blocks;
+            return;
+        }
+        self.block_tokens = event.block_tokens;
+        let Some(holder) = self.holder.or_else(|| index.open()) else {
+            applied.refused += blocks;
+            self.knowledge = Knowledge::Partial;
+            return;
+        };
+        self.holder = Some(holder);
+        for hash in &event.hashes {
+            match index.store(holder, event.tier, *hash) {
+                StoreResult::Stored | StoreResult::Copy => applied.stored += 1,
+                StoreResult::Full => {
+                    applied.refused += 1;
+                    self.knowledge = Knowledge::Partial;
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, event: &Removed, index: &mut Index, applied: &mut Applied) {
+        let blocks = event.hashes.len() as u64;
+        if self.group.is_some_and(|group| group != event.group) {
+            applied.other_groups += blocks;
+            return;
+        }
+        applied.removed += blocks;
+        let Some(holder) = self.holder else {
+            return;
+        };
+        for hash in &event.hashes {
+            // One that is not known was stored before we listened, or refused.
+            index.remove(holder, event.tier, *hash);
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! What is known of all caches: the index, and the state of each engine that is heard.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use bytes::Bytes;
+use grapevine_kv_events::Tier;
+use grapevine_kv_events::batch::{Batch, Limits as BatchLimits};
+use grapevine_kv_events::index::{Index, Limits as IndexLimits};
+use grapevine_kv_events::publisher::{Knowledge, Publisher};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::connection::PAYLOAD_BYTES_MAX;
+use super::metrics::{Fault, KvMetrics, LEFT};
+use super::sources::Source;
+use crate::metrics::WorkerLabels;
+use crate::upstream::Worker;
+
+/// Parts of the index that are swept after each batch, while there is something to be swept: about 80 microseconds where
+/// it has a million blocks.
+const SWEPT_PARTS: usize = 1;
+
+/// A worker and a rank of it.
+type Key = (Arc<str>, u32);
+/// All engines that are heard.
+type Engines = BTreeMap<Key, Arc<Engine>>;
+
+/// All caches that this replica hears of.
+#[derive(Debug)]
+pub struct Caches {
+    index: RwLock<Index>,
+    engines: Mutex<Engines>,
+    pub(super) metrics: KvMetrics,
+}
+
+/// One engine that is heard.
+#[derive(Debug)]
+pub(super) struct Engine {
+    source: Source,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    publisher: Publisher,
+    is_connected: bool,
+    is_current: bool,
+    /// When it was last known that nothing is missing.
+    current_at: Option<Instant>,
+    last: Option<u64>,
+}
+
+/// What is known of an engine's cache, as the admin API shows it.
+#[derive(Debug, Serialize)]
+pub struct EngineView {
+    /// Data-parallel rank.
+    pub rank: u32,
+    /// Whether the subscription stands.
+    connected: bool,
+    /// `whole`, `partial`, or `unknown`, as of the last message.
+    knowledge: &'static str,
+    /// Whether nothing is known to be missing.
+    current: bool,
+    /// Seconds since nothing was known to be missing the last time; null before that.
+    age_s: Option<u64>,
+    /// Number of the last message.
+    last_message: Option<u64>,
+    /// Whether it can be asked for what was missed.
+    has_replay: bool,
+    /// Tokens of a block; 0 until it has stored one.
+    block_tokens: u32,
+    /// Blocks by where they lie.
+    blocks: BTreeMap<&'static str, u32>,
+    /// Equal on replicas that know the same blocks of it.
+    digest: String,
+}
+
+impl Caches {
+    /// Nothing is known yet; `seed` is drawn at random.
+    pub fn new(bytes_max: usize, seed: u64, metrics: KvMetrics) -> Self {
+        let limits = IndexLimits {
+            bytes: bytes_max,
+            ..IndexLimits::default()
+        };
+        Self {
+            index: RwLock::new(Index::new(limits, seed)),
+            engines: Mutex::default(),
+            metrics,
+        }
+    }
+
+    /// The index, to be searched.
+    pub fn index(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn engines(&self) -> MutexGuard<'_, Engines> {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An engine is heard from now on, in place of what was known under its worker and rank.
+    pub(super) fn begin(&self, worker: &Arc<str>, source: Source) -> Arc<Engine> {
+        let key = (Arc::clone(worker), source.rank);
+        let engine = Arc::new(Engine {
+            source,
+            state: Mutex::default(),
+        });
+        let before = self.engines().insert(key, Arc::clone(&engine));
+        if let Some(before) = before {
+            self.leave(&before);
+        }
+        engine
+    }
+
+    /// An engine is not heard any more.
+    pub(super) fn end(&self, worker: &Arc<str>, engine: &Arc<Engine>) {
+        let key = (Arc::clone(worker), engine.source.rank);
+        let mut engines = self.engines();
+        if engines
+            .get(&key)
+            .is_some_and(|known| Arc::ptr_eq(known, engine))
+        {
+            engines.remove(&key);
+        }
+        drop(engines);
+        self.leave(engine);
+    }
+
+    fn leave(&self, engine: &Engine) {
+        let mut state = engine.state();
+        if state.publisher.knowledge() != Knowledge::Unknown {
+            state.publisher.forget(&mut self.index_mut());
+            self.metrics.forgot(LEFT);
+        }
+    }
+
+    /// A worker left: its series go.
+    pub(super) fn forget(&self, worker: &Arc<str>) {
+        self.metrics.forget(worker);
+    }
+
+    /// Applies a payload.
+    pub(super) fn apply(&self, engine: &Engine, payload: &Bytes) {
+        let limits = BatchLimits {
+            payload_bytes: PAYLOAD_BYTES_MAX,
+            ..BatchLimits::default()
+        };
+        // Read before anything is locked.
+        let batch = Batch::read(payload, &limits);
+        let mut state = engine.state();
+        let mut index = self.index_mut();
+        match batch {
+            Ok(batch) => {
+                let applied = state.publisher.apply(&batch, &mut index);
+                index.sweep(SWEPT_PARTS);
+                drop(index);
+                self.metrics.count(&applied);
+                self.metrics.age.observe(age(batch.time));
+            }
+            Err(error) => {
+                state.publisher.unreadable(&mut index);
+                drop(index);
+                self.metrics.fault(Fault::Unreadable);
+                self.metrics.forgot(Fault::Unreadable.as_str());
+                tracing::debug!(%error, "a batch of KV events cannot be read");
+            }
+        }
+    }
+
+    pub(super) fn forget_engine(&self, engine: &Engine, reason: &'static str) {
+        let mut state = engine.state();
+        state.publisher.forget(&mut self.index_mut());
+        self.metrics.forgot(reason);
+    }
+
+    /// Sets gauges that follow from what is known.
+    pub fn show<'a>(&self, workers: impl IntoIterator<Item = &'a Arc<Worker>>) {
+        let (mut known, mut stale) = ([0; Knowledge::ALL.len()], 0);
+        let mut blocks: BTreeMap<Arc<str>, i64> = BTreeMap::new();
+        for ((worker, _), engine) in self.listed() {
+            let state = engine.state();
+            let index = self.index();
+            known[state.publisher.knowledge() as usize] += 1;
+            stale += i64::from(!state.is_current);
+            let held = Tier::ALL.map(|tier| state.held(&index, tier));
+            let sum: u32 = held.iter().sum();
+            *blocks.entry(worker).or_default() += i64::from(sum);
+        }
+        self.metrics.show_engines(known, stale);
+        let mut index = self.index_mut();
+        index.sweep(SWEPT_PARTS);
+        self.metrics.index_blocks.set(index.blocks() as i64);
+        self.metrics.index_bytes.set(index.bytes() as i64);
+        drop(index);
+        for worker in workers.into_iter().filter(|worker| worker.has_series()) {
+            if let Some(blocks) = blocks.get(&worker.label) {
+                let labels = WorkerLabels::of(&worker.label);
+                self.metrics.blocks.get_or_create(&labels).set(*blocks);
+            }
+        }
+    }
+
+    fn listed(&self) -> Vec<(Key, Arc<Engine>)> {
+        let engines = self.engines();
+        let engines = engines.iter();
+        engines
+            .map(|(key, engine)| (key.clone(), Arc::clone(engine)))
+            .collect()
+    }
+
+    /// What is known of a worker's engines; empty for one that does not publish.
+    pub fn describe(&self, worker: &Arc<str>) -> Vec<EngineView> {
+        let all = (Arc::clone(worker), 0)..=(Arc::clone(worker), u32::MAX);
+        let engines: Vec<_> = self
+            .engines()
+            .range(all)
+            .map(|(_, e)| Arc::clone(e))
+            .collect();
+        let describe = |engine: &Arc<Engine>| {
+            let state = engine.state();
+            let index = self.index();
+            let tiers = Tier::ALL.into_iter();
+            let holder = state.publisher.holder();
+            EngineView {
+                rank: engine.source.rank,
+                connected: state.is_connected,
+                knowledge: state.publisher.knowledge().as_str(),
+                current: state.is_current,
+                age_s: state.current_at.map(|at| at.elapsed().as_secs()),
+                last_message: state.last,
+                has_replay: engine.source.replay.is_some(),
+                block_tokens: state.publisher.block_tokens(),
+                blocks: tiers
+                    .map(|tier| (tier.as_str(), state.held(&index, tier)))
+                    .collect(),
+                digest: format!("{:016x}", holder.map_or(0, |holder| index.digest(holder))),
+            }
+        };
+        engines.iter().map(describe).collect()
+    }
+}
+
+impl Engine {
+    /// To be locked before the index, never after it: whoever applies a batch holds both.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// What is applied from here on is everything, or not.
+    pub(super) fn begin(&self, is_first: bool) {
+        self.state().publisher.begin(is_first);
+    }
+
+    /// How its stream stands.
+    pub(super) fn stands(&self, is_connected: bool, is_current: bool, last: Option<u64>) {
+        let mut state = self.state();
+        (state.is_connected, state.is_current, state.last) = (is_connected, is_current, last);
+        if is_current {
+            state.current_at = Some(Instant::now());
+        }
+    }
+}
+
+impl State {
+    fn held(&self, index: &Index, tier: Tier) -> u32 {
+        self.publisher
+            .holder()
+            .map_or(0, |holder| index.held(holder, tier))
+    }
+}
+
+/// Seconds since an engine's time, by this machine's clock; 0 if that is behind.
+fn age(time: f64) -> f64 {
+    let now = std::time::SystemTime::now();
+    let now = now
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    (now.as_secs_f64() - time).max(0.0)
+}

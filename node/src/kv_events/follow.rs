@@ -1,0 +1,174 @@
+//! Keeps a task for each worker: it finds out where the worker publishes, and hears its engines.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use super::caches::Caches;
+use super::listener;
+use super::sources::{self, BadSource, Source};
+use crate::upstream::{Worker, read_within};
+
+/// How often a worker's labels and its start are looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// Between two questions where it publishes, after an answer; it may have been started anew, with other settings.
+const ASK_EVERY: Duration = Duration::from_secs(60);
+/// First pause after a question without an answer; each one is twice the one before, up to [`ASK_EVERY`].
+const RETRY_MIN: Duration = Duration::from_secs(1);
+/// How long an answer may take.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Largest answer that is read, in bytes.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Where vLLM says it, from 0.31 on.
+const PATH: &str = "/kv_event_sources";
+
+/// What the tasks share.
+#[derive(Debug, Clone)]
+pub struct KvParts {
+    /// What is known.
+    pub caches: Arc<Caches>,
+    /// How long an engine may be silent before it is asked.
+    pub silence: Duration,
+    /// Where tasks are counted.
+    pub tracker: TaskTracker,
+}
+
+/// Hears the workers that it follows; dropping it ends that.
+#[derive(Debug)]
+pub struct KvFollower {
+    parts: KvParts,
+    tasks: BTreeMap<Arc<str>, (Arc<Worker>, AbortOnDropHandle<()>)>,
+}
+
+impl KvFollower {
+    /// One that follows nobody yet.
+    pub fn new(parts: KvParts) -> Self {
+        Self {
+            parts,
+            tasks: BTreeMap::new(),
+        }
+    }
+
+    /// Begins to hear new workers, and forgets those that left.
+    pub fn follow<'a>(&mut self, workers: impl IntoIterator<Item = &'a Arc<Worker>>) {
+        let mut kept = BTreeMap::new();
+        for worker in workers {
+            let task = match self.tasks.remove(&worker.label) {
+                Some((known, task)) if Arc::ptr_eq(&known, worker) => task,
+                _ => {
+                    let hearing = hear(Arc::clone(worker), self.parts.clone());
+                    AbortOnDropHandle::new(self.parts.tracker.spawn(hearing))
+                }
+            };
+            kept.insert(Arc::clone(&worker.label), (Arc::clone(worker), task));
+        }
+        let left = std::mem::replace(&mut self.tasks, kept);
+        for worker in left.into_keys() {
+            if !self.tasks.contains_key(&worker) {
+                self.parts.caches.forget(&worker);
+            }
+        }
+    }
+}
+
+/// What is known of where one worker publishes.
+#[derive(Default)]
+struct Found {
+    /// As it was found; each source has a listener.
+    sources: Vec<Source>,
+    listeners: Vec<AbortOnDropHandle<()>>,
+    /// What was last wrong with it, so that the log has it once.
+    problem: Option<BadSource>,
+}
+
+async fn hear(worker: Arc<Worker>, parts: KvParts) {
+    let mut found = Found::default();
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut ask_at, mut pause) = (Instant::now(), RETRY_MIN);
+    let mut epoch = worker.epoch.load(Ordering::Relaxed);
+    loop {
+        ticks.tick().await;
+        let before = std::mem::replace(&mut epoch, worker.epoch.load(Ordering::Relaxed));
+        if before != 0 && epoch != before {
+            // Another process: nothing of what is known holds.
+            found.begin(Vec::new(), &worker, &parts);
+            ask_at = Instant::now();
+        }
+        let labels = Arc::clone(&worker.about.load().labels);
+        match sources::of_labels(&labels, worker.address.rank()) {
+            Ok(None) => {}
+            Ok(Some(declared)) => {
+                found.begin(declared, &worker, &parts);
+                continue;
+            }
+            Err(problem) => {
+                found.report(problem, &worker);
+                continue;
+            }
+        }
+        if Instant::now() < ask_at {
+            continue;
+        }
+        let answer = ask(&worker).await;
+        let next = match answer {
+            Ok(answer) => {
+                pause = RETRY_MIN;
+                match sources::of_answer(&answer, worker.address.rank()) {
+                    Ok(sources) => found.begin(sources, &worker, &parts),
+                    Err(problem) => found.report(problem, &worker),
+                }
+                ASK_EVERY
+            }
+            Err(error) => {
+                tracing::debug!(worker = &*worker.label, %error, "worker did not say where it publishes KV events");
+                pause = (pause * 2).min(ASK_EVERY);
+                pause
+            }
+        };
+        ask_at = Instant::now() + next;
+    }
+}
+
+async fn ask(worker: &Worker) -> anyhow::Result<Vec<u8>> {
+    let request = worker.connector.get(&worker.address, PATH).await?;
+    read_within(request, ANSWER_BYTES_MAX, ANSWER_MAX).await
+}
+
+impl Found {
+    /// Hears these; nothing changes if they are heard already.
+    fn begin(&mut self, sources: Vec<Source>, worker: &Arc<Worker>, parts: &KvParts) {
+        self.problem = None;
+        if sources == self.sources {
+            return;
+        }
+        // Ended before another one begins under the same rank.
+        self.listeners.clear();
+        for source in &sources {
+            let engine = parts.caches.begin(&worker.label, source.clone());
+            let hearing = listener::hear(
+                Arc::clone(worker),
+                engine,
+                Arc::clone(&parts.caches),
+                parts.silence,
+            );
+            let task = parts.tracker.spawn(hearing);
+            self.listeners.push(AbortOnDropHandle::new(task));
+        }
+        self.sources = sources;
+    }
+
+    fn report(&mut self, problem: BadSource, worker: &Worker) {
+        if self.problem.as_ref() != Some(&problem) {
+            tracing::warn!(
+                worker = &*worker.label,
+                %problem,
+                "worker publishes KV events that cannot be heard"
+            );
+            self.problem = Some(problem);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Metrics of KV events.
+
+use std::sync::Arc;
+
+use grapevine_kv_events::publisher::{Applied, Knowledge};
+use grapevine_kv_events::stream::Cause;
+
+use crate::metrics::{
+    Counter, EventLabels, Family, Gauge, Histogram, ReasonLabels, ResultLabels, StateLabels,
+    WorkerLabels, metrics, seconds,
+};
+
+/// Why a payload or a connection was not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Nobody listens, or it may not be dialled.
+    Unreachable,
+    /// No ZeroMQ, or not as it should be.
+    Violation,
+    /// Beyond the limits of sizes.
+    TooLarge,
+    /// Frames that are no message of events.
+    Malformed,
+    /// A payload that is no batch of events.
+    Unreadable,
+    /// A subscription that brought nothing of what a replay had.
+    Silent,
+    /// The peer closed the connection.
+    Closed,
+}
+
+impl Fault {
+    const ALL: [Self; 7] = [
+        Self::Unreachable,
+        Self::Violation,
+        Self::TooLarge,
+        Self::Malformed,
+        Self::Unreadable,
+        Self::Silent,
+        Self::Closed,
+    ];
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Violation => "violation",
+            Self::TooLarge => "too_large",
+            Self::Malformed => "malformed",
+            Self::Unreadable => "unreadable",
+            Self::Silent => "silent",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+metrics! {
+    /// What is heard of workers' caches.
+    pub KvMetrics {
+        events: Family<EventLabels, Counter>,
+            "kv_events", "Blocks that workers stored or removed, by what became of them";
+        messages: Family<ResultLabels, Counter>,
+            "kv_event_messages", "Messages of KV events, by whether they were applied or had come before";
+        bytes: Counter, "kv_event_received" Bytes, "Bytes of KV events that were received";
+        gaps: Counter, "kv_event_gaps", "Times that messages of a worker were missing";
+        replays: Family<ResultLabels, Counter>,
+            "kv_event_replays", "Replays that were asked of workers, by result";
+        forgotten: Family<ReasonLabels, Counter>,
+            "kv_caches_forgotten", "Times that all that was known of an engine's cache was forgotten, by reason";
+        faults: Family<ReasonLabels, Counter>,
+            "kv_event_faults", "Connections and messages of KV events that were not as they should be, by reason";
+        engines: Family<StateLabels, Gauge>,
+            "kv_engines", "Engines that publish KV events, by what is known of their caches";
+        blocks: Family<WorkerLabels, Gauge>, "kv_blocks", "Blocks that a worker is known to hold";
+        index_blocks: Gauge, "kv_index_blocks", "Blocks that any worker is known to hold";
+        index_bytes: Gauge, "kv_index_size" Bytes, "Memory of the index of blocks";
+        /// By the worker's clock and this machine's.
+        age: Histogram = seconds(0.001, 14),
+            "kv_event_age" Seconds, "Time from an engine's events to their place in the index here";
+    }
+    then KvMetrics::begin
+}
+
+/// Results of messages, as labels.
+pub(super) const APPLIED: &str = "applied";
+pub(super) const REPEATED: &str = "repeated";
+/// Results of replays, as labels.
+pub(super) const COMPLETE: &str = "complete";
+pub(super) const FAILED: &str = "failed";
+/// Reason of an engine's end, as a label.
+pub(super) const LEFT: &str = "left";
+/// State of an engine of which something may be missing.
+pub(super) const STALE: &str = "stale";
+
+impl KvMetrics {
+    /// There from the start, so that nothing is a zero and not a gap.
+    fn begin(&self) {
+        self.count(&Applied::default());
+        for result in [APPLIED, REPEATED] {
+            drop(self.messages.get_or_create(&ResultLabels { result }));
+        }
+        for result in [COMPLETE, FAILED] {
+            drop(self.replays.get_or_create(&ResultLabels { result }));
+        }
+        for reason in [Cause::Restart.as_str(), Cause::Gap.as_str(), LEFT] {
+            drop(self.forgotten.get_or_create(&ReasonLabels { reason }));
+        }
+        for fault in Fault::ALL {
+            let reason = fault.as_str();
+            drop(self.faults.get_or_create(&ReasonLabels { reason }));
+        }
+        self.show_engines([0; Knowledge::ALL.len()], 0);
+    }
+
+    pub(super) fn count(&self, applied: &Applied) {
+        for (event, blocks) in [
+            ("stored", applied.stored),
+            ("removed", applied.removed),
+            ("cleared", applied.cleared),
+            ("refused", applied.refused),
+            ("other_group", applied.other_groups),
+            ("unknown", applied.unknown),
+        ] {
+            let events = self.events.get_or_create(&EventLabels { event });
+            events.inc_by(blocks);
+        }
+    }
+
+    pub(super) fn message(&self, result: &'static str, times: u64) {
+        let messages = self.messages.get_or_create(&ResultLabels { result });
+        messages.inc_by(times);
+    }
+
+    pub(super) fn replay(&self, result: &'static str) {
+        self.replays.get_or_create(&ResultLabels { result }).inc();
+    }
+
+    pub(super) fn forgot(&self, reason: &'static str) {
+        self.forgotten.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    pub(super) fn fault(&self, fault: Fault) {
+        let reason = fault.as_str();
+        self.faults.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    /// By what is known; `stale`: of how many something may be missing.
+    pub(super) fn show_engines(&self, known: [i64; Knowledge::ALL.len()], stale: i64) {
+        let states = Knowledge::ALL.map(Knowledge::as_str);
+        for (state, count) in states.into_iter().zip(known).chain([(STALE, stale)]) {
+            self.engines
+                .get_or_create(&StateLabels { state })
+                .set(count);
+        }
+    }
+
+    /// Forgets the series of a worker that left.
+    pub(super) fn forget(&self, worker: &Arc<str>) {
+        self.blocks.remove(&WorkerLabels::of(worker));
+    }
+}

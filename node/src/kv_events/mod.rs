@@ -1,0 +1,20 @@
+//! What workers say of their caches, heard: each replica subscribes to every worker that publishes KV events.
+//!
+//! What events mean, their order and the index are in the crate `grapevine-kv-events`, purely; this is its rim.
+//! `sources.rs` reads where a worker publishes, `follow.rs` keeps a task for each worker, `listener.rs` hears one engine of
+//! it, over `connection.rs` and `replay.rs`; `caches.rs` is what is known. Placement does not ask it yet.
+//!
+//! A worker says what it likes, so everything has a limit: connections, times, sizes, what waits, the index. What is
+//! wrong is counted and costs at most what is known of that worker's cache.
+
+mod caches;
+mod connection;
+mod follow;
+mod listener;
+mod metrics;
+mod replay;
+mod sources;
+
+pub use caches::{Caches, EngineView};
+pub use follow::{KvFollower, KvParts};
+pub use metrics::KvMetrics;

@@ -1,0 +1,250 @@
+//! Where a worker publishes. Pure: labels, or the answer to `GET /kv_event_sources`, in; addresses out.
+//!
+//! An address is as vLLM has it: `tcp://*:5557` is bound at every address of the worker's host, `tcp://10.0.0.7:5557` at
+//! that one. Others cannot be reached from another host: `ipc://` is a file, `inproc://` a process. Rank r of a worker
+//! adds r to the ports of a label; the answer has done so already.
+
+use std::collections::BTreeMap;
+
+use grapevine_gossip::worker::Labels;
+use serde::Deserialize;
+
+/// The address that a worker publishes at, such as `tcp://*:5557`; with `.<rank>` behind it, that of one rank.
+pub(super) const EVENTS: &str = "kv.events";
+/// The address that it answers at with what it published before.
+const REPLAY: &str = "kv.events_replay";
+/// The topic of its messages.
+const TOPIC: &str = "kv.events_topic";
+/// Number of ranks, as it is known for transfers.
+const RANKS: &str = "kv.dp_size";
+/// Engines of one worker that are heard.
+const ENGINES_MAX: u32 = 64;
+/// Longest topic that is subscribed to, in bytes.
+const TOPIC_BYTES_MAX: usize = 256;
+
+/// An address at which something is heard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Endpoint {
+    /// None: that of the worker.
+    pub(super) host: Option<String>,
+    pub(super) port: u16,
+}
+
+/// One engine's addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Source {
+    pub(super) rank: u32,
+    pub(super) events: Endpoint,
+    pub(super) replay: Option<Endpoint>,
+    pub(super) topic: String,
+}
+
+/// Why a worker's events are not heard though it publishes them.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BadSource {
+    #[error("`{0}` is no address that another host can reach, such as tcp://*:5557")]
+    Address(String),
+    #[error("its topic is longer than {TOPIC_BYTES_MAX} bytes")]
+    Topic,
+    #[error("no list of publishers")]
+    Answer,
+}
+
+impl Endpoint {
+    fn read(text: &str) -> Result<Self, BadSource> {
+        let bad = || BadSource::Address(text.chars().take(100).collect());
+        let address = text.strip_prefix("tcp://").ok_or_else(bad)?;
+        let (host, port) = address.rsplit_once(':').ok_or_else(bad)?;
+        let port = port.parse().ok().filter(|port| *port > 0);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let host = match host {
+            "*" | "::" | "0.0.0.0" => None,
+            "" => return Err(bad()),
+            host => Some(host.to_owned()),
+        };
+        Ok(Self {
+            host,
+            port: port.ok_or_else(bad)?,
+        })
+    }
+
+    fn of_rank(&self, rank: u32) -> Option<Self> {
+        let port = u32::from(self.port).checked_add(rank)?;
+        Some(Self {
+            host: self.host.clone(),
+            port: u16::try_from(port).ok()?,
+        })
+    }
+}
+
+/// What a worker's labels say; none if they say nothing. `rank`: that of a worker that is one of several at its address.
+///
+/// # Errors
+/// A label is no address.
+pub(super) fn of_labels(
+    labels: &Labels,
+    rank: Option<u32>,
+) -> Result<Option<Vec<Source>>, BadSource> {
+    let ranks = labels.get(RANKS).and_then(|ranks| ranks.parse().ok());
+    let ranks: u32 = ranks.unwrap_or(1).clamp(1, ENGINES_MAX);
+    let ranks = rank.map_or(0..ranks, |rank| rank..rank.saturating_add(1));
+    let mut sources = Vec::new();
+    for rank in ranks {
+        let Some(events) = of_rank(labels, EVENTS, rank)? else {
+            continue;
+        };
+        sources.push(Source {
+            rank,
+            events,
+            replay: of_rank(labels, REPLAY, rank)?,
+            topic: topic(labels.get(TOPIC).unwrap_or_default())?,
+        });
+    }
+    Ok((!sources.is_empty()).then_some(sources))
+}
+
+/// The address in the label of this rank, or in the one of all of them.
+fn of_rank(labels: &Labels, name: &str, rank: u32) -> Result<Option<Endpoint>, BadSource> {
+    if let Some(own) = labels.get(&format!("{name}.{rank}")) {
+        return Endpoint::read(own).map(Some);
+    }
+    let Some(shared) = labels.get(name) else {
+        return Ok(None);
+    };
+    let endpoint = Endpoint::read(shared)?.of_rank(rank);
+    endpoint
+        .map(Some)
+        .ok_or_else(|| BadSource::Address(shared.to_owned()))
+}
+
+fn topic(text: &str) -> Result<String, BadSource> {
+    if text.len() > TOPIC_BYTES_MAX {
+        return Err(BadSource::Topic);
+    }
+    Ok(text.to_owned())
+}
+
+/// What a worker answers to `GET /kv_event_sources` (vLLM 0.31 and later); empty if it publishes nothing.
+///
+/// # Errors
+/// It is no such answer, or an address in it cannot be reached.
+pub(super) fn of_answer(answer: &[u8], rank: Option<u32>) -> Result<Vec<Source>, BadSource> {
+    #[derive(Deserialize)]
+    struct Publisher {
+        #[serde(default)]
+        enable_kv_cache_events: bool,
+        #[serde(default)]
+        publisher: Option<String>,
+        endpoint: String,
+        #[serde(default)]
+        replay_endpoint: Option<String>,
+        #[serde(default)]
+        topic: String,
+    }
+    let publishers: BTreeMap<u32, Publisher> =
+        serde_json::from_slice(answer).map_err(|_| BadSource::Answer)?;
+    let wanted = publishers.into_iter().filter(|(of, publisher)| {
+        rank.is_none_or(|rank| rank == *of)
+            && publisher.enable_kv_cache_events
+            && publisher.publisher.as_deref() == Some("zmq")
+    });
+    let sources = wanted.take(ENGINES_MAX as usize).map(|(rank, publisher)| {
+        let replay = publisher.replay_endpoint.as_deref();
+        Ok(Source {
+            rank,
+            events: Endpoint::read(&publisher.endpoint)?,
+            // Without it gaps are not filled; that is no reason not to listen.
+            replay: replay.and_then(|address| Endpoint::read(address).ok()),
+            topic: topic(&publisher.topic)?,
+        })
+    });
+    sources.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: Option<&str>, port: u16) -> Endpoint {
+        Endpoint {
+            host: host.map(str::to_owned),
+            port,
+        }
+    }
+
+    #[test]
+    fn addresses_are_read_as_vllm_has_them() {
+        for (text, expected) in [
+            ("tcp://*:5557", Some(at(None, 5557))),
+            ("tcp://0.0.0.0:1", Some(at(None, 1))),
+            ("tcp://[::]:5557", Some(at(None, 5557))),
+            ("tcp://10.0.0.7:5557", Some(at(Some("10.0.0.7"), 5557))),
+            ("tcp://[fd00::7]:5557", Some(at(Some("fd00::7"), 5557))),
+            ("ipc:///tmp/events", None),
+            ("inproc://events", None),
+            ("tcp://*:0", None),
+            ("tcp://*:65536", None),
+            ("tcp://:5557", None),
+            ("5557", None),
+        ] {
+            assert_eq!(Endpoint::read(text).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn labels_name_one_address_for_all_ranks_or_one_for_each() {
+        let labels = |texts: &[&str]| Labels::from_texts(texts.iter().copied()).expect("labels");
+        let one = labels(&["kv.events=tcp://*:5557", "kv.events_topic=kv"]);
+        let source = |rank, port, replay: Option<u16>| Source {
+            rank,
+            events: at(None, port),
+            replay: replay.map(|port| at(None, port)),
+            topic: "kv".into(),
+        };
+        let of = |labels: &Labels, rank| of_labels(labels, rank).expect("valid");
+        assert_eq!(of(&one, None), Some(vec![source(0, 5557, None)]));
+        assert_eq!(of(&one, Some(3)), Some(vec![source(3, 5560, None)]));
+        let two = labels(&[
+            "kv.events=tcp://*:5557",
+            "kv.events_replay=tcp://*:6000",
+            "kv.events_replay.1=tcp://*:7000",
+            "kv.events_topic=kv",
+            "kv.dp_size=2",
+        ]);
+        let expected = vec![source(0, 5557, Some(6000)), source(1, 5558, Some(7000))];
+        assert_eq!(of(&two, None), Some(expected));
+        assert_eq!(of(&labels(&["kv.dp_size=2"]), None), None);
+        assert!(of_labels(&labels(&["kv.events=ipc://x"]), None).is_err());
+        assert!(of_labels(&labels(&["kv.events=tcp://*:65535"]), Some(1)).is_err());
+    }
+
+    #[test]
+    fn what_vllm_answers_is_read() {
+        // As 0.32 answers, with a publisher that other hosts reach.
+        let answer = br#"{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557",
+            "replay_endpoint":"tcp://127.0.0.1:28571","buffer_steps":100,"hwm":100000,"max_queue_size":100000,
+            "topic":"kv-events"},
+            "1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5558","topic":""},
+            "2":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557"}}"#;
+        let first = Source {
+            rank: 0,
+            events: at(None, 5557),
+            replay: Some(at(Some("127.0.0.1"), 28571)),
+            topic: "kv-events".into(),
+        };
+        let second = Source {
+            rank: 1,
+            events: at(None, 5558),
+            replay: None,
+            topic: String::new(),
+        };
+        let of = |rank| of_answer(answer, rank).expect("an answer");
+        assert_eq!(of(None), [first, second.clone()]);
+        assert_eq!(of(Some(1)), [second]);
+        assert_eq!(of_answer(b"{}", None), Ok(Vec::new()));
+        assert_eq!(of_answer(b"[]", None), Err(BadSource::Answer));
+        let file =
+            br#"{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"ipc:///x"}}"#;
+        assert!(matches!(of_answer(file, None), Err(BadSource::Address(_))));
+    }
+}
