@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 /// Paths that replicas request by themselves.
-const PROBES: [&str; 3] = ["/health", "/metrics", "/v1/models"];
+const PROBES: [&str; 4] = ["/health", "/metrics", "/v1/models", "/kv_event_sources"];
 const HEADERS_MAX: usize = 128;
 
 /// One request as received.
