@@ -156,8 +156,13 @@ pub struct Stream<P> {
     vain: u32,
     /// The replay under way brought something new.
     is_fruitful: bool,
-    /// The last replay failed, so there may be more to know than is known.
+    /// A replay failed, so there may be more to know than is known.
     has_failed: bool,
+    /// The connection is another one than that of the messages that are known, and nothing has shown yet that the process
+    /// is the same.
+    is_unproven: bool,
+    /// What is known begins with a process's first message.
+    is_whole: bool,
     counts: Counts,
 }
 
@@ -174,6 +179,8 @@ impl<P> Stream<P> {
             vain: 0,
             is_fruitful: false,
             has_failed: false,
+            is_unproven: false,
+            is_whole: false,
             counts: Counts::default(),
         }
     }
@@ -203,6 +210,7 @@ impl<P> Stream<P> {
         self.clear_waiting();
         self.vain = 0;
         if self.has_replay {
+            self.is_unproven = !self.applied.is_empty();
             self.ask(steps);
         } else {
             // Messages may have been missed, and the process may be another.
@@ -224,8 +232,10 @@ impl<P> Stream<P> {
         if !self.has_replay || self.state != State::Live {
             return;
         }
+        // That nothing was missed is no vain replay: the next gap is asked for.
+        self.vain = 0;
         self.ask(steps);
-        if self.has_failed && !self.applied.is_empty() {
+        if self.has_failed && !self.is_whole && !self.applied.is_empty() {
             self.state = State::Replay(First::Better);
             steps.pop();
             steps.push(Step::Ask(0));
@@ -253,6 +263,7 @@ impl<P> Stream<P> {
                 if proof.sequence != message.sequence || proof.fingerprint != message.fingerprint {
                     self.begin_anew(Cause::Restart, steps);
                 }
+                self.is_unproven = false;
                 return;
             }
             First::Better => self.forget(Cause::Gap, steps),
@@ -289,17 +300,22 @@ impl<P> Stream<P> {
         self.take_waiting(steps);
     }
 
-    /// The replay could not be had. What is missing counts as lost.
+    /// The replay could not be had, or broke off. What is known so far holds, unless the process may be another one; what
+    /// is missing is asked for again, and counts as lost after some replays that bring nothing.
     pub fn replay_failed(&mut self, steps: &mut Vec<Step<P>>) {
-        let State::Replay(first) = self.state else {
-            return;
-        };
-        if !self.applied.is_empty() && first != First::Better {
+        if matches!(self.state, State::Replay(_)) {
+            let vain = if self.is_fruitful { 0 } else { self.vain + 1 };
+            self.give_up(vain, steps);
+        }
+    }
+
+    fn give_up(&mut self, vain: u32, steps: &mut Vec<Step<P>>) {
+        if self.is_unproven {
             self.forget(Cause::Gap, steps);
         }
         self.has_failed = true;
         self.state = State::Live;
-        self.vain = self.limits.vain_replays;
+        self.vain = vain;
         self.take_waiting(steps);
     }
 
@@ -357,6 +373,7 @@ impl<P> Stream<P> {
     fn apply(&mut self, message: Message<P>, steps: &mut Vec<Step<P>>) {
         if self.applied.is_empty() {
             let is_first = message.sequence == 0;
+            self.is_whole = is_first;
             steps.push(Step::Begin { is_first });
         }
         if self.applied.len() >= self.limits.remembered.max(1) {
@@ -377,7 +394,7 @@ impl<P> Stream<P> {
         let is_too_much = self.waiting.len() > self.limits.waiting_messages
             || self.waiting_bytes > self.limits.waiting_bytes;
         if is_too_much {
-            self.replay_failed(steps);
+            self.give_up(self.limits.vain_replays, steps);
         }
     }
 
@@ -421,6 +438,7 @@ impl<P> Stream<P> {
 
     fn forget(&mut self, cause: Cause, steps: &mut Vec<Step<P>>) {
         self.applied.clear();
+        (self.is_unproven, self.is_whole) = (false, false);
         steps.push(Step::Forget(cause));
     }
 }

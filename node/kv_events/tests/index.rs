@@ -248,3 +248,16 @@ fn copies_beyond_their_limit_count_as_one_so_that_nothing_is_claimed_that_is_gon
         assert_eq!(index.has(holder, Tier::Gpu, block(number)), number == 1);
     }
 }
+
+#[test]
+fn a_search_that_is_used_again_remembers_no_tiers() {
+    let (mut index, mut search) = (Index::new(Limits::default(), 3), Search::default());
+    let holder = index.open().expect("room");
+    index.store(holder, Tier::Host, block(1));
+    let found = index.search(&[block(1)], &mut search);
+    assert_eq!(found[0].by_tier, [0, 1, 0]);
+    index.remove(holder, Tier::Host, block(1));
+    index.store(holder, Tier::Gpu, block(1));
+    let found = index.search(&[block(1)], &mut search);
+    assert_eq!(found[0].by_tier, [1, 0, 0]);
+}

@@ -395,6 +395,56 @@ fn a_gap_is_filled_by_a_replay_that_begins_with_the_last_message_as_a_proof() {
 }
 
 #[test]
+fn looks_that_find_nothing_do_not_count_as_replays_in_vain() {
+    let mut stream = live(true);
+    for _ in 0..10 {
+        assert_eq!(steps(|s| stream.verify(s)), [Step::Ask(4)]);
+        assert_eq!(steps(|s| stream.replayed(message(1, 4), s)), []);
+        assert_eq!(steps(|s| stream.replay_ended(s)), []);
+    }
+    assert_eq!(steps(|s| stream.heard(message(1, 7), s)), [Step::Ask(4)]);
+}
+
+#[test]
+fn a_look_that_fails_costs_nothing() {
+    let mut stream = live(true);
+    assert_eq!(steps(|s| stream.verify(s)), [Step::Ask(4)]);
+    assert_eq!(steps(|s| stream.heard(message(1, 5), s)), []);
+    assert_eq!(steps(|s| stream.replay_failed(s)), [Step::Apply(5)]);
+    assert!(stream.is_current());
+    // All is known, so the next look is no other one.
+    assert_eq!(steps(|s| stream.verify(s)), [Step::Ask(5)]);
+}
+
+#[test]
+fn a_replay_that_breaks_off_goes_on_where_it_was_and_ends_after_some_in_vain() {
+    let mut stream = live(true);
+    assert_eq!(steps(|s| stream.heard(message(1, 9), s)), [Step::Ask(4)]);
+    steps(|s| stream.replayed(message(1, 4), s));
+    let applied = steps(|s| stream.replayed(message(1, 5), s));
+    assert_eq!(applied, [Step::Apply(5)]);
+    // It brought something: what it did not bring is asked for from there on.
+    assert_eq!(steps(|s| stream.replay_failed(s)), [Step::Ask(5)]);
+    assert_eq!(steps(|s| stream.replay_failed(s)), [Step::Ask(5)]);
+    assert_eq!(steps(|s| stream.replay_failed(s)), [Step::Ask(5)]);
+    let given_up = [Step::Forget(Cause::Gap), LATER, Step::Apply(9)];
+    assert_eq!(steps(|s| stream.replay_failed(s)), given_up);
+    // A later look asks for all, to know more than that.
+    assert_eq!(steps(|s| stream.verify(s)), [Step::Ask(0)]);
+}
+
+#[test]
+fn a_process_that_could_not_be_shown_to_be_the_same_is_taken_for_another_one() {
+    let mut stream = live(true);
+    stream.disconnected();
+    assert_eq!(steps(|s| stream.connected(s)), [Step::Ask(4)]);
+    assert_eq!(
+        steps(|s| stream.replay_failed(s)),
+        [Step::Forget(Cause::Gap)]
+    );
+}
+
+#[test]
 fn a_gap_that_cannot_be_filled_makes_everything_unknown() {
     let mut without = live(false);
     let expected = [Step::Forget(Cause::Gap), LATER, Step::Apply(7)];

@@ -21,6 +21,9 @@ use crate::upstream::Worker;
 /// it has a million blocks.
 const SWEPT_PARTS: usize = 1;
 
+/// Greatest age of a batch that is counted as it is, in seconds.
+const AGE_MAX_S: f64 = 3_600.0;
+
 /// A worker and a rank of it.
 type Key = (Arc<str>, u32);
 /// All engines that are heard.
@@ -133,8 +136,10 @@ impl Caches {
 
     fn leave(&self, engine: &Engine) {
         let mut state = engine.state();
-        if state.publisher.knowledge() != Knowledge::Unknown {
-            state.publisher.forget(&mut self.index_mut());
+        let was_known = state.publisher.knowledge() != Knowledge::Unknown;
+        // In any case: a listener that ends in the middle of its work may have begun anew.
+        state.publisher.forget(&mut self.index_mut());
+        if was_known {
             self.metrics.forgot(LEFT);
         }
     }
@@ -198,9 +203,13 @@ impl Caches {
         self.metrics.index_bytes.set(index.bytes() as i64);
         drop(index);
         for worker in workers.into_iter().filter(|worker| worker.has_series()) {
-            if let Some(blocks) = blocks.get(&worker.label) {
-                let labels = WorkerLabels::of(&worker.label);
-                self.metrics.blocks.get_or_create(&labels).set(*blocks);
+            let labels = WorkerLabels::of(&worker.label);
+            match blocks.get(&worker.label) {
+                Some(blocks) => {
+                    self.metrics.blocks.get_or_create(&labels).set(*blocks);
+                }
+                // It publishes nothing, or no more.
+                None => self.metrics.forget(&worker.label),
             }
         }
     }
@@ -284,5 +293,6 @@ fn age(time: f64) -> f64 {
     let now = now
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
-    (now.as_secs_f64() - time).max(0.0)
+    // Whatever it says; one that is infinite would be the sum for ever.
+    (now.as_secs_f64() - time).clamp(0.0, AGE_MAX_S)
 }

@@ -160,6 +160,7 @@ pub(super) fn read_message(frames: &[Bytes]) -> Option<Message<Bytes>> {
         sequence: u64::from_be_bytes(number),
         fingerprint: fingerprint(payload),
         bytes: payload.len(),
-        payload: payload.clone(),
+        // A copy of its own: what waits is to hold its bytes, and not the buffer that it was read into.
+        payload: Bytes::copy_from_slice(payload),
     })
 }

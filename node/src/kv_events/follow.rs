@@ -94,8 +94,11 @@ async fn hear(worker: Arc<Worker>, parts: KvParts) {
         ticks.tick().await;
         let before = std::mem::replace(&mut epoch, worker.epoch.load(Ordering::Relaxed));
         if before != 0 && epoch != before {
-            // Another process: nothing of what is known holds.
-            found.begin(Vec::new(), &worker, &parts);
+            // Another process: nothing of what is known holds. Without a replay socket each connection begins anew, and the
+            // one to this process may have heard all of it already.
+            if found.sources.iter().all(|source| source.replay.is_some()) {
+                found.begin(Vec::new(), &worker, &parts);
+            }
             ask_at = Instant::now();
         }
         let labels = Arc::clone(&worker.about.load().labels);

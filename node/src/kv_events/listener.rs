@@ -182,6 +182,8 @@ impl Listener {
     /// Nothing came for long.
     fn look(&mut self) {
         self.stream.verify(&mut self.steps);
+        // A look follows silence, so it does not wait; what it leads to does.
+        self.replayed_at = None;
         if !self.steps.is_empty() {
             self.look = Some((self.stream.counts().applied, self.heard));
         }
@@ -223,7 +225,7 @@ impl Listener {
         let is_soon = self
             .replayed_at
             .is_some_and(|at| now.duration_since(at) < REPLAY_REST);
-        let pause = if is_soon && self.look.is_none() {
+        let pause = if is_soon {
             let pause = self.replay_pause;
             self.replay_pause = (pause * 2).min(REPLAY_PAUSE_MAX);
             pause

@@ -13,8 +13,8 @@ use crate::upstream::Worker;
 
 use std::sync::Arc;
 
-/// Messages that wait to be applied.
-const WAITING_MAX: usize = 64;
+/// Messages, of up to 4 MiB, that wait to be applied; behind them the engine waits.
+const WAITING_MAX: usize = 2;
 /// How long each message of a replay may take. An engine answers between its steps, ten times a second when it rests.
 const MESSAGE_MAX: Duration = Duration::from_secs(5);
 

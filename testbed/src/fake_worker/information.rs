@@ -30,7 +30,10 @@ pub(super) async fn serve(
         "/version" => json!({ "version": "0.32.0" }),
         "/load" => json!({ "server_load": worker.ledger.in_flight() }),
         "/v1/models" => models(worker),
-        "/kv_event_sources" => kv_events::sources(worker),
+        "/kv_event_sources" => {
+            let ranks = worker.ranks.iter();
+            kv_events::sources(ranks.filter_map(|rank| rank.pacer.publisher()))
+        }
         _ => match tokenize(worker, &request.body) {
             Ok(answer) => answer,
             Err(error) => {

@@ -46,8 +46,8 @@ impl Index {
         search.alone = 0;
         search.active.extend_from_slice(&self.open);
         let has_slower = self.tiers[1..].iter().any(|table| table.len() > 0);
+        search.slower.clear();
         if has_slower {
-            search.slower.clear();
             search.slower.resize(self.slots.len(), [0; 2]);
         }
         let mut done = 0;

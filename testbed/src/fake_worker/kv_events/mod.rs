@@ -19,8 +19,6 @@ use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::config::Config;
-use super::worker::Worker;
 use crate::engine::Change;
 
 /// Messages that a slow subscriber may be behind; then it loses some, as with ZeroMQ.
@@ -88,24 +86,23 @@ struct State {
 }
 
 /// Opens a publisher for each rank; none for a worker that does not publish. Fails when no port is free.
-pub(super) async fn start(worker: &Config) -> io::Result<Vec<Arc<Publisher>>> {
-    let Some(config) = &worker.kv_events else {
+pub(super) async fn start(
+    config: Option<&KvEventsConfig>,
+    ranks: u32,
+    block_tokens: u32,
+) -> io::Result<Vec<Arc<Publisher>>> {
+    let Some(config) = config else {
         return Ok(Vec::new());
     };
     let mut publishers = Vec::new();
-    for rank in 0..worker.data_parallel {
-        let block_tokens = worker.engine.block_tokens;
+    for rank in 0..ranks {
         publishers.push(Publisher::start(config.clone(), block_tokens, rank).await?);
     }
     Ok(publishers)
 }
 
 /// The answer to `GET /kv_event_sources`.
-pub(super) fn sources(worker: &Worker) -> Value {
-    let publishers = worker
-        .ranks
-        .iter()
-        .filter_map(|rank| rank.pacer.publisher());
+pub(super) fn sources<'a>(publishers: impl Iterator<Item = &'a Arc<Publisher>>) -> Value {
     let sources = publishers.map(|publisher| {
         let source = json!({
             "enable_kv_cache_events": true, "publisher": "zmq",
