@@ -10,7 +10,7 @@ use super::workers::{New, Wanted, wrong_change};
 use super::{Admin, Answer, json};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
-use crate::discovery::{LeaseError, SourceView};
+use crate::discovery::{LeaseError, Renewer, SourceView};
 use crate::tenants::bearer;
 
 /// A lease that was renewed.
@@ -82,7 +82,11 @@ impl Admin {
         let (id, spec) = self.prepared(Some(id.to_owned()), raw, false)?;
         self.may_have(&id, &labels)?;
         let process = query.value("process");
-        let renewed = self.leases.renew(&id, spec, labels, process.as_deref());
+        let by = process.as_deref().map(|name| Renewer {
+            name,
+            number: query.value("number").and_then(|number| number.parse().ok()),
+        });
+        let renewed = self.leases.renew(&id, spec, labels, by);
         renewed
             .await
             .map_err(|LeaseError::Change(error)| wrong_change(&error))?;

@@ -10,10 +10,15 @@ use super::setting::Setting;
 
 impl Config {
     /// The fingerprint: replicas with the same one agree.
+    ///
+    /// What is at its default is no part of it: replicas of neighbouring releases, of which one has a further setting,
+    /// agree.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let mut bytes = self.cluster_settings().canonical_bytes();
-        for (key, value) in self.agreed() {
+        let plain = Self::from_layers(Default::default()).expect("defaults are valid");
+        let differing = self.agreed().into_iter().zip(plain.agreed());
+        for ((key, value), _) in differing.filter(|(own, default)| own != default) {
             let value = value.unwrap_or_default();
             bytes.extend(format!("\n{key} = {value}").into_bytes());
         }
@@ -31,7 +36,7 @@ impl Config {
             };
         }
         shown!(
-            transfer.connector transfer.decode_alone transfer.short_prompt_tokens transfer.mixed_tensor_parallel
+            transfer.connector transfer.decode_alone transfer.short_prompt_tokens transfer.wait_for_pair transfer.mixed_tensor_parallel
             transfer.across_zones transfer.held_for discovery.hold discovery.empty_hold discovery.contest leases.ttl
             leases.grace pings.ttl pings.grace health.slow_start
         )
@@ -41,7 +46,18 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{DecodeAlone, Secret};
+    use crate::config::table::Section as _;
+    use crate::config::{DecodeAlone, Secret, TransferConfig};
+
+    #[test]
+    fn all_of_transfer_is_agreed() {
+        let config = Config::from_layers(Default::default()).expect("defaults");
+        let agreed: Vec<&str> = config.agreed().iter().map(|(key, _)| *key).collect();
+        for row in TransferConfig::ROWS {
+            let key = format!("{}.{}", TransferConfig::NAME, row.key);
+            assert!(agreed.contains(&&*key), "{key} must be equal, too");
+        }
+    }
 
     #[test]
     fn what_must_be_equal_is_in_the_fingerprint_and_nothing_else() {
@@ -56,7 +72,8 @@ mod tests {
             plain,
             of(|config| config.leases.secret = Secret::new("a-secret-of-sixteen"))
         );
-        let others: [fn(&mut Config); 4] = [
+        let others: [fn(&mut Config); 5] = [
+            |config| config.transfer.wait_for_pair *= 2,
             |config| config.transfer.decode_alone = DecodeAlone::Always,
             |config| config.transfer.short_prompt_tokens += 1,
             |config| config.discovery.hold *= 2,

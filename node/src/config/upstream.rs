@@ -54,7 +54,9 @@ section! {
         /// Unset: the client's header goes through.
         api_key: Option<Secret> = None, flag "api-key" Text, live now;
         /// File with that key, in place of `api_key`; read again when it changes.
-        api_key_file: Option<PathBuf> = None;
+        ///
+        /// One that a reload names is read again at reloads only, until the next start.
+        api_key_file: Option<PathBuf> = None, live now;
         /// Authorities (PEM) that sign the certificates of https workers.
         ///
         /// Unset: those of the system (package ca-certificates, or the variable SSL_CERT_FILE). A worker's
@@ -112,7 +114,9 @@ section! {
         /// Key sent to this worker in place of [workers] api_key. Local: other replicas do not learn it.
         api_key: Option<Secret> = None;
         /// File with that key, in place of `api_key`; read again when it changes.
-        api_key_file: Option<PathBuf> = None;
+        ///
+        /// One that a reload names is read again at reloads only, until the next start.
+        api_key_file: Option<PathBuf> = None, live now;
     }
 }
 

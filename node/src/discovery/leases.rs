@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::board::Board;
 use super::metrics::DiscoveryMetrics;
-use super::processes::{NAME_BYTES_MAX, Processes};
+use super::processes::{NAME_BYTES_MAX, Processes, Renewer};
 use super::sightings;
 use crate::config::LeaseConfig;
 use crate::live::Live;
@@ -70,7 +70,7 @@ pub struct Leases {
 #[derive(Debug, Default)]
 struct Heard {
     /// By worker that this replica answers for: the last renewal, or when it took over.
-    renewed: BTreeMap<WorkerId, Instant>,
+    renewed: BTreeMap<WorkerId, Renewal>,
     /// What those workers declared of themselves at last, where it is anything.
     declared: BTreeMap<WorkerId, Labels>,
     /// Which processes renewed here, where they say so.
@@ -79,6 +79,13 @@ struct Heard {
     last: Option<Instant>,
     /// Nobody heard anything at the last look.
     is_deaf: bool,
+}
+
+/// A renewal, and how long its caller was told that it lasts: a shorter time that is configured later is for later ones.
+#[derive(Debug, Clone, Copy)]
+struct Renewal {
+    at: Instant,
+    ttl: Duration,
 }
 
 /// What is to be done about one lease.
@@ -105,8 +112,8 @@ impl Leases {
     }
 
     /// Registers a worker, or renews its lease. Repeating it changes nothing, and what was lost is there again; of labels
-    /// that are known with another value, those that the worker declares anew count. `process`: the name that the process
-    /// which renews gave itself.
+    /// that are known with another value, those that the worker declares anew count. `by`: the process that renews, where
+    /// it says so.
     ///
     /// # Errors
     /// [`LeaseError::Change`] if the registry is full.
@@ -115,7 +122,7 @@ impl Leases {
         id: &WorkerId,
         spec: WorkerSpec,
         labels: Labels,
-        process: Option<&str>,
+        by: Option<Renewer<'_>>,
     ) -> Result<(), LeaseError> {
         let is_elsewhere = self.is_elsewhere(id);
         let result = match self.try_renew(id, spec).await {
@@ -125,9 +132,9 @@ impl Leases {
         let label = if result.is_ok() { "renewed" } else { "failed" };
         self.count(label);
         if result.is_ok()
-            && let Some(process) = process.filter(|name| name.len() <= NAME_BYTES_MAX)
+            && let Some(by) = by.filter(|by| by.name.len() <= NAME_BYTES_MAX)
         {
-            self.renewed_by(id, process, is_elsewhere);
+            self.renewed_by(id, by, is_elsewhere);
         }
         result
     }
@@ -147,13 +154,13 @@ impl Leases {
         writer.is_some_and(|writer| writer != *self.parts.agent.replica())
     }
 
-    fn renewed_by(&self, id: &WorkerId, process: &str, is_elsewhere: bool) {
+    fn renewed_by(&self, id: &WorkerId, by: Renewer<'_>, is_elsewhere: bool) {
         let (ttl, now) = (self.ttl(), Instant::now());
         let mut heard = self.heard();
         let is_news = match heard.processes.get_mut(id) {
-            Some(known) => known.renewed(process, is_elsewhere, ttl, now),
+            Some(known) => known.renewed(by, is_elsewhere, ttl, now),
             None => {
-                let first = Processes::first(process, now);
+                let first = Processes::first(by, now);
                 heard.processes.insert(id.clone(), first);
                 false
             }
@@ -165,7 +172,7 @@ impl Leases {
     }
 
     async fn try_renew(&self, id: &WorkerId, spec: WorkerSpec) -> Result<(), LeaseError> {
-        self.heard().renewal(id, Instant::now());
+        self.heard().renewal(id, self.ttl(), Instant::now());
         let entry = self.parts.agent.entry_of(id, &self.source);
         let known = entry.as_ref().and_then(|entry| entry.spec.as_deref());
         let is_mine = entry
@@ -359,8 +366,8 @@ impl Leases {
 }
 
 impl Heard {
-    fn renewal(&mut self, id: &WorkerId, now: Instant) {
-        self.renewed.insert(id.clone(), now);
+    fn renewal(&mut self, id: &WorkerId, ttl: Duration, now: Instant) {
+        self.renewed.insert(id.clone(), Renewal { at: now, ttl });
         self.last = Some(now);
     }
 
@@ -394,10 +401,11 @@ impl Heard {
         let is_deaf = !peers_hear && !self.hears(ttl, now);
         let was_deaf = std::mem::replace(&mut self.is_deaf, is_deaf);
         let before = std::mem::take(&mut self.renewed);
-        let since = |id: &WorkerId| before.get(id).copied().unwrap_or(now);
+        let anew = Renewal { at: now, ttl };
+        let since = |id: &WorkerId| before.get(id).copied().unwrap_or(anew);
         let kept = mine.map(|id| {
             let since = if was_deaf && !self.is_deaf {
-                now
+                anew
             } else {
                 since(id)
             };
@@ -409,16 +417,19 @@ impl Heard {
     }
 
     fn due(&self, entry: &Entry, config: &LeaseConfig, now: Instant) -> Due {
-        let renewed = self.renewed.get(&entry.id).copied().unwrap_or(now);
-        let silent = now.saturating_duration_since(renewed);
+        let renewed = self.renewed.get(&entry.id);
+        let silent = renewed.map_or(Duration::ZERO, |renewed| {
+            now.saturating_duration_since(renewed.at)
+        });
+        let ttl = renewed.map_or(config.ttl, |renewed| renewed.ttl.max(config.ttl));
         let is_in_use = entry
             .spec
             .as_ref()
             .is_some_and(|spec| spec.state() != State::Draining);
         match () {
             () if self.is_deaf => Due::Nothing,
-            () if silent > config.ttl + config.grace => Due::Remove,
-            () if silent > config.ttl && is_in_use => Due::StopUse,
+            () if silent > ttl + config.grace => Due::Remove,
+            () if silent > ttl && is_in_use => Due::StopUse,
             () => Due::Nothing,
         }
     }
@@ -473,7 +484,7 @@ mod tests {
     #[test]
     fn an_expired_lease_stops_use_then_removes() {
         let (mut heard, start) = (Heard::default(), Instant::now());
-        heard.renewal(&id(), start);
+        heard.renewal(&id(), config().ttl, start);
         assert_eq!(
             due(&mut heard, State::Active, true, after(30, start)),
             Due::Nothing
@@ -490,17 +501,28 @@ mod tests {
             due(&mut heard, State::Draining, true, after(331, start)),
             Due::Remove
         );
-        heard.renewal(&id(), after(332, start));
+        heard.renewal(&id(), config().ttl, after(332, start));
         assert_eq!(
             due(&mut heard, State::Active, true, after(340, start)),
             Due::Nothing
         );
     }
 
+    /// Whoever renewed was told the longer time, and comes again within that.
+    #[test]
+    fn a_shorter_time_is_for_later_renewals() {
+        let (mut heard, start) = (Heard::default(), Instant::now());
+        heard.renewal(&id(), config().ttl * 10, start);
+        for (second, expected) in [(31, Due::Nothing), (300, Due::Nothing), (301, Due::StopUse)] {
+            let found = due(&mut heard, State::Active, true, after(second, start));
+            assert_eq!(found, expected, "{second}");
+        }
+    }
+
     #[test]
     fn nothing_expires_while_nobody_hears() {
         let (mut heard, start) = (Heard::default(), Instant::now());
-        heard.renewal(&id(), start);
+        heard.renewal(&id(), config().ttl, start);
         assert_eq!(
             due(&mut heard, State::Active, false, after(1000, start)),
             Due::Nothing
@@ -545,7 +567,7 @@ mod tests {
     #[test]
     fn a_renewal_anywhere_keeps_it() {
         let (mut heard, start) = (Heard::default(), Instant::now());
-        heard.renewal(&id(), start);
+        heard.renewal(&id(), config().ttl, start);
         // It renewed at another replica, which answers for it since.
         heard.follow([].into_iter(), true, config().ttl, after(20, start));
         assert_eq!(

@@ -24,3 +24,4 @@ pub use metrics::DiscoveryMetrics;
 pub use pings::{
     LeaseRegistrar, NotRegistered, PingMetrics, Pings, Register, SOURCE as PING_SOURCE,
 };
+pub use processes::Renewer;

@@ -1,8 +1,8 @@
 //! Who renews the lease of a worker: whether that is one process, or two that do not know of each other.
 //!
-//! Each `grapevine register` gives itself a name. One that was started anew has another name, and that is no news; a
-//! former one that comes back is, and so is a renewal at another replica between two that came here. Pure: `now` is an
-//! argument.
+//! Each `grapevine register` gives itself a name, and numbers its renewals. One that was started anew has another name,
+//! and that is no news; a former one that comes back is. So is a renewal at another replica between two that came here,
+//! if their numbers follow each other: it was not the same process, which goes to any replica. Pure: `now` is an argument.
 
 use std::time::Duration;
 
@@ -11,11 +11,22 @@ use tokio::time::Instant;
 /// Longest name of a process, in bytes; a longer one is taken for none.
 pub(super) const NAME_BYTES_MAX: usize = 64;
 
+/// Who renews a lease, as it says itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Renewer<'a> {
+    /// A name that no other process has.
+    pub name: &'a str,
+    /// How many renewals it sent before, wherever; none if it does not count.
+    pub number: Option<u64>,
+}
+
 /// The processes that renewed one lease here.
 #[derive(Debug)]
 pub(super) struct Processes {
     /// The one that renewed last, and when.
     last: (String, Instant),
+    /// The number of that renewal.
+    number: Option<u64>,
     /// The one before it, and when it renewed last.
     former: Option<(String, Instant)>,
     /// When two were last seen.
@@ -24,9 +35,10 @@ pub(super) struct Processes {
 
 impl Processes {
     /// The first renewal.
-    pub(super) fn first(name: &str, now: Instant) -> Self {
+    pub(super) fn first(by: Renewer<'_>, now: Instant) -> Self {
         Self {
-            last: (name.to_owned(), now),
+            last: (by.name.to_owned(), now),
+            number: by.number,
             former: None,
             two_at: None,
         }
@@ -36,15 +48,18 @@ impl Processes {
     /// whether two processes were seen that were not before.
     pub(super) fn renewed(
         &mut self,
-        name: &str,
+        by: Renewer<'_>,
         is_elsewhere: bool,
         ttl: Duration,
         now: Instant,
     ) -> bool {
+        let Renewer { name, number } = by;
         let is_young = |at: Instant| now.saturating_duration_since(at) <= ttl;
         let (last, at) = &self.last;
         let is_two = if last == name {
-            is_elsewhere && is_young(*at)
+            let follows =
+                number.is_some() && self.number.map(|last| last.wrapping_add(1)) == number;
+            is_elsewhere && follows && is_young(*at)
         } else {
             let is_back = self.former.as_ref();
             is_back.is_some_and(|(former, at)| former == name && is_young(*at))
@@ -53,6 +68,7 @@ impl Processes {
         if is_two {
             self.two_at = Some(now);
         }
+        self.number = number;
         let before = std::mem::replace(&mut self.last, (name.to_owned(), now));
         if before.0 != name {
             self.former = Some(before);
@@ -80,16 +96,26 @@ mod tests {
 
     /// Renewals by name, second, and whether another replica had it since; returns the seconds at which two were news.
     fn news(renewals: &[(&str, u64, bool)]) -> Vec<u64> {
+        let numbered = renewals.iter().zip(0..);
+        news_of(numbered.map(|(&(name, second, is_elsewhere), n)| (name, n, second, is_elsewhere)))
+    }
+
+    /// The same with the number of each renewal.
+    fn news_of<'a>(renewals: impl Iterator<Item = (&'a str, u64, u64, bool)>) -> Vec<u64> {
         let start = Instant::now();
         let at = |second| start + Duration::from_secs(second);
         let mut processes: Option<Processes> = None;
         let mut news = Vec::new();
-        for &(name, second, is_elsewhere) in renewals {
+        for (name, number, second, is_elsewhere) in renewals {
             let now = at(second);
+            let by = Renewer {
+                name,
+                number: Some(number),
+            };
             match &mut processes {
-                None => processes = Some(Processes::first(name, now)),
+                None => processes = Some(Processes::first(by, now)),
                 Some(known) => {
-                    if known.renewed(name, is_elsewhere, TTL, now) {
+                    if known.renewed(by, is_elsewhere, TTL, now) {
                         news.push(second);
                     }
                 }
@@ -143,5 +169,11 @@ mod tests {
         );
         // It went to another replica, and came back after that had gone.
         assert!(news(&[("a", 0, false), ("a", 40, true)]).is_empty());
+    }
+
+    #[test]
+    fn one_that_goes_to_another_replica_and_comes_back_is_one() {
+        let between_two = [("a", 0, 0, false), ("a", 2, 5, true), ("a", 4, 10, true)];
+        assert!(news_of(between_two.into_iter()).is_empty());
     }
 }

@@ -244,7 +244,8 @@ async fn proxied_for(
     balancer: SocketAddr,
     front: &Front,
 ) -> Result<SocketAddr, HeaderError> {
-    let client = proxied::client_of(stream, front.timeouts.look().first_byte).await;
+    let within = front.timeouts.look().first_byte;
+    let client = proxied::client_of(stream, within).await;
     let result = match &client {
         Ok(Some(_)) => Some("proxied"),
         Ok(None) => Some("own"),
@@ -269,7 +270,8 @@ async fn shake_hands(
     io: ClientIo,
     front: &Front,
 ) -> io::Result<(TlsStream<ClientIo>, Protocol)> {
-    let shaken = tls.accept(io, front.timeouts.look().tls_handshake).await;
+    let within = front.timeouts.look().tls_handshake;
+    let shaken = tls.accept(io, within).await;
     let result = match &shaken {
         Ok(_) => "ok",
         Err(error) if error.kind() == io::ErrorKind::TimedOut => "late",

@@ -332,8 +332,8 @@ fn control_client(tls: ClientConfig, allow: &Arc<Allow>, within: Duration) -> re
     hops::sign(&mut headers);
     reqwest::Client::builder()
         .default_headers(headers)
+        // Each check has a limit of its own, which may be longer; this is for what is asked without one.
         .timeout(within)
-        .connect_timeout(within)
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         // vLLM closes idle connections after 5 s, and a worker that moved shall be left soon at its old address.

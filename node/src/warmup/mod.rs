@@ -175,7 +175,11 @@ impl WarmUps {
     fn tick(&self) {
         let hot = self.parts.cluster.cache_view().hot();
         let mut store = self.store();
-        let cooled = store.forget_cooled(&hot);
+        let cooled = match self.parts.config.look().enabled {
+            true => store.forget_cooled(&hot),
+            // Nothing of a prompt is kept once it is switched off.
+            false => store.forget_all(),
+        };
         let (entries, bytes) = (store.len(), store.bytes());
         drop(store);
         let metrics = &self.parts.metrics;

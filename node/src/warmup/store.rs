@@ -94,6 +94,15 @@ impl Store {
         before - self.prompts.len()
     }
 
+    /// Forgets everything; returns how many prompts there were.
+    pub(super) fn forget_all(&mut self) -> usize {
+        let before = self.prompts.len();
+        self.prompts = Default::default();
+        self.refused = Default::default();
+        (self.bytes, self.floor) = (0, 0);
+        before
+    }
+
     /// Whether there is a prompt for one of these models; for any, if there are none.
     pub(super) fn has_any_of(&self, models: &[String]) -> bool {
         let is_served = |prompt: &Arc<HotPrompt>| {
@@ -164,6 +173,9 @@ mod tests {
         assert!(store.wants(4, 40));
         let marks: Vec<u64> = store.hottest(&warm).iter().map(|p| p.mark).collect();
         assert_eq!(marks, [3, 2]);
+        assert_eq!(store.forget_all(), 2);
+        assert_eq!((store.len(), store.bytes()), (0, 0));
+        assert!(store.wants(1, 10), "as at first");
 
         let mut store = Store::new(100, 1_000);
         assert_eq!(store.keep(prompt(1, 2_000), &warm), "too_large");

@@ -39,6 +39,8 @@ pub(super) struct Lease {
     credential_file: Option<PathBuf>,
     /// Distinguishes this process from another one that registers the same worker.
     process: String,
+    /// Requests that it sent, so that it is known for one process whichever replica has them.
+    sent: u64,
     in_flight: Option<u64>,
     /// A renewal was taken, and nothing has ended it since.
     is_held: bool,
@@ -61,6 +63,7 @@ impl Lease {
             credential: args.credential.clone(),
             credential_file: args.credential_file.clone(),
             process: format!("{:016x}", rand::random::<u64>()),
+            sent: 0,
             in_flight: None,
             is_held: false,
             reported: None,
@@ -130,7 +133,9 @@ impl Lease {
             let url = self.replicas[self.at].clone();
             let client = AdminClient::at(url.clone(), credential.clone())?;
             let path = ["leases", self.id.as_str()];
-            let query = [("process", self.process.as_str())];
+            let number = self.sent.to_string();
+            self.sent += 1;
+            let query = [("process", self.process.as_str()), ("number", &number)];
             let call = client.call(method.clone(), &path, &query, body.clone());
             match timeout(ANSWER_WITHIN, call).await {
                 Ok(Err(Failure::Unreachable(_) | Failure::Overloaded(_))) => {

@@ -128,8 +128,12 @@ impl Opinion {
         let (known_breaker, known_health) = &self.followed;
         if !Arc::ptr_eq(known_breaker, breaker) {
             self.breaker.change(breaker.settings());
-            // Nothing but a success of a request would close it, and none could open it again.
-            if !breaker.enabled && self.breaker.state(now) != BreakerState::Closed {
+            // What opened it is not to count any more; that a worker stalls does, whatever is configured.
+            let is_off_now = known_breaker.enabled && !breaker.enabled;
+            if is_off_now
+                && self.stalled.is_none()
+                && self.breaker.state(now) != BreakerState::Closed
+            {
                 self.breaker.close(now);
             }
         }
