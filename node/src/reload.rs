@@ -162,6 +162,24 @@ impl Reload {
         reloads.get_or_create(&ResultLabels { result }).clone()
     }
 
+    /// Each as one change: a long file costs every replica two rings, and a wait for two confirmations.
+    async fn declare(
+        &self,
+        put: Vec<(WorkerId, WorkerSpec)>,
+        labels: Vec<(WorkerId, Labels)>,
+        gone: Vec<WorkerId>,
+    ) -> anyhow::Result<()> {
+        if !put.is_empty() {
+            let put = self.agent.put_workers(Source::Config, put).await;
+            put.context("nothing of the file was taken over")?;
+        }
+        self.label(labels).await;
+        if !gone.is_empty() {
+            self.agent.remove_workers(gone, Source::Config).await?;
+        }
+        Ok(())
+    }
+
     async fn reload(&mut self) -> anyhow::Result<Reloaded> {
         let layers = self.layers.clone();
         // A network file system may take its time.
@@ -190,15 +208,14 @@ impl Reload {
         let gone = was.keys().filter(|id| !will.contains_key(id)).cloned();
         let gone: Vec<_> = gone.collect();
         let (put, retracted) = (new_or_changed.len(), gone.len());
-        // Each as one change: a long file costs every replica two rings, and a wait for two confirmations.
-        if put > 0 {
-            let source = Source::Config;
-            let put = self.agent.put_workers(source, new_or_changed).await;
-            put.context("nothing of the file was taken over")?;
-        }
-        self.label(new_labels).await;
-        if retracted > 0 {
-            self.agent.remove_workers(gone, Source::Config).await?;
+        if let Err(error) = self.declare(new_or_changed, new_labels, gone).await {
+            // The keys were read before, so that a new worker has its own from its first request on.
+            let former = &self.current;
+            let back = self
+                .connector
+                .follow(former.workers.clone(), former.worker.clone());
+            back.context("and the former keys of workers cannot be read")?;
+            return Err(error);
         }
         // Nothing can fail any more.
         (self.apply)(&next);

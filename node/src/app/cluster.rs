@@ -67,7 +67,11 @@ pub(super) fn start_cluster(
         cluster: Arc::clone(&cluster),
         prober: prober(base, learned.clone()),
         kv_events: kv_events(base, &caches),
-        views: Views::new(fingerprint, base.metrics.cluster.clone()),
+        views: Views::new(
+            base.agent.replica().clone(),
+            fingerprint,
+            base.metrics.cluster.clone(),
+        ),
         caught_up: base.shutdown.caught_up(),
         phase: base.phase(),
     };

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use grapevine_gossip::ReplicaId;
 use grapevine_gossip::view::{ReplicaInfo, View};
 
 use crate::cluster::metrics::ClusterMetrics;
@@ -13,6 +14,8 @@ use crate::live::Live;
 /// Compares what live replicas say with what this one holds.
 #[derive(Debug)]
 pub struct Views {
+    /// This replica. What the view has of it may be older than its settings.
+    own: ReplicaId,
     settings: Live<String>,
     metrics: ClusterMetrics,
     /// Replicas that have been warned of, with what they said.
@@ -20,9 +23,10 @@ pub struct Views {
 }
 
 impl Views {
-    /// Compares with a replica whose settings have this fingerprint.
-    pub fn new(settings: Live<String>, metrics: ClusterMetrics) -> Self {
+    /// Compares with this replica, whose settings have this fingerprint.
+    pub fn new(own: ReplicaId, settings: Live<String>, metrics: ClusterMetrics) -> Self {
         Self {
+            own,
             settings,
             metrics,
             warned: BTreeSet::new(),
@@ -42,7 +46,7 @@ impl Views {
         let differing: BTreeSet<_> = live
             .iter()
             // A replica that has just been met has not said anything yet.
-            .filter(|r| !r.settings.is_empty() && r.settings != *ours)
+            .filter(|r| r.id != self.own && !r.settings.is_empty() && r.settings != *ours)
             .map(|r| (r.id.to_string(), r.settings.clone()))
             .collect();
         self.metrics.settings_differing.set(differing.len() as i64);
