@@ -46,8 +46,8 @@ pub use models::{ModelFault, ModelSettings, Models, ModelsError, Target};
 pub use order::Order;
 pub use policy::{
     Bound, CacheAware, Candidate, DECODE_POLICY, Decision, Divide, Explanation, HashBound,
-    NoWorker, Policy, PolicySettings, Price, Reason, RolePolicies, Row, Standing, Verdict, View,
-    decide, explain,
+    NoWorker, Policy, PolicySettings, Price, Reason, RolePolicies, Row, Standing, Told, Verdict,
+    View, decide, explain,
 };
 pub use rate::{Observed, Rate};
 pub use ring::{Member, Ring, RingError, RingSettings, total_digest};

@@ -163,11 +163,17 @@ fn prefix_index_bytes(prefix_index: &PrefixIndexSettings, bytes: Canonical) -> C
         entries_max,
         cache_tokens,
         age_max,
+        told_after,
     } = prefix_index;
-    bytes
+    let bytes = bytes
         .number(u64::from(*entries_max))
         .number(*cache_tokens)
-        .number(nanoseconds(*age_max))
+        .number(nanoseconds(*age_max));
+    // It came later, and a cluster that leaves it alone keeps its fingerprint.
+    if *told_after == PrefixIndexSettings::default().told_after {
+        return bytes;
+    }
+    bytes.bytes(b"told_after").number(nanoseconds(*told_after))
 }
 
 fn price_bytes(price: &Price, bytes: Canonical) -> Canonical {
@@ -291,7 +297,7 @@ mod tests {
     #[test]
     fn every_setting_changes_the_fingerprint() {
         type Change = (&'static str, fn(&mut ClusterSettings));
-        let changes: [Change; 35] = [
+        let changes: [Change; 36] = [
             ("nothing", |_| ()),
             ("virtual nodes", |all| {
                 all.ring.virtual_nodes = NonZeroU16::MIN
@@ -371,6 +377,9 @@ mod tests {
             ("cache tokens", |all| all.prefix_index.cache_tokens = 7),
             ("age of evidence", |all| {
                 all.prefix_index.age_max = Duration::from_secs(7);
+            }),
+            ("evidence against what a worker says", |all| {
+                all.prefix_index.told_after = Duration::from_secs(7);
             }),
         ];
         let mut seen = Vec::new();

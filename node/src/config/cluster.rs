@@ -195,6 +195,11 @@ section! {
         ///
         /// Higher: more hits after pauses. Lower: less is expected of what was evicted meanwhile.
         prefix_index_age_max: Duration = PrefixIndexSettings::default().age_max, in secs(10)..=24 * HOUR;
+        /// How old news of a placement must be for a worker's own KV events to go before it.
+        ///
+        /// Lower: what was evicted is known sooner. Higher: prompts that wait for long count as held meanwhile.
+        prefix_index_told_after: Duration = PrefixIndexSettings::default().told_after,
+            in Duration::ZERO..=secs(600);
         /// With more than half of the workers unhealthy, use all of them.
         ///
         /// So many sick at once is more often a fault of the checks than of the workers.

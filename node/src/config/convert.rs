@@ -113,6 +113,7 @@ impl ClusterConfig {
                 entries_max: self.prefix_index_entries_max,
                 cache_tokens: self.prefix_index_cache_tokens,
                 age_max: self.prefix_index_age_max,
+                told_after: self.prefix_index_told_after,
             },
             tenant_header: self.tenant_header.as_ref().map(ToString::to_string),
             models: Models::default(),

@@ -22,6 +22,12 @@ pub struct PrefixIndexSettings {
     pub cache_tokens: u64,
     /// Evidence not renewed for so long is not believed. Default 20 minutes.
     pub age_max: Duration,
+    /// Evidence not renewed for so long is not believed against what the worker says of its cache
+    /// ([`Candidate::told`]). Default 10 seconds.
+    ///
+    /// What was just sent to a worker waits there, is computed, and then published. Too short: prompts that wait
+    /// are sent to a second worker. Too long: placements on what was evicted.
+    pub told_after: Duration,
 }
 
 impl Default for PrefixIndexSettings {
@@ -30,6 +36,7 @@ impl Default for PrefixIndexSettings {
             entries_max: 200_000,
             cache_tokens: 1_000_000,
             age_max: Duration::from_secs(1_200),
+            told_after: Duration::from_secs(10),
         }
     }
 }
@@ -78,6 +85,15 @@ struct WorkerCache {
     epoch: u64,
     /// Tokens that its cache holds, as it reported itself.
     reported: Option<u64>,
+}
+
+/// What [`PrefixIndex::fill`] finds of a worker.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    /// Tokens that it holds by evidence.
+    held: u32,
+    /// What the worker says itself goes so far.
+    until: u32,
 }
 
 /// Known marks are sent again after this part of the age limit, so that others do not forget what is in use.
@@ -176,7 +192,8 @@ impl PrefixIndex {
     }
 
     /// Fills in what the candidates, whose slots are `slots`, are known to hold of a prompt, and how large their caches
-    /// are.
+    /// are. What a candidate says itself ([`Candidate::told`]) goes before evidence about the same part of the prompt,
+    /// unless the evidence is so young that the worker may still be at it.
     ///
     /// O(marks + their holders).
     ///
@@ -184,14 +201,23 @@ impl PrefixIndex {
     /// If there are fewer slots than candidates.
     pub fn fill(&self, key: &Key, slots: &[Slot], now: Duration, candidates: &mut [Candidate]) {
         let oldest = seconds(now.saturating_sub(self.settings.age_max));
-        let mut held = vec![0_u32; self.workers.len()];
-        let mut unknown = held.len();
+        let mut rows = vec![Row { held: 0, until: 0 }; self.workers.len()];
+        for (slot, candidate) in slots.iter().zip(&*candidates) {
+            rows[slot.0 as usize].until = candidate.told.map_or(0, |told| told.until_tokens);
+        }
+        let young = seconds(now.saturating_sub(self.settings.told_after));
+        let mut unknown = rows.len();
         // From the deep end: the first mark found on a worker is all that matters there.
         for mark in key.marks().iter().rev() {
             for entry in self.table.holders(mark.hash) {
-                let held = &mut held[entry.slot as usize];
-                if *held == 0 && entry.second >= oldest {
-                    *held = mark.tokens;
+                let row = &mut rows[entry.slot as usize];
+                let oldest = if mark.tokens <= row.until {
+                    young
+                } else {
+                    oldest
+                };
+                if row.held == 0 && entry.second >= oldest {
+                    row.held = mark.tokens;
                     unknown -= 1;
                 }
             }
@@ -201,7 +227,8 @@ impl PrefixIndex {
         }
         for (index, candidate) in candidates.iter_mut().enumerate() {
             let slot = slots[index].0;
-            candidate.held_tokens = held[slot as usize];
+            let told = candidate.told.map_or(0, |told| told.held_tokens);
+            candidate.held_tokens = rows[slot as usize].held.max(told);
             candidate.known_tokens = self.table.tokens(slot);
             candidate.kv_tokens = self.workers[slot as usize].reported;
         }

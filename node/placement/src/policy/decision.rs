@@ -50,6 +50,15 @@ impl Standing {
     }
 }
 
+/// What a worker says that its cache holds of a prompt. Estimated tokens, as those of a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// So many tokens at the prompt's beginning.
+    pub held_tokens: u32,
+    /// It speaks of the first so many tokens: of what follows nobody knows yet which blocks it becomes.
+    pub until_tokens: u32,
+}
+
 /// A worker as the decision sees it now.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Candidate {
@@ -71,6 +80,8 @@ pub struct Candidate {
     pub slow_start: Option<f64>,
     /// Tokens of this prompt that it is known to hold ([`crate::PrefixIndex::fill`]).
     pub held_tokens: u32,
+    /// What it says itself of this prompt, where it publishes what its cache holds.
+    pub told: Option<Told>,
     /// Tokens of all prompts that it is known to hold; only policy `cache_aware` looks at them.
     pub known_tokens: u64,
     /// Tokens of keys and values that its cache holds, as it reports itself; `None` where that is not known. Only

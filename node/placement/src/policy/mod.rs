@@ -29,7 +29,7 @@ mod view;
 use std::{fmt, str::FromStr};
 
 pub use decide::decide;
-pub use decision::{Candidate, Decision, NoWorker, Reason, Standing};
+pub use decision::{Candidate, Decision, NoWorker, Reason, Standing, Told};
 pub use divide::Divide;
 pub use explain::{Explanation, Row, Verdict, explain};
 pub use roles::{DECODE_POLICY, RolePolicies};

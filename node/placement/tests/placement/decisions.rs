@@ -107,6 +107,7 @@ pub(crate) const IDLE: Candidate = Candidate {
     slow_start: None,
     held_tokens: 0,
     known_tokens: 0,
+    told: None,
     kv_tokens: None,
 };
 

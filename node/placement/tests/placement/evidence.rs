@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use grapevine_placement::key::added_tokens;
-use grapevine_placement::{Candidate, Key, PrefixIndex, PrefixIndexSettings, Slot};
+use grapevine_placement::{Candidate, Key, PrefixIndex, PrefixIndexSettings, Slot, Told};
 use proptest::prelude::*;
 
 use crate::common::{chat, idle, numbers};
@@ -119,6 +119,42 @@ fn old_evidence_is_not_believed() {
     assert_eq!(held(&prefix_index, &slots, &key, later)[0], 0);
     prefix_index.expire(later);
     assert!(prefix_index.is_empty());
+}
+
+/// What a worker says of its cache goes before evidence of the same part, but not before what it may still be at.
+#[test]
+fn what_a_worker_says_goes_before_old_evidence() {
+    let (mut prefix_index, slots) = prefix_index(PrefixIndexSettings::default());
+    let key = conversation(1, 4);
+    let marks = key.marks();
+    let (half, all) = (marks[marks.len() / 2].tokens, key.prompt_tokens());
+    prefix_index.record(slots[0], marks, NOW);
+    let held = |told: Option<(u32, u32)>, later: u64| {
+        let mut candidates: Vec<Candidate> = idle(slots.len());
+        candidates[0].told = told.map(|(held_tokens, until_tokens)| Told {
+            held_tokens,
+            until_tokens,
+        });
+        prefix_index.fill(
+            &key,
+            &slots,
+            NOW + Duration::from_secs(later),
+            &mut candidates,
+        );
+        assert!(candidates[1..].iter().all(|other| other.held_tokens == 0));
+        candidates[0].held_tokens
+    };
+    let last = marks.last().unwrap().tokens;
+    assert_eq!(held(None, 11), last);
+    // It may still be at it.
+    assert_eq!(held(Some((0, all)), 10), last);
+    // It has lost it.
+    assert_eq!(held(Some((0, all)), 11), 0);
+    assert_eq!(held(Some((160, all)), 11), 160);
+    // It cannot say what became of the second half.
+    assert_eq!(held(Some((0, half)), 11), last);
+    // It holds more than anybody has sent there.
+    assert_eq!(held(Some((all, all)), 0), all);
 }
 
 #[test]

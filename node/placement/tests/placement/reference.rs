@@ -370,6 +370,7 @@ fn candidate(bits: u64, rare: u64, busy: f64) -> Candidate {
             0
         },
         known_tokens: 0,
+        told: None,
         // Of every size: a queue that costs nothing, and one that costs four times what is typical.
         rate: Rate::from_millis(0.1 * part(52).powi(3) * f64::from(u8::from(!is(13, 1)))),
     }
