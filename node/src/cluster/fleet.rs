@@ -294,6 +294,13 @@ fn pool_for_requests(
         let decode = half(Role::Decode, &decode, second);
         Arc::new(Halves::new(prefill, decode, pairing))
     });
+    let without_whole = (!any.is_empty() && !decode.is_empty()).then(|| {
+        let former = former.and_then(|pool| pool.without_whole.as_deref());
+        Arc::new(Pool {
+            halves: halves.clone(),
+            ..pool(Named::half(model, Role::Decode), &decode, former)
+        })
+    });
     let (role, members) = match any.is_empty() {
         true => (Role::Decode, decode),
         false => (Role::Any, any),
@@ -306,6 +313,7 @@ fn pool_for_requests(
     (!members.is_empty() || !prefill.is_empty()).then(|| {
         Arc::new(Pool {
             halves,
+            without_whole,
             ..pool(named, &members, former)
         })
     })
@@ -363,6 +371,7 @@ fn pool_of(
         policy: policy_of(settings, named.model, named.role),
         role: named.role,
         halves: None,
+        without_whole: None,
         has_halves: registrations.iter().any(|r| r.role != Role::Any),
         ring,
         members: registrations.iter().map(|r| r.member()).collect(),

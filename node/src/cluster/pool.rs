@@ -41,6 +41,8 @@ pub struct Pool {
     pub(super) name: Arc<str>,
     pub(super) role: Role,
     pub(super) halves: Option<Arc<Halves>>,
+    /// Of workers that take whole requests: what requests find while none of them can be used, those that decode.
+    pub(super) without_whole: Option<Arc<Pool>>,
     /// Some of its workers take one half of a request.
     pub(super) has_halves: bool,
     pub(super) policy: PolicySettings,
@@ -79,6 +81,22 @@ impl Pool {
     /// other.
     pub fn halves(&self) -> Option<&Arc<Halves>> {
         self.halves.as_ref()
+    }
+
+    /// What a request finds here now: while no worker of whole requests can be used, the model is as if it had none.
+    #[must_use]
+    pub fn in_use(self: Arc<Self>) -> Arc<Self> {
+        match &self.without_whole {
+            Some(others) if !self.has_usable() && others.has_usable() => Arc::clone(others),
+            _ => self,
+        }
+    }
+
+    /// Whether a worker may get requests, by this replica's opinion.
+    fn has_usable(&self) -> bool {
+        let is_usable =
+            |member: &PoolMember| !member.draining && member.worker.health.look().is_usable;
+        self.members.iter().any(is_usable)
     }
 
     /// No worker of the model takes one half of a request only.

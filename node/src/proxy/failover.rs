@@ -215,6 +215,7 @@ async fn search(
     let loan = place_in_budget(dispatch).await.ok_or(Reason::Budget)?;
     // The fleet may have changed since the stream began.
     let pool = dispatch.cluster.fleet().pool(asked.pool().model());
+    let pool = pool.map(Pool::in_use);
     let mut plan = ToNext {
         dispatch,
         asked,

@@ -108,7 +108,7 @@ impl RoutingQuery {
             form: endpoint.traits().form,
             caller,
         };
-        let pool = choice.pool(model, |name| key_of(name).home())?;
+        let pool = choice.pool(model, |name| key_of(name).home())?.in_use();
         // The pool of all workers has no model: its requests keep the name that they came with.
         let is_alias =
             |asked: &str| asked != pool.model() && settings.models.targets_of(asked).is_some();
@@ -130,7 +130,7 @@ impl RoutingQuery {
             model => fleet.pool(model),
         };
         if let Some(now) = now {
-            self.pool = now;
+            self.pool = now.in_use();
         }
     }
 

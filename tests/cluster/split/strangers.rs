@@ -1,6 +1,6 @@
 //! What people did with prefill and decode workers who had read the documents alone.
 
-use grapevine_testbed::fake_worker::Role;
+use grapevine_testbed::fake_worker::{Role, StopMode};
 use grapevine_tests::admin::Explained;
 use grapevine_tests::chat::{MODEL, chat};
 use grapevine_tests::cluster::Plan;
@@ -107,4 +107,37 @@ async fn explain_knows_what_is_not_divided() {
         (prefill, found.worker),
         (Some(scene.prefill()[0].url()), Some(decode))
     );
+}
+
+/// A drain of the last worker of whole requests, or its death, is no outage where another one can decode alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_no_whole_worker_can_be_used_the_model_is_as_if_it_had_none() {
+    let members = [halves(1, 1), vec![Member::new(Role::Both)]].concat();
+    let scene = scene(Plan::default(), 1, &members).await;
+    let (whole, decode) = (scene.of(Role::Both)[0], scene.decode()[0].url());
+    let mut two = chat("Hello", 3);
+    two["n"] = 2.into();
+    let answer = scene.ask(&two).await.good();
+    assert_eq!(answer.pair(), (None, Some(&*whole.url())));
+    let admin = scene.cluster.replicas[0].admin();
+    let drain = async |state: &str| {
+        let state = json!({ "state": state });
+        admin.change(&whole.url(), &state).await;
+    };
+    let goes_to = async |worker: &str| {
+        eventually(LIMIT, "it is answered there", async || {
+            let answer = scene.ask(&two).await.good();
+            (answer.pair() == (None, Some(worker)))
+                .then_some(())
+                .ok_or_else(|| format!("{answer:?}"))
+        })
+        .await;
+    };
+    drain("draining").await;
+    goes_to(&decode).await;
+    drain("active").await;
+    goes_to(&whole.url()).await;
+    whole.terminate(StopMode::Exit);
+    admin.verdict(&whole.url(), "unhealthy").await;
+    goes_to(&decode).await;
 }
