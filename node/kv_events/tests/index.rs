@@ -205,6 +205,16 @@ fn at_its_limit_it_refuses_new_blocks_and_keeps_what_it_has() {
     index.remove(holders[holder], Tier::Gpu, block(number));
     let again = index.store(holders[holder], Tier::Gpu, block(number));
     assert_eq!(again, StoreResult::Stored);
+    // So does all of a holder that is closed, before anything of another one is refused.
+    let newcomer = holders[1];
+    holders
+        .iter()
+        .filter(|holder| **holder != newcomer)
+        .for_each(|holder| index.close(*holder));
+    for number in 50_000..53_000 {
+        let result = index.store(newcomer, Tier::Gpu, block(number));
+        assert_eq!(result, StoreResult::Stored, "{number}");
+    }
 }
 
 #[test]

@@ -21,6 +21,8 @@ use crate::upstream::Worker;
 /// it has a million blocks.
 const SWEPT_PARTS: usize = 1;
 
+/// The same each time that somebody looks: where nothing is published any more nothing else sweeps.
+const SWEPT_AT_A_LOOK: usize = 64;
 /// Greatest age of a batch that is counted as it is, in seconds.
 const AGE_MAX_S: f64 = 3_600.0;
 
@@ -198,7 +200,7 @@ impl Caches {
         }
         self.metrics.show_engines(known, stale);
         let mut index = self.index_mut();
-        index.sweep(SWEPT_PARTS);
+        index.sweep(SWEPT_AT_A_LOOK);
         self.metrics.index_blocks.set(index.blocks() as i64);
         self.metrics.index_bytes.set(index.bytes() as i64);
         drop(index);

@@ -259,8 +259,17 @@ impl Index {
         self.copies.append(&mut others);
     }
 
-    /// A block of a holder.
+    /// A block of a holder. What closed holders had makes room before it is refused.
     pub fn store(&mut self, holder: Holder, tier: Tier, block: BlockHash) -> StoreResult {
+        let result = self.try_store(holder, tier, block);
+        if result != StoreResult::Full || self.closed == 0 {
+            return result;
+        }
+        self.sweep(PARTS);
+        self.try_store(holder, tier, block)
+    }
+
+    fn try_store(&mut self, holder: Holder, tier: Tier, block: BlockHash) -> StoreResult {
         if !self.is_open(holder) {
             return StoreResult::Full;
         }
