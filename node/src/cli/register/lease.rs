@@ -81,8 +81,8 @@ impl Lease {
     }
 
     /// Registers the worker in this state, or renews its lease.
-    pub(super) async fn renew(&mut self, state: &str) -> Renewed {
-        self.body.insert("state".into(), state.into());
+    pub(super) async fn renew(&mut self, asked: &str) -> Renewed {
+        self.body.insert("state".into(), asked.into());
         let body = Value::Object(self.body.clone()).to_string();
         self.in_flight = None;
         match self.call(Method::PUT, body.into_bytes()).await {
@@ -96,6 +96,12 @@ impl Lease {
                     _ if lease["is_renewed_twice"] == true => format!(
                         "another process registers {}, too: what the two say of it replaces each other, and when one \
                          ends it takes the worker out; end one of them",
+                        self.id
+                    ),
+                    // What an operator describes goes before what a lease says.
+                    "active" if asked == "draining" => format!(
+                        "an operator described {0}, so it stays in use when its lease ends; `grapevine workers drain {0}` \
+                         or `grapevine workers remove {0}` take it out",
                         self.id
                     ),
                     _ => format!("registered as {}: {state}", self.id),
