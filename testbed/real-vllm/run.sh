@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Two real vLLM workers behind three Grapevine replicas with mutual TLS, checked with the official openai client.
-#   ./run.sh [--faults | --split | --ranks | --legs] [--grapevine BINARY] [--model tiny|medium]
+#   ./run.sh [--faults | --split | --ranks | --events | --legs] [--grapevine BINARY] [--model tiny|medium]
 # --faults kills, freezes and overloads the workers instead (faults.py). --split takes prefill and decode workers over
-# NIXL (split.py), --ranks a worker with two data-parallel ranks (ranks.py), --legs asks such workers directly (legs.py).
+# NIXL (split.py), --ranks a worker with two data-parallel ranks (ranks.py), --events workers that publish KV events
+# (events.py), --legs asks prefill and decode workers directly (legs.py).
 # Installs vLLM first if it is missing (about 2 minutes), and builds Grapevine when no binary is given.
 # Prints a table; exit code 0 when everything held. Ends all that it started before it returns.
 set -euo pipefail
@@ -17,6 +18,7 @@ while [ $# -gt 0 ]; do
     --faults) script=faults.py; shift ;;
     --split) script=split.py; export REAL_VLLM_NIXL=1; shift ;;
     --ranks) script=ranks.py; shift ;;
+    --events) script=events.py; shift ;;
     --legs) script=legs.py; export REAL_VLLM_NIXL=1; shift ;;
     --grapevine) binary=${2:?a path}; shift 2 ;;
     *) arguments+=("$1"); shift ;;

@@ -14,6 +14,7 @@ mod hostile;
 mod hot_prompt;
 mod hot_share;
 mod kv_events;
+mod kv_placement;
 mod labels;
 mod leases;
 mod pods;

@@ -9,7 +9,8 @@
 //! - [`stream`] puts the messages of one publisher into order, and says what is known after loss, repeats and restarts;
 //! - [`publisher`] turns events into what an engine holds: tiers, groups, second copies;
 //! - [`index`] holds it, for all publishers, and answers how much of a chain of blocks each of them has;
-//! - [`hash`] recomputes vLLM's block hashes from tokens.
+//! - [`hash`] recomputes vLLM's block hashes from tokens;
+//! - [`texts`] learns which blocks a text became, from the session ids that come back with them.
 //!
 //! A *publisher* is one engine: a worker, or one data-parallel rank of it. This crate does not connect to anything, and
 //! does not choose workers.
@@ -23,6 +24,7 @@ pub mod hash;
 pub mod index;
 pub mod publisher;
 pub mod stream;
+pub mod texts;
 
 /// A block's name: the last 8 bytes of its hash, as vLLM publishes it, big-endian.
 ///

@@ -92,6 +92,11 @@ impl Publisher {
         self.block_tokens
     }
 
+    /// Whether an event is about blocks that are followed, after the batch that it came in was applied.
+    pub fn follows(&self, event: &Stored) -> bool {
+        self.group == Some(event.group)
+    }
+
     /// What comes is a process's first batch, or a later one.
     pub fn begin(&mut self, is_first: bool) {
         self.knowledge = if is_first {

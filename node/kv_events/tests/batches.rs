@@ -188,6 +188,7 @@ fn event() -> impl Strategy<Value = Event> {
         .prop_map(
             |(hashes, parent, tokens, block_tokens, (tier, lora, group, full))| {
                 Event::Stored(Stored {
+                    text: None,
                     hashes,
                     parent,
                     tokens,
@@ -261,6 +262,7 @@ proptest! {
 fn each_limit_is_kept() {
     let stored = |hashes: usize, tokens: usize, lora: &str| {
         Event::Stored(Stored {
+            text: None,
             hashes: vec![BlockHash(1); hashes],
             parent: None,
             tokens: vec![7; tokens],

@@ -173,6 +173,7 @@ impl Scene {
         } else {
             self.cache.insert(block);
             Event::Stored(Stored {
+                text: None,
                 hashes: vec![BlockHash(block)],
                 parent: None,
                 tokens: vec![1],

@@ -68,6 +68,21 @@ struct Row<'a> {
     pending_prefill_tokens: f64,
     context_tokens: f64,
     expected_tokens: u32,
+    /// Of a worker that publishes KV events and of a text that is known; else what is expected is evidence alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events: Option<Events>,
+}
+
+/// What a worker's KV events say of a prompt.
+#[derive(Debug, Serialize)]
+struct Events {
+    /// It holds so many tokens of it, as the router estimates tokens.
+    held_tokens: u32,
+    /// So many could be looked up; of those behind them nobody knows which blocks they are. 0: it may hold more than
+    /// what it is known to hold.
+    of_tokens: u32,
+    /// What it holds, as it counts tokens itself.
+    cached_tokens: u32,
 }
 
 impl Admin {
@@ -224,6 +239,11 @@ fn rows<'a>(pool: &'a Pool, explanation: &Explanation) -> Vec<Row<'a>> {
         pending_prefill_tokens: row.load.prefill_tokens,
         context_tokens: row.load.context_tokens,
         expected_tokens: row.expected_tokens,
+        events: row.told.map(|told| Events {
+            held_tokens: told.held_tokens,
+            of_tokens: told.until_tokens,
+            cached_tokens: told.cached_tokens,
+        }),
     });
     rows.collect()
 }

@@ -47,17 +47,17 @@ pub(super) fn start_cluster(
     connector: &Arc<Connector>,
     heard: mpsc::Receiver<EvidenceEvent>,
 ) -> anyhow::Result<Followed> {
-    let cluster = cluster(base, connector);
+    let caches = Arc::new(Caches::new(
+        &base.config.kv_events,
+        rand::random(),
+        base.metrics.kv_events.clone(),
+    ));
+    let cluster = cluster(base, connector, &caches);
     answer_peers(base.agent, &cluster);
     let configured = base.config.worker.iter().map(|worker| worker.registered());
     base.agent
         .configure_all(configured.collect::<Result<Vec<_>, _>>()?)?;
 
-    let caches = Arc::new(Caches::new(
-        base.config.kv_events.index_bytes.as_usize(),
-        rand::random(),
-        base.metrics.kv_events.clone(),
-    ));
     let (learned, to_learn) = mpsc::channel(LEARNED_WAITING_MAX);
     let fingerprint = base.live(Config::fingerprint);
     let (agent, told) = (Arc::clone(base.agent), fingerprint.clone());
@@ -97,7 +97,7 @@ pub(super) fn start_cluster(
 }
 
 /// A cluster without workers, and the task that compares its decisions with those of peers.
-fn cluster(base: Base<'_>, connector: &Arc<Connector>) -> Arc<Cluster> {
+fn cluster(base: Base<'_>, connector: &Arc<Connector>, caches: &Arc<Caches>) -> Arc<Cluster> {
     let config = base.config;
     let defaults = WorkerDefaults {
         idle_max: base.live(|config| config.timeouts.upstream_idle),
@@ -121,6 +121,7 @@ fn cluster(base: Base<'_>, connector: &Arc<Connector>) -> Arc<Cluster> {
         base.agent,
         Arc::clone(&samples),
         base.metrics.cluster.clone(),
+        Arc::clone(caches),
     );
     if let Some(per_s) = NonZeroU32::new(config.gossip.agreement_samples) {
         let parts = SurveyParts {

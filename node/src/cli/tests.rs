@@ -187,7 +187,7 @@ fn origins_are_taken_as_vllm_and_as_vllm_router_write_them() {
 #[test]
 fn all_flags_without_counterpart_are_told_at_once() {
     let line = "--log-dir /tmp --port 1 --mini-lb \
-                --mesh-port 39527 --kv-penalty-disk 0.3 --policy kv_aware";
+                --mesh-port 39527 --kv-penalty-external 0.6 --policy bucket";
     let error = parse(line).err().expect("refused");
     assert_eq!(error.exit_code(), 2);
     let message = error.to_string();
@@ -199,14 +199,14 @@ fn all_flags_without_counterpart_are_told_at_once() {
         "--log-dir of vllm-router and SMG",
         "--mini-lb of vllm-router is not supported: use `grapevine balancer`",
         "--mesh-port of SMG is not supported: --gossip-port",
-        "--policy: cluster.policy: \"kv_aware\" is not here yet; use prefix",
+        "--policy: cluster.policy: \"bucket\" sorts prompts by their length; use prefix",
     ];
     for beginning in beginnings {
         let named = lines.iter().filter(|line| line.starts_with(beginning));
         assert_eq!(named.count(), 1, "{beginning} in {message}");
     }
     assert!(
-        !message.contains("kv-penalty-disk"),
+        !message.contains("kv-penalty-external"),
         "its default changes nothing: {message}"
     );
 }

@@ -14,6 +14,7 @@ use grapevine_gossip::ReplicaId;
 use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport as WireReport, Retraction};
 use grapevine_gossip::peer_state::PeerStates;
 use grapevine_gossip::worker::WorkerId;
+use grapevine_kv_events::texts::TextName;
 use grapevine_placement::{
     Candidate, ClusterSettings, Decision, Digest, HeatCounter, HeatReport, HotSet, Key, Link,
     Policy, PrefixIndex, PrefixIndexCounters, Recorded, Slot,
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 use super::metrics::ClusterMetrics;
 use super::pool::Pool;
 use crate::http::sse::Usage;
+use crate::kv_events::{Caches, Prediction};
 use crate::metrics::EventLabels;
 
 /// A placement that was recorded, until its request ends.
@@ -35,9 +37,15 @@ pub struct RecordedPlacement {
     recorded: Recorded,
     expected_tokens: u32,
     prompt_tokens: u32,
+    prediction: Option<Prediction>,
 }
 
 impl RecordedPlacement {
+    /// What the worker is to say with the blocks that the request stores, if it publishes them.
+    pub fn text_name(&self) -> Option<TextName> {
+        self.prediction.as_ref().map(Prediction::name)
+    }
+
     /// The worker has computed the prompt: the placement is true and cannot be taken back any more.
     pub fn settle(&mut self) {
         self.recorded.news = Vec::new();
@@ -63,6 +71,8 @@ pub struct CacheView {
     state: Mutex<State>,
     hot: ArcSwap<HotSet>,
     agent: Arc<Agent>,
+    /// What workers say themselves.
+    caches: Arc<Caches>,
     metrics: ClusterMetrics,
     started: Instant,
 }
@@ -75,7 +85,12 @@ impl std::fmt::Debug for CacheView {
 
 impl CacheView {
     /// Knows nothing yet.
-    pub fn new(settings: &ClusterSettings, agent: Arc<Agent>, metrics: ClusterMetrics) -> Self {
+    pub fn new(
+        settings: &ClusterSettings,
+        agent: Arc<Agent>,
+        caches: Arc<Caches>,
+        metrics: ClusterMetrics,
+    ) -> Self {
         Self {
             state: Mutex::new(State {
                 prefix_index: PrefixIndex::new(settings.prefix_index),
@@ -85,6 +100,7 @@ impl CacheView {
             }),
             hot: ArcSwap::from_pointee(HotSet::EMPTY),
             agent,
+            caches,
             metrics,
             started: Instant::now(),
         }
@@ -123,6 +139,8 @@ impl CacheView {
     /// Fills in what the pool's workers are known to hold of a prompt.
     pub(super) fn fill(&self, pool: &Pool, key: &Key, candidates: &mut [Candidate]) {
         if is_informed(pool.policy.policy) {
+            let workers = pool.members.iter().map(|member| &*member.worker);
+            self.caches.tell(workers, key, candidates);
             let now = self.now();
             self.lock()
                 .prefix_index
@@ -150,6 +168,7 @@ impl CacheView {
             recorded: self.record_marks(pool, decision.worker, decision.marks(key), counted),
             expected_tokens: decision.expected_tokens,
             prompt_tokens: decision.prompt_tokens,
+            prediction: self.caches.predict(&member.worker, key, decision),
         })
     }
 
@@ -209,6 +228,9 @@ impl CacheView {
         let Some(cached) = usage.cached_tokens else {
             return;
         };
+        if let Some(prediction) = &placement.prediction {
+            self.caches.check(prediction, usage);
+        }
         // Expectations are in estimated tokens; the worker counts real ones.
         let scale = f64::from(placement.prompt_tokens) / (usage.prompt_tokens.max(1) as f64);
         let cached = (cached as f64 * scale).min(f64::from(placement.prompt_tokens)) as u32;

@@ -53,6 +53,7 @@ pub use self::peer_state::{OwnUse, PeerStateTask};
 pub use self::pool::{Halves, Pool, PoolMember};
 use self::rates::Rates;
 use crate::config::{BreakerConfig, HealthConfig};
+use crate::kv_events::Caches;
 use crate::live::Live;
 use crate::upstream::address::Address;
 use crate::upstream::health::{Health, Look};
@@ -119,11 +120,12 @@ impl Cluster {
         agent: &Arc<Agent>,
         samples: Arc<Samples>,
         metrics: ClusterMetrics,
+        caches: Arc<Caches>,
     ) -> Self {
         let fleet = assemble(&settings, &defaults.pairing, BTreeMap::new(), None);
         Self {
             fleet: ArcSwap::from_pointee(fleet),
-            cache_view: CacheView::new(&settings, Arc::clone(agent), metrics.clone()),
+            cache_view: CacheView::new(&settings, Arc::clone(agent), caches, metrics.clone()),
             settings,
             defaults,
             rates: Rates::default(),

@@ -14,8 +14,9 @@ use super::{Cluster, Placed, WorkerDefaults};
 use crate::all_metrics::AllMetrics;
 use crate::api::cards::Card;
 use crate::cluster::agreement::{Samples, encode_key};
-use crate::config::{BreakerConfig, HealthConfig};
+use crate::config::{BreakerConfig, HealthConfig, KvEventsConfig};
 use crate::http::sse::Usage;
+use crate::kv_events::Caches;
 use crate::upstream::{Connector, ConnectorParts, Worker};
 
 pub(super) const MODEL: &str = "m";
@@ -63,6 +64,11 @@ pub(super) fn house() -> House {
         &agent,
         samples,
         metrics.cluster.clone(),
+        Arc::new(Caches::new(
+            &KvEventsConfig::default(),
+            0,
+            metrics.kv_events.clone(),
+        )),
     );
     cluster.update(&agent.view());
     House { cluster, agent }

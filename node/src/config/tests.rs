@@ -132,9 +132,9 @@ fn mistakes_are_named_with_place_and_remedy() {
         &["g.toml:2:9: cluster.bound: must be 1.0 to 100.0, found 0.5"],
     );
     check(
-        "[cluster]\npolicy = \"kv_aware\"",
+        "[cluster]\npolicy = \"bucket\"",
         &[
-            "g.toml:2:10: cluster.policy: \"kv_aware\" is not here yet; use prefix, which follows prompts without events from workers",
+            "g.toml:2:10: cluster.policy: \"bucket\" sorts prompts by their length; use prefix, which prices what must be computed",
         ],
     );
     check(

@@ -339,7 +339,8 @@ impl<T: Setting> Setting for Vec<T> {
 
 /// Enums with one word for each value; of some words of other routers it is said what to write instead.
 macro_rules! words {
-    ($($T:ty, $all:expr, $word:expr, [$($peer:literal => $instead:literal),*];)*) => {$(
+    ($($T:ty, $all:expr, $word:expr, $({$($same:literal => $choice:expr),*},)?
+       [$($peer:literal => $instead:literal),*];)*) => {$(
         impl Setting for $T {
             fn parse(value: &Value) -> Result<Self, String> {
                 let word: fn($T) -> &'static str = $word;
@@ -347,6 +348,9 @@ macro_rules! words {
                 if let Some(found) = $all.into_iter().find(|choice| Some(word(*choice)) == written) {
                     return Ok(found);
                 }
+                $($(if written == Some($same) {
+                    return Ok($choice);
+                })*)?
                 let foreign: &[(&str, &str)] = &[$(($peer, $instead)),*];
                 match foreign.iter().find(|(peer, _)| Some(*peer) == written) {
                     Some((_, instead)) => Err(format!("{value} {instead}")),
@@ -363,9 +367,9 @@ macro_rules! words {
 }
 
 words! {
-    Policy, Policy::ALL, Policy::as_str, [
+    // vllm-router's word for going by KV events: `prefix` does so wherever workers publish them.
+    Policy, Policy::ALL, Policy::as_str, { "kv_aware" => Policy::Prefix }, [
         // vllm-router.
-        "kv_aware" => "is not here yet; use prefix, which follows prompts without events from workers",
         "sticky_least_loaded" => "is called sticky here",
         "rendezvous_hash" => "is called consistent_hash here",
         // SMG.

@@ -1,21 +1,24 @@
 //! What is known of all caches: the index, and the state of each engine that is heard.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
 use grapevine_kv_events::Tier;
-use grapevine_kv_events::batch::{Batch, Limits as BatchLimits};
+use grapevine_kv_events::batch::{Batch, Event, Limits as BatchLimits};
 use grapevine_kv_events::index::{Index, Limits as IndexLimits};
 use grapevine_kv_events::publisher::{Knowledge, Publisher};
+use grapevine_kv_events::texts::{Limits as TextLimits, Texts};
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::connection::PAYLOAD_BYTES_MAX;
 use super::metrics::{Fault, KvMetrics, LEFT};
 use super::sources::Source;
+use crate::config::KvEventsConfig;
 use crate::metrics::WorkerLabels;
-use crate::upstream::Worker;
+use crate::upstream::{KvEngine, KvState, Worker};
 
 /// Parts of the index that are swept after each batch, while there is something to be swept: about 80 microseconds where
 /// it has a million blocks.
@@ -35,7 +38,12 @@ type Engines = BTreeMap<Key, Arc<Engine>>;
 #[derive(Debug)]
 pub struct Caches {
     index: RwLock<Index>,
+    texts: Mutex<Texts>,
+    /// What a block in each tier is worth, against one on the GPU.
+    pub(super) worth: [f64; Tier::ALL.len()],
     engines: Mutex<Engines>,
+    /// How many there are.
+    heard: AtomicUsize,
     pub(super) metrics: KvMetrics,
 }
 
@@ -43,7 +51,10 @@ pub struct Caches {
 #[derive(Debug)]
 pub(super) struct Engine {
     source: Source,
+    worker: Arc<Worker>,
     state: Mutex<State>,
+    /// As decisions read it.
+    shown: Arc<KvEngine>,
 }
 
 #[derive(Debug, Default)]
@@ -83,16 +94,29 @@ pub struct EngineView {
 
 impl Caches {
     /// Nothing is known yet; `seed` is drawn at random.
-    pub fn new(bytes_max: usize, seed: u64, metrics: KvMetrics) -> Self {
+    pub fn new(config: &KvEventsConfig, seed: u64, metrics: KvMetrics) -> Self {
         let limits = IndexLimits {
-            bytes: bytes_max,
+            bytes: config.index_bytes.as_usize(),
             ..IndexLimits::default()
         };
+        let texts = TextLimits {
+            blocks: config.text_blocks as usize,
+            ..TextLimits::default()
+        };
+        let worth = [1.0, config.host_worth.get(), config.storage_worth.get()];
         Self {
             index: RwLock::new(Index::new(limits, seed)),
+            texts: Mutex::new(Texts::new(texts)),
+            worth,
             engines: Mutex::default(),
+            heard: AtomicUsize::new(0),
             metrics,
         }
+    }
+
+    /// Whether any engine is heard.
+    pub(super) fn hears_any(&self) -> bool {
+        self.heard.load(Ordering::Relaxed) > 0
     }
 
     /// The index, to be searched.
@@ -104,27 +128,43 @@ impl Caches {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn texts(&self) -> MutexGuard<'_, Texts> {
+        self.texts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn engines(&self) -> MutexGuard<'_, Engines> {
         self.engines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An engine is heard from now on, in place of what was known under its worker and rank.
-    pub(super) fn begin(&self, worker: &Arc<str>, source: Source) -> Arc<Engine> {
-        let key = (Arc::clone(worker), source.rank);
+    pub(super) fn begin(&self, worker: &Arc<Worker>, source: Source) -> Arc<Engine> {
+        let key = (Arc::clone(&worker.label), source.rank);
         let engine = Arc::new(Engine {
             source,
+            worker: Arc::clone(worker),
             state: Mutex::default(),
+            shown: Arc::default(),
         });
-        let before = self.engines().insert(key, Arc::clone(&engine));
+        let before = {
+            let mut engines = self.engines();
+            let before = engines.insert(key, Arc::clone(&engine));
+            self.heard.store(engines.len(), Ordering::Relaxed);
+            before
+        };
         if let Some(before) = before {
             self.leave(&before);
         }
+        worker.kv_engines.rcu(|engines| {
+            let mut engines = engines.to_vec();
+            engines.push(Arc::clone(&engine.shown));
+            engines
+        });
         engine
     }
 
     /// An engine is not heard any more.
-    pub(super) fn end(&self, worker: &Arc<str>, engine: &Arc<Engine>) {
-        let key = (Arc::clone(worker), engine.source.rank);
+    pub(super) fn end(&self, engine: &Arc<Engine>) {
+        let key = (Arc::clone(&engine.worker.label), engine.source.rank);
         let mut engines = self.engines();
         if engines
             .get(&key)
@@ -132,11 +172,16 @@ impl Caches {
         {
             engines.remove(&key);
         }
+        self.heard.store(engines.len(), Ordering::Relaxed);
         drop(engines);
         self.leave(engine);
     }
 
     fn leave(&self, engine: &Engine) {
+        engine.worker.kv_engines.rcu(|engines| {
+            let others = engines.iter().filter(|of| !Arc::ptr_eq(of, &engine.shown));
+            others.cloned().collect::<Vec<_>>()
+        });
         let mut state = engine.state();
         let was_known = state.publisher.knowledge() != Knowledge::Unknown;
         // In any case: a listener that ends in the middle of its work may have begun anew.
@@ -166,12 +211,15 @@ impl Caches {
                 let applied = state.publisher.apply(&batch, &mut index);
                 index.sweep(SWEPT_PARTS);
                 drop(index);
+                engine.show(&state);
+                self.learn(&state.publisher, &batch);
                 self.metrics.count(&applied);
                 self.metrics.age.observe(age(batch.time));
             }
             Err(error) => {
                 state.publisher.unreadable(&mut index);
                 drop(index);
+                engine.show(&state);
                 self.metrics.fault(Fault::Unreadable);
                 self.metrics.forgot(Fault::Unreadable.as_str());
                 tracing::debug!(%error, "a batch of KV events cannot be read");
@@ -182,7 +230,25 @@ impl Caches {
     pub(super) fn forget_engine(&self, engine: &Engine, reason: &'static str) {
         let mut state = engine.state();
         state.publisher.forget(&mut self.index_mut());
+        engine.show(&state);
         self.metrics.forgot(reason);
+    }
+
+    /// Which blocks texts became. The engine's state is locked: its events are learned in their order.
+    fn learn(&self, publisher: &Publisher, batch: &Batch) {
+        for event in &batch.events {
+            let Event::Stored(stored) = event else {
+                continue;
+            };
+            if let Some(text) = stored.text
+                && stored.tier == Tier::Gpu
+                && publisher.follows(stored)
+            {
+                let learned = self.texts().learn(text, stored.parent, &stored.hashes);
+                let blocks = stored.hashes.len() as u64;
+                self.metrics.learned(learned, blocks);
+            }
+        }
     }
 
     /// Sets gauges that follow from what is known.
@@ -204,6 +270,10 @@ impl Caches {
         self.metrics.index_blocks.set(index.blocks() as i64);
         self.metrics.index_bytes.set(index.bytes() as i64);
         drop(index);
+        let texts = self.texts();
+        self.metrics.text_blocks.set(texts.blocks() as i64);
+        self.metrics.texts.set(texts.names() as i64);
+        drop(texts);
         for worker in workers.into_iter().filter(|worker| worker.has_series()) {
             let labels = WorkerLabels::of(&worker.label);
             match blocks.get(&worker.label) {
@@ -268,7 +338,19 @@ impl Engine {
 
     /// What is applied from here on is everything, or not.
     pub(super) fn begin(&self, is_first: bool) {
-        self.state().publisher.begin(is_first);
+        let mut state = self.state();
+        state.publisher.begin(is_first);
+        self.show(&state);
+    }
+
+    /// For those who decide.
+    fn show(&self, state: &State) {
+        let publisher = &state.publisher;
+        self.shown.show(KvState {
+            holder: publisher.holder(),
+            tells_all: publisher.knowledge() == Knowledge::Whole && state.is_current,
+            block_tokens: publisher.block_tokens(),
+        });
     }
 
     /// How its stream stands.
@@ -278,6 +360,7 @@ impl Engine {
         if is_current {
             state.current_at = Some(Instant::now());
         }
+        self.show(&state);
     }
 }
 

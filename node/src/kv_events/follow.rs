@@ -151,7 +151,7 @@ impl Found {
         // Ended before another one begins under the same rank.
         self.listeners.clear();
         for source in &sources {
-            let engine = parts.caches.begin(&worker.label, source.clone());
+            let engine = parts.caches.begin(worker, source.clone());
             let hearing = listener::hear(
                 Arc::clone(worker),
                 engine,

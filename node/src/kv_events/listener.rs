@@ -252,7 +252,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.caches.end(&self.worker.label, &self.engine);
+        self.caches.end(&self.engine);
     }
 }
 

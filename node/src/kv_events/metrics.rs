@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use grapevine_kv_events::publisher::{Applied, Knowledge};
 use grapevine_kv_events::stream::Cause;
+use grapevine_kv_events::texts::Learned;
 
 use crate::metrics::{
     Counter, EventLabels, Family, Gauge, Histogram, ReasonLabels, ResultLabels, StateLabels,
@@ -73,6 +74,21 @@ metrics! {
         blocks: Family<WorkerLabels, Gauge>, "kv_blocks", "Blocks that a worker is known to hold";
         index_blocks: Gauge, "kv_index_blocks", "Blocks that any worker is known to hold";
         index_bytes: Gauge, "kv_index_size" Bytes, "Memory of the index of blocks";
+        texts: Gauge, "kv_texts", "Texts of which it is known which blocks they became";
+        text_blocks: Gauge, "kv_text_blocks", "Blocks of these texts";
+        learned: Family<ResultLabels, Counter>,
+            "kv_text_blocks_learned",
+            "Blocks that came with a text's name, by whether their beginning is known (followed) or not (unrooted)";
+        decisions: Family<ResultLabels, Counter>,
+            "kv_decisions",
+            "Placements on workers that publish KV events, by what was believed of their caches: events, or evidence";
+        predictions: Family<ResultLabels, Counter>,
+            "kv_predictions",
+            "Answers that report cached tokens, by whether they are those that the events had said (exact: within a block)";
+        predicted: Counter, "kv_predicted_tokens", "Cached tokens that events had said of these";
+        missed: Counter, "kv_prediction_error_tokens", "Sum of the differences to what the answers reported";
+        disbelieved: Counter,
+            "kv_engines_disbelieved", "Times that an engine was not believed any more because of its answers";
         /// By the worker's clock and this machine's.
         age: Histogram = seconds(0.001, 14),
             "kv_event_age" Seconds, "Time from an engine's events to their place in the index here";
@@ -86,6 +102,13 @@ pub(super) const REPEATED: &str = "repeated";
 /// Results of replays, as labels.
 pub(super) const COMPLETE: &str = "complete";
 pub(super) const FAILED: &str = "failed";
+/// What was believed, as labels.
+pub(super) const EVENTS: &str = "events";
+pub(super) const EVIDENCE: &str = "evidence";
+/// Results of predictions, as labels.
+pub(super) const EXACT: &str = "exact";
+pub(super) const OVER: &str = "over";
+pub(super) const UNDER: &str = "under";
 /// Reason of an engine's end, as a label.
 pub(super) const LEFT: &str = "left";
 /// State of an engine of which something may be missing.
@@ -109,6 +132,36 @@ impl KvMetrics {
             drop(self.faults.get_or_create(&ReasonLabels { reason }));
         }
         self.show_engines([0; Knowledge::ALL.len()], 0);
+        for learned in [Learned::Followed, Learned::Unrooted] {
+            self.learned(learned, 0);
+        }
+        for result in [EVENTS, EVIDENCE] {
+            drop(self.decisions.get_or_create(&ResultLabels { result }));
+        }
+        for result in [EXACT, OVER, UNDER] {
+            drop(self.predictions.get_or_create(&ResultLabels { result }));
+        }
+    }
+
+    pub(super) fn decided(&self, result: &'static str) {
+        self.decisions.get_or_create(&ResultLabels { result }).inc();
+    }
+
+    pub(super) fn predicted(&self, result: &'static str, expected: u32, cached: u32) {
+        self.predictions
+            .get_or_create(&ResultLabels { result })
+            .inc();
+        self.predicted.inc_by(expected.into());
+        self.missed.inc_by(expected.abs_diff(cached).into());
+    }
+
+    pub(super) fn learned(&self, learned: Learned, blocks: u64) {
+        let result = match learned {
+            Learned::Followed => "followed",
+            Learned::Unrooted => "unrooted",
+        };
+        let of = self.learned.get_or_create(&ResultLabels { result });
+        of.inc_by(blocks);
     }
 
     pub(super) fn count(&self, applied: &Applied) {

@@ -30,6 +30,7 @@ mod replay;
 pub mod response;
 mod retry;
 pub mod routing_query;
+mod session_id;
 pub mod split;
 mod stages;
 

@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, response};
 use tokio::time::Instant;
 
 use super::metrics::ProxyMetrics;
+use super::session_id::name_text;
 use crate::admission::Permit;
 use crate::api::error::{Dialect, ErrorKind};
 use crate::api::{ApiError, Endpoint, Priority};
@@ -277,7 +278,11 @@ impl Record {
     }
 
     /// Makes the prefill leg the parent of what its worker does, where traces are on.
+    ///
+    /// And names the text to a worker that publishes which blocks it becomes.
     pub fn propagate_prefill(&self, headers: &mut HeaderMap) {
+        let leg = self.prefill.as_ref();
+        name_text(leg.and_then(|leg| leg.recorded.as_ref()), headers);
         if let Some(trace) = &self.trace {
             trace.propagate_prefill(headers);
         }
@@ -395,7 +400,10 @@ impl Record {
     }
 
     /// Makes the current attempt the parent of what the worker does, where traces are on.
+    ///
+    /// And names the text to a worker that publishes which blocks it becomes.
     pub fn propagate(&self, headers: &mut HeaderMap) {
+        name_text(self.recorded.as_ref(), headers);
         if let Some(trace) = &self.trace {
             trace.propagate(headers);
         }

@@ -18,6 +18,7 @@ use super::atomic_instant::AtomicInstant;
 use super::connection::Connection;
 use super::connector::Connector;
 use super::health::Health;
+use super::kv_engine::KvEngine;
 use super::metric_cache::WorkerMetricCache;
 use super::pace::Pace;
 use super::pool::IdlePool;
@@ -83,6 +84,8 @@ pub struct Worker {
     pub refuses_since: AtomicInstant,
     /// Since then it has said that its engine is dead, and answered nothing.
     pub engine_dead_since: AtomicInstant,
+    /// Its engines that publish what their caches hold; empty where it publishes nothing.
+    pub kv_engines: ArcSwap<Vec<Arc<KvEngine>>>,
     /// When a prompt's KV was handed over to it, or by it, the last time that this replica knows of.
     pub transferred: AtomicInstant,
     /// A transfer from it failed, and none was good since: its engine may be another one by now.
@@ -132,6 +135,7 @@ impl Worker {
             paused_until: AtomicInstant::default(),
             refuses_since: AtomicInstant::default(),
             engine_dead_since: AtomicInstant::default(),
+            kv_engines: ArcSwap::default(),
             transferred: AtomicInstant::default(),
             is_other_engine: AtomicBool::new(false),
             is_silent_of_responses: AtomicBool::new(false),

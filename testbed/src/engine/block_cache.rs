@@ -19,6 +19,8 @@ pub(crate) struct Lease {
     pinned: Vec<u64>,
     /// Blocks without a known content: not computed yet, partial, or a second copy.
     private: usize,
+    /// Which sequence.
+    pub(super) owner: u64,
 }
 
 #[derive(Debug)]
@@ -31,8 +33,12 @@ struct Cached {
 /// What happened to a block, as vLLM publishes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It can be hit from now on; with the block before it in its chain.
-    Stored { parent: Option<u64>, block: u64 },
+    /// It can be hit from now on; with the block before it in its chain, and the sequence that computed it.
+    Stored {
+        parent: Option<u64>,
+        block: u64,
+        owner: u64,
+    },
     /// It cannot be hit any more.
     Removed(u64),
 }
@@ -125,7 +131,12 @@ impl BlockCache {
         self.private += private;
         self.evict_to_fit();
         let pinned = reusable[..hits].to_vec();
-        Some((Lease { pinned, private }, hits))
+        let lease = Lease {
+            pinned,
+            private,
+            owner: 0,
+        };
+        Some((lease, hits))
     }
 
     /// The next private block of `lease` now has the content `hash` and can be hit by others.
@@ -148,6 +159,7 @@ impl BlockCache {
         self.note(Change::Stored {
             parent,
             block: hash,
+            owner: lease.owner,
         });
     }
 

@@ -415,9 +415,10 @@ impl Engine {
         let (_, on_host) = self.matched(reusable);
         let whole = reusable.len() as u32;
         let blocks = blocks.min(self.config.blocks) as usize;
-        let (lease, hits) = self.cache.admit(reusable, blocks)?;
+        let (mut lease, hits) = self.cache.admit(reusable, blocks)?;
 
         let Waiting { sequence, .. } = self.waiting.pop_front().expect("front was there");
+        lease.owner = sequence.id;
         let on_host = on_host as u32 * block;
         let cached_tokens = hits as u32 * block + on_host;
         let external_tokens = match kv {

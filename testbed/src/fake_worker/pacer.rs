@@ -31,6 +31,8 @@ pub(super) struct Pacer {
 struct State {
     engine: Engine,
     listeners: HashMap<u64, Listener>,
+    /// The session ids of requests, by sequence.
+    sessions: HashMap<u64, Arc<str>>,
     next_id: u64,
 }
 
@@ -128,6 +130,7 @@ impl Pacer {
             state: Mutex::new(State {
                 engine,
                 listeners: HashMap::new(),
+                sessions: HashMap::new(),
                 next_id: 0,
             }),
             wake: Notify::new(),
@@ -137,11 +140,23 @@ impl Pacer {
     }
 
     /// Queues all sequences of one request, or none. Their ids are overwritten.
+    #[cfg(test)]
     pub(super) fn submit(
         self: &Arc<Self>,
         sequences: Vec<Sequence>,
         kv: Kv,
     ) -> Result<Ticket, Refusal> {
+        self.submit_of(None, sequences, kv)
+    }
+
+    /// The same of a request that may have a session id, which is published with what it stores.
+    pub(super) fn submit_of(
+        self: &Arc<Self>,
+        session: Option<&str>,
+        sequences: Vec<Sequence>,
+        kv: Kv,
+    ) -> Result<Ticket, Refusal> {
+        let session: Option<Arc<str>> = session.map(Arc::from);
         let (publish, progress) = watch::channel(vec![Progress::default(); sequences.len()]);
         let publish = Arc::new(publish);
         let mut ticket = Ticket {
@@ -160,6 +175,9 @@ impl Pacer {
                 state.engine.submit_with(sequence, kv).map(|()| {
                     let progress = Arc::clone(&publish);
                     state.listeners.insert(id, Listener { progress, index });
+                    if let Some(session) = &session {
+                        state.sessions.insert(id, Arc::clone(session));
+                    }
                     id
                 })
             };
@@ -188,8 +206,9 @@ impl Pacer {
         let stored = |block| Change::Stored {
             parent: None,
             block,
+            owner: u64::MAX,
         };
-        publisher.publish(&blocks.map(stored).collect::<Vec<_>>());
+        publisher.publish(&blocks.map(stored).collect::<Vec<_>>(), &HashMap::new());
     }
 
     /// All blocks in its cache.
@@ -204,7 +223,7 @@ impl Pacer {
 
     fn publish_changes(&self, state: &mut State) {
         if let Some(publisher) = &self.publisher {
-            publisher.publish(&state.engine.take_changes());
+            publisher.publish(&state.engine.take_changes(), &state.sessions);
         }
     }
 
@@ -288,6 +307,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let mut state = self.pacer.state();
         for id in &self.ids {
+            state.sessions.remove(id);
             if state.listeners.remove(id).is_some() || self.keeps {
                 state.engine.abort(*id);
             }

@@ -9,7 +9,8 @@ use grapevine::api::endpoint::Form;
 use grapevine::api::{ApiError, Endpoint};
 use grapevine::cluster::agreement::Samples;
 use grapevine::cluster::{Cluster, Pairing, WorkerDefaults};
-use grapevine::config::{BreakerConfig, HealthConfig, TransferConfig};
+use grapevine::config::{BreakerConfig, HealthConfig, KvEventsConfig, TransferConfig};
+use grapevine::kv_events::Caches;
 use grapevine::proxy::caller::Caller;
 use grapevine::proxy::routing_query::{RoutingInput, RoutingQuery};
 use grapevine::upstream::{Connector, ConnectorParts};
@@ -143,6 +144,7 @@ fn replica(name: &str, backwards: bool) -> Cluster {
         connector: Arc::new(Connector::load(ConnectorParts::default()).expect("nothing is read")),
     };
     let (samples, _) = Samples::new();
+    let caches = Caches::new(&KvEventsConfig::default(), 0, metrics.kv_events.clone());
     let metrics = metrics.cluster.clone();
     let cluster = Cluster::new(
         ClusterSettings::default(),
@@ -150,6 +152,7 @@ fn replica(name: &str, backwards: bool) -> Cluster {
         &agent,
         samples,
         metrics,
+        Arc::new(caches),
     );
     cluster.update(&agent.view());
     cluster

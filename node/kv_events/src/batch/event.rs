@@ -67,6 +67,7 @@ struct Fields<'a> {
     medium: Option<&'a str>,
     group: Option<u32>,
     attention: Option<&'a str>,
+    session: Option<&'a str>,
 }
 
 /// Fields of events in arrays, behind the type, in the order of their declaration. Later ones are not needed.
@@ -144,6 +145,7 @@ impl<'a> Fields<'a> {
             "medium" => set(&mut self.medium, reader.optional_text()?),
             "group_idx" => set(&mut self.group, reader.optional_u32()?),
             "kv_cache_spec_kind" => set(&mut self.attention, reader.optional_text()?),
+            "session_id" => set(&mut self.session, reader.optional_text()?),
             _ => reader.skip(),
         }
     }
@@ -181,6 +183,7 @@ impl<'a> Fields<'a> {
             tier,
             lora,
             group,
+            text: self.session.and_then(|session| session.parse().ok()),
             is_full_attention: self
                 .attention
                 .is_none_or(|kind| FULL_ATTENTION.contains(&kind)),

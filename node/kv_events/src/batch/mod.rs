@@ -8,6 +8,7 @@ mod event;
 mod reader;
 
 use self::reader::Reader;
+use crate::texts::TextName;
 use crate::{BlockHash, Tier};
 
 /// What a batch may have at most. A real one has a step's blocks: 64 and 2,048 tokens, in vLLM's default setting.
@@ -89,6 +90,8 @@ pub struct Stored {
     pub lora: Option<Lora>,
     /// Cache group, 0 where nothing is said. Models with attention of several kinds have one for each.
     pub group: u32,
+    /// The text of the request that they were computed for, where its session id names it.
+    pub text: Option<TextName>,
     /// Whether it is a group whose blocks are of use only with all blocks before them: full attention, also where nothing
     /// is said.
     pub is_full_attention: bool,

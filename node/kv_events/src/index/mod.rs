@@ -48,6 +48,18 @@ pub struct Holder {
     generation: u32,
 }
 
+impl Holder {
+    /// Below [`Limits::holders`]; another holder may have it when this one is closed.
+    pub fn number(self) -> usize {
+        self.number.into()
+    }
+
+    /// Both numbers in one, never 0: to be kept where one word is read and written at once.
+    pub fn bits(self) -> u64 {
+        u64::from(self.generation) << 16 | u64::from(self.number)
+    }
+}
+
 /// What became of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreResult {

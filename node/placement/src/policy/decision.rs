@@ -55,8 +55,11 @@ impl Standing {
 pub struct Told {
     /// So many tokens at the prompt's beginning.
     pub held_tokens: u32,
-    /// It speaks of the first so many tokens: of what follows nobody knows yet which blocks it becomes.
+    /// It speaks of the first so many tokens: of what follows nobody knows yet which blocks it becomes; of all, where it
+    /// lacks a block of what is known. 0 where it does not tell all that it holds.
     pub until_tokens: u32,
+    /// What it holds, in tokens as the worker counts them: whole blocks.
+    pub cached_tokens: u32,
 }
 
 /// A worker as the decision sees it now.
@@ -171,6 +174,10 @@ pub struct Decision {
     pub shared_tokens: u32,
     /// A worker is known to hold more of the prompt than what is hot: policies that believe evidence go by that.
     pub known: bool,
+    /// Tokens of the prompt that some worker is known to hold, or that are hot: it was sent before so far.
+    pub common_tokens: u32,
+    /// What the chosen worker says of the prompt itself.
+    pub told: Option<Told>,
     /// Health is not believed: the worker is used although its health is bad.
     pub panic: bool,
     /// It is known to refuse connections, and the last resort: that it does so again is no news.

@@ -1,8 +1,8 @@
 //! Explain: the decision with its work shown, for the admin API.
 
 use super::{
-    Candidate, Decision, NoWorker, Policy, PolicySettings, Standing, View, decide, fleet::Fleet,
-    least_kv, least_request, prefix,
+    Candidate, Decision, NoWorker, Policy, PolicySettings, Standing, Told, View, decide,
+    fleet::Fleet, least_kv, least_request, prefix,
 };
 use crate::{key::Key, load::Load};
 
@@ -34,6 +34,8 @@ pub struct Row {
     pub limit: Option<f64>,
     /// Tokens of the prompt expected in this worker's cache.
     pub expected_tokens: u32,
+    /// What it says of the prompt itself.
+    pub told: Option<Told>,
     /// Chosen, could have been, or why not.
     pub verdict: Verdict,
 }
@@ -137,6 +139,7 @@ fn row(fleet: &Fleet<'_>, index: usize, chosen: Option<usize>) -> Row {
         limit: matches!(fleet.settings.policy, Policy::Prefix | Policy::LeastKv)
             .then(|| fleet.limit(index)),
         expected_tokens: fleet.expected_tokens(index),
+        told: fleet.candidate(index).told,
         verdict: match fleet.candidate(index).standing {
             _ if chosen == Some(index) => Verdict::Chosen,
             _ if fleet.tried(index) => Verdict::Tried,

@@ -22,6 +22,8 @@ pub(super) struct Fleet<'a> {
     home: usize,
     /// Evidence knows of the prompt beyond what is hot: the hash alone is not believed.
     pub(super) known: bool,
+    /// Most tokens of the prompt that any worker is known to hold.
+    held_tokens: u32,
     ring: &'a Ring,
     candidates: &'a [Candidate],
     tried: &'a [usize],
@@ -117,6 +119,7 @@ impl<'a> Fleet<'a> {
             order,
             home,
             known: census.held_tokens > place.inner_tokens,
+            held_tokens: census.held_tokens,
             alike: is_mostly_hot || is_whole(census.held_tokens),
             place,
             ring,
@@ -209,6 +212,8 @@ impl<'a> Fleet<'a> {
             first_token: Duration::try_from_secs_f64(self.first_token_ms(worker) / 1e3)
                 .unwrap_or(Duration::MAX),
             known: self.known,
+            common_tokens: self.place.inner_tokens.max(self.held_tokens),
+            told: self.candidates[worker].told,
             panic: standing.is_bad(),
             unreachable: standing == Standing::Unreachable,
             prompt_tokens: self.key.prompt_tokens(),

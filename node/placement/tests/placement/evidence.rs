@@ -134,6 +134,7 @@ fn what_a_worker_says_goes_before_old_evidence() {
         candidates[0].told = told.map(|(held_tokens, until_tokens)| Told {
             held_tokens,
             until_tokens,
+            ..Told::default()
         });
         prefix_index.fill(
             &key,

@@ -10,7 +10,8 @@ pub(super) const DECODE_POLICY: &str = "default least_kv; names are those of --p
 pub(super) const PREFILL: &str = "several, each with its bootstrap port or `none` behind it";
 const CONNECTOR: &str = "of workers that do not name their own; default nixl";
 const RANKS: &str = "each rank is a worker, http://host:port@rank";
-const KV_EVENTS: &str = "the policy `prefix` needs no events from workers; leave it out";
+const KV_EVENTS: &str = "leave it out; workers say where they publish, or the label kv.events does";
+const EXTERNAL: &str = "memory on other hosts counts as storage; leave it out";
 pub(super) const TREE: &str = "what is known of caches is bounded by cluster.prefix_index_entries_max and \
      prefix_index_age_max, see `grapevine serve --print-config`";
 pub(super) const DISCOVERY: &str =
@@ -47,9 +48,9 @@ pub(super) const ROWS: &[Row] = &[
         &["0"],
         "choices are not random here; leave it out",
     ),
-    only(&["kv-penalty-host"], &["0.8"], KV_EVENTS),
-    only(&["kv-penalty-external"], &["0.6"], KV_EVENTS),
-    only(&["kv-penalty-disk"], &["0.3"], KV_EVENTS),
+    served(&["kv-penalty-host"]),
+    only(&["kv-penalty-external"], &["0.6"], EXTERNAL),
+    served(&["kv-penalty-disk"]),
     refused(&["kv-aware-session-affinity-ttl-secs"], SESSIONS),
     refused(&["kv-event-source"], KV_EVENTS),
     refused(&["kv-event-replay-source"], KV_EVENTS),

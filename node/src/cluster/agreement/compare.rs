@@ -190,6 +190,7 @@ mod tests {
             load: Load::default(),
             limit: None,
             expected_tokens,
+            told: None,
             verdict,
         };
         let decision = Decision {
@@ -200,6 +201,8 @@ mod tests {
             tokens_before: 0,
             first_token: std::time::Duration::ZERO,
             shared_tokens: 0,
+            common_tokens: 0,
+            told: None,
             known: false,
             panic: false,
             unreachable: false,

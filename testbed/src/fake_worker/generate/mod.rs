@@ -75,6 +75,8 @@ struct Exchange<'a> {
     answer_tokens: u32,
     /// Wanted form of the `endpoint-load-metrics` header.
     load_format: Option<&'a str>,
+    /// What its KV events are to say.
+    session: Option<&'a str>,
     rank: &'a Rank,
     split: Split<'a>,
     kv_fault: Option<KvFault>,
@@ -143,6 +145,7 @@ impl<'a> Exchange<'a> {
             created: now.unwrap_or_default().as_secs(),
             answers,
             load_format: request.header("endpoint-load-metrics-format"),
+            session: request.header("x-session-id"),
         }
     }
 
@@ -170,7 +173,11 @@ impl<'a> Exchange<'a> {
         }
         let sequences = self.sequences();
         let kv = self.split.kv(&sequences);
-        let mut ticket = match self.rank.pacer.submit(sequences.clone(), kv) {
+        let ticket = self
+            .rank
+            .pacer
+            .submit_of(self.session, sequences.clone(), kv);
+        let mut ticket = match ticket {
             Ok(ticket) => ticket,
             Err(refusal) => return self.overloaded(refusal, reply).await,
         };

@@ -3,7 +3,15 @@
 use crate::engine::Change;
 
 /// Runs of blocks that were stored one behind the other are one event; each removed block is one.
-pub(super) fn batch(changes: &[Change], block_tokens: u32, rank: u32, arrays: bool) -> Vec<u8> {
+///
+/// `session_of`: the session id of a sequence, if it has one; arrays, of earlier releases, do not have it.
+pub(super) fn batch<'a>(
+    changes: &[Change],
+    block_tokens: u32,
+    rank: u32,
+    arrays: bool,
+    session_of: impl Fn(u64) -> Option<&'a str>,
+) -> Vec<u8> {
     let events = events(changes);
     let mut out = vec![0x93, 0xcb];
     let time = super::super::ledger::unix_us() as f64 / 1e6;
@@ -11,8 +19,13 @@ pub(super) fn batch(changes: &[Change], block_tokens: u32, rank: u32, arrays: bo
     array(&mut out, events.len());
     for event in &events {
         match event {
-            Event::Stored { parent, blocks } => {
-                stored(&mut out, *parent, blocks, block_tokens, arrays);
+            Event::Stored {
+                parent,
+                blocks,
+                owner,
+            } => {
+                let session = session_of(*owner).filter(|_| !arrays);
+                stored(&mut out, *parent, blocks, block_tokens, arrays, session);
             }
             Event::Removed(block) => removed(&mut out, *block, arrays),
         }
@@ -25,6 +38,7 @@ enum Event {
     Stored {
         parent: Option<u64>,
         blocks: Vec<u64>,
+        owner: u64,
     },
     Removed(u64),
 }
@@ -34,22 +48,44 @@ fn events(changes: &[Change]) -> Vec<Event> {
     for change in changes {
         match (*change, events.last_mut()) {
             (Change::Removed(block), _) => events.push(Event::Removed(block)),
-            (Change::Stored { parent, block }, Some(Event::Stored { blocks, .. }))
-                if parent.is_some() && parent == blocks.last().copied() =>
-            {
+            (
+                Change::Stored {
+                    parent,
+                    block,
+                    owner,
+                },
+                Some(Event::Stored {
+                    blocks, owner: of, ..
+                }),
+            ) if parent.is_some() && parent == blocks.last().copied() && owner == *of => {
                 blocks.push(block);
             }
-            (Change::Stored { parent, block }, _) => events.push(Event::Stored {
+            (
+                Change::Stored {
+                    parent,
+                    block,
+                    owner,
+                },
+                _,
+            ) => events.push(Event::Stored {
                 parent,
                 blocks: vec![block],
+                owner,
             }),
         }
     }
     events
 }
 
-fn stored(out: &mut Vec<u8>, parent: Option<u64>, blocks: &[u64], block_tokens: u32, arrays: bool) {
-    begin(out, "BlockStored", 7, arrays);
+fn stored(
+    out: &mut Vec<u8>,
+    parent: Option<u64>,
+    blocks: &[u64],
+    block_tokens: u32,
+    arrays: bool,
+    session: Option<&str>,
+) {
+    begin(out, "BlockStored", 7 + u8::from(session.is_some()), arrays);
     name(out, "block_hashes", arrays);
     array(out, blocks.len());
     blocks.iter().for_each(|block| integer(out, *block));
@@ -70,6 +106,10 @@ fn stored(out: &mut Vec<u8>, parent: Option<u64>, blocks: &[u64], block_tokens: 
     text(out, "GPU");
     name(out, "lora_name", arrays);
     out.push(0xc0);
+    if let Some(session) = session {
+        name(out, "session_id", arrays);
+        long_text(out, session);
+    }
 }
 
 fn removed(out: &mut Vec<u8>, block: u64, arrays: bool) {
@@ -125,6 +165,13 @@ fn integer(out: &mut Vec<u8>, number: u64) {
             out.extend_from_slice(&number.to_be_bytes());
         }
     }
+}
+
+/// Of at most 255 bytes.
+fn long_text(out: &mut Vec<u8>, text: &str) {
+    let text = &text.as_bytes()[..text.len().min(255)];
+    out.extend_from_slice(&[0xd9, text.len() as u8]);
+    out.extend_from_slice(text);
 }
 
 /// Of fewer than 32 bytes.

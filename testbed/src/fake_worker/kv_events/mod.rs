@@ -8,7 +8,7 @@
 mod encode;
 mod zmtp;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -157,11 +157,15 @@ impl Publisher {
     }
 
     /// Publishes what happened in a step; nothing for nothing.
-    pub(super) fn publish(&self, changes: &[Change]) {
+    ///
+    /// `sessions`: session ids of sequences that have one.
+    pub(super) fn publish(&self, changes: &[Change], sessions: &HashMap<u64, Arc<str>>) {
         if changes.is_empty() {
             return;
         }
-        let payload = encode::batch(changes, self.block_tokens, self.rank, self.config.arrays);
+        let session_of = |owner: u64| sessions.get(&owner).map(|session| &**session);
+        let arrays = self.config.arrays;
+        let payload = encode::batch(changes, self.block_tokens, self.rank, arrays, session_of);
         let mut state = self.state();
         let number = state.next;
         state.next += 1;

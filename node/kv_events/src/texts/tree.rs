@@ -1,0 +1,194 @@
+//! Chains of blocks that share their beginnings: runs of blocks, each behind a block of another run.
+//!
+//! Whatever a run leads to is kept as long as the run is: only runs without others behind them are removed, the one that
+//! was not used for longest first.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::BlockHash;
+
+/// The end of a chain: behind the first `length` blocks of a run. [`Place::ROOT`] is the empty chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    run: u32,
+    length: u32,
+}
+
+impl Place {
+    const ROOT: Self = Self {
+        run: u32::MAX,
+        length: 0,
+    };
+
+    pub(super) fn is_in(self, run: u32) -> bool {
+        self.run == run
+    }
+}
+
+#[derive(Debug, Default)]
+struct Run {
+    /// Where it begins; none for one that is free.
+    from: Option<Place>,
+    /// Blocks before its first one.
+    before: u32,
+    blocks: Vec<BlockHash>,
+    /// Runs that begin in it.
+    children: u32,
+    used: u64,
+    names: BTreeSet<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    runs: Vec<Run>,
+    free: Vec<u32>,
+    /// Where each block stands.
+    places: HashMap<BlockHash, Place>,
+    /// Runs without others behind them, by last use.
+    leaves: BTreeSet<(u64, u32)>,
+    /// Counts uses.
+    clock: u64,
+}
+
+impl Tree {
+    pub(super) fn blocks(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The end of the chain whose last block this is; none if that is not known.
+    pub(super) fn place_of(&self, block: Option<BlockHash>) -> Option<Place> {
+        match block {
+            None => Some(Place::ROOT),
+            Some(block) => self.places.get(&block).copied(),
+        }
+    }
+
+    /// Blocks up to here.
+    pub(super) fn depth(&self, place: Place) -> u32 {
+        self.run(place).map_or(0, |run| run.before) + place.length
+    }
+
+    fn run(&self, place: Place) -> Option<&Run> {
+        self.runs.get(place.run as usize)
+    }
+
+    /// How far these blocks are known behind a place. A block's hash covers all before it: each has one place.
+    pub(super) fn follow(&self, from: Place, blocks: &[BlockHash]) -> Place {
+        let mut place = from;
+        for block in blocks {
+            match self.places.get(block) {
+                Some(next) if self.depth(*next) == self.depth(place) + 1 => place = *next,
+                _ => break,
+            }
+        }
+        place
+    }
+
+    /// Adds blocks behind a place, and answers where they end. One that stands elsewhere ends the chain: its publisher
+    /// does not tell the truth, or two hashes collide.
+    pub(super) fn add(&mut self, at: Place, blocks: &[BlockHash]) -> Place {
+        let mut end = at;
+        for &block in blocks {
+            if self.places.contains_key(&block) {
+                break;
+            }
+            let is_end = self
+                .run(end)
+                .is_some_and(|run| run.blocks.len() == end.length as usize);
+            if !is_end {
+                end = self.begin(end);
+            }
+            let run = &mut self.runs[end.run as usize];
+            run.blocks.push(block);
+            end.length += 1;
+            self.places.insert(block, end);
+        }
+        self.touch(end);
+        end
+    }
+
+    /// A new run behind a place.
+    fn begin(&mut self, from: Place) -> Place {
+        let before = self.depth(from);
+        if let Some(parent) = self.runs.get_mut(from.run as usize) {
+            self.leaves.remove(&(parent.used, from.run));
+            parent.children += 1;
+        }
+        let run = Run {
+            from: Some(from),
+            before,
+            used: self.clock,
+            ..Run::default()
+        };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.runs[number as usize] = run;
+                number
+            }
+            None => {
+                self.runs.push(run);
+                (self.runs.len() - 1) as u32
+            }
+        };
+        self.leaves.insert((self.clock, number));
+        Place {
+            run: number,
+            length: 0,
+        }
+    }
+
+    /// It is used.
+    pub(super) fn touch(&mut self, place: Place) {
+        self.clock += 1;
+        let clock = self.clock;
+        let Some(run) = self.runs.get_mut(place.run as usize) else {
+            return;
+        };
+        if self.leaves.remove(&(run.used, place.run)) {
+            self.leaves.insert((clock, place.run));
+        }
+        run.used = clock;
+    }
+
+    /// A name that goes with the run of a place.
+    pub(super) fn name(&mut self, place: Place, name: u64) {
+        if let Some(run) = self.runs.get_mut(place.run as usize) {
+            run.names.insert(name);
+        }
+    }
+
+    /// Removes the run that was not used for longest, but not the one of `but`; answers its number and names.
+    pub(super) fn remove_oldest(&mut self, but: Place) -> Option<(u32, BTreeSet<u64>)> {
+        let oldest = self.leaves.iter().find(|(_, run)| !but.is_in(*run));
+        let (used, number) = *oldest?;
+        self.leaves.remove(&(used, number));
+        let run = std::mem::take(&mut self.runs[number as usize]);
+        for block in &run.blocks {
+            self.places.remove(block);
+        }
+        self.free.push(number);
+        if let Some(from) = run.from
+            && let Some(parent) = self.runs.get_mut(from.run as usize)
+        {
+            parent.children -= 1;
+            parent.used = parent.used.max(used);
+            if parent.children == 0 {
+                self.leaves.insert((parent.used, from.run));
+            }
+        }
+        Some((number, run.names))
+    }
+
+    /// All blocks up to here, from the beginning.
+    pub(super) fn chain(&self, end: Place, blocks: &mut Vec<BlockHash>) {
+        blocks.clear();
+        blocks.resize(self.depth(end) as usize, BlockHash(0));
+        let mut place = end;
+        while let Some(run) = self.run(place) {
+            let from = run.before as usize;
+            let length = place.length as usize;
+            blocks[from..from + length].copy_from_slice(&run.blocks[..length]);
+            place = run.from.expect("a run in use begins somewhere");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What workers say that their caches hold of a prompt: its text's blocks, looked up in the index.
+
+use std::cell::RefCell;
+
+use grapevine_kv_events::BlockHash;
+use grapevine_kv_events::index::{Match, Search};
+use grapevine_kv_events::texts::Found;
+use grapevine_placement::{Candidate, Key, Told};
+
+use super::caches::Caches;
+use crate::upstream::{KvEngine, Worker};
+
+/// So many links are looked up from the prompt's end on, some 64 tokens each; before them its marks alone.
+const LINKS_MAX: usize = 512;
+
+thread_local! {
+    /// One per runtime thread, so that a look-up allocates nothing.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Scratch {
+    chain: Vec<BlockHash>,
+    search: Search,
+    /// By the number of the holder.
+    matches: Vec<Option<Match>>,
+}
+
+/// The name of a text that ends at this link or mark: a mark's lowest byte is its size.
+pub(super) fn name_of(link: u64) -> u64 {
+    link >> 8
+}
+
+/// What is known of a prompt's text, in the tokens of its key.
+struct Text {
+    found: Found,
+    /// Tokens up to the end of what is known, without an answer behind it.
+    tokens: f64,
+    /// It is all of the prompt: what was once answered to it is not part of it.
+    is_all: bool,
+    prompt_tokens: u32,
+}
+
+impl Text {
+    fn of(key: &Key, (at, found): (usize, Found)) -> Self {
+        let links = key.links().len().min(LINKS_MAX);
+        let marks = key.marks();
+        let link = match at < links {
+            true => key.links()[key.links().len() - 1 - at],
+            false => marks[marks.len() - 1 - (at - links)],
+        };
+        Self {
+            found,
+            tokens: f64::from(link.tokens),
+            is_all: at == 0 && links > 0,
+            prompt_tokens: key.prompt_tokens(),
+        }
+    }
+
+    /// The blocks that belong to the prompt.
+    fn blocks(&self) -> u32 {
+        match self.is_all {
+            true => self.found.prompt_blocks,
+            false => self.found.blocks,
+        }
+    }
+
+    /// Estimated tokens of so many blocks.
+    fn tokens_of(&self, blocks: f64) -> u32 {
+        let of_prompt = f64::from(self.found.prompt_blocks.max(1));
+        let tokens = self.tokens * blocks / of_prompt;
+        tokens.min(f64::from(self.prompt_tokens)) as u32
+    }
+}
+
+impl Caches {
+    /// Fills in what workers, in the order of the candidates, say of a prompt. Nothing for those that publish nothing,
+    /// and for a text of which nobody knows which blocks it became.
+    pub fn tell<'a>(
+        &self,
+        workers: impl Iterator<Item = &'a Worker>,
+        key: &Key,
+        candidates: &mut [Candidate],
+    ) {
+        if !self.hears_any() {
+            return;
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let Some(text) = self.find(key, scratch) else {
+                return;
+            };
+            for (worker, candidate) in workers.zip(candidates) {
+                candidate.told = self.told(worker, &text, &scratch.matches);
+            }
+        });
+    }
+
+    /// What is known of the text, and who has how many of its blocks.
+    fn find(&self, key: &Key, scratch: &mut Scratch) -> Option<Text> {
+        let links = key.links().iter().rev().take(LINKS_MAX);
+        let names = links.chain(key.marks().iter().rev());
+        let text = {
+            let mut texts = self.texts();
+            let found = texts.find(names.map(|link| name_of(link.hash)))?;
+            texts.chain(&found.1, &mut scratch.chain);
+            Text::of(key, found)
+        };
+        scratch.chain.truncate(text.blocks() as usize);
+        let matches = &mut scratch.matches;
+        matches.clear();
+        let index = self.index();
+        for found in index.search(&scratch.chain, &mut scratch.search) {
+            let number = found.holder.number();
+            if matches.len() <= number {
+                matches.resize(number + 1, None);
+            }
+            matches[number] = Some(*found);
+        }
+        Some(text)
+    }
+
+    fn told(&self, worker: &Worker, text: &Text, matches: &[Option<Match>]) -> Option<Told> {
+        let engines = worker.kv_engines.load();
+        if engines.is_empty() || !engines.iter().all(|engine| engine.is_believed()) {
+            return None;
+        }
+        // Which of several ranks will have the request is not known: the one with most of it is hoped for.
+        let found = engines.iter().filter_map(|engine| {
+            let found = found_in(engine, matches)?;
+            let tokens = found.blocks * engine.block_tokens();
+            Some((self.worth_of(found), found.blocks, tokens))
+        });
+        let most = found.max_by(|a, b| a.0.total_cmp(&b.0));
+        let (worth, blocks, cached_tokens) = most.unwrap_or_default();
+        let tells_all = engines.iter().all(|engine| engine.tells_all());
+        let told = Told {
+            held_tokens: text.tokens_of(worth),
+            until_tokens: match tells_all {
+                // Behind a block that is missing nothing can be used.
+                true if text.is_all || blocks < text.blocks() => text.prompt_tokens,
+                true => text.tokens_of(f64::from(text.blocks())),
+                false => 0,
+            },
+            cached_tokens,
+        };
+        (told != Told::default()).then_some(told)
+    }
+
+    /// Blocks on the GPU that these are worth.
+    fn worth_of(&self, found: Match) -> f64 {
+        let by_tier = found.by_tier.iter().zip(self.worth);
+        by_tier
+            .map(|(blocks, worth)| f64::from(*blocks) * worth)
+            .sum()
+    }
+}
+
+fn found_in(engine: &KvEngine, matches: &[Option<Match>]) -> Option<Match> {
+    let bits = engine.holder()?;
+    // The holder's number is in the lowest bits.
+    let number = usize::from(bits as u16);
+    let found = (*matches.get(number)?)?;
+    (found.holder.bits() == bits).then_some(found)
+}

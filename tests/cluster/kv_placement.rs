@@ -1,0 +1,222 @@
+//! What workers publish of their caches decides where prompts go, on every replica alike.
+
+use std::time::Duration;
+
+use grapevine_testbed::fake_worker::{Config, EngineConfig, FakeWorker, KvEventsConfig};
+use grapevine_tests::chat::{self, MODEL};
+use grapevine_tests::cluster::{Cluster, Plan};
+use grapevine_tests::http1;
+use grapevine_tests::wait::eventually;
+use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Blocks of each cache.
+const BLOCKS: u32 = 2_000;
+
+struct Scene {
+    workers: Vec<FakeWorker>,
+    cluster: Cluster,
+}
+
+/// Three replicas and three workers that publish; evidence is not believed against them from the first second on.
+async fn scene() -> Scene {
+    let quick = chat::paced(Duration::from_millis(1));
+    let config = Config {
+        engine: EngineConfig {
+            blocks: BLOCKS,
+            ..quick.engine
+        },
+        kv_events: Some(KvEventsConfig::default()),
+        ..quick
+    };
+    let workers = chat::workers(3, &config).await;
+    let plan = Plan::default()
+        .set("kv_events.silence", "\"1s\"")
+        .set("cluster.prefix_index_told_after", "\"0s\"");
+    let cluster = plan.workers(&workers).start(3).await;
+    eventually(LIMIT, "all replicas hear all workers", async || {
+        for replica in 0..3 {
+            let connected = sum(&cluster, replica, "grapevine_kv_engines{state=").await;
+            if connected < 3.0 {
+                return Err(format!("replica {replica}: {connected}"));
+            }
+        }
+        Ok(())
+    })
+    .await;
+    Scene { workers, cluster }
+}
+
+/// The sum of all series that begin so.
+async fn sum(cluster: &Cluster, replica: usize, series: &str) -> f64 {
+    let text = http1::get(cluster.replicas[replica].admin().0, "/metrics").await;
+    let text = text.text();
+    let lines = text.lines().filter(|line| line.starts_with(series));
+    let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    values.sum()
+}
+
+/// Asks through a replica; the answer's text, and the prompt tokens that were cached.
+async fn ask(cluster: &Cluster, replica: usize, messages: &[Value]) -> (String, u64) {
+    let body = json!({ "model": MODEL, "messages": messages, "max_tokens": 40 });
+    let answer = http1::post(
+        cluster.replicas[replica].data(),
+        "/v1/chat/completions",
+        &body,
+    )
+    .await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    let answer: Value = answer.json();
+    let text = answer["choices"][0]["message"]["content"].as_str();
+    let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+    (text.expect("an answer").to_owned(), cached.unwrap_or(0))
+}
+
+/// What a replica would do with these messages.
+async fn explained(cluster: &Cluster, replica: usize, messages: &[Value]) -> Value {
+    let body = json!({ "model": MODEL, "messages": messages });
+    let target = "/explain?path=/v1/chat/completions&load=ignore";
+    let address = cluster.replicas[replica].admin().0;
+    let answer = http1::post(address, target, &body).await;
+    answer.json()
+}
+
+fn said(explained: &Value, worker: &str) -> Option<(u64, u64)> {
+    let rows = explained["order"].as_array()?;
+    let row = rows.iter().find(|row| row["worker"] == worker)?;
+    let events = row.get("events")?;
+    Some((
+        events["held_tokens"].as_u64()?,
+        events["of_tokens"].as_u64()?,
+    ))
+}
+
+fn user(text: &str) -> Value {
+    json!({ "role": "user", "content": text })
+}
+
+/// A conversation goes round the replicas. All of them know, by events alone, how much of it its worker holds, and that
+/// the others hold nothing; answers report what they had expected. What the worker has lost is known to be lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_are_known_by_events_on_every_replica() {
+    let scene = scene().await;
+    let cluster = &scene.cluster;
+    let mut messages = vec![user(&"Tell me of the sea. ".repeat(100))];
+    for turn in 0..4 {
+        let (text, _) = ask(cluster, turn % 3, &messages).await;
+        messages.push(json!({ "role": "assistant", "content": text }));
+        messages.push(user(
+            &format!("And then, for the {turn}. time? ").repeat(20),
+        ));
+    }
+    let mut holder = String::new();
+    eventually(LIMIT, "every replica knows where it is", async || {
+        for replica in 0..3 {
+            let explained = explained(cluster, replica, &messages).await;
+            holder = explained["worker"].as_str().unwrap_or_default().to_owned();
+            let prompt = explained["prompt_tokens"].as_u64().unwrap_or(0);
+            let Some((held, of)) = said(&explained, &holder) else {
+                return Err(format!("replica {replica}: {explained}"));
+            };
+            let others = scene.workers.iter().map(FakeWorker::url);
+            let others = others.filter(|url| *url != holder);
+            let nothing = others.map(|url| said(&explained, &url).map_or(0, |(held, _)| held));
+            // The last question is new, and a whole block at most is not counted.
+            if held * 10 < of * 9 || of * 10 < prompt * 6 || nothing.sum::<u64>() > 0 {
+                return Err(format!("replica {replica}: {held} of {of}: {explained}"));
+            }
+        }
+        Ok(())
+    })
+    .await;
+    let (_, cached) = ask(cluster, 1, &messages).await;
+    assert!(cached > 500, "{cached}");
+    let mut exact = 0.0;
+    for replica in 0..3 {
+        exact += sum(
+            cluster,
+            replica,
+            "grapevine_kv_predictions_total{result=\"exact\"}",
+        )
+        .await;
+        let wrong = sum(cluster, replica, "grapevine_kv_predictions_total").await;
+        let over = "grapevine_kv_predictions_total{result=\"over\"}";
+        assert!(sum(cluster, replica, over).await <= 1.0, "of {wrong}");
+    }
+    assert!(exact >= 3.0, "{exact}");
+
+    // Other prompts, straight to that worker, push it out of its cache: no replica has sent them.
+    let worker = scene.workers.iter().find(|worker| worker.url() == holder);
+    let address = worker.expect("one of them").addr();
+    for number in 0..30 {
+        let flood = chat::chat(&format!("{number} others ").repeat(800), 1);
+        let answer = http1::post(address, "/v1/chat/completions", &flood).await;
+        assert_eq!(answer.head.status, 200);
+    }
+    eventually(LIMIT, "every replica knows that it is gone", async || {
+        for replica in 0..3 {
+            let explained = explained(cluster, replica, &messages).await;
+            let rows = explained["order"].as_array().cloned().unwrap_or_default();
+            let expected = rows
+                .iter()
+                .map(|row| row["expected_tokens"].as_u64().unwrap_or(0));
+            if expected.sum::<u64>() > 0 {
+                return Err(format!("replica {replica}: {explained}"));
+            }
+        }
+        Ok(())
+    })
+    .await;
+}
+
+/// Requests that begin alike: once two of them were computed, every replica knows where their common part ends, and who
+/// holds it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_prompts_have_in_common_is_known_by_events() {
+    let scene = scene().await;
+    let cluster = &scene.cluster;
+    let system = json!({ "role": "system", "content": "You are a careful assistant of the harbour. ".repeat(60) });
+    let question = |number: usize| {
+        let text = format!("Question {number}: when does ship {number} leave? ").repeat(8);
+        vec![system.clone(), user(&text)]
+    };
+    for number in 0..3 {
+        ask(cluster, number % 3, &question(number)).await;
+    }
+    eventually(LIMIT, "a new question's beginning is known", async || {
+        for replica in 0..3 {
+            let explained = explained(cluster, replica, &question(100 + replica)).await;
+            let holder = explained["worker"].as_str().unwrap_or_default();
+            match said(&explained, holder) {
+                Some((held, of)) if of > 400 && held * 10 >= of * 9 => {}
+                other => return Err(format!("replica {replica}: {other:?} {explained}")),
+            }
+        }
+        Ok(())
+    })
+    .await;
+}
+
+/// A client's own session id reaches the worker as it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_id_of_the_clients_own_is_left_alone() {
+    let scene = scene().await;
+    let cluster = &scene.cluster;
+    let body = chat::chat(&"Once upon a time. ".repeat(100), 2).to_string();
+    for (session, begins) in [(Some("my-session"), "my-session"), (None, "gv1-")] {
+        let id = format!("id-{begins}");
+        let mut headers = vec![("x-request-id", &*id)];
+        headers.extend(session.map(|session| ("x-session-id", session)));
+        let data = cluster.replicas[0].data();
+        let path = "/v1/chat/completions";
+        let answer = http1::exchange(data, "POST", path, &headers, body.as_bytes()).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+        let seen = scene.workers.iter().flat_map(FakeWorker::log);
+        let mine = seen.filter(|entry| entry.request_id.as_ref() == Some(&id));
+        let headers = mine.flat_map(|entry| entry.headers);
+        let sessions = headers.filter(|(name, _)| name.eq_ignore_ascii_case("x-session-id"));
+        let sessions: Vec<String> = sessions.map(|(_, value)| value).collect();
+        assert_eq!(sessions.len(), 1, "{session:?}");
+        assert!(sessions[0].starts_with(begins), "{sessions:?}");
+    }
+}
