@@ -92,7 +92,7 @@ impl TimedEngine {
         self.engine.keep_host_changes();
     }
 
-    /// What happened to blocks since the last call: those of the device, then those of the host. A block may be in both.
+    /// What happened to blocks since the last call: first on the device, then on the host. A block may be in both.
     pub(super) fn take_changes(&mut self) -> Vec<Change> {
         let mut changes = self.engine.take_changes();
         changes.extend(self.engine.take_host_changes());

@@ -1,7 +1,7 @@
 //! Which blocks a text becomes, as far as a router that has no tokenizer has seen it.
 //!
-//! It hears which blocks the whole prompt of a request became, and its answer, so it knows them again where they begin a
-//! later prompt. Inside of a prompt it does not know which block ends where in the text, except where another one has
+//! It hears which blocks the whole prompt of a request became, and its answer, so it knows them again where they begin
+//! a later prompt. Inside of a prompt it does not know which block ends where in the text, except where another one has
 //! left it: what two requests share is then known to the block.
 //!
 //! Blocks stand for text here: equal ids are equal prefixes of both.

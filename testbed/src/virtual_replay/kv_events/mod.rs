@@ -26,8 +26,8 @@ const TELL_US: u64 = 10_000;
 /// What the replicas hear of the workers' caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvEvents {
-    /// Mean time from a change until a replica knows of it, in µs. Each message takes from half of that to one and a half
-    /// times as long, drawn for each replica; none overtakes another one of the same worker.
+    /// Mean time from a change until a replica knows of it, in µs. Each message takes from half of that to one and a
+    /// half times as long, drawn for each replica; none overtakes another one of the same worker.
     pub delay_us: u64,
     /// For which part of a prompt the blocks are known.
     pub extent: Extent,
@@ -45,8 +45,8 @@ pub enum Extent {
 }
 
 impl KvEvents {
-    /// `events@5ms`: of whole prompts; `learned@5ms`: as far as the replica has learned them; `shared@5ms`: as far as any
-    /// replica has. `None` if it is none of these.
+    /// `events@5ms`: of whole prompts; `learned@5ms`: as far as the replica has learned them; `shared@5ms`: as far
+    /// as any replica has. `None` if it is none of these.
     pub fn named(name: &str) -> Option<Self> {
         let (extent, delay) = name.split_once('@')?;
         let extent = match extent {
