@@ -42,7 +42,8 @@ pub(super) struct VirtualArgs {
     /// Generated loads beside the traces
     #[arg(long, value_enum, num_args = 1.., value_delimiter = ',', requires = "enabled")]
     generated: Vec<Generated>,
-    /// Policies by name [default: all]
+    /// Policies by name; `prefix+events@5ms`: with KV events of all workers, 5 ms old; `prefix+learned@5ms`: of prompts
+    /// only what the replica's earlier requests have shown; `prefix+shared@5ms`: those of any replica [default: all]
     #[arg(long, num_args = 1.., value_delimiter = ',', requires = "enabled")]
     policies: Vec<String>,
     /// Router replicas
@@ -57,6 +58,12 @@ pub(super) struct VirtualArgs {
     /// Part of all gossip that is lost; 1: replicas receive nothing from each other
     #[arg(long, default_value_t = 0.0)]
     gossip_loss: f64,
+    /// Workers of whose KV events the first replica hears nothing
+    #[arg(long, default_value_t = 0)]
+    kv_unheard: usize,
+    /// Evidence of this age is not believed against what KV events say [default: the router's own]
+    #[arg(long, value_parser = humantime::parse_duration)]
+    told_after: Option<Duration>,
     /// Extra network delay between the first replica and all others
     #[arg(long, value_parser = humantime::parse_duration, default_value = "0ms")]
     slow_replica: Duration,
@@ -214,6 +221,7 @@ impl VirtualArgs {
             load_age_us: load_age_ms * 1_000,
             slow_us: micros(self.slow_replica),
             loss: self.gossip_loss,
+            unheard_workers: self.kv_unheard,
             speed: 1.0,
             limit_us: micros(self.limit),
             limit_token_us: micros(self.limit_token),
@@ -232,7 +240,12 @@ impl VirtualArgs {
         let named = |name: &String| {
             Contender::named(name).with_context(|| format!("no policy is called `{name}`"))
         };
-        let named: Vec<Contender> = self.policies.iter().map(named).collect::<Result<_, _>>()?;
+        let mut named: Vec<Contender> =
+            self.policies.iter().map(named).collect::<Result<_, _>>()?;
+        for contender in &mut named {
+            let own = contender.prefix_index.told_after;
+            contender.prefix_index.told_after = self.told_after.unwrap_or(own);
+        }
         let policies = if named.is_empty() {
             Contender::policies()
         } else {

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::block_cache::Change;
+
 /// Least recently used blocks, bounded.
 #[derive(Debug)]
 pub(super) struct HostTier {
@@ -10,6 +12,8 @@ pub(super) struct HostTier {
     stamps: HashMap<u64, u64>,
     order: BTreeMap<u64, u64>,
     clock: u64,
+    /// Since they were last taken; none unless somebody wants them.
+    changes: Option<Vec<Change>>,
 }
 
 impl HostTier {
@@ -20,6 +24,26 @@ impl HostTier {
             stamps: HashMap::new(),
             order: BTreeMap::new(),
             clock: 0,
+            changes: None,
+        }
+    }
+
+    /// Keeps what happens to blocks from now on, for [`HostTier::take_changes`].
+    pub(super) fn keep_changes(&mut self) {
+        self.changes.get_or_insert_default();
+    }
+
+    /// What happened since the last call.
+    pub(super) fn take_changes(&mut self) -> Vec<Change> {
+        self.changes
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    fn note(&mut self, change: Change) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(change);
         }
     }
 
@@ -32,15 +56,19 @@ impl HostTier {
         if self.capacity == 0 {
             return;
         }
-        for &block in chain.iter().rev() {
+        for (at, &block) in chain.iter().enumerate().rev() {
             self.clock += 1;
             if let Some(before) = self.stamps.insert(block, self.clock) {
                 self.order.remove(&before);
+            } else {
+                let parent = at.checked_sub(1).map(|before| chain[before]);
+                self.note(Change::Stored { parent, block });
             }
             self.order.insert(self.clock, block);
             if self.order.len() > self.capacity {
                 let (_, oldest) = self.order.pop_first().expect("above its capacity");
                 self.stamps.remove(&oldest);
+                self.note(Change::Removed(oldest));
             }
         }
     }

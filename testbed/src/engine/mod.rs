@@ -275,6 +275,16 @@ impl Engine {
         self.cache.take_changes()
     }
 
+    /// Keeps what happens to blocks on the host, too, from now on, for [`Engine::take_host_changes`].
+    pub(crate) fn keep_host_changes(&mut self) {
+        self.host.keep_changes();
+    }
+
+    /// What happened to blocks on the host since the last call.
+    pub(crate) fn take_host_changes(&mut self) -> Vec<Change> {
+        self.host.take_changes()
+    }
+
     /// All blocks in the cache, in no order; those on the host are not among them.
     pub(crate) fn blocks(&self) -> Vec<u64> {
         self.cache.blocks()

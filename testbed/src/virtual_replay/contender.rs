@@ -6,6 +6,8 @@ use grapevine_placement::{
     Bound, HashBound, HeatSettings, Policy, PolicySettings, PrefixIndexSettings, Price, Ratio,
 };
 
+use super::kv_events::KvEvents;
+
 /// How a replica chooses.
 #[derive(Debug, Clone)]
 pub enum Rule {
@@ -64,6 +66,8 @@ pub struct Contender {
     pub rule: Rule,
     /// Limits of its prefix index.
     pub prefix_index: PrefixIndexSettings,
+    /// What its replicas hear of the workers' caches.
+    pub kv_events: Option<KvEvents>,
 }
 
 const ALL: Shared = Shared {
@@ -92,6 +96,7 @@ impl Contender {
                 age_max: Duration::from_secs(1_200),
                 ..PrefixIndexSettings::default()
             },
+            kv_events: None,
         }
     }
 
@@ -263,8 +268,18 @@ impl Contender {
         ]
     }
 
-    /// The contender of this name.
+    /// The contender of this name. A policy of the placement code may be followed by what its replicas hear of the
+    /// workers' caches, and how long after: `prefix+events@5ms`, `prefix+learned@5ms` ([`KvEvents::named`]).
     pub fn named(name: &str) -> Option<Self> {
+        if let Some((policy, events)) = name.split_once('+') {
+            let contender = Self::named(policy)?;
+            let is_placement = matches!(contender.rule, Rule::Placement { .. });
+            return is_placement.then_some(Self {
+                name: name.to_owned(),
+                kv_events: Some(KvEvents::named(events)?),
+                ..contender
+            });
+        }
         let mut all = Self::policies();
         all.extend(Self::ablations());
         all.push(Self::oracle());

@@ -22,6 +22,8 @@ pub struct Scenario {
     pub slow_us: u64,
     /// Part of all gossip that is lost; 1: nothing arrives, nothing is repaired.
     pub loss: f64,
+    /// Workers, the first ones, of whose KV events the first replica hears nothing.
+    pub unheard_workers: usize,
     /// Factor on the workload's own rate.
     pub speed: f64,
     /// Limit of the first token: this, in µs, ...

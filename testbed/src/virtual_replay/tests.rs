@@ -1,9 +1,11 @@
 //! Laws of the virtual replay: repeatable, conserving, and of the right order.
 
+use std::collections::HashMap;
+
 use super::gaps::Gaps;
 use super::timed_engine::{Done, Job, TimedEngine};
 use super::*;
-use crate::engine::Kv;
+use crate::engine::{Change, Kv};
 use crate::replay::{Row, Trace};
 
 /// Tokens of a step.
@@ -24,6 +26,7 @@ pub(super) fn scenario() -> Scenario {
         load_age_us: 50_000,
         slow_us: 0,
         loss: 0.0,
+        unheard_workers: 0,
         speed: 1.0,
         limit_us: 500_000,
         limit_token_us: 100,
@@ -131,6 +134,46 @@ fn the_host_tier_keeps_what_the_device_lost() {
             "host {host_tokens}"
         );
     }
+}
+
+/// Whoever adds up what a worker says knows its cache, also while blocks go to the host and leave it.
+#[test]
+fn changes_add_up_to_what_is_held() {
+    let size = CacheSize {
+        device_tokens: 40 * 512,
+        host_tokens: 60 * 512,
+    };
+    let mut engine = TimedEngine::new(512, size, STEP);
+    engine.keep_changes();
+    let (mut tiers, mut removed) = (HashMap::<u64, i32>::new(), 0);
+    for number in 0..40_u64 {
+        let start = (number * number + number / 3) % 7 * 100;
+        let next = engine.submit(
+            number * 10_000_000,
+            job(number as usize, start..start + 9, 1),
+        );
+        drain(&mut engine, next);
+        for change in engine.take_changes() {
+            match change {
+                Change::Stored { block, .. } => *tiers.entry(block).or_default() += 1,
+                Change::Removed(block) => {
+                    removed += 1;
+                    *tiers.entry(block).or_default() -= 1;
+                }
+            }
+        }
+        for start in (0..7).map(|start| start * 100) {
+            // The last token of a prompt is always computed, so a tenth block is asked for.
+            let blocks: Vec<u64> = (start..start + 10).collect();
+            let known = blocks
+                .iter()
+                .take_while(|&block| tiers.get(block).is_some_and(|&count| count > 0))
+                .count();
+            let held = engine.matched_tokens(&blocks, 10 * 512);
+            assert_eq!(known as u32 * 512, held, "after {number}, from {start}");
+        }
+    }
+    assert!(removed > 100, "{removed} removals");
 }
 
 /// Tokens that the last request found in the cache, after the others ran one after the other.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::gaps::Gaps;
-use crate::engine::{Engine, EngineConfig, Kv, Passes, Sequence};
+use crate::engine::{Change, Engine, EngineConfig, Kv, Passes, Sequence};
 
 /// Cache of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +84,19 @@ impl TimedEngine {
             promised: HashMap::new(),
             underway: None,
         }
+    }
+
+    /// Keeps what happens to blocks, on the device and on the host, for [`TimedEngine::take_changes`].
+    pub(super) fn keep_changes(&mut self) {
+        self.engine.keep_changes();
+        self.engine.keep_host_changes();
+    }
+
+    /// What happened to blocks since the last call: first on the device, then on the host. A block may be in both.
+    pub(super) fn take_changes(&mut self) -> Vec<Change> {
+        let mut changes = self.engine.take_changes();
+        changes.extend(self.engine.take_host_changes());
+        changes
     }
 
     /// Requests here.

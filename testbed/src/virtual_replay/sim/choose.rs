@@ -137,6 +137,10 @@ impl Run<'_> {
             ..Candidate::default()
         });
         self.candidates.extend(seen);
+        if let Some(heard) = &mut self.heard {
+            let places = pool.places();
+            heard.tell(now_us, replica, places, request, &mut self.candidates);
+        }
         self.replicas[replica].decide(pool, &request.key, now_us, &mut self.candidates, draw)
     }
 

@@ -57,6 +57,9 @@ impl Run<'_> {
         if let Some(next) = next {
             self.push(next, Event::Step(worker));
         }
+        if let Some(heard) = &mut self.heard {
+            heard.publish(now_us, worker, self.engines[worker].take_changes());
+        }
         let Some(split) = self.scenario.split else {
             return;
         };
@@ -111,6 +114,9 @@ impl Run<'_> {
                 .news
                 .change(now_us, replica, worker, |cell| cell.subtract(waited));
             self.tick_at(next, replica);
+            if let Some(heard) = &mut self.heard {
+                heard.computed(now_us, replica, &self.workload.requests[index]);
+            }
         }
         if is_prefill || index < self.warm {
             return;
@@ -137,6 +143,9 @@ impl Run<'_> {
         }
         let placed = self.placed[index].take().expect("it was placed");
         let replica = placed.replica;
+        if let Some(heard) = &mut self.heard {
+            heard.answered(now_us, replica, &self.workload.requests[index]);
+        }
         match &placed.decode {
             // What the engine reports as cached there contains what was transferred: nothing to correct by.
             Some(leg) => self.leave(now_us, replica, leg),

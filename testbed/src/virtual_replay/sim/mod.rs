@@ -20,6 +20,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::contender::{Contender, Evidence, Rule, Shared};
+use super::kv_events::Heard;
 use super::measure::{Meter, Outcome};
 use super::news::News;
 use super::pools::Pools;
@@ -116,6 +117,8 @@ struct Run<'a> {
     random: StdRng,
     meter: Meter,
     news: News,
+    /// What is known of caches from the workers themselves.
+    heard: Option<Heard>,
     seen: Vec<Seen>,
     candidates: Vec<Candidate>,
     left: usize,
@@ -187,8 +190,14 @@ impl<'a> Run<'a> {
         };
         let pools = Pools::new(scenario, &settings);
         let names = pools.names();
-        let engine =
-            |_| TimedEngine::new(workload.block_tokens, scenario.cache, scenario.step_tokens);
+        let block_tokens = workload.block_tokens;
+        let engine = |_| {
+            let mut engine = TimedEngine::new(block_tokens, scenario.cache, scenario.step_tokens);
+            if contender.kv_events.is_some() {
+                engine.keep_changes();
+            }
+            engine
+        };
         let count = workload.requests.len();
         let warm = (count as f64 * WARM_UP) as usize;
         let cache = scenario.cache;
@@ -213,6 +222,9 @@ impl<'a> Run<'a> {
             random: StdRng::seed_from_u64(scenario.seed),
             meter: Meter::new(warm, scenario.gap_limit_us),
             news: News::new(scenario, shared, &names),
+            heard: contender
+                .kv_events
+                .map(|events| Heard::new(events, scenario, block_tokens)),
             names,
             seen: Vec::new(),
             candidates: Vec::new(),
