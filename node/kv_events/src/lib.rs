@@ -9,6 +9,7 @@
 //! - [`stream`] puts the messages of one publisher into order, and says what is known after loss, repeats and restarts;
 //! - [`publisher`] turns events into what an engine holds: tiers, groups, second copies;
 //! - [`index`] holds it, for all publishers, and answers how much of a chain of blocks each of them has;
+//! - [`endpoint`] reads where an engine publishes;
 //! - [`hash`] recomputes vLLM's block hashes from tokens.
 //!
 //! A *publisher* is one engine: a worker, or one data-parallel rank of it. This crate does not connect to anything, and
@@ -19,6 +20,7 @@
 #![warn(missing_docs)]
 
 pub mod batch;
+pub mod endpoint;
 pub mod hash;
 pub mod index;
 pub mod publisher;
