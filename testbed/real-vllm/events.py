@@ -158,7 +158,7 @@ def main():
             stack.callback(lambda worker=worker: worker.child.stop())
             worker.wait()
             workers.append(worker)
-        replicas = stack.enter_context(cluster(arguments.grapevine, folder, REPLICAS, [w.url for w in workers], MODEL))
+        replicas = stack.enter_context(cluster(arguments.grapevine, folder, REPLICAS, [w.url for w in workers]))
         e = Events(replicas, workers, stack)
         # Each cache has 32,768 tokens; a conversation of the flood has some 900.
         e.flood = 100

@@ -341,6 +341,14 @@ impl Agent {
         &self,
         reports: Vec<(WorkerId, WorkerReport)>,
     ) -> Vec<(WorkerId, ChangeError)> {
+        self.take_over(reports).await.1
+    }
+
+    /// How far the change went, and what was refused of it.
+    async fn take_over(
+        &self,
+        reports: Vec<(WorkerId, WorkerReport)>,
+    ) -> (Result<Ack, ChangeError>, Vec<(WorkerId, ChangeError)>) {
         let mut refused = Vec::new();
         let write = |registry: &mut Registry, now| {
             let mut written = Vec::new();
@@ -358,8 +366,8 @@ impl Agent {
             Ok(written)
         };
         // The write above refuses single reports, never all.
-        let _ = self.change(write).await;
-        refused
+        let ack = self.change(write).await;
+        (ack, refused)
     }
 
     /// Adds labels to many workers, as one change, and replaces those of the same names.
@@ -378,11 +386,10 @@ impl Agent {
     ///
     /// # Errors
     /// [`ChangeError`] if there is no such worker, or if it would have too many. Waits as [`Agent::put_worker`].
-    pub async fn label_worker(&self, id: &WorkerId, labels: &Labels) -> Result<Ack, ChangeError> {
-        let write = |registry: &mut Registry, now| {
-            Ok(registry.label(id, labels, now)?.into_iter().collect())
-        };
-        self.change(write).await
+    pub async fn label_worker(&self, id: &WorkerId, labels: Labels) -> Result<Ack, ChangeError> {
+        let report = (id.clone(), WorkerReport::Labels(labels));
+        let (ack, mut refused) = self.take_over(vec![report]).await;
+        refused.pop().map_or(ack, |(_, error)| Err(error))
     }
 
     /// Drains a worker in the name of an administrator, beside what its sources declare: it gets nothing new, and leaves
@@ -402,11 +409,6 @@ impl Agent {
     pub async fn activate_worker(&self, id: &WorkerId) -> Result<Ack, ChangeError> {
         self.change(|registry, now| registry.activate(id, now))
             .await
-    }
-
-    /// Whether an administrator drained the worker ([`Agent::drain_worker`]).
-    pub fn is_drained(&self, id: &WorkerId) -> bool {
-        self.0.registry.lock().registry().is_drained(id)
     }
 
     /// Sends the others the fingerprint of its settings that must be equal on all replicas (see

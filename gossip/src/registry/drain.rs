@@ -46,12 +46,6 @@ impl Registry {
         }
         Ok(written)
     }
-
-    /// Whether an administrator drained the worker, by a note beside its sources.
-    pub fn is_drained(&self, id: &WorkerId) -> bool {
-        let of_one = self.of_worker(id);
-        effective(&of_one).is_some() && is_drained(&of_one)
-    }
 }
 
 /// Whether the entries of one worker have a drain that counts.
@@ -98,6 +92,11 @@ mod tests {
         Some(registry.workers().first()?.spec.state())
     }
 
+    fn is_drained(registry: &Registry) -> bool {
+        let workers = registry.workers();
+        workers.first().is_some_and(|worker| worker.is_drained)
+    }
+
     fn sync(a: &mut Registry, b: &mut Registry) {
         let [of_a, of_b] = [&*a, &*b].map(|one| one.entries().cloned().collect::<Vec<_>>());
         a.merge(of_b, NOW).expect("no drift");
@@ -131,9 +130,9 @@ mod tests {
     fn a_drain_that_is_taken_back_leaves_the_word_to_the_sources() {
         let mut a = found("a");
         a.drain(&id(), NOW).expect("known");
-        assert!(a.is_drained(&id()));
+        assert!(is_drained(&a));
         a.activate(&id(), NOW).expect("known");
-        assert!(!a.is_drained(&id()));
+        assert!(!is_drained(&a));
         assert_eq!(state(&a), Some(State::Active));
         a.put(id(), files(), spec(State::Draining), NOW)
             .expect("room");
@@ -157,15 +156,9 @@ mod tests {
         a.drain(&id(), NOW).expect("known");
         a.put(id(), Source::Admin, spec(State::Active), NOW)
             .expect("room");
-        assert_eq!(
-            (state(&a), a.is_drained(&id())),
-            (Some(State::Active), false)
-        );
+        assert_eq!((state(&a), is_drained(&a)), (Some(State::Active), false));
         a.drain(&id(), NOW).expect("known");
-        assert_eq!(
-            (state(&a), a.is_drained(&id())),
-            (Some(State::Draining), true)
-        );
+        assert_eq!((state(&a), is_drained(&a)), (Some(State::Draining), true));
         // One that an administrator declared as draining, too.
         a.put(id(), Source::Admin, spec(State::Draining), NOW)
             .expect("room");

@@ -95,6 +95,8 @@ pub struct Worker {
     pub warming: Option<Warming>,
     /// What is known of it beyond its description; no part of the ring.
     pub labels: Arc<Labels>,
+    /// An administrator drained it, by a note beside its sources; what its state says of it is then `Draining`, too.
+    pub is_drained: bool,
 }
 
 /// One replica's copy of the map, and the clock that stamps its own writes.
@@ -363,11 +365,13 @@ impl Registry {
             .filter_map(|of_one| {
                 let spec = effective(of_one)?;
                 let said = of_one.iter().find(|entry| claims(entry))?;
+                let is_drained = drain::is_drained(of_one);
                 Some(Worker {
                     id: of_one[0].id.clone(),
                     spec,
-                    warming: Warming::of(said).filter(|_| !drain::is_drained(of_one)),
+                    warming: Warming::of(said).filter(|_| !is_drained),
                     labels: labels(of_one),
+                    is_drained,
                 })
             })
             .collect()

@@ -115,7 +115,8 @@ impl WorkerSpec {
         raw.url = url.to_string();
         raw.models = checked_models(raw.models)?;
         if !(1..=WEIGHT_MILLI_MAX).contains(&raw.weight_milli) {
-            return Err(WorkerError::Weight(raw.weight_milli));
+            let weight = f64::from(raw.weight_milli) / 1000.0;
+            return Err(WorkerError::Weight(weight.to_string()));
         }
         if raw
             .dp_size
@@ -318,6 +319,19 @@ impl WorkerSpec {
     }
 }
 
+/// A weight as the registry has it: thousandths of a plain worker, 1 to [`WEIGHT_MILLI_MAX`], rounded to the nearest. The
+/// one rule for every place where a person or a source writes a weight.
+///
+/// # Errors
+/// [`WorkerError::Weight`] unless it is a number from 0.001 to 100.
+pub fn weight_milli(weight: f64) -> Result<u32, WorkerError> {
+    if !(0.001..=f64::from(WEIGHT_MILLI_MAX / 1000)).contains(&weight) {
+        return Err(WorkerError::Weight(weight.to_string()));
+    }
+    // In range: a small whole number.
+    Ok((weight * 1000.0).round() as u32)
+}
+
 fn checked_models(models: Vec<String>) -> Result<Vec<String>, WorkerError> {
     if models.len() > MODELS_MAX {
         return Err(WorkerError::Models(models.len()));
@@ -378,8 +392,8 @@ pub enum WorkerError {
     #[error("model names of {0} bytes together are longer than {MODELS_BYTES_MAX}")]
     ModelBytes(usize),
     /// The weight is out of range.
-    #[error("weight of {0} thousandths is not within 1 to {WEIGHT_MILLI_MAX}")]
-    Weight(u32),
+    #[error("weight {0} is not a number from 0.001 to 100")]
+    Weight(String),
     /// The zone is empty, too long, or not visible ASCII.
     #[error("zone is not 1 to {ZONE_BYTES_MAX} visible ASCII characters")]
     Zone,
@@ -422,11 +436,33 @@ mod tests {
     }
 
     #[test]
+    fn a_weight_is_a_number_from_a_thousandth_to_a_hundred() {
+        for (weight, milli) in [(0.001, 1), (0.7, 700), (1.0, 1000), (100.0, 100_000)] {
+            assert_eq!(weight_milli(weight), Ok(milli), "{weight}");
+        }
+        for weight in [
+            f64::NAN,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            -1.0,
+            -0.0,
+            0.0009,
+            100.01,
+        ] {
+            let refused = WorkerError::Weight(weight.to_string());
+            assert_eq!(weight_milli(weight), Err(refused), "{weight}");
+        }
+    }
+
+    #[test]
     fn limits_refuse_with_their_reason() {
-        assert_eq!(refused(|w| w.weight_milli = 0), WorkerError::Weight(0));
+        assert_eq!(
+            refused(|w| w.weight_milli = 0),
+            WorkerError::Weight("0".into())
+        );
         assert_eq!(
             refused(|w| w.weight_milli = 100_001),
-            WorkerError::Weight(100_001)
+            WorkerError::Weight("100.001".into())
         );
         assert_eq!(refused(|w| w.dp_size = Some(0)), WorkerError::DpSize(0));
         assert_eq!(

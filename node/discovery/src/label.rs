@@ -4,6 +4,7 @@
 
 use grapevine_gossip::worker::{Labels, WorkerError};
 
+use grapevine_kv_events::endpoint;
 use grapevine_transfer::check;
 pub use grapevine_transfer::label::{ADDRESS, BOOTSTRAP_PORT, CONNECTOR, ENGINE_ID};
 
@@ -24,7 +25,7 @@ impl Declared {
     /// All of them as labels.
     ///
     /// # Errors
-    /// A label's value is not usable, or there are too many.
+    /// A label's value is not usable, says nothing that its reader understands, or there are too many.
     pub fn into_labels(self) -> Result<Labels, WorkerError> {
         if self.bootstrap_port == Some(0) {
             return Err(WorkerError::LabelValue(BOOTSTRAP_PORT.to_owned()));
@@ -40,6 +41,8 @@ impl Declared {
             .filter_map(|(name, value)| Some((name, value?)));
         let labels = self.labels.overlaid_with(&Labels::new(named)?)?;
         check(|name| labels.get(name))
+            .map_err(|error| WorkerError::LabelMeaning(error.to_string()))?;
+        endpoint::check(labels.iter())
             .map_err(|error| WorkerError::LabelMeaning(error.to_string()))?;
         Ok(labels)
     }
@@ -88,6 +91,26 @@ mod tests {
         };
         let refused = Err(WorkerError::LabelValue("kv.bootstrap_port".into()));
         assert_eq!(none.into_labels(), refused);
+    }
+
+    #[test]
+    fn labels_that_nobody_can_use_are_refused_with_the_reason() {
+        for (name, value, why) in [
+            ("kv.connector", "carrier_pigeon", "`kv.connector`"),
+            (
+                "kv.events",
+                "ipc:///tmp/events",
+                "no address that another host can reach",
+            ),
+            ("kv.events_replay.1", "5558", "`kv.events_replay.1`"),
+        ] {
+            let declared = Declared {
+                labels: labels([(name, value)]),
+                ..Declared::default()
+            };
+            let refused = declared.into_labels().expect_err(name).to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
     }
 
     #[test]

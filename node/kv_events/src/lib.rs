@@ -9,6 +9,7 @@
 //! - [`stream`] puts the messages of one publisher into order, and says what is known after loss, repeats and restarts;
 //! - [`publisher`] turns events into what an engine holds: tiers, groups, second copies;
 //! - [`index`] holds it, for all publishers, and answers how much of a chain of blocks each of them has;
+//! - [`endpoint`] reads where an engine publishes;
 //! - [`hash`] recomputes vLLM's block hashes from tokens;
 //! - [`texts`] learns which blocks a text became, from the session ids that come back with them.
 //!
@@ -20,6 +21,7 @@
 #![warn(missing_docs)]
 
 pub mod batch;
+pub mod endpoint;
 pub mod hash;
 pub mod index;
 pub mod publisher;

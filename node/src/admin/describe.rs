@@ -306,7 +306,7 @@ impl Admin {
             labels: owned(&registered.labels),
             dp_size: spec.dp_size(),
             state: state_name(spec.state()),
-            drained: self.agent.is_drained(&worker.id),
+            drained: registered.is_drained,
             sources: self.sources_of(&worker.id),
             epoch: spec.epoch(),
             max_in_flight: spec.max_in_flight(),

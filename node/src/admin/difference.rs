@@ -65,6 +65,7 @@ mod tests {
             spec: Arc::new(WorkerSpec::new(raw).expect("valid")),
             warming: None,
             labels: Arc::new(Labels::new(labels.iter().copied()).expect("valid")),
+            is_drained: false,
         }
     }
 

@@ -16,6 +16,7 @@ use crate::config::DecodeAlone;
 use crate::proxy::caller::Caller;
 use crate::proxy::routing_query::{RoutingInput, RoutingQuery};
 use crate::proxy::split::{Undivided, Way, stays_whole};
+use crate::upstream::Worker;
 
 #[derive(Debug, Serialize)]
 struct Explained<'a> {
@@ -30,6 +31,7 @@ struct Explained<'a> {
     digest: String,
     prompt_tokens: u32,
     expected_tokens: u32,
+    /// More than half of the workers are bad, so their health is not believed: one of them may be named.
     panic: bool,
     /// How many workers were considered; `order` has the first of them.
     workers: usize,
@@ -51,6 +53,7 @@ struct Leg<'a> {
     reason: &'static str,
     home: Option<&'a str>,
     expected_tokens: u32,
+    panic: bool,
     workers: usize,
     order: Vec<Row<'a>>,
 }
@@ -59,6 +62,8 @@ struct Leg<'a> {
 struct Row<'a> {
     worker: &'a str,
     verdict: &'static str,
+    /// What this replica holds of it, `good` or what is wrong; `doubted` where another replica alone speaks against it.
+    health: &'static str,
     /// Milliseconds, in policy `prefix`.
     cost: Option<f64>,
     /// Expected milliseconds to the first token.
@@ -222,6 +227,7 @@ fn leg<'a>(pool: &'a Pool, explanation: &Explanation) -> Leg<'a> {
         reason: decision.map_or_else(|e| e.as_str(), |d| d.reason.as_str()),
         home: decision.ok().map(|d| name(pool, d.home)),
         expected_tokens: decision.map_or(0, |d| d.expected_tokens),
+        panic: explanation.panic,
         workers: explanation.rows.len(),
         order: rows(pool, explanation),
     }
@@ -232,6 +238,7 @@ fn rows<'a>(pool: &'a Pool, explanation: &Explanation) -> Vec<Row<'a>> {
     let rows = rows.map(|row| Row {
         worker: name(pool, row.index),
         verdict: row.verdict.as_str(),
+        health: health(&pool.members()[row.index].worker),
         cost: row.cost,
         first_token_ms: row.first_token_ms,
         in_flight: row.load.requests,
@@ -246,6 +253,14 @@ fn rows<'a>(pool: &'a Pool, explanation: &Explanation) -> Vec<Row<'a>> {
         }),
     });
     rows.collect()
+}
+
+fn health(worker: &Worker) -> &'static str {
+    let report = worker.health.report();
+    if report.doubt.is_some() && !report.verdict.is_bad() {
+        return "doubted";
+    }
+    report.verdict.as_str()
 }
 
 fn name(pool: &Pool, index: usize) -> &str {

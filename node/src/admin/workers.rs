@@ -7,7 +7,7 @@ use std::time::Duration;
 use grapevine_discovery::label::Declared;
 use grapevine_gossip::view::View;
 use grapevine_gossip::worker::{
-    Labels, RawWorker, Source, State, WorkerError, WorkerId, WorkerSpec,
+    Labels, RawWorker, Source, State, WorkerError, WorkerId, WorkerSpec, weight_milli,
 };
 use grapevine_gossip::{Ack, ChangeError};
 use http::StatusCode;
@@ -146,7 +146,9 @@ impl Wanted {
             raw.models = models;
         }
         if let Some(weight) = self.weight {
-            raw.weight_milli = thousandths(weight)?;
+            let milli = weight_milli(weight);
+            raw.weight_milli =
+                milli.map_err(|error| ApiError::invalid("weight", error.to_string()))?;
         }
         if let Some(role) = self.role {
             raw.role = role.parse().map_err(|error| wrong_worker(&error))?;
@@ -160,18 +162,6 @@ impl Wanted {
             None => {}
         }
         Ok(())
-    }
-}
-
-fn thousandths(weight: f64) -> Result<u32, ApiError> {
-    let scaled = (weight * 1000.0).round();
-    if (1.0..=100_000.0).contains(&scaled) {
-        Ok(scaled as u32)
-    } else {
-        Err(ApiError::invalid(
-            "weight",
-            "a weight is between 0.001 and 100",
-        ))
     }
 }
 
@@ -291,13 +281,15 @@ impl Admin {
             self.label(vec![(id.clone(), labels)]).await?;
         }
         let changes = self.changes_since(&before, &id);
-        tracing::info!(
-            worker = id.as_str(),
-            confirmed_by = ack.confirmed_by,
-            state = super::describe::state_name(state),
-            changes = changes.join("; "),
-            "worker added or changed"
-        );
+        if self.is_otherwise(&before, &id) {
+            tracing::info!(
+                worker = id.as_str(),
+                confirmed_by = ack.confirmed_by,
+                state = super::describe::state_name(state),
+                changes = changes.join("; "),
+                "worker added or changed"
+            );
+        }
         Ok(changed(status, &id, &ack, Some(state), changes))
     }
 
@@ -308,6 +300,11 @@ impl Admin {
         both.map_or_else(Vec::new, |(before, after)| {
             difference::between(before, after)
         })
+    }
+
+    /// Whether anything of a worker is not as it was in a former view; a change that changes nothing is not logged.
+    fn is_otherwise(&self, before: &View, id: &WorkerId) -> bool {
+        before.worker(id) != self.agent.view().worker(id)
     }
 
     /// Whether these labels fit beside those that the worker has.
@@ -422,7 +419,7 @@ impl Admin {
         let id: WorkerId = id.parse().map_err(|error| wrong_worker(&error))?;
         self.may_have(&id, &labels)?;
         let before = self.agent.view();
-        let labelled = self.agent.label_worker(&id, &labels).await;
+        let labelled = self.agent.label_worker(&id, labels).await;
         let labelled = labelled.map_err(|error| wrong_change(&error))?;
         let noted = match state {
             Some(WantedState::Draining) => self.agent.drain_worker(&id).await,
@@ -432,12 +429,14 @@ impl Admin {
         let ack = noted.map_err(|error| wrong_change(&error))?;
         let view = self.agent.view();
         let state = view.worker(&id).map(|worker| worker.spec.state());
-        tracing::info!(
-            worker = id.as_str(),
-            confirmed_by = ack.confirmed_by,
-            state = state.map_or("removed", super::describe::state_name),
-            "worker drained, activated or labelled"
-        );
+        if self.is_otherwise(&before, &id) {
+            tracing::info!(
+                worker = id.as_str(),
+                confirmed_by = ack.confirmed_by,
+                state = state.map_or("removed", super::describe::state_name),
+                "worker drained, activated or labelled"
+            );
+        }
         let changes = self.changes_since(&before, &id);
         Ok(changed(StatusCode::OK, &id, &ack, state, changes))
     }

@@ -1,6 +1,6 @@
 //! How a worker is described on a command line, and in the body that says so to a replica.
 
-use grapevine_gossip::worker::{Labels, Role};
+use grapevine_gossip::worker::{Labels, Role, weight_milli};
 use serde_json::{Map, Value, json};
 
 // Plain comments: clap would show doc comments in place of the command's.
@@ -13,7 +13,7 @@ pub(super) struct Description {
     #[arg(long = "model", value_name = "MODEL")]
     models: Vec<String>,
     /// Share of keys against other workers, 0.001 to 100 [default: 1].
-    #[arg(long)]
+    #[arg(long, value_parser = weight, allow_negative_numbers = true)]
     weight: Option<f64>,
     /// Requests in flight above which nothing more is sent to it [default: no limit].
     #[arg(long)]
@@ -72,6 +72,15 @@ impl Description {
     }
 }
 
+/// Refused here, because JSON has no word for `nan` and `inf`: the replica would be told of no weight at all.
+fn weight(text: &str) -> Result<f64, String> {
+    let weight = text
+        .parse()
+        .map_err(|_| "it is not a number from 0.001 to 100")?;
+    weight_milli(weight).map_err(|error| error.to_string())?;
+    Ok(weight)
+}
+
 fn label(text: &str) -> Result<(String, String), String> {
     let labels = Labels::from_texts([text]).map_err(|error| error.to_string())?;
     let label = labels.iter().next();
@@ -94,10 +103,10 @@ mod tests {
     #[test]
     fn what_is_given_is_in_the_body() {
         let line = "x --role prefill --kv-connector mooncake --bootstrap-port 8998 --kv-address h:1 --dp-size 2 \
-                    --label kv.tp_size=8 --label a=b=c --zone z";
+                    --label kv.tp_size=8 --label a=b=c --zone z --weight 2.5";
         let line = Line::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{e}"));
         let expected = json!({
-            "url": "http://w", "zone": "z", "role": "prefill", "dp_size": 2, "kv_connector": "mooncake",
+            "url": "http://w", "weight": 2.5, "zone": "z", "role": "prefill", "dp_size": 2, "kv_connector": "mooncake",
             "bootstrap_port": 8998, "kv_address": "h:1", "labels": { "kv.tp_size": "8", "a": "b=c" },
         });
         assert_eq!(Value::Object(line.description.of("http://w")), expected);
@@ -106,6 +115,11 @@ mod tests {
             "--label a",
             "--label A=1",
             "--bootstrap-port 70000",
+            "--weight nan",
+            "--weight inf",
+            "--weight -1",
+            "--weight 0",
+            "--weight heavy",
         ] {
             let words = ["x"].into_iter().chain(bad.split_whitespace());
             assert!(Line::try_parse_from(words).is_err(), "{bad}");

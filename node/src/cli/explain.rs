@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
@@ -70,11 +70,38 @@ pub async fn explain(args: ExplainArgs) -> Result<(), Failure> {
         for name in ["worker", "reason"] {
             print_line(&format!("prefill {name:8} {}", field(prefill, name)))?;
         }
+        note(prefill)?;
         print_line("")?;
         print_table(ORDER, rows(prefill, "order"))?;
     }
+    note(&answer)?;
     print_line("")?;
     print_table(ORDER, rows(&answer, "order"))
+}
+
+/// Says why a worker that is not well is named all the same.
+fn note(choice: &Value) -> Result<(), Failure> {
+    match last_resort(choice) {
+        Some(line) => print_line(&line),
+        None => Ok(()),
+    }
+}
+
+fn last_resort(choice: &Value) -> Option<String> {
+    let worker = choice["worker"].as_str()?;
+    let mut order = rows(choice, "order").iter();
+    let row = order.find(|row| row["worker"] == worker)?;
+    let health = row["health"].as_str().filter(|health| *health != "good")?;
+    let why = match choice["panic"].as_bool() {
+        Some(true) => {
+            "more than half of the workers are bad, and then their health is not believed"
+        }
+        _ => "no other worker may take it",
+    };
+    Some(format!(
+        "{:16} {worker} is {health}, and would be tried all the same: {why}",
+        "note"
+    ))
 }
 
 const ANSWER: [&str; 9] = [
@@ -92,6 +119,7 @@ const ANSWER: [&str; 9] = [
 const ORDER: &[Column] = &[
     Column("ORDER", "worker"),
     Column("VERDICT", "verdict"),
+    Column("HEALTH", "health"),
     Column("COST", "cost"),
     Column("IN-FLIGHT", "in_flight"),
     Column("LIMIT", "limit"),
@@ -121,5 +149,33 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
             "cannot read {}: {error}",
             file.display()
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_is_named_though_it_is_bad_comes_with_the_reason() {
+        let choice = |health: &str, panic: bool| {
+            json!({ "worker": "w", "panic": panic, "order": [
+                { "worker": "v", "health": "unhealthy" }, { "worker": "w", "health": health },
+            ] })
+        };
+        assert_eq!(last_resort(&choice("good", true)), None);
+        let line = last_resort(&choice("unreachable", true)).expect("it is bad");
+        assert!(
+            line.contains("w is unreachable") && line.contains("more than half"),
+            "{line}"
+        );
+        let line = last_resort(&choice("doubted", false)).expect("it is doubted");
+        assert!(line.contains("no other worker"), "{line}");
+        // Of an older release, and where nobody is named.
+        assert_eq!(
+            last_resort(&json!({ "worker": "w", "order": [{ "worker": "w" }] })),
+            None
+        );
+        assert_eq!(last_resort(&json!({ "worker": null, "order": [] })), None);
     }
 }

@@ -37,6 +37,18 @@ impl From<ConfigError> for Failure {
 }
 
 impl Failure {
+    /// The same, with what it is about.
+    pub(super) fn about(self, what: &str) -> Self {
+        let about = |text: String| format!("{what}: {text}");
+        match self {
+            Self::Usage(text) => Self::Usage(about(text)),
+            Self::Refused(text) => Self::Refused(about(text)),
+            Self::Unauthorized(text) => Self::Unauthorized(about(text)),
+            Self::Overloaded(text) => Self::Overloaded(about(text)),
+            Self::Unreachable(text) => Self::Unreachable(about(text)),
+        }
+    }
+
     /// The process's exit code.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {

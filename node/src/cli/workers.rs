@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::client::{AdminArgs, AdminClient};
 use super::description::Description;
@@ -23,6 +24,7 @@ Examples:
   grapevine workers add --file workers.txt          # one address a line
   grapevine workers add http://10.0.0.7:8000 --no-warm-up   # requests at once, cold cache
   grapevine workers drain http://10.0.0.7:8000 --wait   # sessions move; ends when nothing is open there
+  grapevine workers drain w1 w2 w3                  # of several, each by its id or its address
   grapevine workers activate http://10.0.0.7:8000   # undoes it
   grapevine workers remove http://10.0.0.7:8000     # gone everywhere, also after restarts")]
 pub struct WorkersArgs {
@@ -87,12 +89,13 @@ struct Add {
 // As above.
 #[derive(clap::Args)]
 struct Drain {
-    /// Id or address of the worker.
-    worker: String,
-    /// Wait until no replica has a request open there, and show what is.
+    /// Ids or addresses of the workers.
+    #[arg(value_name = "WORKER", required = true)]
+    workers: Vec<String>,
+    /// Wait until no replica has a request open at them, and show what is.
     #[arg(long)]
     wait: bool,
-    /// With --wait: give up after so many seconds; the drain goes on [default: never].
+    /// With --wait: give up after so many seconds; the drains go on [default: never].
     #[arg(long, value_name = "SECONDS", requires = "wait")]
     timeout: Option<u64>,
     #[command(flatten)]
@@ -191,26 +194,34 @@ async fn add(args: Add) -> Result<(), Failure> {
 
 async fn drain(args: Drain) -> Result<(), Failure> {
     let Drain {
-        worker,
+        workers,
         wait,
         timeout,
         admin,
     } = args;
     let client = AdminClient::new(&admin)?;
-    let path = ["workers", &worker, "drain"];
-    let answer = client.call(Method::POST, &path, &[], Vec::new()).await?;
-    report("draining", &answer, &admin)?;
+    // All of them first: a worker that empties must not send its sessions to one that is to be drained next.
+    for worker in &workers {
+        let path = ["workers", worker, "drain"];
+        let answer = client.call(Method::POST, &path, &[], Vec::new()).await;
+        // What was drained before stays so: the message must say which one was not.
+        let answer = answer.map_err(|failure| failure.about(worker))?;
+        report("draining", &answer, &admin)?;
+    }
     if !wait {
         return Ok(());
     }
-    let limit = timeout.map(Duration::from_secs);
-    super::drain::wait(&client, &worker, limit, admin.json).await?;
-    if admin.json {
-        return Ok(());
+    let until = timeout.map(|timeout| Instant::now() + Duration::from_secs(timeout));
+    for worker in &workers {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        super::drain::wait(&client, worker, left, admin.json).await?;
+        if !admin.json {
+            print_line(&format!(
+                "drained {worker}: nothing is open there; `grapevine workers remove` takes it out"
+            ))?;
+        }
     }
-    print_line(&format!(
-        "drained {worker}: nothing is open there; `grapevine workers remove` takes it out"
-    ))
+    Ok(())
 }
 
 fn all_urls(mut urls: Vec<String>, file: Option<&Path>) -> Result<Vec<String>, Failure> {

@@ -36,7 +36,7 @@ use grapevine_placement::{
     Candidate, ClusterSettings, Decision, Explanation, Key, Load, NoWorker, Policy, Reason,
     Standing, View, decide, explain,
 };
-use grapevine_transfer::Half;
+use grapevine_transfer::{Half, label};
 use rand::Rng;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -267,6 +267,7 @@ impl Cluster {
         let about = About {
             role: spec.role(),
             labels: Arc::clone(&registered.labels),
+            ranks: ranks_of(registered),
         };
         if **worker.about.load() != about {
             worker.about.store(Arc::new(about));
@@ -295,7 +296,11 @@ impl Cluster {
             return None;
         }
         let (url, connector) = (spec.url(), self.defaults.kv_connector);
-        let label = |name: &str| labels.get(name);
+        let ranks = ranks_of(registered).map(|ranks| ranks.to_string());
+        let label = |name: &str| match name {
+            label::DP_SIZE => labels.get(name).or(ranks.as_deref()),
+            _ => labels.get(name),
+        };
         match Half::read(url.host(), url.port(), url.rank(), connector, label) {
             Ok(half) => Some(Arc::new(half)),
             Err(error) => {
@@ -512,6 +517,14 @@ impl Cluster {
         };
         Picture::new(self.board.live(), heard)
     }
+}
+
+/// Data-parallel ranks of a worker's engine. What it reports is its label; until then, and for engines that report
+/// nothing, its description counts.
+fn ranks_of(registered: &RegisteredWorker) -> Option<u32> {
+    let reported = registered.labels.get(label::DP_SIZE);
+    let reported = reported.and_then(|ranks| ranks.parse().ok());
+    reported.or(registered.spec.dp_size())
 }
 
 /// Whether this release knows what a worker is there for.

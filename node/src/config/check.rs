@@ -13,7 +13,7 @@ use super::error::{Origin, Problem};
 use super::raw::Raw;
 use super::section_values::SectionValues;
 use super::selector;
-use super::types::{Secret, TraceProtocol};
+use super::types::{SECRET_BYTES_MIN, Secret, TraceProtocol};
 
 /// Everything that does not fit together, each at the place of the setting to change.
 pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
@@ -85,14 +85,13 @@ fn admin(config: &Config, checks: &mut Checks<'_>) {
             admin.host
         ),
     );
-    let is_short =
-        |token: &Secret| !admin.host.is_loopback() && token.reveal().len() < TOKEN_BYTES_MIN;
+    let is_short = |token: &Secret| !admin.host.is_loopback() && token.is_short();
     checks.refuse_if(
         admin.token.as_ref().is_some_and(is_short),
         "admin",
         "token",
         format!(
-            "beyond loopback a token has at least {TOKEN_BYTES_MIN} characters, so that it cannot be guessed: \
+            "beyond loopback a token has at least {SECRET_BYTES_MIN} characters, so that it cannot be guessed: \
              `openssl rand -hex 16` makes one"
         ),
     );
@@ -117,9 +116,6 @@ fn traces(config: &Config, checks: &mut Checks<'_>) {
         "a gRPC collector has no path: write http://host:port",
     );
 }
-
-/// Below it a token can be found by asking: 16 random hexadecimal digits are 64 bits.
-const TOKEN_BYTES_MIN: usize = 16;
 
 fn gossip(config: &Config, checks: &mut Checks<'_>) {
     let gossip = &config.gossip;
@@ -301,15 +297,11 @@ fn discovery(config: &Config, checks: &mut Checks<'_>) {
         "empty_hold",
         "is shorter than discovery.hold; a source that shows no worker at all is believed later than one that lacks some",
     );
-    let is_short = |secret: &Secret| secret.reveal().len() < TOKEN_BYTES_MIN;
     checks.refuse_if(
-        config.leases.secret.as_ref().is_some_and(is_short),
+        config.leases.secret.as_ref().is_some_and(Secret::is_short),
         "leases",
         "secret",
-        format!(
-            "has at least {TOKEN_BYTES_MIN} characters, so that it cannot be guessed from a credential: \
-             `openssl rand -hex 16` makes one"
-        ),
+        short_lease_secret(),
     );
     let kubernetes = &config.kubernetes;
     if !kubernetes.enabled {
@@ -335,6 +327,14 @@ fn discovery(config: &Config, checks: &mut Checks<'_>) {
             refuse_if(true, key, &what, checks);
         }
     }
+}
+
+/// Why a lease's secret is refused; also where a credential is made of it.
+pub fn short_lease_secret() -> String {
+    format!(
+        "has at least {SECRET_BYTES_MIN} characters, so that it cannot be guessed from a credential: \
+         `openssl rand -hex 16` makes one"
+    )
 }
 
 const NO_KUBERNETES: &str = "this build cannot watch pods; build Grapevine with `--features kubernetes` (what is \

@@ -19,7 +19,10 @@ use super::types::{ByteSize, HostPort, Name, PriceRule};
 section! {
     /// Gossip between replicas: QUIC with mutual TLS on one UDP port. Local to each replica.
     [gossip] GossipSettings {
-        /// Address of the gossip port. Beyond loopback certificates are required.
+        /// Address of this machine at which the other replicas reach this one, by gossip; beyond loopback
+        /// certificates are required.
+        ///
+        /// Loopback: replicas of this machine alone. `0.0.0.0` takes all its addresses, and needs `advertise`.
         host: IpAddr = LOOPBACK, flag "gossip-host" Text;
         /// The gossip port (UDP); 0 takes a free one.
         port: u16 = 30002, flag "gossip-port" Text;

@@ -6,7 +6,7 @@ use grapevine_discovery::label::Declared;
 use grapevine_gossip::config::{EvidenceConfig, Facts, GossipConfig};
 use grapevine_gossip::identity::PemFiles;
 use grapevine_gossip::worker::{
-    Labels, RawWorker, Role, WorkerError, WorkerId, WorkerSpec, WorkerUrl,
+    Labels, RawWorker, Role, WorkerError, WorkerId, WorkerSpec, WorkerUrl, weight_milli,
 };
 use grapevine_placement::{
     Bound, BreakerSettings, CacheAware, ClusterSettings, HeatSettings, KeySettings, ModelSettings,
@@ -183,8 +183,7 @@ impl WorkerConfig {
     pub fn registered(&self) -> Result<(WorkerId, WorkerSpec), WorkerError> {
         let spec = WorkerSpec::new(RawWorker {
             models: self.models.clone(),
-            // In range by its row, so neither sign nor size is lost.
-            weight_milli: (self.weight * 1000.0).round() as u32,
+            weight_milli: weight_milli(self.weight)?,
             role: self.role,
             dp_size: self.dp_size,
             zone: self.zone.clone(),

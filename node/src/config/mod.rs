@@ -46,6 +46,7 @@ pub use admission::{
     AdmissionConfig, Expiry, KeyConfig, KeyHash, KeysConfig, NoRoomStatus, read_keys,
 };
 pub use cache::CacheConfig;
+pub use check::short_lease_secret;
 pub use cluster::{ClusterConfig, GossipSettings, ModelConfig};
 pub use cors::{CorsConfig, Origin as WebOrigin, Wild};
 pub use discovery::{

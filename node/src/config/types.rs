@@ -198,12 +198,21 @@ impl fmt::Display for AllowedHost {
 #[derive(Clone, PartialEq, Eq, PartialOrd)]
 pub struct Secret(String);
 
+/// Below it a secret can be found by trying: 16 random hexadecimal digits are 64 bits.
+pub(super) const SECRET_BYTES_MIN: usize = 16;
+
 impl Secret {
     /// None unless the text is 1 to 512 visible ASCII characters, because it travels in a header.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let good = (1..=512).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
         good.then(|| Self(text.to_owned()))
+    }
+
+    /// Whether it could be found by trying: shorter than 16 characters.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.0.len() < SECRET_BYTES_MIN
     }
 
     /// The secret itself, for the one place that compares or sends it.

@@ -3,6 +3,7 @@
 use std::io;
 
 use bytes::{Bytes, BytesMut};
+use grapevine_kv_events::endpoint::Endpoint;
 use grapevine_kv_events::stream::{Message, fingerprint};
 use grapevine_zmtp::{Limits, Session, SocketType, Violation, encode_message};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,7 +11,6 @@ use tokio::net::TcpStream;
 use tokio::time::{Duration, timeout};
 
 use super::metrics::Fault;
-use super::sources::Endpoint;
 use crate::upstream::Worker;
 
 /// Largest message: a payload of [`PAYLOAD_BYTES_MAX`], its topic and its number.

@@ -101,8 +101,8 @@ async fn hear(worker: Arc<Worker>, parts: KvParts) {
             }
             ask_at = Instant::now();
         }
-        let labels = Arc::clone(&worker.about.load().labels);
-        match sources::of_labels(&labels, worker.address.rank()) {
+        let about = worker.about.load_full();
+        match sources::of_labels(&about.labels, worker.address.rank(), about.ranks) {
             Ok(None) => {}
             Ok(Some(declared)) => {
                 found.begin(declared, &worker, &parts);

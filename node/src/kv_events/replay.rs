@@ -1,6 +1,7 @@
 //! What an engine published before, asked for on a connection of its own.
 
 use bytes::Bytes;
+use grapevine_kv_events::endpoint::Endpoint;
 use grapevine_kv_events::stream::{END, Message};
 use grapevine_zmtp::SocketType;
 use tokio::sync::mpsc;
@@ -8,7 +9,6 @@ use tokio::time::{Duration, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::{Connection, End, read_message};
-use super::sources::Endpoint;
 use crate::upstream::Worker;
 
 use std::sync::Arc;

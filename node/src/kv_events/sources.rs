@@ -1,34 +1,17 @@
 //! Where a worker publishes. Pure: labels, or the answer to `GET /kv_event_sources`, in; addresses out.
 //!
-//! An address is as vLLM has it: `tcp://*:5557` is bound at every address of the worker's host, `tcp://10.0.0.7:5557` at
-//! that one. Others cannot be reached from another host: `ipc://` is a file, `inproc://` a process. Rank r of a worker
-//! adds r to the ports of a label; the answer has done so already.
+//! Rank r of a worker adds r to the ports of a label; the answer has done so already.
 
 use std::collections::BTreeMap;
 
 use grapevine_gossip::worker::Labels;
+use grapevine_kv_events::endpoint::{self, BadEndpoint, EVENTS, Endpoint, REPLAY, TOPIC};
 use serde::Deserialize;
 
-/// The address that a worker publishes at, such as `tcp://*:5557`; with `.<rank>` behind it, that of one rank.
-pub(super) const EVENTS: &str = "kv.events";
-/// The address that it answers at with what it published before.
-const REPLAY: &str = "kv.events_replay";
-/// The topic of its messages.
-const TOPIC: &str = "kv.events_topic";
-/// Number of ranks, as it is known for transfers.
-const RANKS: &str = "kv.dp_size";
 /// Engines of one worker that are heard.
 const ENGINES_MAX: u32 = 64;
 /// Longest topic that is subscribed to, in bytes.
 const TOPIC_BYTES_MAX: usize = 256;
-
-/// An address at which something is heard.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Endpoint {
-    /// None: that of the worker.
-    pub(super) host: Option<String>,
-    pub(super) port: u16,
-}
 
 /// One engine's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,79 +25,40 @@ pub(super) struct Source {
 /// Why a worker's events are not heard though it publishes them.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadSource {
-    #[error("`{0}` is no address that another host can reach, such as tcp://*:5557")]
-    Address(String),
+    #[error(transparent)]
+    Address(#[from] BadEndpoint),
     #[error("its topic is longer than {TOPIC_BYTES_MAX} bytes")]
     Topic,
     #[error("no list of publishers")]
     Answer,
 }
 
-impl Endpoint {
-    fn read(text: &str) -> Result<Self, BadSource> {
-        let bad = || BadSource::Address(text.chars().take(100).collect());
-        let address = text.strip_prefix("tcp://").ok_or_else(bad)?;
-        let (host, port) = address.rsplit_once(':').ok_or_else(bad)?;
-        let port = port.parse().ok().filter(|port| *port > 0);
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let host = match host {
-            "*" | "::" | "0.0.0.0" => None,
-            "" => return Err(bad()),
-            host => Some(host.to_owned()),
-        };
-        Ok(Self {
-            host,
-            port: port.ok_or_else(bad)?,
-        })
-    }
-
-    fn of_rank(&self, rank: u32) -> Option<Self> {
-        let port = u32::from(self.port).checked_add(rank)?;
-        Some(Self {
-            host: self.host.clone(),
-            port: u16::try_from(port).ok()?,
-        })
-    }
-}
-
-/// What a worker's labels say; none if they say nothing. `rank`: that of a worker that is one of several at its address.
+/// What a worker's labels say; none if they say nothing. `rank`: that of a worker that is one of several at its address;
+/// `ranks`: how many engines are behind it, if that is known.
 ///
 /// # Errors
 /// A label is no address.
 pub(super) fn of_labels(
     labels: &Labels,
     rank: Option<u32>,
+    ranks: Option<u32>,
 ) -> Result<Option<Vec<Source>>, BadSource> {
-    let ranks = labels.get(RANKS).and_then(|ranks| ranks.parse().ok());
-    let ranks: u32 = ranks.unwrap_or(1).clamp(1, ENGINES_MAX);
+    let ranks = ranks.unwrap_or(1).clamp(1, ENGINES_MAX);
     let ranks = rank.map_or(0..ranks, |rank| rank..rank.saturating_add(1));
+    let label = |name: &str| labels.get(name);
     let mut sources = Vec::new();
     for rank in ranks {
-        let Some(events) = of_rank(labels, EVENTS, rank)? else {
+        let Some(events) = endpoint::of_rank(EVENTS, rank, label)? else {
             continue;
         };
         sources.push(Source {
             rank,
             events,
-            replay: of_rank(labels, REPLAY, rank)?,
+            replay: endpoint::of_rank(REPLAY, rank, label)?,
             topic: topic(labels.get(TOPIC).unwrap_or_default())?,
         });
     }
     Ok((!sources.is_empty()).then_some(sources))
-}
-
-/// The address in the label of this rank, or in the one of all of them.
-fn of_rank(labels: &Labels, name: &str, rank: u32) -> Result<Option<Endpoint>, BadSource> {
-    if let Some(own) = labels.get(&format!("{name}.{rank}")) {
-        return Endpoint::read(own).map(Some);
-    }
-    let Some(shared) = labels.get(name) else {
-        return Ok(None);
-    };
-    let endpoint = Endpoint::read(shared)?.of_rank(rank);
-    endpoint
-        .map(Some)
-        .ok_or_else(|| BadSource::Address(shared.to_owned()))
 }
 
 fn topic(text: &str) -> Result<String, BadSource> {
@@ -152,9 +96,9 @@ pub(super) fn of_answer(answer: &[u8], rank: Option<u32>) -> Result<Vec<Source>,
         let replay = publisher.replay_endpoint.as_deref();
         Ok(Source {
             rank,
-            events: Endpoint::read(&publisher.endpoint)?,
+            events: publisher.endpoint.parse()?,
             // Without it gaps are not filled; that is no reason not to listen.
-            replay: replay.and_then(|address| Endpoint::read(address).ok()),
+            replay: replay.and_then(|address| address.parse().ok()),
             topic: topic(&publisher.topic)?,
         })
     });
@@ -173,25 +117,6 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_as_vllm_has_them() {
-        for (text, expected) in [
-            ("tcp://*:5557", Some(at(None, 5557))),
-            ("tcp://0.0.0.0:1", Some(at(None, 1))),
-            ("tcp://[::]:5557", Some(at(None, 5557))),
-            ("tcp://10.0.0.7:5557", Some(at(Some("10.0.0.7"), 5557))),
-            ("tcp://[fd00::7]:5557", Some(at(Some("fd00::7"), 5557))),
-            ("ipc:///tmp/events", None),
-            ("inproc://events", None),
-            ("tcp://*:0", None),
-            ("tcp://*:65536", None),
-            ("tcp://:5557", None),
-            ("5557", None),
-        ] {
-            assert_eq!(Endpoint::read(text).ok(), expected, "{text}");
-        }
-    }
-
-    #[test]
     fn labels_name_one_address_for_all_ranks_or_one_for_each() {
         let labels = |texts: &[&str]| Labels::from_texts(texts.iter().copied()).expect("labels");
         let one = labels(&["kv.events=tcp://*:5557", "kv.events_topic=kv"]);
@@ -201,21 +126,25 @@ mod tests {
             replay: replay.map(|port| at(None, port)),
             topic: "kv".into(),
         };
-        let of = |labels: &Labels, rank| of_labels(labels, rank).expect("valid");
-        assert_eq!(of(&one, None), Some(vec![source(0, 5557, None)]));
-        assert_eq!(of(&one, Some(3)), Some(vec![source(3, 5560, None)]));
+        let of = |labels: &Labels, rank, ranks| of_labels(labels, rank, ranks).expect("valid");
+        assert_eq!(of(&one, None, None), Some(vec![source(0, 5557, None)]));
+        assert_eq!(
+            of(&one, Some(3), Some(4)),
+            Some(vec![source(3, 5560, None)])
+        );
         let two = labels(&[
             "kv.events=tcp://*:5557",
             "kv.events_replay=tcp://*:6000",
             "kv.events_replay.1=tcp://*:7000",
             "kv.events_topic=kv",
-            "kv.dp_size=2",
         ]);
         let expected = vec![source(0, 5557, Some(6000)), source(1, 5558, Some(7000))];
-        assert_eq!(of(&two, None), Some(expected));
-        assert_eq!(of(&labels(&["kv.dp_size=2"]), None), None);
-        assert!(of_labels(&labels(&["kv.events=ipc://x"]), None).is_err());
-        assert!(of_labels(&labels(&["kv.events=tcp://*:65535"]), Some(1)).is_err());
+        assert_eq!(of(&two, None, Some(2)), Some(expected));
+        assert_eq!(of(&labels(&["a=b"]), None, Some(2)), None);
+        let is_wrong = |text, rank, ranks| of_labels(&labels(&[text]), rank, ranks).is_err();
+        assert!(is_wrong("kv.events=ipc://x", None, None));
+        assert!(is_wrong("kv.events=tcp://*:65535", Some(1), None));
+        assert!(is_wrong("kv.events=tcp://*:65535", None, Some(2)));
     }
 
     #[test]

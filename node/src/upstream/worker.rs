@@ -36,6 +36,8 @@ pub struct About {
     pub role: Role,
     /// What is known of it beyond its description.
     pub labels: Arc<Labels>,
+    /// Data-parallel ranks of its engine: as the engine reports them, else as they were declared; `None` = not known.
+    pub ranks: Option<u32>,
 }
 
 /// A registered worker.

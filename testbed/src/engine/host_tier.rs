@@ -62,7 +62,11 @@ impl HostTier {
                 self.order.remove(&before);
             } else {
                 let parent = at.checked_sub(1).map(|before| chain[before]);
-                self.note(Change::Stored { parent, block });
+                self.note(Change::Stored {
+                    parent,
+                    block,
+                    owner: u64::MAX,
+                });
             }
             self.order.insert(self.clock, block);
             if self.order.len() > self.capacity {

@@ -1,6 +1,8 @@
 //! One worker as a file describes it: the keys that all forms of files share. Pure.
 
-use grapevine_gossip::worker::{DP_SIZE_MAX, Labels, RawWorker, WorkerId, WorkerSpec};
+use grapevine_gossip::worker::{
+    DP_SIZE_MAX, Labels, RawWorker, WorkerId, WorkerSpec, weight_milli,
+};
 
 use crate::label::Declared;
 use crate::picture::Found;
@@ -100,10 +102,7 @@ impl Description {
     }
 
     pub(super) fn set_weight(&mut self, weight: f64) -> Result<(), String> {
-        if !(0.001..=100.0).contains(&weight) {
-            return Err(format!("weight {weight} is not from 0.001 to 100"));
-        }
-        self.raw.weight_milli = (weight * 1000.0).round() as u32;
+        self.raw.weight_milli = weight_milli(weight).map_err(text_of)?;
         self.check()
     }
 

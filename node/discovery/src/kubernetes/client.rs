@@ -42,8 +42,57 @@ pub fn check_kubeconfig(path: &Path) -> Result<(), String> {
     let Some(context) = named.and_then(|named| named.context.as_ref()) else {
         return Err(format!("it has no context {context:?} (current-context)"));
     };
-    let has_cluster = file.clusters.iter().any(|one| one.name == context.cluster);
-    has_cluster
-        .then_some(())
-        .ok_or_else(|| format!("it has no cluster {:?}", context.cluster))
+    if !file.clusters.iter().any(|one| one.name == context.cluster) {
+        return Err(format!("it has no cluster {:?}", context.cluster));
+    }
+    // A context without a user asks as nobody, which an API server may allow.
+    match &context.user {
+        Some(user) if !file.auth_infos.iter().any(|one| one.name == *user) => {
+            Err(format!("it has no user {user:?}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kubeconfig(context: &str, cluster: &str, user: &str) -> String {
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: {context}\n\
+             contexts:\n- name: here\n  context: {{ cluster: {cluster}, user: {user} }}\n\
+             clusters:\n- name: home\n  cluster: {{ server: 'https://127.0.0.1:1' }}\n\
+             users:\n- name: me\n  user: {{ token: x }}\n"
+        )
+    }
+
+    #[test]
+    fn a_kubeconfig_names_a_context_a_cluster_and_a_user_that_it_has() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("config");
+        for (text, expected) in [
+            (kubeconfig("here", "home", "me"), None),
+            (
+                kubeconfig("there", "home", "me"),
+                Some("no context \"there\""),
+            ),
+            (kubeconfig("''", "home", "me"), Some("no context \"\"")),
+            (
+                kubeconfig("here", "away", "me"),
+                Some("no cluster \"away\""),
+            ),
+            (kubeconfig("here", "home", "you"), Some("no user \"you\"")),
+            ("clusters: 5".to_owned(), Some("")),
+        ] {
+            std::fs::write(&path, &text).expect("it can be written");
+            match (check_kubeconfig(&path), expected) {
+                (Ok(()), None) => {}
+                (Err(why), Some(part)) => assert!(why.contains(part), "{text}: {why}"),
+                (checked, _) => panic!("{text}: {checked:?}"),
+            }
+        }
+        let why = check_kubeconfig(&folder.path().join("missing")).expect_err("no file");
+        assert!(why.contains("missing"), "{why}");
+    }
 }

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use grapevine_gossip::worker::{DP_SIZE_MAX, Labels, Role, WEIGHT_MILLI_MAX};
+use grapevine_gossip::worker::{DP_SIZE_MAX, Labels, Role, weight_milli};
 
 use super::pod::Facts;
 
@@ -217,12 +217,7 @@ fn task(text: &str) -> Option<Task> {
 }
 
 fn weight(text: &str) -> Option<u32> {
-    let weight: f64 = number(text)?;
-    let milli = (weight * 1000.0).round();
-    // The comparison is false for what is no number.
-    (1.0..=f64::from(WEIGHT_MILLI_MAX))
-        .contains(&milli)
-        .then_some(milli as u32)
+    weight_milli(number(text)?).ok()
 }
 
 #[cfg(test)]

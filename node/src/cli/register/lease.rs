@@ -164,7 +164,15 @@ impl Lease {
         let text = std::fs::read_to_string(path);
         let text =
             text.map_err(|error| Failure::Refused(format!("{}: {error}", path.display())))?;
-        Ok(Some(text.trim().to_owned()))
+        let text = text.trim();
+        if text.is_empty() {
+            let what = format!(
+                "{} is empty: write the worker's credential into it, as `grapevine register --show-credential` prints it",
+                path.display()
+            );
+            return Err(Failure::Refused(what));
+        }
+        Ok(Some(text.to_owned()))
     }
 
     fn unauthorized(&self, url: &Url) -> Failure {

@@ -24,7 +24,7 @@ use self::worker::Worker;
 use super::description::Description;
 use super::failure::Failure;
 use super::show::print_line;
-use crate::config::Secret;
+use crate::config::{Secret, short_lease_secret};
 use crate::discovery::Credentials;
 use crate::tls::read_secret;
 
@@ -125,14 +125,23 @@ pub async fn register(args: RegisterArgs) -> Result<ExitCode, Failure> {
 fn secret(args: &RegisterArgs) -> Result<Secret, Failure> {
     let usage = Failure::Usage;
     if let Some(file) = &args.secret_file {
-        return read_secret(file).map_err(|error| usage(error.to_string()));
+        let secret = read_secret(file).map_err(|error| usage(error.to_string()))?;
+        return long_enough(secret, &format!("the secret in {}", file.display()));
     }
     let given = args.secret.as_deref().ok_or_else(|| {
         let how = "--show-credential needs the cluster's secret: --secret-file FILE, or the variable GRAPEVINE_LEASES__SECRET";
         usage(how.to_owned())
     })?;
     let wrong = || usage("the secret is 1 to 512 visible ASCII characters".to_owned());
-    Secret::new(given).ok_or_else(wrong)
+    long_enough(Secret::new(given).ok_or_else(wrong)?, "the secret")
+}
+
+/// As the replicas want it: they would refuse to start with a shorter one, so its credentials are good for nothing.
+fn long_enough(secret: Secret, what: &str) -> Result<Secret, Failure> {
+    if secret.is_short() {
+        return Err(Failure::Usage(format!("{what} {}", short_lease_secret())));
+    }
+    Ok(secret)
 }
 
 /// What is registered, and how.

@@ -234,6 +234,7 @@ impl Heard {
             candidate.told = Some(Told {
                 held_tokens: (held * self.block_tokens).min(all),
                 until_tokens: until_tokens.min(all),
+                ..Told::default()
             });
         }
     }

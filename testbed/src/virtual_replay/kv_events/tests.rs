@@ -8,6 +8,7 @@ const BLOCK: u32 = 512;
 
 fn stored(blocks: &[u64]) -> Vec<Change> {
     let of = |&block| Change::Stored {
+        owner: 0,
         parent: None,
         block,
     };
