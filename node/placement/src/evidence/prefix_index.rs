@@ -23,10 +23,11 @@ pub struct PrefixIndexSettings {
     /// Evidence not renewed for so long is not believed. Default 20 minutes.
     pub age_max: Duration,
     /// Evidence not renewed for so long is not believed against what the worker says of its cache
-    /// ([`Candidate::told`]). Default 10 seconds.
+    /// ([`Candidate::told`]). Default 2 seconds.
     ///
     /// What was just sent to a worker waits there, is computed, and then published. Too short: prompts that wait
-    /// are sent to a second worker. Too long: placements on what was evicted.
+    /// are sent to a second worker. Too long: placements on what was evicted; simulated, agents with small caches
+    /// wait two to three times as long at 10 seconds.
     pub told_after: Duration,
 }
 
@@ -36,7 +37,7 @@ impl Default for PrefixIndexSettings {
             entries_max: 200_000,
             cache_tokens: 1_000_000,
             age_max: Duration::from_secs(1_200),
-            told_after: Duration::from_secs(10),
+            told_after: Duration::from_secs(2),
         }
     }
 }

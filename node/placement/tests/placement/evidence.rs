@@ -146,14 +146,14 @@ fn what_a_worker_says_goes_before_old_evidence() {
         candidates[0].held_tokens
     };
     let last = marks.last().unwrap().tokens;
-    assert_eq!(held(None, 11), last);
+    assert_eq!(held(None, 3), last);
     // It may still be at it.
-    assert_eq!(held(Some((0, all)), 10), last);
+    assert_eq!(held(Some((0, all)), 2), last);
     // It has lost it.
-    assert_eq!(held(Some((0, all)), 11), 0);
-    assert_eq!(held(Some((160, all)), 11), 160);
+    assert_eq!(held(Some((0, all)), 3), 0);
+    assert_eq!(held(Some((160, all)), 3), 160);
     // It cannot say what became of the second half.
-    assert_eq!(held(Some((0, half)), 11), last);
+    assert_eq!(held(Some((0, half)), 3), last);
     // It holds more than anybody has sent there.
     assert_eq!(held(Some((all, all)), 0), all);
 }
