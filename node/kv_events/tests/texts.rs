@@ -52,7 +52,7 @@ impl Engine {
         for blocks in prefill.chain(decode) {
             let new = blocks.iter().any(|block| !self.has.contains(block));
             if new {
-                texts.learn(name, parent, blocks);
+                texts.learn(Some(name), parent, blocks);
             }
             self.has.extend(blocks);
             parent = blocks.last().copied();
@@ -133,11 +133,25 @@ fn what_texts_have_in_common_ends_where_the_second_leaves_the_first() {
 fn chains_without_a_beginning_are_not_learned() {
     let mut texts = Texts::new(Limits::default());
     let blocks = blocks_of(b"some text that is long enough");
-    let learn = texts.learn(whole(b"x"), Some(BlockHash(7)), &blocks);
+    let learn = texts.learn(Some(whole(b"x")), Some(BlockHash(7)), &blocks);
     assert_eq!(
         (learn, texts.blocks(), texts.names()),
         (Learned::Unrooted, 0, 0)
     );
+}
+
+#[test]
+fn what_somebody_else_began_is_followed() {
+    let mut texts = Texts::new(Limits::default());
+    let blocks = blocks_of(b"a system prompt that somebody else sent first, and a question");
+    assert_eq!(texts.learn(None, None, &blocks[..8]), Learned::Followed);
+    let name = whole(b"ours");
+    assert_eq!(
+        texts.learn(Some(name), Some(blocks[7]), &blocks[8..]),
+        Learned::Followed
+    );
+    let (_, found) = texts.find([name.whole]).unwrap();
+    assert_eq!(found.prompt_blocks as usize, blocks.len());
 }
 
 #[test]

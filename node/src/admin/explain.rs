@@ -86,8 +86,10 @@ struct Events {
     /// So many could be looked up; of those behind them nobody knows which blocks they are. 0: it may hold more than
     /// what it is known to hold.
     of_tokens: u32,
-    /// What it holds, as it counts tokens itself.
+    /// What it holds of an earlier prompt that begins this one, as it counts tokens itself.
     cached_tokens: u32,
+    /// What it holds of the answer behind that; held as well, if this model's prompts have such answers in them.
+    answer_tokens: u32,
 }
 
 impl Admin {
@@ -250,6 +252,7 @@ fn rows<'a>(pool: &'a Pool, explanation: &Explanation) -> Vec<Row<'a>> {
             held_tokens: told.held_tokens,
             of_tokens: told.until_tokens,
             cached_tokens: told.cached_tokens,
+            answer_tokens: told.answer_tokens,
         }),
     });
     rows.collect()

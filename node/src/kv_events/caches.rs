@@ -240,13 +240,12 @@ impl Caches {
             let Event::Stored(stored) = event else {
                 continue;
             };
-            if let Some(text) = stored.text
-                && stored.tier == Tier::Gpu
-                && publisher.follows(stored)
-            {
-                let learned = self.texts().learn(text, stored.parent, &stored.hashes);
-                let blocks = stored.hashes.len() as u64;
-                self.metrics.learned(learned, blocks);
+            if stored.tier == Tier::Gpu && publisher.follows(stored) {
+                let (text, parent) = (stored.text, stored.parent);
+                let learned = self.texts().learn(text, parent, &stored.hashes);
+                if text.is_some() {
+                    self.metrics.learned(learned, stored.hashes.len() as u64);
+                }
             }
         }
     }

@@ -124,24 +124,35 @@ impl Caches {
         if engines.is_empty() || !engines.iter().all(|engine| engine.is_believed()) {
             return None;
         }
+        let keeps_answers = engines.iter().all(|engine| engine.keeps_answers());
+        let known = match keeps_answers {
+            true => text.blocks(),
+            false => text.blocks().min(text.found.prompt_blocks),
+        };
         // Which of several ranks will have the request is not known: the one with most of it is hoped for.
         let found = engines.iter().filter_map(|engine| {
             let found = found_in(engine, matches)?;
-            let tokens = found.blocks * engine.block_tokens();
-            Some((self.worth_of(found), found.blocks, tokens))
+            let counted = f64::from(found.blocks.min(known)) / f64::from(found.blocks);
+            Some((
+                self.worth_of(found) * counted,
+                found.blocks,
+                engine.block_tokens(),
+            ))
         });
         let most = found.max_by(|a, b| a.0.total_cmp(&b.0));
-        let (worth, blocks, cached_tokens) = most.unwrap_or_default();
+        let (worth, blocks, block_tokens) = most.unwrap_or_default();
+        let of_prompt = blocks.min(text.found.prompt_blocks);
         let tells_all = engines.iter().all(|engine| engine.tells_all());
         let told = Told {
             held_tokens: text.tokens_of(worth),
             until_tokens: match tells_all {
                 // Behind a block that is missing nothing can be used.
-                true if text.is_all || blocks < text.blocks() => text.prompt_tokens,
-                true => text.tokens_of(f64::from(text.blocks())),
+                true if text.is_all || blocks < known => text.prompt_tokens,
+                true => text.tokens_of(f64::from(known)),
                 false => 0,
             },
-            cached_tokens,
+            cached_tokens: of_prompt * block_tokens,
+            answer_tokens: (blocks - of_prompt) * block_tokens,
         };
         (told != Told::default()).then_some(told)
     }

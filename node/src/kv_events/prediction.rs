@@ -16,8 +16,35 @@ use crate::upstream::{KvEngine, Worker};
 pub struct Prediction {
     /// Names its text.
     name: TextName,
-    /// Tokens that are expected to be cached, where one engine will have it, and tells all.
-    expected: Option<(u32, Arc<KvEngine>)>,
+    /// What is expected to be cached, where one engine will have it, and tells all.
+    expected: Option<Expected>,
+}
+
+/// Cached tokens that an engine's events let expect.
+#[derive(Debug)]
+struct Expected {
+    engine: Arc<KvEngine>,
+    /// Without the answer before it.
+    prompt_tokens: u32,
+    /// Tokens of that answer.
+    answer_tokens: u32,
+    /// It is expected to be part of the prompt.
+    with_answer: bool,
+}
+
+impl Expected {
+    /// What is expected of a prompt of so many tokens: the last one is computed in any case, and with it the block that
+    /// it completes.
+    fn of(&self, prompt_tokens: u64, with_answer: bool) -> u32 {
+        let block_tokens = self.block_tokens();
+        let most = (prompt_tokens.saturating_sub(1) as u32) / block_tokens * block_tokens;
+        let answer = if with_answer { self.answer_tokens } else { 0 };
+        (self.prompt_tokens + answer).min(most)
+    }
+
+    fn block_tokens(&self) -> u32 {
+        self.engine.block_tokens().max(1)
+    }
 }
 
 impl Prediction {
@@ -45,7 +72,12 @@ impl Caches {
         self.metrics.decided(source);
         let told = decision.told.filter(|told| told.until_tokens > 0);
         let expected = match (told, engines.as_slice()) {
-            (Some(told), [engine]) => Some((told.cached_tokens, Arc::clone(engine))),
+            (Some(told), [engine]) => Some(Expected {
+                engine: Arc::clone(engine),
+                prompt_tokens: told.cached_tokens,
+                answer_tokens: told.answer_tokens,
+                with_answer: engine.keeps_answers(),
+            }),
             _ => None,
         };
         Some(Prediction {
@@ -59,17 +91,19 @@ impl Caches {
 
     /// Its answer reports how much was cached.
     pub fn check(&self, prediction: &Prediction, usage: &Usage) {
-        let (Some((expected, engine)), Some(cached)) = (&prediction.expected, usage.cached_tokens)
-        else {
+        let (Some(expected), Some(cached)) = (&prediction.expected, usage.cached_tokens) else {
             return;
         };
-        let block_tokens = engine.block_tokens().max(1);
-        // The last token is computed in any case, and with it the block that it completes.
-        let most = (usage.prompt_tokens.saturating_sub(1) as u32) / block_tokens * block_tokens;
-        let (expected, cached) = (
-            (*expected).min(most),
-            u32::try_from(cached).unwrap_or(u32::MAX),
-        );
+        let (engine, block_tokens) = (&expected.engine, expected.block_tokens());
+        let cached = u32::try_from(cached).unwrap_or(u32::MAX);
+        let had_answer =
+            |with| expected.of(usage.prompt_tokens, with).abs_diff(cached) < block_tokens;
+        if expected.answer_tokens > block_tokens && had_answer(true) != had_answer(false) {
+            engine.had_answer(had_answer(true));
+        }
+        // An answer that does not come back is the template's doing: what the engine published was true.
+        let was_true = expected.of(usage.prompt_tokens, had_answer(true));
+        let expected = expected.of(usage.prompt_tokens, expected.with_answer);
         let result = if expected.abs_diff(cached) < block_tokens {
             EXACT
         } else if expected > cached {
@@ -78,7 +112,7 @@ impl Caches {
             UNDER
         };
         self.metrics.predicted(result, expected, cached);
-        if engine.answered(expected, cached) {
+        if engine.answered(was_true, cached) {
             self.metrics.disbelieved.inc();
             tracing::warn!(
                 expected,

@@ -20,6 +20,10 @@ const FAR_SHARE: f64 = 0.75;
 /// it was sent.
 const FAR_TOKENS: u32 = 512;
 
+/// From here on a prompt is not expected to begin with the answer before it: its model's template drops parts of answers.
+const LACKING_MIN: i32 = 4;
+const LACKING_MAX: i32 = 8;
+
 /// An engine: a worker, or one data-parallel rank of it.
 #[derive(Debug, Default)]
 pub struct KvEngine {
@@ -30,6 +34,8 @@ pub struct KvEngine {
     block_tokens: AtomicU32,
     /// How often answers were far off lately.
     wrong: AtomicI32,
+    /// How often prompts lacked the answers before them lately, of [`LACKING_MAX`].
+    lacking: AtomicI32,
     disbelieved_until: AtomicInstant,
 }
 
@@ -77,6 +83,21 @@ impl KvEngine {
             .is_none_or(|until| Instant::now() >= until)
     }
 
+    /// Whether the answer to a prompt is part of the next one, as far as its answers show.
+    pub fn keeps_answers(&self) -> bool {
+        self.lacking.load(Ordering::Relaxed) < LACKING_MIN
+    }
+
+    /// A prompt had the answer before it, or not.
+    pub fn had_answer(&self, had: bool) {
+        let step = if had { -1 } else { 1 };
+        let next = |lacking: i32| Some((lacking + step).clamp(0, LACKING_MAX));
+        // It always has a next one.
+        let _ = self
+            .lacking
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+
     /// An answer reports its cached tokens, where so many were expected. Whether the engine is not believed from now on.
     pub fn answered(&self, expected: u32, cached: u32) -> bool {
         let is_far = cached.saturating_add(FAR_TOKENS) < expected
@@ -106,6 +127,20 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+
+    #[test]
+    fn answers_that_do_not_come_back_are_not_expected() {
+        let engine = KvEngine::default();
+        let seen = |had: &[bool]| {
+            had.iter().for_each(|had| engine.had_answer(*had));
+            engine.keeps_answers()
+        };
+        assert!(seen(&[true, false, false, true, false, false]));
+        assert!(!seen(&[false]));
+        assert!(!seen(&[false; 100]));
+        assert!(!seen(&[true; 4]));
+        assert!(seen(&[true]));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_engine_whose_answers_contradict_it_is_not_believed_for_a_time() {

@@ -104,10 +104,10 @@ impl Texts {
 
     /// Blocks were stored for a text, each the next one's parent; `parent` is the block before the first of them.
     ///
-    /// In the order in which the engine tells of them.
+    /// In the order in which the engine tells of them. Blocks of a text without a name may begin one that has one.
     pub fn learn(
         &mut self,
-        text: TextName,
+        text: Option<TextName>,
         parent: Option<BlockHash>,
         blocks: &[BlockHash],
     ) -> Learned {
@@ -120,6 +120,10 @@ impl Texts {
         let known_end = self.tree.follow(start, blocks);
         let known_blocks = (self.tree.depth(known_end) - self.tree.depth(start)) as usize;
         let parts = known_blocks < blocks.len();
+        let Some(text) = text else {
+            self.add(known_end, &blocks[known_blocks..]);
+            return Learned::Followed;
+        };
         let before = self.known.get(&text.whole).filter(|known| known.is_whole);
         let before = before.copied();
         if let Some(common) = text.common

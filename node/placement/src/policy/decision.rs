@@ -58,8 +58,10 @@ pub struct Told {
     /// It speaks of the first so many tokens: of what follows nobody knows yet which blocks it becomes; of all, where it
     /// lacks a block of what is known. 0 where it does not tell all that it holds.
     pub until_tokens: u32,
-    /// What it holds, in tokens as the worker counts them: whole blocks.
+    /// What it holds of an earlier prompt that begins this one, in tokens as the worker counts them: whole blocks.
     pub cached_tokens: u32,
+    /// What it holds behind that of the answer to that prompt; counted in `held_tokens` where answers come back whole.
+    pub answer_tokens: u32,
 }
 
 /// A worker as the decision sees it now.
