@@ -62,6 +62,8 @@ struct State {
     publisher: Publisher,
     is_connected: bool,
     is_current: bool,
+    /// The log has that its batches cannot be read.
+    has_told: bool,
     /// When it was last known that nothing is missing.
     current_at: Option<Instant>,
     last: Option<u64>,
@@ -222,7 +224,14 @@ impl Caches {
                 engine.show(&state);
                 self.metrics.fault(Fault::Unreadable);
                 self.metrics.forgot(Fault::Unreadable.as_str());
-                tracing::debug!(%error, "a batch of KV events cannot be read");
+                if !std::mem::replace(&mut state.has_told, true) {
+                    tracing::warn!(
+                        worker = &*engine.worker.label,
+                        rank = engine.source.rank,
+                        %error,
+                        "a batch of KV events cannot be read; further ones of this engine are counted only"
+                    );
+                }
             }
         }
     }

@@ -19,6 +19,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
 /// A connection that lasted so long was good: the pauses begin anew.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
+/// A worker that starts is not reached at once: so many subscriptions that end soon, one after the other, go to the log,
+/// once until one lasts.
+const TOLD_AFTER: u32 = 4;
 /// First pause before a replay that follows another one within a minute.
 const REPLAY_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest such pause.
@@ -37,6 +40,7 @@ pub(super) async fn hear(
 ) {
     let mut listener = Listener::new(worker, engine, caches, silence);
     let mut pause = PAUSE_MIN;
+    let mut failures = 0_u32;
     loop {
         let began = Instant::now();
         let end = match listener.session().await {
@@ -52,7 +56,16 @@ pub(super) async fn hear(
             "a subscription to KV events ended"
         );
         if began.elapsed() >= GOOD_AFTER {
-            pause = PAUSE_MIN;
+            (pause, failures) = (PAUSE_MIN, 0);
+        }
+        failures = failures.saturating_add(1);
+        if failures == TOLD_AFTER {
+            tracing::warn!(
+                worker = &*listener.worker.label,
+                rank = listener.engine.source().rank,
+                reason = %end,
+                "the KV events of a worker cannot be heard; what is sent to it counts in their place"
+            );
         }
         // Replicas that lost a worker together come back apart.
         sleep(pause.mul_f64(rand::random_range(0.5..1.5))).await;
