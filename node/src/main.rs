@@ -17,7 +17,9 @@ fn main() -> ExitCode {
         .install_default()
         .expect("nothing was installed before");
     run(command).unwrap_or_else(|failure| {
-        eprintln!("error: {failure}");
+        if !matches!(failure, Failure::NotWell) {
+            eprintln!("error: {failure}");
+        }
         failure.exit_code()
     })
 }
@@ -36,6 +38,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Status(args) => small_runtime()?.block_on(cli::status(args)),
         Command::Workers(args) => small_runtime()?.block_on(cli::workers(args)),
         Command::Quarantine(args) => small_runtime()?.block_on(cli::quarantine(args)),
+        Command::Cache(args) => small_runtime()?.block_on(cli::cache(args)),
         Command::Config(args) => small_runtime()?.block_on(cli::config(args)),
         Command::Explain(args) => small_runtime()?.block_on(cli::explain(args)),
         Command::Probe(args) => small_runtime()?.block_on(cli::probe(args)),
@@ -58,7 +61,7 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Failure> {
     });
     match args.task(environment)? {
         Task::PrintConfig => cli::print_line(documented_defaults().trim_end())?,
-        Task::Check(config, origin) => cli::check(&config, &origin)?,
+        Task::Check(origin) => cli::check(&origin)?,
         Task::Run(config, origin) => return replica(*config, *origin),
     }
     Ok(ExitCode::SUCCESS)

@@ -40,6 +40,8 @@ const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(2);
 pub enum Lack {
     /// No peer's registry was taken yet, or the gossip task is down.
     Gossip,
+    /// What peers know of workers' caches was not taken over yet.
+    Caches,
     /// It was asked to end.
     Draining,
     /// The cluster keeps another process under this replica's id.
@@ -55,8 +57,9 @@ pub enum Lack {
 }
 
 impl Lack {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Gossip,
+        Self::Caches,
         Self::Draining,
         Self::Twin,
         Self::Memory,
@@ -70,6 +73,7 @@ impl Lack {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Gossip => "gossip",
+            Self::Caches => "caches",
             Self::Draining => "draining",
             Self::Twin => "twin",
             Self::Memory => "memory",
@@ -84,6 +88,7 @@ impl Lack {
     pub fn message(self) -> &'static str {
         match self {
             Self::Gossip => "the state of the cluster was not taken over yet",
+            Self::Caches => "what peers know of workers' caches was not taken over yet",
             Self::Draining => "this replica was told to end",
             Self::Twin => "another process runs under this replica's id; see `grapevine status`",
             Self::Memory => "this replica is short of memory",

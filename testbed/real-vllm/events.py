@@ -8,12 +8,15 @@ import contextlib
 import json
 import random
 import re
+import socket
 import sys
 import tempfile
+import threading
+import urllib.parse
 from pathlib import Path
 
 from real import MODEL, Worker, run_checks, text
-from processes import Child, Replica, ask, cluster, ending_on_sigterm, free_port, until  # found by `real`
+from processes import Child, Replica, answers, ask, cluster, ending_on_sigterm, free_port, until  # found by `real`
 
 REPLICAS = ("r1", "r2", "r3")
 BLOCK = 32      # tokens, as start_worker.sh has it
@@ -26,6 +29,46 @@ class Again(Replica):
         Child.__init__(self, old.command, old.log, announces=True)
         self.name, line = old.name, self.listening()
         self.data, self.admin, self.gossip = line["data"], line["admin"], line["gossip"]
+
+
+class Cable:
+    """A port that leads to another one, until it is cut."""
+
+    def __init__(self, port):
+        self.target, self.is_cut, self.links = port, False, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            near, _ = self.listener.accept()
+            if self.is_cut:
+                near.close()
+                continue
+            far = socket.create_connection(("127.0.0.1", self.target))
+            self.links += [near, far]
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self.pass_on, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def pass_on(one, other):
+        with contextlib.suppress(OSError):
+            while some := one.recv(65_536):
+                other.sendall(some)
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self):
+        self.is_cut = True
+        for link in self.links:
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
+        self.links = []
+
+    def mend(self):
+        self.is_cut = False
 
 
 class Events:
@@ -57,6 +100,11 @@ class Events:
         answer = json.loads(answer)
         return answer["choices"][0]["message"]["content"], answer["usage"]
 
+    def caches(self, worker):
+        """What each replica knows of a worker's cache."""
+        path = "/workers/" + urllib.parse.quote(worker.url, safe="")
+        return [replica.admin_get(path)["kv_caches"][0] for replica in self.replicas]
+
     def conversations(self, name, count, turns, words=60):
         """Conversations that go on in turn, on shared system prompts."""
         all_messages = [[{"role": "system", "content": text(f"system {n % 4}", 150)},
@@ -87,7 +135,7 @@ class Events:
 
 
 def conversations_are_predicted(e):
-    checked, error, figures = e.compared(lambda: e.conversations("talk", 24, 6))
+    checked, error, figures = e.compared(lambda: e.conversations("talk", 24, 10))
     assert checked >= 100 and error < BLOCK, figures
     return figures
 
@@ -99,21 +147,51 @@ def a_small_cache_that_evicts_is_predicted(e):
     return figures
 
 
-def a_replica_that_starts_learns_from_replays(e):
+def events_that_were_missed_are_asked_for(e):
+    """The way to a worker's events is cut while it computes, and comes back."""
+    worker = e.workers[1]
+    cables = [Cable(port) for port in worker.event_ports]
+    labels = {"kv.events": f"tcp://*:{cables[0].port}", "kv.events_replay": f"tcp://*:{cables[1].port}",
+              "kv.events_topic": "kv"}
+    path = "/workers/" + urllib.parse.quote(worker.url, safe="")
+    status, _, answer = ask(e.replicas[0].admin, "PATCH", path, json.dumps({"labels": labels}))
+    assert status == 200, answer
+    def alike():
+        seen = e.caches(worker)
+        return all(of["current"] and of["digest"] == seen[0]["digest"] for of in seen) and seen[0]["digest"]
+    until(alike, 60, "all replicas at the cable")
+    gaps = e.sum("grapevine_kv_event_messages_total", 'result="applied"')
+    before = alike()
+    for cable in cables:
+        cable.cut()
+    until(lambda: not any(of["connected"] for of in e.caches(worker)), 30, "nobody hears it")
+    e.conversations("unheard", 24, 2)
+    assert not any(of["believed"] for of in e.caches(worker)), e.caches(worker)
+    for cable in cables:
+        cable.mend()
+    after = until(alike, 60, "what was missed is known")
+    missed = e.sum("grapevine_kv_event_messages_total", 'result="applied"') - gaps
+    assert before != after and missed > 0, (before, after, missed)
+    checked, error, figures = e.compared(lambda: e.conversations("unheard", 24, 4))
+    assert error < BLOCK, figures
+    return f"{missed / len(e.replicas):.0f} messages behind the cut; {figures}"
+
+
+def a_replica_that_starts_takes_over_what_peers_know(e):
     old = e.replicas[-1]
     old.kill_group()
     replica = e.replicas[-1] = Again(old)
     e.stack.callback(replica.stop)
-    def hears():
-        page = ask(replica.admin, "GET", "/metrics")[2].decode()
-        known = re.search(r"^grapevine_kv_texts (\S+)$", page, re.M)
-        return known and float(known[1]) > 10
-    until(hears, 60, "texts on the new replica", every_s=0.5)
+    until(lambda: answers(replica.admin, "/readyz"), 60, "the new replica is ready")
+    until(lambda: all(of["current"] for worker in e.workers for of in e.caches(worker)), 60, "it knows all caches")
+    for worker in e.workers:
+        digests = {of["digest"] for of in e.caches(worker)}
+        assert len(digests) == 1, digests
     page = ask(replica.admin, "GET", "/metrics")[2].decode()
     texts, blocks = (re.search(rf"^grapevine_{name} (\S+)$", page, re.M)[1] for name in ("kv_texts", "kv_text_blocks"))
-    checked, error, figures = e.compared(lambda: e.conversations("after", 16, 4))
+    checked, error, figures = e.compared(lambda: e.conversations("talk", 24, 6))
     assert error < BLOCK, figures
-    return f"{texts} texts with {blocks} blocks from replays alone; {figures}"
+    return f"{texts} texts with {blocks} blocks from a peer; {figures}"
 
 
 def a_worker_that_restarts_is_known_to_be_empty(e):
@@ -121,13 +199,14 @@ def a_worker_that_restarts_is_known_to_be_empty(e):
     worker.child.kill_group()
     worker.start()
     worker.wait()
-    checked, error, figures = e.compared(lambda: e.conversations("talk", 24, 3))
+    checked, error, figures = e.compared(lambda: e.conversations("talk", 24, 4))
     assert error < BLOCK, figures
     return figures
 
 
 CHECKS = {"talks": conversations_are_predicted, "evicts": a_small_cache_that_evicts_is_predicted,
-          "replica": a_replica_that_starts_learns_from_replays, "worker": a_worker_that_restarts_is_known_to_be_empty}
+          "gap": events_that_were_missed_are_asked_for, "replica": a_replica_that_starts_takes_over_what_peers_know,
+          "worker": a_worker_that_restarts_is_known_to_be_empty}
 
 
 def age(e):
@@ -153,16 +232,18 @@ def main():
         stack.enter_context(ending_on_sigterm())
         workers = []
         for _ in range(2):
-            events = json.dumps({"enable_kv_cache_events": True, "endpoint": f"tcp://*:{free_port()}",
-                                 "replay_endpoint": f"tcp://*:{free_port()}", "topic": "kv"})
+            ports = free_port(), free_port()
+            events = json.dumps({"enable_kv_cache_events": True, "endpoint": f"tcp://*:{ports[0]}",
+                                 "replay_endpoint": f"tcp://*:{ports[1]}", "topic": "kv"})
             worker = Worker(arguments.model, folder, arguments=["--kv-events-config", events])
             stack.callback(lambda worker=worker: worker.child.stop())
             worker.wait()
+            worker.event_ports = ports
             workers.append(worker)
         replicas = stack.enter_context(cluster(arguments.grapevine, folder, REPLICAS, [w.url for w in workers]))
         e = Events(replicas, workers, stack)
         # Each cache has 32,768 tokens; a conversation of the flood has some 900.
-        e.flood = 100
+        e.flood = 150
         code = run_checks([(CHECKS[name], (e,)) for name in only])
         print(f"\nage of events: {age(e)}")
     return code

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Config, EngineConfig, FakeWorker, KvEventsConfig};
+use grapevine_tests::admin::worker_path;
 use grapevine_tests::chat::{self, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1;
@@ -20,16 +21,27 @@ struct Scene {
 
 /// Three replicas and three workers that publish; evidence is not believed against them from the first second on.
 async fn scene() -> Scene {
+    scene_of([(); 3].map(|()| KvEventsConfig::default())).await
+}
+
+/// The same with workers that publish in these ways.
+async fn scene_of(publishers: [KvEventsConfig; 3]) -> Scene {
     let quick = chat::paced(Duration::from_millis(1));
     let config = Config {
         engine: EngineConfig {
             blocks: BLOCKS,
             ..quick.engine
         },
-        kv_events: Some(KvEventsConfig::default()),
         ..quick
     };
-    let workers = chat::workers(3, &config).await;
+    let mut workers = Vec::new();
+    for publisher in publishers {
+        let config = Config {
+            kv_events: Some(publisher),
+            ..config.clone()
+        };
+        workers.push(chat::worker(config).await);
+    }
     let plan = Plan::default()
         .set("kv_events.silence", "\"1s\"")
         .set("cluster.prefix_index_told_after", "\"0s\"");
@@ -195,6 +207,32 @@ async fn what_prompts_have_in_common_is_known_by_events() {
         Ok(())
     })
     .await;
+    // An operator sees it, too.
+    let admin = cluster.replicas[2].admin().0;
+    let top: Value = http1::get(admin, "/cache?limit=5").await.json();
+    let prefixes = top["prefixes"].as_array().expect("prefixes");
+    let shared = prefixes.iter().find(|prefix| prefix["texts"] == 3);
+    let shared = shared.unwrap_or_else(|| panic!("{top}"));
+    let tokens = shared["tokens"].as_u64().expect("tokens");
+    assert!(
+        shared["name"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("gv1-"))
+    );
+    let holders = shared["workers"].as_array().expect("workers");
+    assert!(tokens > 400 && !holders.is_empty(), "{top}");
+    assert_eq!(
+        shared["held_tokens"],
+        tokens * holders.len() as u64,
+        "{top}"
+    );
+    // What one worker alone holds is no more than it holds, and nothing where all of it is twice.
+    for worker in top["workers"].as_array().expect("workers") {
+        let held = worker["tokens"]["gpu"].as_u64().expect("tokens");
+        let alone = worker["only_here_tokens"].as_u64().expect("tokens");
+        let shared = if holders.len() > 1 { tokens } else { 0 };
+        assert!(alone <= held && alone + shared >= held, "{top}");
+    }
 }
 
 /// A client's own session id reaches the worker as it is.
@@ -203,8 +241,13 @@ async fn a_session_id_of_the_clients_own_is_left_alone() {
     let scene = scene().await;
     let cluster = &scene.cluster;
     let body = chat::chat(&"Once upon a time. ".repeat(100), 2).to_string();
-    for (session, begins) in [(Some("my-session"), "my-session"), (None, "gv1-")] {
-        let id = format!("id-{begins}");
+    for (session, begins) in [
+        (Some("my-session"), "my-session"),
+        (None, "gv1-"),
+        (Some(""), "gv1-"),
+    ] {
+        let id = format!("id-{session:?}");
+        let id = id.replace(|letter: char| !letter.is_alphanumeric(), "-");
         let mut headers = vec![("x-request-id", &*id)];
         headers.extend(session.map(|session| ("x-session-id", session)));
         let data = cluster.replicas[0].data();
@@ -219,4 +262,155 @@ async fn a_session_id_of_the_clients_own_is_left_alone() {
         assert_eq!(sessions.len(), 1, "{session:?}");
         assert!(sessions[0].starts_with(begins), "{sessions:?}");
     }
+}
+
+/// A worker whose block hashes are others than its neighbours' says nothing about texts that these taught: what was sent to
+/// it counts, as without events.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_hashes_otherwise_is_found_out_and_loses_nothing() {
+    is_found_out([0, 0, 0x5eed], 2).await;
+}
+
+/// Also where it is the first that tells what texts became: the others are more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_hashes_otherwise_is_found_out_though_it_speaks_first() {
+    is_found_out([0x5eed, 0, 0], 0).await;
+}
+
+/// Every worker computes every prompt, in the order of the seeds.
+async fn is_found_out(seeds: [u64; 3], odd: usize) {
+    let publishers = seeds.map(|hash_seed| KvEventsConfig {
+        hash_seed,
+        ..KvEventsConfig::default()
+    });
+    let scene = scene_of(publishers).await;
+    let (cluster, odd) = (&scene.cluster, scene.workers[odd].url());
+    let prompts: Vec<String> = (0..30)
+        .map(|number| format!("{number} ships and their cargo. ").repeat(60))
+        .collect();
+    // Every worker computes every prompt: whoever is not drained does.
+    for worker in &scene.workers {
+        for other in scene
+            .workers
+            .iter()
+            .filter(|other| other.url() != worker.url())
+        {
+            set_state(cluster, &other.url(), "draining").await;
+        }
+        for (number, prompt) in prompts.iter().enumerate() {
+            ask(cluster, number % 3, &[user(prompt)]).await;
+        }
+        for other in scene
+            .workers
+            .iter()
+            .filter(|other| other.url() != worker.url())
+        {
+            set_state(cluster, &other.url(), "active").await;
+        }
+    }
+    eventually(LIMIT, "the odd one alone is not believed", async || {
+        for replica in 0..3 {
+            for worker in &scene.workers {
+                let path = worker_path(&worker.url());
+                let shown: Value = http1::get(cluster.replicas[replica].admin().0, &path)
+                    .await
+                    .json();
+                let believed = shown["kv_caches"][0]["believed"].as_bool();
+                if believed != Some(worker.url() != odd) {
+                    return Err(format!("replica {replica}: {shown}"));
+                }
+            }
+        }
+        Ok(())
+    })
+    .await;
+    for replica in 0..3 {
+        let explained = explained(cluster, replica, &[user(&prompts[7])]).await;
+        assert_eq!(said(&explained, &odd), None, "{explained}");
+        let rows = explained["order"].as_array().expect("rows");
+        let row = rows
+            .iter()
+            .find(|row| row["worker"] == *odd)
+            .expect("a row");
+        assert!(row["expected_tokens"].as_u64() > Some(200), "{explained}");
+    }
+}
+
+/// A replica that starts knows caches and texts as its peers do, though workers repeat their last messages only; and each
+/// message behind that reaches it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_starts_takes_over_what_peers_know() {
+    let publishers = [(); 3].map(|()| KvEventsConfig {
+        buffer: 8,
+        ..KvEventsConfig::default()
+    });
+    let mut scene = scene_of(publishers).await;
+    let mut messages = vec![user(&"Tell me of the sea. ".repeat(100))];
+    let (text, _) = ask(&scene.cluster, 0, &messages).await;
+    messages.push(json!({ "role": "assistant", "content": text }));
+    messages.push(user("And then?"));
+    for number in 0..60 {
+        let other = format!("{number} other things. ").repeat(20);
+        ask(&scene.cluster, number % 3, &[user(&other)]).await;
+    }
+    let cluster = &mut scene.cluster;
+    let seeds = cluster.others(2);
+    cluster.replicas[2].seeds = seeds;
+    assert!(cluster.replicas[2].terminate().await.success());
+    cluster.replicas[2].start().await;
+    let cluster = &*cluster;
+    let all_alike = async |what: &str| {
+        eventually(LIMIT, what, async || {
+            for worker in &scene.workers {
+                let mut seen = Vec::new();
+                for replica in &cluster.replicas {
+                    let path = worker_path(&worker.url());
+                    let shown: Value = http1::get(replica.admin().0, &path).await.json();
+                    let of = &shown["kv_caches"][0];
+                    if of["knowledge"] != "whole" || of["current"] != true {
+                        return Err(format!("{}: {of}", replica.name));
+                    }
+                    seen.push(of["digest"].to_string());
+                }
+                seen.dedup();
+                if seen.len() > 1 {
+                    return Err(format!("{}: {seen:?}", worker.url()));
+                }
+            }
+            Ok(())
+        })
+        .await;
+    };
+    all_alike("what was taken over is proved").await;
+    let taken = "grapevine_kv_handovers_total{result=\"taken\"}";
+    assert_eq!(sum(cluster, 2, taken).await, 1.0);
+    let explained = [
+        explained(cluster, 0, &messages).await,
+        explained(cluster, 2, &messages).await,
+    ];
+    let holder = explained[0]["worker"].as_str().expect("a worker");
+    let told = said(&explained[1], holder);
+    assert_eq!(told, said(&explained[0], holder), "{}", explained[1]);
+    assert!(told.is_some_and(|(held, of)| held * 10 >= of * 9 && of > 400));
+    // And it goes on from there.
+    for number in 0..9 {
+        let other = format!("{number} further things. ").repeat(20);
+        ask(cluster, number % 3, &[user(&other)]).await;
+    }
+    all_alike("what comes behind it is known, too").await;
+}
+
+async fn set_state(cluster: &Cluster, worker: &str, state: &str) {
+    let admin = cluster.replicas[0].admin();
+    admin.change(worker, &json!({ "state": state })).await;
+    eventually(LIMIT, "every replica knows it", async || {
+        for replica in &cluster.replicas {
+            let seen = replica.admin().worker(worker).await;
+            if seen.state != state {
+                return Err(format!("{seen:?}"));
+            }
+        }
+        Ok(())
+    })
+    .await;
 }

@@ -27,6 +27,7 @@ mod seeds;
 mod service_manager;
 mod shutdown;
 mod split;
+mod status;
 mod strangers;
 mod supervision;
 mod tenants;

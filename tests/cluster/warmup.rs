@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use grapevine_testbed::fake_worker::{Entry, FakeWorker};
+use grapevine_testbed::fake_worker::{Config, Entry, FakeWorker, KvEventsConfig};
 use grapevine_tests::admin::Worker;
 use grapevine_tests::chat::{self, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan};
@@ -157,7 +157,11 @@ fn first_of_each_tenant(worker: &FakeWorker) -> BTreeMap<String, u64> {
 }
 
 async fn plan_and_workers(limit: &str) -> (Cluster, Vec<FakeWorker>) {
-    let workers = chat::workers(WORKERS + 1, &chat::paced(Duration::from_millis(1))).await;
+    plan_and_workers_of(limit, &chat::paced(Duration::from_millis(1))).await
+}
+
+async fn plan_and_workers_of(limit: &str, config: &Config) -> (Cluster, Vec<FakeWorker>) {
+    let workers = chat::workers(WORKERS + 1, config).await;
     let plan = Plan::default().set("warmup.limit", limit);
     let cluster = plan.start(REPLICAS).await;
     // By names of our own, so that the rings are the same in every run. Without traffic nothing is to be warmed.
@@ -220,6 +224,46 @@ async fn prompts_are_there_before_their_requests() {
     assert!(last_warm < first_asked.map(|entry| entry.seq));
     let cold: Vec<_> = first.iter().filter(|(_, cached)| **cached == 0).collect();
     assert!(cold.is_empty(), "cold: {cold:?}");
+    invariants::hold(&cluster, &workers, &[]).await;
+}
+
+/// A worker that was removed and comes back with its cache says so by its KV events: it is not made to compute again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_worker_holds_is_not_sent_again() {
+    let publishing = Config {
+        kv_events: Some(KvEventsConfig::default()),
+        ..chat::paced(Duration::from_millis(1))
+    };
+    let (cluster, workers) = plan_and_workers_of("\"8s\"", &publishing).await;
+    let new = &workers[WORKERS];
+    let admin = cluster.replicas[0].admin();
+    let traffic = Traffic::start(&cluster, &[0, 1, 2]);
+    all_are_hot(&cluster, 0).await;
+    admin.add("new", &new.url(), &[MODEL]).await;
+    is_everywhere(&cluster, "new", "active").await;
+    tenants_come(new, 2).await;
+    admin.remove("new").await;
+    eventually(LIMIT, "it is gone", async || {
+        match seen(&cluster, 0, "new").await {
+            None => Ok(()),
+            Some(worker) => Err(format!("{worker:?}")),
+        }
+    })
+    .await;
+    let warm_ups = new.log().iter().filter(|entry| is_warm_up(entry)).count();
+    assert!(warm_ups > 0);
+    let added = admin.add("again", &new.url(), &[MODEL]).await;
+    assert_eq!(added.state.as_deref(), Some("warming"));
+    is_everywhere(&cluster, "again", "active").await;
+    let metrics = admin.metrics().await;
+    let held = metrics.sum("grapevine_warm_up_prompts_total", "held");
+    let sent = new.log().iter().filter(|entry| is_warm_up(entry)).count() - warm_ups;
+    println!("{warm_ups} prompts warmed at first, then {held} held and {sent} sent");
+    assert!(
+        held > 0.0 && (sent as f64) < held,
+        "{held} held, {sent} sent"
+    );
+    traffic.end().await;
     invariants::hold(&cluster, &workers, &[]).await;
 }
 

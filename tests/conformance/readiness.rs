@@ -75,6 +75,7 @@ async fn the_first_chat_after_a_fresh_start_is_served() {
         assert_eq!(answer.head.status, 200, "start {start}: {}", answer.text());
         let known = [
             "gossip",
+            "caches",
             "no_worker",
             "no_worker_reachable",
             "models_unknown",

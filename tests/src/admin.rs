@@ -276,7 +276,8 @@ impl Admin {
     }
 }
 
-fn worker_path(id: &str) -> String {
+/// The path of a worker in the admin API.
+pub fn worker_path(id: &str) -> String {
     format!("/workers/{}", id.replace(':', "%3A").replace('/', "%2F"))
 }
 

@@ -45,7 +45,7 @@ use crate::registry::{Entry, Registry, RegistryError, RegistryPlane, TakenOut};
 use crate::replica::ReplicaId;
 use crate::twin::{Twin, TwinPlane};
 use crate::view::View;
-use crate::wire::Message;
+use crate::wire::{Extra, Message};
 use crate::worker::{Labels, Source, WorkerId, WorkerSpec};
 
 use pushes::Pushes;
@@ -527,10 +527,37 @@ impl Agent {
         result
     }
 
+    /// Asks one peer a question of a plane of the caller, and waits for its whole answer; a peer that does not know the kind
+    /// gives an empty one. Waits at most five seconds; at most 64 frames.
+    ///
+    /// # Errors
+    /// The peer is not connected, does not answer in time, or breaks off.
+    pub async fn request(
+        &self,
+        peer: &ReplicaId,
+        question: Extra,
+    ) -> Result<Vec<Extra>, RequestError> {
+        let question = Message::Extra(question);
+        let answer = self.0.driver.request(peer, &question).await?;
+        let frames = answer.into_iter().map(|received| received.message);
+        Ok(frames
+            .filter_map(|message| match message {
+                Some(Message::Extra(frame)) => Some(frame),
+                _ => None,
+            })
+            .collect())
+    }
+
     /// Sets what answers the questions of peers. Called from a task that must not be blocked for
     /// long, at most 100 times a second for each peer. A later call replaces the handler.
     pub fn answer_dry_runs(&self, handler: DryRunHandler) {
         self.0.dry_runs.lock().serve(handler);
+    }
+
+    /// Peers that are connected from here, in no order, as soon as they are: what they report of themselves may come later.
+    pub fn connected_peers(&self) -> Vec<ReplicaId> {
+        let net = self.0.driver.net();
+        net.map_or_else(Vec::new, |net| net.transport.linked())
     }
 
     /// Peers that can be asked: other replicas that are connected from here, alive to this one, and ready as they

@@ -5,7 +5,7 @@ use std::time::Instant;
 /// A bucket that fills at a fixed rate. What is spent may exceed what is left, once: then it is in
 /// debt and closed until the debt is filled, so that no frame is too long for it.
 #[derive(Clone, Debug)]
-pub(crate) struct Budget {
+pub struct Budget {
     bytes_per_s: f64,
     burst: f64,
     left: f64,
@@ -14,7 +14,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     /// A full bucket.
-    pub(crate) fn new(bytes_per_s: u32, burst: u32, now: Instant) -> Self {
+    pub fn new(bytes_per_s: u32, burst: u32, now: Instant) -> Self {
         let burst = f64::from(burst);
         Self {
             bytes_per_s: f64::from(bytes_per_s),
@@ -25,7 +25,7 @@ impl Budget {
     }
 
     /// True if something may be spent now.
-    pub(crate) fn is_open(&mut self, now: Instant) -> bool {
+    pub fn is_open(&mut self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.at).as_secs_f64();
         self.left = (self.left + since * self.bytes_per_s).min(self.burst);
         self.at = self.at.max(now);
@@ -33,7 +33,7 @@ impl Budget {
     }
 
     /// Takes `bytes` out.
-    pub(crate) fn spend(&mut self, bytes: usize) {
+    pub fn spend(&mut self, bytes: usize) {
         self.left -= bytes as f64;
     }
 }

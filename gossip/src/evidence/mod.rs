@@ -31,7 +31,7 @@ use std::time::Duration;
 use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
 
-pub(crate) use budget::Budget;
+pub use budget::Budget;
 pub(crate) use inbox::{Inbox, Outcome, Pull};
 pub(crate) use known_workers::KnownWorkers;
 pub(crate) use listener_queue::ListenerQueue;

@@ -2,14 +2,19 @@
 //!
 //! 240 holders and a million blocks: chains of 1,000 blocks, each at one holder, at a few, or at all. Prints percentiles
 //! of look-ups, since a mean hides what a request may meet, and memory a block; criterion measures the means.
+//!
+//! `text to holders` is what a decision adds where workers publish: the names of a prompt of 8,192 tokens, from its end on,
+//! to the text that is known, to its blocks, to who holds how many of them. A next turn is known but for its last message;
+//! of a new prompt every name is looked up in vain.
 
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use grapevine_kv_events::batch::{Batch, Limits as BatchLimits};
 use grapevine_kv_events::index::{Holder, Index, Limits, Search};
 use grapevine_kv_events::publisher::Publisher;
+use grapevine_kv_events::texts::{Limits as TextLimits, Speaker, TextName, Texts};
 use grapevine_kv_events::{BlockHash, Tier};
 
 const HOLDERS: usize = 240;
@@ -50,7 +55,19 @@ fn filled(shared: usize, holders: usize) -> (Index, Vec<Holder>) {
     (index, all)
 }
 
+/// Middle and 99th percentile of 20,000 rounds.
 #[allow(clippy::disallowed_methods, reason = "percentiles need a clock")]
+fn percentiles<T>(mut look: impl FnMut(usize) -> T) -> (Duration, Duration) {
+    let timed = |round| {
+        let begin = Instant::now();
+        black_box(look(black_box(round)));
+        begin.elapsed()
+    };
+    let mut times: Vec<_> = (0..20_000).map(timed).collect();
+    times.sort_unstable();
+    (times[times.len() / 2], times[times.len() * 99 / 100])
+}
+
 fn search(bencher: &mut Criterion) {
     let mut group = bencher.benchmark_group("search_1000_blocks");
     group.throughput(Throughput::Elements(CHAIN as u64));
@@ -63,20 +80,12 @@ fn search(bencher: &mut Criterion) {
         let (index, _) = filled(shared, holders);
         let chains: Vec<_> = (0..CHAINS).map(chain).collect();
         let (mut buffer, mut next) = (Search::default(), 0);
-        let mut times: Vec<_> = (0..20_000)
-            .map(|round| {
-                let chain = &chains[(round * 367) % CHAINS];
-                let begin = Instant::now();
-                let found = index.search(black_box(chain), &mut buffer).len();
-                black_box(found);
-                begin.elapsed()
-            })
-            .collect();
-        times.sort_unstable();
+        let (p50, p99) = percentiles(|round| {
+            let chain = &chains[(round * 367) % CHAINS];
+            index.search(black_box(chain), &mut buffer).len()
+        });
         println!(
-            "{name}: p50 {:?}, p99 {:?}; {} blocks, {:.1} bytes a block",
-            times[times.len() / 2],
-            times[times.len() * 99 / 100],
+            "{name}: p50 {p50:?}, p99 {p99:?}; {} blocks, {:.1} bytes a block",
             index.blocks(),
             index.bytes() as f64 / index.blocks() as f64,
         );
@@ -84,6 +93,55 @@ fn search(bencher: &mut Criterion) {
             bencher.iter(|| {
                 next = (next + 367) % CHAINS;
                 index.search(black_box(&chains[next]), &mut buffer).len()
+            });
+        });
+    }
+    group.finish();
+}
+
+/// Blocks of a prompt of 8,192 tokens.
+const PROMPT: usize = 512;
+/// Names that are looked up for it, 64 tokens each, with the marks before them.
+const NAMES: usize = 128 + 32;
+
+fn text_to_holders(bencher: &mut Criterion) {
+    let (index, _) = filled(100, 1);
+    let mut texts = Texts::new(TextLimits {
+        blocks: CHAINS * CHAIN,
+        names: 200_000,
+    });
+    let speaker = Speaker {
+        engine: 0,
+        may_teach: true,
+    };
+    let name = |chain: usize| block(1 << 40 | chain).0 >> 8;
+    for number in 0..CHAINS {
+        let text = TextName {
+            whole: name(number),
+            common: None,
+        };
+        texts.learn(speaker, Some(text), None, &chain(number)[..PROMPT]);
+    }
+    let mut group = bencher.benchmark_group("text_to_holders");
+    for (case, misses) in [("next turn", 4), ("new prompt", NAMES)] {
+        let (mut blocks, mut buffer) = (Vec::new(), Search::default());
+        let mut look = |round: usize| {
+            let number = (round * 367) % CHAINS;
+            let unknown = (0..misses).map(|at| block(1 << 50 | round << 8 | at).0 >> 8);
+            let known = (misses < NAMES).then(|| name(number));
+            let Some((_, found)) = texts.find(unknown.chain(known)) else {
+                return 0;
+            };
+            texts.chain(&found, &mut blocks);
+            index.search(&blocks, &mut buffer).len()
+        };
+        let (p50, p99) = percentiles(&mut look);
+        println!("{case}: p50 {p50:?}, p99 {p99:?}");
+        let mut round = 0;
+        group.bench_function(case, |bencher| {
+            bencher.iter(|| {
+                round += 1;
+                look(round)
             });
         });
     }
@@ -135,6 +193,6 @@ fn events(bencher: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(30);
-    targets = search, events
+    targets = search, text_to_holders, events
 }
 criterion_main!(benches);

@@ -11,7 +11,9 @@
 //! - [`index`] holds it, for all publishers, and answers how much of a chain of blocks each of them has;
 //! - [`endpoint`] reads where an engine publishes;
 //! - [`hash`] recomputes vLLM's block hashes from tokens;
-//! - [`texts`] learns which blocks a text became, from the session ids that come back with them.
+//! - [`texts`] learns which blocks a text became, from the session ids that come back with them;
+//! - [`likeness`] says which engines compute block hashes alike;
+//! - [`handover`] is what one who knows all of this tells one who starts.
 //!
 //! A *publisher* is one engine: a worker, or one data-parallel rank of it. This crate does not connect to anything, and
 //! does not choose workers.
@@ -22,8 +24,10 @@
 
 pub mod batch;
 pub mod endpoint;
+pub mod handover;
 pub mod hash;
 pub mod index;
+pub mod likeness;
 pub mod publisher;
 pub mod stream;
 pub mod texts;

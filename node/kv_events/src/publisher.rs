@@ -10,6 +10,7 @@
 
 use crate::batch::{Batch, Event, Removed, Stored};
 use crate::index::{Holder, Index, StoreResult};
+use crate::{BlockHash, Tier};
 
 /// What is known of a publisher's blocks, as of the last batch that was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,18 @@ impl Default for Publisher {
 }
 
 impl Publisher {
+    /// One of which somebody else knows everything since its first batch, or some of it; its blocks are still to be
+    /// [put](Publisher::put) in.
+    pub fn behind(is_whole: bool, group: Option<u32>, block_tokens: u32) -> Self {
+        let mut publisher = Self {
+            group,
+            block_tokens,
+            ..Self::default()
+        };
+        publisher.begin(is_whole);
+        publisher
+    }
+
     /// What is known of its blocks.
     pub fn knowledge(&self) -> Knowledge {
         self.knowledge
@@ -90,6 +103,11 @@ impl Publisher {
     /// Tokens of a block, as it says; 0 before its first block.
     pub fn block_tokens(&self) -> u32 {
         self.block_tokens
+    }
+
+    /// The cache group that is followed; none before its first block.
+    pub fn group(&self) -> Option<u32> {
+        self.group
     }
 
     /// Whether an event is about blocks that are followed, after the batch that it came in was applied.
@@ -157,21 +175,26 @@ impl Publisher {
             return;
         }
         self.block_tokens = event.block_tokens;
+        let stored = self.put(event.tier, &event.hashes, index);
+        applied.stored += stored;
+        applied.refused += blocks - stored;
+    }
+
+    /// It holds these blocks, or further copies of them. How many of them the index had room for.
+    pub fn put(&mut self, tier: Tier, blocks: &[BlockHash], index: &mut Index) -> u64 {
         let Some(holder) = self.holder.or_else(|| index.open()) else {
-            applied.refused += blocks;
             self.knowledge = Knowledge::Partial;
-            return;
+            return 0;
         };
         self.holder = Some(holder);
-        for hash in &event.hashes {
-            match index.store(holder, event.tier, *hash) {
-                StoreResult::Stored | StoreResult::Copy => applied.stored += 1,
-                StoreResult::Full => {
-                    applied.refused += 1;
-                    self.knowledge = Knowledge::Partial;
-                }
+        let mut stored = 0;
+        for block in blocks {
+            match index.store(holder, tier, *block) {
+                StoreResult::Stored | StoreResult::Copy => stored += 1,
+                StoreResult::Full => self.knowledge = Knowledge::Partial,
             }
         }
+        stored
     }
 
     fn remove(&mut self, event: &Removed, index: &mut Index, applied: &mut Applied) {

@@ -64,6 +64,16 @@ pub struct Message<P> {
     pub payload: P,
 }
 
+impl<P> Message<P> {
+    /// Its place in the stream.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            sequence: self.sequence,
+            fingerprint: self.fingerprint,
+        }
+    }
+}
+
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step<P> {
@@ -114,11 +124,13 @@ pub struct Counts {
     pub restarts: u64,
 }
 
-/// The one that was applied last.
+/// One that was applied: where a stream can go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mark {
-    sequence: u64,
-    fingerprint: u64,
+pub struct Mark {
+    /// Its number.
+    pub sequence: u64,
+    /// Its fingerprint.
+    pub fingerprint: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +168,8 @@ pub struct Stream<P> {
     vain: u32,
     /// The replay under way brought something new.
     is_fruitful: bool,
+    /// The replay under way was asked for though nothing was missing, and has brought nothing so far.
+    is_look: bool,
     /// A replay failed, so there may be more to know than is known.
     has_failed: bool,
     /// The connection is another one than that of the messages that are known, and nothing has shown yet that the process
@@ -178,6 +192,7 @@ impl<P> Stream<P> {
             waiting_bytes: 0,
             vain: 0,
             is_fruitful: false,
+            is_look: false,
             has_failed: false,
             is_unproven: false,
             is_whole: false,
@@ -185,9 +200,19 @@ impl<P> Stream<P> {
         }
     }
 
+    /// Of a publisher of which somebody else has applied everything up to here, and has given it to us. The first replay
+    /// shows whether it is the same process still. `is_whole`: from its first message on.
+    pub fn behind(mark: Mark, is_whole: bool, has_replay: bool, limits: Limits) -> Self {
+        Self {
+            applied: VecDeque::from([mark]),
+            is_whole,
+            ..Self::new(has_replay, limits)
+        }
+    }
+
     /// Whether the publisher is heard and nothing is known to be missing. Otherwise blocks may have left since.
     pub fn is_current(&self) -> bool {
-        self.state == State::Live
+        self.state == State::Live || self.is_look
     }
 
     /// The number of the message that was applied last.
@@ -224,6 +249,7 @@ impl<P> Stream<P> {
     /// The connection is gone. What is known stays, and is not current.
     pub fn disconnected(&mut self) {
         self.clear_waiting();
+        self.is_look = false;
         self.state = State::Apart;
     }
 
@@ -235,6 +261,7 @@ impl<P> Stream<P> {
         // That nothing was missed is no vain replay: the next gap is asked for.
         self.vain = 0;
         self.ask(steps);
+        self.is_look = true;
         if self.has_failed && !self.is_whole && !self.applied.is_empty() {
             self.state = State::Replay(First::Better);
             steps.pop();
@@ -297,6 +324,7 @@ impl<P> Stream<P> {
         }
         self.vain = if self.is_fruitful { 0 } else { self.vain + 1 };
         self.state = State::Live;
+        self.is_look = false;
         self.take_waiting(steps);
     }
 
@@ -314,6 +342,7 @@ impl<P> Stream<P> {
             self.forget(Cause::Gap, steps);
         }
         self.has_failed = true;
+        self.is_look = false;
         self.state = State::Live;
         self.vain = vain;
         self.take_waiting(steps);
@@ -379,16 +408,15 @@ impl<P> Stream<P> {
         if self.applied.len() >= self.limits.remembered.max(1) {
             self.applied.pop_front();
         }
-        self.applied.push_back(Mark {
-            sequence: message.sequence,
-            fingerprint: message.fingerprint,
-        });
+        self.applied.push_back(message.mark());
         self.counts.applied += 1;
+        self.is_look = false;
         self.is_fruitful = true;
         steps.push(Step::Apply(message.payload));
     }
 
     fn wait(&mut self, message: Message<P>, steps: &mut Vec<Step<P>>) {
+        self.is_look = false;
         self.waiting_bytes += message.bytes;
         self.waiting.push_back(message);
         let is_too_much = self.waiting.len() > self.limits.waiting_messages
@@ -424,6 +452,7 @@ impl<P> Stream<P> {
     fn ask(&mut self, steps: &mut Vec<Step<P>>) {
         let last = self.applied.back().copied();
         self.counts.asked += 1;
+        self.is_look = false;
         self.is_fruitful = false;
         self.state = State::Replay(last.map_or(First::Any, First::Proof));
         steps.push(Step::Ask(last.map_or(0, |mark| mark.sequence)));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use grapevine_kv_events::index::{Holder, Index, Limits, Search, StoreResult, digest_of};
+use grapevine_kv_events::index::{Holder, Index, Limits, PARTS, Search, StoreResult, digest_of};
 use grapevine_kv_events::{BlockHash, Tier};
 use proptest::prelude::*;
 
@@ -100,6 +100,34 @@ impl Model {
                     assert_eq!(index.has(*holder, tier, block(number)), has);
                 }
             }
+        }
+        let mut visited: BTreeMap<usize, BTreeSet<(Tier, BlockHash)>> = BTreeMap::new();
+        for part in 0..PARTS {
+            index.visit(part, |holder, tier, block| {
+                assert!(visited.entry(holder).or_default().insert((tier, block)));
+            });
+        }
+        for (holder, blocks) in &self.open {
+            let own = blocks.keys().map(|(tier, number)| (*tier, block(*number)));
+            let told = visited.remove(&holder.number()).unwrap_or_default();
+            assert_eq!(told, own.collect());
+            let several = blocks.iter().filter(|(_, copies)| **copies > 1);
+            let several =
+                several.map(|((tier, number), copies)| (*tier, block(*number), copies - 1));
+            let told: BTreeSet<_> = index.copies(*holder).collect();
+            assert_eq!(told, several.collect());
+        }
+        assert!(visited.is_empty(), "of closed ones");
+        let mut alone = Vec::new();
+        (0..PARTS).for_each(|part| index.count_alone(part, &mut alone));
+        for (holder, blocks) in &self.open {
+            let own: BTreeSet<_> = blocks.keys().map(|(_, number)| *number).collect();
+            let others = self.open.iter().filter(|(other, _)| *other != holder);
+            let others: BTreeSet<_> = others
+                .flat_map(|(_, blocks)| blocks.keys().map(|(_, number)| *number))
+                .collect();
+            let told = alone.get(holder.number()).copied().unwrap_or(0);
+            assert_eq!(told as usize, own.difference(&others).count());
         }
         let names: Vec<_> = chain.iter().map(|number| block(*number)).collect();
         let found: BTreeMap<_, _> = index

@@ -401,16 +401,43 @@ fn looks_that_find_nothing_do_not_count_as_replays_in_vain() {
     for _ in 0..10 {
         assert_eq!(steps(|s| stream.verify(s)), [Step::Ask(4)]);
         assert_eq!(steps(|s| stream.replayed(message(1, 4), s)), []);
+        assert!(stream.is_current());
         assert_eq!(steps(|s| stream.replay_ended(s)), []);
     }
     assert_eq!(steps(|s| stream.heard(message(1, 7), s)), [Step::Ask(4)]);
 }
 
 #[test]
+fn what_somebody_else_knew_is_proved_before_it_is_gone_on_from() {
+    let mark = message(1, 4).mark();
+    let mut behind = Stream::behind(mark, true, true, Limits::default());
+    assert!(!behind.is_current());
+    assert_eq!(steps(|s| behind.connected(s)), [Step::Ask(4)]);
+    assert_eq!(steps(|s| behind.heard(message(1, 6), s)), []);
+    assert_eq!(steps(|s| behind.replayed(message(1, 4), s)), []);
+    assert_eq!(
+        steps(|s| behind.replayed(message(1, 5), s)),
+        [Step::Apply(5)]
+    );
+    assert_eq!(steps(|s| behind.replay_ended(s)), [Step::Apply(6)]);
+    assert!(behind.is_current());
+    // The process is another one since.
+    let mut behind = Stream::behind(mark, true, true, Limits::default());
+    steps(|s| behind.connected(s));
+    let anew = [Step::Forget(Cause::Restart), Step::Ask(0)];
+    assert_eq!(steps(|s| behind.replayed(message(2, 4), s)), anew);
+    // Nobody can prove it.
+    let mut behind: Stream<u64> = Stream::behind(mark, true, false, Limits::default());
+    assert_eq!(steps(|s| behind.connected(s)), [Step::Forget(Cause::Gap)]);
+}
+
+#[test]
 fn a_look_that_fails_costs_nothing() {
     let mut stream = live(true);
     assert_eq!(steps(|s| stream.verify(s)), [Step::Ask(4)]);
+    assert!(stream.is_current(), "as far as is known");
     assert_eq!(steps(|s| stream.heard(message(1, 5), s)), []);
+    assert!(!stream.is_current());
     assert_eq!(steps(|s| stream.replay_failed(s)), [Step::Apply(5)]);
     assert!(stream.is_current());
     // All is known, so the next look is no other one.

@@ -5,7 +5,8 @@
 use std::collections::{BTreeSet, HashSet};
 
 use grapevine_kv_events::BlockHash;
-use grapevine_kv_events::texts::{Learned, Limits, TextName, TextNameError, Texts};
+use grapevine_kv_events::handover::{self, Page, Piece};
+use grapevine_kv_events::texts::{Learned, Limits, Speaker, TextName, TextNameError, Texts};
 use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -25,13 +26,38 @@ fn blocks_of(text: &[u8]) -> Vec<BlockHash> {
         .collect()
 }
 
+const SOMEBODY: Speaker = Speaker {
+    engine: 7,
+    may_teach: true,
+};
+
 /// An engine that stores what it does not have, in chunks of some blocks.
-#[derive(Default)]
 struct Engine {
     has: HashSet<BlockHash>,
+    speaker: Speaker,
+    /// Its hashes are others than those of engines with another one.
+    seed: u64,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self::new(0, 0)
+    }
 }
 
 impl Engine {
+    fn new(engine: u32, seed: u64) -> Self {
+        Self {
+            has: HashSet::new(),
+            speaker: Speaker {
+                engine,
+                may_teach: true,
+            },
+            seed,
+        }
+    }
+
+    /// What the texts made of each event.
     fn run(
         &mut self,
         texts: &mut Texts,
@@ -39,8 +65,10 @@ impl Engine {
         prompt: &[u8],
         answer: &[u8],
         chunk: usize,
-    ) {
-        let all = blocks_of(&[prompt, answer].concat());
+    ) -> Vec<Learned> {
+        let mut all = blocks_of(&[prompt, answer].concat());
+        all.iter_mut().for_each(|block| block.0 ^= self.seed);
+        let mut learned = Vec::new();
         let prompt_blocks = prompt.len() / BLOCK;
         let hit = all[..prompt_blocks]
             .iter()
@@ -52,11 +80,16 @@ impl Engine {
         for blocks in prefill.chain(decode) {
             let new = blocks.iter().any(|block| !self.has.contains(block));
             if new {
-                texts.learn(Some(name), parent, blocks);
+                learned.push(
+                    texts
+                        .learn(self.speaker, Some(name), parent, blocks)
+                        .learned,
+                );
             }
             self.has.extend(blocks);
             parent = blocks.last().copied();
         }
+        learned
     }
 }
 
@@ -133,9 +166,9 @@ fn what_texts_have_in_common_ends_where_the_second_leaves_the_first() {
 fn chains_without_a_beginning_are_not_learned() {
     let mut texts = Texts::new(Limits::default());
     let blocks = blocks_of(b"some text that is long enough");
-    let learn = texts.learn(Some(whole(b"x")), Some(BlockHash(7)), &blocks);
+    let learn = texts.learn(SOMEBODY, Some(whole(b"x")), Some(BlockHash(7)), &blocks);
     assert_eq!(
-        (learn, texts.blocks(), texts.names()),
+        (learn.learned, texts.blocks(), texts.names()),
         (Learned::Unrooted, 0, 0)
     );
 }
@@ -144,14 +177,67 @@ fn chains_without_a_beginning_are_not_learned() {
 fn what_somebody_else_began_is_followed() {
     let mut texts = Texts::new(Limits::default());
     let blocks = blocks_of(b"a system prompt that somebody else sent first, and a question");
-    assert_eq!(texts.learn(None, None, &blocks[..8]), Learned::Followed);
+    assert_eq!(
+        texts.learn(SOMEBODY, None, None, &blocks[..8]).learned,
+        Learned::Followed
+    );
     let name = whole(b"ours");
     assert_eq!(
-        texts.learn(Some(name), Some(blocks[7]), &blocks[8..]),
+        texts
+            .learn(SOMEBODY, Some(name), Some(blocks[7]), &blocks[8..])
+            .learned,
         Learned::Followed
     );
     let (_, found) = texts.find([name.whole]).unwrap();
     assert_eq!(found.prompt_blocks as usize, blocks.len());
+}
+
+#[test]
+fn engines_that_hash_alike_agree_and_others_contradict() {
+    let mut texts = Texts::new(Limits::default());
+    let text = b"a prompt that several engines compute, one after the other".as_slice();
+    let run = |texts: &mut Texts, engine: u32, seed: u64, may_teach| {
+        let mut blocks = blocks_of(text);
+        blocks.iter_mut().for_each(|block| block.0 ^= seed);
+        let speaker = Speaker { engine, may_teach };
+        let lesson = texts.learn(speaker, Some(whole(text)), None, &blocks);
+        (lesson.shares_with, lesson.contradicts)
+    };
+    // An odd one speaks first.
+    assert_eq!(run(&mut texts, 4, 0xff, true), (None, None));
+    assert_eq!(run(&mut texts, 1, 0, false), (None, Some(4)));
+    assert_eq!(run(&mut texts, 2, 0, false), (Some(1), Some(4)));
+    // Its word counts no more: then those that are alike teach.
+    texts.forget_taught_by(4);
+    assert!(found(&mut texts, text).is_none());
+    assert_eq!(run(&mut texts, 2, 0, true), (Some(1), None));
+    assert_eq!(run(&mut texts, 3, 0, true), (Some(1), None));
+    assert_eq!(run(&mut texts, 4, 0xff, false), (None, Some(2)));
+    assert_eq!(found(&mut texts, text).expect("known").1, blocks_of(text));
+    // What an engine contradicts is its own word: the text became something else.
+    assert_eq!(run(&mut texts, 2, 0xaa, true), (None, None));
+    // A single block proves nothing against anybody: it may be the first of an answer.
+    let short = |texts: &mut Texts, engine, block| {
+        let speaker = Speaker {
+            engine,
+            may_teach: true,
+        };
+        texts.learn(speaker, Some(whole(b"hi")), None, &[BlockHash(block)])
+    };
+    assert_eq!(short(&mut texts, 1, 77).contradicts, None);
+    assert_eq!(short(&mut texts, 4, 78).contradicts, None);
+}
+
+#[test]
+fn no_chain_is_longer_than_a_decision_can_look_up() {
+    let mut texts = Texts::new(Limits::default());
+    let blocks: Vec<_> = (0..100_000).map(BlockHash).collect();
+    for (at, blocks) in blocks.chunks(1_000).enumerate() {
+        let parent = (at > 0).then(|| BlockHash(at as u64 * 1_000 - 1));
+        texts.learn(SOMEBODY, Some(whole(b"endless")), parent, blocks);
+    }
+    let (prompt_blocks, _) = found(&mut texts, b"endless").unwrap();
+    assert_eq!((prompt_blocks, texts.blocks()), (1 << 16, 1 << 16));
 }
 
 #[test]
@@ -184,6 +270,137 @@ fn what_was_not_used_for_longest_goes_first() {
     }
     assert_eq!(texts.names(), 2);
     assert!(found(&mut texts, &text(49)).is_some());
+}
+
+/// All that is known, as another one takes it: by frames.
+fn taken_over(texts: &Texts, limits: Limits) -> Texts {
+    let mut runs = texts.runs();
+    runs.sort_unstable();
+    let mut page = Page::default();
+    for key in runs {
+        page.push_run(texts.run(key).expect("it is in use"));
+    }
+    let mut taken = Texts::new(limits);
+    for frame in page.into_frames(None) {
+        for piece in handover::read(&frame).expect("pieces") {
+            if let Piece::Run(run) = piece {
+                taken.take_over(&run, |teacher| teacher + 100);
+            }
+        }
+    }
+    taken
+}
+
+#[test]
+fn long_runs_and_many_texts_are_handed_over_in_pieces() {
+    // A text that grows: each state of it names a place in one run.
+    let mut texts = Texts::new(Limits::default());
+    let blocks: Vec<_> = (1..=20_000).map(BlockHash).collect();
+    for (at, some) in blocks.chunks(20).enumerate() {
+        let parent = (at > 0).then(|| BlockHash(at as u64 * 20));
+        let name = TextName {
+            whole: 1_000_000 + at as u64,
+            common: None,
+        };
+        texts.learn(SOMEBODY, Some(name), parent, some);
+    }
+    let mut taken = taken_over(&texts, Limits::default());
+    assert_eq!((taken.blocks(), taken.names()), (20_000, 1_000));
+    for at in [0, 1, 499, 999] {
+        let (_, found) = taken.find([1_000_000 + at as u64]).unwrap();
+        let mut chain = Vec::new();
+        taken.chain(&found, &mut chain);
+        assert_eq!(chain, blocks[..(at + 1) * 20]);
+    }
+    // Who has less room keeps what was used last.
+    let few = Limits {
+        blocks: 10_000,
+        names: 50,
+    };
+    let few = taken_over(&texts, few);
+    assert!(few.blocks() <= 10_000 && few.names() <= 50);
+}
+
+#[test]
+fn prefixes_are_what_texts_share_and_what_each_has_alone() {
+    let (mut texts, mut engine) = (Texts::new(Limits::default()), Engine::default());
+    let system = b"a long system prompt for everybody, ".as_slice();
+    for question in [b"what is 1 + 1?".as_slice(), b"why is water wet?", b"who?"] {
+        let text = [system, question].concat();
+        let name = TextName {
+            whole: name_of(&text),
+            common: Some(name_of(system)),
+        };
+        engine.run(&mut texts, name, &text, b"", 64);
+    }
+    let mut seen: Vec<_> = texts
+        .prefixes()
+        .iter()
+        .map(|prefix| (prefix.before, prefix.blocks, prefix.texts, prefix.name))
+        .collect();
+    seen.sort_unstable();
+    let name = |question: &[u8]| Some(name_of(&[system, question].concat()));
+    let mut expected = [
+        (0, 9, 3, Some(name_of(system))),
+        (9, 12, 1, name(b"what is 1 + 1?")),
+        (9, 13, 1, name(b"why is water wet?")),
+        (9, 10, 1, name(b"who?")),
+    ];
+    expected.sort_unstable();
+    assert_eq!(seen, expected);
+    let longest = texts
+        .prefixes()
+        .into_iter()
+        .max_by_key(|prefix| prefix.blocks);
+    let mut chain = Vec::new();
+    texts.chain_of(&longest.expect("some"), &mut chain);
+    assert_eq!(chain.len(), 13);
+    assert!(chain.starts_with(&blocks_of(system)));
+}
+
+#[test]
+fn what_is_no_handover_is_refused() {
+    assert_eq!(handover::read(&[]), Ok(Vec::new()));
+    assert!(handover::read(&[99]).is_err());
+    assert!(handover::read(&vec![0; handover::FRAME_BYTES_MAX + 1]).is_err());
+    let mut page = Page::default();
+    page.push_blocks(grapevine_kv_events::Tier::Storage, &[BlockHash(1)]);
+    let mut frame = page.into_frames(None).remove(0);
+    assert_eq!(handover::read(&frame).unwrap().len(), 2);
+    // There is no fourth tier.
+    frame[1] = 3;
+    assert!(handover::read(&frame).is_err());
+    // A run that begins nowhere, with a text that ends behind it.
+    let mut texts = Texts::new(Limits::default());
+    let run = |parent: Option<BlockHash>, blocks: u32| handover::Run {
+        parent: parent.into(),
+        teacher: 0,
+        used: u64::MAX,
+        blocks: [BlockHash(1), BlockHash(2)].as_slice().into(),
+        names: vec![handover::Name {
+            name: 7,
+            prompt_blocks: 1,
+            blocks,
+            is_whole: true,
+            is_apart: true,
+            teacher: 0,
+        }],
+    };
+    texts.take_over(&run(Some(BlockHash(9)), 2), |_| 0);
+    assert_eq!((texts.blocks(), texts.names()), (0, 0));
+    texts.take_over(&run(None, 3), |_| 0);
+    assert_eq!((texts.blocks(), texts.names()), (2, 0));
+    texts.take_over(&run(None, 2), |_| 0);
+    assert_eq!((texts.blocks(), texts.names()), (2, 1));
+    // After a run that claims to be used at the end of time others are learned all the same.
+    let lesson = texts.learn(
+        SOMEBODY,
+        Some(whole(b"more")),
+        None,
+        &blocks_of(b"another text"),
+    );
+    assert_eq!(lesson.learned, Learned::Followed);
+    assert_eq!((texts.blocks(), texts.names()), (5, 2));
 }
 
 #[test]
@@ -247,7 +464,7 @@ proptest! {
     #[test]
     fn no_chain_has_a_block_that_is_not_the_texts(steps in steps(), limit in 20_usize..400, forget in 0_u8..5) {
         let mut texts = Texts::new(Limits { blocks: limit, names: limit });
-        let mut engines: [Engine; 3] = Default::default();
+        let mut engines = [0, 1, 2].map(|number| Engine::new(number, 0));
         let mut history: Vec<Vec<u8>> = vec![Vec::new()];
         let mut prompts = BTreeSet::new();
         for (number, (before, added, answer, chunk, engine)) in steps.iter().enumerate() {
@@ -261,14 +478,19 @@ proptest! {
             if forget == 0 || number % 7 == usize::from(forget) {
                 engines[*engine].has.retain(|block| block.0 % 3 != 0);
             }
-            engines[*engine].run(&mut texts, name, &prompt, &answer, *chunk);
+            let learned = engines[*engine].run(&mut texts, name, &prompt, &answer, *chunk);
+            prop_assert!(!learned.contains(&Learned::Contradicts));
             prompts.insert(prompt.clone());
             history.push(prompt.clone());
             history.push([prompt, answer].concat());
             prop_assert!(texts.blocks() <= limit && texts.names() <= limit);
         }
+        let mut taken = taken_over(&texts, Limits { blocks: limit, names: limit });
+        prop_assert_eq!((taken.blocks(), taken.names()), (texts.blocks(), texts.names()));
         for prompt in &prompts {
-            let Some((prompt_blocks, chain)) = found(&mut texts, prompt) else {
+            let known = found(&mut texts, prompt);
+            prop_assert_eq!(&found(&mut taken, prompt), &known);
+            let Some((prompt_blocks, chain)) = known else {
                 continue;
             };
             let own = blocks_of(prompt);

@@ -33,7 +33,9 @@ pub mod settings;
 pub mod weight;
 
 pub use canonical::Digest;
-pub use evidence::{PrefixIndex, PrefixIndexCounters, PrefixIndexSettings, Recorded, Slot};
+pub use evidence::{
+    PrefixIndex, PrefixIndexCounters, PrefixIndexSettings, Recorded, Slot, is_far_below,
+};
 pub use hash::HashAlgorithm;
 pub use health::{
     AttemptOutcome, Breaker, BreakerSettings, BreakerState, Claim, Health, Penalty, Permit,

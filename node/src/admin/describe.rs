@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use grapevine_gossip::twin::Twin;
 use grapevine_gossip::view::ReplicaInfo;
@@ -70,6 +71,8 @@ struct ReplicaView {
     ring: String,
     settings: String,
     registry: String,
+    /// Seconds for which it was seen as alive, ready and leaving as it is now; null before that is known.
+    for_s: Option<u64>,
 }
 
 /// `GET /ring`.
@@ -190,9 +193,10 @@ impl From<Twin> for TwinView {
     }
 }
 
-impl From<&ReplicaInfo> for ReplicaView {
-    fn from(replica: &ReplicaInfo) -> Self {
+impl ReplicaView {
+    fn of(replica: &ReplicaInfo, lasts: Option<Duration>) -> Self {
         Self {
+            for_s: lasts.map(|lasts| lasts.as_secs()),
             id: replica.id.to_string(),
             live: replica.live,
             ready: replica.ready,
@@ -241,7 +245,11 @@ impl Admin {
             agreement: compared.map(|(ratio, _)| ratio),
             agreement_samples: compared.map_or(0, |(_, count)| count),
             registry: self.registry(),
-            replicas: view.replicas().iter().map(ReplicaView::from).collect(),
+            replicas: view
+                .replicas()
+                .iter()
+                .map(|replica| ReplicaView::of(replica, self.cluster.liveness().lasts(replica)))
+                .collect(),
             twins: self.agent.twins().into_iter().map(TwinView::from).collect(),
         }
     }

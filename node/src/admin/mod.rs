@@ -13,6 +13,7 @@
 //! | `POST /workers/{id}/drain` | nothing new for it: no new prefixes, and sessions move with their next request |
 //! | `PATCH /workers/{id}` with `{"state":"active"}` | undoes a drain |
 //! | `POST /add_worker?url=&warmup=`, `POST /remove_worker?url=`, `GET /list_workers?limit=&after=` | as in vllm-router; the list in pages, as `GET /workers` |
+//! | `GET /cache?limit=` | what workers that publish KV events hold: the prefixes that take most room, and each worker |
 //! | `GET /quarantine` | hashes of the requests that no worker gets, with their age and what is left |
 //! | `DELETE /quarantine/{hash}`, `DELETE /quarantine` | lifts one mark, or all, on every replica |
 //! | `POST /config/reload` | reads the configuration again, as SIGHUP does, and tells what became of it |
@@ -303,6 +304,7 @@ impl Admin {
                 self.remove_worker_at(query.require("url")?).await
             }
             (&Method::GET, ["list_workers"]) => Ok(self.list_urls(&Page::of(&query)?)),
+            (&Method::GET, ["cache"]) => self.describe_caches(&query).await,
             (&Method::GET, ["quarantine"]) => Ok(self.list_quarantine()),
             (&Method::DELETE, ["quarantine"]) => Ok(self.lifted(self.quarantine.lift(None))),
             (&Method::DELETE, ["quarantine", hash]) => self.lift(&decoded(hash)?),
@@ -353,6 +355,14 @@ impl Admin {
             Ok(reloaded) => Ok(json(StatusCode::OK, &reloaded)),
             Err(error) => Err(ApiError::new(ErrorKind::InvalidRequest, error)),
         }
+    }
+
+    async fn describe_caches(&self, query: &Query<'_>) -> Result<Answer, ApiError> {
+        let limit = Page::of(query)?.limit();
+        let caches = Arc::clone(&self.caches);
+        let top = tokio::task::spawn_blocking(move || caches.top(limit)).await;
+        let top = top.map_err(|_| ApiError::new(ErrorKind::Internal, "it could not be counted"))?;
+        Ok(json(StatusCode::OK, &top))
     }
 
     fn list_quarantine(&self) -> Answer {

@@ -32,6 +32,11 @@ impl Page {
         })
     }
 
+    /// How many are wanted.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// The part of a list that is sorted by `id`, and where the next one begins.
     pub(super) fn cut<'a, T>(
         &self,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use grapevine_gossip::Agent;
 use grapevine_gossip::evidence::EvidenceEvent;
 use grapevine_transfer::PairRules;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::base::Base;
 use crate::cluster::agreement::{Samples, Survey, SurveyParts, Views};
 use crate::cluster::{Cluster, Pairing, WorkerDefaults};
 use crate::config::Config;
 use crate::follow::Follower;
-use crate::kv_events::{Caches, KvFollower, KvParts};
+use crate::kv_events::{Caches, KvFollower, KvParts, TakeOver};
 use crate::lag::Lag;
 use crate::learner::Learner;
 use crate::upstream::Connector;
@@ -34,6 +34,8 @@ pub(super) struct Followed {
     pub(super) learned: mpsc::Sender<Learned>,
     /// What is known of workers' caches.
     pub(super) caches: Arc<Caches>,
+    /// Whether what peers know of caches was taken over, or cannot be had.
+    pub(super) handed_over: watch::Receiver<bool>,
     /// Warm-ups of workers that join.
     pub(super) warm_ups: Arc<WarmUps>,
 }
@@ -46,12 +48,8 @@ pub(super) fn start_cluster(
     base: Base<'_>,
     connector: &Arc<Connector>,
     heard: mpsc::Receiver<EvidenceEvent>,
+    caches: Arc<Caches>,
 ) -> anyhow::Result<Followed> {
-    let caches = Arc::new(Caches::new(
-        &base.config.kv_events,
-        rand::random(),
-        base.metrics.kv_events.clone(),
-    ));
     let cluster = cluster(base, connector, &caches);
     answer_peers(base.agent, &cluster);
     let configured = base.config.worker.iter().map(|worker| worker.registered());
@@ -62,11 +60,12 @@ pub(super) fn start_cluster(
     let fingerprint = base.live(Config::fingerprint);
     let (agent, told) = (Arc::clone(base.agent), fingerprint.clone());
     base.changes.on(move |_| agent.set_settings(&told.look()));
+    let handed_over = take_over_caches(base, &caches);
     let follower = Follower {
         agent: Arc::clone(base.agent),
         cluster: Arc::clone(&cluster),
         prober: prober(base, learned.clone()),
-        kv_events: kv_events(base, &caches),
+        kv_events: kv_events(base, &caches, &handed_over),
         views: Views::new(
             base.agent.replica().clone(),
             fingerprint,
@@ -92,6 +91,7 @@ pub(super) fn start_cluster(
         cluster,
         learned,
         caches,
+        handed_over,
         warm_ups,
     })
 }
@@ -149,14 +149,34 @@ fn answer_peers(agent: &Agent, cluster: &Arc<Cluster>) {
     }));
 }
 
+/// Asks peers what they know of caches, where that is of use.
+fn take_over_caches(base: Base<'_>, caches: &Arc<Caches>) -> watch::Receiver<bool> {
+    let is_enabled = base.config.kv_events.enabled;
+    let (done, handed_over) = watch::channel(!is_enabled);
+    if is_enabled {
+        let take_over = TakeOver {
+            agent: Arc::clone(base.agent),
+            caches: Arc::clone(caches),
+            done,
+        };
+        base.tasks().spawn(take_over.run(base.phase()));
+    }
+    handed_over
+}
+
 /// Hears every worker that publishes, where that is on.
-fn kv_events(base: Base<'_>, caches: &Arc<Caches>) -> Option<KvFollower> {
+fn kv_events(
+    base: Base<'_>,
+    caches: &Arc<Caches>,
+    handed_over: &watch::Receiver<bool>,
+) -> Option<KvFollower> {
     let config = &base.config.kv_events;
     config.enabled.then(|| {
         KvFollower::new(KvParts {
             caches: Arc::clone(caches),
             silence: config.silence,
             tracker: base.tasks().clone(),
+            handed_over: handed_over.clone(),
         })
     })
 }

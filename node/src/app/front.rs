@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use grapevine_gossip::Agent;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use super::base::Base;
 use super::cluster::Followed;
@@ -73,7 +74,11 @@ fn readiness(base: Base<'_>, followed: &Followed, memory: &Arc<Memory>) -> Arc<R
     let readiness = Arc::new(Readiness::new(ReadinessParts {
         phase: base.phase(),
         cluster: Arc::clone(&followed.cluster),
-        conditions: vec![twin(base.agent), short_of_memory(memory)],
+        conditions: vec![
+            without_caches(&followed.handed_over),
+            twin(base.agent),
+            short_of_memory(memory),
+        ],
         config: base.live(|config| config.health.clone()),
         metrics: base.metrics.readiness.clone(),
     }));
@@ -146,6 +151,16 @@ fn twin(agent: &Arc<Agent>) -> Condition {
     Condition {
         lack: Lack::Twin,
         is_missing: Box::new(move || agent.kept_instead().is_some()),
+    }
+}
+
+/// Not ready before it knows what peers know of caches, if any does.
+fn without_caches(handed_over: &watch::Receiver<bool>) -> Condition {
+    let handed_over = handed_over.clone();
+    Condition {
+        lack: Lack::Caches,
+        // The task that would say so may have died; it is not to keep the replica from its work.
+        is_missing: Box::new(move || !*handed_over.borrow() && handed_over.has_changed().is_ok()),
     }
 }
 

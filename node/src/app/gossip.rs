@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use grapevine_gossip::config::Facts;
 use grapevine_gossip::evidence::EvidenceEvent;
-use grapevine_gossip::{Agent, Identity};
+use grapevine_gossip::plane::Plane;
+use grapevine_gossip::{Agent, Hosted, Identity, SystemNetwork};
 use grapevine_placement::load::damp;
 use tokio::sync::mpsc;
 
 use super::listeners::Listeners;
 use crate::all_metrics::AllMetrics;
 use crate::config::Config;
+use crate::kv_events::{Caches, HandoverPlane};
 use crate::tls::GossipFiles;
 
 /// Gossip, under way.
@@ -23,6 +25,8 @@ pub(super) struct Gossip {
     pub(super) identity: Option<GossipFiles>,
     /// Its metrics are among them, so all are complete.
     pub(super) metrics: Arc<AllMetrics>,
+    /// What is known of workers' caches; peers that start may ask for it at once.
+    pub(super) caches: Arc<Caches>,
 }
 
 /// Meets the others, or begins alone.
@@ -36,8 +40,15 @@ pub(super) async fn start_gossip(
 ) -> anyhow::Result<Gossip> {
     let mut metrics = AllMetrics::new();
     let identity = GossipFiles::seen(config);
-    let agent = Arc::new(start_agent(config, replica, listeners, &mut metrics).await?);
+    let caches = Arc::new(Caches::new(
+        &config.kv_events,
+        rand::random(),
+        metrics.kv_events.clone(),
+    ));
+    let agent = start_agent(config, replica, listeners, &mut metrics, &caches).await?;
+    let agent = Arc::new(agent);
     Ok(Gossip {
+        caches,
         heard: agent.evidence(),
         agent,
         identity,
@@ -50,6 +61,7 @@ async fn start_agent(
     replica: &str,
     listeners: &Listeners,
     metrics: &mut AllMetrics,
+    caches: &Arc<Caches>,
 ) -> anyhow::Result<Agent> {
     let facts = Facts {
         http: reached_at(listeners.data.local_addr()?, config),
@@ -64,7 +76,13 @@ async fn start_agent(
     };
     let identity = Identity::load(cluster, replica, &files)?;
     let gossip = config.gossip_config(facts);
-    Ok(Agent::start(gossip, identity, damp, gossip_metrics).await?)
+    let handover: Arc<Hosted<dyn Plane>> = Hosted::new(HandoverPlane::new(Arc::clone(caches)));
+    let extra = match config.kv_events.enabled {
+        true => vec![handover],
+        false => Vec::new(),
+    };
+    let network = Arc::new(SystemNetwork);
+    Ok(Agent::start_with(network, gossip, identity, damp, gossip_metrics, extra).await?)
 }
 
 /// Where others reach a port of this replica: a wildcard address means nothing to them, so the host that

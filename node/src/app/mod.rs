@@ -66,7 +66,7 @@ pub async fn run(
     };
 
     let ways = start_certificates(base, gossip.identity)?;
-    let followed = start_cluster(base, &ways.connector, gossip.heard)?;
+    let followed = start_cluster(base, &ways.connector, gossip.heard, gossip.caches)?;
     let (reload, wished) = wishes();
     let announcement = announcement(&replica, &listeners, gossip.agent.local_addr())?;
     let discovered = start_discovery(base, &followed, &ways.connector, listeners.pings);

@@ -72,11 +72,29 @@ pub async fn explain(args: ExplainArgs) -> Result<(), Failure> {
         }
         note(prefill)?;
         print_line("")?;
-        print_table(ORDER, rows(prefill, "order"))?;
+        print_order(prefill)?;
     }
     note(&answer)?;
     print_line("")?;
-    print_table(ORDER, rows(&answer, "order"))
+    print_order(&answer)
+}
+
+/// The workers in their order, with what KV events say of each where any publishes.
+fn print_order(choice: &Value) -> Result<(), Failure> {
+    let mut order = rows(choice, "order").to_vec();
+    if !order.iter().any(|row| row["events"].is_object()) {
+        return print_table(ORDER, &order);
+    }
+    for row in &mut order {
+        let events = &row["events"];
+        if let (Some(held), Some(of)) =
+            (events["held_tokens"].as_u64(), events["of_tokens"].as_u64())
+        {
+            row["told"] = format!("{held}/{of}").into();
+        }
+    }
+    let columns: Vec<_> = ORDER.iter().chain([&EVENTS]).copied().collect();
+    print_table(&columns, &order)
 }
 
 /// Says why a worker that is not well is named all the same.
@@ -127,6 +145,9 @@ const ORDER: &[Column] = &[
     Column("CONTEXT", "context_tokens"),
     Column("EXPECTED", "expected_tokens"),
 ];
+
+/// Tokens that the worker's KV events say it holds, of how many they say anything.
+const EVENTS: Column = Column("EVENTS", "told");
 
 fn body_of(prompt: &str, model: Option<&str>) -> Vec<u8> {
     let mut body = json!({ "messages": [{ "role": "user", "content": prompt }] });

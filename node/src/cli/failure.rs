@@ -22,6 +22,9 @@ pub enum Failure {
     /// No replica answers at the admin address; whether a change was made is not known.
     #[error("{0}")]
     Unreachable(String),
+    /// Something is wrong with the cluster; standard output says what.
+    #[error("the cluster is not well")]
+    NotWell,
 }
 
 impl From<ConfigError> for Failure {
@@ -46,6 +49,7 @@ impl Failure {
             Self::Unauthorized(text) => Self::Unauthorized(about(text)),
             Self::Overloaded(text) => Self::Overloaded(about(text)),
             Self::Unreachable(text) => Self::Unreachable(about(text)),
+            Self::NotWell => Self::NotWell,
         }
     }
 
@@ -56,6 +60,7 @@ impl Failure {
             Self::Refused(_) | Self::Unauthorized(_) | Self::Overloaded(_) => 1,
             Self::Usage(_) => 2,
             Self::Unreachable(_) => 3,
+            Self::NotWell => 4,
         })
     }
 }

@@ -1,12 +1,12 @@
 //! The command line: one binary, `grapevine`, and what each of its commands does.
 //!
-//! `serve` is a router replica; `status`, `workers`, `quarantine` and `explain` talk to the admin port of any
+//! `serve` is a router replica; `status`, `workers`, `cache`, `quarantine` and `explain` talk to the admin port of any
 //! replica; `register` is a worker's way into the cluster; `ca` makes certificates, `keys` keys of clients; `probe` is
 //! for health checks, `man` and `completions` for packages. The others are the testbed's, and are there with the
 //! feature of that name alone: what is shipped is built without it.
 //!
 //! Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no replica
-//! answers. Those of `serve` are with [`crate::shutdown::Ending`].
+//! answers; 4 `status` found something wrong. Those of `serve` are with [`crate::shutdown::Ending`].
 
 use std::ffi::OsString;
 
@@ -14,6 +14,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod ca;
+mod cache;
+mod check;
 mod client;
 mod config;
 mod description;
@@ -30,9 +32,12 @@ mod serve;
 mod settings;
 mod show;
 mod status;
+mod summary;
 mod workers;
 
 pub use ca::{CaArgs, ca};
+pub use cache::{CacheArgs, cache};
+pub use check::check;
 pub use config::{ConfigArgs, config};
 pub use explain::{ExplainArgs, explain};
 pub use failure::Failure;
@@ -41,7 +46,7 @@ pub use manuals::{CompletionsArgs, ManArgs, completions, man};
 pub use probe::{ProbeArgs, probe};
 pub use quarantine::{QuarantineArgs, quarantine};
 pub use register::{RegisterArgs, register};
-pub use serve::{ServeArgs, Task, check};
+pub use serve::{ServeArgs, Task};
 pub use show::print_line;
 pub use status::{StatusArgs, status};
 pub use workers::{WorkersArgs, workers};
@@ -95,6 +100,8 @@ pub enum Command {
     Register(Box<RegisterArgs>),
     /// List or lift marks of requests that no worker gets, because two ended while they had it.
     Quarantine(QuarantineArgs),
+    /// Show what the workers' caches hold.
+    Cache(CacheArgs),
     /// Have a replica read its configuration again.
     Config(ConfigArgs),
     /// Show where a request would go, and why, without sending it.

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::failure::Failure;
 
 /// A column of a table: its heading, and the field it shows.
+#[derive(Clone, Copy)]
 pub(super) struct Column(pub(super) &'static str, pub(super) &'static str);
 
 /// Prints aligned columns; a field that a row lacks is shown as a dash.

@@ -1,16 +1,34 @@
 //! `grapevine status`: the cluster as one replica sees it.
 
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use clap::builder::styling::{AnsiColor, Style};
+use serde_json::Value;
+use tokio::time::sleep;
+
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
 use super::show::{Column, field, print_json, print_line, print_table, rows};
+use super::summary::{replica_rank, seconds, summary, worker_rank};
 
-/// Shows the cluster: replicas, workers, and whether all hold the same ring.
+/// Shows the cluster: what is wrong, replicas, workers, and whether all hold the same ring.
+///
+/// The first line says what is wrong, and for how long; the worst rows come first. Exit code 4 where something is wrong.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   grapevine status
-  grapevine status --admin http://10.0.0.2:30001 --json")]
+  grapevine status --watch                # again each two seconds, until Ctrl-C
+  grapevine status > /dev/null || page-somebody
+  grapevine status --admin http://10.0.0.2:30001 --json
+
+Exit codes: 0 all is well; 3 no replica answers; 4 something is wrong.")]
 pub struct StatusArgs {
+    /// Show it again and again, each two seconds or as many as are given.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", conflicts_with = "json",
+          value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    watch: Option<u64>,
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -20,6 +38,7 @@ const REPLICAS: &[Column] = &[
     Column("LIVE", "live"),
     Column("READY", "ready"),
     Column("LEAVING", "leaving"),
+    Column("FOR", "for"),
     Column("DATA", "data"),
     Column("ADMIN", "admin"),
     Column("GOSSIP", "gossip"),
@@ -30,22 +49,67 @@ const REPLICAS: &[Column] = &[
 /// Prints the view of one replica.
 ///
 /// # Errors
-/// No replica answers, or it refuses.
+/// No replica answers, or it refuses; something is wrong with the cluster.
 pub async fn status(args: StatusArgs) -> Result<(), Failure> {
     let client = AdminClient::new(&args.admin)?;
-    let cluster = client.get(&["cluster"]).await?;
-    let workers = super::workers::all_workers(&client).await?;
-    if args.admin.json {
-        return print_json(&serde_json::json!({ "cluster": cluster, "workers": workers }));
+    let Some(every) = args.watch else {
+        return look(&client, args.admin.json).await;
+    };
+    loop {
+        // Home, and everything below it away.
+        print_line("\x1b[H\x1b[2J\x1b[H")?;
+        match look(&client, false).await {
+            Ok(()) | Err(Failure::NotWell) => {}
+            // It may come back.
+            Err(Failure::Unreachable(why)) => print_line(&why)?,
+            Err(failure) => return Err(failure),
+        }
+        sleep(Duration::from_secs(every)).await;
     }
+}
+
+async fn look(client: &AdminClient, is_json: bool) -> Result<(), Failure> {
+    let cluster = client.get(&["cluster"]).await?;
+    let workers = super::workers::all_workers(client).await?;
+    let found = summary(&cluster, rows(&workers, "workers"));
+    let is_wrong = found.is_wrong || !rows(&cluster, "twins").is_empty();
+    if is_json {
+        print_json(&serde_json::json!({ "cluster": cluster, "workers": workers }))?;
+    } else {
+        print_line(&coloured(&found.text, is_wrong))?;
+        print_tables(&cluster, &workers)?;
+    }
+    let is_wrong = found.is_wrong || !rows(&cluster, "twins").is_empty();
+    if is_wrong {
+        Err(Failure::NotWell)
+    } else {
+        Ok(())
+    }
+}
+
+fn coloured(text: &str, is_wrong: bool) -> String {
+    let is_wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    if !is_wanted || !std::io::stdout().is_terminal() {
+        return text.to_owned();
+    }
+    let colour = if is_wrong {
+        AnsiColor::Red
+    } else {
+        AnsiColor::Green
+    };
+    let style = Style::new().bold().fg_color(Some(colour.into()));
+    format!("{style}{text}{style:#}")
+}
+
+fn print_tables(cluster: &Value, workers: &Value) -> Result<(), Failure> {
     print_line(&format!(
         "seen by {}: ring {}, {} of {} live replicas agree",
-        field(&cluster, "replica"),
-        field(&cluster, "digest"),
-        field(&cluster, "agreeing"),
-        field(&cluster, "live"),
+        field(cluster, "replica"),
+        field(cluster, "digest"),
+        field(cluster, "agreeing"),
+        field(cluster, "live"),
     ))?;
-    for twin in rows(&cluster, "twins") {
+    for twin in rows(cluster, "twins") {
         print_line(&format!(
             "TWO PROCESSES run as {}: {} counts, {} is cut off and not ready; end one of them",
             field(twin, "id"),
@@ -56,12 +120,31 @@ pub async fn status(args: StatusArgs) -> Result<(), Failure> {
     if let Some(agreement) = cluster["agreement"].as_f64() {
         print_line(&format!(
             "of the last {} requests compared, a peer chose the same worker for {:.1} %",
-            field(&cluster, "agreement_samples"),
+            field(cluster, "agreement_samples"),
             agreement * 100.0,
         ))?;
     }
     print_line("")?;
-    print_table(REPLICAS, rows(&cluster, "replicas"))?;
+    let mut replicas = rows(cluster, "replicas").to_vec();
+    replicas.sort_by_key(|replica| replica_rank(cluster, replica));
+    replicas.iter_mut().for_each(with_age);
+    print_table(REPLICAS, &replicas)?;
     print_line("")?;
-    print_table(super::workers::COLUMNS, rows(&workers, "workers"))
+    let mut workers = rows(workers, "workers").to_vec();
+    workers.sort_by_key(worker_rank);
+    workers.iter_mut().for_each(with_age);
+    print_table(super::workers::COLUMNS, &workers)
+}
+
+/// Says for how long a row has been so; what a dead replica reported last says nothing of it now.
+pub(super) fn with_age(row: &mut Value) {
+    let for_s = row["for_s"].as_u64();
+    if let Some(for_s) = for_s.or_else(|| row["verdict_for_s"].as_u64()) {
+        row["for"] = seconds(for_s).into();
+    }
+    if row["live"] == false {
+        for name in ["ready", "leaving", "ring"] {
+            row[name] = Value::Null;
+        }
+    }
 }

@@ -375,20 +375,6 @@ fn a_bad_value_names_its_flag() {
 }
 
 #[test]
-fn a_check_looks_at_the_certificates_too() {
-    let line = "--check --replica-id r1 --gossip-ca none.pem --gossip-cert c --gossip-key k";
-    let args = parse(line).unwrap_or_else(|error| panic!("{error}"));
-    let Ok(Task::Check(config, origin)) = args.task(std::iter::empty()) else {
-        panic!("the settings themselves are good");
-    };
-    let error = check(&config, &origin).expect_err("there are no such files");
-    assert!(
-        error.to_string().starts_with("cannot read none.pem: "),
-        "{error}"
-    );
-}
-
-#[test]
 fn every_command_has_a_manual_page() {
     let out = tempfile::tempdir().expect("a folder");
     let args = ManArgs {

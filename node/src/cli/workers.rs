@@ -110,6 +110,7 @@ pub(super) const COLUMNS: &[Column] = &[
     Column("SOURCES", "sources"),
     Column("HEALTH", "health"),
     Column("VERDICT", "verdict"),
+    Column("FOR", "for"),
     Column("DOUBTED", "doubted"),
     Column("BREAKER", "breaker"),
     Column("IN-FLIGHT", "in_flight"),
@@ -129,7 +130,9 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
             if admin.json {
                 print_json(&answer)
             } else {
-                print_table(COLUMNS, rows(&answer, "workers"))
+                let mut workers = rows(&answer, "workers").to_vec();
+                workers.iter_mut().for_each(super::status::with_age);
+                print_table(COLUMNS, &workers)
             }
         }
         Action::Add(args) => add(args).await,
@@ -207,6 +210,9 @@ async fn drain(args: Drain) -> Result<(), Failure> {
         // What was drained before stays so: the message must say which one was not.
         let answer = answer.map_err(|failure| failure.about(worker))?;
         report("draining", &answer, &admin)?;
+        if !admin.json {
+            super::cache::say_what_goes_with(&client, &answer).await?;
+        }
     }
     if !wait {
         return Ok(());
@@ -311,7 +317,7 @@ fn reach(answer: &Value) -> String {
             ", confirmed by {} other replica(s)",
             field(answer, "confirmed_by")
         ),
-        Some(false) => ", not confirmed by another replica yet".to_owned(),
+        Some(false) => ", known to this replica alone so far".to_owned(),
         None => String::new(),
     }
 }

@@ -172,6 +172,11 @@ impl CacheView {
         })
     }
 
+    /// What workers say themselves of their caches.
+    pub fn told(&self) -> &Caches {
+        &self.caches
+    }
+
     /// Records that a worker of the pool was made to compute a prompt, and sends it to the others. All marks count,
     /// also those of hot prefixes: this worker's ring is not in use yet.
     pub fn record_warmed(&self, pool: &Pool, worker: usize, key: &Key) {

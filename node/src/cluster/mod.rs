@@ -7,6 +7,7 @@
 pub mod agreement;
 mod cache_view;
 mod fleet;
+mod liveness;
 pub mod metrics;
 mod pairing;
 mod peer_state;
@@ -47,6 +48,7 @@ pub use self::fleet::Fleet;
 #[cfg(test)]
 pub(crate) use self::fleet::pool_for_tests;
 use self::fleet::{Registration, assemble};
+use self::liveness::Liveness;
 use self::metrics::ClusterMetrics;
 pub use self::pairing::{Mate, Pairing, Pairs};
 pub use self::peer_state::{OwnUse, PeerStateTask};
@@ -110,6 +112,7 @@ pub struct Cluster {
     requests: AtomicU64,
     /// The view of which the fleet was made.
     followed: watch::Sender<Option<Arc<Registered>>>,
+    liveness: Liveness,
 }
 
 impl Cluster {
@@ -134,12 +137,18 @@ impl Cluster {
             samples,
             requests: AtomicU64::new(0),
             followed: watch::Sender::new(None),
+            liveness: Liveness::default(),
         }
     }
 
     /// What all replicas must agree on.
     pub fn settings(&self) -> &ClusterSettings {
         &self.settings
+    }
+
+    /// Since when replicas are as they are seen.
+    pub fn liveness(&self) -> &Liveness {
+        &self.liveness
     }
 
     /// Comparisons with peers.
@@ -327,6 +336,7 @@ impl Cluster {
 
     /// The fleet is that of this view.
     pub fn has_followed(&self, view: &Arc<Registered>) {
+        self.liveness.follow(view);
         self.followed.send_replace(Some(Arc::clone(view)));
     }
 

@@ -7,8 +7,10 @@ use grapevine_gossip::Agent;
 use grapevine_gossip::config::Facts;
 use grapevine_gossip::dry_run::DryRun;
 use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport, Retraction};
-use grapevine_gossip::worker::{RawWorker, Source, State, WorkerId, WorkerSpec};
+use grapevine_gossip::registry::Worker as RegisteredWorker;
+use grapevine_gossip::worker::{Labels, RawWorker, Source, State, WorkerId, WorkerSpec};
 use grapevine_placement::{ClusterSettings, Key, KeyBuilder, Reason};
+use grapevine_transfer::label;
 
 use super::{Cluster, Placed, WorkerDefaults};
 use crate::all_metrics::AllMetrics;
@@ -368,4 +370,27 @@ fn what_workers_say_is_merged_once_and_again_when_one_says_something_else() {
     fleet.cards_changed(worker);
     assert_eq!(fleet.card_of(MODEL).fields["max_model_len"], 4);
     assert!(fleet.card_of("nobody's").fields.is_empty());
+}
+
+#[test]
+fn the_ranks_of_an_engine_are_those_that_it_reports_else_those_of_its_description() {
+    let ranks = |described: Option<u32>, reported: Option<&str>| {
+        let spec = WorkerSpec::new(RawWorker {
+            dp_size: described,
+            ..RawWorker::at("http://w:8000")
+        });
+        let labels = Labels::new(reported.map(|ranks| (label::DP_SIZE, ranks)));
+        super::ranks_of(&RegisteredWorker {
+            id: "w".parse().expect("an id"),
+            spec: Arc::new(spec.expect("a worker")),
+            warming: None,
+            labels: Arc::new(labels.expect("a label")),
+            is_drained: false,
+        })
+    };
+    assert_eq!(ranks(Some(4), Some("2")), Some(2));
+    assert_eq!(ranks(None, Some("2")), Some(2));
+    assert_eq!(ranks(Some(4), None), Some(4));
+    assert_eq!(ranks(Some(4), Some("many")), Some(4));
+    assert_eq!(ranks(None, None), None);
 }

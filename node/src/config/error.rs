@@ -47,6 +47,19 @@ pub struct Problem {
     pub what: String,
 }
 
+impl Problem {
+    /// Whether this mistake may be all that is behind the other one, which settings of a section make together: both are
+    /// in one section, or this one hides which sections there are.
+    pub(super) fn spoils(&self, other: &Self) -> bool {
+        let section = |of: &Self| {
+            let name = of.key.split('.').next().unwrap_or_default().to_owned();
+            // [[worker]] and [workers] make one list.
+            name.trim_end_matches('s').to_owned()
+        };
+        self.key.is_empty() || self.key.starts_with('[') || section(self) == section(other)
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}: ", self.origin)?;

@@ -75,6 +75,7 @@ pub(crate) use raw::{rows, variable};
 pub(crate) use table::{Flag, FlagKind};
 
 use raw::Raw;
+use section_values::SectionValues;
 use table::{Row, Section};
 
 /// A checked configuration: every value is in range and the sections fit together.
@@ -190,6 +191,17 @@ impl Layers {
         self.raw().origin_of(section, key)
     }
 
+    /// The same for a setting of the `[[worker]]` section with this index, from 0.
+    #[must_use]
+    pub fn origin_of_worker(&self, index: usize, key: &str) -> Origin {
+        let raw = self.raw();
+        let origin = |section: &SectionValues| section.origin_of(key).cloned();
+        raw.workers
+            .get(index)
+            .and_then(origin)
+            .unwrap_or(Origin::Whole)
+    }
+
     fn raw(&self) -> Raw {
         let mut raw = Raw::new();
         if let Some((path, text)) = &self.file {
@@ -220,18 +232,27 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Invalid`] with every mistake that was found, each with its place.
     pub fn from_layers(layers: Layers) -> Result<Self, ConfigError> {
-        let mut raw = layers.raw();
-        let config = Self::from_raw(&mut raw);
-        let mut problems = std::mem::take(&mut raw.problems);
-        if problems.is_empty() {
-            // Only now: a bad value left its default behind, which need not fit the others.
-            problems = check::problems(&config, &raw);
-        }
+        let (config, problems) = Self::examine(&layers);
         if problems.is_empty() {
             Ok(config)
         } else {
             Err(ConfigError::Invalid(problems))
         }
+    }
+
+    /// The settings as far as they could be read, and every mistake in them, each with its place. A value that could not
+    /// be read has its default.
+    #[must_use]
+    pub fn examine(layers: &Layers) -> (Self, Vec<Problem>) {
+        let mut raw = layers.raw();
+        let config = Self::from_raw(&mut raw);
+        let mut problems = std::mem::take(&mut raw.problems);
+        // A default that stands in for a bad value need not fit the settings beside it.
+        let fits_others = |problem: &Problem| problems.iter().all(|bad| !bad.spoils(problem));
+        let together = check::problems(&config, &raw);
+        let together: Vec<Problem> = together.into_iter().filter(fits_others).collect();
+        problems.extend(together);
+        (config, problems)
     }
 
     /// Takes over from a configuration that was read again what may change while the replica runs: the rows that are

@@ -1,15 +1,17 @@
 //! What is known of all caches: the index, and the state of each engine that is heard.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
 use grapevine_kv_events::Tier;
 use grapevine_kv_events::batch::{Batch, Event, Limits as BatchLimits};
 use grapevine_kv_events::index::{Index, Limits as IndexLimits};
+use grapevine_kv_events::likeness::Likeness;
 use grapevine_kv_events::publisher::{Knowledge, Publisher};
-use grapevine_kv_events::texts::{Limits as TextLimits, Texts};
+use grapevine_kv_events::stream::{Limits as StreamLimits, Mark, Stream};
+use grapevine_kv_events::texts::{Lesson, Limits as TextLimits, Speaker, Texts};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -30,7 +32,7 @@ const SWEPT_AT_A_LOOK: usize = 64;
 const AGE_MAX_S: f64 = 3_600.0;
 
 /// A worker and a rank of it.
-type Key = (Arc<str>, u32);
+pub(super) type Key = (Arc<str>, u32);
 /// All engines that are heard.
 type Engines = BTreeMap<Key, Arc<Engine>>;
 
@@ -39,12 +41,26 @@ type Engines = BTreeMap<Key, Arc<Engine>>;
 pub struct Caches {
     index: RwLock<Index>,
     texts: Mutex<Texts>,
+    likeness: Mutex<Likeness>,
     /// What a block in each tier is worth, against one on the GPU.
     pub(super) worth: [f64; Tier::ALL.len()],
     engines: Mutex<Engines>,
+    /// What a peer knew of engines that are not heard yet.
+    offers: Mutex<BTreeMap<Key, Offer>>,
     /// How many there are.
     heard: AtomicUsize,
+    /// Engines that were heard or told of so far.
+    numbered: AtomicU32,
     pub(super) metrics: KvMetrics,
+}
+
+/// What a peer knew of an engine.
+#[derive(Debug)]
+pub(super) struct Offer {
+    pub(super) number: u32,
+    pub(super) publisher: Publisher,
+    /// As of this message.
+    pub(super) mark: Mark,
 }
 
 /// One engine that is heard.
@@ -52,14 +68,20 @@ pub struct Caches {
 pub(super) struct Engine {
     source: Source,
     worker: Arc<Worker>,
+    /// Another one for each engine, and after whatever may have been a restart.
+    number: AtomicU32,
+    /// Where its stream goes on; none if nothing is known of it.
+    behind: Option<Mark>,
     state: Mutex<State>,
     /// As decisions read it.
     shown: Arc<KvEngine>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    publisher: Publisher,
+pub(super) struct State {
+    pub(super) publisher: Publisher,
+    /// The message that was applied last, since nothing was known.
+    pub(super) mark: Option<Mark>,
     is_connected: bool,
     is_current: bool,
     /// The log has that its batches cannot be read.
@@ -86,6 +108,8 @@ pub struct EngineView {
     last_message: Option<u64>,
     /// Whether it can be asked for what was missed.
     has_replay: bool,
+    /// Whether placement goes by it: answers and other engines bear it out.
+    believed: bool,
     /// Tokens of a block; 0 until it has stored one.
     block_tokens: u32,
     /// Blocks by where they lie.
@@ -109,15 +133,18 @@ impl Caches {
         Self {
             index: RwLock::new(Index::new(limits, seed)),
             texts: Mutex::new(Texts::new(texts)),
+            likeness: Mutex::default(),
             worth,
             engines: Mutex::default(),
+            offers: Mutex::default(),
             heard: AtomicUsize::new(0),
+            numbered: AtomicU32::new(0),
             metrics,
         }
     }
 
     /// Whether any engine is heard.
-    pub(super) fn hears_any(&self) -> bool {
+    pub fn hears_any(&self) -> bool {
         self.heard.load(Ordering::Relaxed) > 0
     }
 
@@ -126,7 +153,7 @@ impl Caches {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+    pub(super) fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,19 +161,64 @@ impl Caches {
         self.texts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn likeness(&self) -> MutexGuard<'_, Likeness> {
+        self.likeness.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn engines(&self) -> MutexGuard<'_, Engines> {
         self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn offers(&self) -> MutexGuard<'_, BTreeMap<Key, Offer>> {
+        self.offers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of another engine.
+    pub(super) fn next_number(&self) -> u32 {
+        self.numbered.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What a peer knew of an engine that is heard from now on; only a replay can show that it holds still.
+    fn take_offer(&self, key: &Key, has_replay: bool) -> Option<Offer> {
+        let mut offer = self.offers().remove(key)?;
+        if !has_replay {
+            offer.publisher.forget(&mut self.index_mut());
+            return None;
+        }
+        Some(offer)
+    }
+
+    /// Forgets what peers knew of engines that nobody heard since.
+    pub(super) fn forget_offers(&self) {
+        for (_, mut offer) in std::mem::take(&mut *self.offers()) {
+            offer.publisher.forget(&mut self.index_mut());
+        }
     }
 
     /// An engine is heard from now on, in place of what was known under its worker and rank.
     pub(super) fn begin(&self, worker: &Arc<Worker>, source: Source) -> Arc<Engine> {
         let key = (Arc::clone(&worker.label), source.rank);
+        let offer = self.take_offer(&key, source.replay.is_some());
+        let behind = offer.as_ref().map(|offer| offer.mark);
+        let (number, publisher) = match offer {
+            Some(offer) => (offer.number, offer.publisher),
+            None => (self.next_number(), Publisher::default()),
+        };
+        let state = State {
+            publisher,
+            mark: behind,
+            ..State::default()
+        };
         let engine = Arc::new(Engine {
             source,
             worker: Arc::clone(worker),
-            state: Mutex::default(),
+            number: number.into(),
+            behind,
+            state: Mutex::new(state),
             shown: Arc::default(),
         });
+        engine.show(&engine.state());
+        self.likeness().add(number, &engine.name());
         let before = {
             let mut engines = self.engines();
             let before = engines.insert(key, Arc::clone(&engine));
@@ -156,6 +228,7 @@ impl Caches {
         if let Some(before) = before {
             self.leave(&before);
         }
+        self.judge();
         worker.kv_engines.rcu(|engines| {
             let mut engines = engines.to_vec();
             engines.push(Arc::clone(&engine.shown));
@@ -177,9 +250,12 @@ impl Caches {
         self.heard.store(engines.len(), Ordering::Relaxed);
         drop(engines);
         self.leave(engine);
+        // One engine fewer may leave others right.
+        self.judge();
     }
 
     fn leave(&self, engine: &Engine) {
+        self.likeness().remove(engine.number());
         engine.worker.kv_engines.rcu(|engines| {
             let others = engines.iter().filter(|of| !Arc::ptr_eq(of, &engine.shown));
             others.cloned().collect::<Vec<_>>()
@@ -198,8 +274,8 @@ impl Caches {
         self.metrics.forget(worker);
     }
 
-    /// Applies a payload.
-    pub(super) fn apply(&self, engine: &Engine, payload: &Bytes) {
+    /// Applies the payload of a message.
+    pub(super) fn apply(&self, engine: &Engine, mark: Mark, payload: &Bytes) {
         let limits = BatchLimits {
             payload_bytes: PAYLOAD_BYTES_MAX,
             ..BatchLimits::default()
@@ -207,6 +283,7 @@ impl Caches {
         // Read before anything is locked.
         let batch = Batch::read(payload, &limits);
         let mut state = engine.state();
+        state.mark = Some(mark);
         let mut index = self.index_mut();
         match batch {
             Ok(batch) => {
@@ -214,7 +291,7 @@ impl Caches {
                 index.sweep(SWEPT_PARTS);
                 drop(index);
                 engine.show(&state);
-                self.learn(&state.publisher, &batch);
+                self.learn(engine, &state.publisher, &batch);
                 self.metrics.count(&applied);
                 self.metrics.age.observe(age(batch.time));
             }
@@ -237,24 +314,78 @@ impl Caches {
     }
 
     pub(super) fn forget_engine(&self, engine: &Engine, reason: &'static str) {
+        let number = self.next_number();
+        let former = engine.number.swap(number, Ordering::Relaxed);
+        let mut likeness = self.likeness();
+        likeness.remove(former);
+        likeness.add(number, &engine.name());
+        drop(likeness);
         let mut state = engine.state();
+        state.mark = None;
         state.publisher.forget(&mut self.index_mut());
         engine.show(&state);
         self.metrics.forgot(reason);
     }
 
     /// Which blocks texts became. The engine's state is locked: its events are learned in their order.
-    fn learn(&self, publisher: &Publisher, batch: &Batch) {
+    fn learn(&self, engine: &Engine, publisher: &Publisher, batch: &Batch) {
         for event in &batch.events {
             let Event::Stored(stored) = event else {
                 continue;
             };
             if stored.tier == Tier::Gpu && publisher.follows(stored) {
                 let (text, parent) = (stored.text, stored.parent);
-                let learned = self.texts().learn(text, parent, &stored.hashes);
+                let speaker = Speaker {
+                    engine: engine.number(),
+                    may_teach: engine.shown.hashes_alike(),
+                };
+                let lesson = self.texts().learn(speaker, text, parent, &stored.hashes);
                 if text.is_some() {
-                    self.metrics.learned(learned, stored.hashes.len() as u64);
+                    self.metrics
+                        .learned(lesson.learned, stored.hashes.len() as u64);
                 }
+                if self.tells_of_others(speaker.engine, &lesson) {
+                    self.judge();
+                }
+            }
+        }
+    }
+
+    /// Whether what an engine told is news of who computes hashes as others do.
+    fn tells_of_others(&self, engine: u32, lesson: &Lesson) -> bool {
+        if lesson.shares_with.is_none() && lesson.contradicts.is_none() {
+            return false;
+        }
+        let mut likeness = self.likeness();
+        let shares = |with| likeness.share(engine, with);
+        let is_news = lesson.shares_with.is_some_and(shares);
+        let contradicts = |with| likeness.contradict(engine, with);
+        lesson.contradicts.is_some_and(contradicts) || is_news
+    }
+
+    /// Whose hashes count, once more is known of who computes them alike.
+    pub(super) fn judge(&self) {
+        // Until all of it is shown: a judgement that was overtaken must not be the last one.
+        let likeness = self.likeness();
+        let odd = likeness.odd();
+        for (_, engine) in self.listed() {
+            let number = engine.number();
+            let is_odd = odd.contains(&number);
+            if !engine.shown.is_found_odd(is_odd) {
+                continue;
+            }
+            let (worker, rank) = (&*engine.worker.label, engine.source.rank);
+            if is_odd {
+                self.texts().forget_taught_by(number);
+                tracing::warn!(
+                    worker,
+                    rank,
+                    "texts become other blocks at this worker than at most others of its model, so its KV events are not \
+                     used; give all of them the same --block-size and --prefix-caching-hash-algo, and PYTHONHASHSEED \
+                     where vLLM draws a seed"
+                );
+            } else {
+                tracing::info!(worker, rank, "this worker's KV events are used again");
             }
         }
     }
@@ -273,8 +404,11 @@ impl Caches {
             *blocks.entry(worker).or_default() += i64::from(sum);
         }
         self.metrics.show_engines(known, stale);
-        let mut index = self.index_mut();
-        index.sweep(SWEPT_AT_A_LOOK);
+        // Decisions read the index in between.
+        for _ in 0..SWEPT_AT_A_LOOK {
+            self.index_mut().sweep(SWEPT_PARTS);
+        }
+        let index = self.index();
         self.metrics.index_blocks.set(index.blocks() as i64);
         self.metrics.index_bytes.set(index.bytes() as i64);
         drop(index);
@@ -294,7 +428,7 @@ impl Caches {
         }
     }
 
-    fn listed(&self) -> Vec<(Key, Arc<Engine>)> {
+    pub(super) fn listed(&self) -> Vec<(Key, Arc<Engine>)> {
         let engines = self.engines();
         let engines = engines.iter();
         engines
@@ -323,6 +457,7 @@ impl Caches {
                 age_s: state.current_at.map(|at| at.elapsed().as_secs()),
                 last_message: state.last,
                 has_replay: engine.source.replay.is_some(),
+                believed: engine.shown.is_believed(),
                 block_tokens: state.publisher.block_tokens(),
                 blocks: tiers
                     .map(|tier| (tier.as_str(), state.held(&index, tier)))
@@ -336,7 +471,7 @@ impl Caches {
 
 impl Engine {
     /// To be locked before the index, never after it: whoever applies a batch holds both.
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -344,11 +479,33 @@ impl Engine {
         &self.source
     }
 
+    /// Its messages, from the first one on, or behind what is known of it.
+    pub(super) fn stream<P>(&self) -> Stream<P> {
+        let has_replay = self.source.replay.is_some();
+        let limits = StreamLimits::default();
+        match self.behind {
+            Some(mark) => {
+                let is_whole = self.state().publisher.knowledge() == Knowledge::Whole;
+                Stream::behind(mark, is_whole, has_replay, limits)
+            }
+            None => Stream::new(has_replay, limits),
+        }
+    }
+
     /// What is applied from here on is everything, or not.
     pub(super) fn begin(&self, is_first: bool) {
         let mut state = self.state();
         state.publisher.begin(is_first);
         self.show(&state);
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// The same wherever it is heard.
+    fn name(&self) -> String {
+        format!("{} {}", self.worker.label, self.source.rank)
     }
 
     /// For those who decide.
@@ -361,6 +518,11 @@ impl Engine {
         });
     }
 
+    /// Whether there is a subscription to it.
+    pub(super) fn is_connected(&self) -> bool {
+        self.state().is_connected
+    }
+
     /// How its stream stands.
     pub(super) fn stands(&self, is_connected: bool, is_current: bool, last: Option<u64>) {
         let mut state = self.state();
@@ -368,12 +530,13 @@ impl Engine {
         if is_current {
             state.current_at = Some(Instant::now());
         }
+        self.shown.hears_all(is_current);
         self.show(&state);
     }
 }
 
 impl State {
-    fn held(&self, index: &Index, tier: Tier) -> u32 {
+    pub(super) fn held(&self, index: &Index, tier: Tier) -> u32 {
         self.publisher
             .holder()
             .map_or(0, |holder| index.held(holder, tier))

@@ -10,6 +10,9 @@ use grapevine_placement::{Candidate, Key, Told};
 use super::caches::Caches;
 use crate::upstream::{KvEngine, Worker};
 
+/// A prompt of which events told so much less than its length lets expect was broken off while it was computed. Text takes
+/// up to three times fewer tokens than estimated where most of it is white space.
+const LENGTH_MAX: f64 = 3.0;
 /// So many links are looked up from the prompt's end on, some 64 tokens each; before them its marks alone.
 const LINKS_MAX: usize = 512;
 
@@ -57,6 +60,18 @@ impl Text {
         }
     }
 
+    /// The same for an engine with blocks of so many tokens, which shows how long it is.
+    fn with_blocks_of(&self, block_tokens: u32) -> Self {
+        let told = f64::from(self.found.prompt_blocks) * f64::from(block_tokens);
+        let is_broken_off = block_tokens > 0 && self.tokens > told * LENGTH_MAX;
+        Self {
+            found: self.found,
+            tokens: if is_broken_off { told } else { self.tokens },
+            is_all: self.is_all && !is_broken_off,
+            prompt_tokens: self.prompt_tokens,
+        }
+    }
+
     /// The blocks that belong to the prompt.
     fn blocks(&self) -> u32 {
         match self.is_all {
@@ -95,6 +110,14 @@ impl Caches {
         });
     }
 
+    /// Whether a worker says that it holds the first so many tokens of a prompt, but for a tenth at most.
+    pub fn is_held(&self, worker: &Worker, key: &Key, tokens: u32) -> bool {
+        let mut candidate = [Candidate::default()];
+        self.tell(std::iter::once(worker), key, &mut candidate);
+        let told = candidate[0].told.unwrap_or_default();
+        u64::from(told.held_tokens) * 10 >= u64::from(tokens) * 9
+    }
+
     /// What is known of the text, and who has how many of its blocks.
     fn find(&self, key: &Key, scratch: &mut Scratch) -> Option<Text> {
         let links = key.links().iter().rev().take(LINKS_MAX);
@@ -124,6 +147,8 @@ impl Caches {
         if engines.is_empty() || !engines.iter().all(|engine| engine.is_believed()) {
             return None;
         }
+        let block_tokens = engines.iter().map(|engine| engine.block_tokens()).max();
+        let text = &text.with_blocks_of(block_tokens.unwrap_or(0));
         let keeps_answers = engines.iter().all(|engine| engine.keeps_answers());
         let known = match keeps_answers {
             true => text.blocks(),
@@ -172,4 +197,41 @@ fn found_in(engine: &KvEngine, matches: &[Option<Match>]) -> Option<Match> {
     let number = usize::from(bits as u16);
     let found = (*matches.get(number)?)?;
     (found.holder.bits() == bits).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use grapevine_kv_events::texts::{Limits, Speaker, TextName, Texts};
+
+    use super::*;
+
+    #[test]
+    fn a_prompt_that_was_broken_off_is_as_long_as_what_was_told_of_it() {
+        let mut texts = Texts::new(Limits::default());
+        let speaker = Speaker {
+            engine: 0,
+            may_teach: true,
+        };
+        let name = TextName {
+            whole: 7,
+            common: None,
+        };
+        let blocks: Vec<_> = (1..=24).map(BlockHash).collect();
+        texts.learn(speaker, Some(name), None, &blocks);
+        let (_, found) = texts.find([7]).expect("known");
+        let text = |tokens: f64| Text {
+            found,
+            tokens,
+            is_all: true,
+            prompt_tokens: tokens as u32,
+        };
+        let check = |tokens, block_tokens, expected: (u32, bool)| {
+            let seen = text(tokens).with_blocks_of(block_tokens);
+            assert_eq!((seen.tokens_of(24.0), seen.is_all), expected);
+        };
+        check(400.0, 16, (400, true));
+        check(1_100.0, 16, (1_100, true));
+        check(2_740.0, 16, (384, false));
+        check(2_740.0, 0, (2_740, true));
+    }
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use tokio::sync::watch;
 use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use super::caches::Caches;
+use super::caches::{Caches, Engine};
 use super::listener;
 use super::sources::{self, BadSource, Source};
 use crate::upstream::{Worker, read_within};
@@ -16,6 +17,8 @@ use crate::upstream::{Worker, read_within};
 const TICK: Duration = Duration::from_secs(1);
 /// Between two questions where it publishes, after an answer; it may have been started anew, with other settings.
 const ASK_EVERY: Duration = Duration::from_secs(60);
+/// The same while a subscription is lost.
+const ASK_LOST_EVERY: Duration = Duration::from_secs(5);
 /// First pause after a question without an answer; each one is twice the one before, up to [`ASK_EVERY`].
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// How long an answer may take.
@@ -34,6 +37,8 @@ pub struct KvParts {
     pub silence: Duration,
     /// Where tasks are counted.
     pub tracker: TaskTracker,
+    /// Whether what peers know was taken over, or cannot be had.
+    pub handed_over: watch::Receiver<bool>,
 }
 
 /// Hears the workers that it follows; dropping it ends that.
@@ -79,16 +84,19 @@ impl KvFollower {
 struct Found {
     /// As it was found; each source has a listener.
     sources: Vec<Source>,
-    listeners: Vec<AbortOnDropHandle<()>>,
+    listeners: Vec<(Arc<Engine>, AbortOnDropHandle<()>)>,
     /// What was last wrong with it, so that the log has it once.
     problem: Option<BadSource>,
 }
 
-async fn hear(worker: Arc<Worker>, parts: KvParts) {
+async fn hear(worker: Arc<Worker>, mut parts: KvParts) {
+    // If nobody is there any more to say it, this ends soon, too.
+    let _ = parts.handed_over.wait_for(|is_done| *is_done).await;
     let mut found = Found::default();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut ask_at, mut pause) = (Instant::now(), RETRY_MIN);
+    let mut asked_at = ask_at;
     let mut epoch = worker.epoch.load(Ordering::Relaxed);
     loop {
         ticks.tick().await;
@@ -113,9 +121,12 @@ async fn hear(worker: Arc<Worker>, parts: KvParts) {
                 continue;
             }
         }
-        if Instant::now() < ask_at {
+        let now = Instant::now();
+        let is_lost = found.has_lost_one() && now >= asked_at + ASK_LOST_EVERY;
+        if now < ask_at && !is_lost {
             continue;
         }
+        asked_at = now;
         let answer = ask(&worker).await;
         let next = match answer {
             Ok(answer) => {
@@ -154,14 +165,20 @@ impl Found {
             let engine = parts.caches.begin(worker, source.clone());
             let hearing = listener::hear(
                 Arc::clone(worker),
-                engine,
+                Arc::clone(&engine),
                 Arc::clone(&parts.caches),
                 parts.silence,
             );
             let task = parts.tracker.spawn(hearing);
-            self.listeners.push(AbortOnDropHandle::new(task));
+            self.listeners.push((engine, AbortOnDropHandle::new(task)));
         }
         self.sources = sources;
+    }
+
+    /// Whether a subscription ended: the worker may publish elsewhere since.
+    fn has_lost_one(&self) -> bool {
+        let mut listeners = self.listeners.iter();
+        listeners.any(|(engine, _)| !engine.is_connected())
     }
 
     fn report(&mut self, problem: BadSource, worker: &Worker) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use grapevine_kv_events::stream::{Counts, Limits, Message, Step, Stream};
+use grapevine_kv_events::stream::{Counts, Mark, Message, Step, Stream};
 use grapevine_zmtp::SocketType;
 use tokio::time::{Duration, Instant, sleep, sleep_until};
 
@@ -75,15 +75,27 @@ pub(super) async fn hear(
 
 enum Never {}
 
+/// What is applied, with its place in the stream.
+type Payload = (Mark, Bytes);
+
+fn with_mark(message: Message<Bytes>) -> Message<Payload> {
+    Message {
+        sequence: message.sequence,
+        fingerprint: message.fingerprint,
+        bytes: message.bytes,
+        payload: (message.mark(), message.payload),
+    }
+}
+
 struct Listener {
     worker: Arc<Worker>,
     engine: Arc<Engine>,
     caches: Arc<Caches>,
     silence: Duration,
-    stream: Stream<Bytes>,
+    stream: Stream<Payload>,
     /// As it was counted last.
     counted: Counts,
-    steps: Vec<Step<Bytes>>,
+    steps: Vec<Step<Payload>>,
     replay: Option<Replay>,
     replay_pause: Duration,
     replayed_at: Option<Instant>,
@@ -101,13 +113,13 @@ impl Listener {
         caches: Arc<Caches>,
         silence: Duration,
     ) -> Self {
-        let has_replay = engine.source().replay.is_some();
+        let stream = engine.stream();
         Self {
             worker,
             engine,
             caches,
             silence,
-            stream: Stream::new(has_replay, Limits::default()),
+            stream,
             counted: Counts::default(),
             steps: Vec::new(),
             replay: None,
@@ -153,7 +165,7 @@ impl Listener {
         match read_message(frames) {
             Some(message) if message.sequence != grapevine_kv_events::stream::END => {
                 self.received(&message);
-                self.stream.heard(message, &mut self.steps);
+                self.stream.heard(with_mark(message), &mut self.steps);
             }
             _ => self.caches.metrics.fault(Fault::Malformed),
         }
@@ -163,7 +175,7 @@ impl Listener {
         match replayed {
             Replayed::Message(message) => {
                 self.received(&message);
-                self.stream.replayed(message, &mut self.steps);
+                self.stream.replayed(with_mark(message), &mut self.steps);
                 return Ok(());
             }
             Replayed::Ended => {
@@ -215,7 +227,7 @@ impl Listener {
                     self.caches.forget_engine(&self.engine, cause.as_str());
                 }
                 Step::Begin { is_first } => self.engine.begin(is_first),
-                Step::Apply(payload) => self.caches.apply(&self.engine, &payload),
+                Step::Apply((mark, payload)) => self.caches.apply(&self.engine, mark, &payload),
             }
         }
         let counts = self.stream.counts();

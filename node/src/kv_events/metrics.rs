@@ -67,6 +67,8 @@ metrics! {
             "kv_event_replays", "Replays that were asked of workers, by result";
         forgotten: Family<ReasonLabels, Counter>,
             "kv_caches_forgotten", "Times that all that was known of an engine's cache was forgotten, by reason";
+        handovers: Family<ResultLabels, Counter>,
+            "kv_handovers", "Starts of this replica, by whether a peer gave it what it knows of caches";
         faults: Family<ReasonLabels, Counter>,
             "kv_event_faults", "Connections and messages of KV events that were not as they should be, by reason";
         engines: Family<StateLabels, Gauge>,
@@ -78,7 +80,7 @@ metrics! {
         text_blocks: Gauge, "kv_text_blocks", "Blocks of these texts";
         learned: Family<ResultLabels, Counter>,
             "kv_text_blocks_learned",
-            "Blocks that came with a text's name, by whether their beginning is known (followed) or not (unrooted)";
+            "Blocks that came with a text's name, by what was known of the text";
         decisions: Family<ResultLabels, Counter>,
             "kv_decisions",
             "Placements on workers that publish KV events, by what was believed of their caches: events, or evidence";
@@ -102,6 +104,9 @@ pub(super) const REPEATED: &str = "repeated";
 /// Results of replays, as labels.
 pub(super) const COMPLETE: &str = "complete";
 pub(super) const FAILED: &str = "failed";
+/// Results of handovers, as labels; also [`FAILED`].
+pub(super) const TAKEN: &str = "taken";
+pub(super) const NOBODY: &str = "nobody";
 /// What was believed, as labels.
 pub(super) const EVENTS: &str = "events";
 pub(super) const EVIDENCE: &str = "evidence";
@@ -132,8 +137,12 @@ impl KvMetrics {
             drop(self.faults.get_or_create(&ReasonLabels { reason }));
         }
         self.show_engines([0; Knowledge::ALL.len()], 0);
-        for learned in [Learned::Followed, Learned::Unrooted] {
+        use Learned::{Agrees, Contradicts, Followed, Unrooted};
+        for learned in [Followed, Agrees, Contradicts, Unrooted] {
             self.learned(learned, 0);
+        }
+        for result in [TAKEN, NOBODY, FAILED] {
+            drop(self.handovers.get_or_create(&ResultLabels { result }));
         }
         for result in [EVENTS, EVIDENCE] {
             drop(self.decisions.get_or_create(&ResultLabels { result }));
@@ -158,6 +167,8 @@ impl KvMetrics {
     pub(super) fn learned(&self, learned: Learned, blocks: u64) {
         let result = match learned {
             Learned::Followed => "followed",
+            Learned::Agrees => "agrees",
+            Learned::Contradicts => "contradicts",
             Learned::Unrooted => "unrooted",
         };
         let of = self.learned.get_or_create(&ResultLabels { result });
@@ -185,6 +196,10 @@ impl KvMetrics {
 
     pub(super) fn replay(&self, result: &'static str) {
         self.replays.get_or_create(&ResultLabels { result }).inc();
+    }
+
+    pub(super) fn handed_over(&self, result: &'static str) {
+        self.handovers.get_or_create(&ResultLabels { result }).inc();
     }
 
     pub(super) fn forgot(&self, reason: &'static str) {

@@ -23,7 +23,10 @@ pub struct Prediction {
 /// Cached tokens that an engine's events let expect.
 #[derive(Debug)]
 struct Expected {
+    worker: Arc<str>,
     engine: Arc<KvEngine>,
+    /// It tells all; else more may be cached.
+    is_all: bool,
     /// Without the answer before it.
     prompt_tokens: u32,
     /// Tokens of that answer.
@@ -70,9 +73,12 @@ impl Caches {
             None => EVIDENCE,
         };
         self.metrics.decided(source);
-        let told = decision.told.filter(|told| told.until_tokens > 0);
+        let told = decision.told;
+        let told = told.filter(|told| told.until_tokens > 0 || told.cached_tokens > 0);
         let expected = match (told, engines.as_slice()) {
             (Some(told), [engine]) => Some(Expected {
+                worker: Arc::clone(&worker.label),
+                is_all: told.until_tokens > 0,
                 engine: Arc::clone(engine),
                 prompt_tokens: told.cached_tokens,
                 answer_tokens: told.answer_tokens,
@@ -95,6 +101,7 @@ impl Caches {
             return;
         };
         let (engine, block_tokens) = (&expected.engine, expected.block_tokens());
+        let (worker, is_all) = (&*expected.worker, expected.is_all);
         let cached = u32::try_from(cached).unwrap_or(u32::MAX);
         let had_answer =
             |with| expected.of(usage.prompt_tokens, with).abs_diff(cached) < block_tokens;
@@ -111,10 +118,13 @@ impl Caches {
         } else {
             UNDER
         };
-        self.metrics.predicted(result, expected, cached);
+        if is_all {
+            self.metrics.predicted(result, expected, cached);
+        }
         if engine.answered(was_true, cached) {
             self.metrics.disbelieved.inc();
             tracing::warn!(
+                worker,
                 expected,
                 cached,
                 "answers of a worker contradict the KV events that it publishes; they are not believed for five minutes"

@@ -109,11 +109,9 @@ pub(super) fn of_answer(answer: &[u8], rank: Option<u32>) -> Result<Vec<Source>,
 mod tests {
     use super::*;
 
-    fn at(host: Option<&str>, port: u16) -> Endpoint {
-        Endpoint {
-            host: host.map(str::to_owned),
-            port,
-        }
+    /// At the worker's own address.
+    fn at(port: u16) -> Endpoint {
+        format!("tcp://*:{port}").parse().expect("an address")
     }
 
     #[test]
@@ -122,8 +120,8 @@ mod tests {
         let one = labels(&["kv.events=tcp://*:5557", "kv.events_topic=kv"]);
         let source = |rank, port, replay: Option<u16>| Source {
             rank,
-            events: at(None, port),
-            replay: replay.map(|port| at(None, port)),
+            events: at(port),
+            replay: replay.map(at),
             topic: "kv".into(),
         };
         let of = |labels: &Labels, rank, ranks| of_labels(labels, rank, ranks).expect("valid");
@@ -157,13 +155,13 @@ mod tests {
             "2":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557"}}"#;
         let first = Source {
             rank: 0,
-            events: at(None, 5557),
-            replay: Some(at(Some("127.0.0.1"), 28571)),
+            events: at(5557),
+            replay: Some("tcp://127.0.0.1:28571".parse().expect("an address")),
             topic: "kv-events".into(),
         };
         let second = Source {
             rank: 1,
-            events: at(None, 5558),
+            events: at(5558),
             replay: None,
             topic: String::new(),
         };

@@ -6,11 +6,11 @@ use http::{HeaderMap, HeaderValue};
 use crate::cluster::RecordedPlacement;
 use crate::http::headers::{self, SESSION};
 
-/// Says in the session id which text this is. A client that has one of its own keeps it.
+/// Says in the session id which text this is. A client that has one of its own keeps it; an empty one is none.
 pub(super) fn name_text(recorded: Option<&RecordedPlacement>, headers: &mut HeaderMap) {
     let is_ours = |id: &HeaderValue| {
         let id = id.to_str().ok();
-        id.is_some_and(|id| id.parse::<TextName>().is_ok())
+        id.is_some_and(|id| id.is_empty() || id.parse::<TextName>().is_ok())
     };
     if !headers.get(SESSION).is_none_or(is_ours) {
         return;

@@ -10,7 +10,10 @@ mod reload;
 
 pub use gossip::GossipFiles;
 pub use metrics::TlsMetrics;
-pub use pem::{FileError, KeyPair, Roots, read_key_pair, read_roots, read_secret, system_roots};
+pub use pem::{
+    FileError, KeyPair, Roots, read, read_certificates, read_key_pair, read_private_key,
+    read_roots, read_secret, system_roots,
+};
 pub use reload::{Files, Reloader};
 
 use std::sync::Arc;

@@ -60,7 +60,7 @@ pub struct KeyPair {
 /// It cannot be read, or holds none.
 pub fn read_roots(path: &Path) -> Result<Roots, FileError> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
+    for certificate in read_certificates(path)? {
         let added = roots.add(certificate);
         added.map_err(|error| content(path, error.to_string()))?;
     }
@@ -89,16 +89,22 @@ pub fn system_roots() -> Result<Roots, FileError> {
 /// # Errors
 /// One of them cannot be read, or holds something else.
 pub fn read_key_pair(cert: &Path, key: &Path) -> Result<KeyPair, FileError> {
-    let chain = certificates(cert)?;
-    let text = read(key)?;
-    // The message must not repeat bytes of what may be a damaged key.
-    let key = PrivateKeyDer::from_pem_slice(&text)
-        .map_err(|_| content(key, "it holds no private key in PEM".to_owned()))?;
+    let chain = read_certificates(cert)?;
     Ok(KeyPair {
+        key: read_private_key(key)?,
         expires: expiry(cert, &chain[0])?,
         chain,
-        key,
     })
+}
+
+/// Reads a private key from a PEM file.
+///
+/// # Errors
+/// It cannot be read, or holds none.
+pub fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
+    // The message must not repeat bytes of what may be a damaged key.
+    PrivateKeyDer::from_pem_slice(&read(path)?)
+        .map_err(|_| content(path, "it holds no private key in PEM".to_owned()))
 }
 
 /// Reads a secret of one line.
@@ -114,7 +120,11 @@ pub fn read_secret(path: &Path) -> Result<Secret, FileError> {
     })
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+/// Reads a file as it is.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     std::fs::read(path).map_err(|cause| FileError::Read {
         path: path.to_owned(),
         cause,
@@ -128,8 +138,11 @@ fn content(path: &Path, problem: String) -> FileError {
     }
 }
 
-/// One or more.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
+/// Reads certificates, one or more, from a PEM file.
+///
+/// # Errors
+/// It cannot be read, or holds none.
+pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let text = read(path)?;
     let found = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<Vec<_>, _>>()

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use grapevine_kv_events::index::Holder;
+use grapevine_placement::is_far_below;
 use tokio::time::Instant;
 
 use super::atomic_instant::AtomicInstant;
@@ -12,17 +13,36 @@ use super::atomic_instant::AtomicInstant;
 const WRONG_WEIGHS: i32 = 4;
 /// From here on an engine is not believed.
 const WRONG_MAX: i32 = 16;
+/// What events say is exact to a block or two.
+const FAR_TOKENS: u32 = 128;
+/// For so long it is believed behind a loss: replays fill most of them sooner.
+const LOST_MAX: Duration = Duration::from_secs(5);
 /// For so long.
 const DISBELIEVED_FOR: Duration = Duration::from_secs(300);
-/// Far less: below this part of it ...
-const FAR_SHARE: f64 = 0.75;
-/// ... and by more than so many tokens. What waits in an engine finds other contents than those that were published when
-/// it was sent.
-const FAR_TOKENS: u32 = 512;
 
-/// From here on a prompt is not expected to begin with the answer before it: its model's template drops parts of answers.
-const LACKING_MIN: i32 = 4;
-const LACKING_MAX: i32 = 8;
+/// A count of exceptions against the rule: each one adds one, each case of the rule takes one away.
+#[derive(Debug, Default)]
+struct Tally(AtomicI32);
+
+impl Tally {
+    /// From so many on they are the rule.
+    const RULE: i32 = 4;
+    /// No more are remembered.
+    const MAX: i32 = 8;
+
+    fn count(&self, is_exception: bool) {
+        let step = if is_exception { 1 } else { -1 };
+        let next = |count: i32| Some((count + step).clamp(0, Self::MAX));
+        // There is always a next one.
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+
+    fn is_rule(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= Self::RULE
+    }
+}
 
 /// An engine: a worker, or one data-parallel rank of it.
 #[derive(Debug, Default)]
@@ -34,9 +54,13 @@ pub struct KvEngine {
     block_tokens: AtomicU32,
     /// How often answers were far off lately.
     wrong: AtomicI32,
-    /// How often prompts lacked the answers before them lately, of [`LACKING_MAX`].
-    lacking: AtomicI32,
+    /// Prompts without the answers before them.
+    without_answer: Tally,
+    /// It computes block hashes otherwise than the other engines of its model.
+    is_odd: AtomicBool,
     disbelieved_until: AtomicInstant,
+    /// Since when something may be missing; none while nothing is.
+    lost_at: AtomicInstant,
 }
 
 /// What is known of an engine now.
@@ -76,32 +100,48 @@ impl KvEngine {
         self.block_tokens.load(Ordering::Relaxed)
     }
 
-    /// Whether what it publishes was true lately.
+    /// Nothing that it published is missing, or something may be.
+    pub fn hears_all(&self, hears_all: bool) {
+        if hears_all {
+            self.lost_at.clear();
+        } else {
+            self.lost_at.begin(Instant::now());
+        }
+    }
+
+    /// Whether decisions may go by what it publishes: it is heard, answers bear it out, and its block hashes are those of
+    /// the others.
     pub fn is_believed(&self) -> bool {
-        self.disbelieved_until
-            .get()
-            .is_none_or(|until| Instant::now() >= until)
+        let now = Instant::now();
+        let is_heard = self.lost_at.get().is_none_or(|at| now < at + LOST_MAX);
+        let until = self.disbelieved_until.get();
+        is_heard && self.hashes_alike() && until.is_none_or(|until| now >= until)
+    }
+
+    /// Whether it computes block hashes as other engines do, as far as is known.
+    pub fn hashes_alike(&self) -> bool {
+        !self.is_odd.load(Ordering::Relaxed)
+    }
+
+    /// It computes block hashes otherwise than others, or not any more. Whether that is news.
+    pub fn is_found_odd(&self, is_odd: bool) -> bool {
+        self.is_odd.swap(is_odd, Ordering::Relaxed) != is_odd
     }
 
     /// Whether the answer to a prompt is part of the next one, as far as its answers show.
     pub fn keeps_answers(&self) -> bool {
-        self.lacking.load(Ordering::Relaxed) < LACKING_MIN
+        !self.without_answer.is_rule()
     }
 
     /// A prompt had the answer before it, or not.
     pub fn had_answer(&self, had: bool) {
-        let step = if had { -1 } else { 1 };
-        let next = |lacking: i32| Some((lacking + step).clamp(0, LACKING_MAX));
-        // It always has a next one.
-        let _ = self
-            .lacking
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        self.without_answer.count(!had);
     }
 
     /// An answer reports its cached tokens, where so many were expected. Whether the engine is not believed from now on.
     pub fn answered(&self, expected: u32, cached: u32) -> bool {
-        let is_far = cached.saturating_add(FAR_TOKENS) < expected
-            && f64::from(cached) < f64::from(expected) * FAR_SHARE;
+        // What waits in an engine finds other contents than those that were published when it was sent.
+        let is_far = is_far_below(expected, cached, FAR_TOKENS);
         if !is_far {
             let fewer = |wrong: i32| (wrong > 0).then_some(wrong - 1);
             // None to take back.
@@ -129,17 +169,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_that_do_not_come_back_are_not_expected() {
+    fn exceptions_are_the_rule_from_the_fourth_on_until_they_are_not() {
         let engine = KvEngine::default();
-        let seen = |had: &[bool]| {
+        let answers = |had: &[bool]| {
             had.iter().for_each(|had| engine.had_answer(*had));
             engine.keeps_answers()
         };
-        assert!(seen(&[true, false, false, true, false, false]));
-        assert!(!seen(&[false]));
-        assert!(!seen(&[false; 100]));
-        assert!(!seen(&[true; 4]));
-        assert!(seen(&[true]));
+        assert!(answers(&[true, false, false, true, false, false]));
+        assert!(!answers(&[false]));
+        assert!(!answers(&[false; 100]));
+        assert!(!answers(&[true; 4]));
+        assert!(answers(&[true]));
+        assert!(engine.is_found_odd(true) && !engine.is_found_odd(true));
+        assert!(!engine.is_believed());
+        assert!(engine.is_found_odd(false) && engine.is_believed());
     }
 
     #[tokio::test(start_paused = true)]
@@ -147,13 +190,13 @@ mod tests {
         let engine = KvEngine::default();
         // Few tokens, and small parts, are no reason.
         for _ in 0..100 {
-            assert!(!engine.answered(500, 0));
+            assert!(!engine.answered(120, 0));
             assert!(!engine.answered(10_000, 8_000));
             assert!(!engine.answered(0, 9_000));
         }
         // One in five is far off: what waits finds another cache.
         for _ in 0..100 {
-            assert!(!engine.answered(4_000, 0));
+            assert!(!engine.answered(200, 0));
             (0..4).for_each(|_| assert!(!engine.answered(4_000, 4_000)));
         }
         assert!(engine.is_believed());
@@ -161,6 +204,19 @@ mod tests {
         assert_eq!(last, [false, false, false, true]);
         assert!(!engine.is_believed());
         advance(DISBELIEVED_FOR).await;
+        assert!(engine.is_believed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_is_not_heard_is_not_believed_for_long() {
+        let engine = KvEngine::default();
+        engine.hears_all(false);
+        advance(LOST_MAX / 2).await;
+        engine.hears_all(false);
+        assert!(engine.is_believed());
+        advance(LOST_MAX / 2).await;
+        assert!(!engine.is_believed());
+        engine.hears_all(true);
         assert!(engine.is_believed());
     }
 }

@@ -13,7 +13,7 @@ metrics! {
         seconds: Histogram = seconds(0.01, 17),
             "warm_up" Seconds, "Warm-up of a joining worker, from its registration";
         prompts: Family<ResultLabels, Counter>,
-            "warm_up_prompts", "Prompts sent to joining workers, by result";
+            "warm_up_prompts", "Prompts for joining workers, by result";
         prompts_kept: Gauge, "hot_prompts", "Hot prompts in memory for warm-ups";
         prompts_kept_bytes: Gauge, "hot_prompts" Bytes, "Memory of hot prompts";
         prompt_events: Family<EventLabels, Counter>,

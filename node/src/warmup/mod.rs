@@ -67,6 +67,8 @@ pub struct WarmUpParts {
 pub struct Progress {
     /// Prompts that were computed on it.
     pub warmed: usize,
+    /// Prompts that it held already, by its KV events.
+    pub held: usize,
     /// Prompts that it refused, or that failed.
     pub failed: usize,
     /// Prompts in all; 0 until that is known.

@@ -67,6 +67,13 @@ impl HotPrompt {
         self.body.len() + size_of::<Self>() + size_of_val(self.key.marks())
     }
 
+    /// Length of the warm part, in tokens.
+    pub(super) fn warm_tokens(&self) -> u32 {
+        let mut marks = self.key.marks().iter();
+        let mark = marks.find(|mark| mark.hash == self.mark);
+        mark.map_or(self.key.prompt_tokens(), |mark| mark.tokens)
+    }
+
     /// Path of its endpoint.
     pub(super) fn path(&self) -> &'static str {
         match self.endpoint {

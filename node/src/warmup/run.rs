@@ -33,6 +33,8 @@ const TICK: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
 /// A healthy worker that has not said by now when it started does not say it.
 const STARTED_WITHIN: Duration = Duration::from_secs(1);
+/// Where workers publish what their caches hold, a new one has said so by now, or does not publish.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// Bytes of an answer's first event that are held; one token is asked for.
 const HELD_BYTES: usize = 64 * 1024;
 
@@ -145,6 +147,7 @@ impl WarmUps {
             worker = id.as_str(),
             result,
             warmed = progress.warmed,
+            held = progress.held,
             failed = progress.failed,
             of = progress.of,
             ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
@@ -176,12 +179,18 @@ impl WarmUps {
             within_ms = u64::try_from((by - Instant::now()).as_millis()).unwrap_or(u64::MAX),
             "warm-up of a joining worker begins"
         );
+        self.told_by(&worker).await;
         let mut queue = planned.into_iter();
         let mut sent = JoinSet::new();
         loop {
             while sent.len() < self.parts.config.look().concurrency as usize
                 && let Some(next) = queue.next()
             {
+                if self.is_held(&worker, &next) {
+                    self.note(id, |progress| progress.held += 1);
+                    self.count("held");
+                    continue;
+                }
                 sent.spawn(self.send(&worker, next, by));
             }
             let Some(result) = sent.join_next().await else {
@@ -201,12 +210,42 @@ impl WarmUps {
                 }
                 Err(_) => "panicked",
             };
-            let sent = &self.parts.metrics.prompts;
-            sent.get_or_create(&ResultLabels { result }).inc();
+            self.count(result);
             if result == "unreachable" || !worker.health.is_usable() {
                 return End::Unhealthy;
             }
         }
+    }
+
+    /// Waits until the worker has said what its cache holds; not for long, and only where any worker does.
+    async fn told_by(&self, worker: &Worker) {
+        let caches = self.parts.cluster.cache_view();
+        if !caches.told().hears_any() {
+            return;
+        }
+        let has_told = || {
+            let engines = worker.kv_engines.load();
+            !engines.is_empty() && engines.iter().all(|engine| engine.tells_all())
+        };
+        let until = Instant::now() + TOLD_WITHIN;
+        let mut looks = interval(LOOK);
+        while !has_told() && Instant::now() < until {
+            looks.tick().await;
+        }
+    }
+
+    /// Whether the worker says that it has what the prompt is to bring it: it was here before, or serves others, too.
+    fn is_held(&self, worker: &Worker, planned: &Planned) -> bool {
+        let prompt = &planned.prompt;
+        let caches = self.parts.cluster.cache_view();
+        caches
+            .told()
+            .is_held(worker, &prompt.key, prompt.warm_tokens())
+    }
+
+    fn count(&self, result: &'static str) {
+        let prompts = &self.parts.metrics.prompts;
+        prompts.get_or_create(&ResultLabels { result }).inc();
     }
 
     /// Waits until the worker passes its probes, its models are known, and it said when it started: knowledge about

@@ -11,6 +11,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::changes::{Change, Changes};
+
 /// Blocks that one sequence holds. Give it back to [`BlockCache::release`]; a lease that is merely
 /// dropped keeps its blocks occupied.
 #[derive(Debug, Default)]
@@ -30,19 +32,6 @@ struct Cached {
     stamp: u64,
 }
 
-/// What happened to a block, as vLLM publishes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// It can be hit from now on; with the block before it in its chain, and the sequence that computed it.
-    Stored {
-        parent: Option<u64>,
-        block: u64,
-        owner: u64,
-    },
-    /// It cannot be hit any more.
-    Removed(u64),
-}
-
 /// The pool. All counts are blocks.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
@@ -52,8 +41,8 @@ pub(crate) struct BlockCache {
     evictable: BTreeMap<u64, u64>,
     private: usize,
     stamp: u64,
-    /// Since they were last taken; none unless somebody wants them.
-    changes: Option<Vec<Change>>,
+    /// What happens to its blocks.
+    pub(super) changes: Changes,
 }
 
 impl BlockCache {
@@ -65,32 +54,13 @@ impl BlockCache {
             evictable: BTreeMap::new(),
             private: 0,
             stamp: 0,
-            changes: None,
+            changes: Changes::default(),
         }
-    }
-
-    /// Keeps what happens to blocks from now on, for [`BlockCache::take_changes`].
-    pub(crate) fn keep_changes(&mut self) {
-        self.changes.get_or_insert_default();
-    }
-
-    /// What happened since the last call.
-    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
-        self.changes
-            .as_mut()
-            .map(std::mem::take)
-            .unwrap_or_default()
     }
 
     /// All that is cached, in no order.
     pub(crate) fn blocks(&self) -> Vec<u64> {
         self.cached.keys().copied().collect()
-    }
-
-    fn note(&mut self, change: Change) {
-        if let Some(changes) = &mut self.changes {
-            changes.push(change);
-        }
     }
 
     /// Length of the longest prefix of `chain` that is cached.
@@ -156,7 +126,7 @@ impl BlockCache {
         self.private -= 1;
         self.cached.insert(hash, Cached { pins: 1, stamp: 0 });
         lease.pinned.push(hash);
-        self.note(Change::Stored {
+        self.changes.note(Change::Stored {
             parent,
             block: hash,
             owner: lease.owner,
@@ -184,7 +154,7 @@ impl BlockCache {
     pub(crate) fn clear(&mut self) {
         for hash in std::mem::take(&mut self.evictable).into_values() {
             self.cached.remove(&hash);
-            self.note(Change::Removed(hash));
+            self.changes.note(Change::Removed(hash));
         }
     }
 
@@ -206,7 +176,7 @@ impl BlockCache {
                 .pop_first()
                 .expect("admit checked that unpinned blocks suffice");
             self.cached.remove(&hash);
-            self.note(Change::Removed(hash));
+            self.changes.note(Change::Removed(hash));
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::block_cache::Change;
+use super::changes::{Change, Changes};
 
 /// Least recently used blocks, bounded.
 #[derive(Debug)]
@@ -12,8 +12,8 @@ pub(super) struct HostTier {
     stamps: HashMap<u64, u64>,
     order: BTreeMap<u64, u64>,
     clock: u64,
-    /// Since they were last taken; none unless somebody wants them.
-    changes: Option<Vec<Change>>,
+    /// What happens to its blocks.
+    pub(super) changes: Changes,
 }
 
 impl HostTier {
@@ -24,26 +24,7 @@ impl HostTier {
             stamps: HashMap::new(),
             order: BTreeMap::new(),
             clock: 0,
-            changes: None,
-        }
-    }
-
-    /// Keeps what happens to blocks from now on, for [`HostTier::take_changes`].
-    pub(super) fn keep_changes(&mut self) {
-        self.changes.get_or_insert_default();
-    }
-
-    /// What happened since the last call.
-    pub(super) fn take_changes(&mut self) -> Vec<Change> {
-        self.changes
-            .as_mut()
-            .map(std::mem::take)
-            .unwrap_or_default()
-    }
-
-    fn note(&mut self, change: Change) {
-        if let Some(changes) = &mut self.changes {
-            changes.push(change);
+            changes: Changes::default(),
         }
     }
 
@@ -62,7 +43,7 @@ impl HostTier {
                 self.order.remove(&before);
             } else {
                 let parent = at.checked_sub(1).map(|before| chain[before]);
-                self.note(Change::Stored {
+                self.changes.note(Change::Stored {
                     parent,
                     block,
                     owner: u64::MAX,
@@ -72,7 +53,7 @@ impl HostTier {
             if self.order.len() > self.capacity {
                 let (_, oldest) = self.order.pop_first().expect("above its capacity");
                 self.stamps.remove(&oldest);
-                self.note(Change::Removed(oldest));
+                self.changes.note(Change::Removed(oldest));
             }
         }
     }

@@ -10,6 +10,7 @@
 //! known here), so nothing is ever preempted; by default the time of a pass does not depend on context length.
 
 mod block_cache;
+mod changes;
 mod config;
 mod host_tier;
 #[cfg(test)]
@@ -18,8 +19,8 @@ mod tests;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-pub(crate) use self::block_cache::Change;
 use self::block_cache::{BlockCache, Lease};
+pub(crate) use self::changes::Change;
 pub use self::config::EngineConfig;
 use self::host_tier::HostTier;
 
@@ -267,22 +268,22 @@ impl Engine {
 
     /// Keeps what happens to blocks from now on, for [`Engine::take_changes`].
     pub(crate) fn keep_changes(&mut self) {
-        self.cache.keep_changes();
+        self.cache.changes.keep();
     }
 
     /// What happened to blocks since the last call.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
-        self.cache.take_changes()
+        self.cache.changes.take()
     }
 
     /// Keeps what happens to blocks on the host, too, from now on, for [`Engine::take_host_changes`].
     pub(crate) fn keep_host_changes(&mut self) {
-        self.host.keep_changes();
+        self.host.changes.keep();
     }
 
     /// What happened to blocks on the host since the last call.
     pub(crate) fn take_host_changes(&mut self) -> Vec<Change> {
-        self.host.take_changes()
+        self.host.changes.take()
     }
 
     /// All blocks in the cache, in no order; those on the host are not among them.

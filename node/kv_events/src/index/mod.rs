@@ -14,10 +14,11 @@ use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
 use self::sets::Sets;
-use self::table::{PARTS, Table};
+use self::table::Table;
 use crate::{BlockHash, Tier};
 
 pub use self::search::{Match, Search};
+pub use self::table::PARTS;
 
 /// What the index may hold at most.
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +138,14 @@ impl Holders {
     }
 }
 
+/// How many hold a block.
+#[derive(Clone, Copy)]
+enum Holding {
+    Nobody,
+    One(u16),
+    Several,
+}
+
 /// The index.
 #[derive(Debug)]
 pub struct Index {
@@ -209,6 +218,84 @@ impl Index {
                 Holders::One(number) => number == holder.number,
                 Holders::Set(set) => sets::contains(self.sets.bits(set), holder.number),
             }
+    }
+
+    /// Gives what open holders have in one of the [`PARTS`] parts to `visit`: the holder's number, the tier, the block.
+    /// Nobody else has to wait for all parts.
+    pub fn visit(&self, part: usize, mut visit: impl FnMut(usize, Tier, BlockHash)) {
+        for (tier, table) in Tier::ALL.into_iter().zip(&self.tiers) {
+            for (block, value) in table.part(part) {
+                match Holders::of(value) {
+                    Holders::One(number) => {
+                        if sets::contains(&self.open, number) {
+                            visit(number.into(), tier, block);
+                        }
+                    }
+                    Holders::Set(set) => {
+                        let holders = sets::all(self.sets.bits(set));
+                        holders
+                            .filter(|number| sets::contains(&self.open, *number))
+                            .for_each(|number| visit(number.into(), tier, block));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds to `counts`, by the holder's number, the blocks of one of the [`PARTS`] parts that nobody else has, each once in
+    /// whatever tiers.
+    pub fn count_alone(&self, part: usize, counts: &mut Vec<u32>) {
+        for (tier, table) in self.tiers.iter().enumerate() {
+            for (block, value) in table.part(part) {
+                let Holding::One(number) = self.holding(value) else {
+                    continue;
+                };
+                let others = self.tiers.iter().enumerate();
+                let mut others = others.filter(|(other, _)| *other != tier);
+                let is_alone = others.all(|(other, table)| match self.holding(table.get(block)) {
+                    Holding::Nobody => true,
+                    // Counted in the fastest tier.
+                    Holding::One(same) => same == number && other > tier,
+                    Holding::Several => false,
+                });
+                if is_alone {
+                    let at = usize::from(number);
+                    if counts.len() <= at {
+                        counts.resize(at + 1, 0);
+                    }
+                    counts[at] += 1;
+                }
+            }
+        }
+    }
+
+    /// The open ones among the holders that a value stands for.
+    fn holding(&self, value: u32) -> Holding {
+        if value == 0 {
+            return Holding::Nobody;
+        }
+        match Holders::of(value) {
+            Holders::One(number) if sets::contains(&self.open, number) => Holding::One(number),
+            Holders::One(_) => Holding::Nobody,
+            Holders::Set(set) => {
+                let holders = sets::all(self.sets.bits(set));
+                let mut open = holders.filter(|number| sets::contains(&self.open, *number));
+                match (open.next(), open.next()) {
+                    (None, _) => Holding::Nobody,
+                    (Some(one), None) => Holding::One(one),
+                    _ => Holding::Several,
+                }
+            }
+        }
+    }
+
+    /// Blocks of which a holder has several copies, and how many further ones.
+    pub fn copies(&self, holder: Holder) -> impl Iterator<Item = (Tier, BlockHash, u32)> + '_ {
+        let first = (holder.number, Tier::Gpu, BlockHash(0));
+        let copies = self.copies.range(first..);
+        copies
+            .take_while(move |((number, ..), _)| *number == holder.number && self.is_open(holder))
+            .map(|((_, tier, block), copies)| (*tier, *block, *copies))
     }
 
     /// A new holder; none while there are as many as there may be.

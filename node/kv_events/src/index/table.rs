@@ -6,8 +6,8 @@
 
 use crate::BlockHash;
 
-/// Parts, a power of two.
-pub(super) const PARTS: usize = 256;
+/// Parts of an index, a power of two. A block stays in its part.
+pub const PARTS: usize = 256;
 /// Size of an entry in bytes.
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const PLACES_MIN: usize = 16;
@@ -137,6 +137,13 @@ impl Table {
             part.take_out(at, |block| spread(self.seed, block).spread);
             self.used -= 1;
         }
+    }
+
+    /// Blocks and values of a part.
+    pub(super) fn part(&self, part: usize) -> impl Iterator<Item = (BlockHash, u32)> + '_ {
+        let used = self.parts[part].entries.iter();
+        used.filter(|entry| entry.value != 0)
+            .map(|entry| (entry.block(), entry.value))
     }
 
     /// Gives every value of a part to `change`, which may change it, and removes those that become 0. A part that few are

@@ -2,7 +2,8 @@
 //!
 //! A router names the text of each request that it sends, in the request's session id ([`TextName`]), and vLLM repeats
 //! that with every block that the request stores. So all who hear an engine learn the same: this text became these
-//! blocks. Engines that compute block hashes alike teach each other's: [`crate::hash`] says which do.
+//! blocks. Engines that compute block hashes alike teach each other's: [`crate::hash`] says which do. One that does not
+//! contradicts what the others taught, and [`crate::likeness`] says who is right.
 //!
 //! A text that comes again, or with more behind it, is found by its name, and its blocks are looked up in the
 //! [`crate::index`]. Of texts that begin alike the router names what they have in common, too: where the second one
@@ -12,16 +13,17 @@
 
 #![allow(
     clippy::disallowed_types,
-    reason = "maps are looked up by key and never iterated, so their order shows nowhere"
+    reason = "maps are looked up by key or filtered as a whole, so their order shows nowhere"
 )]
 
 mod name;
 mod tree;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use self::tree::{Place, Tree};
 use crate::BlockHash;
+use crate::handover::{Name, Run};
 
 pub use self::name::{TextName, TextNameError};
 
@@ -49,8 +51,35 @@ impl Default for Limits {
 pub enum Learned {
     /// They belong to a chain that is known from its beginning.
     Followed,
+    /// The same, and another engine had told of blocks among them, or before them: both compute hashes alike.
+    Agrees,
+    /// Another engine taught other blocks for the same text: it computes hashes in another way, or the text became
+    /// something else since.
+    Contradicts,
     /// The block before them is not known: it was stored before anybody listened, or is forgotten.
     Unrooted,
+}
+
+/// What was learned, and what that says of other engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lesson {
+    /// What the blocks came to.
+    pub learned: Learned,
+    /// An engine that told of a block of theirs.
+    pub shares_with: Option<u32>,
+    /// The engine that taught other blocks for the text.
+    pub contradicts: Option<u32>,
+}
+
+impl Lesson {
+    /// Nothing of others.
+    fn alone(learned: Learned) -> Self {
+        Self {
+            learned,
+            shares_with: None,
+            contradicts: None,
+        }
+    }
 }
 
 /// What is known of a text.
@@ -73,6 +102,43 @@ struct Known {
     is_whole: bool,
     /// It has blocks that no text before it had.
     is_apart: bool,
+    /// The engine that told of it.
+    teacher: u32,
+}
+
+/// Names a run of [`Texts`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunKey {
+    /// Blocks before its first one.
+    pub before: u32,
+    /// Another run may have it later.
+    pub number: u32,
+}
+
+/// What some texts begin with, or all of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// Blocks that a shorter prefix has.
+    pub before: u32,
+    /// Blocks from the beginning.
+    pub blocks: u32,
+    /// Texts that begin with it and are remembered.
+    pub texts: u32,
+    /// The name of what they have in common, or of one that ends here.
+    pub name: Option<u64>,
+    end: Place,
+}
+
+/// Latest use that is taken from others: so many are never counted.
+const CLOCK_MAX: u64 = 1 << 62;
+
+/// Who tells of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speaker {
+    /// Another number for each engine.
+    pub engine: u32,
+    /// What it says of texts is remembered; else it is compared with what others said.
+    pub may_teach: bool,
 }
 
 /// The texts that are known.
@@ -107,46 +173,76 @@ impl Texts {
     /// In the order in which the engine tells of them. Blocks of a text without a name may begin one that has one.
     pub fn learn(
         &mut self,
+        speaker: Speaker,
         text: Option<TextName>,
         parent: Option<BlockHash>,
         blocks: &[BlockHash],
-    ) -> Learned {
+    ) -> Lesson {
         let Some(start) = self.tree.place_of(parent) else {
-            return Learned::Unrooted;
+            return Lesson::alone(Learned::Unrooted);
         };
         if blocks.is_empty() {
-            return Learned::Followed;
+            return Lesson::alone(Learned::Followed);
         }
         let known_end = self.tree.follow(start, blocks);
         let known_blocks = (self.tree.depth(known_end) - self.tree.depth(start)) as usize;
+        let teacher = self.tree.teacher(known_end);
+        let shares_with = teacher.filter(|teacher| *teacher != speaker.engine);
         let parts = known_blocks < blocks.len();
-        let Some(text) = text else {
-            self.add(known_end, &blocks[known_blocks..]);
-            return Learned::Followed;
-        };
-        let before = self.known.get(&text.whole).filter(|known| known.is_whole);
-        let before = before.copied();
-        if let Some(common) = text.common
+        let before = text.and_then(|text| self.known.get(&text.whole));
+        let before = before.filter(|known| known.is_whole).copied();
+        if let Some(common) = text.and_then(|text| text.common)
             && parts
+            && speaker.may_teach
             && before.is_none_or(|known| !known.is_apart)
         {
-            self.note_common(common, known_end);
+            self.note_common(common, known_end, speaker.engine);
         }
-        let Some(end) = self.add(known_end, &blocks[known_blocks..]) else {
-            return Learned::Followed;
+        let end = self.add(known_end, &blocks[known_blocks..], speaker.engine);
+        let learned = match shares_with {
+            Some(_) => Learned::Agrees,
+            None => Learned::Followed,
         };
-        let known = match before {
+        let lesson = Lesson {
+            learned,
+            shares_with,
+            contradicts: None,
+        };
+        let (Some(text), Some(end)) = (text, end) else {
+            return lesson;
+        };
+        let parted = before.filter(|known| self.parts_within(known.prompt, end));
+        let contradicts = parted.map(|known| known.teacher);
+        let contradicts = contradicts.filter(|teacher| *teacher != speaker.engine);
+        let learned = contradicts.map_or(learned, |_| Learned::Contradicts);
+        // Of a text that became other blocks, the latest count.
+        let known = match before.filter(|_| parted.is_none()) {
             Some(known) => self.grown(known, start, end, blocks.len()),
             None => Known {
                 prompt: end,
                 answer: end,
                 is_whole: true,
                 is_apart: false,
+                teacher: speaker.engine,
             },
         };
-        let is_apart = known.is_apart || parts;
-        self.note(text.whole, Known { is_apart, ..known });
-        Learned::Followed
+        if speaker.may_teach && self.tree.depth(end) > 0 {
+            let is_apart = known.is_apart || parts;
+            self.note(text.whole, Known { is_apart, ..known });
+        }
+        Lesson {
+            learned,
+            contradicts,
+            ..lesson
+        }
+    }
+
+    /// Whether two ends of one prompt, as far as both go, are on chains of different blocks. The last block may be the
+    /// first one of an answer.
+    fn parts_within(&self, one: Place, other: Place) -> bool {
+        let depth = self.tree.depth(one).min(self.tree.depth(other));
+        let depth = depth.saturating_sub(1);
+        self.tree.at(one, depth) != self.tree.at(other, depth)
     }
 
     /// Several blocks in one step are of the prompt: an answer grows by a token or a few.
@@ -169,7 +265,7 @@ impl Texts {
     }
 
     /// What two texts have in common ends here at the latest.
-    fn note_common(&mut self, common: u64, end: Place) {
+    fn note_common(&mut self, common: u64, end: Place, teacher: u32) {
         let depth = self.tree.depth(end);
         match self.known.get(&common) {
             // A text of its own, with its own blocks.
@@ -185,6 +281,7 @@ impl Texts {
                     answer: end,
                     is_whole: false,
                     is_apart: false,
+                    teacher,
                 },
             ),
         }
@@ -202,32 +299,37 @@ impl Texts {
     }
 
     /// Adds blocks behind a place; none where there is no room for them.
-    fn add(&mut self, at: Place, blocks: &[BlockHash]) -> Option<Place> {
+    fn add(&mut self, at: Place, blocks: &[BlockHash], teacher: u32) -> Option<Place> {
         while self.tree.blocks() + blocks.len() > self.limits.blocks {
             if !self.forget_oldest(at) {
                 return None;
             }
         }
-        Some(self.tree.add(at, blocks))
+        Some(self.tree.add(at, blocks, teacher))
     }
 
     /// Forgets the chain that was not used for longest, but not the one of `but`. Whether there was one.
     fn forget_oldest(&mut self, but: Place) -> bool {
-        let Some((segment, names)) = self.tree.remove_oldest(but) else {
+        let Some((run, names)) = self.tree.remove_oldest(but) else {
             return false;
         };
         for name in names {
             let Some(known) = self.known.get_mut(&name) else {
                 continue;
             };
-            if known.answer.is_in(segment) && !known.prompt.is_in(segment) {
+            if known.answer.is_in(run) && !known.prompt.is_in(run) {
                 known.answer = known.prompt;
             }
-            if known.prompt.is_in(segment) {
+            if known.prompt.is_in(run) {
                 self.known.remove(&name);
             }
         }
         true
+    }
+
+    /// Forgets the texts that this engine told of. O(names).
+    pub fn forget_taught_by(&mut self, engine: u32) {
+        self.known.retain(|_, known| known.teacher != engine);
     }
 
     /// The first of these names that is known, by its number among them, and its blocks; it counts as used.
@@ -246,5 +348,123 @@ impl Texts {
     /// The blocks of what was just found, with those of the answer behind it, from the beginning.
     pub fn chain(&self, found: &Found, blocks: &mut Vec<BlockHash>) {
         self.tree.chain(found.end, blocks);
+    }
+
+    /// The runs that all chains consist of, to be asked for by [`Texts::run`]. Sorted, each comes after the one that it
+    /// begins in.
+    pub fn runs(&self) -> Vec<RunKey> {
+        self.tree.runs().collect()
+    }
+
+    /// What texts have in common, and what each has alone: a prefix ends wherever texts part, and where one ends that
+    /// nothing follows. O(runs and names).
+    pub fn prefixes(&self) -> Vec<Prefix> {
+        let mut runs: Vec<_> = self.runs();
+        runs.sort_unstable();
+        // By run, where others begin in it, with the texts that they lead to.
+        let mut parts: HashMap<u32, BTreeMap<u32, u32>> = HashMap::new();
+        let mut prefixes = Vec::new();
+        // Those behind come first.
+        for key in runs.iter().rev() {
+            let Some(run) = self.tree.run_of(key.number) else {
+                continue;
+            };
+            let mut cuts = parts.remove(&key.number).unwrap_or_default();
+            cuts.entry(run.blocks.len() as u32).or_default();
+            let named = |name: &u64| {
+                let known = self.known.get(name)?;
+                let is_its = known.prompt.is_in(key.number);
+                is_its.then(|| (known.prompt.length(), known.is_whole, *name))
+            };
+            let names: Vec<_> = run.names.iter().filter_map(named).collect();
+            let mut texts = 0;
+            for (cut, behind) in cuts.iter().rev() {
+                let start = cuts.range(..cut).next_back().map_or(0, |(start, _)| *start);
+                let here = names
+                    .iter()
+                    .filter(|(end, ..)| (start + 1..=*cut).contains(end));
+                texts += behind + here.clone().filter(|(_, is_whole, _)| *is_whole).count() as u32;
+                // What several texts begin with has the better name.
+                let name = here.min_by_key(|(_, is_whole, name)| (*is_whole, *name));
+                prefixes.push(Prefix {
+                    before: key.before + start,
+                    blocks: key.before + cut,
+                    texts,
+                    name: name.map(|(.., name)| *name),
+                    end: Place::new(key.number, *cut),
+                });
+            }
+            if let Some(from) = self.tree.beginning_of(run) {
+                *parts
+                    .entry(from.run())
+                    .or_default()
+                    .entry(from.length())
+                    .or_default() += texts;
+            }
+        }
+        prefixes
+    }
+
+    /// The blocks up to the end of a prefix; none if it was forgotten.
+    pub fn chain_of(&self, prefix: &Prefix, blocks: &mut Vec<BlockHash>) {
+        blocks.clear();
+        if self.tree.is_known(prefix.end) {
+            self.tree.chain(prefix.end, blocks);
+        }
+    }
+
+    /// A run as it is now, and the texts whose answers end in it; none if it was forgotten.
+    pub fn run(&self, key: RunKey) -> Option<Run> {
+        let run = self.tree.run_of(key.number)?;
+        let named = |name: &u64| {
+            let known = self.known.get(name)?;
+            let is_its = known.answer.is_in(key.number);
+            is_its.then(|| Name {
+                name: *name,
+                prompt_blocks: self.tree.depth(known.prompt),
+                blocks: self.tree.depth(known.answer),
+                is_whole: known.is_whole,
+                is_apart: known.is_apart,
+                teacher: known.teacher,
+            })
+        };
+        Some(Run {
+            parent: self.tree.parent_of(run).into(),
+            teacher: run.teacher,
+            used: run.used,
+            blocks: run.blocks.as_slice().into(),
+            names: run.names.iter().filter_map(named).collect(),
+        })
+    }
+
+    /// Takes a run of somebody who knows more; `teacher` gives our number of an engine that has another one there. What
+    /// does not fit to what is known is left out.
+    pub fn take_over(&mut self, run: &Run, teacher: impl Fn(u32) -> u32) {
+        let blocks = run.blocks.to_vec();
+        let Some(start) = self.tree.place_of(run.parent.get()) else {
+            return;
+        };
+        let known = self.tree.follow(start, &blocks);
+        let known_blocks = (self.tree.depth(known) - self.tree.depth(start)) as usize;
+        let told_by = teacher(run.teacher);
+        let Some(end) = self.add(known, &blocks[known_blocks..], told_by) else {
+            return;
+        };
+        self.tree.touch_at(end, run.used.min(CLOCK_MAX));
+        for name in &run.names {
+            let is_within =
+                name.prompt_blocks <= name.blocks && name.blocks <= self.tree.depth(end);
+            if !is_within || name.prompt_blocks == 0 || self.known.contains_key(&name.name) {
+                continue;
+            }
+            let known = Known {
+                prompt: self.tree.at(end, name.prompt_blocks),
+                answer: self.tree.at(end, name.blocks),
+                is_whole: name.is_whole,
+                is_apart: name.is_apart,
+                teacher: teacher(name.teacher),
+            };
+            self.note(name.name, known);
+        }
     }
 }

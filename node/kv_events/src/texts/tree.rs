@@ -5,7 +5,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::RunKey;
 use crate::BlockHash;
+
+/// Longest chain, in blocks: a million tokens in vLLM's blocks of 16. Decisions look up whole chains.
+const CHAIN_MAX: u32 = 1 << 16;
 
 /// The end of a chain: behind the first `length` blocks of a run. [`Place::ROOT`] is the empty chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,22 +24,38 @@ impl Place {
         length: 0,
     };
 
+    /// Behind so many blocks of a run.
+    pub(super) fn new(run: u32, length: u32) -> Self {
+        Self { run, length }
+    }
+
     pub(super) fn is_in(self, run: u32) -> bool {
         self.run == run
+    }
+
+    pub(super) fn run(self) -> u32 {
+        self.run
+    }
+
+    pub(super) fn length(self) -> u32 {
+        self.length
     }
 }
 
 #[derive(Debug, Default)]
-struct Run {
+pub(super) struct Run {
     /// Where it begins; none for one that is free.
     from: Option<Place>,
     /// Blocks before its first one.
     before: u32,
-    blocks: Vec<BlockHash>,
+    pub(super) blocks: Vec<BlockHash>,
     /// Runs that begin in it.
     children: u32,
-    used: u64,
-    names: BTreeSet<u64>,
+    /// The engine that told of its first block.
+    pub(super) teacher: u32,
+    /// When it was used last, by the tree's clock.
+    pub(super) used: u64,
+    pub(super) names: BTreeSet<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -68,8 +88,26 @@ impl Tree {
         self.run(place).map_or(0, |run| run.before) + place.length
     }
 
+    /// The end of the first so many blocks of what ends at a place; at most its depth.
+    pub(super) fn at(&self, place: Place, depth: u32) -> Place {
+        let mut place = place;
+        while let Some(run) = self.run(place) {
+            if run.before < depth {
+                let length = depth - run.before;
+                return Place { length, ..place };
+            }
+            place = run.from.expect("a run in use begins somewhere");
+        }
+        Place::ROOT
+    }
+
     fn run(&self, place: Place) -> Option<&Run> {
         self.runs.get(place.run as usize)
+    }
+
+    /// The engine that told of the run up to here; none of the empty chain.
+    pub(super) fn teacher(&self, place: Place) -> Option<u32> {
+        self.run(place).map(|run| run.teacher)
     }
 
     /// How far these blocks are known behind a place. A block's hash covers all before it: each has one place.
@@ -85,10 +123,11 @@ impl Tree {
     }
 
     /// Adds blocks behind a place, and answers where they end. One that stands elsewhere ends the chain: its publisher
-    /// does not tell the truth, or two hashes collide.
-    pub(super) fn add(&mut self, at: Place, blocks: &[BlockHash]) -> Place {
+    /// does not tell the truth, or two hashes collide. So does the greatest length.
+    pub(super) fn add(&mut self, at: Place, blocks: &[BlockHash], teacher: u32) -> Place {
         let mut end = at;
-        for &block in blocks {
+        let room = CHAIN_MAX.saturating_sub(self.depth(at)) as usize;
+        for &block in blocks.iter().take(room) {
             if self.places.contains_key(&block) {
                 break;
             }
@@ -96,7 +135,7 @@ impl Tree {
                 .run(end)
                 .is_some_and(|run| run.blocks.len() == end.length as usize);
             if !is_end {
-                end = self.begin(end);
+                end = self.begin(end, teacher);
             }
             let run = &mut self.runs[end.run as usize];
             run.blocks.push(block);
@@ -108,7 +147,7 @@ impl Tree {
     }
 
     /// A new run behind a place.
-    fn begin(&mut self, from: Place) -> Place {
+    fn begin(&mut self, from: Place, teacher: u32) -> Place {
         let before = self.depth(from);
         if let Some(parent) = self.runs.get_mut(from.run as usize) {
             self.leaves.remove(&(parent.used, from.run));
@@ -117,6 +156,7 @@ impl Tree {
         let run = Run {
             from: Some(from),
             before,
+            teacher,
             used: self.clock,
             ..Run::default()
         };
@@ -139,8 +179,12 @@ impl Tree {
 
     /// It is used.
     pub(super) fn touch(&mut self, place: Place) {
-        self.clock += 1;
-        let clock = self.clock;
+        self.touch_at(place, self.clock.saturating_add(1));
+    }
+
+    /// It was used then, by the clock of a tree that this one goes on from.
+    pub(super) fn touch_at(&mut self, place: Place, clock: u64) {
+        self.clock = self.clock.max(clock);
         let Some(run) = self.runs.get_mut(place.run as usize) else {
             return;
         };
@@ -148,6 +192,40 @@ impl Tree {
             self.leaves.insert((clock, place.run));
         }
         run.used = clock;
+    }
+
+    /// Every run in use.
+    pub(super) fn runs(&self) -> impl Iterator<Item = RunKey> + '_ {
+        let runs = (0..).zip(&self.runs);
+        runs.filter(|(_, run)| run.from.is_some())
+            .map(|(number, run)| RunKey {
+                before: run.before,
+                number,
+            })
+    }
+
+    /// A run in use.
+    pub(super) fn run_of(&self, number: u32) -> Option<&Run> {
+        let run = self.runs.get(number as usize)?;
+        run.from.is_some().then_some(run)
+    }
+
+    /// Where a run begins, if that is in another one.
+    pub(super) fn beginning_of(&self, run: &Run) -> Option<Place> {
+        run.from.filter(|from| self.run(*from).is_some())
+    }
+
+    /// Whether there is something that ends here.
+    pub(super) fn is_known(&self, place: Place) -> bool {
+        let run = self.run_of(place.run);
+        run.is_some_and(|run| place.length as usize <= run.blocks.len())
+    }
+
+    /// The block before a run; none before the first one of a text.
+    pub(super) fn parent_of(&self, run: &Run) -> Option<BlockHash> {
+        let from = run.from?;
+        let parent = self.run(from)?;
+        Some(parent.blocks[from.length as usize - 1])
     }
 
     /// A name that goes with the run of a place.

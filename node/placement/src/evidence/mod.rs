@@ -11,4 +11,6 @@
 mod prefix_index;
 mod table;
 
-pub use prefix_index::{PrefixIndex, PrefixIndexCounters, PrefixIndexSettings, Recorded, Slot};
+pub use prefix_index::{
+    PrefixIndex, PrefixIndexCounters, PrefixIndexSettings, Recorded, Slot, is_far_below,
+};

@@ -99,11 +99,17 @@ struct Row {
 
 /// Known marks are sent again after this part of the age limit, so that others do not forget what is in use.
 const RENEW_SHARE: u32 = 4;
-/// Cached tokens below this part of what was expected correct the prefix index.
-const CORRECT_SHARE: f64 = 0.75;
-/// Differences below so many tokens do not: blocks are whole, and token counts are estimates.
-const CORRECT_TOKENS: u32 = 512;
+/// Whether an answer reports so few cached tokens that what was expected cannot have been there: less than three quarters,
+/// and at least so many `tokens` less, since blocks are whole.
+#[must_use]
+pub fn is_far_below(expected_tokens: u32, cached_tokens: u32, tokens: u32) -> bool {
+    const SHARE: f64 = 0.75;
+    cached_tokens.saturating_add(tokens) <= expected_tokens
+        && f64::from(cached_tokens) <= f64::from(expected_tokens) * SHARE
+}
 
+/// So many tokens fewer than expected are no error of the estimate.
+const FAR_TOKENS: u32 = 512;
 /// At most so many of the marks that a correction forgot are sent.
 const GONE_SENT_MAX: usize = 16;
 
@@ -339,9 +345,7 @@ impl PrefixIndex {
         let Some(last_used) = recorded.last_used else {
             return Vec::new();
         };
-        if cached_tokens + CORRECT_TOKENS > expected_tokens
-            || f64::from(cached_tokens) > f64::from(expected_tokens) * CORRECT_SHARE
-        {
+        if !is_far_below(expected_tokens, cached_tokens, FAR_TOKENS) {
             return Vec::new();
         }
         self.counters.corrected += 1;

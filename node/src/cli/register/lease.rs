@@ -191,3 +191,58 @@ impl Lease {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn lease(credential: &[&str]) -> Lease {
+        let words = [
+            "grapevine",
+            "register",
+            "--worker",
+            "http://w:1",
+            "--to",
+            "http://r:1",
+        ];
+        match Cli::try_parse_from(words.iter().chain(credential)).map(|cli| cli.command) {
+            Ok(Command::Register(args)) => Lease::new(&"w".parse().expect("an id"), &args),
+            _ => panic!("not register: {credential:?}"),
+        }
+        .unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    #[test]
+    fn a_credential_file_is_read_anew_each_time_and_named_when_it_cannot_be_used() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("credential");
+        let name = path.to_str().expect("UTF-8");
+        let lease = lease(&["--credential-file", name]);
+        let refused = || match lease.credential() {
+            Err(Failure::Refused(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(
+            refused().starts_with(name),
+            "it is not there: {}",
+            refused()
+        );
+        for text in ["gvw1_first\n", "  gvw1_second  \n"] {
+            std::fs::write(&path, text).expect("written");
+            let read = lease.credential().expect("a credential");
+            assert_eq!(read.as_deref(), Some(text.trim()));
+        }
+        std::fs::write(&path, " \n").expect("written");
+        let why = refused();
+        assert!(why.contains(name) && why.contains("is empty"), "{why}");
+    }
+
+    #[test]
+    fn without_a_credential_file_the_credential_is_that_of_the_command_line() {
+        let given = lease(&["--credential", "gvw1_x"]).credential();
+        assert_eq!(given.expect("nothing is read").as_deref(), Some("gvw1_x"));
+    }
+}

@@ -8,6 +8,7 @@
 mod encode;
 mod zmtp;
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -35,6 +36,8 @@ pub struct KvEventsConfig {
     pub buffer: usize,
     /// Events in arrays, as up to vLLM 0.22, rather than in maps. Default false.
     pub arrays: bool,
+    /// Taken with every hash, as engines draw a seed before vLLM 0.30. Default 0.
+    pub hash_seed: u64,
 }
 
 impl Default for KvEventsConfig {
@@ -44,6 +47,7 @@ impl Default for KvEventsConfig {
             replay: true,
             buffer: 10_000,
             arrays: false,
+            hash_seed: 0,
         }
     }
 }
@@ -99,6 +103,26 @@ pub(super) async fn start(
         publishers.push(Publisher::start(config.clone(), block_tokens, rank).await?);
     }
     Ok(publishers)
+}
+
+/// The same changes, of blocks with other hashes.
+fn seeded(changes: &[Change], seed: u64) -> Cow<'_, [Change]> {
+    if seed == 0 {
+        return changes.into();
+    }
+    let seeded = changes.iter().map(|change| match *change {
+        Change::Removed(block) => Change::Removed(block ^ seed),
+        Change::Stored {
+            parent,
+            block,
+            owner,
+        } => Change::Stored {
+            parent: parent.map(|parent| parent ^ seed),
+            block: block ^ seed,
+            owner,
+        },
+    });
+    seeded.collect()
 }
 
 /// The answer to `GET /kv_event_sources`.
@@ -165,6 +189,7 @@ impl Publisher {
         }
         let session_of = |owner: u64| sessions.get(&owner).map(|session| &**session);
         let arrays = self.config.arrays;
+        let changes = &*seeded(changes, self.config.hash_seed);
         let payload = encode::batch(changes, self.block_tokens, self.rank, arrays, session_of);
         let mut state = self.state();
         let number = state.next;

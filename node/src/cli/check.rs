@@ -1,0 +1,222 @@
+//! `grapevine serve --check`: every mistake in the configuration and in the files that it names, at once.
+//!
+//! Opens no port and asks nobody. More is a mistake here than at a start: a replica serves on while a file of workers or
+//! a kubeconfig is missing, and says so in its log.
+
+use std::path::Path;
+
+use grapevine_discovery::file::examine;
+#[cfg(feature = "kubernetes")]
+use grapevine_discovery::kubernetes::mistakes_of_kubeconfig;
+use grapevine_gossip::identity::PemFiles;
+use grapevine_gossip::{Identity, IdentityError};
+
+use crate::app;
+use crate::config::{
+    Config, ConfigError, KubernetesConfig, Layers, Origin, Problem, TlsConfig, WorkersConfig,
+    read_keys,
+};
+use crate::listener::tls::ListenerTls;
+use crate::tls::{FileError, read, read_certificates, read_private_key, read_roots, read_secret};
+use crate::upstream::Connector;
+
+use super::failure::Failure;
+use super::show::print_line;
+
+/// Checks what can be checked without a port, and says what is missing and yet no mistake.
+///
+/// # Errors
+/// All mistakes, one a line, or standard output is closed.
+pub fn check(origin: &Layers) -> Result<(), Failure> {
+    let (config, problems) = Config::examine(origin);
+    let mut files = Files { origin, problems };
+    files.listener(&config.tls);
+    files.gossip(&config);
+    files.workers(&config);
+    files.keys(&config);
+    files.kubernetes(&config.kubernetes);
+    let unmatched = files.found_workers(&config);
+    if !files.problems.is_empty() {
+        return Err(ConfigError::Invalid(files.problems).into());
+    }
+    for note in config.notes().into_iter().chain(unmatched) {
+        print_line(&note)?;
+    }
+    print_line("the configuration is good")
+}
+
+/// The files that a configuration names, and the mistakes so far.
+struct Files<'a> {
+    origin: &'a Layers,
+    problems: Vec<Problem>,
+}
+
+impl Files<'_> {
+    fn add(&mut self, origin: Origin, key: &str, what: &impl ToString) {
+        self.problems.push(Problem {
+            origin,
+            key: key.to_owned(),
+            what: what.to_string(),
+        });
+    }
+
+    /// A mistake in what this setting names.
+    fn wrong(&mut self, section: &str, key: &str, what: &impl ToString) {
+        let origin = self.origin.origin_of(section, key);
+        self.add(origin, &format!("{section}.{key}"), what);
+    }
+
+    /// Reads one file, if one is set. Returns whether nothing is wrong with it.
+    fn is_good<T>(
+        &mut self,
+        section: &str,
+        key: &str,
+        path: Option<&Path>,
+        read: impl FnOnce(&Path) -> Result<T, FileError>,
+    ) -> bool {
+        let Some(Err(error)) = path.map(read) else {
+            return true;
+        };
+        self.wrong(section, key, &error);
+        false
+    }
+
+    fn listener(&mut self, tls: &TlsConfig) {
+        let cert = self.is_good("tls", "cert", tls.cert.as_deref(), read_certificates);
+        let key = self.is_good("tls", "key", tls.key.as_deref(), read_private_key);
+        let clients = self.is_good("tls", "client_ca", tls.client_ca.as_deref(), read_roots);
+        if cert
+            && key
+            && clients
+            && let Err(error) = ListenerTls::load(tls)
+        {
+            self.wrong("tls", "cert", &error);
+        }
+    }
+
+    fn gossip(&mut self, config: &Config) {
+        let gossip = &config.gossip;
+        let ca = self.is_good("gossip", "ca", gossip.ca.as_deref(), read_roots);
+        let cert = self.is_good("gossip", "cert", gossip.cert.as_deref(), read_certificates);
+        let key = self.is_good("gossip", "key", gossip.key.as_deref(), read_private_key);
+        let revoked = self.is_good("gossip", "revoked", gossip.revoked.as_deref(), read);
+        // Names that could not be read are reported already; a certificate says others than their defaults.
+        let is_named =
+            |problem: &Problem| matches!(&*problem.key, "cluster.id" | "replica.id" | "");
+        if !(ca && cert && key && revoked) || self.problems.iter().any(is_named) {
+            return;
+        }
+        let Some(pem) = gossip.identity() else { return };
+        let Err(error) = identity(config, &pem) else {
+            return;
+        };
+        let is_without_list = pem.revoked.is_some()
+            && identity(
+                config,
+                &PemFiles {
+                    revoked: None,
+                    ..pem
+                },
+            )
+            .is_ok();
+        let key = if is_without_list { "revoked" } else { "cert" };
+        self.wrong("gossip", key, &error);
+    }
+
+    /// Keys and certificates that workers want.
+    fn workers(&mut self, config: &Config) {
+        let WorkersConfig {
+            ca,
+            client_cert,
+            client_key,
+            api_key_file,
+            ..
+        } = &config.workers;
+        let ca = self.is_good("workers", "ca", ca.as_deref(), read_roots);
+        let cert = self.is_good(
+            "workers",
+            "client_cert",
+            client_cert.as_deref(),
+            read_certificates,
+        );
+        let key = self.is_good(
+            "workers",
+            "client_key",
+            client_key.as_deref(),
+            read_private_key,
+        );
+        let mut secrets = self.is_good(
+            "workers",
+            "api_key_file",
+            api_key_file.as_deref(),
+            read_secret,
+        );
+        for (index, worker) in config.worker.iter().enumerate() {
+            if let Some(Err(error)) = worker.api_key_file.as_deref().map(read_secret) {
+                let origin = self.origin.origin_of_worker(index, "api_key_file");
+                self.add(origin, "worker.api_key_file", &error);
+                secrets = false;
+            }
+        }
+        let parts = app::reach_parts(config, config.timeouts.tls_handshake.into());
+        if ca
+            && cert
+            && key
+            && secrets
+            && let Err(error) = Connector::load(parts)
+        {
+            self.wrong("workers", "client_cert", &error);
+        }
+    }
+
+    /// Keys of clients.
+    fn keys(&mut self, config: &Config) {
+        match config.keys.file.as_deref().map(read_keys) {
+            None | Some(Ok(_)) => {}
+            // Each has its place in that file.
+            Some(Err(ConfigError::Invalid(problems))) => self.problems.extend(problems),
+            Some(Err(ConfigError::Unreadable { path, cause })) => {
+                let what = format!("cannot read {}: {cause}", path.display());
+                self.wrong("keys", "file", &what);
+            }
+        }
+    }
+
+    /// Returns notes about patterns that match no file, which may be intended.
+    fn found_workers(&mut self, config: &Config) -> Vec<String> {
+        let examined = examine(&config.files.paths);
+        for mistake in &examined.mistakes {
+            self.wrong("files", "paths", mistake);
+        }
+        let note = |pattern| {
+            format!("files.paths: {pattern} matches no file: it is a list without workers")
+        };
+        examined.without_files.iter().map(note).collect()
+    }
+
+    /// The kubeconfig is read when pods are watched, and again whenever the API server refuses.
+    fn kubernetes(&mut self, kubernetes: &KubernetesConfig) {
+        let path = kubernetes.kubeconfig.as_deref();
+        let Some(path) = path.filter(|_| kubernetes.enabled) else {
+            return;
+        };
+        for what in mistakes_of_kubeconfig(path) {
+            let what = format!("{}: {what}", path.display());
+            self.wrong("kubernetes", "kubeconfig", &what);
+        }
+    }
+}
+
+fn identity(config: &Config, files: &PemFiles) -> Result<Identity, IdentityError> {
+    Identity::load(config.cluster.id.as_str(), &config.replica_id(), files)
+}
+
+/// A build that cannot watch pods has refused `kubernetes.enabled`.
+#[cfg(not(feature = "kubernetes"))]
+fn mistakes_of_kubeconfig(_: &Path) -> Vec<String> {
+    Vec::new()
+}
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

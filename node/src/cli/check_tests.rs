@@ -1,0 +1,167 @@
+//! `serve --check` on real files: a good configuration passes, and all mistakes of a bad one are reported together.
+
+use std::fs;
+use std::path::Path;
+
+use clap::Parser;
+use tempfile::TempDir;
+
+use super::super::{Cli, Command, ca};
+use super::*;
+
+/// A folder with a configuration and what it names.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.path().join(name), text).expect("written");
+    }
+
+    /// `grapevine ca` with these words.
+    fn ca(&self, words: &str) {
+        let words = format!("grapevine ca {words} --dir {}", self.0.path().display());
+        let Ok(Command::Ca(args)) = Cli::try_parse_from(words.split(' ')).map(|cli| cli.command)
+        else {
+            panic!("not ca: {words}");
+        };
+        ca(args).unwrap_or_else(|error| panic!("{words}: {error}"));
+    }
+
+    /// The certificate and the key of a server, with its own authority.
+    fn self_signed(&self) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        self.write("tls.pem", &made.cert.pem());
+        self.write("tls.key", &made.signing_key.serialize_pem());
+    }
+
+    /// What `--check` says of this configuration, in which `@` stands for the folder.
+    fn check(&self, text: &str) -> Vec<String> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let folder = self.0.path().to_str().expect("UTF-8");
+        let layers = Layers {
+            file: Some((Path::new("g.toml").to_owned(), text.replace('@', folder))),
+            ..Layers::default()
+        };
+        let Err(error) = check(&layers) else {
+            return Vec::new();
+        };
+        let text = error.to_string().replace(folder, "@");
+        let lines = text.lines().skip(1);
+        lines.map(|line| line.trim_start().to_owned()).collect()
+    }
+}
+
+/// Each line begins with the text that is expected at its place.
+fn assert_begin(lines: &[String], expected: &[&str]) {
+    let is_begun = lines
+        .iter()
+        .zip(expected)
+        .all(|(line, begin)| line.starts_with(begin));
+    assert!(
+        lines.len() == expected.len() && is_begun,
+        "{lines:#?}\nexpected {expected:#?}"
+    );
+}
+
+const KEY: &str = "[[key]]\nname = \"acme\"\nhash = \"sha256:0101010101010101010101010101010101010101010101010101010101010101\"\n";
+
+#[test]
+fn a_good_configuration_passes_with_all_its_files() {
+    let folder = Folder::new();
+    folder.ca("init");
+    folder.ca("issue r1");
+    folder.self_signed();
+    folder.write("keys.toml", KEY);
+    folder.write("secret", "hush\n");
+    folder.write("w.json", "[{\"targets\": [\"a:1\"]}]");
+    let lines = folder.check(
+        "[replica]\nid = 'r1'\n[gossip]\nca = '@/ca.pem'\ncert = '@/r1.pem'\nkey = '@/r1.key'\nrevoked = '@/crl.pem'\n\
+         [tls]\ncert = '@/tls.pem'\nkey = '@/tls.key'\nclient_ca = '@/tls.pem'\n\
+         [workers]\nca = '@/tls.pem'\nclient_cert = '@/tls.pem'\nclient_key = '@/tls.key'\napi_key_file = '@/secret'\n\
+         [keys]\nfile = '@/keys.toml'\n[files]\npaths = ['@/w.json', '@/none-yet-*.json']\n",
+    );
+    assert!(lines.is_empty(), "{lines:#?}");
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once_each_with_its_place() {
+    let folder = Folder::new();
+    folder.self_signed();
+    folder.write("keys.toml", &KEY.replace("acme", ""));
+    folder.write(
+        "bad.json",
+        "[\n {\"targets\": [\"a:1\"],\n  \"labels\": {\"weight\": \"much\"}}]",
+    );
+    folder.write("worse.toml", "[[worker]]\nurl = 5\n");
+    folder.write("good.json", "[{\"targets\": [\"b:1\"]}]");
+    let lines = folder.check(
+        "[listen]\nport = 'x'\n\
+         [gossip]\nca = '@/ca.pem'\ncert = '@/tls.key'\nkey = '@/tls.key'\nrevoked = '@/crl.pem'\n\
+         [tls]\ncert = '@/tls.pem'\nkey = '@/tls.pem'\nclient_ca = '@/none.pem'\n\
+         [workers]\nca = '@/none.pem'\nclient_key = '@/tls.key'\napi_key_file = '@/secret'\n\
+         [[worker]]\nurl = 'http://a:1'\napi_key_file = '@/own'\n\
+         [keys]\nfile = '@/keys.toml'\n\
+         [files]\npaths = [\n '@/missing.json', '@/bad.json', '@/worse.toml', '@/good.json']\n",
+    );
+    assert_begin(
+        &lines,
+        &[
+            "g.toml:2:8: listen.port: expected ",
+            // Settings that do not fit together, beside a value that is wrong in another section.
+            "configuration: replica.id: missing",
+            "configuration: workers.client_cert: missing",
+            "g.toml:10:7: tls.key: @/tls.pem: it holds no private key",
+            "g.toml:11:13: tls.client_ca: cannot read @/none.pem",
+            "g.toml:4:6: gossip.ca: cannot read @/ca.pem",
+            "g.toml:5:8: gossip.cert: @/tls.key: it holds no certificate",
+            "g.toml:7:11: gossip.revoked: cannot read @/crl.pem",
+            "g.toml:13:6: workers.ca: cannot read @/none.pem",
+            "g.toml:15:16: workers.api_key_file: cannot read @/secret",
+            "g.toml:18:16: worker.api_key_file: cannot read @/own",
+            "@/keys.toml:2:8: key.name: ",
+            "g.toml:22:9: files.paths: @/missing.json: cannot be seen",
+            "g.toml:22:9: files.paths: @/bad.json:",
+            "g.toml:22:9: files.paths: @/worse.toml:2:7: ",
+        ],
+    );
+}
+
+#[test]
+fn a_certificate_that_proves_nothing_and_a_list_that_is_none_are_told_apart() {
+    let folder = Folder::new();
+    folder.ca("init");
+    folder.ca("issue r1");
+    let with = |id: &str, list: &str| {
+        folder.check(&format!(
+            "[replica]\nid = '{id}'\n[gossip]\nca = '@/ca.pem'\ncert = '@/r1.pem'\nkey = '@/r1.key'\nrevoked = '@/{list}'\n"
+        ))
+    };
+    assert_begin(&with("r1", "crl.pem"), &[]);
+    assert_begin(
+        &with("r2", "crl.pem"),
+        &["g.toml:5:8: gossip.cert: certificate is not valid for replica `r2`"],
+    );
+    assert_begin(&with("r1", "r1.pem"), &["g.toml:7:11: gossip.revoked: "]);
+    // The name could not be read: the certificate is not blamed for it.
+    assert_begin(&with("R 2", "crl.pem"), &["g.toml:2:6: replica.id: "]);
+}
+
+#[test]
+#[cfg(feature = "kubernetes")]
+fn a_kubeconfig_is_read_where_pods_are_watched() {
+    let folder = Folder::new();
+    let text = |enabled: bool| {
+        format!(
+            "[kubernetes]\nenabled = {enabled}\nselector = ['app=vllm']\nkubeconfig = '@/none'\n"
+        )
+    };
+    assert_begin(
+        &folder.check(&text(true)),
+        &["g.toml:4:14: kubernetes.kubeconfig: @/none: "],
+    );
+    assert_begin(&folder.check(&text(false)), &[]);
+}

@@ -1,0 +1,208 @@
+//! What is wrong with a cluster, in one sentence, from what the admin API shows. Pure.
+
+use serde_json::Value;
+
+use super::show::{field, rows};
+
+/// Names of a kind of trouble that are listed; the table has the others.
+const NAMED: usize = 4;
+
+/// How a cluster is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Summary {
+    pub(super) text: String,
+    /// Something does not work as it should.
+    pub(super) is_wrong: bool,
+}
+
+/// One sentence about replicas and workers: what is wrong with which of them, and for how long.
+pub(super) fn summary(cluster: &Value, workers: &[Value]) -> Summary {
+    let replicas = rows(cluster, "replicas");
+    let ring = field(cluster, "digest");
+    let settings = field(cluster, "settings");
+    let trouble = replicas.iter().filter_map(|replica| {
+        let what = replica_trouble(replica, &ring, &settings)?;
+        Some((field(replica, "id"), what, replica["for_s"].as_u64()))
+    });
+    let of_replicas = told(trouble.collect());
+    let trouble = workers.iter().filter_map(|worker| {
+        let what = worker_trouble(worker)?;
+        Some((field(worker, "id"), what, worker["verdict_for_s"].as_u64()))
+    });
+    let of_workers: Vec<_> = trouble.collect();
+    let usable = workers.iter().filter(|worker| is_usable(worker)).count();
+    let mut text = count(replicas.len(), "replica");
+    match of_replicas.as_str() {
+        "" if replicas.len() > 1 => text.push_str(" that agree"),
+        "" => {}
+        trouble => text.push_str(&format!(", {trouble}")),
+    }
+    let is_wrong = !of_replicas.is_empty() || !of_workers.is_empty() || usable == 0;
+    let workers = match workers.len() {
+        0 => "no worker".to_owned(),
+        all if usable == all => format!("{} usable", count(all, "worker")),
+        all => format!("{usable} of {} usable", count(all, "worker")),
+    };
+    text.push_str(&format!("; {workers}"));
+    if !of_workers.is_empty() {
+        text.push_str(&format!(": {}", told(of_workers)));
+    }
+    Summary { text, is_wrong }
+}
+
+/// How bad a replica's row is, the worst first.
+pub(super) fn replica_rank(cluster: &Value, replica: &Value) -> u8 {
+    let (ring, settings) = (field(cluster, "digest"), field(cluster, "settings"));
+    match replica_trouble(replica, &ring, &settings) {
+        Some("dead") => 0,
+        Some(_) => 1,
+        None => 2,
+    }
+}
+
+/// How bad a worker's row is, the worst first.
+pub(super) fn worker_rank(worker: &Value) -> u8 {
+    match (worker_trouble(worker), is_usable(worker)) {
+        (Some(_), _) => 0,
+        (None, false) => 1,
+        (None, true) => 2,
+    }
+}
+
+fn replica_trouble(replica: &Value, ring: &str, settings: &str) -> Option<&'static str> {
+    if replica["live"] != true {
+        Some("dead")
+    } else if replica["leaving"] == true {
+        // It was told to.
+        None
+    } else if replica["ready"] != true {
+        Some("not ready")
+    } else if field(replica, "settings") != settings {
+        Some("with other settings")
+    } else if field(replica, "ring") != ring {
+        Some("with another ring")
+    } else {
+        None
+    }
+}
+
+/// Draining and warming are nobody's trouble.
+fn worker_trouble(worker: &Value) -> Option<&'static str> {
+    match worker["verdict"].as_str()? {
+        "unreachable" => Some("unreachable"),
+        "unhealthy" => Some("failing checks"),
+        "stalled" => Some("giving no tokens"),
+        "ejected" => Some("left alone after failed requests"),
+        _ => None,
+    }
+}
+
+fn is_usable(worker: &Value) -> bool {
+    worker["state"] == "active" && worker_trouble(worker).is_none()
+}
+
+/// `2 dead for 40 s: r3, r4; 1 not ready: r2`; the longest of each kind counts.
+fn told(trouble: Vec<(String, &'static str, Option<u64>)>) -> String {
+    let mut kinds: Vec<&'static str> = trouble.iter().map(|(_, what, _)| *what).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let kind = |what: &&'static str| {
+        let of_kind = || trouble.iter().filter(|(_, kind, _)| kind == what);
+        let names: Vec<_> = of_kind().map(|(id, ..)| id.as_str()).collect();
+        let longest = of_kind().filter_map(|(.., for_s)| *for_s).max();
+        let lasts = longest.map_or(String::new(), |for_s| format!(" for {}", seconds(for_s)));
+        let more = names.len().saturating_sub(NAMED);
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        let named = names[..names.len().min(NAMED)].join(", ");
+        format!("{} {what}{lasts}: {named}{more}", names.len())
+    };
+    kinds.iter().map(kind).collect::<Vec<_>>().join(", ")
+}
+
+/// As people say it: `40 s`, `12 min`, `3 h`, `5 d`.
+pub(super) fn seconds(for_s: u64) -> String {
+    match for_s {
+        0..120 => format!("{for_s} s"),
+        120..7_200 => format!("{} min", for_s / 60),
+        7_200..172_800 => format!("{} h", for_s / 3_600),
+        _ => format!("{} d", for_s / 86_400),
+    }
+}
+
+fn count(of: usize, what: &str) -> String {
+    format!("{of} {what}{}", if of == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn replica(id: &str, live: bool, ready: bool, ring: &str) -> Value {
+        json!({ "id": id, "live": live, "ready": ready, "leaving": false, "ring": ring, "settings": "s", "for_s": 40 })
+    }
+
+    fn worker(id: &str, state: &str, verdict: &str, for_s: u64) -> Value {
+        json!({ "id": id, "state": state, "verdict": verdict, "verdict_for_s": for_s })
+    }
+
+    fn check(replicas: &[Value], workers: &[Value], text: &str, is_wrong: bool) {
+        let cluster = json!({ "digest": "d", "settings": "s", "replicas": replicas });
+        let expected = Summary {
+            text: text.to_owned(),
+            is_wrong,
+        };
+        assert_eq!(summary(&cluster, workers), expected);
+    }
+
+    #[test]
+    fn one_sentence_says_what_is_wrong() {
+        let well = [
+            replica("r1", true, true, "d"),
+            replica("r2", true, true, "d"),
+        ];
+        let two = [
+            worker("w1", "active", "good", 9),
+            worker("w2", "active", "good", 9),
+        ];
+        check(
+            &well,
+            &two,
+            "2 replicas that agree; 2 workers usable",
+            false,
+        );
+        check(&well[..1], &two[..1], "1 replica; 1 worker usable", false);
+        check(&well, &[], "2 replicas that agree; no worker", true);
+        let draining = [two[0].clone(), worker("w3", "draining", "good", 1)];
+        let text = "2 replicas that agree; 1 of 2 workers usable";
+        check(&well, &draining, text, false);
+        let replicas = [
+            well[0].clone(),
+            replica("r2", true, true, "other"),
+            replica("r3", false, true, "d"),
+        ];
+        let workers = [
+            two[0].clone(),
+            worker("w5", "active", "unreachable", 300),
+            worker("w6", "active", "stalled", 12),
+            worker("w7", "active", "unreachable", 7_300),
+        ];
+        check(
+            &replicas,
+            &workers,
+            "3 replicas, 1 dead for 40 s: r3, 1 with another ring for 40 s: r2; 1 of 4 workers usable: 1 giving no tokens \
+             for 12 s: w6, 2 unreachable for 2 h: w5, w7",
+            true,
+        );
+        let many: Vec<_> = (0..9)
+            .map(|n| worker(&format!("w{n}"), "active", "unhealthy", 130))
+            .collect();
+        let text = "2 replicas that agree; 0 of 9 workers usable: 9 failing checks for 2 min: w0, w1, w2, w3 and 5 more";
+        check(&well, &many, text, true);
+    }
+}

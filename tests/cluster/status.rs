@@ -1,0 +1,39 @@
+//! `grapevine status` begins with what is wrong, and scripts see it by the exit code.
+
+use std::time::Duration;
+
+use grapevine_tests::chat;
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::process;
+use grapevine_tests::wait::{LIMIT, eventually};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_begins_with_what_is_wrong() {
+    let mut workers = chat::workers(2, &chat::paced(Duration::from_millis(1))).await;
+    let mut cluster = Plan::default().workers(&workers).start(2).await;
+    let admin = format!("http://{}", cluster.replicas[0].admin().0);
+    let says = async |code: i32, begins: &str, rows: &[&str]| {
+        eventually(LIMIT, begins, async || {
+            let shown = process::run(&["status", "--admin", &admin]).await;
+            let has_all = rows.iter().all(|row| shown.text.contains(row));
+            match shown.code == Some(code) && shown.text.starts_with(begins) && has_all {
+                true => Ok(()),
+                false => Err(format!("{:?}: {}", shown.code, shown.text)),
+            }
+        })
+        .await;
+    };
+    says(0, "2 replicas that agree; 2 workers usable\n", &[]).await;
+    cluster.replicas[1].kill().await;
+    let dead = cluster.replicas[1].name.clone();
+    says(
+        4,
+        "2 replicas, 1 dead for ",
+        &[&format!(" s: {dead}; 2 workers usable\n")],
+    )
+    .await;
+    let first = workers[0].url();
+    workers.remove(0).kill().await;
+    let usable = format!(": {dead}; 1 of 2 workers usable: 1 failing checks for ");
+    says(4, "2 replicas, 1 dead for ", &[&usable, &first]).await;
+}
