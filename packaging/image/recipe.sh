@@ -37,7 +37,9 @@ import() {  # root, name, changes to the image's configuration
   printf 'image %s\n' "$name"
 }
 
-# The image of a replica: the program at /grapevine, and a user without a name, whom Kubernetes can tell from root.
+# The image of a replica: the program at /grapevine without its table of symbols, an eighth of it, and a user without a
+# name, whom Kubernetes can tell from root.
 replica_image() {  # root, name
+  strip "$1/grapevine" || fail "strip is missing: apt-get install binutils"
   import "$1" "$2" 'ENV LD_LIBRARY_PATH=/lib' 'ENTRYPOINT ["/grapevine"]' 'USER 65532:65532'
 }

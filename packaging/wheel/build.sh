@@ -11,7 +11,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 binary=$(realpath -e "$1")
 mkdir -p "$2"
 out=$(realpath -e "$2")
-glibc=$( (objdump -T "$binary" 2> /dev/null || true) | grep -o 'GLIBC_2\.[0-9]*' | sort -Vu | tail -1)
+# A static binary asks for none: the oldest that has a name.
+glibc=$( { objdump -T "$binary" 2> /dev/null; echo GLIBC_2.17; } | grep -o 'GLIBC_2\.[0-9]*' | sort -Vu | tail -1)
 metadata=$(mktemp)
 trap 'rm -f "$metadata"' EXIT
 (cd "$here/../.." && cargo metadata --locked --format-version 1 --no-default-features --features grapevine/jemalloc,grapevine/kubernetes \

@@ -22,7 +22,7 @@ import threading
 import time
 from pathlib import Path
 
-from processes import Child, Failed, ask, cluster, ending_on_sigterm, until
+from processes import Child, Failed, ask, cluster, ending_on_sigterm, show, until
 
 MODEL = "fake-model"
 ONE_DIGEST_WITHIN_S = 300
@@ -163,10 +163,7 @@ def main():
     a.grapevine = a.grapevine.resolve()
     with ending_on_sigterm(), tempfile.TemporaryDirectory(prefix="grapevine-grow-") as folder:
         row = run(a, Path(folder))
-    for name, value in row.items():
-        print(f"{name:>16}: {value:.2f}" if isinstance(value, float) else f"{name:>16}: {value}")
-    if a.json:
-        a.json.write_text(json.dumps(row, indent=1))
+    show(row, a.json)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,15 @@ def run_script(main):
         sys.exit(130)
 
 
+def show(row, file=None):
+    """Prints the figures of a run, a line each, and writes them to a file if there is one."""
+    width = max(map(len, row))
+    for name, value in row.items():
+        print(f"{name:>{width}}: {value:.2f}" if isinstance(value, float) else f"{name:>{width}}: {value}")
+    if file:
+        file.write_text(json.dumps(row, indent=1) + "\n")
+
+
 def until(condition, within_s, what, every_s=0.02):
     """Waits until `condition()` is true and returns its value; `Failed` after `within_s` seconds."""
     deadline = time.monotonic() + within_s

@@ -123,6 +123,7 @@ class KubernetesSource:
         command = [binary, "fake-kubernetes", "--listen", "127.0.0.1:0", "--directory", folder / "kubernetes"]
         server = stack.enter_context(Child(command, folder / "kubernetes.log", announces=True)).listening()
         self.kubeconfig, self.server = server["kubeconfig"], server["https"].split("//")[1].rstrip("/")
+        self.control = server["control"]
         self.token = (folder / "kubernetes" / "token").read_text()
         self.tls = ssl.create_default_context(cafile=folder / "kubernetes" / "ca.crt")
         self.pods = {}
@@ -147,19 +148,22 @@ class KubernetesSource:
         if reply.status >= 300:
             raise Failed(f"the API server answers {reply.status} to {method} {path}: {text[:300]!r}")
 
-    def write(self, urls):
+    def create(self, name, url):
+        """A pod that is ready, at the address of this worker."""
+        self.pods[url] = name
+        self.call("POST", "", {
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "vllm"}},
+            "spec": {"terminationGracePeriodSeconds": 30, "containers": [{"name": "vllm", "image": "vllm"}]}})
+        self.call("PATCH", f"/{name}/status", {"status": {
+            "phase": "Running", "podIP": url.split("//")[1].rsplit(":", 1)[0],
+            "conditions": [{"type": "Ready", "status": "True"}]}}, "application/merge-patch+json")
+
+    def write(self, urls, grace_s=5):
         for url in set(urls) - set(self.pods):
-            name = self.pods[url] = f"vllm-{len(self.pods)}-{time.monotonic_ns()}"
-            address = url.split("//")[1].rsplit(":", 1)[0]
-            self.call("POST", "", {
-                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "vllm"}},
-                "spec": {"terminationGracePeriodSeconds": 30, "containers": [{"name": "vllm", "image": "vllm"}]}})
-            self.call("PATCH", f"/{name}/status", {"status": {
-                "phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": "True"}]}},
-                "application/merge-patch+json")
+            self.create(f"vllm-{len(self.pods)}-{time.monotonic_ns()}", url)
         for url in set(self.pods) - set(urls):
             # It is marked for deletion first, and gone when its grace is over.
-            self.call("DELETE", f"/{self.pods.pop(url)}", {"gracePeriodSeconds": 5})
+            self.call("DELETE", f"/{self.pods.pop(url)}", {"gracePeriodSeconds": grace_s})
 
 
 SOURCES = {source.name: source for source in (FileSource, DnsSource, KubernetesSource, LeaseSource)}

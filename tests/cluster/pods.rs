@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use grapevine_testbed::fake_kubernetes::{Config, FakeKubernetes};
+use grapevine_testbed::fake_kubernetes::{Config, FakeKubernetes, Fault, Network, Rule, When};
 use grapevine_testbed::fake_worker::FakeWorker;
 use grapevine_tests::chat::{self, Ending, streamed};
 use grapevine_tests::cluster::{Cluster, Plan};
@@ -78,6 +78,27 @@ impl Pods {
     }
 }
 
+/// Waits until every replica has the workers of just these pods.
+async fn see_pods(cluster: &Cluster, expected: &[&str]) {
+    eventually(LIMIT, &format!("{expected:?} everywhere"), async || {
+        for replica in cluster.running() {
+            let view: Value = http1::get(replica.admin().0, "/workers").await.json();
+            let workers = view["workers"].as_array().expect("a list");
+            // namespace/name:port
+            let name = |worker: &Value| {
+                let id = worker["id"].as_str()?.strip_prefix("default/")?;
+                Some(id.split(':').next()?.to_owned())
+            };
+            let names: Vec<_> = workers.iter().filter_map(name).collect();
+            if names != expected {
+                return Err(format!("{}: {names:?}", replica.name));
+            }
+        }
+        Ok(())
+    })
+    .await;
+}
+
 /// Waits until every replica has workers in these states, in order of their ids.
 async fn see(cluster: &Cluster, expected: &[&str]) {
     eventually(LIMIT, &format!("{expected:?} everywhere"), async || {
@@ -145,10 +166,35 @@ async fn pods_are_workers_of_every_replica_and_no_event_is_needed() {
     pods.server.half_open();
     pods.delete("vllm-2").await;
     pods.server.compact();
-    see(&cluster, &["active"; 2]).await;
+    see_pods(&cluster, &["vllm-0", "vllm-1"]).await;
+    let ring = cluster.replicas[0].admin().ring().await.digest;
 
     // Without the API server all stays as it is.
-    drop(pods);
+    pods.server.network(Network::Refusing);
     source_is_up(&cluster, false).await;
     see(&cluster, &["active"; 2]).await;
+    assert_eq!(cluster.replicas[2].admin().ring().await.digest, ring);
+
+    // It comes back, as real ones do with 503 at first, without the history of what changed meanwhile. The same for ten
+    // minutes: testbed/bench/outage.py.
+    for verb in ["list", "watch"] {
+        let when = When {
+            verb: Some(verb.to_owned()),
+            ..When::default()
+        };
+        let rule = Rule {
+            when,
+            times: None,
+            fault: Fault::Unavailable,
+        };
+        pods.server.add_rule(rule).expect("there is room");
+    }
+    pods.server.network(Network::Open);
+    pods.delete("vllm-0").await;
+    pods.create("vllm-3", &workers[2]).await;
+    pods.server.compact();
+    see_pods(&cluster, &["vllm-0", "vllm-1"]).await;
+    pods.server.clear_rules();
+    see_pods(&cluster, &["vllm-1", "vllm-3"]).await;
+    source_is_up(&cluster, true).await;
 }

@@ -8,7 +8,7 @@ use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::{Value, json};
 
 use crate::errors::assert_refusal;
-use crate::house::{House, quick};
+use crate::house::{House, quick, until_log_says};
 
 /// URLs of workers that need not answer.
 fn urls(count: usize) -> Vec<String> {
@@ -201,4 +201,68 @@ async fn series_are_bounded_whatever_comes() {
     let of_others = |line: &&str| line.contains("worker=\"other\"");
     let kept: Vec<&str> = text.lines().filter(of_others).collect();
     assert!(kept.is_empty(), "{kept:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_workers_are_drained_by_one_command() {
+    let house = House::new(3).await;
+    let admin = house.cluster.replicas[0].admin();
+    let address = format!("http://{}", admin.0);
+    let drain = async |named: &[&str]| {
+        let words = [&["workers", "drain"], named, &["--admin", &address]].concat();
+        process::run(&words).await
+    };
+    let states = async || -> Vec<String> {
+        let mut states = Vec::new();
+        for worker in &house.workers {
+            states.push(admin.worker(&worker.url()).await.state);
+        }
+        states
+    };
+    let [first, second, third] = [0, 1, 2].map(|at: usize| house.workers[at].url());
+    let done = drain(&[&first, &second]).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    for url in [&first, &second] {
+        assert!(done.text.contains(url.as_str()), "{}", done.text);
+    }
+    assert_eq!(states().await, ["draining", "draining", "active"]);
+
+    // The one that is not there is named; what was drained before it stays so.
+    for url in [&first, &second] {
+        let active = json!({ "state": "active" });
+        admin.change(url, &active).await;
+    }
+    let refused = drain(&[&third, "http://127.0.0.1:1", &first]).await;
+    assert_eq!(refused.code, Some(1), "{}", refused.text);
+    let named = "http://127.0.0.1:1: ";
+    assert!(refused.text.contains(named), "{}", refused.text);
+    assert_eq!(states().await, ["active", "active", "draining"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_a_worker_is_in_the_log_once_with_what_is_otherwise() {
+    const NOTED: &str = "worker drained, activated or labelled";
+    const DESCRIBED: &str = "worker added or changed";
+    let house = House::new(1).await;
+    let admin = house.cluster.replicas[0].admin();
+    let url = house.workers[0].url();
+    for (change, line, part) in [
+        (json!({ "state": "draining" }), NOTED, "draining"),
+        (json!({ "weight": 2.5 }), DESCRIBED, "weight: 1 -> 2.5"),
+    ] {
+        // The second time nothing changes.
+        admin.change(&url, &change).await;
+        admin.change(&url, &change).await;
+        // Lines keep their order: behind this one nothing of the changes is to come.
+        let behind = format!("mark-of-{}", part.len());
+        admin.add_cold(&behind, "http://127.2.0.9:9", &["m"]).await;
+        until_log_says(&house.cluster, &behind).await;
+        admin.remove(&behind).await;
+        let log = house.cluster.replicas[0].log();
+        let said = log
+            .lines()
+            .filter(|one| one.contains(line) && one.contains(&url));
+        let said: Vec<&str> = said.collect();
+        assert!(matches!(said[..], [one] if one.contains(part)), "{log}");
+    }
 }

@@ -82,6 +82,38 @@ fn stamp(metadata: &Metadata) -> Stamp {
     }
 }
 
+/// What is wrong with the files that `patterns` stand for now: every file that is not there or cannot be read, the first
+/// mistake of each other one, and what does not fit between two of them. Patterns without a file are apart: they are
+/// no mistake.
+pub fn examine(patterns: &[PathPattern]) -> Examined {
+    let (mut found, mut good) = (Examined::default(), Stamps::new());
+    for pattern in patterns {
+        match look(std::slice::from_ref(pattern)) {
+            Ok(files) if files.is_empty() => found.without_files.push(pattern.clone()),
+            Ok(files) => good.extend(files),
+            Err(why) => found.mistakes.push(why),
+        }
+    }
+    good.retain(|path, _| match read_file(path) {
+        Ok(_) => true,
+        Err(why) => {
+            found.mistakes.push(format!("{}:{why}", path.display()));
+            false
+        }
+    });
+    found.mistakes.extend(read(&good).err());
+    found
+}
+
+/// What `examine` says.
+#[derive(Debug, Default)]
+pub struct Examined {
+    /// Each begins with the path of its file, and the place in it if it has one.
+    pub mistakes: Vec<String>,
+    /// Patterns that match nothing.
+    pub without_files: Vec<PathPattern>,
+}
+
 /// The workers of all `files`.
 ///
 /// # Errors

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 
 use crate::feed::Feed;
 use changes::{Changes, Next};
+pub use look::{Examined, examine};
 pub use pattern::{PathPattern, PatternError};
 
 /// Greatest size of one file in bytes.

@@ -232,3 +232,43 @@ async fn the_source_ends_with_its_readers() {
     let watched = watch(folder(), &["*.json"]);
     watched.source.until_end().await;
 }
+
+#[test]
+fn an_examination_names_every_bad_file_and_what_two_good_ones_disagree_on() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    write(&path("a.json"), "[{\"targets\": 5}]");
+    write(&path("b.toml"), "[[worker]]\nurl = 5\n");
+    write(&path("c.json"), &group("c:1"));
+    let heavier = group("c:1").replace("}]", ", \"labels\": {\"weight\": \"2\"}}]");
+    write(&path("d.json"), &heavier);
+    let pattern = |name: &str| {
+        path(name)
+            .to_str()
+            .expect("UTF-8")
+            .parse()
+            .expect("a pattern")
+    };
+    let examined = examine(&[
+        pattern("none.json"),
+        pattern("*.toml"),
+        pattern("*.json"),
+        pattern("*.yaml"),
+    ]);
+    let expected = [
+        "none.json: cannot be seen",
+        "a.json:1:",
+        "b.toml:2:7:",
+        "d.json: worker http://c:1 stands there",
+    ];
+    assert_eq!(
+        examined.mistakes.len(),
+        expected.len(),
+        "{:#?}",
+        examined.mistakes
+    );
+    for (mistake, part) in examined.mistakes.iter().zip(expected) {
+        assert!(mistake.contains(part), "{mistake}: {part}");
+    }
+    assert_eq!(examined.without_files, [pattern("*.yaml")]);
+}

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::try_join_all;
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use kube::{Client, Error};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -18,7 +17,7 @@ use super::client::connect;
 use super::failure::Failure;
 use super::labels::Problem;
 use super::mapping::Defaults;
-use super::pod::Facts;
+use super::pod::{Facts, Pod};
 use super::settings::{Namespace, Scope};
 use crate::feed::Feed;
 

@@ -134,9 +134,9 @@ fn id(pod: &Facts, port: u16) -> Result<WorkerId, WorkerError> {
 #[cfg(test)]
 mod tests {
     use grapevine_gossip::worker::State;
-    use k8s_openapi::api::core::v1::Pod;
     use serde_json::{Value, json};
 
+    use super::super::pod::Pod;
     use super::*;
 
     const DEFAULTS: Defaults = Defaults {

@@ -19,6 +19,6 @@ mod mapping;
 mod pod;
 mod settings;
 
-pub use client::check_kubeconfig;
+pub use client::mistakes_of_kubeconfig;
 pub use follow::run;
 pub use settings::{KubernetesSettings, SettingsError};

@@ -1,12 +1,70 @@
 //! What is read of a pod: a few fields of an object that can have hundreds.
 //!
-//! Pure. Pods are kept in this form, so that thousands of them take little memory.
+//! Pure. Other fields are passed over as they are read, and [`Facts`] is what is kept: thousands of pods take little
+//! memory. The reader of the whole type would be hundreds of kilobytes of the program.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::core::NamespaceResourceScope;
+use serde::Deserialize;
 
 use super::labels;
+
+/// A pod as the API server shows it, as far as it is read. Each field may be absent, and those of the status null.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Pod {
+    #[serde(default)]
+    pub(super) metadata: ObjectMeta,
+    status: Option<Status>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    phase: Option<String>,
+    #[serde(rename = "podIP")]
+    pod_ip: Option<String>,
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    status: Option<String>,
+}
+
+impl Resource for Pod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Pod".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "pods".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
 
 /// A pod, as far as it matters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +91,10 @@ impl From<&Pod> for Facts {
         let phase = status.and_then(|status| status.phase.as_deref());
         let conditions = status.and_then(|status| status.conditions.as_deref());
         let mut conditions = conditions.unwrap_or_default().iter();
-        let ready = conditions.any(|one| one.type_ == "Ready" && one.status == "True");
+        let is_ready = |one: &Condition| {
+            one.kind.as_deref() == Some("Ready") && one.status.as_deref() == Some("True")
+        };
+        let ready = conditions.any(is_ready);
         let texts = [&metadata.labels, &metadata.annotations];
         let said = texts.into_iter().flatten().flatten();
         let said = said.filter(|(name, _)| labels::is_known(name));
