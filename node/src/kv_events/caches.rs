@@ -65,7 +65,7 @@ pub(super) struct Offer {
 
 /// One engine that is heard.
 #[derive(Debug)]
-pub(super) struct Engine {
+pub struct Engine {
     source: Source,
     worker: Arc<Worker>,
     /// Another one for each engine, and after whatever may have been a restart.
@@ -196,7 +196,7 @@ impl Caches {
     }
 
     /// An engine is heard from now on, in place of what was known under its worker and rank.
-    pub(super) fn begin(&self, worker: &Arc<Worker>, source: Source) -> Arc<Engine> {
+    pub fn begin(&self, worker: &Arc<Worker>, source: Source) -> Arc<Engine> {
         let key = (Arc::clone(&worker.label), source.rank);
         let offer = self.take_offer(&key, source.replay.is_some());
         let behind = offer.as_ref().map(|offer| offer.mark);
@@ -281,23 +281,12 @@ impl Caches {
             ..BatchLimits::default()
         };
         // Read before anything is locked.
-        let batch = Batch::read(payload, &limits);
-        let mut state = engine.state();
-        state.mark = Some(mark);
-        let mut index = self.index_mut();
-        match batch {
-            Ok(batch) => {
-                let applied = state.publisher.apply(&batch, &mut index);
-                index.sweep(SWEPT_PARTS);
-                drop(index);
-                engine.show(&state);
-                self.learn(engine, &state.publisher, &batch);
-                self.metrics.count(&applied);
-                self.metrics.age.observe(age(batch.time));
-            }
+        match Batch::read(payload, &limits) {
+            Ok(batch) => self.apply_batch(engine, mark, &batch),
             Err(error) => {
-                state.publisher.unreadable(&mut index);
-                drop(index);
+                let mut state = engine.state();
+                state.mark = Some(mark);
+                state.publisher.unreadable(&mut self.index_mut());
                 engine.show(&state);
                 self.metrics.fault(Fault::Unreadable);
                 self.metrics.forgot(Fault::Unreadable.as_str());
@@ -311,6 +300,20 @@ impl Caches {
                 }
             }
         }
+    }
+
+    /// Applies what an engine said in a message.
+    pub fn apply_batch(&self, engine: &Engine, mark: Mark, batch: &Batch) {
+        let mut state = engine.state();
+        state.mark = Some(mark);
+        let mut index = self.index_mut();
+        let applied = state.publisher.apply(batch, &mut index);
+        index.sweep(SWEPT_PARTS);
+        drop(index);
+        engine.show(&state);
+        self.learn(engine, &state.publisher, batch);
+        self.metrics.count(&applied);
+        self.metrics.age.observe(age(batch.time));
     }
 
     pub(super) fn forget_engine(&self, engine: &Engine, reason: &'static str) {
@@ -493,7 +496,7 @@ impl Engine {
     }
 
     /// What is applied from here on is everything, or not.
-    pub(super) fn begin(&self, is_first: bool) {
+    pub fn begin(&self, is_first: bool) {
         let mut state = self.state();
         state.publisher.begin(is_first);
         self.show(&state);
@@ -524,7 +527,7 @@ impl Engine {
     }
 
     /// How its stream stands.
-    pub(super) fn stands(&self, is_connected: bool, is_current: bool, last: Option<u64>) {
+    pub fn stands(&self, is_connected: bool, is_current: bool, last: Option<u64>) {
         let mut state = self.state();
         (state.is_connected, state.is_current, state.last) = (is_connected, is_current, last);
         if is_current {

@@ -30,7 +30,7 @@ struct Scratch {
 }
 
 /// The name of a text that ends at this link or mark: a mark's lowest byte is its size.
-pub(super) fn name_of(link: u64) -> u64 {
+pub fn name_of(link: u64) -> u64 {
     link >> 8
 }
 

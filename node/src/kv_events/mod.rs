@@ -20,9 +20,11 @@ mod replay;
 mod sources;
 mod top;
 
-pub use caches::{Caches, EngineView};
+pub use caches::{Caches, Engine, EngineView};
+pub use contents::name_of;
 pub use follow::{KvFollower, KvParts};
 pub use handover::{HandoverPlane, TakeOver};
 pub use metrics::KvMetrics;
 pub use prediction::Prediction;
+pub use sources::Source;
 pub use top::CacheView;

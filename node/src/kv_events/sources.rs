@@ -15,11 +15,15 @@ const TOPIC_BYTES_MAX: usize = 256;
 
 /// One engine's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Source {
-    pub(super) rank: u32,
-    pub(super) events: Endpoint,
-    pub(super) replay: Option<Endpoint>,
-    pub(super) topic: String,
+pub struct Source {
+    /// Data-parallel rank.
+    pub rank: u32,
+    /// Where it publishes.
+    pub events: Endpoint,
+    /// Where it repeats messages.
+    pub replay: Option<Endpoint>,
+    /// What is subscribed to.
+    pub topic: String,
 }
 
 /// Why a worker's events are not heard though it publishes them.

@@ -112,10 +112,12 @@ impl KvEngine {
     /// Whether decisions may go by what it publishes: it is heard, answers bear it out, and its block hashes are those of
     /// the others.
     pub fn is_believed(&self) -> bool {
-        let now = Instant::now();
-        let is_heard = self.lost_at.get().is_none_or(|at| now < at + LOST_MAX);
-        let until = self.disbelieved_until.get();
-        is_heard && self.hashes_alike() && until.is_none_or(|until| now >= until)
+        // The clock is read only where something is wrong: a decision asks every engine.
+        let is_heard = |lost_at| Instant::now() < lost_at + LOST_MAX;
+        let is_over = |until| Instant::now() >= until;
+        self.hashes_alike()
+            && self.lost_at.get().is_none_or(is_heard)
+            && self.disbelieved_until.get().is_none_or(is_over)
     }
 
     /// Whether it computes block hashes as other engines do, as far as is known.

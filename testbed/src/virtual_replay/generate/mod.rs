@@ -1,6 +1,8 @@
-//! Generated loads, closed loop: chat, agents, shared prompts, one hot prompt, and prompts that share nothing.
+//! Generated loads, closed loop: chat, agents, shared prompts, passages, one hot prompt, and prompts that share nothing.
 //!
 //! Equal seeds make equal loads.
+
+mod passages;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -34,6 +36,11 @@ pub enum Generated {
     Classify,
     /// Chat, agents, one hot prompt and prompts that share nothing, together.
     Mixed,
+    /// Questions about 500 topics, each with four of the topic's eight passages before it, in an order that is never
+    /// quite the same; all in one message behind a system prompt of 640 tokens.
+    Passages,
+    /// The same, each passage a message of its own: where it ends may be a mark.
+    PassagesApart,
 }
 
 impl Generated {
@@ -48,12 +55,14 @@ impl Generated {
     ];
     /// Loads of other parameters. [`Self::Documents`] and [`Self::LongChat`] showed weaknesses and then guided the
     /// rule, so only the others still judge it.
-    pub const MORE: [Self; 5] = [
+    pub const MORE: [Self; 7] = [
         Self::ManyAgents,
         Self::Documents,
         Self::LongChat,
         Self::Classify,
         Self::Mixed,
+        Self::Passages,
+        Self::PassagesApart,
     ];
 }
 
@@ -87,6 +96,8 @@ impl Generated {
             Self::LongChat => "long-chat",
             Self::Classify => "classify",
             Self::Mixed => "mixed",
+            Self::Passages => "passages",
+            Self::PassagesApart => "passages-apart",
         }
     }
 
@@ -206,7 +217,7 @@ impl Generated {
                 start_ms: 30.0,
                 ..chat
             },
-            Self::Mixed => chat,
+            Self::Mixed | Self::Passages | Self::PassagesApart => chat,
         }
     }
 
@@ -214,6 +225,10 @@ impl Generated {
     pub fn workload(self, form: Form, seed: u64) -> Workload {
         let mut random = StdRng::seed_from_u64(seed);
         let mut drafts = Vec::new();
+        if let Self::Passages | Self::PassagesApart = self {
+            passages::draw(self == Self::PassagesApart, &mut random, &mut drafts);
+            return Workload::build(self.name(), BLOCK, drafts, form);
+        }
         for (part, shape) in self.shapes().iter().enumerate() {
             shape.draw(part as u64, &mut random, &mut drafts);
         }
@@ -228,20 +243,12 @@ impl Shape {
         let groups: Vec<u32> = (0..shape.groups)
             .map(|_| random.random_range(shape.group_tokens.0..=shape.group_tokens.1))
             .collect();
-        let sizes: Vec<f64> = (1..=groups.len())
-            .map(|rank| (rank as f64).powf(-shape.skew))
-            .collect();
-        let all: f64 = sizes.iter().sum();
+        let sizes = Sizes::new(groups.len(), shape.skew);
         let mut start_ms = 0.0;
         for session in (part << 32..).take(shape.sessions) {
             start_ms += shape.start_ms * exponential(random);
             let grouped = random.random_bool(shape.grouped);
-            let mut left: f64 = random.random_range(0.0..all);
-            let group = sizes.iter().position(|size| {
-                left -= size;
-                left < 0.0
-            });
-            let group = group.unwrap_or(0);
+            let group = sizes.draw(random);
             // Ids: group and place, then session and place, so that equal ids are equal prefixes.
             let own = |at: usize| (session + 1) << 24 | at as u64;
             let mut tokens = if grouped { groups[group] } else { 0 };
@@ -281,6 +288,30 @@ impl Shape {
                 cuts.push(tokens / BLOCK * BLOCK);
             }
         }
+    }
+}
+
+/// Sizes of groups, Zipf's: the n-th has the n-th part of the first one's, to the power of the skew.
+struct Sizes {
+    sizes: Vec<f64>,
+    all: f64,
+}
+
+impl Sizes {
+    fn new(groups: usize, skew: f64) -> Self {
+        let sizes: Vec<f64> = (1..=groups).map(|rank| (rank as f64).powf(-skew)).collect();
+        let all = sizes.iter().sum();
+        Self { sizes, all }
+    }
+
+    /// A group, by its size.
+    fn draw(&self, random: &mut StdRng) -> usize {
+        let mut left: f64 = random.random_range(0.0..self.all);
+        let group = self.sizes.iter().position(|size| {
+            left -= size;
+            left < 0.0
+        });
+        group.unwrap_or(0)
     }
 }
 
