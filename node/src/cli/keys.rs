@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use serde_json::{Value, json};
 
 use super::failure::Failure;
-use super::show::print_line;
+use super::show::{print_json, print_line};
 use crate::config::{KeyConfig, Name, parse_keys, read_keys};
 use crate::tenants::secret;
 
@@ -40,6 +41,9 @@ enum Action {
     Check {
         /// The file.
         file: PathBuf,
+        /// Writes JSON instead of text.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -50,7 +54,11 @@ enum Action {
 pub fn keys(args: KeysArgs) -> Result<(), Failure> {
     match args.action {
         Action::New { name, tenant } => new(&name, tenant.as_deref()),
-        Action::Check { file } => {
+        Action::Check { file, json: true } => {
+            let keys: Vec<_> = read_keys(&file)?.iter().map(json_of).collect();
+            print_json(&json!({"keys": keys}))
+        }
+        Action::Check { file, json: false } => {
             for key in read_keys(&file)? {
                 print_line(&described(&key))?;
             }
@@ -82,6 +90,22 @@ fn entry(name: &Name, tenant: Option<&str>, key: &str) -> String {
     let tenant = tenant.map(|tenant| format!("\ntenant = {}", toml::Value::from(tenant)));
     let tenant = tenant.unwrap_or_default();
     format!("[[key]]\nname = \"{name}\"\nhash = \"{hash}\"{tenant}")
+}
+
+/// A key, without its hash; what has no limit is null, and an empty list of models is all of them.
+fn json_of(key: &KeyConfig) -> Value {
+    let end = key.expires.as_ref();
+    json!({
+        "name": key.name.to_string(),
+        "tenant": key.tenant_name().to_string(),
+        "priority": key.priority.as_str(),
+        "weight": key.weight,
+        "max_requests": key.max_requests,
+        "requests_per_minute": key.requests_per_minute,
+        "cluster": key.cluster,
+        "models": key.models,
+        "expires": end.map(|end| humantime::format_rfc3339_seconds(end.0).to_string()),
+    })
 }
 
 /// One line for a key.
@@ -152,5 +176,11 @@ mod tests {
             "a: tenant a, priority normal, weight 1, 3 requests at once on each replica, 60 requests a \
              minute on each replica, models m, ends 2027-01-31T00:00:00Z"
         );
+        let shown = json!({
+            "name": "a", "tenant": "a", "priority": "normal", "weight": 1.0, "max_requests": 3,
+            "requests_per_minute": 60, "cluster": false, "models": ["m"],
+            "expires": "2027-01-31T00:00:00Z",
+        });
+        assert_eq!(json_of(&keys[0]), shown);
     }
 }

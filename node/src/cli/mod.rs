@@ -82,7 +82,15 @@ Examples:
 {demo}  Route to two workers:
     grapevine serve --worker-urls http://10.0.0.5:8000 http://10.0.0.6:8000
   Ask where a prompt goes:
-    grapevine explain --prompt 'Why is the sky blue?'"
+    grapevine explain --prompt 'Why is the sky blue?'
+
+Exit codes:
+  0  done, and as it should be
+  1  refused, by a replica or the system
+  2  the command line or the configuration is wrong; nothing was done
+  3  no replica answers at the admin address; whether a change was made is not known
+  4  of `status`: something is wrong with the cluster
+  5  of `serve`: a second signal ended it at once"
     )
 }
 

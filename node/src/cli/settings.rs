@@ -134,11 +134,11 @@ fn argument(flag: Flag) -> Arg {
     match flag.kind {
         FlagKind::On | FlagKind::Off => arg.action(ArgAction::SetTrue),
         // A number below 0 is a wrong value, or another router's word for its default; no flag begins with a digit.
-        FlagKind::Text => arg.value_name("VALUE").allow_negative_numbers(true),
+        FlagKind::Text => arg.value_name(flag.value_name).allow_negative_numbers(true),
         FlagKind::Millis => arg.value_name("MILLISECONDS"),
         FlagKind::Secs => arg.value_name("SECONDS"),
         FlagKind::List => arg
-            .value_name("VALUE")
+            .value_name(flag.value_name)
             .num_args(1..)
             .action(ArgAction::Append),
     }

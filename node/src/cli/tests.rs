@@ -375,6 +375,36 @@ fn a_bad_value_names_its_flag() {
 }
 
 #[test]
+fn levels_of_the_log_may_be_written_large() {
+    for level in ["INFO", "Warning", "debug"] {
+        let args = parse(&format!("--log-level {level}")).expect("the command line is well formed");
+        assert!(args.task(std::iter::empty()).is_ok(), "{level}");
+    }
+}
+
+#[test]
+fn help_says_of_each_flag_what_its_value_is() {
+    let serve = Cli::command();
+    let serve = serve.find_subcommand("serve").expect("a command");
+    let name_of = |flag: &str| {
+        let argument = serve.get_arguments().find(|one| one.get_id() == flag);
+        let names = argument.and_then(|one| one.get_value_names()).expect(flag);
+        names[0].to_string()
+    };
+    for (flag, name) in [
+        ("port", "PORT"),
+        ("admin-host", "HOST"),
+        ("gossip-cert", "FILE"),
+        ("seed", "HOST:PORT"),
+        ("worker-urls", "URL"),
+        ("policy", "POLICY"),
+        ("max-payload-size", "BYTES"),
+    ] {
+        assert_eq!(name_of(flag), name, "{flag}");
+    }
+}
+
+#[test]
 fn every_command_has_a_manual_page() {
     let out = tempfile::tempdir().expect("a folder");
     let args = ManArgs {

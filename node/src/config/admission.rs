@@ -118,6 +118,8 @@ impl NoRoomStatus {
 }
 
 impl Setting for NoRoomStatus {
+    const VALUE_NAME: &'static str = "STATUS";
+
     fn parse(value: &Value) -> Result<Self, String> {
         let number = match value {
             Value::Integer(number) => Some(*number),
@@ -164,6 +166,8 @@ impl fmt::Display for KeyHash {
 }
 
 impl Setting for KeyHash {
+    const VALUE_NAME: &'static str = "HASH";
+
     fn parse(value: &Value) -> Result<Self, String> {
         let digits = value.text().and_then(|text| text.strip_prefix("sha256:"));
         let digits = digits.filter(|d| d.len() == 64 && d.bytes().all(|b| b.is_ascii_hexdigit()));
@@ -190,6 +194,8 @@ impl Setting for KeyHash {
 pub struct Expiry(pub SystemTime);
 
 impl Setting for Option<Expiry> {
+    const VALUE_NAME: &'static str = "TIME";
+
     fn parse(value: &Value) -> Result<Self, String> {
         let time = value
             .text()

@@ -47,6 +47,8 @@ pub enum Wild<T> {
 }
 
 impl<T: Setting> Setting for Wild<T> {
+    const VALUE_NAME: &'static str = T::VALUE_NAME;
+
     fn parse(value: &Value) -> Result<Self, String> {
         match value.text() {
             Some("*") => Ok(Self::Any),

@@ -92,6 +92,9 @@ impl fmt::Display for Value {
 
 /// A type that a setting may have.
 pub(crate) trait Setting: Sized {
+    /// What stands for a value in the help of a flag.
+    const VALUE_NAME: &'static str;
+
     /// Reads a value, or says what was expected and found.
     fn parse(value: &Value) -> Result<Self, String>;
 

@@ -51,6 +51,8 @@ pub(crate) struct Flag {
     /// The same setting under the name that another server gives it.
     pub(crate) alias: Option<&'static str>,
     pub(crate) kind: FlagKind,
+    /// What stands for its value in help ([`Setting::VALUE_NAME`]).
+    pub(crate) value_name: &'static str,
 }
 
 /// How a flag's argument becomes the setting's value.
@@ -131,7 +133,7 @@ macro_rules! section {
                         $crate::config::setting::Setting::show(&default)
                     },
                     range: section!(@range $T $(, $range)?),
-                    flag: section!(@flag $($flag $kind $($alias)?)?),
+                    flag: section!(@flag $T $(, $flag $kind $($alias)?)?),
                     is_live: section!(@live $($live)?),
                 },
             )*];
@@ -186,14 +188,17 @@ macro_rules! section {
             is_other
         }
     };
-    (@flag) => { None };
-    (@flag $flag:literal $kind:ident) => { section!(@flag $flag $kind, None) };
-    (@flag $flag:literal $kind:ident $alias:literal) => { section!(@flag $flag $kind, Some($alias)) };
-    (@flag $flag:literal $kind:ident, $alias:expr) => {
+    (@flag $T:ty) => { None };
+    (@flag $T:ty, $flag:literal $kind:ident) => { section!(@flag $T, $flag $kind, None) };
+    (@flag $T:ty, $flag:literal $kind:ident $alias:literal) => {
+        section!(@flag $T, $flag $kind, Some($alias))
+    };
+    (@flag $T:ty, $flag:literal $kind:ident, $alias:expr) => {
         Some($crate::config::table::Flag {
             name: $flag,
             alias: $alias,
             kind: $crate::config::table::FlagKind::$kind,
+            value_name: <$T as $crate::config::setting::Setting>::VALUE_NAME,
         })
     };
 }

@@ -93,6 +93,8 @@ pub struct PrefillUrl {
 pub struct PrefillUrls(pub Vec<PrefillUrl>);
 
 impl Setting for PrefillUrls {
+    const VALUE_NAME: &'static str = "URL";
+
     fn parse(value: &Value) -> Result<Self, String> {
         // Items of a file are whole; on a command line address and port are words of their own.
         let mut workers: Vec<PrefillUrl> = Vec::new();
@@ -229,6 +231,8 @@ impl fmt::Debug for Secret {
 }
 
 impl Setting for Secret {
+    const VALUE_NAME: &'static str = "SECRET";
+
     fn parse(value: &Value) -> Result<Self, String> {
         // The message must not repeat it.
         value
@@ -292,6 +296,8 @@ impl fmt::Display for ByteSize {
 }
 
 impl Setting for ByteSize {
+    const VALUE_NAME: &'static str = "BYTES";
+
     fn parse(value: &Value) -> Result<Self, String> {
         match value {
             Value::Integer(number) => u64::try_from(*number).ok().map(Self),
@@ -309,6 +315,8 @@ impl Setting for ByteSize {
 ///
 /// What follows the last colon is a weight if it is a number; a model called `name:7` is written `name:7:1`.
 impl Setting for Target {
+    const VALUE_NAME: &'static str = "TARGET";
+
     fn parse(value: &Value) -> Result<Self, String> {
         let expected = "a model and its weight, such as \"llama-70b\" or \"llama-70b:9\"";
         let text = value.text().ok_or_else(|| mismatch(expected, value))?;

@@ -25,8 +25,10 @@ use crate::api::{OpenPath, Priority};
 
 /// Types whose TOML form is a string.
 macro_rules! texts {
-    ($($T:ty, $expected:expr, $parse:expr, $show:expr;)*) => {$(
+    ($($T:ty, $name:literal, $expected:expr, $parse:expr, $show:expr;)*) => {$(
         impl Setting for $T {
+            const VALUE_NAME: &'static str = $name;
+
             fn parse(value: &Value) -> Result<Self, String> {
                 let parse: fn(&str) -> Option<$T> = $parse;
                 value.text().and_then(parse).ok_or_else(|| mismatch($expected, value))
@@ -41,43 +43,43 @@ macro_rules! texts {
 }
 
 texts! {
-    DnsName, "a name with a port, or of a service, such as \"workers.example:8000\" or \"_http._tcp.workers.example\"",
+    DnsName, "NAME:PORT", "a name with a port, or of a service, such as \"workers.example:8000\" or \"_http._tcp.workers.example\"",
         |text| text.parse().ok(), DnsName::to_string;
-    PathPattern, "a path of a file, whose last part may have `*`",
+    PathPattern, "FILE", "a path of a file, whose last part may have `*`",
         |text| text.parse().ok(), PathPattern::to_string;
-    SocketAddr, "an address with its port, such as \"10.0.0.5:53\"",
+    SocketAddr, "HOST:PORT", "an address with its port, such as \"10.0.0.5:53\"",
         |text| text.parse().ok(), SocketAddr::to_string;
-    IpAddr, "an IP address such as \"127.0.0.1\" or \"0.0.0.0\"",
+    IpAddr, "HOST", "an IP address such as \"127.0.0.1\" or \"0.0.0.0\"",
         |text| text.parse().ok(), IpAddr::to_string;
-    Duration, "a duration with its unit, such as \"250ms\", \"10s\" or \"5min\"",
+    Duration, "DURATION", "a duration with its unit, such as \"250ms\", \"10s\" or \"5min\"",
         parse_duration, show_duration;
-    Name, "a name of 1 to 63 lower-case letters, digits or hyphens, no hyphen at the ends",
+    Name, "NAME", "a name of 1 to 63 lower-case letters, digits or hyphens, no hyphen at the ends",
         Name::new, Name::to_string;
-    HostPort, "an address with its port, such as \"10.0.0.5:30002\" or \"router-2:30002\"",
+    HostPort, "HOST:PORT", "an address with its port, such as \"10.0.0.5:30002\" or \"router-2:30002\"",
         HostPort::new, HostPort::to_string;
-    WorkerUrl, "an address such as \"http://10.0.0.5:8000\"",
+    WorkerUrl, "URL", "an address such as \"http://10.0.0.5:8000\"",
         |text| text.parse().ok(), WorkerUrl::to_string;
-    AllowedHost, "a network such as \"10.0.0.0/8\", an address, a host, or \"*.domain\"",
+    AllowedHost, "HOST", "a network such as \"10.0.0.0/8\", an address, a host, or \"*.domain\"",
         AllowedHost::new, AllowedHost::to_string;
-    IpNet, "an address or a network such as \"10.0.0.5\" or \"10.0.0.0/8\"",
+    IpNet, "NETWORK", "an address or a network such as \"10.0.0.5\" or \"10.0.0.0/8\"",
         |text| text.parse().ok().or_else(|| Some(text.parse::<IpAddr>().ok()?.into())),
         IpNet::to_string;
-    OpenPath, "a method and a plain path, such as \"GET /version\" or \"POST /v1/custom/*\"",
+    OpenPath, "PATH", "a method and a plain path, such as \"GET /version\" or \"POST /v1/custom/*\"",
         OpenPath::new, OpenPath::to_string;
-    Origin, "an origin as browsers write it, such as \"https://chat.example.com\"",
+    Origin, "ORIGIN", "an origin as browsers write it, such as \"https://chat.example.com\"",
         Origin::new, Origin::to_string;
-    Method, "the name of a method",
+    Method, "METHOD", "the name of a method",
         |text| text.to_ascii_uppercase().parse().ok(), Method::to_string;
-    HeaderName, "the name of a header",
+    HeaderName, "HEADER", "the name of a header",
         |text| text.parse().ok(), HeaderName::to_string;
-    Collector, "an address such as \"http://collector:4318\", without user and password, or \"collector:4317\"",
+    Collector, "URL", "an address such as \"http://collector:4318\", without user and password, or \"collector:4317\"",
         Collector::new, Collector::to_string;
-    PathBuf, "a path",
+    PathBuf, "FILE", "a path",
         |text| (!text.is_empty()).then(|| text.into()), |path| path.display().to_string();
-    HashBound, "\"off\", \"requests:FACTOR\" or \"prefill:FACTOR\" with a factor from 1 to 100, such as \"requests:1.25\"",
+    HashBound, "BOUND", "\"off\", \"requests:FACTOR\" or \"prefill:FACTOR\" with a factor from 1 to 100, such as \"requests:1.25\"",
         parse_hash_bound, show_hash_bound;
-    Level, "one of trace, debug, info, warn, error", parse_level, show_level;
-    String, "a text", |text| Some(text.to_owned()), String::clone;
+    Level, "LEVEL", "one of trace, debug, info, warn, error", parse_level, show_level;
+    String, "TEXT", "a text", |text| Some(text.to_owned()), String::clone;
 }
 
 fn parse_hash_bound(text: &str) -> Option<HashBound> {
@@ -105,7 +107,7 @@ fn show_hash_bound(bound: &HashBound) -> String {
 
 /// Also vllm-router's names for the two highest.
 fn parse_level(text: &str) -> Option<Level> {
-    Some(match text {
+    Some(match text.to_ascii_lowercase().as_str() {
         "trace" => Level::TRACE,
         "debug" => Level::DEBUG,
         "info" => Level::INFO,
@@ -140,8 +142,10 @@ fn show_duration(value: &Duration) -> String {
 
 /// Types whose TOML form is a number.
 macro_rules! integers {
-    ($($T:ty, $expected:literal;)*) => {$(
+    ($($T:ty, $name:literal, $expected:literal;)*) => {$(
         impl Setting for $T {
+            const VALUE_NAME: &'static str = $name;
+
             fn parse(value: &Value) -> Result<Self, String> {
                 match value {
                     Value::Integer(number) => {
@@ -161,17 +165,19 @@ macro_rules! integers {
 }
 
 integers! {
-    u8, "a whole number from 0 to 255";
-    u16, "a whole number from 0 to 65535";
-    u32, "a whole number";
-    u64, "a whole number";
-    usize, "a whole number";
+    u8, "COUNT", "a whole number from 0 to 255";
+    u16, "PORT", "a whole number from 0 to 65535";
+    u32, "COUNT", "a whole number";
+    u64, "COUNT", "a whole number";
+    usize, "COUNT", "a whole number";
 }
 
 /// Counts of at least one.
 macro_rules! counts {
     ($($T:ty: $integer:ty),*) => {$(
         impl Setting for $T {
+            const VALUE_NAME: &'static str = "COUNT";
+
             fn parse(value: &Value) -> Result<Self, String> {
                 let number = <$integer>::parse(value).ok().and_then(Self::new);
                 number.ok_or_else(|| mismatch(&format!("a whole number from 1 to {}", Self::MAX), value))
@@ -186,6 +192,8 @@ macro_rules! counts {
 counts!(NonZeroU8: u8, NonZeroU16: u16, NonZeroU32: u32);
 
 impl Setting for Ratio {
+    const VALUE_NAME: &'static str = f64::VALUE_NAME;
+
     fn parse(value: &Value) -> Result<Self, String> {
         Self::new(f64::parse(value)?).map_err(|error| format!("{error}, found {value}"))
     }
@@ -196,6 +204,8 @@ impl Setting for Ratio {
 }
 
 impl Setting for f64 {
+    const VALUE_NAME: &'static str = "NUMBER";
+
     fn parse(value: &Value) -> Result<Self, String> {
         match value {
             Value::Integer(number) => i32::try_from(*number).ok().map(Self::from),
@@ -213,6 +223,8 @@ impl Setting for f64 {
 }
 
 impl Setting for bool {
+    const VALUE_NAME: &'static str = "BOOL";
+
     fn parse(value: &Value) -> Result<Self, String> {
         match value {
             Value::Bool(value) => Some(*value),
@@ -229,6 +241,8 @@ impl Setting for bool {
 
 /// Zero means off; there is no other word for it.
 impl Setting for Option<Duration> {
+    const VALUE_NAME: &'static str = Duration::VALUE_NAME;
+
     fn parse(value: &Value) -> Result<Self, String> {
         Duration::parse(value).map(|duration| (!duration.is_zero()).then_some(duration))
     }
@@ -242,6 +256,8 @@ impl Setting for Option<Duration> {
 macro_rules! optional {
     ($($T:ty),*) => {$(
         impl Setting for Option<$T> {
+            const VALUE_NAME: &'static str = <$T as Setting>::VALUE_NAME;
+
             fn parse(value: &Value) -> Result<Self, String> {
                 <$T as Setting>::parse(value).map(Some)
             }
@@ -272,6 +288,8 @@ optional!(
 );
 
 impl Setting for Labels {
+    const VALUE_NAME: &'static str = "LABELS";
+
     fn parse(value: &Value) -> Result<Self, String> {
         let Value::Table(pairs) = value else {
             return Err(mismatch(
@@ -308,6 +326,8 @@ impl Setting for Labels {
 
 /// In a word (environment, flags), commas part the items; vLLM's form, a JSON list, is read as well.
 impl<T: Setting> Setting for Vec<T> {
+    const VALUE_NAME: &'static str = T::VALUE_NAME;
+
     fn parse(value: &Value) -> Result<Self, String> {
         let words = |text: &String| -> Vec<Value> {
             if let Ok(words) = serde_json::from_str::<Vec<String>>(text) {
@@ -339,9 +359,11 @@ impl<T: Setting> Setting for Vec<T> {
 
 /// Enums with one word for each value; of some words of other routers it is said what to write instead.
 macro_rules! words {
-    ($($T:ty, $all:expr, $word:expr, $({$($same:literal => $choice:expr),*},)?
+    ($($T:ty, $name:literal, $all:expr, $word:expr, $({$($same:literal => $choice:expr),*},)?
        [$($peer:literal => $instead:literal),*];)*) => {$(
         impl Setting for $T {
+            const VALUE_NAME: &'static str = $name;
+
             fn parse(value: &Value) -> Result<Self, String> {
                 let word: fn($T) -> &'static str = $word;
                 let written = value.text();
@@ -368,7 +390,7 @@ macro_rules! words {
 
 words! {
     // vllm-router's word for going by KV events: `prefix` does so wherever workers publish them.
-    Policy, Policy::ALL, Policy::as_str, { "kv_aware" => Policy::Prefix }, [
+    Policy, "POLICY", Policy::ALL, Policy::as_str, { "kv_aware" => Policy::Prefix }, [
         // vllm-router.
         "sticky_least_loaded" => "is called sticky here",
         "rendezvous_hash" => "is called consistent_hash here",
@@ -380,15 +402,15 @@ words! {
         "bucket" => "sorts prompts by their length; use prefix, which prices what must be computed",
         "passthrough" => "chooses among nothing; with one worker every policy does that"
     ];
-    HashAlgorithm, HashAlgorithm::ALL, HashAlgorithm::as_str, [];
-    PriceRule, PriceRule::ALL, PriceRule::as_str, [];
-    TraceProtocol, TraceProtocol::ALL, TraceProtocol::as_str, [
+    HashAlgorithm, "HASH", HashAlgorithm::ALL, HashAlgorithm::as_str, [];
+    PriceRule, "RULE", PriceRule::ALL, PriceRule::as_str, [];
+    TraceProtocol, "PROTOCOL", TraceProtocol::ALL, TraceProtocol::as_str, [
         "http/json" => "is not spoken here; every collector that takes it takes http/protobuf at the same port"
     ];
-    Coding, Coding::ALL, Coding::as_str, [];
-    WorkerHttp2, WorkerHttp2::ALL, WorkerHttp2::as_str, [];
-    Priority, Priority::ALL, Priority::as_str, [];
-    Role, Role::ALL, Role::as_str, [];
-    Connector, Connector::ALL, Connector::as_str, [];
-    DecodeAlone, DecodeAlone::ALL, DecodeAlone::as_str, [];
+    Coding, "CODING", Coding::ALL, Coding::as_str, [];
+    WorkerHttp2, "MODE", WorkerHttp2::ALL, WorkerHttp2::as_str, [];
+    Priority, "CLASS", Priority::ALL, Priority::as_str, [];
+    Role, "ROLE", Role::ALL, Role::as_str, [];
+    Connector, "CONNECTOR", Connector::ALL, Connector::as_str, [];
+    DecodeAlone, "MODE", DecodeAlone::ALL, DecodeAlone::as_str, [];
 }

@@ -90,6 +90,9 @@ enum Action {
         /// Names of replicas. Default: all certificates of the directory.
         #[arg(value_name = "REPLICA")]
         replicas: Vec<String>,
+        /// Writes JSON instead of text.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         location: CaLocation,
     },
@@ -161,7 +164,11 @@ pub fn ca(args: CaArgs) -> Result<(), Failure> {
             days,
             force,
         } => issue::issue(&store(location), &replicas, days, force),
-        Action::Show { replicas, location } => show::show(&store(location), &replicas),
+        Action::Show {
+            replicas,
+            json,
+            location,
+        } => show::show(&store(location), &replicas, json),
         Action::Rotate {
             location,
             finish: true,

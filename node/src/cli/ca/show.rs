@@ -5,23 +5,43 @@ use std::time::SystemTime;
 
 use grapevine_gossip::identity::{self, Certificate, Identity, PemFiles, Serial};
 
+use serde_json::json;
+
 use super::store::{Store, read, refused};
 use crate::cli::failure::Failure;
-use crate::cli::show::print_line;
+use crate::cli::show::{print_json, print_line};
 
 /// Checks the named ones as peers would; without a name, lists everything.
-pub(super) fn show(store: &Store, replicas: &[String]) -> Result<(), Failure> {
+pub(super) fn show(store: &Store, replicas: &[String], is_json: bool) -> Result<(), Failure> {
     let ca = read(&store.ca())?;
     let cluster = store.cluster(&ca)?;
     if replicas.is_empty() {
-        return list(store, &cluster, &ca);
+        return list(store, &cluster, &ca, is_json);
     }
-    replicas
+    let checked = replicas
         .iter()
-        .try_for_each(|replica| check(store, &cluster, replica))
+        .map(|replica| Ok((replica, check(store, &cluster, replica)?)));
+    let checked: Vec<_> = checked.collect::<Result<_, Failure>>()?;
+    if is_json {
+        let shown = checked.iter().map(|(replica, identity)| {
+            json!({"replica": replica, "days_left": days_left(identity.expires()), "accepted": true})
+        });
+        let shown: Vec<_> = shown.collect();
+        return print_json(&json!({"cluster": cluster, "replicas": shown}));
+    }
+    for (replica, identity) in checked {
+        print_line(&format!(
+            "{}: replica {} of cluster {}, valid for {} more days",
+            store.cert(replica).display(),
+            identity.replica(),
+            identity.cluster(),
+            days_left(identity.expires()),
+        ))?;
+    }
+    Ok(())
 }
 
-fn check(store: &Store, cluster: &str, replica: &str) -> Result<(), Failure> {
+fn check(store: &Store, cluster: &str, replica: &str) -> Result<Identity, Failure> {
     let revoked = store.revoked();
     let files = PemFiles {
         ca: store.ca(),
@@ -29,17 +49,10 @@ fn check(store: &Store, cluster: &str, replica: &str) -> Result<(), Failure> {
         key: store.key(replica),
         revoked: revoked.exists().then_some(revoked),
     };
-    let identity = Identity::load(cluster, replica, &files).map_err(refused)?;
-    print_line(&format!(
-        "{}: replica {} of cluster {}, valid for {} more days",
-        files.cert.display(),
-        identity.replica(),
-        identity.cluster(),
-        days_left(identity.expires()),
-    ))
+    Identity::load(cluster, replica, &files).map_err(refused)
 }
 
-fn list(store: &Store, cluster: &str, ca: &str) -> Result<(), Failure> {
+fn list(store: &Store, cluster: &str, ca: &str, is_json: bool) -> Result<(), Failure> {
     let signer = read(&store.ca_key()).ok();
     let signer = signer
         .map(|key| identity::authority_with_key(ca, &key).and_then(identity::leaf_of))
@@ -47,24 +60,54 @@ fn list(store: &Store, cluster: &str, ca: &str) -> Result<(), Failure> {
         .map_err(refused)?;
     let authorities = identity::certificates_in("ca.pem", ca).map_err(refused)?;
     let authorities: Vec<Certificate> = authorities.into_iter().map(|(_, found)| found).collect();
+    let role = |authority: &Certificate| match &signer {
+        Some(signer) if signer.subject == authority.subject => "",
+        Some(_) => ", the old one until `grapevine ca rotate --finish`",
+        None => ", its key is not here",
+    };
+    let revoked = store.revocations()?;
+    let mut replicas = Vec::new();
+    for replica in store.replicas()? {
+        match store.leaf(&replica) {
+            Ok(Some(leaf)) => {
+                let state = state(&leaf, &replica, &authorities, &revoked);
+                replicas.push((replica, state, Some(leaf)));
+            }
+            Ok(None) => {}
+            Err(error) => replicas.push((replica, error.to_string(), None)),
+        }
+    }
+    if is_json {
+        let shown_authorities = authorities.iter().map(|authority| {
+            let signs = signer
+                .as_ref()
+                .map(|signer| signer.subject == authority.subject);
+            json!({"days_left": days_left(authority.until), "signs": signs})
+        });
+        let shown_replicas = replicas.iter().map(|(replica, state, leaf)| {
+            let leaf = leaf.as_ref();
+            json!({
+                "replica": replica,
+                "state": state,
+                "accepted": leaf.is_some_and(|leaf| is_accepted(leaf, &authorities, &revoked)),
+                "days_left": leaf.map(|leaf| days_left(leaf.until)),
+                "serial": leaf.map(|leaf| leaf.serial.to_string()),
+            })
+        });
+        return print_json(&json!({
+            "cluster": cluster,
+            "authorities": shown_authorities.collect::<Vec<_>>(),
+            "replicas": shown_replicas.collect::<Vec<_>>(),
+            "revoked": revoked.len(),
+        }));
+    }
     for authority in &authorities {
-        let role = match &signer {
-            Some(signer) if signer.subject == authority.subject => "",
-            Some(_) => ", the old one until `grapevine ca rotate --finish`",
-            None => ", its key is not here",
-        };
-        let time = time(authority, "grapevine ca rotate");
+        let (time, role) = (time(authority, "grapevine ca rotate"), role(authority));
         print_line(&format!(
             "ca.pem: authority of cluster {cluster}, {time}{role}"
         ))?;
     }
-    let revoked = store.revocations()?;
-    for replica in store.replicas()? {
-        let state = match store.leaf(&replica) {
-            Ok(Some(leaf)) => state(&leaf, &replica, &authorities, &revoked),
-            Ok(None) => continue,
-            Err(error) => error.to_string(),
-        };
+    for (replica, state, _) in &replicas {
         print_line(&format!("{replica}.pem: {state}"))?;
     }
     print_line(&format!("crl.pem: {} certificates revoked", revoked.len()))
@@ -88,6 +131,17 @@ pub(super) fn state(
         Some(0) => format!("{}; serial {serial}", time(leaf, &renew)),
         Some(_) => format!("{}; of the old authority: `{renew}`", time(leaf, &renew)),
     }
+}
+
+/// Whether peers would take it now.
+pub(super) fn is_accepted(
+    leaf: &Certificate,
+    authorities: &[Certificate],
+    revoked: &BTreeMap<Serial, SystemTime>,
+) -> bool {
+    let mut issuers = authorities.iter().map(|authority| &authority.subject);
+    let is_known = issuers.any(|subject| *subject == leaf.issuer);
+    is_known && !revoked.contains_key(&leaf.serial) && leaf.until > SystemTime::now()
 }
 
 fn time(certificate: &Certificate, renew: &str) -> String {

@@ -10,7 +10,7 @@ use grapevine_gossip::identity::{CA_DAYS, Identity, LEAF_DAYS, PemFiles, certifi
 use super::issue::{init, issue};
 use super::revoke::revoke;
 use super::rotate::{begin, finish};
-use super::show::{days_left, show, state};
+use super::show::{days_left, is_accepted, show, state};
 use super::store::{Store, read};
 
 fn store(dir: &Path) -> Store {
@@ -49,21 +49,24 @@ fn said(store: &Store, replica: &str) -> String {
     let authorities = certificates_in("ca.pem", &ca).expect("certificates");
     let authorities: Vec<_> = authorities.into_iter().map(|(_, found)| found).collect();
     let leaf = store.leaf(replica).expect("readable").expect("there");
-    state(
-        &leaf,
-        replica,
-        &authorities,
-        &store.revocations().expect("a list"),
-    )
+    let revoked = store.revocations().expect("a list");
+    let state = state(&leaf, replica, &authorities, &revoked);
+    let is_refused = ["REVOKED", "REFUSED", "EXPIRED"]
+        .iter()
+        .any(|word| state.starts_with(word));
+    let is_accepted = is_accepted(&leaf, &authorities, &revoked);
+    assert_eq!(is_accepted, !is_refused, "{state}");
+    state
 }
 
 #[test]
 fn an_issued_certificate_is_shown_as_valid() {
     let (dir, demo) = with(&["r1"]);
-    show(&demo, &names(&["r1"])).expect("valid");
-    show(&demo, &[]).expect("listed");
+    show(&demo, &names(&["r1"]), false).expect("valid");
+    show(&demo, &[], false).expect("listed");
+    show(&demo, &[], true).expect("listed as JSON");
     let unnamed = Store::new(demo.dir.clone(), None);
-    show(&unnamed, &names(&["r1"])).expect("the authority knows its cluster");
+    show(&unnamed, &names(&["r1"]), false).expect("the authority knows its cluster");
     let other = Store::new(demo.dir.clone(), Some("other".to_owned()));
     assert!(issue(&other, &names(&["r9"]), LEAF_DAYS, false).is_err());
     let mode = |path: &Path| {
@@ -76,7 +79,7 @@ fn an_issued_certificate_is_shown_as_valid() {
     for open in [demo.ca(), demo.revoked(), demo.cert("r1")] {
         assert_eq!(mode(&open) & 0o444, 0o444, "{}", open.display());
     }
-    assert!(show(&demo, &names(&["r2"])).is_err());
+    assert!(show(&demo, &names(&["r2"]), false).is_err());
     assert_eq!(fs::read_dir(&demo.dir).expect("a directory").count(), 6);
     drop(dir);
 }
@@ -158,7 +161,7 @@ fn a_rotation_has_an_overlap_and_an_end() {
     issue(&store, &names(&["r1"]), LEAF_DAYS, true).expect("by the new one");
     load(&store, "r1").expect("of the new one");
     assert!(said(&store, "r1").ends_with(|last: char| last.is_ascii_hexdigit()));
-    show(&store, &[]).expect("listed");
+    show(&store, &[], false).expect("listed");
 
     // Nobody is left behind by mistake.
     let error = finish(&store, false).expect_err("r2 is left").to_string();
