@@ -203,7 +203,7 @@ impl Link {
                 self.shared.metrics.dropped("former_generation");
             }
             Some(Message::Leave) => {
-                tracing::info!(replica = %self.member.id, "a replica leaves");
+                tracing::debug!(replica = %self.member.id, "a replica leaves");
                 self.shared.peers().leave(&self.member.id);
                 self.shared.peer_table().forget(&self.member.id);
                 self.receiver.left(&self.member.id);

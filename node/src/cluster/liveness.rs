@@ -1,4 +1,4 @@
-//! Since when each replica is what it is seen to be, for people.
+//! Since when each replica is what it is seen to be, for people; and the lines of the log that say what it became.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,14 +8,63 @@ use grapevine_gossip::ReplicaId;
 use grapevine_gossip::view::{ReplicaInfo, View};
 use tokio::time::Instant;
 
-/// Alive, ready, leaving.
-type Seen = (bool, bool, bool);
+/// What a replica is seen to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    live: bool,
+    ready: bool,
+    leaving: bool,
+}
+
+/// What is known of a replica's past.
+#[derive(Debug, Clone, Copy)]
+struct Past {
+    seen: Seen,
+    /// Since when it is seen so.
+    since: Instant,
+    /// Since when it is alive, or is not.
+    alive_since: Instant,
+    /// It was seen alive; at first it is a name that others have told of.
+    was_alive: bool,
+}
+
+impl Past {
+    fn beginning(seen: Seen, now: Instant) -> Self {
+        Self {
+            seen,
+            since: now,
+            alive_since: now,
+            was_alive: seen.live,
+        }
+    }
+
+    fn with(self, seen: Seen, now: Instant) -> Self {
+        let since = |is_same: bool, before| if is_same { before } else { now };
+        Self {
+            seen,
+            since: since(seen == self.seen, self.since),
+            alive_since: since(seen.live == self.seen.live, self.alive_since),
+            was_alive: self.was_alive || seen.live,
+        }
+    }
+}
 
 /// Since when each replica is seen as it is now. Follows every view, so it has as many as that.
-#[derive(Debug, Default)]
-pub struct Liveness(Mutex<BTreeMap<ReplicaId, (Seen, Instant)>>);
+#[derive(Debug)]
+pub struct Liveness {
+    /// Its own changes are in the log already.
+    own: ReplicaId,
+    known: Mutex<BTreeMap<ReplicaId, Past>>,
+}
 
 impl Liveness {
+    pub(super) fn new(own: ReplicaId) -> Self {
+        Self {
+            own,
+            known: Mutex::default(),
+        }
+    }
+
     /// There is a new view.
     pub(super) fn follow(&self, view: &View) {
         let now = Instant::now();
@@ -23,9 +72,15 @@ impl Liveness {
         let before = std::mem::take(&mut *known);
         let replicas = view.replicas().iter().map(|replica| {
             let seen = seen(replica);
-            let since = before.get(&replica.id);
-            let since = since.filter(|(before, _)| *before == seen);
-            (replica.id.clone(), (seen, since.map_or(now, |of| of.1)))
+            let former = before.get(&replica.id);
+            if replica.id != self.own {
+                tell(&replica.id, former.filter(|past| past.was_alive), seen);
+            }
+            let past = former.map_or_else(
+                || Past::beginning(seen, now),
+                |former| former.with(seen, now),
+            );
+            (replica.id.clone(), past)
         });
         *known = replicas.collect();
     }
@@ -33,15 +88,119 @@ impl Liveness {
     /// For how long a replica has been seen as it is; none of one that no followed view has so.
     pub fn lasts(&self, replica: &ReplicaInfo) -> Option<Duration> {
         let known = self.known();
-        let (state, since) = known.get(&replica.id)?;
-        (*state == seen(replica)).then(|| since.elapsed())
+        let past = known.get(&replica.id)?;
+        (past.seen == seen(replica)).then(|| past.since.elapsed())
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, (Seen, Instant)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, Past>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn seen(replica: &ReplicaInfo) -> Seen {
-    (replica.live, replica.ready, replica.leaving)
+    Seen {
+        live: replica.live,
+        ready: replica.ready,
+        leaving: replica.leaving,
+    }
+}
+
+/// Writes into the log what a replica became, and what that means for the cluster.
+fn tell(replica: &ReplicaId, former: Option<&Past>, now: Seen) {
+    let after_ms = former.map(|past| past.alive_since.elapsed().as_millis());
+    match story(former.map(|past| past.seen), now) {
+        Some(Story::Expected(text)) => tracing::info!(%replica, after_ms, "{text}"),
+        Some(Story::Unexpected(text)) => tracing::warn!(%replica, after_ms, "{text}"),
+        None => {}
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Story {
+    /// Somebody wanted it.
+    Expected(&'static str),
+    /// It takes a replica out of use, or back into it.
+    Unexpected(&'static str),
+}
+
+fn story(before: Option<Seen>, now: Seen) -> Option<Story> {
+    use Story::{Expected, Unexpected};
+    let was = |is: fn(Seen) -> bool| before.is_some_and(is);
+    let is_new = before.is_none();
+    if now.live && now.leaving && !was(|before| before.leaving) {
+        return Some(Expected(
+            "a replica leaves: it finishes its streams, the others take its clients",
+        ));
+    }
+    if !now.live {
+        return was(|before| before.live && !before.leaving).then_some(Unexpected(
+            "a replica is dead: nothing was heard of it; its load and its findings no longer count, the others take its \
+             clients, and no prompt moves",
+        ));
+    }
+    if was(|before| !before.live && before.leaving) {
+        return Some(Expected("a replica that had left is back"));
+    }
+    if was(|before| !before.live) {
+        return Some(Unexpected(
+            "a replica is alive again: its load and its findings count from now on",
+        ));
+    }
+    match (now.ready, was(|before| before.ready)) {
+        (true, false) if is_new => Some(Expected("a replica is there, and ready")),
+        (true, false) => Some(Expected("a replica is ready")),
+        (false, true) if !now.leaving => Some(Unexpected(
+            "a replica is no longer ready: balancers send it nothing; its own log says why",
+        )),
+        _ if is_new => Some(Expected("a replica is there, not ready yet")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEW: Seen = Seen {
+        live: true,
+        ready: false,
+        leaving: false,
+    };
+    const READY: Seen = Seen { ready: true, ..NEW };
+    const DEAD: Seen = Seen {
+        live: false,
+        ..READY
+    };
+    const LEAVING: Seen = Seen {
+        leaving: true,
+        ..READY
+    };
+
+    #[test]
+    fn what_was_not_wanted_is_a_warning() {
+        let is_warning = |before, now| match story(before, now) {
+            Some(Story::Unexpected(_)) => Some(true),
+            Some(Story::Expected(_)) => Some(false),
+            None => None,
+        };
+        let gone = Seen {
+            live: false,
+            ..LEAVING
+        };
+        for (before, now, expected) in [
+            (None, NEW, Some(false)),
+            (None, DEAD, None),
+            (Some(NEW), READY, Some(false)),
+            (Some(READY), READY, None),
+            (Some(READY), NEW, Some(true)),
+            (Some(READY), DEAD, Some(true)),
+            (Some(DEAD), READY, Some(true)),
+            (Some(DEAD), DEAD, None),
+            (Some(READY), LEAVING, Some(false)),
+            (Some(LEAVING), gone, None),
+            (Some(gone), NEW, Some(false)),
+        ] {
+            assert_eq!(is_warning(before, now), expected, "{before:?} to {now:?}");
+        }
+    }
 }

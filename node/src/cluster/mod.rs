@@ -137,7 +137,7 @@ impl Cluster {
             samples,
             requests: AtomicU64::new(0),
             followed: watch::Sender::new(None),
-            liveness: Liveness::default(),
+            liveness: Liveness::new(agent.replica().clone()),
         }
     }
 

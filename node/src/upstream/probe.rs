@@ -121,15 +121,10 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify, turns
         let result = if good { GOOD } else { BAD };
         let probes = &parts.metrics.workers.probes;
         probes.get_or_create(&ResultLabels { result }).inc();
-        let changed = worker.health.probed(probed);
-        match checked {
-            Err(Failed { why, .. }) if changed => {
-                tracing::info!(worker = &*worker.label, why, "worker fails its checks");
-            }
-            Err(Failed { why, .. }) => {
-                tracing::debug!(worker = &*worker.label, why, "probe failed");
-            }
-            Ok(()) => {}
+        let why = checked.as_ref().map_or_else(|failed| &*failed.why, |()| "");
+        let changed = worker.health.probed(probed, why);
+        if checked.is_err() {
+            tracing::debug!(worker = &*worker.label, why, "probe failed");
         }
         if good && (probe == 0 || changed || recheck || worker.models.load().is_empty()) {
             ask.notify_one();

@@ -14,6 +14,7 @@
 
 mod opinion;
 mod signs;
+mod story;
 #[cfg(test)]
 mod tests;
 
@@ -166,18 +167,15 @@ impl Health {
     fn settle(&self, opinion: &mut Opinion, now: Duration) {
         let verdict = opinion.verdict(now);
         if verdict != opinion.settled {
-            let after_ms = now.saturating_sub(opinion.settled_at).as_millis();
-            let before = std::mem::replace(&mut opinion.settled, verdict).as_str();
-            opinion.settled_at = now;
+            story::tell(&story::Change {
+                worker: &self.label,
+                before: opinion.settled,
+                now: verdict,
+                lasted: now.saturating_sub(opinion.settled_at),
+                why: &opinion.why,
+            });
+            (opinion.settled, opinion.settled_at) = (verdict, now);
             self.changes[verdict as usize].fetch_add(1, Ordering::Relaxed);
-            let health = verdict.as_str();
-            tracing::info!(
-                worker = &*self.label,
-                health,
-                before,
-                after_ms,
-                "worker health changed"
-            );
         }
         let given_up = opinion.given_up(self.signs.last());
         let before = std::mem::replace(&mut opinion.gave_up, given_up);
@@ -297,8 +295,8 @@ impl Health {
         self.settle(&mut opinion, self.now());
     }
 
-    /// A probe ended. True when what probes and connections say changed by it.
-    pub fn probed(&self, probed: Probe) -> bool {
+    /// A probe ended; `why` it failed, as a person should know it. True when what probes and connections say changed by it.
+    pub fn probed(&self, probed: Probe, why: &str) -> bool {
         let mut opinion = self.lock();
         let now = self.now();
         let good = probed == Probe::Good;
@@ -308,7 +306,9 @@ impl Health {
         if good {
             opinion.good_probe = Some(now);
             opinion.failing = None;
+            opinion.why = "".into();
         } else {
+            opinion.why = why.into();
             let is_bad = opinion.probes() == Probed::Unhealthy;
             let failing = opinion.failing.get_or_insert_with(|| Failing::since(now));
             failing.unanswered &= probed == Probe::Unanswered;

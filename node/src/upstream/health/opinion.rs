@@ -18,6 +18,8 @@ pub(super) struct Opinion {
     pub(super) good_probe: Option<Duration>,
     /// Its probes fail.
     pub(super) failing: Option<Failing>,
+    /// Why the latest one failed; empty after a good one.
+    pub(super) why: Box<str>,
     /// It refused a connection, and no probe has passed since.
     pub(super) unreachable: bool,
     /// It takes requests and delivers no token.
@@ -106,6 +108,7 @@ impl Opinion {
             followed: (breaker, health),
             good_probe: None,
             failing: None,
+            why: "".into(),
             unreachable: false,
             stalled: None,
             started: None,

@@ -49,9 +49,9 @@ async fn a_refused_connection_counts_until_a_probe_passes() {
     health.unreachable();
     assert!(!health.is_usable());
     assert_eq!(health.verdict(), Claim::Unreachable);
-    assert!(!health.probed(Probe::Bad));
+    assert!(!health.probed(Probe::Bad, ""));
     assert!(!health.is_usable());
-    assert!(health.probed(Probe::Good));
+    assert!(health.probed(Probe::Good, ""));
     assert!(health.is_usable());
     let changes: Vec<u64> = health.changes().map(|(_, count)| count).collect();
     assert_eq!(changes, [1, 1, 0, 0, 0], "each change counts once");
@@ -92,7 +92,7 @@ async fn only_a_token_restores_a_stalled_worker() {
     assert!(health.stalled(asked));
     assert_eq!(health.verdict(), Claim::Stalled);
     for _ in 0..100 {
-        health.probed(Probe::Good);
+        health.probed(Probe::Good, "");
     }
     pass(SECOND * 3600).await;
     assert!(!health.is_usable() && health.begin(false).is_none());
@@ -236,7 +236,7 @@ async fn others_are_believed_until_better_is_seen() {
     type See = fn(&Health);
     let token: See = Health::delivered;
     let probe: See = |health| {
-        health.probed(Probe::Good);
+        health.probed(Probe::Good, "");
     };
     // Claim, what is seen here then, and whether that refutes it.
     let table = [
@@ -278,7 +278,7 @@ async fn claims_are_what_was_seen_here() {
     health.heard([(Claim::Good, SECOND * 3), (Claim::Good, SECOND * 2)]);
     pass(SECOND).await;
     assert_eq!(health.claim(), None);
-    health.probed(Probe::Good);
+    health.probed(Probe::Good, "");
     pass(SECOND).await;
     assert_eq!(health.claim(), Some((Claim::Good, SECOND)));
     assert_eq!(health.good_sign_age(), Some(SECOND));
@@ -331,14 +331,14 @@ async fn failed_checks_free_what_waits_unless_tokens_come() {
         for _ in 0..3 {
             tokio::task::yield_now().await;
             assert!(health.given_up_since().is_none() && !told.get());
-            health.probed(Probe::Bad);
+            health.probed(Probe::Bad, "");
             pass(SECOND).await;
         }
     };
     tokio::join!(listens, checks);
     let at = health.given_up_since().expect("a verdict");
     assert_eq!(at, Instant::now() - SECOND);
-    health.probed(Probe::Bad);
+    health.probed(Probe::Bad, "");
     assert_eq!(health.given_up_since(), Some(at), "the same verdict");
     health.goes_on(Instant::now());
     assert!(!health.is_usable(), "its checks fail");
@@ -351,9 +351,9 @@ async fn one_broken_connection_frees_nobody_before_a_check_fails_too() {
     pass(SECOND).await;
     health.unreachable();
     assert_eq!(health.given_up_since(), None);
-    health.probed(Probe::Bad);
+    health.probed(Probe::Bad, "");
     assert_eq!(health.given_up_since(), Some(Instant::now()));
-    health.probed(Probe::Good);
+    health.probed(Probe::Good, "");
     assert_eq!(health.given_up_since(), None);
 }
 
@@ -389,7 +389,7 @@ async fn the_word_of_others_frees_what_waits_where_something_here_agrees() {
         let health = health();
         pass(SECOND * 10).await;
         if failed {
-            health.probed(Probe::Bad);
+            health.probed(Probe::Bad, "");
         }
         pass(SECOND).await;
         health.heard([(claim, Duration::from_millis(100))]);
@@ -418,7 +418,7 @@ async fn a_worker_that_answers_nothing_at_all_is_as_good_as_unreachable() {
         let health = health();
         for probed in &probes {
             pass(SECOND).await;
-            health.probed(*probed);
+            health.probed(*probed, "");
         }
         if token {
             health.goes_on(Instant::now());
@@ -426,7 +426,7 @@ async fn a_worker_that_answers_nothing_at_all_is_as_good_as_unreachable() {
         }
         let look = health.look();
         assert_eq!(look.is_unreachable, expected, "{probes:?}, token: {token}");
-        health.probed(Probe::Good);
+        health.probed(Probe::Good, "");
         assert!(!health.look().is_unreachable, "{probes:?}");
     }
 }
