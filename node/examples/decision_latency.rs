@@ -174,12 +174,13 @@ fn vary_loads(cluster: &Cluster, numbers: &mut u64) {
 fn fill(cluster: &Cluster, caches: &Caches, conversations: usize) {
     let fleet = cluster.fleet();
     let pool = fleet.pool("m").expect("a model");
-    let members = pool.members().iter();
+    let members = pool.members().iter().zip(1_u16..);
     let engines: Vec<_> = members
-        .map(|member| {
+        .map(|(member, port)| {
+            let address = format!("tcp://127.0.0.1:{port}");
             let source = Source {
                 rank: 0,
-                events: "tcp://127.0.0.1:5557".parse().expect("an address"),
+                events: address.parse().expect("an address"),
                 replay: None,
                 topic: String::new(),
             };

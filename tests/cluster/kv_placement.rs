@@ -336,6 +336,50 @@ async fn is_found_out(seeds: [u64; 3], odd: usize) {
     }
 }
 
+/// Labels by mistake: two workers, one publisher. Nobody knows whose events are heard there.
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_name_one_publisher_are_not_believed() {
+    let scene = scene().await;
+    let cluster = &scene.cluster;
+    let [first, second, third] = [0, 1, 2].map(|at| scene.workers[at].url());
+    let publishes = async |at: usize| {
+        let sources = http1::get(scene.workers[at].addr(), "/kv_event_sources").await;
+        let sources: Value = sources.json();
+        let port = sources["0"]["endpoint"]
+            .as_str()
+            .and_then(|at| at.rsplit(':').next());
+        format!("tcp://127.0.0.1:{}", port.expect("an address"))
+    };
+    let admin = cluster.replicas[0].admin();
+    let believed = async |expected: [(&str, bool); 3]| {
+        eventually(LIMIT, "believed, or not, on all replicas", async || {
+            for replica in &cluster.replicas {
+                for (worker, is_believed) in expected {
+                    let shown: Value = http1::get(replica.admin().0, &worker_path(worker))
+                        .await
+                        .json();
+                    if shown["kv_caches"][0]["believed"] != is_believed {
+                        return Err(shown.to_string());
+                    }
+                }
+            }
+            Ok(())
+        })
+        .await;
+    };
+    believed([(&first, true), (&second, true), (&third, true)]).await;
+    let address = publishes(0).await;
+    admin
+        .change(&second, &json!({"labels": {"kv.events": address}}))
+        .await;
+    believed([(&first, false), (&second, false), (&third, true)]).await;
+    let address = publishes(1).await;
+    admin
+        .change(&second, &json!({"labels": {"kv.events": address}}))
+        .await;
+    believed([(&first, true), (&second, true), (&third, true)]).await;
+}
+
 /// A replica that starts knows caches and texts as its peers do, though workers repeat their last messages only; and each
 /// message behind that reaches it.
 #[tokio::test(flavor = "multi_thread")]

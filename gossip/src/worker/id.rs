@@ -96,11 +96,20 @@ impl FromStr for WorkerUrl {
             None => (text, None),
         };
         let refuse = |why| {
+            // The message goes to logs; what may be a password does not.
+            let (scheme, rest) = text_base.split_once("://").unwrap_or(("", text_base));
+            let bare = rest
+                .rsplit_once('@')
+                .map(|(_, host)| format!("{scheme}://{host}"));
             Err(WorkerError::Url {
-                url: text.to_owned(),
+                url: bare.unwrap_or_else(|| text.to_owned()),
                 why,
             })
         };
+        // The parser leaves some of them out without a word, and another address remains.
+        if text.contains(|c: char| c.is_control() || c.is_whitespace()) {
+            return refuse("it has spaces or control characters in it");
+        }
         let url = match Url::parse(text_base) {
             Ok(url) => url,
             Err(ParseError::RelativeUrlWithoutBase) => {
@@ -275,13 +284,22 @@ mod tests {
             "http://w:8000/v1",
             "http://w:8000/v1/",
             "http://w:99999",
+            "http://w:80\n00",
+            "http://w\t:8000",
+            " http://w:8000",
             "http://w@1024",
             "http://w@99999999999999999999",
         ] {
             assert!(WorkerId::from_url(bad).is_err(), "{bad:?}");
         }
-        let secret = WorkerId::from_url("http://u:hush@w:8000").expect_err("user information");
-        assert!(!secret.to_string().contains("hush"), "{secret}");
+        for secret in [
+            "http://u:hush@w:8000",
+            "http://u:hush@w:99999",
+            "ftp://u:hush@w:1",
+        ] {
+            let refused = WorkerId::from_url(secret).expect_err("user information");
+            assert!(!refused.to_string().contains("hush"), "{refused}");
+        }
         assert!(WorkerId::from_url(&format!("http://w/{}", "a".repeat(600))).is_err());
     }
 

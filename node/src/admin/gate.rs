@@ -102,6 +102,8 @@ impl Gate {
             return Ok(());
         }
         let host: Option<Authority> = only(headers, &HOST).and_then(|host| host.parse().ok());
+        // RFC 9110, 7.2: a host has no user information.
+        let host = host.filter(|host| !host.as_str().contains('@'));
         // A target in absolute form names the host, too.
         let own = |host: &Authority| self.is_own(host.host());
         if host.as_ref().is_some_and(own) && target.is_none_or(own) {
@@ -227,7 +229,7 @@ mod tests {
             ("192.168.0.1:30001", false),
             ("0.0.0.0:30001", false),
             ("evil-lab", false),
-            ("user@127.0.0.1", true),
+            ("user@127.0.0.1", false),
             ("127.0.0.1@attacker.example", false),
             ("", false),
         ] {

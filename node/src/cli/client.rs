@@ -64,6 +64,14 @@ impl AdminClient {
         query: &[(&str, &str)],
         body: Vec<u8>,
     ) -> Result<Value, Failure> {
+        // A URL's segments leave them out without a word: another worker would be meant.
+        if path
+            .iter()
+            .any(|segment| segment.contains(char::is_control))
+        {
+            let what = format!("{:?} has control characters in it", path.join("/"));
+            return Err(Failure::Usage(what));
+        }
         let mut url = self.url.clone();
         // Segment by segment: a worker's id is a URL, and its slashes must not part it.
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -106,6 +114,13 @@ impl AdminClient {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
+        if error.is_timeout() && !error.is_connect() {
+            return Failure::Unreachable(format!(
+                "the replica at {} takes connections and gave no answer in {ANSWER_TIMEOUT:?}: it is overloaded, paused or \
+                 stopped; its log may say which, and another replica is asked with --admin",
+                self.url
+            ));
+        }
         Failure::Unreachable(format!(
             "no replica answers at {} ({}); is `grapevine serve` running there? Another address \
              is given by --admin",

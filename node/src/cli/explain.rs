@@ -90,7 +90,11 @@ fn print_order(choice: &Value) -> Result<(), Failure> {
         if let (Some(held), Some(of)) =
             (events["held_tokens"].as_u64(), events["of_tokens"].as_u64())
         {
-            row["told"] = format!("{held}/{of}").into();
+            row["told"] = match of {
+                // It is not known to tell all that it holds.
+                0 => format!("{held} at least").into(),
+                _ => format!("{held}/{of}").into(),
+            };
         }
     }
     let columns: Vec<_> = ORDER.iter().chain([&EVENTS]).copied().collect();

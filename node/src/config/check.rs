@@ -22,6 +22,7 @@ pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
         problems: Vec::new(),
     };
     admin(config, &mut checks);
+    ports(config, &mut checks);
     gossip(config, &mut checks);
     sizes(config, &mut checks);
     tls(config, &mut checks);
@@ -115,6 +116,29 @@ fn traces(config: &Config, checks: &mut Checks<'_>) {
         "endpoint",
         "a gRPC collector has no path: write http://host:port",
     );
+}
+
+/// Two of ours cannot listen at one address.
+fn ports(config: &Config, checks: &mut Checks<'_>) {
+    let (listen, admin, metrics) = (&config.listen, &config.admin, &config.metrics);
+    let data = ("listen", listen.host, listen.port);
+    let admin = ("admin", admin.host, admin.port);
+    let metrics = metrics
+        .enabled
+        .then_some(("metrics", metrics.host, metrics.port));
+    let pairs = [(Some(admin), data), (metrics, data), (metrics, admin)];
+    for (one, (other, other_host, other_port)) in pairs {
+        let Some((section, host, port)) = one else {
+            continue;
+        };
+        let meets = host == other_host || host.is_unspecified() || other_host.is_unspecified();
+        checks.refuse_if(
+            meets && port == other_port && port != 0,
+            section,
+            "port",
+            format!("{port} is the port of [{other}], too"),
+        );
+    }
 }
 
 fn gossip(config: &Config, checks: &mut Checks<'_>) {

@@ -49,14 +49,23 @@ pub struct Problem {
 
 impl Problem {
     /// Whether this mistake may be all that is behind the other one, which settings of a section make together: both are
-    /// in one section, or this one hides which sections there are.
+    /// in one section, this one is a section whose name was meant for that one, or it hides which sections there are.
     pub(super) fn spoils(&self, other: &Self) -> bool {
         let section = |of: &Self| {
             let name = of.key.split('.').next().unwrap_or_default().to_owned();
             // [[worker]] and [workers] make one list.
             name.trim_end_matches('s').to_owned()
         };
-        self.key.is_empty() || self.key.starts_with('[') || section(self) == section(other)
+        let is_named_so = |written: &str| {
+            let others = section(other);
+            let meant = nearest(written, super::sections().map(|(section, ..)| section));
+            meant.is_some_and(|meant| meant.trim_end_matches('s') == others)
+                || written.trim_end_matches('s') == others
+        };
+        match self.key.strip_prefix('[') {
+            Some(written) => is_named_so(written.trim_matches(['[', ']'])),
+            None => self.key.is_empty() || section(self) == section(other),
+        }
     }
 }
 

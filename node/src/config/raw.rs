@@ -339,10 +339,17 @@ struct SourceText<'a> {
 
 impl SourceText<'_> {
     fn syntax(&self, error: &toml::de::Error) -> Problem {
+        let span = error.span().unwrap_or_default();
+        let message = error.message().trim_end().replace('\n', "; ");
+        // The parser names no key; a value may be a secret.
+        let key = self
+            .text
+            .get(span.clone())
+            .filter(|_| message == "duplicate key");
         Problem {
-            origin: self.at(error.span().unwrap_or_default()),
+            origin: self.at(span),
             key: String::new(),
-            what: error.message().trim_end().replace('\n', "; "),
+            what: key.map_or(message.clone(), |key| format!("{message} `{}`", key.trim())),
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! `value.rs` has the types.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -75,14 +76,28 @@ impl Value {
     }
 }
 
-/// As it was written, for messages.
+/// A URL without what may be a password in it: messages go to logs.
+fn without_user_information(text: &str) -> Cow<'_, str> {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text.into();
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) => format!("{scheme}://...{}", &rest[at..]).into(),
+        None => text.into(),
+    }
+}
+
+/// As it was written, for messages, but for passwords in URLs.
 impl fmt::Display for Value {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bool(value) => write!(out, "{value}"),
             Self::Integer(value) => write!(out, "{value}"),
             Self::Float(value) => write!(out, "{value}"),
-            Self::Text(text) | Self::Word(text) => write!(out, "{text:?}"),
+            Self::Text(text) | Self::Word(text) => {
+                write!(out, "{:?}", without_user_information(text))
+            }
             Self::List(_) => write!(out, "a list"),
             Self::Table(_) => write!(out, "a table"),
             Self::Other(kind) => write!(out, "{kind}"),

@@ -169,12 +169,27 @@ fn mistakes_are_named_with_place_and_remedy() {
 fn every_mistake_of_a_file_is_reported_at_once() {
     let found = messages(file("[listen]\nport = true\nhots = 1\n[nonsense]\n"));
     assert_eq!(found.len(), 3, "{found:?}");
+    // A section that nobody knows hides what is wrong in those that it was not meant for.
+    let wrong = "[admin]\nhost = \"0.0.0.0\"\n";
+    let found = messages(file(&format!("{wrong}[nonsense]\n")));
+    assert_eq!(found.len(), 2, "{found:?}");
+    let found = messages(file(&format!(
+        "{wrong}[admn]\ntoken = \"a-long-enough-token\"\n"
+    )));
+    assert_eq!(found.len(), 1, "{found:?}");
+    let found = messages(file("[gossip]\nseeds = [\"nohost\", \"a:1\", \"a:b:c\"]\n"));
+    assert!(
+        found[0].contains("nohost") && found[0].contains("a:b:c"),
+        "{found:?}"
+    );
 }
 
 #[test]
 fn syntax_errors_have_a_place() {
     let found = messages(file("[listen]\nport =\n"));
     assert!(found[0].starts_with("g.toml:2:"), "{found:?}");
+    let found = messages(file("[listen]\nport = 1\nport = 2\n"));
+    assert_eq!(found, ["g.toml:3:1: duplicate key `port`"]);
 }
 
 #[test]
@@ -250,6 +265,10 @@ fn sections_must_fit_together() {
     check(
         "[[worker]]\nurl = \"http://a:1\"\n[[worker]]\nurl = \"http://a:1\"",
         "g.toml:3:1: worker: http://a:1 is there twice",
+    );
+    check(
+        "[listen]\nport = 8000\n[admin]\nport = 8000",
+        "g.toml:4:8: admin.port: 8000 is the port of [listen], too",
     );
     check(
         "[limits]\nbody_bytes = \"64MiB\"\nbody_bytes_total = \"32MiB\"",
@@ -452,7 +471,18 @@ fn secrets_are_not_printed() {
         environment: vec![("GRAPEVINE_ADMIN__TOKEN".to_owned(), wrong.to_owned())],
         ..Layers::default()
     });
-    for refused in [in_file, in_list, in_variable] {
+    let in_url = |text: &str| Config::from_layers(file(text));
+    let of_workers = in_url("[workers]\nurls = [\"http://u:hush@h:1\"]");
+    let of_worker = in_url("[[worker]]\nurl = \"http://u:hush@h:99999\"");
+    let of_trace = in_url("[trace]\nendpoint = \"http://u:hush@h:1\"");
+    for refused in [
+        in_file,
+        in_list,
+        in_variable,
+        of_workers,
+        of_worker,
+        of_trace,
+    ] {
         let error = refused.expect_err("no secret has spaces");
         assert!(!format!("{error} {error:?}").contains("hush"), "{error}");
     }

@@ -348,7 +348,17 @@ impl<T: Setting> Setting for Vec<T> {
             Value::Word(text) => words(text),
             other => vec![other.clone()],
         });
-        split.map(|item| T::parse(&item)).collect()
+        let (mut good, mut wrong) = (Vec::new(), Vec::new());
+        for item in split {
+            match T::parse(&item) {
+                Ok(item) => good.push(item),
+                Err(what) => wrong.push(what),
+            }
+        }
+        match wrong.is_empty() {
+            true => Ok(good),
+            false => Err(wrong.join("; ")),
+        }
     }
 
     fn show(&self) -> Option<String> {

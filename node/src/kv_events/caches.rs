@@ -371,7 +371,9 @@ impl Caches {
         // Until all of it is shown: a judgement that was overtaken must not be the last one.
         let likeness = self.likeness();
         let odd = likeness.odd();
-        for (_, engine) in self.listed() {
+        let engines = self.listed();
+        find_shared(&engines);
+        for (_, engine) in engines {
             let number = engine.number();
             let is_odd = odd.contains(&number);
             if !engine.shown.is_found_odd(is_odd) {
@@ -543,6 +545,30 @@ impl State {
         self.publisher
             .holder()
             .map_or(0, |holder| index.held(holder, tier))
+    }
+}
+
+/// Of engines that are said to publish at one address nobody knows whose events are heard there: none of them is believed.
+fn find_shared(engines: &[(Key, Arc<Engine>)]) {
+    let mut by_address: BTreeMap<_, Vec<&Arc<Engine>>> = BTreeMap::new();
+    for (_, engine) in engines {
+        let (at, own) = (&engine.source.events, engine.worker.address.url.host());
+        let host = at.host.as_deref().unwrap_or(own);
+        by_address.entry((host, at.port)).or_default().push(engine);
+    }
+    for ((host, port), engines) in by_address {
+        let is_shared = engines.len() > 1;
+        for engine in engines {
+            if engine.shown.is_found_shared(is_shared) && is_shared {
+                tracing::warn!(
+                    worker = &*engine.worker.label,
+                    rank = engine.source.rank,
+                    address = %format_args!("{host}:{port}"),
+                    "another worker is said to publish its KV events at the same address, so neither is believed; correct \
+                     the labels kv.events"
+                );
+            }
+        }
     }
 }
 

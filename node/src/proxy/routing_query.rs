@@ -318,7 +318,7 @@ impl Choice<'_> {
         if fleet.workers().next().is_none() {
             return Err(ApiError::new(
                 ErrorKind::NoWorker,
-                "the cluster has no workers; add one with `grapevine workers add URL`",
+                "this replica knows of no workers: it has just started, or none was added yet (`grapevine workers add URL`)",
             ));
         }
         let Some(asked) = asked else {

@@ -58,6 +58,8 @@ pub struct KvEngine {
     without_answer: Tally,
     /// It computes block hashes otherwise than the other engines of its model.
     is_odd: AtomicBool,
+    /// Another worker is said to publish at the same address.
+    is_shared: AtomicBool,
     disbelieved_until: AtomicInstant,
     /// Since when something may be missing; none while nothing is.
     lost_at: AtomicInstant,
@@ -109,13 +111,14 @@ impl KvEngine {
         }
     }
 
-    /// Whether decisions may go by what it publishes: it is heard, answers bear it out, and its block hashes are those of
-    /// the others.
+    /// Whether decisions may go by what it publishes: it is heard, it alone publishes there, answers bear it out, and its
+    /// block hashes are those of the others.
     pub fn is_believed(&self) -> bool {
         // The clock is read only where something is wrong: a decision asks every engine.
         let is_heard = |lost_at| Instant::now() < lost_at + LOST_MAX;
         let is_over = |until| Instant::now() >= until;
         self.hashes_alike()
+            && !self.is_shared.load(Ordering::Relaxed)
             && self.lost_at.get().is_none_or(is_heard)
             && self.disbelieved_until.get().is_none_or(is_over)
     }
@@ -128,6 +131,11 @@ impl KvEngine {
     /// It computes block hashes otherwise than others, or not any more. Whether that is news.
     pub fn is_found_odd(&self, is_odd: bool) -> bool {
         self.is_odd.swap(is_odd, Ordering::Relaxed) != is_odd
+    }
+
+    /// Another worker is said to publish at the same address, or not any more. Whether that is news.
+    pub fn is_found_shared(&self, is_shared: bool) -> bool {
+        self.is_shared.swap(is_shared, Ordering::Relaxed) != is_shared
     }
 
     /// Whether the answer to a prompt is part of the next one, as far as its answers show.
