@@ -35,6 +35,7 @@ pub mod readiness;
 pub mod reload;
 pub mod seats;
 pub mod service_manager;
+pub mod shown;
 pub mod shutdown;
 pub mod tenants;
 pub mod tls;
