@@ -30,6 +30,7 @@ pub mod log_limit;
 pub mod logging;
 pub mod memory;
 pub mod metrics;
+pub mod page;
 pub mod proxy;
 pub mod readiness;
 pub mod reload;
