@@ -44,7 +44,7 @@ pub mod view;
 pub mod wire;
 pub mod worker;
 
-pub use agent::{Ack, Agent, ExtraPlane, WorkerReport};
+pub use agent::{Ack, Agent, ExtraPlane, PeerLink, WorkerReport};
 pub use driver::Hosted;
 pub use dry_run::DryRunHandler;
 pub use error::{ChangeError, StartError};

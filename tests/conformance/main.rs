@@ -35,6 +35,7 @@ mod model_shares;
 mod models;
 mod odd_workers;
 mod openai;
+mod page;
 mod pings;
 mod plain_answers;
 mod proxied;

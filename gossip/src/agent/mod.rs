@@ -6,10 +6,12 @@
 //! - `start.rs`: how its parts are put together.
 //! - `bootstrap.rs`: what a starting replica takes from its peers.
 //! - `pushes.rs`: own changes of the registry, pushed together where they come together.
+//! - `links.rs`: what there is with each other replica, for people.
 
 #[cfg(test)]
 mod ask_tests;
 mod bootstrap;
+mod links;
 mod pushes;
 mod start;
 #[cfg(test)]
@@ -48,6 +50,7 @@ use crate::view::View;
 use crate::wire::{Extra, Message};
 use crate::worker::{Labels, Source, WorkerId, WorkerSpec};
 
+pub use links::PeerLink;
 use pushes::Pushes;
 pub use start::ExtraPlane;
 

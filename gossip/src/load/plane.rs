@@ -153,6 +153,12 @@ impl LoadPlane {
         &self.board
     }
 
+    /// How long ago each other replica's latest frame came; one that is silent for long is not among them.
+    pub(crate) fn heard(&self, now: Instant) -> impl Iterator<Item = (&ReplicaId, Duration)> {
+        let senders = self.senders.iter();
+        senders.map(move |(id, sender)| (id, sender.age(now)))
+    }
+
     /// Takes how many replicas are live, this one included.
     pub fn set_live(&self, replicas: u32) {
         self.board.set_live(replicas.max(1));

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::{Close, Receiver, Shared, limits};
-use crate::identity::{self, Identity, IdentityError, Standing};
+use crate::identity::{self, Certificate, Identity, IdentityError, Standing};
 use crate::metrics::Why;
 
 /// The identity in use with its dialling side. The cluster's and the replica's names never change.
@@ -93,6 +93,12 @@ pub(super) fn chain(connection: &Connection) -> Vec<CertificateDer<'static>> {
     let shown = connection.peer_identity();
     let shown = shown.and_then(|shown| shown.downcast::<Vec<CertificateDer<'static>>>().ok());
     shown.map_or_else(Vec::new, |shown| *shown)
+}
+
+/// The certificate that the peer of a connection presented, if it can be read.
+pub(super) fn leaf_of(connection: &Connection) -> Option<Certificate> {
+    let chain = chain(connection);
+    Certificate::read("a peer", chain.first()?).ok()
 }
 
 /// Takes another identity of the same replica into use; false if it is the one in use.

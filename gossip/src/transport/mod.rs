@@ -38,7 +38,7 @@ mod window;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use quinn::{Endpoint, EndpointConfig, TokioRuntime, VarInt};
 use tokio::time::Instant;
@@ -282,6 +282,23 @@ impl Transport {
         let links = self.shared.peers().links();
         let ways = links.iter().map(|(_, connection)| connection.rtt() / 2);
         ways.collect()
+    }
+
+    /// The open connections that this replica dialled: the peer, a round trip, and the end of the certificate that it
+    /// showed.
+    pub(crate) fn seen_links(&self) -> Vec<(ReplicaId, Duration, Option<SystemTime>)> {
+        let links = self.shared.peers().links();
+        let seen = links.into_iter().map(|(id, connection)| {
+            let ends = credentials::leaf_of(&connection).map(|leaf| leaf.until);
+            (id, connection.rtt(), ends)
+        });
+        seen.collect()
+    }
+
+    /// End of the certificate of this replica.
+    pub(crate) fn certificate_ends(&self) -> SystemTime {
+        let [own, _] = self.shared.identity.ends();
+        own
     }
 
     /// Number of peers that are dialled, connected or not.

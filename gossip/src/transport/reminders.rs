@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::sleep;
 
 use super::{Shared, credentials};
-use crate::identity::{Certificate, Reminders, Urgency};
+use crate::identity::{Reminders, Urgency};
 
 /// Looks each hour, when something ends, and when a certificate was replaced.
 pub(super) async fn remind(shared: Arc<Shared>) {
@@ -65,8 +65,7 @@ fn of_authority(urgency: Urgency, end: SystemTime, now: SystemTime) {
 /// One line for each peer that is connected; its own log has the same line, but may be read by nobody.
 fn of_peers(shared: &Shared, reminders: &mut Reminders, now: SystemTime) {
     for (id, connection) in shared.peers().links() {
-        let chain = credentials::chain(&connection);
-        let Some(Ok(leaf)) = chain.first().map(|leaf| Certificate::read("a peer", leaf)) else {
+        let Some(leaf) = credentials::leaf_of(&connection) else {
             continue;
         };
         if let Some(urgency) = reminders.due(id.as_str(), leaf.until, now) {

@@ -52,6 +52,16 @@ impl State {
     /// The end of a warm-up that somebody declared over. The greatest number, so that of two records
     /// with one stamp this one is kept.
     pub(crate) const WARMED_MS: u64 = u64::MAX;
+
+    /// For people and the admin API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Warming { .. } => "warming",
+            Self::Draining => "draining",
+        }
+    }
 }
 
 /// A worker as somebody described it, before any check.

@@ -229,6 +229,26 @@ impl Ring {
         (!self.is_empty()).then(|| self.owners[self.successor_point(hash)] as usize)
     }
 
+    /// The part of all prefixes that each member is the home of: 0 to 1, in the order of the members, 1 in all.
+    #[must_use]
+    pub fn shares(&self) -> Vec<f64> {
+        let mut shares = vec![0.0; self.members.len()];
+        let Some(last) = self.points.last() else {
+            return shares;
+        };
+        let mut before = *last;
+        for (&point, &owner) in self.points.iter().zip(&self.owners) {
+            // The first arc goes around the end. A single point owns everything.
+            let arc = match point.wrapping_sub(before) {
+                0 if self.points.len() == 1 => 1.0,
+                arc => arc as f64 / (u64::MAX as f64 + 1.0),
+            };
+            shares[owner as usize] += arc;
+            before = point;
+        }
+        shares
+    }
+
     /// CRC-32 of settings and (id, weight) of the sorted members: equal digests, equal rings.
     #[must_use]
     pub fn digest(&self) -> Digest {

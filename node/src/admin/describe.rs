@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use grapevine_gossip::PeerLink;
 use grapevine_gossip::twin::Twin;
-use grapevine_gossip::view::ReplicaInfo;
-use grapevine_gossip::worker::{Labels, State, WorkerId};
+use grapevine_gossip::view::{ReplicaInfo, View};
+use grapevine_gossip::worker::{Labels, WorkerId};
 use grapevine_placement::Claim;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -73,6 +74,12 @@ struct ReplicaView {
     registry: String,
     /// Seconds for which it was seen as alive, ready and leaving as it is now; null before that is known.
     for_s: Option<u64>,
+    /// Milliseconds since its latest report of load; null of this replica, and of one that was silent for a minute.
+    heard_ms: Option<u64>,
+    /// Milliseconds of a round trip on the connection from here; null while there is none.
+    round_trip_ms: Option<f64>,
+    /// Whole days that its certificate still holds, below 0 after its end; null where none was shown.
+    certificate_days: Option<i64>,
 }
 
 /// `GET /ring`.
@@ -96,6 +103,10 @@ struct PoolView {
     count: usize,
     /// The first of them.
     workers: Vec<String>,
+    /// The part of all prefixes that each of these is the home of, 0 to 1.
+    shares: Vec<f64>,
+    /// How they are chosen.
+    policy: &'static str,
 }
 
 /// `GET /workers`.
@@ -175,14 +186,6 @@ pub(super) struct WarmUpView {
     progress: Option<Progress>,
 }
 
-pub(super) fn state_name(state: State) -> &'static str {
-    match state {
-        State::Active => "active",
-        State::Warming { .. } => "warming",
-        State::Draining => "draining",
-    }
-}
-
 impl From<Twin> for TwinView {
     fn from(twin: Twin) -> Self {
         Self {
@@ -194,9 +197,13 @@ impl From<Twin> for TwinView {
 }
 
 impl ReplicaView {
-    fn of(replica: &ReplicaInfo, lasts: Option<Duration>) -> Self {
+    fn of(replica: &ReplicaInfo, lasts: Option<Duration>, link: PeerLink) -> Self {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
             for_s: lasts.map(|lasts| lasts.as_secs()),
+            heard_ms: link.heard.map(ms),
+            round_trip_ms: link.round_trip.map(|time| time.as_secs_f64() * 1e3),
+            certificate_days: link.certificate_ends.map(days_until),
             id: replica.id.to_string(),
             live: replica.live,
             ready: replica.ready,
@@ -210,6 +217,16 @@ impl ReplicaView {
             settings: replica.settings.clone(),
             registry: replica.registry.clone(),
         }
+    }
+}
+
+/// Whole days until then, below 0 after it.
+fn days_until(end: SystemTime) -> i64 {
+    const DAY_S: u64 = 24 * 60 * 60;
+    let days = |time: Duration| i64::try_from(time.as_secs() / DAY_S).unwrap_or(i64::MAX);
+    match end.duration_since(SystemTime::now()) {
+        Ok(left) => days(left),
+        Err(over) => -1 - days(over.duration()),
     }
 }
 
@@ -245,13 +262,21 @@ impl Admin {
             agreement: compared.map(|(ratio, _)| ratio),
             agreement_samples: compared.map_or(0, |(_, count)| count),
             registry: self.registry(),
-            replicas: view
-                .replicas()
-                .iter()
-                .map(|replica| ReplicaView::of(replica, self.cluster.liveness().lasts(replica)))
-                .collect(),
+            replicas: self.describe_replicas(&view),
             twins: self.agent.twins().into_iter().map(TwinView::from).collect(),
         }
+    }
+
+    fn describe_replicas(&self, view: &View) -> Vec<ReplicaView> {
+        let links = self.agent.links();
+        let replicas = view.replicas().iter().map(|replica| {
+            let mut link = links.get(&replica.id).copied().unwrap_or_default();
+            if replica.id == *self.agent.replica() {
+                link.certificate_ends = self.agent.certificate_ends();
+            }
+            ReplicaView::of(replica, self.cluster.liveness().lasts(replica), link)
+        });
+        replicas.collect()
     }
 
     pub(super) fn describe_rings(&self) -> RingsView {
@@ -268,6 +293,8 @@ impl Admin {
                 .take(PAGE)
                 .map(|member| member.worker.id.to_string())
                 .collect(),
+            shares: pool.shares().into_iter().take(PAGE).collect(),
+            policy: pool.policy().policy.as_str(),
         });
         RingsView {
             digest: fleet.digest().to_string(),
@@ -313,7 +340,7 @@ impl Admin {
             role: spec.role().as_str(),
             labels: owned(&registered.labels),
             dp_size: spec.dp_size(),
-            state: state_name(spec.state()),
+            state: spec.state().as_str(),
             drained: registered.is_drained,
             sources: self.sources_of(&worker.id),
             epoch: spec.epoch(),

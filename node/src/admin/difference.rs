@@ -4,8 +4,6 @@
 use grapevine_gossip::registry::Worker;
 use grapevine_gossip::worker::WorkerSpec;
 
-use super::describe::state_name;
-
 /// What of a worker is otherwise now, as `role: prefill -> any`; empty if nothing is.
 pub(super) fn between(before: &Worker, after: &Worker) -> Vec<String> {
     let (was, is) = (described(&before.spec), described(&after.spec));
@@ -45,7 +43,7 @@ fn described(spec: &WorkerSpec) -> [(&'static str, String); 8] {
         ("max_in_flight", number(spec.max_in_flight())),
         ("zone", spec.zone().unwrap_or_default().to_owned()),
         ("dp_size", number(spec.dp_size())),
-        ("state", state_name(spec.state()).to_owned()),
+        ("state", spec.state().as_str().to_owned()),
     ]
 }
 

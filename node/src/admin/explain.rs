@@ -5,6 +5,7 @@ use grapevine_gossip::worker::Role;
 use grapevine_placement::{Explanation, Key};
 use http::{HeaderMap, Method, StatusCode};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::page::PAGE;
 use super::query::Query;
@@ -101,6 +102,16 @@ impl Admin {
         headers: &HeaderMap,
         body: &Bytes,
     ) -> Result<Answer, ApiError> {
+        Ok(json(StatusCode::OK, &self.explained(query, headers, body)?))
+    }
+
+    /// The same as JSON.
+    pub(super) fn explained(
+        &self,
+        query: &Query<'_>,
+        headers: &HeaderMap,
+        body: &Bytes,
+    ) -> Result<Value, ApiError> {
         let path = query.value("path");
         let path = path.as_deref().unwrap_or("/v1/chat/completions");
         let with_load = match query.value("load").as_deref() {
@@ -130,7 +141,7 @@ impl Admin {
         let way = asked.way(pool, &routing.key, &transfer)?;
         let described = |pool, explanation: &Explanation, leg, split| {
             let described = self.described(&routing, pool, explanation, (leg, split));
-            Ok(json(StatusCode::OK, &described))
+            Ok(serde_json::to_value(&described).expect("descriptions always serialise"))
         };
         let one = |split| {
             let explanation = self.cluster.explain(pool, &routing.key, with_load, &[]);

@@ -11,6 +11,9 @@
 //! | `Host` | every request that no token proves, on loopback | a rebound name shows there, and nowhere else |
 //! | `Content-Type` | every request with a body, every change that has one | a form, or a script that needs no permission, cannot say `application/json` |
 //!
+//! The page of this port (`pages/`) lets two things more through, and they change nothing: a link from anywhere may lead
+//! to it, and its own forms may be forms, if their `Origin` says that they are its own.
+//!
 //! With a token `Host` may be anything: a browser adds no token by itself, so a page that rebinds a name has none;
 //! and beyond loopback, where a token is required, replicas are reached by names that cannot be known here. For the
 //! same reason the metrics port asks for `Host` on loopback only: beyond it its scrapers use names, and any client that
@@ -92,6 +95,25 @@ impl Gate {
         Ok(())
     }
 
+    /// As [`Gate::check_page`], for paths of the page of this port: a link on another site may lead there. The browser
+    /// shows what comes to the person alone, in a window of its own; whose page has the link learns nothing.
+    pub(super) fn check_visit(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<(), GateRefusal> {
+        let is = |name: &HeaderName, value: &str| only(headers, name) == Some(value);
+        let is_link = *method == Method::GET
+            && is(&SEC_FETCH_MODE, "navigate")
+            && is(&SEC_FETCH_DEST, "document")
+            && !headers.contains_key(ORIGIN);
+        if is_link {
+            Ok(())
+        } else {
+            self.check_page(headers)
+        }
+    }
+
     /// Refuses a name that is not this port's, on loopback; beyond it any may be.
     pub(super) fn check_host(
         &self,
@@ -159,6 +181,21 @@ pub(super) fn check_body(
     }
 }
 
+/// Refuses a form that is not of the page of this port: where it comes from has to be said, and
+/// [`Gate::check_visit`] has compared it by then.
+pub(super) fn check_form(headers: &HeaderMap) -> Result<(), GateRefusal> {
+    if !headers.contains_key(ORIGIN) {
+        return Err(GateRefusal::Origin);
+    }
+    let kind = only(headers, &CONTENT_TYPE).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
+        Ok(())
+    } else {
+        Err(GateRefusal::ContentType)
+    }
+}
+
 /// The value of a header that is there once, as text.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
@@ -184,6 +221,8 @@ fn default_port(scheme: &str) -> Option<u16> {
 
 /// W3C Fetch Metadata Request Headers; sent to trustworthy addresses, of which loopback is one.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 #[cfg(test)]
 mod tests {
@@ -288,6 +327,64 @@ mod tests {
         }
         let own = (ORIGIN, "http://127.0.0.1:30001");
         check(&[own, (ORIGIN, "null")], Err(GateRefusal::Origin));
+    }
+
+    #[test]
+    fn a_link_leads_to_the_page_and_nothing_else_of_another_site_does() {
+        let gate = gate("127.0.0.1", &[]);
+        let check = |method: Method, list: &[(HeaderName, &'static str)], expected| {
+            let list = [
+                &[(HOST, "127.0.0.1:1"), (SEC_FETCH_SITE, "cross-site")],
+                list,
+            ]
+            .concat();
+            let found = gate.check_visit(&method, &headers(&list));
+            assert_eq!(found.is_ok(), expected, "{method} {list:?}");
+        };
+        let (mode, dest) = (SEC_FETCH_MODE, SEC_FETCH_DEST);
+        let link = [(mode.clone(), "navigate"), (dest.clone(), "document")];
+        check(Method::GET, &link, true);
+        check(Method::POST, &link, false);
+        check(Method::GET, &[], false);
+        check(Method::GET, &[(mode.clone(), "navigate")], false);
+        check(
+            Method::GET,
+            &[(mode.clone(), "no-cors"), (dest.clone(), "script")],
+            false,
+        );
+        check(
+            Method::GET,
+            &[(mode.clone(), "cors"), (dest.clone(), "document")],
+            false,
+        );
+        for frame in ["iframe", "frame", "object", "embed", "empty"] {
+            check(
+                Method::GET,
+                &[(mode.clone(), "navigate"), (dest.clone(), frame)],
+                false,
+            );
+        }
+        let origin = (ORIGIN, "http://attacker.example");
+        check(
+            Method::GET,
+            &[link[0].clone(), link[1].clone(), origin],
+            false,
+        );
+    }
+
+    #[test]
+    fn a_form_says_where_it_comes_from() {
+        let form = (CONTENT_TYPE, "application/x-www-form-urlencoded");
+        let origin = (ORIGIN, "http://127.0.0.1:1");
+        let check = |list: &[(HeaderName, &'static str)]| check_form(&headers(list));
+        assert_eq!(check(&[form.clone(), origin.clone()]), Ok(()));
+        assert_eq!(check(&[form]), Err(GateRefusal::Origin));
+        let json = (CONTENT_TYPE, "application/json");
+        assert_eq!(
+            check(&[json, origin.clone()]),
+            Err(GateRefusal::ContentType)
+        );
+        assert_eq!(check(&[origin]), Err(GateRefusal::ContentType));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Workers that register themselves, and what sources of workers show.
 
-use grapevine_gossip::worker::WorkerId;
+use grapevine_gossip::worker::{State, WorkerId};
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use tokio::time::Instant;
@@ -113,7 +113,7 @@ impl Admin {
         Lease {
             id: id.to_string(),
             ttl_s: self.leases.ttl().as_secs_f64(),
-            state: state.map_or("removed", super::describe::state_name),
+            state: state.map_or("removed", State::as_str),
             in_flight: in_flight.values().flatten().sum(),
             is_renewed_twice: self.leases.are_two(id),
         }

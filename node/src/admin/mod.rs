@@ -20,6 +20,7 @@
 //! | `GET /discovery` | sources of workers, as this replica sees them |
 //! | `PUT`, `DELETE /leases/{id}` | a worker registers itself or renews its lease; takes itself out. Its own credential is enough |
 //! | `POST /explain?path=&tenant=` | where the request in the body would go, and why |
+//! | `GET /`, `/page/...` | the page, for people: `pages/` |
 //!
 //! Never on the data port. Beyond loopback it needs a token. Web pages are kept out by `gate.rs`.
 
@@ -29,6 +30,7 @@ mod explain;
 mod gate;
 mod leases;
 mod page;
+mod pages;
 mod query;
 mod scrape;
 mod workers;
@@ -54,6 +56,7 @@ use tokio_util::task::TaskTracker;
 
 use self::leases::wrong_credential;
 use self::page::Page;
+use self::pages::Outgoing;
 use self::query::Query;
 use crate::admission::Admission;
 use crate::all_metrics::AllMetrics;
@@ -61,7 +64,7 @@ use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::Cluster;
 use crate::cluster::quarantine::Quarantine;
-use crate::config::{Secret, TransferConfig};
+use crate::config::{LimitConfig, Secret, TransferConfig};
 use crate::descriptors;
 use crate::discovery::{Board, Credentials, Leases};
 use crate::http::client_io::ClientIo;
@@ -71,16 +74,18 @@ use crate::listener::framing::HeadLimits;
 use crate::listener::http1_guard::{Guarded, Waits};
 use crate::live::Live;
 use crate::metrics::{Form, ReasonLabels};
+use crate::page::sampler::Recorder;
 use crate::readiness::Readiness;
 use crate::reload::Wish;
 use crate::seats::{Counts, Seat, SeatLimits, Seats};
 use crate::shutdown::Phase;
-use crate::tenants::bearer;
+use crate::tenants::{Keys, bearer};
 use crate::upstream::Connector;
 use crate::warmup::WarmUps;
 
 pub use gate::Gate;
 use gate::GateRefusal;
+pub use pages::Pages;
 
 /// From the first byte of a request to the end of its head; between requests, and before the first one.
 const WAITS: Waits = Waits {
@@ -141,6 +146,16 @@ pub struct Admin {
     pub admin_gate: Live<Gate>,
     /// Which requests the Prometheus port accepts.
     pub metrics_gate: Live<Gate>,
+    /// The clients' keys.
+    pub keys: Arc<Keys>,
+    /// What clients may take.
+    pub limits: Live<LimitConfig>,
+    /// The last hour.
+    pub recorder: Arc<Recorder>,
+    /// What the page keeps.
+    pub pages: Pages,
+    /// Tasks that end with the replica.
+    pub tasks: TaskTracker,
 }
 
 /// Which of the two ports a listener is.
@@ -230,12 +245,21 @@ async fn serve(stream: TcpStream, port: Port, seat: &Seat, admin: Arc<Admin>) {
 }
 
 impl Admin {
-    async fn answer(&self, port: Port, request: Request<Incoming>) -> Answer {
+    async fn answer(
+        self: &Arc<Self>,
+        port: Port,
+        request: Request<Incoming>,
+    ) -> Response<Outgoing> {
+        if port == Port::Admin && pages::is_page(request.uri().path()) {
+            let (head, body) = request.into_parts();
+            return self.page(&head, body).await;
+        }
         let answer = match port {
             Port::Metrics => self.metrics_only(&request),
             Port::Admin => self.route(request).await,
         };
-        answer.unwrap_or_else(|error| error.response().map(Full::new))
+        let answer: Answer = answer.unwrap_or_else(|error| error.response().map(Full::new));
+        answer.map(Outgoing::Left)
     }
 
     fn metrics_only(&self, request: &Request<Incoming>) -> Result<Answer, ApiError> {
@@ -409,12 +433,16 @@ fn is_equal(token: &[u8], sent: &[u8]) -> bool {
 }
 
 async fn read(body: Incoming) -> Result<Bytes, ApiError> {
-    let limited = Limited::new(body, BODY_BYTES_MAX).collect();
+    read_at_most(body, BODY_BYTES_MAX).await
+}
+
+async fn read_at_most(body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let limited = Limited::new(body, bytes_max).collect();
     match timeout(BODY_WITHIN, limited).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(_)) => Err(ApiError::new(
             ErrorKind::TooLarge,
-            format!("the body broke off or is larger than {BODY_BYTES_MAX} bytes"),
+            format!("the body broke off or is larger than {bytes_max} bytes"),
         )),
         Err(_) => Err(ApiError::new(
             ErrorKind::RequestTimeout,

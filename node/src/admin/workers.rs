@@ -189,7 +189,7 @@ fn changed(
         id: id.to_string(),
         confirmed_by: ack.confirmed_by,
         replicated: ack.replicated,
-        state: state.map(super::describe::state_name),
+        state: state.map(State::as_str),
         changes,
     };
     json(status, &body)
@@ -238,7 +238,7 @@ impl Admin {
         self.label(labelled).await?;
         let added = written.into_iter().map(|(id, state)| AddedWorker {
             changes: self.changes_since(&before, &id),
-            state: super::describe::state_name(state),
+            state: state.as_str(),
             id: id.to_string(),
         });
         let added: Vec<_> = added.collect();
@@ -285,7 +285,7 @@ impl Admin {
             tracing::info!(
                 worker = id.as_str(),
                 confirmed_by = ack.confirmed_by,
-                state = super::describe::state_name(state),
+                state = state.as_str(),
                 changes = changes.join("; "),
                 "worker added or changed"
             );
@@ -433,7 +433,7 @@ impl Admin {
             tracing::info!(
                 worker = id.as_str(),
                 confirmed_by = ack.confirmed_by,
-                state = state.map_or("removed", super::describe::state_name),
+                state = state.map_or("removed", State::as_str),
                 "worker drained, activated or labelled"
             );
         }

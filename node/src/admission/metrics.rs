@@ -77,10 +77,12 @@ struct AdmissionLabels {
     result: &'static str,
 }
 
+/// A queue and a class of requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct QueueLabels {
-    queue: &'static str,
-    class: &'static str,
+#[allow(missing_docs, reason = "the fields are the labels")]
+pub struct QueueLabels {
+    pub queue: &'static str,
+    pub class: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -109,6 +111,8 @@ pub struct AdmissionMetrics {
     /// By what is waited for and class.
     waiting: [[Gauge; Priority::ALL.len()]; For::ALL.len()],
     waited: [[Histogram; Priority::ALL.len()]; For::ALL.len()],
+    /// The same, by labels.
+    wait: Histograms<QueueLabels>,
     models: Family<ModelStateLabels, Gauge>,
 }
 
@@ -152,8 +156,19 @@ impl AdmissionMetrics {
             }),
             waited: For::ALL
                 .map(|queue| Priority::ALL.map(|of| wait.get_or_create_owned(&labels(queue, of)))),
+            wait,
             models,
         }
+    }
+
+    /// Times in queues, by labels.
+    pub(crate) fn waits(&self) -> &Histograms<QueueLabels> {
+        &self.wait
+    }
+
+    /// Requests that wait now, in all queues.
+    pub(crate) fn waiting(&self) -> i64 {
+        self.waiting.iter().flatten().map(Gauge::get).sum()
     }
 
     /// Sets how many requests of each model have a place and how many wait for one.

@@ -265,6 +265,16 @@ impl Admission {
         self.queue(key, ask, turn).await.map(Some)
     }
 
+    /// Requests in progress, as far as their models are known.
+    pub fn in_progress(&self) -> u32 {
+        self.permits.held().iter().map(|(_, held)| held).sum()
+    }
+
+    /// Requests that wait now, at the door and for a worker.
+    pub fn waiting(&self) -> i64 {
+        self.parts.metrics.waiting()
+    }
+
     /// Sets the metrics of models to what is so now.
     pub fn show(&self) {
         let (held, waiting) = (self.permits.held(), self.permits.at_models.lengths());

@@ -13,12 +13,13 @@ use super::cluster::Followed;
 use super::discovery::Discovered;
 use super::front::Opened;
 use super::limits::Limits;
-use crate::admin::{self, Admin, Gate, Port};
+use crate::admin::{self, Admin, Gate, Pages, Port};
 use crate::config::{Config, Layers};
 #[cfg(debug_assertions)]
 use crate::fault_injection;
 use crate::left_out::LeftOut;
 use crate::listener::Door;
+use crate::page::sampler::{Recorder, Sampler, SamplerParts};
 use crate::reload::{Apply, Reload, Wish};
 use crate::shutdown::Phase;
 use crate::upstream::Connector;
@@ -86,6 +87,7 @@ pub(super) fn start_admin(
     connector: Arc<Connector>,
     operators: ForOperators,
 ) {
+    let recorder = start_sampler(base, &followed);
     let admin = Arc::new(Admin {
         replica: base.replica.to_owned(),
         cluster: followed.cluster,
@@ -109,6 +111,11 @@ pub(super) fn start_admin(
             .live(|config| Gate::new(config.admin.host, config.admin.allowed_hosts.clone())),
         metrics_gate: base
             .live(|config| Gate::new(config.metrics.host, config.admin.allowed_hosts.clone())),
+        keys: limits.keys,
+        limits: base.live(|config| config.limits.clone()),
+        recorder,
+        pages: Pages::default(),
+        tasks: base.tasks().clone(),
     });
     let serve = |socket, port| {
         let seats = admin::seats(port, &admin.metrics);
@@ -119,6 +126,21 @@ pub(super) fn start_admin(
     if let Some(socket) = operators.metrics {
         base.tasks().spawn(serve(socket, Port::Metrics));
     }
+}
+
+/// Keeps the last hour for the page.
+fn start_sampler(base: Base<'_>, followed: &Followed) -> Arc<Recorder> {
+    let recorder = Arc::new(Recorder::default());
+    let sampler = Sampler::new(SamplerParts {
+        recorder: Arc::clone(&recorder),
+        cluster: Arc::clone(&followed.cluster),
+        agent: Arc::clone(base.agent),
+        metrics: Arc::clone(base.metrics),
+        settings: base.live(Config::fingerprint),
+        phase: base.phase(),
+    });
+    base.tasks().spawn(sampler.run());
+    recorder
 }
 
 /// Tells the other replicas at once that this one is leaving.

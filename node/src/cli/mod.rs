@@ -32,7 +32,6 @@ mod serve;
 mod settings;
 mod show;
 mod status;
-mod summary;
 mod workers;
 
 pub use ca::{CaArgs, ca};

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
 use super::show::{Column, field, print_json, print_line, print_table, rows};
-use super::summary::{replica_rank, seconds, summary, worker_rank};
+use crate::shown::summary::{replica_rank, seconds, summary, worker_rank};
 
 /// Shows the cluster: what is wrong, replicas, workers, and whether all hold the same ring.
 ///
@@ -72,15 +72,13 @@ async fn look(client: &AdminClient, is_json: bool) -> Result<(), Failure> {
     let cluster = client.get(&["cluster"]).await?;
     let workers = super::workers::all_workers(client).await?;
     let found = summary(&cluster, rows(&workers, "workers"));
-    let is_wrong = found.is_wrong || !rows(&cluster, "twins").is_empty();
     if is_json {
         print_json(&serde_json::json!({ "cluster": cluster, "workers": workers }))?;
     } else {
-        print_line(&coloured(&found.text, is_wrong))?;
+        print_line(&coloured(&found.text, found.is_wrong))?;
         print_tables(&cluster, &workers)?;
     }
-    let is_wrong = found.is_wrong || !rows(&cluster, "twins").is_empty();
-    if is_wrong {
+    if found.is_wrong {
         Err(Failure::NotWell)
     } else {
         Ok(())

@@ -114,6 +114,11 @@ impl Pool {
         self.ring.digest()
     }
 
+    /// The part of all prefixes that each worker is the home of, in the order of the workers.
+    pub fn shares(&self) -> Vec<f64> {
+        self.ring.shares()
+    }
+
     /// How this model's workers are chosen.
     pub fn policy(&self) -> &PolicySettings {
         &self.policy

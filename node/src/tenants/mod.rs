@@ -11,7 +11,7 @@ mod tenant;
 mod tests;
 pub mod watch;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
@@ -184,6 +184,21 @@ impl Keys {
                 ))
             }
         }
+    }
+
+    /// Each tenant of the list with the most requests that one of its keys allows it at once, sorted by name.
+    pub fn tenants(&self) -> Vec<(Arc<Tenant>, Option<u32>)> {
+        let list = self.list.load();
+        let keys = list.iter().flat_map(|list| list.values());
+        let mut tenants: BTreeMap<Arc<str>, (Arc<Tenant>, Option<u32>)> = BTreeMap::new();
+        for key in keys {
+            let tenant = || (Arc::clone(&key.tenant), None);
+            let row = tenants
+                .entry(Arc::clone(key.tenant.name()))
+                .or_insert_with(tenant);
+            row.1 = row.1.max(key.requests_max());
+        }
+        tenants.into_values().collect()
     }
 
     /// What each tenant has at this replica, for the others; tenants without requests are left out.

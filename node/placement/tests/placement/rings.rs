@@ -114,6 +114,25 @@ fn shares(workers: usize, keys: usize, pick: impl Fn(u64) -> Option<usize>) -> V
 }
 
 #[test]
+fn exact_shares_are_those_that_prefixes_show() {
+    let ring = Ring::build(&RingSettings::default(), members(&[500, 1_000, 3_000])).unwrap();
+    let exact = ring.shares();
+    assert!((exact.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{exact:?}");
+    let drawn = shares(3, 200_000, |key| ring.successor(key));
+    for (exact, drawn) in exact.iter().zip(&drawn) {
+        assert!((exact - drawn).abs() < 0.01, "{exact} {drawn}");
+    }
+    let one = RingSettings {
+        virtual_nodes: std::num::NonZeroU16::MIN,
+        ..RingSettings::default()
+    };
+    let alone = Ring::build(&one, members(&[1_000])).unwrap();
+    assert_eq!(alone.shares(), [1.0]);
+    let empty = Ring::build(&one, members(&[])).unwrap();
+    assert!(empty.shares().is_empty());
+}
+
+#[test]
 fn share_follows_weight() {
     for hash in HashAlgorithm::ALL {
         let weights: Vec<u32> = (0..16)

@@ -44,6 +44,14 @@ impl Cluster {
         })
     }
 
+    /// What peers are asked about a request: hashes, no text.
+    pub fn question(&self, pool: &Pool, key: &Key) -> DryRun {
+        DryRun {
+            pool: pool.name().to_owned(),
+            key: encode_key(key),
+        }
+    }
+
     /// The decision with its work shown, if this request shall be compared with a peer's.
     pub(in crate::cluster) fn sample(
         &self,

@@ -2,21 +2,22 @@
 
 use serde_json::Value;
 
-use super::show::{field, rows};
+use super::{field, rows};
 
 /// Names of a kind of trouble that are listed; the table has the others.
 const NAMED: usize = 4;
 
 /// How a cluster is.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Summary {
-    pub(super) text: String,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// The sentence.
+    pub text: String,
     /// Something does not work as it should.
-    pub(super) is_wrong: bool,
+    pub is_wrong: bool,
 }
 
 /// One sentence about replicas and workers: what is wrong with which of them, and for how long.
-pub(super) fn summary(cluster: &Value, workers: &[Value]) -> Summary {
+pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     let replicas = rows(cluster, "replicas");
     let ring = field(cluster, "digest");
     let settings = field(cluster, "settings");
@@ -47,13 +48,26 @@ pub(super) fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     if !of_workers.is_empty() {
         text.push_str(&format!(": {}", told(of_workers)));
     }
-    Summary { text, is_wrong }
+    let twins = rows(cluster, "twins").iter();
+    let twins: Vec<_> = twins.map(|twin| field(twin, "id")).collect();
+    if !twins.is_empty() {
+        text.push_str(&format!("; two processes run as {}", twins.join(", ")));
+    }
+    Summary {
+        text,
+        is_wrong: is_wrong || !twins.is_empty(),
+    }
+}
+
+/// What is wrong with a replica of this cluster, if anything is.
+pub fn trouble_of_replica(cluster: &Value, replica: &Value) -> Option<&'static str> {
+    let (ring, settings) = (field(cluster, "digest"), field(cluster, "settings"));
+    replica_trouble(replica, &ring, &settings)
 }
 
 /// How bad a replica's row is, the worst first.
-pub(super) fn replica_rank(cluster: &Value, replica: &Value) -> u8 {
-    let (ring, settings) = (field(cluster, "digest"), field(cluster, "settings"));
-    match replica_trouble(replica, &ring, &settings) {
+pub fn replica_rank(cluster: &Value, replica: &Value) -> u8 {
+    match trouble_of_replica(cluster, replica) {
         Some("dead") => 0,
         Some(_) => 1,
         None => 2,
@@ -61,7 +75,7 @@ pub(super) fn replica_rank(cluster: &Value, replica: &Value) -> u8 {
 }
 
 /// How bad a worker's row is, the worst first.
-pub(super) fn worker_rank(worker: &Value) -> u8 {
+pub fn worker_rank(worker: &Value) -> u8 {
     match (worker_trouble(worker), is_usable(worker)) {
         (Some(_), _) => 0,
         (None, false) => 1,
@@ -86,9 +100,14 @@ fn replica_trouble(replica: &Value, ring: &str, settings: &str) -> Option<&'stat
     }
 }
 
-/// Draining and warming are nobody's trouble.
-fn worker_trouble(worker: &Value) -> Option<&'static str> {
-    match worker["verdict"].as_str()? {
+/// What is wrong with a worker, if anything is. Draining and warming are nobody's trouble.
+pub fn worker_trouble(worker: &Value) -> Option<&'static str> {
+    trouble_of_verdict(worker["verdict"].as_str()?)
+}
+
+/// A verdict on a worker in words, if it is a bad one.
+pub fn trouble_of_verdict(verdict: &str) -> Option<&'static str> {
+    match verdict {
         "unreachable" => Some("unreachable"),
         "unhealthy" => Some("failing checks"),
         "stalled" => Some("giving no tokens"),
@@ -124,7 +143,7 @@ fn told(trouble: Vec<(String, &'static str, Option<u64>)>) -> String {
 }
 
 /// As people say it: `40 s`, `12 min`, `3 h`, `5 d`.
-pub(super) fn seconds(for_s: u64) -> String {
+pub fn seconds(for_s: u64) -> String {
     match for_s {
         0..120 => format!("{for_s} s"),
         120..7_200 => format!("{} min", for_s / 60),
@@ -204,5 +223,17 @@ mod tests {
             .collect();
         let text = "2 replicas that agree; 0 of 9 workers usable: 9 failing checks for 2 min: w0, w1, w2, w3 and 5 more";
         check(&well, &many, text, true);
+    }
+
+    #[test]
+    fn two_processes_under_one_id_are_named() {
+        let replicas = [replica("r1", true, true, "d")];
+        let cluster = json!({ "digest": "d", "settings": "s", "replicas": replicas, "twins": [{ "id": "r1" }] });
+        let found = summary(&cluster, &[worker("w1", "active", "good", 9)]);
+        assert_eq!(
+            found.text,
+            "1 replica; 1 worker usable; two processes run as r1"
+        );
+        assert!(found.is_wrong);
     }
 }

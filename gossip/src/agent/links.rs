@@ -1,0 +1,50 @@
+//! What this replica has with each other one: a connection, its certificate, and how long ago it was heard.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use super::Agent;
+use crate::load::LoadMessages;
+use crate::plane::Context;
+use crate::replica::ReplicaId;
+
+/// What this replica has with another one. Nothing of it where there is neither a connection nor a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerLink {
+    /// A round trip on the connection from here; none while there is no connection.
+    pub round_trip: Option<Duration>,
+    /// End of the certificate that it showed.
+    pub certificate_ends: Option<SystemTime>,
+    /// Since its latest report of load, which every replica sends several times a second. None of one that was silent
+    /// for long.
+    pub heard: Option<Duration>,
+}
+
+impl Agent {
+    /// What there is with each other replica, by its id.
+    pub fn links(&self) -> BTreeMap<ReplicaId, PeerLink> {
+        let mut links: BTreeMap<ReplicaId, PeerLink> = BTreeMap::new();
+        let Some(net) = self.0.driver.net() else {
+            return links;
+        };
+        for (id, round_trip, certificate_ends) in net.transport.seen_links() {
+            let link = links.entry(id).or_default();
+            link.round_trip = Some(round_trip);
+            link.certificate_ends = certificate_ends;
+        }
+        let heard = |messages: &mut LoadMessages, cx: &mut Context| {
+            let heard = messages.plane.heard(cx.now);
+            heard.map(|(id, ago)| (id.clone(), ago)).collect::<Vec<_>>()
+        };
+        for (id, ago) in self.with(&self.0.load, heard) {
+            links.entry(id).or_default().heard = Some(ago);
+        }
+        links
+    }
+
+    /// End of this replica's certificate; none in a cluster of one.
+    pub fn certificate_ends(&self) -> Option<SystemTime> {
+        let net = self.0.driver.net()?;
+        Some(net.transport.certificate_ends())
+    }
+}

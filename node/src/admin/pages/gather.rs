@@ -1,0 +1,65 @@
+//! What a page is made from: what the admin API answers, as JSON, and what is in use of the limits.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::admin::Admin;
+use crate::page::facts::{Facts, Limits, TenantUse};
+use crate::page::sampler::reached;
+use crate::upstream::Worker;
+
+impl Admin {
+    /// What there is now.
+    pub(super) fn facts(&self) -> Facts {
+        let fleet = self.cluster.fleet();
+        let mut workers: Vec<&Arc<Worker>> = fleet.workers().collect();
+        workers.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        let workers = workers.iter().filter_map(|of| self.describe_worker(of));
+        let sources = self.board.describe(Instant::now());
+        Facts {
+            cluster: value(&self.describe_cluster()),
+            workers: workers.map(|worker| value(&worker)).collect(),
+            rings: value(&self.describe_rings()),
+            sources: sources.iter().map(value).collect(),
+            tenants: self.tenants(),
+            limits: self.limits(),
+        }
+    }
+
+    fn tenants(&self) -> Vec<TenantUse> {
+        let states = self.agent.peer_states();
+        let tenants = self.keys.tenants().into_iter();
+        let tenants = tenants.map(|(tenant, most)| {
+            let (here, others) = (tenant.in_use(), states.others_usage(tenant.number()));
+            TenantUse {
+                name: tenant.name().to_string(),
+                here: here.in_flight + here.queued,
+                waiting_here: here.queued,
+                elsewhere: others.in_flight.saturating_add(others.queued),
+                most,
+            }
+        });
+        tenants.collect()
+    }
+
+    fn limits(&self) -> Limits {
+        let limits = self.limits.look();
+        let body_bytes_max = limits.body_bytes_total.0;
+        Limits {
+            requests: self.admission.in_progress(),
+            requests_max: limits.requests,
+            waiting: u32::try_from(self.admission.waiting()).unwrap_or(0),
+            body_bytes: body_bytes_max.saturating_sub(self.admission.bodies().free()),
+            body_bytes_max,
+            quarantined: u32::try_from(self.quarantine.count()).unwrap_or(u32::MAX),
+            reached: reached(&self.metrics),
+        }
+    }
+}
+
+fn value<T: Serialize>(of: &T) -> Value {
+    serde_json::to_value(of).expect("descriptions always serialise")
+}

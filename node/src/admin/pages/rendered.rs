@@ -1,0 +1,77 @@
+//! Parts of pages, made once for all who look at the same one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use crate::admin::Admin;
+use crate::admin::query::Query;
+use crate::api::ApiError;
+use crate::page::html::{Part, detail, parts_of};
+use crate::page::model::Overview;
+
+/// So old may a page be that somebody else has asked for.
+const FRESH: Duration = Duration::from_millis(900);
+/// Longest id of which a page is made, in bytes.
+const ID_BYTES_MAX: usize = 512;
+
+/// Which page.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum What {
+    Overview,
+    Worker(String),
+    Replica(String),
+}
+
+/// Pages that were made within the last second: few, however many look.
+#[derive(Debug, Default)]
+pub(super) struct Rendered(Mutex<HashMap<What, Made>>);
+
+/// When it was made, and what.
+type Made = (Instant, Arc<[Part]>);
+
+impl What {
+    /// `?of=worker&id=`, `?of=replica&id=`, or nothing.
+    pub(super) fn of(query: &Query<'_>) -> Result<Self, ApiError> {
+        let id = |id: Option<String>| {
+            let id = id.filter(|id| id.len() <= ID_BYTES_MAX);
+            id.ok_or_else(|| ApiError::invalid("id", "add &id=... to the URL"))
+        };
+        match query.value("of").as_deref() {
+            None => Ok(Self::Overview),
+            Some("worker") => Ok(Self::Worker(id(query.value("id"))?)),
+            Some("replica") => Ok(Self::Replica(id(query.value("id"))?)),
+            Some(_) => Err(ApiError::invalid("of", "of is worker or replica")),
+        }
+    }
+}
+
+impl Admin {
+    /// The parts of a page, as they are now or were within the last second.
+    pub(super) async fn parts_of(self: &Arc<Self>, what: &What) -> Arc<[Part]> {
+        // Held while one is made: who comes meanwhile wants the same, and one core is enough for pages.
+        let mut rendered = self.pages.rendered.0.lock().await;
+        rendered.retain(|_, (at, _)| at.elapsed() < FRESH);
+        if let Some((_, parts)) = rendered.get(what) {
+            return Arc::clone(parts);
+        }
+        let (admin, of) = (Arc::clone(self), what.clone());
+        let made = spawn_blocking(move || admin.make_parts(&of)).await;
+        let parts: Arc<[Part]> = made.map_or_else(|_| Arc::default(), Arc::from);
+        rendered.insert(what.clone(), (Instant::now(), Arc::clone(&parts)));
+        parts
+    }
+
+    fn make_parts(&self, what: &What) -> Vec<Part> {
+        let facts = self.facts();
+        self.recorder.show(|history, now| match what {
+            What::Overview => parts_of(&Overview::of(&facts, history, now)),
+            What::Worker(id) => detail::worker(&facts, history, id, now),
+            What::Replica(id) => detail::replica(&facts, history, id, now),
+        })
+    }
+}

@@ -1,0 +1,93 @@
+//! What happened, on the same axis as the samples: faults, repairs, changes. Pure.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Marks that are kept; the oldest goes first.
+pub const MARKS_MAX: usize = 256;
+
+/// What a mark says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Something stopped working.
+    Fault,
+    /// It works again.
+    Repair,
+    /// Somebody changed something.
+    Change,
+}
+
+impl Kind {
+    /// For people, and as a class of the style sheet.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fault => "fault",
+            Self::Repair => "repair",
+            Self::Change => "change",
+        }
+    }
+}
+
+/// What a mark is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// A worker, by id.
+    Worker(String),
+    /// A replica, by id.
+    Replica(String),
+    /// Several workers at once: the first of them, and how many more.
+    Workers(Vec<String>, usize),
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    /// When, since the start of the replica.
+    pub at: Duration,
+    /// Which kind.
+    pub kind: Kind,
+    /// To whom.
+    pub subject: Subject,
+    /// What, behind the subject's name: `is dead`.
+    pub text: String,
+}
+
+/// The latest marks.
+#[derive(Debug, Clone, Default)]
+pub struct Marks(VecDeque<Mark>);
+
+impl Marks {
+    pub(super) fn push(&mut self, mark: Mark) {
+        if self.0.len() == MARKS_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(mark);
+    }
+
+    pub(super) fn forget_before(&mut self, oldest: Duration) {
+        while self.0.front().is_some_and(|mark| mark.at < oldest) {
+            self.0.pop_front();
+        }
+    }
+
+    /// Oldest first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Mark> + Clone {
+        self.0.iter()
+    }
+}
+
+impl Mark {
+    /// Whether it is about this worker.
+    pub fn is_of_worker(&self, id: &str) -> bool {
+        match &self.subject {
+            Subject::Worker(worker) => worker == id,
+            Subject::Workers(workers, _) => workers.iter().any(|worker| worker == id),
+            Subject::Replica(_) => false,
+        }
+    }
+
+    /// Whether it is about this replica.
+    pub fn is_of_replica(&self, id: &str) -> bool {
+        matches!(&self.subject, Subject::Replica(replica) if replica == id)
+    }
+}

@@ -1,0 +1,130 @@
+//! The history of each worker or replica, for a bounded number of them. Pure.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::SAMPLES_MAX;
+
+/// A worker in one sample.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct WorkerSample {
+    /// Requests there, from all replicas.
+    pub in_flight: f32,
+    /// Prompt tokens that it reported since this replica started.
+    pub prompt_tokens: u64,
+    /// Of these, from its cache.
+    pub cached_tokens: u64,
+    /// Attempts that it answered, since this replica started.
+    pub answered: u64,
+    /// Attempts that failed.
+    pub failed: u64,
+    /// It may get requests.
+    pub is_usable: bool,
+}
+
+/// A replica in one sample.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ReplicaSample {
+    /// It is seen as alive.
+    pub is_live: bool,
+    /// It reports that it takes traffic.
+    pub is_ready: bool,
+    /// It reports the ring and settings of this one.
+    pub agrees: bool,
+    /// Milliseconds since it was heard; NaN where it was not, and of this replica.
+    pub heard_ms: f32,
+}
+
+/// Samples by id. One that is not in a sample for an hour is forgotten.
+#[derive(Debug, Clone)]
+pub struct Tracks<T> {
+    limit: usize,
+    by_id: BTreeMap<String, VecDeque<(Duration, T)>>,
+}
+
+impl<T> Tracks<T> {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            by_id: BTreeMap::new(),
+        }
+    }
+
+    /// Adds one sample of each, and returns how many had no room.
+    pub(super) fn push(&mut self, at: Duration, taken: Vec<(String, T)>) -> usize {
+        let oldest = at.saturating_sub(super::hour());
+        self.by_id.retain(|_, track| {
+            while track.len() >= SAMPLES_MAX || track.front().is_some_and(|(at, _)| *at < oldest) {
+                track.pop_front();
+            }
+            !track.is_empty()
+        });
+        let mut left_out = 0;
+        for (id, sample) in taken {
+            let has_room = self.by_id.len() < self.limit;
+            match self.by_id.get_mut(&id) {
+                Some(track) => track.push_back((at, sample)),
+                None if has_room => {
+                    self.by_id.insert(id, [(at, sample)].into());
+                }
+                None => left_out += 1,
+            }
+        }
+        left_out
+    }
+
+    /// Oldest first; none of one without a history.
+    pub fn of(&self, id: &str) -> Option<impl DoubleEndedIterator<Item = &(Duration, T)> + Clone> {
+        self.by_id.get(id).map(VecDeque::iter)
+    }
+}
+
+impl Tracks<WorkerSample> {
+    /// Share of prompt tokens that came from the worker's cache within this time; none where none was reported.
+    pub fn hit_rate(&self, id: &str, within: Duration) -> Option<f64> {
+        let mut samples = self.of(id)?.rev();
+        let (at, last) = samples.next()?;
+        let since = at.saturating_sub(within);
+        let (_, first) = samples.take_while(|(at, _)| *at >= since).last()?;
+        // Counters begin anew with a worker that left and came back.
+        let prompt = last.prompt_tokens.checked_sub(first.prompt_tokens)?;
+        let cached = last.cached_tokens.checked_sub(first.cached_tokens)?;
+        (prompt > 0).then(|| cached as f64 / prompt as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::history::EVERY;
+
+    #[test]
+    fn the_first_of_them_have_a_history_and_those_that_left_make_room() {
+        let mut tracks = Tracks::new(2);
+        let ids = |names: &[&str]| names.iter().map(|&id| (id.to_owned(), ())).collect();
+        assert_eq!(tracks.push(EVERY, ids(&["a", "b", "c"])), 1);
+        assert!(tracks.of("c").is_none());
+        for n in 2..=(SAMPLES_MAX as u32 + 1) {
+            tracks.push(EVERY * n, ids(&["a"]));
+        }
+        assert_eq!(tracks.of("a").map(Iterator::count), Some(SAMPLES_MAX));
+        assert_eq!(tracks.push(EVERY * 362, ids(&["a", "c"])), 0);
+        assert!(tracks.of("b").is_none() && tracks.of("c").is_some());
+    }
+
+    #[test]
+    fn the_hit_rate_is_that_of_the_time_asked_for() {
+        let mut tracks = Tracks::new(1);
+        for (n, (prompt, cached)) in [(0, 0), (100, 0), (200, 50), (300, 140)].iter().enumerate() {
+            let sample = WorkerSample {
+                prompt_tokens: *prompt,
+                cached_tokens: *cached,
+                ..WorkerSample::default()
+            };
+            tracks.push(EVERY * n as u32, vec![("w".to_owned(), sample)]);
+        }
+        assert_eq!(tracks.hit_rate("w", EVERY), Some(0.9));
+        assert_eq!(tracks.hit_rate("w", EVERY * 9), Some(140.0 / 300.0));
+        assert_eq!(tracks.hit_rate("v", EVERY), None);
+    }
+}

@@ -1,0 +1,249 @@
+//! What changed between two looks at the cluster, as marks. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::marks::{Kind, Mark, Subject};
+
+/// So many workers to which the same happens at once are one mark.
+const TOGETHER: usize = 4;
+/// Of these, so many are named by it; the page shows how many more there were.
+const NAMED_MAX: usize = 32;
+
+/// A replica, as it is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplicaSeen {
+    /// Rises with each of its starts.
+    pub generation: u64,
+    /// Alive.
+    pub is_live: bool,
+    /// Takes traffic.
+    pub is_ready: bool,
+    /// Told to end.
+    pub is_leaving: bool,
+}
+
+/// A worker, as it is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerSeen {
+    /// What is wrong with it, in words.
+    pub trouble: Option<&'static str>,
+    /// `active`, `warming` or `draining`.
+    pub state: &'static str,
+}
+
+/// Remembers the latest look.
+#[derive(Debug, Default)]
+pub struct Watcher {
+    replicas: Option<BTreeMap<String, ReplicaSeen>>,
+    workers: Option<BTreeMap<String, WorkerSeen>>,
+}
+
+impl Watcher {
+    /// What became of replicas since the latest look; the first look finds nothing.
+    pub fn replicas(&mut self, at: Duration, now: BTreeMap<String, ReplicaSeen>) -> Vec<Mark> {
+        let before = self.replicas.take();
+        let marks = before.map_or_else(Vec::new, |before| of_replicas(at, &before, &now));
+        self.replicas = Some(now);
+        marks
+    }
+
+    /// What became of workers since the latest look; the first look finds nothing.
+    pub fn workers(&mut self, at: Duration, now: BTreeMap<String, WorkerSeen>) -> Vec<Mark> {
+        let before = self.workers.take();
+        let marks = before.map_or_else(Vec::new, |before| of_workers(at, &before, &now));
+        self.workers = Some(now);
+        marks
+    }
+}
+
+fn of_replicas(
+    at: Duration,
+    before: &BTreeMap<String, ReplicaSeen>,
+    now: &BTreeMap<String, ReplicaSeen>,
+) -> Vec<Mark> {
+    let mark = |id: &String, (kind, text): (Kind, &str)| Mark {
+        at,
+        kind,
+        subject: Subject::Replica(id.clone()),
+        text: text.to_owned(),
+    };
+    let gone = before.keys().filter(|id| !now.contains_key(*id));
+    let gone = gone.map(|id| mark(id, (Kind::Change, "is gone")));
+    let changed = now.iter().filter_map(|(id, is)| {
+        let what = match before.get(id) {
+            None => Some((Kind::Change, "joined")),
+            Some(was) => change_of_replica(was, is),
+        };
+        Some(mark(id, what?))
+    });
+    gone.chain(changed).collect()
+}
+
+fn of_workers(
+    at: Duration,
+    before: &BTreeMap<String, WorkerSeen>,
+    now: &BTreeMap<String, WorkerSeen>,
+) -> Vec<Mark> {
+    let mut found: BTreeMap<(Kind, String), Vec<String>> = BTreeMap::new();
+    let mut note = |id: &String, kind: Kind, text: String| {
+        let of_kind = found.entry((kind, text)).or_default();
+        of_kind.push(id.clone());
+    };
+    for id in before.keys().filter(|id| !now.contains_key(*id)) {
+        note(id, Kind::Change, "was removed".to_owned());
+    }
+    for (id, is) in now {
+        match before.get(id) {
+            None => note(id, Kind::Change, format!("was added, {}", is.state)),
+            Some(was) => {
+                for (kind, text) in changes_of_worker(was, is) {
+                    note(id, kind, text);
+                }
+            }
+        }
+    }
+    let marks = found.into_iter();
+    let marks = marks.flat_map(|((kind, text), ids)| marks_of(at, kind, &text, ids));
+    marks.collect()
+}
+
+fn marks_of(at: Duration, kind: Kind, text: &str, ids: Vec<String>) -> Vec<Mark> {
+    let mark = |subject, text: &str| Mark {
+        at,
+        kind,
+        subject,
+        text: text.to_owned(),
+    };
+    if ids.len() <= TOGETHER {
+        let alone = ids.into_iter().map(|id| mark(Subject::Worker(id), text));
+        return alone.collect();
+    }
+    let more = ids.len().saturating_sub(NAMED_MAX);
+    let named = ids.into_iter().take(NAMED_MAX).collect();
+    let text = match text.split_once(' ') {
+        Some(("is", what)) => format!("are {what}"),
+        Some(("was", what)) => format!("were {what}"),
+        _ => text.to_owned(),
+    };
+    vec![mark(Subject::Workers(named, more), &text)]
+}
+
+fn change_of_replica(was: &ReplicaSeen, is: &ReplicaSeen) -> Option<(Kind, &'static str)> {
+    if was.is_live && !is.is_live {
+        return Some(match was.is_leaving {
+            true => (Kind::Change, "left"),
+            false => (Kind::Fault, "is dead"),
+        });
+    }
+    if !is.is_live {
+        return None;
+    }
+    if !was.is_live {
+        Some((Kind::Repair, "is alive again"))
+    } else if is.generation > was.generation {
+        Some((Kind::Change, "started anew"))
+    } else if !was.is_leaving && is.is_leaving {
+        Some((Kind::Change, "is leaving"))
+    } else if was.is_ready && !is.is_ready && !is.is_leaving {
+        Some((Kind::Fault, "is not ready"))
+    } else if !was.is_ready && is.is_ready {
+        Some((Kind::Repair, "is ready"))
+    } else {
+        None
+    }
+}
+
+fn changes_of_worker(was: &WorkerSeen, is: &WorkerSeen) -> Vec<(Kind, String)> {
+    let mut changes = Vec::new();
+    if was.state != is.state {
+        let text = format!("is {} (was {})", is.state, was.state);
+        changes.push((Kind::Change, text));
+    }
+    match (was.trouble, is.trouble) {
+        (Some(was), None) => changes.push((Kind::Repair, format!("is well again (was {was})"))),
+        (was, Some(is)) if was != Some(is) => changes.push((Kind::Fault, format!("is {is}"))),
+        _ => {}
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Duration = Duration::from_secs(7);
+
+    fn texts(marks: &[Mark]) -> Vec<String> {
+        let text = |mark: &Mark| {
+            let who = match &mark.subject {
+                Subject::Worker(id) | Subject::Replica(id) => id.clone(),
+                Subject::Workers(ids, more) => format!("{}+{more}", ids.len()),
+            };
+            format!("{}: {who} {}", mark.kind.as_str(), mark.text)
+        };
+        marks.iter().map(text).collect()
+    }
+
+    #[test]
+    fn a_replica_that_dies_comes_back_joins_or_leaves_is_marked() {
+        let seen = |generation, is_live, is_ready, is_leaving| ReplicaSeen {
+            generation,
+            is_live,
+            is_ready,
+            is_leaving,
+        };
+        let well = seen(1, true, true, false);
+        let look = |list: &[(&str, ReplicaSeen)]| {
+            let list = list.iter().map(|(id, seen)| ((*id).to_owned(), *seen));
+            list.collect::<BTreeMap<_, _>>()
+        };
+        let mut watcher = Watcher::default();
+        assert!(watcher.replicas(AT, look(&[("r1", well)])).is_empty());
+        let mut check = |now: &[(&str, ReplicaSeen)], expected: &[&str]| {
+            assert_eq!(texts(&watcher.replicas(AT, look(now))), expected);
+        };
+        check(&[("r1", well), ("r2", well)], &["change: r2 joined"]);
+        let dead = seen(1, false, true, false);
+        check(&[("r1", well), ("r2", dead)], &["fault: r2 is dead"]);
+        check(&[("r1", well), ("r2", dead)], &[]);
+        let anew = seen(2, true, false, false);
+        check(
+            &[("r1", well), ("r2", anew)],
+            &["repair: r2 is alive again"],
+        );
+        let again = seen(3, true, false, false);
+        check(&[("r1", well), ("r2", again)], &["change: r2 started anew"]);
+        let ready = seen(3, true, true, false);
+        check(&[("r1", well), ("r2", ready)], &["repair: r2 is ready"]);
+        let leaving = seen(3, true, false, true);
+        check(&[("r1", well), ("r2", leaving)], &["change: r2 is leaving"]);
+        let left = seen(3, false, false, true);
+        check(&[("r1", well), ("r2", left)], &["change: r2 left"]);
+        check(&[("r1", well)], &["change: r2 is gone"]);
+    }
+
+    #[test]
+    fn workers_that_change_together_are_one_mark() {
+        let seen = |trouble, state| WorkerSeen { trouble, state };
+        let look = |count: usize, seen: WorkerSeen| {
+            let workers = (0..count).map(|n| (format!("w{n:03}"), seen));
+            workers.collect::<BTreeMap<_, _>>()
+        };
+        let well = seen(None, "active");
+        let mut watcher = Watcher::default();
+        assert!(watcher.workers(AT, look(3, well)).is_empty());
+        let mut check = |count, seen, expected: &[&str]| {
+            assert_eq!(texts(&watcher.workers(AT, look(count, seen))), expected);
+        };
+        check(4, well, &["change: w003 was added, active"]);
+        check(40, well, &["change: 32+4 were added, active"]);
+        let silent = seen(Some("giving no tokens"), "active");
+        check(40, silent, &["fault: 32+8 are giving no tokens"]);
+        let again = "repair: 32+8 are well again (was giving no tokens)";
+        check(40, well, &[again]);
+        check(2, well, &["change: 32+6 were removed"]);
+        let both = ["fault: w000 is unreachable", "fault: w001 is unreachable"];
+        check(2, seen(Some("unreachable"), "active"), &both);
+    }
+}

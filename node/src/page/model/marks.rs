@@ -1,0 +1,72 @@
+//! Rows of what happened. Pure.
+
+use std::time::Duration;
+
+use super::Listed;
+use crate::page::history::Moment;
+use crate::page::history::marks::{Kind, Mark, Subject};
+use crate::shown::summary::seconds;
+
+/// Marks in the list.
+pub const MARKS_SHOWN: usize = 30;
+/// Names of a mark about many workers.
+const NAMED: usize = 3;
+
+/// One mark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkRow {
+    /// When, since the start of the replica.
+    pub at: Duration,
+    /// Seconds since 1970.
+    pub unix_s: u64,
+    /// How long ago.
+    pub ago: String,
+    /// Which kind.
+    pub kind: Kind,
+    /// Of whom there is a page: `workers` or `replicas`, and the id.
+    pub link: Option<(&'static str, String)>,
+    /// Whom it is about.
+    pub who: String,
+    /// What happened to it.
+    pub text: String,
+}
+
+/// The latest first.
+pub fn listed<'a>(
+    marks: impl DoubleEndedIterator<Item = &'a Mark> + Clone,
+    now: Moment,
+) -> Listed<MarkRow> {
+    let all = marks.clone().count();
+    let rows: Vec<_> = marks
+        .rev()
+        .take(MARKS_SHOWN)
+        .map(|of| row(of, now))
+        .collect();
+    Listed {
+        more: all - rows.len(),
+        rows,
+    }
+}
+
+fn row(mark: &Mark, now: Moment) -> MarkRow {
+    let (link, who) = match &mark.subject {
+        Subject::Worker(id) => (Some(("workers", id.clone())), id.clone()),
+        Subject::Replica(id) => (Some(("replicas", id.clone())), id.clone()),
+        Subject::Workers(ids, more) => {
+            let named = ids.iter().take(NAMED).map(String::as_str);
+            let named: Vec<&str> = named.collect();
+            let more = ids.len() - named.len() + more;
+            (None, format!("{} and {more} more", named.join(", ")))
+        }
+    };
+    let ago = now.at.saturating_sub(mark.at).as_secs();
+    MarkRow {
+        at: mark.at,
+        unix_s: now.unix_s(mark.at),
+        ago: seconds(ago),
+        kind: mark.kind,
+        link,
+        who,
+        text: mark.text.clone(),
+    }
+}

@@ -1,0 +1,161 @@
+//! What the metrics count, read for the history: from a small registry of its own that holds the same counters, since
+//! the library shows a histogram in its text form alone.
+
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
+
+use crate::all_metrics::AllMetrics;
+use crate::page::history::buckets::Buckets;
+use crate::page::history::{Counted, OUTCOMES, VERDICTS};
+
+/// The counters that the history is made from.
+pub(super) struct Counters(Registry);
+
+impl Counters {
+    pub(super) fn of(metrics: &AllMetrics) -> Self {
+        let mut registry = Registry::default();
+        let requests = &metrics.requests;
+        registry.register("requests", "", requests.requests.clone());
+        registry.register("first", "", requests.first_token_seconds.clone());
+        registry.register("between", "", requests.inter_token_seconds.clone());
+        registry.register("queue", "", metrics.admission.waits().clone());
+        let agreement = &metrics.cluster.agreement_samples;
+        registry.register("agreement", "", agreement.clone());
+        Self(registry)
+    }
+
+    pub(super) fn read(&self) -> Counted {
+        let mut written = String::with_capacity(8 << 10);
+        let mut counted = Counted::default();
+        // Writing into a string cannot fail.
+        if text::encode(&mut written, &self.0).is_ok() {
+            written.lines().for_each(|line| count(line, &mut counted));
+        }
+        counted
+    }
+}
+
+/// Limits that were reached since the start, and how often; the most frequent first.
+pub fn reached(metrics: &AllMetrics) -> Vec<(String, u64)> {
+    let mut registry = Registry::default();
+    let counters = metrics.refusals.limits_reached.clone();
+    registry.register("limits", "", counters);
+    let mut written = String::new();
+    if text::encode(&mut written, &registry).is_err() {
+        return Vec::new();
+    }
+    let of_line = |line: &str| {
+        let (series, value) = line.rsplit_once(' ')?;
+        let (name, labels) = series.split_once('{')?;
+        let count = value.parse().ok().filter(|count| *count > 0)?;
+        let limit = label(labels, "limit").filter(|_| name == "limits_total")?;
+        Some((limit.to_owned(), count))
+    };
+    let mut reached: Vec<(String, u64)> = written.lines().filter_map(of_line).collect();
+    reached.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    reached
+}
+
+/// Adds what a line says; one that says nothing of interest changes nothing.
+fn count(line: &str, counted: &mut Counted) {
+    let Some((series, value)) = line.rsplit_once(' ') else {
+        return;
+    };
+    let Ok(value) = value.parse::<u64>() else {
+        return;
+    };
+    let Some((name, labels)) = series.split_once('{') else {
+        return;
+    };
+    let buckets = match name {
+        "requests_total" => {
+            return add(
+                &OUTCOMES,
+                label(labels, "outcome"),
+                value,
+                &mut counted.outcomes,
+            );
+        }
+        "agreement_total" => {
+            return add(
+                &VERDICTS,
+                label(labels, "result"),
+                value,
+                &mut counted.verdicts,
+            );
+        }
+        "first_bucket" => &mut counted.first_token,
+        "between_bucket" => &mut counted.inter_token,
+        "queue_bucket" => &mut counted.queue,
+        _ => return,
+    };
+    add_bucket(buckets, labels, value);
+}
+
+/// The bound is the first label of a bucket, before what names from outside could imitate.
+fn add_bucket(buckets: &mut Buckets, labels: &str, value: u64) {
+    let bound = labels
+        .strip_prefix("le=\"")
+        .and_then(|rest| rest.split_once('"'));
+    match bound.map(|(bound, _)| bound) {
+        Some("+Inf") => buckets.add(f64::INFINITY, value),
+        Some(bound) => {
+            if let Ok(bound) = bound.parse() {
+                buckets.add(bound, value);
+            }
+        }
+        None => {}
+    }
+}
+
+fn add<const N: usize>(names: &[&str; N], name: Option<&str>, value: u64, to: &mut [u64; N]) {
+    if let Some(at) = names.iter().position(|of| Some(*of) == name) {
+        to[at] += value;
+    }
+}
+
+fn label<'a>(labels: &'a str, name: &str) -> Option<&'a str> {
+    let labels = labels.trim_end_matches('}').split(',');
+    let mut pairs = labels.filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(of, _)| *of == name)?;
+    Some(value.trim_matches('"'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::metrics::AgreementLabels;
+
+    #[test]
+    fn what_is_counted_is_read_whatever_models_are_called() {
+        let metrics = AllMetrics::new();
+        let counters = Counters::of(&metrics);
+        assert_eq!(counters.read().outcomes, [0; OUTCOMES.len()]);
+        let requests = &metrics.requests;
+        requests.ended("chat_completions", "success", Duration::from_millis(30));
+        requests.ended("completions", "success", Duration::from_millis(30));
+        requests.ended("completions", "worker_broke", Duration::from_millis(30));
+        for model in ["m", "le=\"9\",x=\"", "a} 7", "ü b"] {
+            requests.first_token(&Arc::from(model), Duration::from_millis(30));
+        }
+        let labels = AgreementLabels {
+            result: "load",
+            prompt: "known",
+        };
+        metrics
+            .cluster
+            .agreement_samples
+            .get_or_create(&labels)
+            .inc();
+        let counted = counters.read();
+        assert_eq!(counted.outcomes[0], 2);
+        assert_eq!(counted.outcomes[5], 1);
+        assert_eq!(counted.verdicts[6], 1);
+        let spread = counted.first_token.spread_since(&Buckets::default());
+        assert!((0.015..0.035).contains(&spread.p50), "{spread:?}");
+        assert!(spread.p99 < 0.035, "{spread:?}");
+    }
+}
