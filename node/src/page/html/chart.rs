@@ -125,7 +125,11 @@ fn most(chart: &Chart) -> f64 {
     let values = chart.lines.iter().flat_map(|line| &line.points);
     let values = values.map(|(_, value)| f64::from(*value));
     let most = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
-    let least = if chart.unit == Unit::Count { 2.0 } else { 1e-3 };
+    let least = match chart.unit {
+        Unit::Count => 2.0,
+        Unit::PerSecond => 1.0,
+        Unit::Seconds | Unit::Share => 1e-3,
+    };
     let most = most.max(least);
     let unit = 10_f64.powi(most.log10().floor() as i32);
     let steps = [1.0, 2.0, 4.0, 6.0, 8.0, 10.0].map(|step| step * unit);
