@@ -40,6 +40,7 @@ fn main() {
         debug.then(|| "debug".to_owned()),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
+    println!("cargo::rustc-env=GRAPEVINE_REVISION={commit}");
     println!("cargo::rustc-env=GRAPEVINE_BUILD={}", parts.join(", "));
 }
 

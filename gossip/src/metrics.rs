@@ -9,6 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::peers::Reason;
+use crate::wire::KINDS;
 
 /// Declares [`Metrics`], a row for each: `field: Kind, "name", "help"`.
 macro_rules! metrics {
@@ -98,19 +99,47 @@ impl Metrics {
     /// Registers every handle under `gossip_...` in `registry` and returns them for an agent.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        for reason in ["renewed", "revoked", "foreign"] {
-            drop(metrics.replaced.get_or_create(&Why { reason }));
-        }
-        // From the start, since `increase()` does not see a series that begins with 1.
-        for reason in Reason::ALL {
-            let reason = reason.label();
-            drop(metrics.refusals.get_or_create(&Why { reason }));
-        }
-        for reason in DROP_REASONS {
-            drop(metrics.drops.get_or_create(&Why { reason }));
-        }
+        metrics.begin();
         metrics.show(registry.sub_registry_with_prefix("gossip"));
         metrics
+    }
+
+    /// Counters from the start, since `increase()` does not see a series that begins with 1.
+    fn begin(&self) {
+        for plane in KINDS.iter().map(|kind| kind.plane) {
+            for direction in ["in", "out"] {
+                let traffic = Traffic { direction, plane };
+                drop(self.frames.get_or_create(&traffic));
+                drop(self.bytes.get_or_create(&traffic));
+            }
+        }
+        let refusals = Reason::ALL.map(Reason::label);
+        for (family, reasons) in [
+            (&self.replaced, &["renewed", "revoked", "foreign"][..]),
+            (&self.refusals, &refusals[..]),
+            (&self.drops, &DROP_REASONS[..]),
+            (&self.handshakes, &HANDSHAKES[..]),
+            (&self.syncs, &["snapshot", "done", "failed"][..]),
+            (&self.load_frames, &LOAD_FRAMES[..]),
+        ] {
+            for reason in reasons {
+                drop(family.get_or_create(&Why { reason }));
+            }
+        }
+        for (family, fates) in [
+            (&self.evidence_records, &RECORD_FATES[..]),
+            (&self.evidence_batches, &BATCH_FATES[..]),
+            (&self.peer_state_parts, &PART_FATES[..]),
+        ] {
+            for fate in fates {
+                drop(family.get_or_create(&Fate { fate }));
+            }
+        }
+        for (side, outcomes) in [("asked", &ASKED[..]), ("answered", &ANSWERED[..])] {
+            for outcome in outcomes {
+                drop(self.dry_runs.get_or_create(&DryRuns { side, outcome }));
+            }
+        }
     }
 
     pub(crate) fn received(&self, plane: &'static str, bytes: usize) {
@@ -128,12 +157,14 @@ impl Metrics {
     }
 
     pub(crate) fn evidence(&self, fate: &'static str, records: usize) {
+        debug_assert!(RECORD_FATES.contains(&fate), "{fate} is not listed");
         self.evidence_records
             .get_or_create(&Fate { fate })
             .inc_by(records as u64);
     }
 
     pub(crate) fn evidence_batches(&self, fate: &'static str, batches: u64) {
+        debug_assert!(BATCH_FATES.contains(&fate), "{fate} is not listed");
         self.evidence_batches
             .get_or_create(&Fate { fate })
             .inc_by(batches);
@@ -162,6 +193,79 @@ impl Metrics {
     }
 }
 
+/// How handshakes end: those of this replica first, then those of others with it.
+pub(crate) const HANDSHAKES: [&str; 24] = [
+    "dialled",
+    "self",
+    "silent",
+    "not_grapevine",
+    "foreign_certificate",
+    "revoked_certificate",
+    "expired_certificate",
+    "own_certificate_refused",
+    "other_cluster",
+    "wrong_name",
+    "duplicate_id",
+    "outrun",
+    "outruns",
+    "not_admitted",
+    "closed",
+    "local",
+    "accepted",
+    "twin",
+    "too_many",
+    "retried",
+    "crowded",
+    "refused",
+    "slow",
+    "no_hello",
+];
+/// What becomes of a load frame.
+const LOAD_FRAMES: [&str; 5] = [
+    "fresh",
+    "stale",
+    "other_roster",
+    "malformed",
+    "too_many_senders",
+];
+/// What becomes of a record of evidence.
+const RECORD_FATES: [&str; 10] = [
+    "told",
+    "queue_full",
+    "malformed",
+    "snapshot",
+    "snapshot_cut",
+    "listener_full",
+    "heard",
+    "stale",
+    "sent",
+    "pulled",
+];
+/// What becomes of a batch of evidence.
+const BATCH_FATES: [&str; 7] = [
+    "heard",
+    "duplicate",
+    "lost",
+    "sent",
+    "skipped",
+    "overtaken",
+    "pulled",
+];
+/// What becomes of a part of a peer state.
+const PART_FATES: [&str; 5] = ["fresh", "stale", "gone", "flood", "too_many_senders"];
+/// What comes of a dry run that was asked for.
+const ASKED: [&str; 8] = [
+    "answered",
+    "malformed",
+    "too_many",
+    "not_linked",
+    "too_old",
+    "timed_out",
+    "refused",
+    "broken",
+];
+/// What comes of a dry run that a peer asks for.
+const ANSWERED: [&str; 4] = ["decided", "too_many", "not_served", "declined"];
 /// Why a message was dropped; `docs/metrics.md` says what each reason means.
 const DROP_REASONS: [&str; 19] = [
     "not_queued",

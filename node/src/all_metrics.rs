@@ -14,7 +14,7 @@ use crate::kv_events::KvMetrics;
 use crate::listener::FrontMetrics;
 use crate::metrics::Form;
 use crate::metrics::operator::OperatorMetrics;
-use crate::metrics::process::ProcessMetrics;
+use crate::metrics::process::{ProcessMetrics, SystemMetrics};
 use crate::metrics::refusals::RefusalMetrics;
 use crate::proxy::metrics::{DetourMetrics, ProxyMetrics, RequestMetrics};
 use crate::proxy::split::SplitMetrics;
@@ -33,6 +33,10 @@ macro_rules! all_metrics {
         #[derive(Debug)]
         pub struct AllMetrics {
             registry: Registry,
+            /// Those whose names have no prefix, because every program has them.
+            unprefixed: Registry,
+            /// The process as the system sees it.
+            pub system: SystemMetrics,
             $($(#[doc = $doc])* pub $part: $Type,)*
         }
 
@@ -41,10 +45,12 @@ macro_rules! all_metrics {
             pub fn new() -> Self {
                 let mut registry = Registry::with_prefix("grapevine");
                 $(let $part = $Type::register(&mut registry);)*
-                Self { registry, $($part,)* }
+                let mut unprefixed = Registry::default();
+                let system = SystemMetrics::register(&mut unprefixed);
+                Self { registry, unprefixed, system, $($part,)* }
             }
 
-            /// Every row.
+            /// Every row whose name has the prefix.
             #[cfg(test)]
             fn rows() -> impl Iterator<Item = &'static crate::metrics::Row> {
                 [$($Type::ROWS),*].into_iter().flatten()
@@ -143,8 +149,10 @@ impl AllMetrics {
 
     /// Everything in OpenMetrics text format.
     pub fn encode(&self) -> String {
-        let mut out = String::with_capacity(16 * 1024);
-        if let Err(error) = text::encode(&mut out, &self.registry) {
+        let mut out = String::with_capacity(64 * 1024);
+        let written = text::encode_registry(&mut out, &self.registry)
+            .and_then(|()| text::encode(&mut out, &self.unprefixed));
+        if let Err(error) = written {
             // Writing into a string cannot fail; say so in the output rather than panic in a scrape.
             let _ = write!(out, "\n# encoding failed: {error}\n");
         }
@@ -166,19 +174,21 @@ impl Default for AllMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{AttemptLabels, WorkerLabels};
+    use crate::metrics::AttemptLabels;
     use crate::upstream::failure::ANSWERED;
 
     /// With their suffixes, as the table in `docs/metrics.md` gives them.
     fn registered() -> Vec<String> {
-        let names = AllMetrics::rows().map(|row| {
+        let with_prefix = AllMetrics::rows().map(|row| ("grapevine_", row));
+        let without = SystemMetrics::ROWS.iter().map(|row| ("", row));
+        let names = with_prefix.chain(without).map(|(prefix, row)| {
             let unit = row.unit.map(|unit| format!("_{}", unit.to_lowercase()));
             let total = if row.kind.contains("Counter") {
                 "_total"
             } else {
                 ""
             };
-            format!("grapevine_{}{}{total}", row.name, unit.unwrap_or_default())
+            format!("{prefix}{}{}{total}", row.name, unit.unwrap_or_default())
         });
         let mut names: Vec<String> = names.collect();
         names.sort();
@@ -190,10 +200,11 @@ mod tests {
         let table = include_str!("../../docs/metrics.md");
         let mut listed: Vec<String> = table
             .lines()
-            .filter_map(|line| line.strip_prefix("| `grapevine_"))
+            .filter_map(|line| line.strip_prefix("| `"))
             .filter_map(|line| line.split_once('`'))
+            .filter(|(name, _)| name.starts_with("grapevine_") || name.starts_with("process_"))
             .filter(|(_, rest)| rest.matches('|').count() == 4)
-            .map(|(name, _)| format!("grapevine_{name}"))
+            .map(|(name, _)| name.to_owned())
             .collect();
         listed.sort();
         assert_eq!(listed, registered());
@@ -220,10 +231,9 @@ mod tests {
     fn a_worker_that_left_leaves_no_series() {
         let metrics = AllMetrics::new();
         let worker: Arc<str> = "http://w:1".into();
-        let labels = WorkerLabels::of(&worker);
-        metrics.answers.cached_tokens.get_or_create(&labels).inc();
         metrics.workers.show(&worker, 1, 1.0);
         metrics.health.fill(&worker);
+        metrics.answers.fill(&worker);
         let attempts = AttemptLabels {
             worker: Arc::clone(&worker),
             result: ANSWERED,
@@ -234,23 +244,96 @@ mod tests {
         assert!(!metrics.encode().contains("http://w:1"));
     }
 
-    /// The guide must not name metrics to look at, or alarm on, that are not there.
+    const RULES: &str = include_str!("../../packaging/monitoring/rules.yml");
+    const GUIDE: &str = include_str!("../OPERATIONS.md");
+
+    /// Words of a text that are names of metrics, without what a histogram's samples have behind its name.
+    fn named(text: &str) -> impl Iterator<Item = &str> {
+        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+        let words = text.split(move |c: char| !is_name(c));
+        let words = words.filter(|w| w.starts_with("grapevine_") || w.starts_with("process_"));
+        words.map(|word| word.trim_end_matches('_'))
+    }
+
+    fn is_known(name: &str) -> bool {
+        let gossip = include_str!("../../gossip/src/metrics.rs");
+        if let Some(name) = name.strip_prefix("grapevine_gossip_") {
+            return gossip.contains(&format!("\"{}\"", name.trim_end_matches("_total")));
+        }
+        let base = name.trim_end_matches("_bucket");
+        registered().iter().any(|known| known == base)
+    }
+
+    #[test]
+    fn rules_board_and_the_page_of_migrating_name_metrics_that_exist() {
+        let migrating = include_str!("../MIGRATING.md");
+        let (_, migrating) = migrating.split_once("\n## Metrics\n").expect("its table");
+        let board = include_str!("../../packaging/monitoring/grapevine-board.json");
+        for (text, least) in [(RULES, 35), (board, 100), (migrating, 80)] {
+            let mut checked = 0;
+            for name in named(text) {
+                assert!(is_known(name), "{name}");
+                checked += 1;
+            }
+            assert!(checked >= least, "{checked} names");
+        }
+    }
+
+    /// The anchor that a heading has.
+    fn anchor(heading: &str) -> String {
+        let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+        let text = heading.to_lowercase();
+        text.chars()
+            .filter(kept)
+            .collect::<String>()
+            .replace(' ', "-")
+    }
+
+    #[test]
+    fn the_operations_guide_has_every_alarm() {
+        let field = |line: &str, start: &str, end: char| {
+            let (_, rest) = line.split_once(start)?;
+            Some(rest.split(end).next()?.to_owned())
+        };
+        let (mut alarms, mut severities) = (Vec::new(), Vec::new());
+        let headings = GUIDE.lines().filter_map(|line| line.strip_prefix("##"));
+        let headings: Vec<String> = headings
+            .map(|line| format!("#{}", anchor(line.trim_start_matches('#').trim())))
+            .collect();
+        for line in RULES.lines() {
+            alarms.extend(field(line, "- alert: ", ' '));
+            severities.extend(field(line, "labels: {severity: ", '}'));
+            if let Some(runbook) = field(line, "runbook: '", '\'') {
+                assert!(headings.contains(&runbook), "{runbook} is no heading");
+            }
+        }
+        let expected = alarms.iter().zip(&severities);
+        let expected: Vec<_> = expected.map(|(a, s)| format!("| `{a}` | {s} |")).collect();
+        let (_, table) = GUIDE.split_once("## Alarms").expect("it has alarms");
+        let rows: Vec<_> = table
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .collect();
+        assert_eq!(rows.len(), expected.len());
+        for (row, start) in rows.iter().zip(&expected) {
+            assert!(row.starts_with(start), "{row} has to begin with {start}");
+        }
+    }
+
+    /// The guide must not name metrics to look at that are not there.
     #[test]
     fn the_operations_guide_names_metrics_that_exist() {
-        let table = include_str!("../../docs/metrics.md");
-        let gossip = include_str!("../../gossip/src/metrics.rs");
-        let guide = include_str!("../OPERATIONS.md");
-        let (_, alarms) = guide.split_once("## Alarms").expect("it has alarms");
-        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
-        let names = alarms.split(|c: char| !is_name(c));
-        let names = names.filter_map(|word| word.strip_prefix("grapevine_"));
+        let is_name = |word: &&str| {
+            word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+                && (word.ends_with("_total") || word.starts_with("gossip_"))
+        };
+        // In code, without the prefix; labels may stand behind.
+        let words = GUIDE.split('`').skip(1).step_by(2);
+        let words = words.filter_map(|code| code.split(['{', ' ']).next());
         let mut checked = 0;
-        for name in names {
-            let known = match name.strip_prefix("gossip_") {
-                Some(name) => gossip.contains(&format!("\"{}\"", name.trim_end_matches("_total"))),
-                None => table.contains(&format!("`grapevine_{name}`")),
-            };
-            assert!(known, "grapevine_{name}");
+        for name in words.filter(is_name) {
+            let name = name.trim_start_matches("grapevine_");
+            assert!(is_known(&format!("grapevine_{name}")), "{name}");
             checked += 1;
         }
         assert!(checked > 20, "{checked} names");

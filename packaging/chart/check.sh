@@ -50,9 +50,10 @@ refused 'issuerName' --set certificates.mode=certManager
 refused 'clusterId' --set clusterId=Not_A_Label
 refused 'mode' --set certificates.mode=none
 
-echo "chart: its alarms are those of the operations guide"
-sed -n '/^## Alarms/,$p' ../../node/OPERATIONS.md | sed -n '/^```yaml/,/^```/{/^```/d;p}' |
-  diff grapevine/files/alarms.yaml - || fail "copy the alarms of node/OPERATIONS.md to grapevine/files/alarms.yaml"
+echo "chart: its rules and its board are those of packaging/monitoring"
+for file in rules.yml grapevine-board.json; do
+  cmp "../monitoring/$file" "grapevine/files/$file" || fail "copy packaging/monitoring/$file to grapevine/files/"
+done
 
 echo "chart: the plain manifests are rendered from it"
 render | diff "$manifests" - || fail "render them anew: packaging/chart/check.sh --render"

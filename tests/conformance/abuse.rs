@@ -242,7 +242,7 @@ async fn short_of_memory_new_requests_are_shed_but_one() {
         metrics.sum("grapevine_limits_reached_total", "\"memory\""),
         10.0
     );
-    assert!(metrics.sum("grapevine_memory_bytes", "") > f64::from(1 << 20));
+    assert!(metrics.sum("process_resident_memory_bytes", "") > f64::from(1 << 20));
     assert_eq!(
         replica.log().matches("short of memory: new").count(),
         1,

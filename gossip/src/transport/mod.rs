@@ -49,7 +49,7 @@ use crate::config::GossipConfig;
 use crate::error::StartError;
 use crate::frame::Header;
 use crate::identity::{self, Identity, IdentityError};
-use crate::metrics::{Metrics, Why};
+use crate::metrics::{HANDSHAKES, Metrics, Why};
 use crate::peers::{Member, PeerTable, Reason, Refused};
 use crate::plane::{Link, RequestError};
 use crate::replica::ReplicaId;
@@ -422,6 +422,7 @@ impl Shared {
 
     /// Counts a handshake.
     fn handshake(&self, reason: &'static str) {
+        debug_assert!(HANDSHAKES.contains(&reason), "{reason} is not listed");
         self.metrics.handshakes.get_or_create(&Why { reason }).inc();
     }
 

@@ -26,6 +26,8 @@ impl Admin {
     pub(super) fn metrics(&self, form: Form) -> Answer {
         self.show_process();
         let fleet = self.cluster.fleet();
+        let models = &self.metrics.requests.models;
+        models.keep(|model| fleet.pool(model).is_some());
         let others = self.show_workers(&fleet);
         self.show_others(&others);
         self.caches.show(fleet.workers());
@@ -43,12 +45,9 @@ impl Admin {
     }
 
     fn show_process(&self) {
+        self.metrics.system.read();
         let (readiness, process) = (&self.metrics.readiness, &self.metrics.process);
         readiness.ready.set(self.readiness.is_ready().into());
-        let resident = memory::resident_bytes().unwrap_or(0);
-        process
-            .memory
-            .set(i64::try_from(resident).unwrap_or(i64::MAX));
         let live = memory::allocator::live_bytes().unwrap_or(0);
         process
             .memory_live

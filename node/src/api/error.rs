@@ -63,6 +63,33 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Every kind.
+    pub const ALL: [Self; 23] = [
+        Self::InvalidRequest,
+        Self::Unauthorized,
+        Self::InvalidApiKey,
+        Self::PermissionDenied,
+        Self::RateLimited,
+        Self::ModelNotFound,
+        Self::MethodNotAllowed,
+        Self::NotFound,
+        Self::NotImplemented,
+        Self::RequestTimeout,
+        Self::TooLarge,
+        Self::UnsupportedEncoding,
+        Self::TargetTooLong,
+        Self::HeadTooLarge,
+        Self::Overloaded,
+        Self::NoWorker,
+        Self::UpstreamFailed,
+        Self::UpstreamBroke,
+        Self::QueryOfDeath,
+        Self::UpstreamTimeout,
+        Self::ShuttingDown,
+        Self::Loop,
+        Self::Internal,
+    ];
+
     /// HTTP status of this error.
     pub fn status(self) -> StatusCode {
         match self {

@@ -39,6 +39,8 @@ pub(super) async fn start_gossip(
     listeners: &Listeners,
 ) -> anyhow::Result<Gossip> {
     let mut metrics = AllMetrics::new();
+    let models = &metrics.requests.models;
+    models.limit(config.metrics.model_series as usize);
     let identity = GossipFiles::seen(config);
     let caches = Arc::new(Caches::new(
         &config.kv_events,

@@ -1,5 +1,7 @@
 //! Metrics of the response cache. Not to be confused with the workers' prefix caches.
 
+use super::recording::Fate;
+use super::rules::Bypass;
 use crate::metrics::{Counter, Family, Gauge, ReasonLabels, ResultLabels, metrics};
 
 metrics! {
@@ -16,9 +18,26 @@ metrics! {
         entries: Gauge, "response_cache_entries", "Answers in the response cache";
         bytes: Gauge, "response_cache" Bytes, "Memory of the answers in the response cache";
     }
+    then CacheMetrics::begin
 }
 
 impl CacheMetrics {
+    /// From the start, since `increase()` does not see a series that begins with 1.
+    fn begin(&self) {
+        for result in ["hit", "miss", "bypass"] {
+            drop(self.requests.get_or_create(&ResultLabels { result }));
+        }
+        for reason in Bypass::ALL.map(Bypass::as_str) {
+            drop(self.bypassed.get_or_create(&ReasonLabels { reason }));
+        }
+        for result in Fate::ALL.map(Fate::as_str) {
+            drop(self.answers.get_or_create(&ResultLabels { result }));
+        }
+        for reason in ["size", "expired", "replaced"] {
+            drop(self.evicted.get_or_create(&ReasonLabels { reason }));
+        }
+    }
+
     pub(super) fn request(&self, result: &'static str) {
         self.requests.get_or_create(&ResultLabels { result }).inc();
     }

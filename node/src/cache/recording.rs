@@ -32,6 +32,15 @@ pub(super) enum Fate {
 }
 
 impl Fate {
+    pub(super) const ALL: [Self; 6] = [
+        Self::Kept,
+        Self::Refused,
+        Self::TooLong,
+        Self::NoRoom,
+        Self::TenantFull,
+        Self::Unfinished,
+    ];
+
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Kept => "kept",

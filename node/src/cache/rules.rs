@@ -31,6 +31,17 @@ pub enum Bypass {
 }
 
 impl Bypass {
+    pub(super) const ALL: [Self; 8] = [
+        Self::Endpoint,
+        Self::Unreadable,
+        Self::TooLarge,
+        Self::NoModel,
+        Self::Sampled,
+        Self::Elsewhere,
+        Self::Stateful,
+        Self::Client,
+    ];
+
     /// Stable metric label.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -53,10 +53,14 @@ metrics! {
 }
 
 impl QuarantineMetrics {
-    /// From the start what there is an alarm on, since `increase()` does not see a series that begins with 1.
+    /// From the start, since `increase()` does not see a series that begins with 1.
     fn begin(&self) {
-        let labels = ResultLabels { result: "found" };
-        drop(self.queries_of_death.get_or_create(&labels));
+        for result in ["found", "excused", "heard", "refused", "lifted"] {
+            drop(
+                self.queries_of_death
+                    .get_or_create(&ResultLabels { result }),
+            );
+        }
     }
 
     /// Counts a request with which workers ended.
@@ -69,5 +73,11 @@ impl QuarantineMetrics {
 impl ClusterMetrics {
     fn begin(&self) {
         self.agreement_ratio.set(f64::NAN);
+        for event in ["evicted", "crowded_out", "expired", "refused", "corrected"] {
+            drop(
+                self.prefix_index_events
+                    .get_or_create(&EventLabels { event }),
+            );
+        }
     }
 }

@@ -93,8 +93,12 @@ section! {
         port: u16 = 29000, flag "prometheus-port" Text;
         /// Workers with series of their own, the first that came; those above it share the label `other`.
         ///
-        /// Each costs some 20 lines of every scrape. 0: none has any.
+        /// Each costs some 50 lines of every scrape. 0: none has any.
         worker_series: u32 = 1_000, in 0..=100_000;
+        /// Models with series of their own, the first that were asked for; those above it share the label `other`.
+        ///
+        /// Each costs some 150 lines of every scrape, and 40 more for each endpoint that it is asked at.
+        model_series: u32 = 100, in 0..=10_000;
     }
 }
 

@@ -73,6 +73,9 @@ impl Follow {
     /// Looks and writes until the replica ends.
     pub async fn run(mut self) {
         self.show(&Step::default());
+        for action in ["put", "removed", "refused", "labelled"] {
+            self.count(action, 0);
+        }
         let phase = self.parts.phase.clone();
         tokio::select! {
             () = phase.closed() => {}

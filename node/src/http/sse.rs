@@ -79,6 +79,8 @@ pub struct Scan {
     pub usage: Option<Usage>,
     /// Events have names.
     pub named: bool,
+    /// Events whose name is that of a piece of text.
+    deltas: u64,
     head: [u8; LINE_HEAD_BYTES],
     head_len: usize,
 }
@@ -96,6 +98,14 @@ impl Scan {
         }
         self.keep_head(rest);
         self.events > before
+    }
+
+    /// Tokens of the answer so far, an event with text taken for one: engines may put several into one.
+    pub fn tokens(&self) -> u64 {
+        match self.named {
+            true => self.deltas,
+            false => self.events - u64::from(self.done && self.events > 0),
+        }
     }
 
     /// The event that ends this stream because of an error.
@@ -123,6 +133,9 @@ impl Scan {
             self.named = true;
             self.error |= ERROR_EVENTS.contains(&name);
             self.done |= LAST_EVENTS.contains(&name);
+            // Of a line in pieces, the head: a long name counts as no text then.
+            let whole = if whole.is_empty() { name } else { whole };
+            self.deltas += u64::from(whole.trim_ascii_end().ends_with(b"delta"));
         } else if let Some(value) = head.strip_prefix(b"data:") {
             let value = value.trim_ascii();
             self.events += 1;
@@ -188,6 +201,25 @@ mod tests {
                 cached_tokens: Some(4)
             })
         );
+    }
+
+    #[test]
+    fn events_with_text_are_taken_for_tokens() {
+        for (stream, tokens) in [
+            (STREAM, 2),
+            (b"data: {}\n\ndata: {}\n\n".as_slice(), 2),
+            (b"data: [DONE]\n\n", 0),
+            (b"", 0),
+            (
+                b"event: response.created\ndata: {}\n\nevent: response.reasoning_summary_text.delta\ndata: {}\n\n\
+                  event: response.reasoning_summary_text.done\ndata: {}\n\nevent: content_block_delta\ndata: {}\n\n",
+                2,
+            ),
+        ] {
+            let mut scan = Scan::default();
+            scan.read(stream);
+            assert_eq!(scan.tokens(), tokens, "{}", stream.escape_ascii());
+        }
     }
 
     #[test]

@@ -14,8 +14,8 @@ macro_rules! labels {
 }
 
 labels! {
-    /// A request's endpoint and how it ended.
-    RequestLabels { endpoint: &'static str, outcome: &'static str }
+    /// A request's endpoint and model, how it ended, and which hundred its status is of.
+    RequestLabels { endpoint: &'static str, model: Arc<str>, outcome: &'static str, status: &'static str }
 }
 labels! {
     /// A comparison's result, and whether a worker was known to hold more of the prompt than what is hot: `known` or
@@ -23,8 +23,8 @@ labels! {
     AgreementLabels { result: &'static str, prompt: &'static str }
 }
 labels! {
-    /// One endpoint.
-    EndpointLabels { endpoint: &'static str }
+    /// An endpoint and a model.
+    ModelEndpointLabels { endpoint: &'static str, model: Arc<str> }
 }
 labels! {
     /// One model that the cluster serves.
@@ -33,6 +33,14 @@ labels! {
 labels! {
     /// One registered worker.
     WorkerLabels { worker: Arc<str> }
+}
+labels! {
+    /// A worker and one of its models.
+    WorkerModelLabels { worker: Arc<str>, model: Arc<str> }
+}
+labels! {
+    /// The same, and by what tokens were counted: `usage` or `events`.
+    TokenLabels { worker: Arc<str>, model: Arc<str>, source: &'static str }
 }
 labels! {
     /// A worker and how an attempt on it ended.

@@ -6,6 +6,7 @@
 //! from enums, registered workers and served models, never from requests, so the number of series is bounded by the
 //! registry.
 
+pub mod buckets;
 pub mod cached_series;
 mod exposition;
 mod labels;
@@ -20,9 +21,10 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 
 pub use exposition::Form;
 pub use labels::{
-    ActionLabels, AgreementLabels, AttemptLabels, ClaimLabels, EndpointLabels, ErrorLabels,
-    EventLabels, LimitLabels, ModelLabels, PortLabels, ReasonLabels, RequestLabels, ResultLabels,
-    SourceLabels, SourceStateLabels, StateLabels, WorkerLabels,
+    ActionLabels, AgreementLabels, AttemptLabels, ClaimLabels, ErrorLabels, EventLabels,
+    LimitLabels, ModelEndpointLabels, ModelLabels, PortLabels, ReasonLabels, RequestLabels,
+    ResultLabels, SourceLabels, SourceStateLabels, StateLabels, TokenLabels, WorkerLabels,
+    WorkerModelLabels,
 };
 pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::family::Family;

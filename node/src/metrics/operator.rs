@@ -15,6 +15,9 @@ metrics! {
 impl OperatorMetrics {
     /// From the start, since `increase()` does not see a series that begins with 1.
     fn begin(&self) {
+        for result in ["loaded", "failed"] {
+            drop(self.config_reloads.get_or_create(&ResultLabels { result }));
+        }
         for reason in ["cross_site", "origin", "host", "content_type", "token"] {
             drop(self.admin_refusals.get_or_create(&ReasonLabels { reason }));
         }

@@ -3,6 +3,27 @@
 use super::{Counter, ErrorLabels, Family, LimitLabels, metrics};
 use crate::api::error::ErrorKind;
 
+/// Limits whose times of being reached are counted. Labels of a metric: stable.
+const LIMITS: [&str; 17] = [
+    "accept",
+    "admin_connections",
+    "body_bytes",
+    "body_bytes_total",
+    "body_progress",
+    "connections",
+    "connections_per_address",
+    "first_byte",
+    "header",
+    "header_bytes",
+    "memory",
+    "metrics_connections",
+    "quarantine",
+    "realtime_idle",
+    "realtime_session_bytes",
+    "realtime_sessions",
+    "upload_bytes",
+];
+
 metrics! {
     /// Errors and limits.
     pub RefusalMetrics {
@@ -13,10 +34,14 @@ metrics! {
 }
 
 impl RefusalMetrics {
-    /// From the start what there is an alarm on, since `increase()` does not see a series that begins with 1.
+    /// From the start, since `increase()` does not see a series that begins with 1.
     fn begin(&self) {
-        let code = ErrorKind::Internal.code();
-        drop(self.errors.get_or_create(&ErrorLabels { code }));
+        for code in ErrorKind::ALL.map(ErrorKind::code) {
+            drop(self.errors.get_or_create(&ErrorLabels { code }));
+        }
+        for limit in LIMITS {
+            drop(self.limits_reached.get_or_create(&LimitLabels { limit }));
+        }
     }
 
     /// Counts an error that the router itself answers with.
@@ -27,6 +52,7 @@ impl RefusalMetrics {
 
     /// Counts that a limit was reached.
     pub fn limit_reached(&self, limit: &'static str) {
+        debug_assert!(LIMITS.contains(&limit), "{limit} is not listed");
         self.limits_reached
             .get_or_create(&LimitLabels { limit })
             .inc();

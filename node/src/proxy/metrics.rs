@@ -3,36 +3,58 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use grapevine_placement::Reason;
+use prometheus_client::registry::Registry;
+
+use super::continuation::Reason as Unmoved;
+use super::holders::SEARCH_RESULTS;
+use super::model_series::ModelTable;
 use super::split::SplitMetrics;
 use crate::cluster::metrics::QuarantineMetrics;
+#[cfg(test)]
+use crate::metrics::Row;
 use crate::metrics::refusals::RefusalMetrics;
 use crate::metrics::{
-    Counter, EndpointLabels, Family, Histogram, Histograms, ModelLabels, ReasonLabels,
-    RequestLabels, ResultLabels, metrics, seconds,
+    Counter, Family, Histogram, Histograms, ModelEndpointLabels, ModelLabels, ReasonLabels,
+    RequestLabels, ResultLabels, buckets, metrics, seconds,
 };
 use crate::seats::TrafficMetrics;
 use crate::upstream::metrics::{AnswerMetrics, AttemptMetrics};
 
 metrics! {
-    /// Requests and their pace.
-    pub RequestMetrics {
+    /// Requests and their pace, by labels.
+    pub RequestFamilies {
         /// Each is counted once, at its end.
-        requests: Family<RequestLabels, Counter>, "requests", "Requests by endpoint and outcome";
-        request_seconds: Histograms<EndpointLabels> = Family::new_with_constructor(|| seconds(0.001, 18)),
+        requests: Family<RequestLabels, Counter>,
+            "requests", "Requests by endpoint, model, outcome and class of the status";
+        request_seconds: Histograms<ModelEndpointLabels> = Family::new_with_constructor(buckets::request),
             "request" Seconds, "From the head of a request to the last byte of its answer";
-        /// Or to the whole of a short answer.
-        first_token_seconds: Histograms<ModelLabels> = Family::new_with_constructor(|| seconds(0.001, 18)),
-            "first_token" Seconds, "From the head of a request to its first token";
+        /// Of streams: a plain answer shows no token before its last.
+        first_token_seconds: Histograms<ModelLabels> = Family::new_with_constructor(buckets::first_token),
+            "first_token" Seconds, "From the head of a request to the first event of its stream";
         /// One observation a stream.
-        inter_token_seconds: Histograms<ModelLabels> = Family::new_with_constructor(|| seconds(0.000_1, 18)),
+        inter_token_seconds: Histograms<ModelLabels> = Family::new_with_constructor(buckets::inter_token),
             "inter_token" Seconds, "Mean time between two tokens of a stream";
         /// One observation a stream.
         stream_pause_seconds: Histograms<ModelLabels> = Family::new_with_constructor(|| seconds(0.001, 18)),
             "stream_pause" Seconds, "Longest pause between two events of a stream";
+        /// What the router adds before the worker.
+        preparation_seconds: Histogram = seconds(0.000_05, 20),
+            "preparation" Seconds,
+            "From the head of a request to the choice of its worker, without waits in queues; reads its body";
         decision_seconds: Histogram = seconds(0.000_001, 18),
             "decision" Seconds, "One placement decision, key included";
         placements: Family<ReasonLabels, Counter>, "placements", "Choices of a worker by reason";
     }
+    then RequestFamilies::begin
+}
+
+/// Requests and their pace.
+#[derive(Debug, Clone)]
+pub struct RequestMetrics {
+    families: RequestFamilies,
+    /// The series of models.
+    pub models: Arc<ModelTable>,
 }
 
 metrics! {
@@ -44,6 +66,7 @@ metrics! {
         failovers: Family<ResultLabels, Counter>,
             "failovers", "Streams whose worker broke off where failover was wanted, by result";
     }
+    then DetourMetrics::begin
 }
 
 /// All that requests count.
@@ -67,38 +90,72 @@ pub struct ProxyMetrics {
     pub marks: QuarantineMetrics,
 }
 
+impl RequestFamilies {
+    /// From the start, since `increase()` does not see a series that begins with 1.
+    fn begin(&self) {
+        for reason in Reason::ALL.map(Reason::as_str) {
+            drop(self.placements.get_or_create(&ReasonLabels { reason }));
+        }
+    }
+}
+
 impl RequestMetrics {
+    /// What is counted, by labels.
+    pub fn families(&self) -> &RequestFamilies {
+        &self.families
+    }
+
+    /// The rows, in the order in which they are shown.
+    #[cfg(test)]
+    pub(crate) const ROWS: &'static [Row] = RequestFamilies::ROWS;
+
+    /// Registers all of them.
+    pub fn register(registry: &mut Registry) -> Self {
+        let families = RequestFamilies::register(registry);
+        Self {
+            models: Arc::new(ModelTable::new(&families)),
+            families,
+        }
+    }
+
     /// Counts a choice of a worker.
     pub fn placed(&self, reason: &'static str) {
         let labels = ReasonLabels { reason };
-        self.placements.get_or_create(&labels).inc();
+        self.families.placements.get_or_create(&labels).inc();
+    }
+
+    /// Counts the time before the first choice of a worker.
+    pub fn prepared(&self, took: Duration) {
+        self.families
+            .preparation_seconds
+            .observe(took.as_secs_f64());
     }
 
     /// Counts the time of one decision.
     pub fn decided(&self, elapsed: Duration) {
-        self.decision_seconds.observe(elapsed.as_secs_f64());
-    }
-
-    /// Counts the end of a request.
-    pub fn ended(&self, endpoint: &'static str, outcome: &'static str, elapsed: Duration) {
-        let labels = RequestLabels { endpoint, outcome };
-        self.requests.get_or_create(&labels).inc();
-        self.request_seconds
-            .get_or_create(&EndpointLabels { endpoint })
-            .observe(elapsed.as_secs_f64());
-    }
-
-    /// Counts how long the first token of a model took.
-    pub fn first_token(&self, model: &Arc<str>, elapsed: Duration) {
-        self.first_token_seconds
-            .get_or_create(&ModelLabels::of(model))
+        self.families
+            .decision_seconds
             .observe(elapsed.as_secs_f64());
     }
 }
 
 impl DetourMetrics {
+    fn begin(&self) {
+        for result in SEARCH_RESULTS {
+            drop(
+                self.response_searches
+                    .get_or_create(&ResultLabels { result }),
+            );
+        }
+        let reasons = Unmoved::ALL.map(Unmoved::as_str);
+        for result in ["continued", "finished"].into_iter().chain(reasons) {
+            drop(self.failovers.get_or_create(&ResultLabels { result }));
+        }
+    }
+
     /// Counts a search for the worker that holds a response.
     pub fn searched(&self, result: &'static str) {
+        debug_assert!(SEARCH_RESULTS.contains(&result), "{result} is not listed");
         let labels = ResultLabels { result };
         self.response_searches.get_or_create(&labels).inc();
     }

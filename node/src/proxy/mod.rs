@@ -19,6 +19,7 @@ mod holders;
 mod inflate;
 mod local;
 pub mod metrics;
+pub mod model_series;
 mod own_words;
 mod pauses;
 mod rank;

@@ -10,14 +10,14 @@ use http::{HeaderMap, HeaderValue, StatusCode, response};
 use tokio::time::Instant;
 
 use super::metrics::ProxyMetrics;
+use super::model_series::ModelSeries;
 use super::session_id::name_text;
 use crate::admission::Permit;
 use crate::api::error::{Dialect, ErrorKind};
 use crate::api::{ApiError, Endpoint, Priority};
 use crate::cache::Recording;
 use crate::cluster::{Cluster, RecordedPlacement};
-use crate::http::sse::Usage;
-use crate::metrics::ModelLabels;
+use crate::http::sse::{Scan, Usage};
 use crate::tenants::Tenant;
 use crate::tenants::bucket::Quota;
 use crate::trace::{Ended, RequestTrace};
@@ -48,6 +48,19 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Every outcome.
+    pub const ALL: [Self; 9] = [
+        Self::Success,
+        Self::Incomplete,
+        Self::ClientLeft,
+        Self::Error,
+        Self::WorkerError,
+        Self::WorkerBroke,
+        Self::WorkerStalled,
+        Self::OutOfTime,
+        Self::ShutDown,
+    ];
+
     /// Stable metric label.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -60,6 +73,21 @@ impl Outcome {
             Self::WorkerStalled => "worker_stalled",
             Self::OutOfTime => "out_of_time",
             Self::ShutDown => "shut_down",
+        }
+    }
+
+    /// Hundreds of the status that requests with this outcome usually have; 0: no answer began.
+    pub const fn usual_classes(self) -> &'static [usize] {
+        match self {
+            Self::Error => &[4, 5],
+            Self::ClientLeft => &[0, 2],
+            Self::Success
+            | Self::Incomplete
+            | Self::WorkerError
+            | Self::WorkerBroke
+            | Self::WorkerStalled
+            | Self::OutOfTime
+            | Self::ShutDown => &[2],
         }
     }
 
@@ -91,7 +119,9 @@ pub struct Record {
     /// The shape of errors that its client reads.
     pub dialect: Dialect,
     /// The model's name in the registry.
-    pub model: Option<Arc<str>>,
+    model: Option<Arc<str>>,
+    /// What is counted of the model.
+    series: Arc<ModelSeries>,
     /// The worker that answered.
     pub worker: Option<Arc<Worker>>,
     /// Why it was chosen.
@@ -111,7 +141,9 @@ pub struct Record {
     /// Token counts that the worker reported.
     pub usage: Option<Usage>,
     /// Events relayed.
-    pub events: u64,
+    events: u64,
+    /// Tokens of the answer, an event taken for one: for an answer whose worker reports none.
+    counted_tokens: u64,
     /// Bytes of the answer's body.
     pub bytes_out: u64,
     /// The request's place among those admitted; held to the end of the stream.
@@ -153,6 +185,7 @@ impl Record {
     ) -> Self {
         metrics.traffic.requests_active.inc();
         Self {
+            series: Arc::clone(metrics.requests.models.unknown()),
             metrics,
             cluster,
             started: Instant::now(),
@@ -171,6 +204,7 @@ impl Record {
             status: None,
             usage: None,
             events: 0,
+            counted_tokens: 0,
             bytes_out: 0,
             admission: None,
             cache: None,
@@ -210,15 +244,33 @@ impl Record {
         &self.request_id
     }
 
-    /// The first event, or a whole short answer, is there.
-    pub fn first_token(&mut self) {
+    /// It asks for this model, by its name in the registry; the empty one is that of no model.
+    pub fn asks_for(&mut self, model: Arc<str>) {
+        self.series = self.metrics.requests.models.of(&model);
+        self.series.expect(self.endpoint);
+        self.model = Some(model);
+    }
+
+    /// A worker is to be chosen: all that comes before is done.
+    pub fn prepared(&self) {
+        let took = self.started.elapsed();
+        let took = took.saturating_sub(self.queued.unwrap_or_default());
+        self.metrics.requests.prepared(took);
+    }
+
+    /// The first event, or a whole short answer, is there; `streams`: it is the first of a stream's events.
+    pub fn first_token(&mut self, streams: bool) {
         let elapsed = self.started.elapsed();
         self.first_token = Some(elapsed);
         if let Some(recorded) = &mut self.recorded {
             recorded.settle();
         }
-        if let Some(model) = &self.model {
-            self.metrics.requests.first_token(model, elapsed);
+        if streams {
+            let seconds = elapsed.as_secs_f64();
+            self.series.pace().first_token.observe(seconds);
+            if let Some(worker) = &self.worker {
+                self.metrics.answers.first_token(worker, seconds);
+            }
         }
     }
 
@@ -301,9 +353,8 @@ impl Record {
         recorded.settle();
         if let Some(usage) = usage.filter(|usage| usage.cached_tokens.is_some()) {
             leg.cached_tokens = usage.cached_tokens;
-            self.metrics
-                .answers
-                .count_cached(&leg.worker, &usage, recorded.expected_tokens());
+            let (answers, model) = (&self.metrics.answers, self.series.label());
+            answers.count_cached(&leg.worker, model, &usage, recorded.expected_tokens());
             self.cluster.cache_view().correct(recorded, &usage);
         }
     }
@@ -451,6 +502,15 @@ impl Record {
         self.longest_pause = self.longest_pause.max(pause);
     }
 
+    /// What was read of a stream; `None`: it was none.
+    pub fn streamed(&mut self, scan: Option<&Scan>) {
+        self.usage = scan.and_then(|scan| scan.usage);
+        self.events = scan.map_or(0, |scan| scan.events);
+        // A chat's first event names the role.
+        let roles = u64::from(self.endpoint == Endpoint::Chat);
+        self.counted_tokens = scan.map_or(0, |scan| scan.tokens().saturating_sub(roles));
+    }
+
     /// The router's own error is a part of what the client gets.
     pub fn count_error(&self, kind: ErrorKind) {
         self.metrics.refusals.own_error(kind);
@@ -477,9 +537,9 @@ impl Record {
         let elapsed = self.started.elapsed();
         let metrics = &self.metrics;
         metrics.traffic.requests_active.dec();
-        let endpoint = self.endpoint.as_str();
-        metrics.requests.ended(endpoint, outcome.as_str(), elapsed);
-        metrics.answers.stream_events.inc_by(self.events);
+        self.series
+            .ended(self.endpoint, outcome, self.status, elapsed);
+        metrics.answers.relayed(self.events);
         if let Some(way) = self.split {
             metrics.split.way(way);
         }
@@ -500,23 +560,18 @@ impl Record {
 
     /// One observation a stream: a histogram is behind a lock, which no event waits for.
     fn count_pace(&self, outcome: Outcome) {
-        let (Some(model), Outcome::Success, 2..) = (&self.model, outcome, self.events) else {
+        let (Outcome::Success, 2..) = (outcome, self.events) else {
             return;
         };
-        let labels = ModelLabels::of(model);
-        let tokens = match self.usage {
-            Some(usage) => usage.completion_tokens,
-            // An event is taken for a token, but for `[DONE]` and for a chat's first, which names the role.
-            None => self.events - 1 - u64::from(self.endpoint == Endpoint::Chat),
-        };
+        let pace = self.series.pace();
+        let tokens = self
+            .usage
+            .map_or(self.counted_tokens, |usage| usage.completion_tokens);
         if tokens > 1 {
             let mean = self.streamed.as_secs_f64() / (tokens - 1) as f64;
-            let means = &self.metrics.requests.inter_token_seconds;
-            means.get_or_create(&labels).observe(mean);
+            pace.inter_token.observe(mean);
         }
-        let pauses = &self.metrics.requests.stream_pause_seconds;
-        let longest = self.longest_pause.as_secs_f64();
-        pauses.get_or_create(&labels).observe(longest);
+        pace.pause.observe(self.longest_pause.as_secs_f64());
     }
 
     fn ended(&self, outcome: Outcome) -> Ended<'_> {
@@ -542,12 +597,16 @@ impl Record {
     }
 
     fn count_tokens(&self, worker: &Worker) {
-        let Some(usage) = self.usage else { return };
+        let (answers, model) = (&self.metrics.answers, self.series.label());
+        let Some(usage) = self.usage else {
+            answers.count_events(worker, model, self.counted_tokens);
+            return;
+        };
         let has_told = usage.cached_tokens.is_some();
         let says = has_told && !self.kv_arrived;
         let recorded = self.recorded.as_ref().filter(|_| says);
         let expected = recorded.map(RecordedPlacement::expected_tokens);
-        self.metrics.answers.count(worker, &usage, expected);
+        answers.count(worker, model, &usage, expected);
         if let Some(recorded) = recorded {
             self.cluster.cache_view().correct(recorded, &usage);
         }

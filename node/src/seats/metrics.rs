@@ -12,9 +12,17 @@ metrics! {
         connections_shed: Family<PortLabels, Counter>,
             "connections_shed", "Idle connections that were closed for others, longest idle first";
     }
+    then TrafficMetrics::begin
 }
 
 impl TrafficMetrics {
+    /// From the start, since `increase()` does not see a series that begins with 1.
+    fn begin(&self) {
+        for result in ["proxied", "own", "malformed", "too_long", "late", "unasked"] {
+            drop(self.proxy_headers.get_or_create(&ResultLabels { result }));
+        }
+    }
+
     /// Counts what a connection's PROXY header was.
     pub fn proxy_header(&self, result: &'static str) {
         self.proxy_headers

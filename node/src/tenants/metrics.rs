@@ -72,6 +72,11 @@ impl TenantMetrics {
         let labels = TenantLabels {
             tenant: Arc::clone(tenant),
         };
+        for reason in REFUSALS {
+            let tenant = Arc::clone(tenant);
+            let labels = TenantReasonLabels { tenant, reason };
+            drop(self.refusals.get_or_create(&labels));
+        }
         TenantSeries {
             requests: self.requests.get_or_create_owned(&labels),
             metrics: self.clone(),

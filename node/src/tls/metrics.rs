@@ -31,9 +31,17 @@ metrics! {
         expires: Family<FilesLabels, Gauge>,
             "tls_certificate_expires" Seconds, "End of the certificate in use, since 1970";
     }
+    then TlsMetrics::begin
 }
 
 impl TlsMetrics {
+    /// From the start, since `increase()` does not see a series that begins with 1.
+    fn begin(&self) {
+        for result in ["ok", "failed", "late", "not_tls", "unexpected_tls"] {
+            drop(self.handshakes.get_or_create(&ResultLabels { result }));
+        }
+    }
+
     /// Counts a handshake with a client.
     pub fn handshake(&self, result: &'static str) {
         self.handshakes

@@ -1,23 +1,50 @@
 //! The series of one worker that requests count in.
 
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+
 use super::failure::ATTEMPT_RESULTS;
-use crate::metrics::Counter;
 use crate::metrics::cached_series::CachedSeries;
+use crate::metrics::{Counter, Histogram};
 
 /// Each is looked up once.
 #[derive(Debug)]
 pub struct WorkerMetricCache {
     /// Attempts, in the order of [`ATTEMPT_RESULTS`].
     pub attempts: CachedSeries<Counter>,
-    /// Tokens: of prompts, cached, generated, expected.
-    pub tokens: CachedSeries<Counter>,
+    /// Times to a first token.
+    pub first_token: OnceLock<Histogram>,
+    /// Tokens, by model; at most [`MODELS_MAX`] and one for all others.
+    pub tokens: ArcSwap<Vec<Arc<TokenSeries>>>,
+}
+
+/// Models of one worker whose tokens are counted apart, the first that it was asked for.
+pub(super) const MODELS_MAX: usize = 16;
+
+/// Tokens of one worker and model.
+#[derive(Debug)]
+pub struct TokenSeries {
+    /// The model as a label.
+    pub model: Arc<str>,
+    /// Of prompts.
+    pub prompt: Counter,
+    /// Of these, what its cache had.
+    pub cached: Counter,
+    /// What was expected there.
+    pub expected: Counter,
+    /// Generated, as it reports.
+    pub reported: Counter,
+    /// Generated, as events were counted.
+    pub counted: Counter,
 }
 
 impl Default for WorkerMetricCache {
     fn default() -> Self {
         Self {
             attempts: CachedSeries::new(ATTEMPT_RESULTS.len()),
-            tokens: CachedSeries::new(4),
+            first_token: OnceLock::new(),
+            tokens: ArcSwap::default(),
         }
     }
 }

@@ -1,13 +1,20 @@
 //! Metrics of workers: their health, what is tried on them, and what their answers hold.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus_client::registry::Registry;
 
 use super::failure::ATTEMPT_RESULTS;
 use super::health_metrics::HealthMetrics;
+use super::metric_cache::{MODELS_MAX, TokenSeries};
 use super::worker::Worker;
 use crate::http::sse::Usage;
+#[cfg(test)]
+use crate::metrics::Row;
 use crate::metrics::{
-    AttemptLabels, Counter, Family, FloatGauge, Gauge, ResultLabels, WorkerLabels, metrics,
+    AttemptLabels, Counter, Family, FloatGauge, Gauge, Histograms, ResultLabels, TokenLabels,
+    WorkerLabels, WorkerModelLabels, buckets, metrics,
 };
 
 metrics! {
@@ -19,18 +26,33 @@ metrics! {
 }
 
 metrics! {
-    /// What workers' answers hold.
-    pub AnswerMetrics {
-        prompt_tokens: Family<WorkerLabels, Counter>, "prompt_tokens", "Prompt tokens reported by workers";
-        cached_tokens: Family<WorkerLabels, Counter>,
+    /// What workers' answers hold, by labels.
+    AnswerFamilies {
+        prompt_tokens: Family<WorkerModelLabels, Counter>,
+            "prompt_tokens", "Prompt tokens reported by workers";
+        cached_tokens: Family<WorkerModelLabels, Counter>,
             "cached_tokens", "Prompt tokens that came from a worker's prefix cache";
         /// Only of requests whose worker reported what was there.
-        expected_tokens: Family<WorkerLabels, Counter>,
+        expected_tokens: Family<WorkerModelLabels, Counter>,
             "expected_tokens", "Prompt tokens that were expected in a worker's prefix cache";
-        completion_tokens: Family<WorkerLabels, Counter>,
-            "completion_tokens", "Generated tokens reported by workers";
+        completion_tokens: Family<TokenLabels, Counter>,
+            "completion_tokens", "Generated tokens, reported by workers (usage) or counted (events)";
+        /// Of streams.
+        first_token_seconds: Histograms<WorkerLabels> = Family::new_with_constructor(buckets::first_token_of_worker),
+            "worker_first_token" Seconds, "From the head of a request to the first event of its stream, by worker";
         stream_events: Counter, "stream_events", "Events relayed in streams";
     }
+}
+
+/// Labels of models, by the label of their worker.
+type ModelsByWorker = BTreeMap<Arc<str>, BTreeSet<Arc<str>>>;
+
+/// What workers' answers hold.
+#[derive(Debug, Clone)]
+pub struct AnswerMetrics {
+    families: AnswerFamilies,
+    /// Which have series: what is to be forgotten with a worker.
+    made: Arc<Mutex<ModelsByWorker>>,
 }
 
 metrics! {
@@ -42,6 +64,7 @@ metrics! {
             "worker_in_flight_cluster", "Requests in flight from all replicas, damped by age";
         probes: Family<ResultLabels, Counter>, "probes", "Health checks that this replica made, by result";
     }
+    then WorkerMetrics::begin
 }
 
 /// All that is counted of workers.
@@ -73,41 +96,175 @@ impl AttemptMetrics {
     }
 }
 
+/// The label of models beyond [`MODELS_MAX`] of one worker.
+const OTHER_MODELS: &str = "other";
+
 impl AnswerMetrics {
-    /// Counts what a prefill worker reported of its cache; the tokens of the request count where it is answered.
-    pub fn count_cached(&self, worker: &Worker, usage: &Usage, expected: u32) {
-        let labels = WorkerLabels {
-            worker: Arc::clone(&worker.series_label),
-        };
-        let counters = [
-            (&self.cached_tokens, usage.cached_tokens.unwrap_or(0)),
-            (&self.expected_tokens, u64::from(expected)),
-        ];
-        for (counter, tokens) in counters {
-            counter.get_or_create(&labels).inc_by(tokens);
+    /// The rows, in the order in which they are shown.
+    #[cfg(test)]
+    pub(crate) const ROWS: &'static [Row] = AnswerFamilies::ROWS;
+
+    /// Registers all of them.
+    pub fn register(registry: &mut Registry) -> Self {
+        Self {
+            families: AnswerFamilies::register(registry),
+            made: Arc::default(),
         }
+    }
+
+    /// Counts events that were relayed in a stream.
+    pub fn relayed(&self, events: u64) {
+        self.families.stream_events.inc_by(events);
+    }
+
+    /// Counts how long the first token of a stream took.
+    pub fn first_token(&self, worker: &Worker, seconds: f64) {
+        let histogram = worker.series.first_token.get_or_init(|| {
+            let labels = WorkerLabels::of(&worker.series_label);
+            self.families
+                .first_token_seconds
+                .get_or_create_owned(&labels)
+        });
+        histogram.observe(seconds);
+    }
+
+    /// Counts what a prefill worker reported of its cache; the tokens of the request count where it is answered.
+    pub fn count_cached(&self, worker: &Worker, model: &Arc<str>, usage: &Usage, expected: u32) {
+        let series = self.tokens(worker, model);
+        series.cached.inc_by(usage.cached_tokens.unwrap_or(0));
+        series.expected.inc_by(expected.into());
     }
 
     /// Counts the tokens that a worker reported; `expected`: those that were expected in its cache, if it reported what
     /// was there.
-    pub fn count(&self, worker: &Worker, usage: &Usage, expected: Option<u32>) {
-        let counts = [
-            (&self.prompt_tokens, Some(usage.prompt_tokens)),
-            (&self.cached_tokens, Some(usage.cached_tokens.unwrap_or(0))),
-            (&self.completion_tokens, Some(usage.completion_tokens)),
-            (&self.expected_tokens, expected.map(u64::from)),
-        ];
-        for (index, (family, tokens)) in counts.into_iter().enumerate() {
-            let Some(tokens) = tokens else { continue };
-            let find = || family.get_or_create_owned(&WorkerLabels::of(&worker.series_label));
-            worker.series.tokens.count(index, find, |counter| {
-                counter.inc_by(tokens);
-            });
+    pub fn count(&self, worker: &Worker, model: &Arc<str>, usage: &Usage, expected: Option<u32>) {
+        let series = self.tokens(worker, model);
+        series.prompt.inc_by(usage.prompt_tokens);
+        series.cached.inc_by(usage.cached_tokens.unwrap_or(0));
+        series.expected.inc_by(expected.unwrap_or(0).into());
+        series.reported.inc_by(usage.completion_tokens);
+    }
+
+    /// Counts the tokens of a stream whose worker reported none, each event taken for one.
+    pub fn count_events(&self, worker: &Worker, model: &Arc<str>, tokens: u64) {
+        if tokens > 0 {
+            self.tokens(worker, model).counted.inc_by(tokens);
+        }
+    }
+
+    /// Prompt tokens that a worker reported so far, of all models, and those of them that came from its cache.
+    pub fn prompts_of(worker: &Worker) -> (u64, u64) {
+        let series = worker.series.tokens.load();
+        let of_model = series.iter().map(|of| (of.prompt.get(), of.cached.get()));
+        of_model.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+    }
+
+    /// The series of a worker and model, looked up once.
+    fn tokens(&self, worker: &Worker, model: &Arc<str>) -> Arc<TokenSeries> {
+        let find = |model: &str, known: &[Arc<TokenSeries>]| {
+            known.iter().find(|series| *series.model == *model).cloned()
+        };
+        let known = worker.series.tokens.load();
+        if let Some(series) = find(model, &known) {
+            return series;
+        }
+        let model = match known.len() < MODELS_MAX {
+            true => Arc::clone(model),
+            false => match find(OTHER_MODELS, &known) {
+                Some(others) => return others,
+                None => OTHER_MODELS.into(),
+            },
+        };
+        let series = Arc::new(self.new_tokens(&worker.series_label, &model));
+        // Two that do so at once make handles of the same series.
+        worker.series.tokens.rcu(|known| {
+            let mut known = Vec::clone(known);
+            known.push(Arc::clone(&series));
+            known
+        });
+        series
+    }
+
+    fn new_tokens(&self, worker: &Arc<str>, model: &Arc<str>) -> TokenSeries {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let models = made.entry(Arc::clone(worker)).or_default();
+        models.insert(Arc::clone(model));
+        let families = &self.families;
+        let labels = worker_model(worker, model);
+        let of = |family: &Family<WorkerModelLabels, Counter>| family.get_or_create_owned(&labels);
+        let completion = |source| {
+            let labels = token_labels(worker, model, source);
+            families.completion_tokens.get_or_create_owned(&labels)
+        };
+        TokenSeries {
+            prompt: of(&families.prompt_tokens),
+            cached: of(&families.cached_tokens),
+            expected: of(&families.expected_tokens),
+            reported: completion(USAGE),
+            counted: completion(EVENTS),
+            model: Arc::clone(model),
+        }
+    }
+
+    /// Gives every family of a worker a series, of two models.
+    #[cfg(test)]
+    pub(crate) fn fill(&self, worker: &Arc<str>) {
+        for model in ["m", "n"] {
+            drop(self.new_tokens(worker, &model.into()));
+        }
+        let labels = WorkerLabels::of(worker);
+        drop(self.families.first_token_seconds.get_or_create(&labels));
+    }
+
+    fn forget(&self, worker: &Arc<str>) {
+        let families = &self.families;
+        let labels = WorkerLabels::of(worker);
+        families.first_token_seconds.remove(&labels);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        for model in made.remove(worker).unwrap_or_default() {
+            let labels = worker_model(worker, &model);
+            for family in [
+                &families.prompt_tokens,
+                &families.cached_tokens,
+                &families.expected_tokens,
+            ] {
+                family.remove(&labels);
+            }
+            for source in [USAGE, EVENTS] {
+                let labels = token_labels(worker, &model, source);
+                families.completion_tokens.remove(&labels);
+            }
         }
     }
 }
 
+/// By what generated tokens were counted, as labels.
+const USAGE: &str = "usage";
+const EVENTS: &str = "events";
+
+fn worker_model(worker: &Arc<str>, model: &Arc<str>) -> WorkerModelLabels {
+    WorkerModelLabels {
+        worker: Arc::clone(worker),
+        model: Arc::clone(model),
+    }
+}
+
+fn token_labels(worker: &Arc<str>, model: &Arc<str>, source: &'static str) -> TokenLabels {
+    TokenLabels {
+        worker: Arc::clone(worker),
+        model: Arc::clone(model),
+        source,
+    }
+}
+
 impl WorkerMetrics {
+    /// From the start, since `increase()` does not see a series that begins with 1.
+    fn begin(&self) {
+        for result in ["good", "bad"] {
+            drop(self.probes.get_or_create(&ResultLabels { result }));
+        }
+    }
+
     /// Sets what a worker has in hand.
     pub fn show(&self, worker: &Arc<str>, own: i64, of_cluster: f64) {
         let labels = WorkerLabels::of(worker);
@@ -123,14 +280,7 @@ impl UpstreamMetrics {
     pub fn forget(&self, worker: &Arc<str>) {
         let labels = WorkerLabels::of(worker);
         self.health.forget(worker);
-        for family in [
-            &self.answers.prompt_tokens,
-            &self.answers.cached_tokens,
-            &self.answers.expected_tokens,
-            &self.answers.completion_tokens,
-        ] {
-            family.remove(&labels);
-        }
+        self.answers.forget(worker);
         self.workers.in_flight.remove(&labels);
         self.workers.in_flight_cluster.remove(&labels);
         for result in ATTEMPT_RESULTS {

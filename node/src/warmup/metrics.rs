@@ -22,11 +22,38 @@ metrics! {
     then WarmupMetrics::begin
 }
 
+/// What may become of a prompt for a joining worker.
+const PROMPT_RESULTS: [&str; 7] = [
+    "warmed",
+    "held",
+    "refused",
+    "back_pressure",
+    "late",
+    "unreachable",
+    "panicked",
+];
+/// What may become of a prompt whose prefix is hot.
+const PROMPT_EVENTS: [&str; 7] = [
+    "kept",
+    "kept_for_a_colder",
+    "kept_already",
+    "no_room",
+    "too_large",
+    "unreadable",
+    "cooled",
+];
+
 impl WarmupMetrics {
     /// All of them from the start, so that the first of each is seen as a rise.
     fn begin(&self) {
         for result in End::ALL.map(End::as_str) {
             drop(self.ended.get_or_create(&ResultLabels { result }));
+        }
+        for result in PROMPT_RESULTS {
+            drop(self.prompts.get_or_create(&ResultLabels { result }));
+        }
+        for event in PROMPT_EVENTS {
+            drop(self.prompt_events.get_or_create(&EventLabels { event }));
         }
     }
 }

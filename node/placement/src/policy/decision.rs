@@ -132,6 +132,26 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Every reason.
+    pub const ALL: [Self; 16] = [
+        Self::Home,
+        Self::Sticky,
+        Self::SpillPrice,
+        Self::SpillBound,
+        Self::SpillFull,
+        Self::SpillRoom,
+        Self::Failover,
+        Self::SlowStart,
+        Self::Drain,
+        Self::Evidence,
+        Self::LongestMatch,
+        Self::SmallestTree,
+        Self::LeastRequest,
+        Self::PowerOfTwo,
+        Self::Random,
+        Self::RoundRobin,
+    ];
+
     /// Label in metrics, headers and the admin API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -14,7 +14,7 @@ pub(super) struct Counters(Registry);
 impl Counters {
     pub(super) fn of(metrics: &AllMetrics) -> Self {
         let mut registry = Registry::default();
-        let requests = &metrics.requests;
+        let requests = metrics.requests.families();
         registry.register("requests", "", requests.requests.clone());
         registry.register("first", "", requests.first_token_seconds.clone());
         registry.register("between", "", requests.inter_token_seconds.clone());
@@ -127,19 +127,28 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::api::Endpoint;
     use crate::metrics::AgreementLabels;
+    use crate::proxy::record::Outcome;
 
     #[test]
     fn what_is_counted_is_read_whatever_models_are_called() {
         let metrics = AllMetrics::new();
         let counters = Counters::of(&metrics);
         assert_eq!(counters.read().outcomes, [0; OUTCOMES.len()]);
-        let requests = &metrics.requests;
-        requests.ended("chat_completions", "success", Duration::from_millis(30));
-        requests.ended("completions", "success", Duration::from_millis(30));
-        requests.ended("completions", "worker_broke", Duration::from_millis(30));
+        let models = &metrics.requests.models;
+        models.limit(8);
+        let time = Duration::from_millis(30);
+        for (endpoint, outcome) in [
+            (Endpoint::Chat, Outcome::Success),
+            (Endpoint::Completions, Outcome::Success),
+            (Endpoint::Completions, Outcome::WorkerBroke),
+        ] {
+            models.unknown().ended(endpoint, outcome, None, time);
+        }
         for model in ["m", "le=\"9\",x=\"", "a} 7", "ü b"] {
-            requests.first_token(&Arc::from(model), Duration::from_millis(30));
+            let series = models.of(&Arc::from(model));
+            series.pace().first_token.observe(time.as_secs_f64());
         }
         let labels = AgreementLabels {
             result: "load",

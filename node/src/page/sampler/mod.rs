@@ -21,11 +21,12 @@ use super::history::{EVERY, History, Levels, Moment, Taken};
 use crate::all_metrics::AllMetrics;
 use crate::cluster::Cluster;
 use crate::live::Live;
-use crate::metrics::{AttemptLabels, WorkerLabels};
+use crate::metrics::AttemptLabels;
 use crate::shown::summary::trouble_of_verdict;
 use crate::shutdown::Phase;
 use crate::upstream::Worker;
 use crate::upstream::failure::{ANSWERED, ATTEMPT_RESULTS};
+use crate::upstream::metrics::AnswerMetrics;
 
 /// Between two looks for changes.
 const LOOK: Duration = Duration::from_secs(1);
@@ -197,12 +198,7 @@ impl Sampler {
         if !worker.has_series() {
             return sample;
         }
-        let labels = WorkerLabels::of(&worker.label);
-        let count = |family: &crate::metrics::Family<WorkerLabels, crate::metrics::Counter>| {
-            family.get(&labels).map_or(0, |counter| counter.get())
-        };
-        sample.prompt_tokens = count(&metrics.answers.prompt_tokens);
-        sample.cached_tokens = count(&metrics.answers.cached_tokens);
+        (sample.prompt_tokens, sample.cached_tokens) = AnswerMetrics::prompts_of(worker);
         for result in ATTEMPT_RESULTS {
             let worker = Arc::clone(&worker.label);
             let labels = AttemptLabels { worker, result };

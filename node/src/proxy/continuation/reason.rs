@@ -50,6 +50,32 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Every reason.
+    pub const ALL: [Self; 22] = [
+        Self::Tools,
+        Self::Logprobs,
+        Self::Choices,
+        Self::Format,
+        Self::Prompt,
+        Self::TokenIds,
+        Self::Stop,
+        Self::Audio,
+        Self::Transfer,
+        Self::Request,
+        Self::Reasoning,
+        Self::ToolCalls,
+        Self::TooLong,
+        Self::Answer,
+        Self::Spent,
+        Self::UsageLost,
+        Self::Limit,
+        Self::Budget,
+        Self::NoWorker,
+        Self::Refused,
+        Self::QueryOfDeath,
+        Self::OutOfTime,
+    ];
+
     /// Stable metric label.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -307,8 +307,7 @@ impl Relay {
         self.connection = None;
         // A search for another worker ends here, and whatever it has found is let go.
         self.on_break = OnBreak::End;
-        self.record.usage = self.scan.as_ref().and_then(|scan| scan.usage);
-        self.record.events = self.scan.as_ref().map_or(0, |scan| scan.events);
+        self.record.streamed(self.scan.as_ref());
         // The worker's room is there before the request's end makes others look for it.
         self.part(outcome);
         self.record.finish(outcome);

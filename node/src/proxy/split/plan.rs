@@ -161,6 +161,7 @@ impl AttemptPlan for ToPair<'_> {
         let (admission, waits_by) = (&self.dispatch.admission, self.asked.waits_by);
         let pool = Arc::clone(self.asked.pool_arc());
         let halves = Arc::clone(&self.halves);
+        self.record.prepared();
         let chosen = with_room(admission, waits_by, &pool, || self.choose()).await;
         chosen.map_err(|exhausted| match (exhausted, halves.pairs.mismatch()) {
             (Exhausted::Unplaced(_), Some(why)) => Exhausted::TurnedAway(nobody_talks(why)),

@@ -281,6 +281,7 @@ impl AttemptPlan for ToWorker<'_> {
     async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Placed, Exhausted> {
         let (admission, waits_by) = (&self.dispatch.admission, self.asked.waits_by);
         let pool = Arc::clone(&self.asked.query.pool);
+        self.record.prepared();
         with_room(admission, waits_by, &pool, || self.place(tried)).await
     }
 

@@ -123,7 +123,7 @@ impl Admitted {
             caller,
         };
         let query = RoutingQuery::of(cluster, &input)?;
-        record.model = Some(query.pool.label());
+        record.asks_for(query.pool.label());
         if let Some(left) = reader.quarantine.holds(head.uri.path(), &body.bytes) {
             metrics.marks.query_of_death("refused");
             return Err(quarantined(left));

@@ -53,7 +53,7 @@ impl Admitted {
             caller: caller(key.as_ref()),
         };
         let mut query = RoutingQuery::of(cluster, &input)?;
-        record.model = Some(query.pool.label());
+        record.asks_for(query.pool.label());
         let thought = read.elapsed();
         entry
             .model(&mut query, key.as_ref(), &self.waits_by, record)

@@ -94,7 +94,8 @@ impl Won {
         if self.asked.endpoint.traits().computes && self.sent.answer.status().is_success() {
             in_flight.delivered();
         }
-        record.first_token();
+        let streams = matches!(&self.sent.answer, Answer::Begun(begun) if begun.is_good_stream());
+        record.first_token(streams);
         match self.sent.answer {
             Answer::Whole(parts, bytes) => {
                 record.answers(&parts, false);

@@ -122,7 +122,7 @@ pub(super) async fn look(client: &Client, prompts: &[Ask]) -> Option<Look> {
     }
     Some(Look {
         seen,
-        resident_bytes: count("grapevine_memory_bytes").filter(|bytes| *bytes > 0),
+        resident_bytes: count("process_resident_memory_bytes").filter(|bytes| *bytes > 0),
         placements,
     })
 }

@@ -47,7 +47,7 @@ fn answer<B>(request: &Request<B>, digest: &str, worker: &str) -> String {
         }
         "/metrics" => {
             "grapevine_ready 1\ngrapevine_gossip_peers_live 1\ngrapevine_gossip_isolated 0\n\
-             grapevine_requests_active 7\ngrapevine_memory_bytes 5000\n# EOF\n"
+             grapevine_requests_active 7\nprocess_resident_memory_bytes 5000\n# EOF\n"
                 .to_owned()
         }
         // With regard to load this worker, without it always the same one.
