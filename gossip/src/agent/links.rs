@@ -42,6 +42,12 @@ impl Agent {
         links
     }
 
+    /// Seeds at none of whose addresses a replica answers, and for how long.
+    pub fn silent_seeds(&self) -> Vec<(String, Duration)> {
+        let net = self.0.driver.net();
+        net.map_or_else(Vec::new, |net| net.transport.silent_seeds())
+    }
+
     /// End of this replica's certificate; none in a cluster of one.
     pub fn certificate_ends(&self) -> Option<SystemTime> {
         let net = self.0.driver.net()?;

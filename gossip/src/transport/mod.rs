@@ -35,6 +35,7 @@ mod tests;
 mod twins;
 mod window;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -105,6 +106,8 @@ struct Shared {
     peer_table: Mutex<PeerTable>,
     peers: Mutex<Peers>,
     twins: Mutex<Sightings>,
+    /// Seeds at none of whose addresses a replica answers, and since when. As many as are configured.
+    silent_seeds: Mutex<BTreeMap<String, Instant>>,
     log_limit: LogLimit,
     /// Kinds from outside this crate.
     kinds: Vec<&'static Kind>,
@@ -163,6 +166,7 @@ impl Transport {
                 seq: AtomicU64::new(0),
                 peers: Mutex::default(),
                 twins: Mutex::default(),
+                silent_seeds: Mutex::default(),
                 log_limit: LogLimit::default(),
                 kinds,
                 metrics,
@@ -295,6 +299,15 @@ impl Transport {
         seen.collect()
     }
 
+    /// Seeds at none of whose addresses a replica answers, and for how long.
+    pub(crate) fn silent_seeds(&self) -> Vec<(String, Duration)> {
+        let silent = self.shared.silent_seeds();
+        let silent = silent
+            .iter()
+            .map(|(seed, since)| (seed.clone(), since.elapsed()));
+        silent.collect()
+    }
+
     /// End of the certificate of this replica.
     pub(crate) fn certificate_ends(&self) -> SystemTime {
         let [own, _] = self.shared.identity.ends();
@@ -385,6 +398,12 @@ impl Transport {
 impl Shared {
     fn peers(&self) -> MutexGuard<'_, Peers> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn silent_seeds(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.silent_seeds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn peer_table(&self) -> MutexGuard<'_, PeerTable> {

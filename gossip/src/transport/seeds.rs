@@ -49,10 +49,16 @@ impl Seed {
             if self.resolved.is_none_or(|at| at.elapsed() >= RESOLVE_EVERY) {
                 self.resolve().await;
             }
+            let mut answers = false;
             for address in self.addresses.clone() {
-                if self.is_settled(address) || self.ask(address).await {
-                    heard = Instant::now();
-                }
+                answers |= self.is_settled(address) || self.ask(address).await;
+            }
+            if answers {
+                heard = Instant::now();
+                self.shared.silent_seeds().remove(&self.name);
+            } else {
+                let mut silent = self.shared.silent_seeds();
+                silent.entry(self.name.clone()).or_insert(heard);
             }
             sleep(limits::pause(heard.elapsed(), rand::random()).max(ROUND)).await;
         }

@@ -37,8 +37,27 @@ pub(super) struct ClusterView {
     agreement_samples: usize,
     registry: RegistryView,
     replicas: Vec<ReplicaView>,
+    /// Replicas that died within the last hour without a word, and that nobody knows any more.
+    lost: Vec<LostView>,
+    /// Seeds that do not answer, while this replica knows of no other one.
+    silent_seeds: Vec<SilentSeed>,
     /// Replica ids under which two processes run.
     twins: Vec<TwinView>,
+}
+
+#[derive(Debug, Serialize)]
+struct LostView {
+    id: String,
+    /// Seconds since it died.
+    for_s: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct SilentSeed {
+    /// As it is configured.
+    seed: String,
+    /// Seconds since it was heard, or was asked for the first time.
+    for_s: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -263,8 +282,32 @@ impl Admin {
             agreement_samples: compared.map_or(0, |(_, count)| count),
             registry: self.registry(),
             replicas: self.describe_replicas(&view),
+            lost: self.describe_lost(),
+            silent_seeds: self.describe_silent_seeds(&view),
             twins: self.agent.twins().into_iter().map(TwinView::from).collect(),
         }
+    }
+
+    fn describe_lost(&self) -> Vec<LostView> {
+        let lost = self.cluster.liveness().lost().into_iter();
+        let lost = lost.map(|(id, dead_for)| LostView {
+            id: id.to_string(),
+            for_s: dead_for.as_secs(),
+        });
+        lost.collect()
+    }
+
+    fn describe_silent_seeds(&self, view: &View) -> Vec<SilentSeed> {
+        let mut others = view.replicas().iter();
+        if others.any(|replica| replica.id != *self.agent.replica()) {
+            return Vec::new();
+        }
+        let silent = self.agent.silent_seeds().into_iter();
+        let silent = silent.map(|(seed, silent_for)| SilentSeed {
+            seed,
+            for_s: silent_for.as_secs(),
+        });
+        silent.collect()
     }
 
     fn describe_replicas(&self, view: &View) -> Vec<ReplicaView> {

@@ -55,13 +55,21 @@ pub struct Liveness {
     /// Its own changes are in the log already.
     own: ReplicaId,
     known: Mutex<BTreeMap<ReplicaId, Past>>,
+    /// Replicas that died without a word, and that gossip has forgotten since; since when they are dead.
+    lost: Mutex<BTreeMap<ReplicaId, Instant>>,
 }
+
+/// So many lost replicas are remembered, the latest.
+const LOST_MAX: usize = 64;
+/// So long: whoever takes replicas away without a word does not want to hear of it for ever.
+const LOST_FOR: Duration = Duration::from_secs(3_600);
 
 impl Liveness {
     pub(super) fn new(own: ReplicaId) -> Self {
         Self {
             own,
             known: Mutex::default(),
+            lost: Mutex::default(),
         }
     }
 
@@ -83,6 +91,31 @@ impl Liveness {
             (replica.id.clone(), past)
         });
         *known = replicas.collect();
+        let mut lost = self.lost_ones();
+        lost.retain(|id, since| !known.contains_key(id) && since.elapsed() < LOST_FOR);
+        let is_gone = |id: &ReplicaId, past: &Past| {
+            !known.contains_key(id) && past.was_alive && !past.seen.live && !past.seen.leaving
+        };
+        let gone = before.into_iter().filter(|(id, past)| is_gone(id, past));
+        lost.extend(gone.map(|(id, past)| (id, past.alive_since)));
+        while lost.len() > LOST_MAX {
+            let oldest = lost.iter().min_by_key(|(_, since)| **since);
+            let Some((oldest, _)) = oldest.map(|(id, since)| (id.clone(), *since)) else {
+                break;
+            };
+            lost.remove(&oldest);
+        }
+    }
+
+    /// Replicas that died without a word and are in no view any more, and how long they have been dead; for an hour.
+    pub fn lost(&self) -> Vec<(ReplicaId, Duration)> {
+        let lost = self.lost_ones();
+        let lost = lost.iter().map(|(id, since)| (id.clone(), since.elapsed()));
+        lost.filter(|(_, dead_for)| *dead_for < LOST_FOR).collect()
+    }
+
+    fn lost_ones(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, Instant>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For how long a replica has been seen as it is; none of one that no followed view has so.
@@ -159,6 +192,8 @@ fn story(before: Option<Seen>, now: Seen) -> Option<Story> {
 
 #[cfg(test)]
 mod tests {
+    use grapevine_gossip::registry::Registry;
+
     use super::*;
 
     const NEW: Seen = Seen {
@@ -175,6 +210,54 @@ mod tests {
         leaving: true,
         ..READY
     };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_died_without_a_word_is_remembered_for_an_hour() {
+        let [own, dies, leaves] = ["r1", "r2", "r3"].map(|id| id.parse().expect("an id"));
+        let info = |id: &ReplicaId, seen: Seen| ReplicaInfo {
+            live: seen.live,
+            ready: seen.ready,
+            leaving: seen.leaving,
+            id: id.clone(),
+            generation: 1,
+            gossip_addr: "127.0.0.1:1".parse().expect("an address"),
+            http: String::new(),
+            admin: String::new(),
+            version: String::new(),
+            registry: String::new(),
+            settings: String::new(),
+            ring: String::new(),
+        };
+        let liveness = Liveness::new(ReplicaId::clone(&own));
+        let registry = Registry::new(own.clone());
+        let follow = |replicas| liveness.follow(&View::new(&registry, replicas));
+        let lost = || {
+            liveness
+                .lost()
+                .into_iter()
+                .map(|(id, time)| (id, time.as_secs()))
+        };
+        follow(vec![
+            info(&own, READY),
+            info(&dies, READY),
+            info(&leaves, READY),
+        ]);
+        follow(vec![
+            info(&own, READY),
+            info(&dies, DEAD),
+            info(&leaves, LEAVING),
+        ]);
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(lost().count(), 0, "it is in the view still");
+        follow(vec![info(&own, READY)]);
+        assert_eq!(lost().collect::<Vec<_>>(), [(dies.clone(), 60)]);
+        follow(vec![info(&own, READY), info(&dies, READY)]);
+        assert_eq!(lost().count(), 0, "it is back");
+        follow(vec![info(&own, READY), info(&dies, DEAD)]);
+        follow(vec![info(&own, READY)]);
+        tokio::time::advance(LOST_FOR).await;
+        assert_eq!(lost().count(), 0, "nobody missed it");
+    }
 
     #[test]
     fn what_was_not_wanted_is_a_warning() {

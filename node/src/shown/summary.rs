@@ -21,18 +21,30 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     let replicas = rows(cluster, "replicas");
     let ring = field(cluster, "digest");
     let settings = field(cluster, "settings");
+    let lost = rows(cluster, "lost");
+    let gone = lost
+        .iter()
+        .map(|lost| (field(lost, "id"), "gone", lost["for_s"].as_u64()));
     let trouble = replicas.iter().filter_map(|replica| {
         let what = replica_trouble(replica, &ring, &settings)?;
-        Some((field(replica, "id"), what, replica["for_s"].as_u64()))
+        // For how long rings or settings differ is not known.
+        let lasts = is_state(what).then(|| replica["for_s"].as_u64());
+        Some((field(replica, "id"), what, lasts.flatten()))
     });
-    let of_replicas = told(trouble.collect());
+    let of_replicas = told(trouble.chain(gone).collect());
     let trouble = workers.iter().filter_map(|worker| {
         let what = worker_trouble(worker)?;
-        Some((field(worker, "id"), what, worker["verdict_for_s"].as_u64()))
+        // How long others have doubted it is not known here.
+        let lasts = worker["verdict_for_s"].as_u64();
+        let lasts = lasts.filter(|_| own_trouble(worker).is_some());
+        Some((field(worker, "id"), what, lasts))
     });
     let of_workers: Vec<_> = trouble.collect();
     let usable = workers.iter().filter(|worker| is_usable(worker)).count();
-    let mut text = count(replicas.len(), "replica");
+    let (twins, alone) = (twins(cluster), alone(cluster));
+    let mut text = twins.clone().unwrap_or_default();
+    text.push_str(&alone.clone().unwrap_or_default());
+    text.push_str(&count(replicas.len() + lost.len(), "replica"));
     match of_replicas.as_str() {
         "" if replicas.len() > 1 => text.push_str(" that agree"),
         "" => {}
@@ -48,15 +60,36 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     if !of_workers.is_empty() {
         text.push_str(&format!(": {}", told(of_workers)));
     }
-    let twins = rows(cluster, "twins").iter();
-    let twins: Vec<_> = twins.map(|twin| field(twin, "id")).collect();
-    if !twins.is_empty() {
-        text.push_str(&format!("; two processes run as {}", twins.join(", ")));
-    }
     Summary {
         text,
-        is_wrong: is_wrong || !twins.is_empty(),
+        is_wrong: is_wrong || twins.is_some() || alone.is_some(),
     }
+}
+
+/// Two processes under one id: first, since what either of them sees is not the cluster.
+fn twins(cluster: &Value) -> Option<String> {
+    let twins = rows(cluster, "twins").iter();
+    let twins: Vec<_> = twins.map(|twin| field(twin, "id")).collect();
+    let all = twins.join(", ");
+    (!twins.is_empty()).then(|| format!("two processes run as {all}; "))
+}
+
+/// A replica that nobody answers knows nothing of the others.
+fn alone(cluster: &Value) -> Option<String> {
+    let silent = rows(cluster, "silent_seeds");
+    let seeds: Vec<_> = silent.iter().map(|seed| field(seed, "seed")).collect();
+    let lasts = silent
+        .iter()
+        .filter_map(|seed| seed["for_s"].as_u64())
+        .max();
+    let lasts = lasts.map_or(String::new(), |for_s| format!(" for {}", seconds(for_s)));
+    let named = seeds[..seeds.len().min(NAMED)].join(", ");
+    (!seeds.is_empty()).then(|| format!("this replica is alone, no seed answers{lasts}: {named}; "))
+}
+
+/// Whether it is known since when.
+fn is_state(trouble: &str) -> bool {
+    matches!(trouble, "dead" | "not ready")
 }
 
 /// What is wrong with a replica of this cluster, if anything is.
@@ -100,9 +133,25 @@ fn replica_trouble(replica: &Value, ring: &str, settings: &str) -> Option<&'stat
     }
 }
 
-/// What is wrong with a worker, if anything is. Draining and warming are nobody's trouble.
+/// What is wrong with a worker, if anything is: as this replica found out, or as others say. Draining and warming are
+/// nobody's trouble.
 pub fn worker_trouble(worker: &Value) -> Option<&'static str> {
+    let doubt = worker["doubted"].as_str();
+    own_trouble(worker).or_else(|| doubt.and_then(trouble_of_doubt))
+}
+
+fn own_trouble(worker: &Value) -> Option<&'static str> {
     trouble_of_verdict(worker["verdict"].as_str()?)
+}
+
+/// What others say, and nothing here speaks against: it is the last resort then.
+fn trouble_of_doubt(claim: &str) -> Option<&'static str> {
+    match claim {
+        "unreachable" => Some("unreachable, others say"),
+        "unhealthy" => Some("failing checks, others say"),
+        "stalled" => Some("giving no tokens, others say"),
+        _ => None,
+    }
 }
 
 /// A verdict on a worker in words, if it is a bad one.
@@ -120,7 +169,7 @@ fn is_usable(worker: &Value) -> bool {
     worker["state"] == "active" && worker_trouble(worker).is_none()
 }
 
-/// `2 dead for 40 s: r3, r4; 1 not ready: r2`; the longest of each kind counts.
+/// `2 dead for up to 40 s: r3, r4; 1 not ready: r2`.
 fn told(trouble: Vec<(String, &'static str, Option<u64>)>) -> String {
     let mut kinds: Vec<&'static str> = trouble.iter().map(|(_, what, _)| *what).collect();
     kinds.sort_unstable();
@@ -128,8 +177,14 @@ fn told(trouble: Vec<(String, &'static str, Option<u64>)>) -> String {
     let kind = |what: &&'static str| {
         let of_kind = || trouble.iter().filter(|(_, kind, _)| kind == what);
         let names: Vec<_> = of_kind().map(|(id, ..)| id.as_str()).collect();
-        let longest = of_kind().filter_map(|(.., for_s)| *for_s).max();
-        let lasts = longest.map_or(String::new(), |for_s| format!(" for {}", seconds(for_s)));
+        let times = || of_kind().filter_map(|(.., for_s)| *for_s);
+        let lasts = match (times().min(), times().max()) {
+            (Some(least), Some(most)) if seconds(least) == seconds(most) => {
+                format!(" for {}", seconds(most))
+            }
+            (_, Some(most)) => format!(" for up to {}", seconds(most)),
+            _ => String::new(),
+        };
         let more = names.len().saturating_sub(NAMED);
         let more = if more > 0 {
             format!(" and {more} more")
@@ -214,8 +269,8 @@ mod tests {
         check(
             &replicas,
             &workers,
-            "3 replicas, 1 dead for 40 s: r3, 1 with another ring for 40 s: r2; 1 of 4 workers usable: 1 giving no tokens \
-             for 12 s: w6, 2 unreachable for 2 h: w5, w7",
+            "3 replicas, 1 dead for 40 s: r3, 1 with another ring: r2; 1 of 4 workers usable: 1 giving no tokens \
+             for 12 s: w6, 2 unreachable for up to 2 h: w5, w7",
             true,
         );
         let many: Vec<_> = (0..9)
@@ -232,8 +287,36 @@ mod tests {
         let found = summary(&cluster, &[worker("w1", "active", "good", 9)]);
         assert_eq!(
             found.text,
-            "1 replica; 1 worker usable; two processes run as r1"
+            "two processes run as r1; 1 replica; 1 worker usable"
         );
         assert!(found.is_wrong);
+    }
+
+    #[test]
+    fn who_is_gone_or_silent_is_not_forgotten() {
+        let replicas = [replica("r1", true, true, "d")];
+        let cluster = json!({
+            "digest": "d", "settings": "s", "replicas": replicas,
+            "lost": [{ "id": "r2", "for_s": 300 }],
+            "silent_seeds": [{ "seed": "r2.example:30002", "for_s": 299 }],
+        });
+        let found = summary(&cluster, &[worker("w1", "active", "good", 9)]);
+        assert_eq!(
+            found.text,
+            "this replica is alone, no seed answers for 4 min: r2.example:30002; 2 replicas, 1 gone for 5 min: r2; 1 worker \
+             usable"
+        );
+        assert!(found.is_wrong);
+    }
+
+    #[test]
+    fn what_others_say_of_a_worker_counts() {
+        let replicas = [replica("r1", true, true, "d")];
+        let cluster = json!({ "digest": "d", "settings": "s", "replicas": replicas });
+        let mut doubted = worker("w1", "active", "good", 900);
+        doubted["doubted"] = "stalled".into();
+        let found = summary(&cluster, &[doubted]);
+        let text = "1 replica; 0 of 1 worker usable: 1 giving no tokens, others say: w1";
+        assert_eq!((found.text.as_str(), found.is_wrong), (text, true));
     }
 }
