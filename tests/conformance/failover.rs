@@ -196,7 +196,7 @@ async fn a_broken_stream_is_read_as_if_it_had_not_broken() {
         cases.len()
     );
     let log = house.cluster.replicas[0].last_log();
-    assert!(log.contains("failovers=1"), "the access log tells");
+    assert!(log.contains("continued=1"), "the access log tells");
     house.workers.iter().for_each(|worker| worker.reset());
     house.close().await;
 }

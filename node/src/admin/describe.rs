@@ -16,6 +16,8 @@ use super::Admin;
 use super::page::{PAGE, Page};
 use crate::cluster::Fleet;
 use crate::kv_events::EngineView;
+use crate::page::history::Spread;
+use crate::page::history::minute::Minute;
 use crate::readiness::Lack;
 use crate::upstream::Worker;
 use crate::warmup::Progress;
@@ -36,6 +38,8 @@ pub(super) struct ClusterView {
     agreement: Option<f64>,
     agreement_samples: usize,
     registry: RegistryView,
+    /// How it goes at this replica; null for its first seconds.
+    minute: Option<MinuteView>,
     replicas: Vec<ReplicaView>,
     /// Replicas that died within the last hour without a word, and that nobody knows any more.
     lost: Vec<LostView>,
@@ -43,6 +47,40 @@ pub(super) struct ClusterView {
     silent_seeds: Vec<SilentSeed>,
     /// Replica ids under which two processes run.
     twins: Vec<TwinView>,
+}
+
+/// The last minute, or what there was of it.
+#[derive(Debug, Serialize)]
+struct MinuteView {
+    requests_per_s: f64,
+    /// Requests that ended by a fault of a worker or of this replica.
+    failed: u64,
+    /// Median time to the first token of a stream, in its latest ten seconds with any; null where there was none.
+    first_token_p50_ms: Option<f64>,
+    /// The 99th percentile of the same.
+    first_token_p99_ms: Option<f64>,
+    /// At workers now, from all replicas.
+    in_flight: f64,
+    /// At this replica now.
+    waiting: f64,
+    /// Share of prompt tokens that came from workers' caches, 0 to 1; null where none was reported.
+    hit_rate: Option<f64>,
+}
+
+impl From<Minute> for MinuteView {
+    fn from(minute: Minute) -> Self {
+        let ms =
+            |of: fn(Spread) -> f32| minute.first_token.map(|spread| f64::from(of(spread)) * 1e3);
+        Self {
+            requests_per_s: minute.ended as f64 / f64::from(minute.over_s),
+            failed: minute.failed,
+            first_token_p50_ms: ms(|spread| spread.p50),
+            first_token_p99_ms: ms(|spread| spread.p99),
+            in_flight: minute.in_flight.into(),
+            waiting: minute.waiting.into(),
+            hit_rate: minute.hit_rate,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -281,6 +319,9 @@ impl Admin {
             agreement: compared.map(|(ratio, _)| ratio),
             agreement_samples: compared.map_or(0, |(_, count)| count),
             registry: self.registry(),
+            minute: self
+                .recorder
+                .show(|history, _| history.minute().map(MinuteView::from)),
             replicas: self.describe_replicas(&view),
             lost: self.describe_lost(),
             silent_seeds: self.describe_silent_seeds(&view),

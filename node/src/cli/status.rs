@@ -122,6 +122,9 @@ fn print_tables(cluster: &Value, workers: &Value) -> Result<(), Failure> {
             agreement * 100.0,
         ))?;
     }
+    if let Some(line) = minute(&cluster["minute"]) {
+        print_line(&line)?;
+    }
     print_line("")?;
     let mut replicas = rows(cluster, "replicas").to_vec();
     replicas.sort_by_key(|replica| replica_rank(cluster, replica));
@@ -134,6 +137,28 @@ fn print_tables(cluster: &Value, workers: &Value) -> Result<(), Failure> {
     print_table(super::workers::COLUMNS, &workers)
 }
 
+/// How it went at this replica lately.
+fn minute(minute: &Value) -> Option<String> {
+    let number = |name: &str| minute[name].as_f64();
+    let mut line = format!(
+        "last minute: {:.1} requests/s here, {} failed, {:.0} at workers, {:.0} waiting",
+        number("requests_per_s")?,
+        field(minute, "failed"),
+        number("in_flight")?,
+        number("waiting")?,
+    );
+    if let (Some(p50), Some(p99)) = (number("first_token_p50_ms"), number("first_token_p99_ms")) {
+        line.push_str(&format!(
+            "; first token {p50:.0} ms, 99 of 100 within {p99:.0} ms"
+        ));
+    }
+    if let Some(share) = number("hit_rate") {
+        let percent = share * 100.0;
+        line.push_str(&format!("; {percent:.0} % of prompt tokens from caches"));
+    }
+    Some(line)
+}
+
 /// Says for how long a row has been so; what a dead replica reported last says nothing of it now.
 pub(super) fn with_age(row: &mut Value) {
     let for_s = row["for_s"].as_u64();
@@ -144,5 +169,30 @@ pub(super) fn with_age(row: &mut Value) {
         for name in ["ready", "leaving", "ring"] {
             row[name] = Value::Null;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_last_minute_is_one_line_and_says_what_there_is() {
+        let mut found = json!({
+            "requests_per_s": 12.34, "failed": 1, "in_flight": 3.2, "waiting": 0.0, "hit_rate": null,
+            "first_token_p50_ms": null, "first_token_p99_ms": null,
+        });
+        let line = "last minute: 12.3 requests/s here, 1 failed, 3 at workers, 0 waiting";
+        assert_eq!(minute(&found).as_deref(), Some(line));
+        found["first_token_p50_ms"] = 23.4.into();
+        found["first_token_p99_ms"] = 61.0.into();
+        found["hit_rate"] = 0.784.into();
+        let line = format!(
+            "{line}; first token 23 ms, 99 of 100 within 61 ms; 78 % of prompt tokens from caches"
+        );
+        assert_eq!(minute(&found), Some(line));
+        assert_eq!(minute(&Value::Null), None, "a release that does not say");
     }
 }

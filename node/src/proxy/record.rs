@@ -18,8 +18,8 @@ use crate::api::{ApiError, Endpoint, Priority};
 use crate::cache::Recording;
 use crate::cluster::{Cluster, RecordedPlacement};
 use crate::http::sse::{Scan, Usage};
-use crate::tenants::Tenant;
 use crate::tenants::bucket::Quota;
+use crate::tenants::{ApiKey, Tenant};
 use crate::trace::{Ended, RequestTrace};
 use crate::upstream::Worker;
 use crate::upstream::attempt::Failure;
@@ -144,8 +144,16 @@ pub struct Record {
     events: u64,
     /// Tokens of the answer, an event taken for one: for an answer whose worker reports none.
     counted_tokens: u64,
+    /// Bytes of its own body, once that is there.
+    pub bytes_in: Option<u64>,
     /// Bytes of the answer's body.
     pub bytes_out: u64,
+    /// The router's own error that its client got.
+    error: Option<ErrorKind>,
+    /// The model that it names, where that is an alias.
+    pub asked_model: Option<Box<str>>,
+    /// The key that it came with.
+    pub key: Option<Arc<ApiKey>>,
     /// The request's place among those admitted; held to the end of the stream.
     pub admission: Option<Permit>,
     /// The tenant of the request, by its key.
@@ -205,7 +213,11 @@ impl Record {
             usage: None,
             events: 0,
             counted_tokens: 0,
+            bytes_in: None,
             bytes_out: 0,
+            error: None,
+            asked_model: None,
+            key: None,
             admission: None,
             cache: None,
             recording: None,
@@ -512,7 +524,8 @@ impl Record {
     }
 
     /// The router's own error is a part of what the client gets.
-    pub fn count_error(&self, kind: ErrorKind) {
+    pub fn count_error(&mut self, kind: ErrorKind) {
+        self.error = Some(kind);
         self.metrics.refusals.own_error(kind);
     }
 
@@ -618,22 +631,27 @@ impl Record {
             request_id = self.request_id.to_str().unwrap_or("-"),
             client = self.client.map(tracing::field::display),
             endpoint = self.endpoint.as_str(),
+            key = self.key.as_ref().map(|key| key.name()),
             tenant = self.tenant.as_ref().map(|tenant| &**tenant.name()),
             priority = self.priority.as_str(),
             queued_ms = self.queued.map(tenths_of_ms),
+            asked_model = self.asked_model.as_deref(),
             model = self.model.as_deref(),
             worker = self.worker.as_ref().map(|w| &*w.label),
-            reason = self.reason,
+            reason = (!self.reason.is_empty()).then_some(self.reason),
             split = self.split,
             prefill_worker = self.prefill.as_ref().map(|leg| &*leg.worker.label),
             prefill_ms = self.prefill.as_ref().and_then(|leg| leg.took).map(tenths_of_ms),
             prefill_cached_tokens = self.prefill.as_ref().and_then(|leg| leg.cached_tokens),
             attempts = self.attempts,
-            failovers = (self.failovers > 0).then_some(self.failovers),
+            continued = (self.failovers > 0).then_some(self.failovers),
             status = self.status.map(|s| s.as_u16()),
+            error = self.error.map(ErrorKind::code),
             outcome = outcome.as_str(),
             first_token_ms = self.first_token.map(tenths_of_ms),
             ms = tenths_of_ms(elapsed),
+            bytes_in = self.bytes_in,
+            bytes_out = self.bytes_out,
             prompt_tokens = self.usage.map(|u| u.prompt_tokens),
             cached_tokens = self.usage.and_then(|u| u.cached_tokens),
             completion_tokens = self.usage.map(|u| u.completion_tokens),

@@ -53,6 +53,8 @@ pub struct RoutingQuery {
     pub stream: bool,
     /// The response that it is about, which one worker holds.
     pub response: Option<String>,
+    /// The model that the client names, where that is an alias.
+    pub asked_model: Option<Box<str>>,
     /// Where the body names an alias in place of the pool's model.
     alias: Option<Alias>,
     /// The data-parallel rank that the client asks for, where that decides.
@@ -112,11 +114,13 @@ impl RoutingQuery {
         // The pool of all workers has no model: its requests keep the name that they came with.
         let is_alias =
             |asked: &str| asked != pool.model() && settings.models.targets_of(asked).is_some();
+        let asked_model = model.filter(|asked| is_alias(asked));
         Ok(Self {
             rank: rank::asked_for(headers, &pool)?,
             key: key_of(pool.model()),
             response: response_of(input, view)?,
-            alias: model.filter(|asked| is_alias(asked)).and(read.model_at),
+            alias: asked_model.and(read.model_at),
+            asked_model: asked_model.map(Box::from),
             stream: view.stream,
             pool,
         })

@@ -140,7 +140,8 @@ pub fn worker_trouble(worker: &Value) -> Option<&'static str> {
     own_trouble(worker).or_else(|| doubt.and_then(trouble_of_doubt))
 }
 
-fn own_trouble(worker: &Value) -> Option<&'static str> {
+/// What this replica found out of it by itself.
+pub fn own_trouble(worker: &Value) -> Option<&'static str> {
     trouble_of_verdict(worker["verdict"].as_str()?)
 }
 

@@ -6,6 +6,7 @@
 
 pub mod buckets;
 pub mod marks;
+pub mod minute;
 pub mod tracks;
 pub mod watcher;
 

@@ -82,6 +82,20 @@ impl<T> Tracks<T> {
 impl Tracks<WorkerSample> {
     /// Share of prompt tokens that came from the worker's cache within this time; none where none was reported.
     pub fn hit_rate(&self, id: &str, within: Duration) -> Option<f64> {
+        let (prompt, cached) = self.prompts_of(id, within)?;
+        (prompt > 0).then(|| cached as f64 / prompt as f64)
+    }
+
+    /// Prompt tokens that workers reported within this time, and those of them that came from their caches.
+    pub fn prompts(&self, within: Duration) -> (u64, u64) {
+        let each = self
+            .by_id
+            .keys()
+            .filter_map(|id| self.prompts_of(id, within));
+        each.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+    }
+
+    fn prompts_of(&self, id: &str, within: Duration) -> Option<(u64, u64)> {
         let mut samples = self.of(id)?.rev();
         let (at, last) = samples.next()?;
         let since = at.saturating_sub(within);
@@ -89,7 +103,7 @@ impl Tracks<WorkerSample> {
         // Counters begin anew with a worker that left and came back.
         let prompt = last.prompt_tokens.checked_sub(first.prompt_tokens)?;
         let cached = last.cached_tokens.checked_sub(first.cached_tokens)?;
-        (prompt > 0).then(|| cached as f64 / prompt as f64)
+        Some((prompt, cached))
     }
 }
 

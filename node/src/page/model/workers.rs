@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Listed, Standing, WORKERS_SHOWN, texts};
 use crate::page::history::History;
 use crate::shown::field;
-use crate::shown::summary::{seconds, worker_rank, worker_trouble};
+use crate::shown::summary::{own_trouble, seconds, worker_rank, worker_trouble};
 
 /// The hit rate in the table is that of this time.
 pub const HIT_RATE_OVER: Duration = Duration::from_secs(600);
@@ -63,8 +63,9 @@ pub fn row(worker: &Value, history: &History) -> WorkerRow {
     let id = field(worker, "id");
     let lasts = worker["verdict_for_s"].as_u64().unwrap_or(0);
     let state = field(worker, "state");
-    let (standing, state) = match (worker_trouble(worker), state.as_str()) {
+    let (standing, state) = match (own_trouble(worker), state.as_str()) {
         (Some(what), _) => (Standing::Bad, format!("{what} for {}", seconds(lasts))),
+        // For how long is not known here.
         (None, "active") if worker["doubted"].is_string() => {
             let what = format!("doubted by another replica ({})", field(worker, "doubted"));
             (Standing::Doubtful, what)

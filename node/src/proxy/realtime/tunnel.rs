@@ -145,7 +145,7 @@ impl Tunnel {
     {
         let (worker, gone) = (&mut self.worker.io, &mut self.gone);
         let (idle_max, bytes_max) = (self.config.idle, self.config.session_bytes.0);
-        let (deadline, record) = (self.deadline, &self.record);
+        let (deadline, record) = (self.deadline, &mut self.record);
         let mut last = Instant::now();
         let mut seen = 0;
         let due = |last: Instant| {

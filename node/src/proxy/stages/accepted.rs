@@ -71,6 +71,7 @@ impl Accepted {
             length,
             self.deadline,
         );
+        record.key = key.cloned();
         record.tenant = key.map(|key| Arc::clone(key.tenant()));
         record.priority = waits_by.class();
         match admission.admit(key, &waits_by, models).await {

@@ -124,6 +124,8 @@ impl Admitted {
         };
         let query = RoutingQuery::of(cluster, &input)?;
         record.asks_for(query.pool.label());
+        record.asked_model = query.asked_model.clone();
+        record.bytes_in = Some(body.bytes.len() as u64);
         if let Some(left) = reader.quarantine.holds(head.uri.path(), &body.bytes) {
             metrics.marks.query_of_death("refused");
             return Err(quarantined(left));

@@ -1,0 +1,98 @@
+//! The last minute in a few figures, for those who ask how it goes. Pure.
+
+use std::time::Duration;
+
+use super::{History, OUTCOMES, Sample, Spread};
+
+/// What counts as the last minute.
+const MINUTE: Duration = Duration::from_secs(60);
+/// From here on [`OUTCOMES`] are failures of workers or of this replica.
+const FAILURES: usize = 4;
+
+/// What happened at this replica within the last minute, or since it started.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Minute {
+    /// The time that it stands for, in seconds; above 0.
+    pub over_s: f32,
+    /// Requests that ended.
+    pub ended: u64,
+    /// Of these, by a fault of a worker or of this replica.
+    pub failed: u64,
+    /// Times to first tokens in the latest sample that has any, in seconds.
+    pub first_token: Option<Spread>,
+    /// Requests at workers now, from all replicas.
+    pub in_flight: f32,
+    /// Requests that wait at this replica now.
+    pub waiting: f32,
+    /// Share of prompt tokens that came from workers' caches; none where none was reported.
+    pub hit_rate: Option<f64>,
+}
+
+impl History {
+    /// The last minute; none before the first sample.
+    pub fn minute(&self) -> Option<Minute> {
+        let last = self.samples().next_back()?;
+        let is_young = |sample: &&Sample| sample.at + MINUTE > last.at;
+        let samples = self.samples().rev().take_while(is_young);
+        let ended = |from: usize| -> u64 {
+            let of_sample = |sample: &Sample| {
+                sample.outcomes[from..]
+                    .iter()
+                    .map(|n| u64::from(*n))
+                    .sum::<u64>()
+            };
+            samples.clone().map(of_sample).sum()
+        };
+        let (prompt, cached) = self.workers.prompts(MINUTE);
+        Some(Minute {
+            over_s: samples.clone().map(|sample| sample.over_s).sum(),
+            ended: ended(0),
+            failed: ended(FAILURES),
+            first_token: samples
+                .clone()
+                .map(|sample| sample.first_token)
+                .find(|spread| !spread.p50.is_nan()),
+            in_flight: last.levels.in_flight,
+            waiting: last.levels.waiting,
+            hit_rate: (prompt > 0).then(|| cached as f64 / prompt as f64),
+        })
+    }
+}
+
+const _: () = assert!(FAILURES < OUTCOMES.len());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::history::tracks::WorkerSample;
+    use crate::page::history::{EVERY, Taken};
+
+    #[test]
+    fn a_minute_is_six_samples_and_no_more() {
+        assert_eq!(OUTCOMES[FAILURES], "worker_error");
+        let mut history = History::default();
+        assert_eq!(history.minute(), None);
+        for n in 0..=30_u32 {
+            let mut taken = Taken::default();
+            taken.counted.outcomes[0] = u64::from(n) * 20;
+            taken.counted.outcomes[5] = u64::from(n);
+            taken.levels.waiting = n as f32;
+            let sample = WorkerSample {
+                prompt_tokens: u64::from(n) * 100,
+                cached_tokens: u64::from(n) * 75,
+                ..WorkerSample::default()
+            };
+            taken.workers = vec![("w".to_owned(), sample)];
+            if n <= 20 {
+                taken.counted.first_token.add(1.0, u64::from(n));
+            } else {
+                taken.counted.first_token.add(1.0, 20);
+            }
+            history.take(EVERY * n, taken);
+        }
+        let minute = history.minute().expect("samples");
+        assert_eq!((minute.over_s, minute.ended, minute.failed), (60.0, 126, 6));
+        assert_eq!((minute.waiting, minute.hit_rate), (30.0, Some(0.75)));
+        assert_eq!(minute.first_token, None, "the last one came earlier");
+    }
+}
