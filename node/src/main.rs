@@ -35,6 +35,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Register(args) => return small_runtime()?.block_on(cli::register(*args)),
         Command::Ca(args) => cli::ca(args),
         Command::Keys(args) => cli::keys(args),
+        Command::Events(args) => small_runtime()?.block_on(cli::events(args)),
         Command::Status(args) => small_runtime()?.block_on(cli::status(args)),
         Command::Workers(args) => small_runtime()?.block_on(cli::workers(args)),
         Command::Quarantine(args) => small_runtime()?.block_on(cli::quarantine(args)),

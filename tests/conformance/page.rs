@@ -320,6 +320,10 @@ async fn what_changes_is_sent_to_a_bounded_number_of_viewers() {
     dead.kill().await;
     let later = until("1 of 2 workers usable").await;
     assert!(later.contains(&url), "{later}");
+    // It lasts longer than a connection may be idle, 15 s: one beat each two seconds.
+    for _ in 0..9 {
+        until("event: heard").await;
+    }
     let mut others = Vec::new();
     for _ in 1..32 {
         others.push(listen(admin, "/page/live?of=replica&id=r1").await);

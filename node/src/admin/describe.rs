@@ -139,6 +139,27 @@ struct ReplicaView {
     certificate_days: Option<i64>,
 }
 
+/// `GET /events`.
+#[derive(Debug, Serialize)]
+pub(super) struct EventsView {
+    replica: String,
+    /// Oldest first.
+    events: Vec<EventView>,
+}
+
+/// Something that happened.
+#[derive(Debug, Serialize)]
+struct EventView {
+    /// Seconds since 1970.
+    at_s: u64,
+    /// Milliseconds since the start of this replica: names the event, with its text.
+    noted_ms: u64,
+    /// `fault`, `repair` or `change`.
+    kind: &'static str,
+    who: String,
+    text: String,
+}
+
 /// `GET /ring`.
 #[derive(Debug, Serialize)]
 pub(super) struct RingsView {
@@ -326,6 +347,23 @@ impl Admin {
             lost: self.describe_lost(),
             silent_seeds: self.describe_silent_seeds(&view),
             twins: self.agent.twins().into_iter().map(TwinView::from).collect(),
+        }
+    }
+
+    pub(super) fn describe_events(&self) -> EventsView {
+        let events = self.recorder.show(|history, now| {
+            let events = history.marks.iter().map(|mark| EventView {
+                at_s: now.unix_s(mark.at),
+                noted_ms: u64::try_from(mark.at.as_millis()).unwrap_or(u64::MAX),
+                kind: mark.kind.as_str(),
+                who: mark.who(),
+                text: mark.text.clone(),
+            });
+            events.collect()
+        });
+        EventsView {
+            replica: self.agent.replica().to_string(),
+            events,
         }
     }
 

@@ -6,6 +6,7 @@
 //! | `GET /readyz` | the replica takes traffic; else what is missing |
 //! | `GET /metrics` | OpenMetrics for clients that name it, else text format 0.0.4 |
 //! | `GET /cluster` | replicas as this one sees them, registry, ring digest |
+//! | `GET /events` | faults, repairs and changes of the last hour, as this replica saw them, oldest first |
 //! | `GET /ring` | digest of every ring, and its first workers |
 //! | `GET /workers?limit=&after=` | list, 1,000 at a time in order of ids; `next` is the `after` of the next page |
 //! | `POST /workers?warmup=` | add one, or a list, all or none; `warmup=false`: active at once |
@@ -207,8 +208,10 @@ async fn serve(stream: TcpStream, port: Port, seat: &Seat, admin: Arc<Admin>) {
         let admin = Arc::clone(&admin);
         let in_progress = progress.begin();
         async move {
-            let answer = admin.answer(port, request).await;
-            drop(in_progress);
+            let mut answer = admin.answer(port, request).await;
+            if let Outgoing::Right(live) = answer.body_mut() {
+                live.hold(in_progress);
+            }
             Ok::<_, Infallible>(answer)
         }
     });
@@ -298,6 +301,7 @@ impl Admin {
         match (&head.method, segments.as_slice()) {
             (&Method::GET, ["metrics"]) => Ok(self.metrics(Form::asked_for(&head.headers))),
             (&Method::GET, ["cluster"]) => Ok(json(StatusCode::OK, &self.describe_cluster())),
+            (&Method::GET, ["events"]) => Ok(json(StatusCode::OK, &self.describe_events())),
             (&Method::GET, ["ring"]) => Ok(json(StatusCode::OK, &self.describe_rings())),
             (&Method::GET, ["workers"]) => Ok(self.list_workers(&Page::of(&query)?).await),
             (&Method::POST, ["workers"]) => {

@@ -52,6 +52,11 @@ impl AdminClient {
         })
     }
 
+    /// The same, token included, for another replica of the cluster.
+    pub(super) fn elsewhere(&self, url: Url) -> Result<Self, Failure> {
+        Self::at(url, self.token.clone())
+    }
+
     pub(super) async fn get(&self, path: &[&str]) -> Result<Value, Failure> {
         self.call(Method::GET, path, &[], Vec::new()).await
     }

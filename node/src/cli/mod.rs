@@ -20,6 +20,7 @@ mod client;
 mod config;
 mod description;
 mod drain;
+mod events;
 mod explain;
 mod failure;
 mod keys;
@@ -38,6 +39,7 @@ pub use ca::{CaArgs, ca};
 pub use cache::{CacheArgs, cache};
 pub use check::check;
 pub use config::{ConfigArgs, config};
+pub use events::{EventsArgs, events};
 pub use explain::{ExplainArgs, explain};
 pub use failure::Failure;
 pub use keys::{KeysArgs, keys};
@@ -101,6 +103,8 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Show the cluster: replicas, workers, agreement.
     Status(StatusArgs),
+    /// Show what became of replicas and workers, in order.
+    Events(EventsArgs),
     /// List, add, drain or remove workers.
     Workers(WorkersArgs),
     /// Register a worker for as long as it runs, beside it or around its command.

@@ -4,7 +4,7 @@ use super::{Counter, ErrorLabels, Family, LimitLabels, metrics};
 use crate::api::error::ErrorKind;
 
 /// Limits whose times of being reached are counted. Labels of a metric: stable.
-const LIMITS: [&str; 17] = [
+const LIMITS: [&str; 19] = [
     "accept",
     "admin_connections",
     "body_bytes",
@@ -17,6 +17,8 @@ const LIMITS: [&str; 17] = [
     "header_bytes",
     "memory",
     "metrics_connections",
+    "page_history",
+    "page_viewers",
     "quarantine",
     "realtime_idle",
     "realtime_session_bytes",

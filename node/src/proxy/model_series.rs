@@ -151,8 +151,9 @@ impl ModelSeries {
         }
     }
 
-    /// Takes all of them out of what is shown.
-    fn remove(&self) {
+    /// Takes all of them out of what is shown. What they counted goes on in another model's counters, so that sums over
+    /// all models never fall.
+    fn remove(&self, heir: &Self) {
         let families = &self.families;
         let labels = ModelLabels::of(&self.label);
         for family in [
@@ -169,6 +170,10 @@ impl ModelSeries {
             for outcome in Outcome::ALL {
                 for class in 0..CLASSES.len() {
                     let labels = self.labels(endpoint, outcome, class);
+                    let counted = families.requests.get(&labels).map(|counter| counter.get());
+                    if let Some(counted) = counted.filter(|counted| *counted > 0) {
+                        heir.counter(endpoint, outcome, class).inc_by(counted);
+                    }
                     families.requests.remove(&labels);
                 }
             }
@@ -211,8 +216,10 @@ impl ModelTable {
 
     /// The series of a served model; the empty name is that of no model.
     pub fn of(&self, model: &Arc<str>) -> Arc<ModelSeries> {
-        if model.is_empty() {
-            return Arc::clone(&self.unknown);
+        match &**model {
+            "" | UNKNOWN => return Arc::clone(&self.unknown),
+            OTHER => return Arc::clone(&self.other),
+            _ => {}
         }
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(series) = known.get(model) {
@@ -237,7 +244,7 @@ impl ModelTable {
             // Under the lock no request can begin to hold it.
             let stays = is_served(model) || Arc::strong_count(series) > 1;
             if !stays {
-                series.remove();
+                series.remove(&self.other);
             }
             stays
         });

@@ -20,6 +20,7 @@ use super::{Outgoing, Visitor};
 use crate::admin::Admin;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
+use crate::http::progress::InProgress;
 use crate::page::html::Part;
 
 /// Between two looks for changes.
@@ -41,7 +42,18 @@ impl Default for Viewers {
 
 /// What a viewer gets, as it is made.
 #[derive(Debug)]
-pub(in crate::admin) struct LiveBody(mpsc::Receiver<Bytes>);
+pub(in crate::admin) struct LiveBody {
+    events: mpsc::Receiver<Bytes>,
+    /// While it is there its connection is no idle one, which would be closed.
+    in_progress: Option<InProgress>,
+}
+
+impl LiveBody {
+    /// The request is in progress until its stream has ended.
+    pub(in crate::admin) fn hold(&mut self, in_progress: InProgress) {
+        self.in_progress = Some(in_progress);
+    }
+}
 
 impl Body for LiveBody {
     type Data = Bytes;
@@ -51,7 +63,7 @@ impl Body for LiveBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let next = self.0.poll_recv(cx);
+        let next = self.events.poll_recv(cx);
         next.map(|event| event.map(|event| Ok(Frame::data(event))))
     }
 }
@@ -78,7 +90,10 @@ impl Admin {
                 () = admin.tell(&head, &what, events) => {}
             }
         });
-        let mut response = Response::new(Either::Right(LiveBody(body)));
+        let mut response = Response::new(Either::Right(LiveBody {
+            events: body,
+            in_progress: None,
+        }));
         let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
         Ok(response)

@@ -76,7 +76,22 @@ impl Marks {
     }
 }
 
+/// Names of a mark about many workers.
+const NAMED: usize = 3;
+
 impl Mark {
+    /// Whom it is about, for people.
+    pub fn who(&self) -> String {
+        match &self.subject {
+            Subject::Worker(id) | Subject::Replica(id) => id.clone(),
+            Subject::Workers(ids, more) => {
+                let named: Vec<&str> = ids.iter().take(NAMED).map(String::as_str).collect();
+                let more = ids.len() - named.len() + more;
+                format!("{} and {more} more", named.join(", "))
+            }
+        }
+    }
+
     /// Whether it is about this worker.
     pub fn is_of_worker(&self, id: &str) -> bool {
         match &self.subject {

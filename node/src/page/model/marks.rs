@@ -9,9 +9,6 @@ use crate::shown::summary::seconds;
 
 /// Marks in the list.
 pub const MARKS_SHOWN: usize = 30;
-/// Names of a mark about many workers.
-const NAMED: usize = 3;
-
 /// One mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MarkRow {
@@ -49,15 +46,10 @@ pub fn listed<'a>(
 }
 
 fn row(mark: &Mark, now: Moment) -> MarkRow {
-    let (link, who) = match &mark.subject {
-        Subject::Worker(id) => (Some(("workers", id.clone())), id.clone()),
-        Subject::Replica(id) => (Some(("replicas", id.clone())), id.clone()),
-        Subject::Workers(ids, more) => {
-            let named = ids.iter().take(NAMED).map(String::as_str);
-            let named: Vec<&str> = named.collect();
-            let more = ids.len() - named.len() + more;
-            (None, format!("{} and {more} more", named.join(", ")))
-        }
+    let link = match &mark.subject {
+        Subject::Worker(id) => Some(("workers", id.clone())),
+        Subject::Replica(id) => Some(("replicas", id.clone())),
+        Subject::Workers(..) => None,
     };
     let ago = now.at.saturating_sub(mark.at).as_secs();
     MarkRow {
@@ -66,7 +58,7 @@ fn row(mark: &Mark, now: Moment) -> MarkRow {
         ago: seconds(ago),
         kind: mark.kind,
         link,
-        who,
+        who: mark.who(),
         text: mark.text.clone(),
     }
 }

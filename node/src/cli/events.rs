@@ -1,0 +1,197 @@
+//! `grapevine events`: what became of replicas and workers, as every replica saw it, in order.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use url::Url;
+
+use super::client::{AdminArgs, AdminClient};
+use super::failure::Failure;
+use super::show::{field, print_json, print_line, rows};
+
+/// Shows faults, repairs and changes of the last hour, as the replicas saw them.
+///
+/// The replica that is asked names the others, which are asked, too, with the same token. What several of them saw
+/// within seconds is one line that names them all.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  grapevine events
+  grapevine events --follow                # and what happens from now on, until Ctrl-C
+  grapevine events --only --json           # of the asked replica alone")]
+pub struct EventsArgs {
+    /// Goes on with what happens.
+    #[arg(long, conflicts_with = "json")]
+    follow: bool,
+    /// Asks this replica alone.
+    #[arg(long)]
+    only: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+/// Between two looks of `--follow`.
+const EVERY: Duration = Duration::from_secs(2);
+/// What two replicas saw within this time is the same: one notices a death seconds after the other.
+const SAME_S: u64 = 10;
+
+/// What happened, and who saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Event {
+    /// Seconds since 1970, of the first who saw it.
+    at_s: u64,
+    kind: String,
+    who: String,
+    text: String,
+    seen_by: Vec<String>,
+}
+
+/// Prints them, oldest first.
+///
+/// # Errors
+/// The replica does not answer, or refuses.
+pub async fn events(args: EventsArgs) -> Result<(), Failure> {
+    let client = AdminClient::new(&args.admin)?;
+    let mut shown = BTreeSet::new();
+    loop {
+        let answers = match ask_all(&client, args.only).await {
+            Ok(answers) => answers,
+            // It may come back.
+            Err(Failure::Unreachable(_)) if args.follow && !shown.is_empty() => Vec::new(),
+            Err(failure) => return Err(failure),
+        };
+        let found = in_order(&answers, &mut shown);
+        if args.admin.json {
+            let list: Vec<_> = found.iter().map(Event::to_json).collect();
+            return print_json(&json!({ "events": list }));
+        }
+        for event in &found {
+            print_line(&event.line())?;
+        }
+        if !args.follow {
+            return Ok(());
+        }
+        sleep(EVERY).await;
+    }
+}
+
+/// What each replica that answers has noted.
+async fn ask_all(client: &AdminClient, only: bool) -> Result<Vec<Value>, Failure> {
+    let mut answers = vec![client.get(&["events"]).await?];
+    if only {
+        return Ok(answers);
+    }
+    let cluster = client.get(&["cluster"]).await?;
+    let asked = field(&answers[0], "replica");
+    let others = rows(&cluster, "replicas").iter();
+    let others = others.filter(|replica| replica["live"] == true && field(replica, "id") != asked);
+    for other in others {
+        let Ok(url) = Url::parse(&format!("http://{}", field(other, "admin"))) else {
+            continue;
+        };
+        match client.elsewhere(url)?.get(&["events"]).await {
+            Ok(answer) => answers.push(answer),
+            // Its port may be open to its own machine alone.
+            Err(failure) => tracing::debug!(%failure, "a replica was not asked"),
+        }
+    }
+    Ok(answers)
+}
+
+/// Of answers of several replicas: what was not `shown` before, in order of time.
+fn in_order(answers: &[Value], shown: &mut BTreeSet<(String, u64, String)>) -> Vec<Event> {
+    let mut events: Vec<Event> = Vec::new();
+    for answer in answers {
+        let replica = field(answer, "replica");
+        for row in rows(answer, "events") {
+            let (who, text) = (field(row, "who"), field(row, "text"));
+            // Since the start of that replica: a clock that is set changes nothing.
+            let noted = row["noted_ms"].as_u64().unwrap_or(0);
+            if shown.insert((replica.clone(), noted, format!("{who} {text}"))) {
+                events.push(Event {
+                    at_s: row["at_s"].as_u64().unwrap_or(0),
+                    kind: field(row, "kind"),
+                    who,
+                    text,
+                    seen_by: vec![replica.clone()],
+                });
+            }
+        }
+    }
+    events.sort_by(|a, b| (a.at_s, &a.seen_by).cmp(&(b.at_s, &b.seen_by)));
+    let mut merged: Vec<Event> = Vec::new();
+    for event in events {
+        let same = merged.iter_mut().rev().find(|of| {
+            event.at_s.saturating_sub(of.at_s) < SAME_S
+                && (&of.kind, &of.who, &of.text) == (&event.kind, &event.who, &event.text)
+                && !of.seen_by.contains(&event.seen_by[0])
+        });
+        match same {
+            Some(same) => same.seen_by.extend(event.seen_by),
+            None => merged.push(event),
+        }
+    }
+    merged
+}
+
+impl Event {
+    fn line(&self) -> String {
+        let time = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(self.at_s));
+        let seen_by = self.seen_by.join(", ");
+        format!(
+            "{time}  {:6}  {} {} (seen by {seen_by})",
+            self.kind, self.who, self.text
+        )
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "at_s": self.at_s, "kind": self.kind, "who": self.who, "text": self.text, "seen_by": self.seen_by,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(replica: &str, events: &[(u64, &str, &str)]) -> Value {
+        let events = events.iter().map(|(at_s, who, text)| {
+            json!({ "at_s": at_s, "noted_ms": at_s * 1_000, "kind": "fault", "who": who, "text": text })
+        });
+        json!({ "replica": replica, "events": events.collect::<Vec<_>>() })
+    }
+
+    #[test]
+    fn what_several_saw_is_one_line_in_order_and_is_shown_once() {
+        let answers = [
+            answer(
+                "r1",
+                &[(100, "r3", "is dead"), (150, "w1", "fails its checks")],
+            ),
+            answer(
+                "r2",
+                &[
+                    (90, "w9", "is unreachable"),
+                    (103, "r3", "is dead"),
+                    (140, "r3", "is dead"),
+                ],
+            ),
+        ];
+        let mut shown = BTreeSet::new();
+        let found = in_order(&answers, &mut shown);
+        let lines: Vec<_> = found.iter().map(Event::line).collect();
+        assert_eq!(
+            lines,
+            [
+                "1970-01-01T00:01:30Z  fault   w9 is unreachable (seen by r2)",
+                "1970-01-01T00:01:40Z  fault   r3 is dead (seen by r1, r2)",
+                "1970-01-01T00:02:20Z  fault   r3 is dead (seen by r2)",
+                "1970-01-01T00:02:30Z  fault   w1 fails its checks (seen by r1)",
+            ]
+        );
+        assert_eq!(in_order(&answers, &mut shown), [], "all of it was shown");
+    }
+}
