@@ -24,8 +24,11 @@ def seconds(text):
 def check_objects(case, objects):
     kinds = [one["kind"] for one in objects]
     by_kind = {one["kind"]: one for one in objects}
-    settings = tomllib.loads(by_kind["ConfigMap"]["data"]["grapevine.toml"])
-    name = by_kind["ConfigMap"]["metadata"]["name"]
+    # A board for Grafana is another one.
+    configured = [one for one in objects if one["kind"] == "ConfigMap" and "grapevine.toml" in one["data"]]
+    assert len(configured) == 1, case
+    settings = tomllib.loads(configured[0]["data"]["grapevine.toml"])
+    name = configured[0]["metadata"]["name"]
     spec = by_kind["StatefulSet"]["spec"]
     pod = spec["template"]["spec"]
 
