@@ -32,7 +32,9 @@ if ! command -v apt-get >/dev/null; then
     exit 1
 fi
 # The programs need nothing but libc; what the package depends on besides is for its web page.
-if ! apt-get download prometheus >apt.log 2>&1; then
+download() { apt-get download prometheus >apt.log 2>&1; }
+# Lists of packages may be older than what is there to be had.
+if ! download && ! { apt-get update >apt.log 2>&1 && download; }; then
     cat apt.log >&2
     echo "prometheus.sh: prometheus cannot be downloaded; run apt-get update, or apt-get install prometheus" >&2
     exit 1
