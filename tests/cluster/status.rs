@@ -32,6 +32,14 @@ async fn it_begins_with_what_is_wrong() {
         &[&format!(" s: {dead}; 2 workers usable\n")],
     )
     .await;
+    // The other command for the same hour.
+    let line = format!("{dead} is dead (seen by {})", cluster.replicas[0].name);
+    eventually(LIMIT, "the death is an event", async || {
+        let shown = process::run(&["events", "--admin", &admin]).await;
+        let is_told = shown.code == Some(0) && shown.text.contains(&line);
+        is_told.then_some(()).ok_or(shown.text)
+    })
+    .await;
     let first = workers[0].url();
     workers.remove(0).kill().await;
     let usable = format!(": {dead}; 1 of 2 workers usable: 1 failing checks for ");

@@ -1,9 +1,10 @@
 //! `grapevine events`: what became of replicas and workers, as every replica saw it, in order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 use url::Url;
 
@@ -48,27 +49,43 @@ struct Event {
     seen_by: Vec<String>,
 }
 
+/// What a replica has noted, by its own time and words: a clock that is set changes nothing.
+type Noted = BTreeSet<(u64, String)>;
+
+/// Answers of the replicas, and which of them gave none.
+#[derive(Default)]
+struct Asked {
+    answers: Vec<Value>,
+    silent: Vec<String>,
+}
+
 /// Prints them, oldest first.
 ///
 /// # Errors
 /// The replica does not answer, or refuses.
 pub async fn events(args: EventsArgs) -> Result<(), Failure> {
     let client = AdminClient::new(&args.admin)?;
-    let mut shown = BTreeSet::new();
+    let (mut shown, mut silent) = (BTreeMap::new(), Vec::new());
     loop {
-        let answers = match ask_all(&client, args.only).await {
-            Ok(answers) => answers,
+        let asked = match ask_all(&client, args.only).await {
+            Ok(asked) => asked,
             // It may come back.
-            Err(Failure::Unreachable(_)) if args.follow && !shown.is_empty() => Vec::new(),
+            Err(Failure::Unreachable(_)) if args.follow && !shown.is_empty() => Asked::default(),
             Err(failure) => return Err(failure),
         };
-        let found = in_order(&answers, &mut shown);
+        let found = in_order(&asked.answers, &mut shown);
         if args.admin.json {
             let list: Vec<_> = found.iter().map(Event::to_json).collect();
-            return print_json(&json!({ "events": list }));
+            return print_json(&json!({ "events": list, "not_asked": asked.silent }));
         }
         for event in &found {
             print_line(&event.line())?;
+        }
+        if asked.silent != silent {
+            silent = asked.silent;
+            for why in &silent {
+                print_line(&format!("not asked: {why}"))?;
+            }
         }
         if !args.follow {
             return Ok(());
@@ -77,39 +94,58 @@ pub async fn events(args: EventsArgs) -> Result<(), Failure> {
     }
 }
 
-/// What each replica that answers has noted.
-async fn ask_all(client: &AdminClient, only: bool) -> Result<Vec<Value>, Failure> {
-    let mut answers = vec![client.get(&["events"]).await?];
+/// What each replica that answers has noted; all are asked at once, since one that hangs answers late.
+async fn ask_all(client: &AdminClient, only: bool) -> Result<Asked, Failure> {
+    let mut asked = Asked {
+        answers: vec![client.get(&["events"]).await?],
+        ..Asked::default()
+    };
     if only {
-        return Ok(answers);
+        return Ok(asked);
     }
     let cluster = client.get(&["cluster"]).await?;
-    let asked = field(&answers[0], "replica");
+    let own = field(&asked.answers[0], "replica");
     let others = rows(&cluster, "replicas").iter();
-    let others = others.filter(|replica| replica["live"] == true && field(replica, "id") != asked);
+    let others = others.filter(|replica| replica["live"] == true && field(replica, "id") != own);
+    let mut asking = JoinSet::new();
     for other in others {
-        let Ok(url) = Url::parse(&format!("http://{}", field(other, "admin"))) else {
+        let (id, address) = (field(other, "id"), field(other, "admin"));
+        let Ok(url) = Url::parse(&format!("http://{address}")) else {
+            asked
+                .silent
+                .push(format!("{id}: it names no admin address"));
             continue;
         };
-        match client.elsewhere(url)?.get(&["events"]).await {
-            Ok(answer) => answers.push(answer),
+        let other = client.elsewhere(url)?;
+        asking.spawn(async move { (id, other.get(&["events"]).await) });
+    }
+    while let Some(answered) = asking.join_next().await {
+        match answered {
+            Ok((_, Ok(answer))) => asked.answers.push(answer),
             // Its port may be open to its own machine alone.
-            Err(failure) => tracing::debug!(%failure, "a replica was not asked"),
+            Ok((id, Err(failure))) => asked.silent.push(format!("{id}: {failure}")),
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         }
     }
-    Ok(answers)
+    asked.silent.sort();
+    Ok(asked)
 }
 
-/// Of answers of several replicas: what was not `shown` before, in order of time.
-fn in_order(answers: &[Value], shown: &mut BTreeSet<(String, u64, String)>) -> Vec<Event> {
+/// Of answers of several replicas: what was not `shown` before, in order of time. Of each replica its latest answer is
+/// remembered, which is bounded.
+fn in_order(answers: &[Value], shown: &mut BTreeMap<String, Noted>) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::new();
     for answer in answers {
         let replica = field(answer, "replica");
+        let before = shown.remove(&replica).unwrap_or_default();
+        let mut now = Noted::new();
         for row in rows(answer, "events") {
             let (who, text) = (field(row, "who"), field(row, "text"));
-            // Since the start of that replica: a clock that is set changes nothing.
-            let noted = row["noted_ms"].as_u64().unwrap_or(0);
-            if shown.insert((replica.clone(), noted, format!("{who} {text}"))) {
+            let noted = (
+                row["noted_ms"].as_u64().unwrap_or(0),
+                format!("{who} {text}"),
+            );
+            if !before.contains(&noted) && !now.contains(&noted) {
                 events.push(Event {
                     at_s: row["at_s"].as_u64().unwrap_or(0),
                     kind: field(row, "kind"),
@@ -118,7 +154,9 @@ fn in_order(answers: &[Value], shown: &mut BTreeSet<(String, u64, String)>) -> V
                     seen_by: vec![replica.clone()],
                 });
             }
+            now.insert(noted);
         }
+        shown.insert(replica, now);
     }
     events.sort_by(|a, b| (a.at_s, &a.seen_by).cmp(&(b.at_s, &b.seen_by)));
     let mut merged: Vec<Event> = Vec::new();
@@ -180,7 +218,7 @@ mod tests {
                 ],
             ),
         ];
-        let mut shown = BTreeSet::new();
+        let mut shown = BTreeMap::new();
         let found = in_order(&answers, &mut shown);
         let lines: Vec<_> = found.iter().map(Event::line).collect();
         assert_eq!(
