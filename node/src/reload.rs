@@ -98,7 +98,8 @@ impl Reload {
             let woken = tokio::select! {
                 () = phase.closed() => return,
                 // The registry was received, so it is known which workers were removed.
-                Ok(_) = ready.wait_for(|ready| *ready), if !is_started => {
+                // Without its guard, which would be held while the start is looked at.
+                true = async { ready.wait_for(|ready| *ready).await.is_ok() }, if !is_started => {
                     is_started = true;
                     self.look_at_the_start();
                     look.reset_immediately();

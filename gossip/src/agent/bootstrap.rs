@@ -48,7 +48,9 @@ impl Bootstrap {
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
-                _ = synced.wait_for(|synced| *synced) => return self.driver.look(),
+                // Without its guard, which a branch would hold: `look` reads the same value, and with a writer
+                // between the two reads both would wait for ever.
+                _ = async { drop(synced.wait_for(|synced| *synced).await) } => return self.driver.look(),
             }
             let linked = net.transport.linked();
             let waited = self.driver.started().elapsed();

@@ -242,7 +242,7 @@ impl Leases {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tokio::select! {
             () = self.parts.phase.closed() => return,
-            known = ready.wait_for(|ready| *ready) => if known.is_err() { return },
+            known = async { ready.wait_for(|ready| *ready).await.is_ok() } => if !known { return },
         }
         loop {
             tokio::select! {
