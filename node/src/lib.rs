@@ -22,6 +22,7 @@ pub mod follow;
 pub mod http;
 pub mod kv_events;
 pub mod lag;
+pub mod lanes;
 pub mod learner;
 pub mod left_out;
 pub mod listener;

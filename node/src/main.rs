@@ -30,7 +30,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         #[cfg(feature = "testbed")]
         Command::Testbed(command) => {
             let _log = log(&LogConfig::default())?;
-            return block_on(grapevine_testbed::cli::run(command));
+            return block_on(None, grapevine_testbed::cli::run(command));
         }
         Command::Register(args) => return small_runtime()?.block_on(cli::register(*args)),
         Command::Ca(args) => cli::ca(args),
@@ -79,16 +79,26 @@ fn replica(config: Config, origin: Layers) -> Result<ExitCode, Failure> {
     let variable = |name: &str| std::env::var_os(name);
     let manager = ServiceManager::of(variable, std::process::id(), sockets)
         .map_err(|error| Failure::Usage(error.to_string()))?;
-    block_on(grapevine::app::run(config, origin, manager))
+    block_on(Some(THREADS), grapevine::app::run(config, origin, manager))
 }
 
 fn log(config: &LogConfig) -> Result<LogGuard, Failure> {
     logging::start(config).map_err(|error| Failure::Refused(error.to_string()))
 }
 
-/// Runs on all processors until the future ends; what it left behind is not waited for.
-fn block_on(future: impl Future<Output = anyhow::Result<ExitCode>>) -> Result<ExitCode, Failure> {
-    let runtime = started(Builder::new_multi_thread().enable_all().build())?;
+/// Threads of a replica beside those that serve clients: gossip answers while the other one is held up.
+const THREADS: usize = 2;
+
+/// Runs on `threads`, or on all processors, until the future ends; what it left behind is not waited for.
+fn block_on(
+    threads: Option<usize>,
+    future: impl Future<Output = anyhow::Result<ExitCode>>,
+) -> Result<ExitCode, Failure> {
+    let mut builder = Builder::new_multi_thread();
+    if let Some(threads) = threads {
+        builder.worker_threads(threads);
+    }
+    let runtime = started(builder.enable_all().build())?;
     let ended = runtime.block_on(future);
     // A name look-up that hangs would otherwise hold the process.
     runtime.shutdown_background();

@@ -1,7 +1,9 @@
 //! Starts the data port: which clients may connect, what is done with requests, and whether there is room.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use anyhow::Context;
 use grapevine_gossip::Agent;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -10,6 +12,7 @@ use super::base::Base;
 use super::cluster::Followed;
 use super::limits::Limits;
 use crate::cache::ResponseCache;
+use crate::lanes::{self, Lanes};
 use crate::listener::tls::ListenerTls;
 use crate::listener::{self, Door, Front};
 use crate::log_limit::LogLimit;
@@ -25,12 +28,14 @@ use crate::trace::Tracing;
 pub(super) struct Opened {
     /// Whether this replica takes traffic.
     pub(super) readiness: Arc<Readiness>,
+    /// Where clients' connections are served; kept to the end.
+    pub(super) lanes: Arc<Lanes>,
 }
 
 /// Opens the data port.
 ///
 /// # Errors
-/// Traces cannot be sent as configured.
+/// Traces cannot be sent as configured, or threads cannot be started.
 pub(super) fn start_front(
     base: Base<'_>,
     followed: &Followed,
@@ -65,9 +70,15 @@ pub(super) fn start_front(
     };
     let door = Door::new(socket, seats, base.metrics.refusals.clone());
     let connections = base.shutdown.connections().clone();
-    let accepting = listener::run(door, Arc::new(front), connections);
+    let lanes = Arc::new(lanes(config.listen.threads)?);
+    let accepting = listener::run(door, Arc::new(front), Arc::clone(&lanes), connections);
     base.shutdown.accepting().spawn(accepting);
-    Ok(Opened { readiness })
+    Ok(Opened { readiness, lanes })
+}
+
+fn lanes(threads: Option<u32>) -> anyhow::Result<Lanes> {
+    let threads = threads.and_then(|threads| NonZeroUsize::new(threads as usize));
+    Lanes::start(threads.unwrap_or_else(lanes::usual_count)).context("cannot start threads")
 }
 
 fn readiness(base: Base<'_>, followed: &Followed, memory: &Arc<Memory>) -> Arc<Readiness> {

@@ -72,6 +72,7 @@ pub async fn run(
     let discovered = start_discovery(base, &followed, &ways.connector, listeners.pings);
     let limits = start_limits(base, &followed.cluster, &discovered.board)?;
     let opened = start_front(base, &followed, &limits, ways.tls, listeners.data)?;
+    let lanes = Arc::clone(&opened.lanes);
     print(&announcement);
     let reporting = manager.run(Arc::clone(&opened.readiness), base.phase());
     base.tasks().spawn(reporting);
@@ -99,6 +100,8 @@ pub async fn run(
     start_tasks(base, reloading)?;
 
     let ending = shutdown.run(limits, signals, gossip.agent.shutdown()).await;
+    // What clients' connections left behind is not waited for.
+    drop(lanes);
     Ok(ending.exit_code())
 }
 

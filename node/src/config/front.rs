@@ -12,6 +12,7 @@ use super::setting::{HOUR, LOOPBACK, ms, secs};
 use super::table::section;
 use super::types::{AllowedHost, ByteSize, Coding, Name, Secret};
 use crate::api::OpenPath;
+use crate::lanes::LANES_MAX;
 
 section! {
     /// Identity of this replica. Local: differs on every replica.
@@ -30,6 +31,12 @@ section! {
         host: IpAddr = LOOPBACK, flag "host" Text;
         /// The data port; 0 takes a free one.
         port: u16 = 30000, flag "port" Text;
+        /// Threads that serve clients, each with its own connections to workers. Unset: one for each core that this
+        /// process may use, by its affinity and the quota of its cgroup.
+        ///
+        /// A client's connection stays on one of them, so few busy connections leave some idle. Everything else, such
+        /// as gossip, probes and the admin port, has two further threads.
+        threads: Option<u32> = None, in Some(1)..=Some(LANES_MAX), flag "threads" Text;
         /// Headers that may carry a client's request id; the first valid one is taken.
         ///
         /// Without one an id is made. It is sent to the worker, returned, and logged.

@@ -1,6 +1,6 @@
 //! The data port: accepts connections, with TLS or without, and serves HTTP/1.1 and HTTP/2 on them.
 //!
-//! One tracked task per connection. Limits: connections (a place before the accept, and the longest idle leaves for
+//! One tracked task per connection, on the lane that it was given to. Limits: connections (a place before the accept, and the longest idle leaves for
 //! who comes: `seats`), first byte, head, idle time, streams, bytes that wait in the kernel.
 
 mod door;
@@ -39,6 +39,7 @@ use crate::config::{LimitConfig, TimeoutConfig};
 use crate::descriptors;
 use crate::http::client_io::{ClientIo, ClientSocket, Gone};
 use crate::http::forwarded::Peer;
+use crate::lanes::Lanes;
 use crate::live::Live;
 use crate::log_limit::LogLimit;
 use crate::metrics::refusals::RefusalMetrics;
@@ -125,10 +126,13 @@ pub fn seats(limits: &LimitConfig, proxies: Vec<IpNet>, metrics: &FrontMetrics) 
     Seats::new(limits, Counts::of(refusals, traffic, "data", "connections"))
 }
 
-/// Accepts until the replica stops accepting, and what waits in the queue then.
-pub async fn run(door: Door, front: Arc<Front>, tracker: TaskTracker) {
+/// Accepts until the replica stops accepting, and what waits in the queue then; connections are served on `lanes`.
+pub async fn run(door: Door, front: Arc<Front>, lanes: Arc<Lanes>, tracker: TaskTracker) {
     let seated = |(stream, peer, seat)| {
-        tracker.spawn(serve(stream, peer, seat, Arc::clone(&front)));
+        let front = Arc::clone(&front);
+        lanes.give(stream, &tracker, move |stream| {
+            serve(stream, peer, seat, front)
+        });
     };
     loop {
         tokio::select! {
@@ -145,9 +149,13 @@ pub async fn run(door: Door, front: Arc<Front>, tracker: TaskTracker) {
     let _ = timeout(LAST_CALL, last_call).await;
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, seat: Seat, front: Arc<Front>) {
+async fn serve(stream: io::Result<TcpStream>, peer: SocketAddr, seat: Seat, front: Arc<Front>) {
     let _open = Open::counted(&front.metrics.traffic);
-    if let Err(error) = serve_connection(stream, peer, &seat, &front).await {
+    let served = match stream {
+        Ok(stream) => serve_connection(stream, peer, &seat, &front).await,
+        Err(error) => Err(error.into()),
+    };
+    if let Err(error) = served {
         tracing::debug!(%peer, error = &*error, "connection ended");
     }
 }

@@ -173,7 +173,9 @@ pub(super) fn first_event(stream: u32) -> Vec<u8> {
 pub(super) async fn scripted(scripts: &[&'static [Say]]) -> (House, Vec<Scripted>) {
     let mut plan = asking("on")
         .set("health.interval", "\"1h\"")
-        .set("breaker.enabled", "false");
+        .set("breaker.enabled", "false")
+        // The script counts connections: on one lane the next client finds the one that rests.
+        .set("listen.threads", "1");
     let mut workers = Vec::new();
     for (number, script) in scripts.iter().enumerate() {
         let worker = Scripted::start(script).await;
