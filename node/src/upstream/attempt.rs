@@ -15,7 +15,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
-use http_body::Body;
 use tokio::time::{Instant, sleep_until};
 
 use super::connection::{AnswerBody, Connection, SendError, Switched};
@@ -329,7 +328,7 @@ async fn judge(
     if outgoing.stream && parts.status == StatusCode::OK && is_event_stream(&parts.headers) {
         return hold_stream(worker, connection, parts, body, limits.held_bytes).await;
     }
-    match body.size_hint().exact() {
+    match body.length() {
         Some(length) if length <= HELD_ANSWER_BYTES_MAX => {
             let came = || heard.now(&limits.patience);
             let bytes = read_whole(&mut connection, &mut body, came).await?;

@@ -1,8 +1,6 @@
-//! Counts the bytes that a worker sends before the head of its response is whole.
+//! Counts the bytes that a worker sends before the head of its response is whole, in HTTP/2.
 //!
-//! hyper skips informational heads (1xx) without an end, and its error for an answer that broke off within
-//! its head is the one for no answer at all. This count tells both cases apart: a head, with all 1xx before
-//! it, has a limit, and a request is known to be unanswered only while the count is 0.
+//! h2 skips informational heads (1xx) without an end. Here a head, with all 1xx before it, has a limit.
 
 use std::io;
 use std::pin::Pin;
@@ -78,7 +76,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
         if so_far == NOT_COUNTING {
             return Pin::new(&mut self.socket).poll_read(cx, buf);
         }
-        // hyper asks for more only while it has no whole head; h2 may, so its limit has room for what is behind one.
+        // h2 may ask for more while it has a whole head, so its limit has room for what is behind one.
         if so_far >= self.count.limit {
             let message = "the head of the response is too long";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, message)));

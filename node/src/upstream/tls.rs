@@ -113,6 +113,17 @@ impl WorkerIo {
         }
     }
 
+    /// Ready once a read may find something. On TLS always: its session may hold bytes that the socket knows nothing of.
+    ///
+    /// # Errors
+    /// The runtime ends.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(stream) => stream.poll_read_ready(cx),
+            Self::Tls(_) => Poll::Ready(Ok(())),
+        }
+    }
+
     /// Has the connection end by a reset when it is dropped: a worker that does not read sees no other end behind what
     /// was sent to it.
     pub fn will_reset(&self) {

@@ -3,6 +3,7 @@
 //! `cargo fuzz` looks for bytes that break one (`README.md` has the command); `tests/corpus.rs` replays the
 //! kept inputs, on every toolchain.
 
+mod answer;
 mod body;
 mod config;
 mod frame;
@@ -10,6 +11,7 @@ mod head;
 mod kv_events;
 mod sse;
 
+pub use answer::answer;
 pub use body::body;
 pub use config::config;
 pub use frame::frame;
@@ -21,7 +23,8 @@ pub use sse::sse;
 pub type Law = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const LAWS: [Law; 6] = [
+pub const LAWS: [Law; 7] = [
+    ("answer", answer),
     ("body", body),
     ("config", config),
     ("frame", frame),

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body as _, Frame};
+use http_body::Frame;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::api::error::{ApiError, ErrorKind};

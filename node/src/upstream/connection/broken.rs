@@ -1,6 +1,5 @@
 //! How a request or its answer broke, whichever version of HTTP it was in.
 
-use std::error::Error;
 use std::io;
 
 use super::limits::HEADERS_MAX;
@@ -9,9 +8,18 @@ use crate::upstream::head_count::HEAD_BYTES_MAX;
 /// What the version of HTTP says about an exchange that broke.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// HTTP/1.1.
+    /// HTTP/1.1: the socket failed, or TLS on it.
     #[error(transparent)]
-    Http1(#[from] hyper::Error),
+    Io(io::Error),
+    /// HTTP/1.1: the connection ended before the answer did.
+    #[error("the connection ended before the answer did")]
+    Cut,
+    /// HTTP/1.1: what came is no head.
+    #[error("the head of the answer: {0}")]
+    Head(httparse::Error),
+    /// HTTP/1.1: what came is nothing that may be there.
+    #[error("{0}")]
+    Content(&'static str),
     /// HTTP/2.
     #[error(transparent)]
     Http2(#[from] h2::Error),
@@ -42,15 +50,15 @@ pub enum SendError {
 impl Broken {
     /// The connection ended, or the worker gave the request up; else what came is nothing that HTTP knows.
     pub fn is_cut(&self) -> bool {
-        let io = match self {
-            Self::Http1(error) => error.source().and_then(|source| source.downcast_ref()),
-            Self::Http2(error) => error.get_io(),
-        };
-        match (io.map(io::Error::kind), self) {
-            (Some(kind), _) => !is_of_content(kind),
-            (None, Self::Http1(error)) => error.is_incomplete_message(),
-            // A reset, or the end of all.
-            (None, Self::Http2(error)) => error.is_remote(),
+        match self {
+            Self::Cut => true,
+            Self::Head(_) | Self::Content(_) => false,
+            Self::Io(error) => !is_of_content(error.kind()),
+            Self::Http2(error) => match error.get_io() {
+                Some(error) => !is_of_content(error.kind()),
+                // A reset, or the end of all.
+                None => error.is_remote(),
+            },
         }
     }
 }

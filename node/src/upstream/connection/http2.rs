@@ -13,11 +13,12 @@ use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, Request, Response, Uri, Version, header, request};
-use http_body::{Frame, SizeHint};
+use http::{Request, Response, Uri, Version, header, request};
+use http_body::Frame;
 use tokio::time::timeout;
 
 use super::broken::{Broken, SendError};
+use super::length::{BodyLength, body_length};
 use super::limits::{HEADERS_MAX, READ_BYTES_MAX};
 use crate::http::worker_body::WorkerBody;
 use crate::upstream::head_count::{Counted, HEAD_BYTES_MAX, HeadCount};
@@ -84,7 +85,7 @@ impl Connection {
     }
 
     /// Moves everything on, and lets go of the socket when it has ended.
-    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
+    fn drive(&mut self, cx: &mut Context<'_>) {
         if let Some(upload) = &mut self.upload
             && upload.poll(cx).is_ready()
         {
@@ -121,18 +122,31 @@ impl Connection {
         if response.headers().len() > HEADERS_MAX {
             return Err(SendError::HeadTooLong);
         }
-        let length = length_of(response.headers());
+        let length = body_length(response.version(), response.headers());
+        let length = length.ok_or(SendError::LengthInDoubt)?;
         let mut response = response.map(|stream| AnswerBody {
-            left: if stream.is_end_stream() {
-                Some(0)
-            } else {
-                length
+            left: match length {
+                _ if stream.is_end_stream() => Some(0),
+                BodyLength::Fixed(length) => Some(length),
+                BodyLength::Chunked | BodyLength::Open => None,
             },
             stream,
         });
         // As every hop names its own.
         *response.version_mut() = Version::HTTP_11;
         Ok(response)
+    }
+
+    pub(super) fn poll_frame(
+        &mut self,
+        body: &mut AnswerBody,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        if let Poll::Ready(frame) = body.poll_frame(cx) {
+            return Poll::Ready(frame);
+        }
+        self.drive(cx);
+        body.poll_frame(cx)
     }
 
     /// A head as HTTP/2 has it: `Host` is a part of the target.
@@ -216,10 +230,7 @@ pub struct AnswerBody {
 }
 
 impl AnswerBody {
-    pub(super) fn poll_frame(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let frame = match ready!(self.stream.poll_data(cx)) {
             Some(data) => data.map(|data| {
                 // Taken: the worker may send as much again. It fails only where nothing was taken.
@@ -240,15 +251,9 @@ impl AnswerBody {
         self.stream.is_end_stream()
     }
 
-    pub(super) fn size_hint(&self) -> SizeHint {
+    pub(super) fn length(&self) -> Option<u64> {
         self.left
-            .map_or_else(SizeHint::default, SizeHint::with_exact)
     }
-}
-
-fn length_of(headers: &HeaderMap) -> Option<u64> {
-    let length = headers.get(header::CONTENT_LENGTH)?;
-    length.to_str().ok()?.parse().ok()
 }
 
 fn unsent(error: h2::Error) -> SendError {

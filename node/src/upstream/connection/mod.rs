@@ -6,19 +6,18 @@
 //! shared a connection would need a task of their own, wait for each other's windows, and break together.
 
 mod broken;
-mod http1;
+pub mod http1;
 mod http2;
+mod length;
 mod limits;
 
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, Version, header};
-use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
+use http::{Request, Response};
+use http_body::Frame;
 use tokio::time::Instant;
 
 pub use self::broken::{Broken, SendError};
@@ -67,19 +66,12 @@ impl Connection {
             }
             Speaks::Http2(Box::new(opened?))
         } else {
-            Speaks::Http1(Box::new(http1::Connection::open(io).await?))
+            Speaks::Http1(Box::new(http1::Connection::new(io)))
         };
         Ok(Self {
             speaks,
             idle_since: Instant::now(),
         })
-    }
-
-    fn drive(&mut self, cx: &mut Context<'_>) {
-        match &mut self.speaks {
-            Speaks::Http1(connection) => connection.drive(cx),
-            Speaks::Http2(connection) => connection.drive(cx),
-        }
     }
 
     /// After a 101: the socket. None where the connection ended instead.
@@ -99,27 +91,23 @@ impl Connection {
         &mut self,
         request: Request<WorkerBody>,
     ) -> Result<Response<AnswerBody>, SendError> {
-        let response = match &mut self.speaks {
+        Ok(match &mut self.speaks {
             Speaks::Http1(connection) => connection.send(request).await?.map(AnswerBody::Http1),
             Speaks::Http2(connection) => connection.send(request).await?.map(AnswerBody::Http2),
-        };
-        if is_length_in_doubt(&response) {
-            return Err(SendError::LengthInDoubt);
-        }
-        Ok(response)
+        })
     }
 
-    /// Next frame of a response's body.
+    /// Next frame of the body of a response that came on this connection.
     pub fn poll_frame(
         &mut self,
         body: &mut AnswerBody,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(cx) {
-            return Poll::Ready(frame);
+        match (&mut self.speaks, body) {
+            (Speaks::Http1(connection), AnswerBody::Http1(body)) => connection.poll_frame(body, cx),
+            (Speaks::Http2(connection), AnswerBody::Http2(body)) => connection.poll_frame(body, cx),
+            _ => unreachable!("a body is read from the connection that it came on"),
         }
-        self.drive(cx);
-        Pin::new(body).poll_frame(cx)
     }
 
     /// After a complete response: can the connection carry another request?
@@ -136,60 +124,29 @@ impl Connection {
     }
 }
 
-/// The body of a worker's answer. Reading it drives its connection.
+/// The body of a worker's answer, which is read by [`Connection::poll_frame`].
 #[derive(Debug)]
 pub enum AnswerBody {
     /// HTTP/1.1.
-    Http1(Incoming),
+    Http1(http1::AnswerBody),
     /// HTTP/2.
     Http2(http2::AnswerBody),
 }
 
-impl Body for AnswerBody {
-    type Data = Bytes;
-    type Error = Broken;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        match &mut *self {
-            Self::Http1(body) => {
-                let frame = Pin::new(body).poll_frame(cx);
-                frame.map(|frame| frame.map(|frame| frame.map_err(Broken::from)))
-            }
-            Self::Http2(body) => body.poll_frame(cx),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
+impl AnswerBody {
+    /// All of it has been read.
+    pub fn is_end_stream(&self) -> bool {
         match self {
-            Self::Http1(body) => body.is_end_stream(),
+            Self::Http1(body) => body.has_ended(),
             Self::Http2(body) => body.is_end_stream(),
         }
     }
 
-    fn size_hint(&self) -> SizeHint {
+    /// Bytes that are still to come, where the head says it.
+    pub fn length(&self) -> Option<u64> {
         match self {
-            Self::Http1(body) => body.size_hint(),
-            Self::Http2(body) => body.size_hint(),
-        }
-    }
-}
-
-/// Whether the head says more than one thing about where its body ends, or something that is not understood here
-/// (RFC 9112, section 6.3). hyper and h2 take one of them, and a reader behind another proxy may take the other.
-fn is_length_in_doubt(response: &Response<AnswerBody>) -> bool {
-    let headers = response.headers();
-    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
-    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    let (length, coding) = (lengths.next(), codings.next());
-    match coding {
-        None => lengths.next().is_some(),
-        Some(coding) => {
-            let is_chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked");
-            let is_known = response.version() == Version::HTTP_11;
-            !is_chunked || !is_known || length.is_some() || codings.next().is_some()
+            Self::Http1(body) => body.length(),
+            Self::Http2(body) => body.length(),
         }
     }
 }
