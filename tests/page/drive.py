@@ -4,8 +4,8 @@
     tests/page/setup.sh
     target/page-python/bin/python tests/page/drive.py [--binary target/debug/grapevine] [--pictures DIRECTORY]
 
-Anything that the policy of the page refuses, any request to elsewhere, and any error of the script fails the run. Exit
-code 0: everything held.
+Anything that the policy of the page refuses, any request to elsewhere, any error of the script, and any finding of axe
+in any view (all its rules, light and dark) fails the run. Exit code 0: everything held.
 """
 import argparse
 import http.client
@@ -19,6 +19,7 @@ import tempfile
 import threading
 from pathlib import Path
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
 sys.path.append(str(Path(__file__).parents[2] / "testbed" / "bench"))
@@ -113,7 +114,7 @@ class Browser:
     def __init__(self, playwright):
         self.browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        self.faults = []
+        self.faults, self.axe, self.rules = [], Axe(), set()
 
     def open(self, scheme="light", size="wide", scripts=True):
         width, height = SIZES[size]
@@ -135,6 +136,17 @@ class Browser:
     def asked(self, url):
         if not url.startswith(("http://127.0.0.1:", "data:")):
             self.faults.append(f"request to elsewhere: {url}")
+
+    def accessible(self, page, name):
+        """Lets axe look at a view, in both colour schemes."""
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            found = self.axe.run(page).response
+            self.rules |= {rule["id"] for rule in found["passes"]}
+            for finding in found["violations"]:
+                places = ", ".join(str(node["target"]) for node in finding["nodes"][:5])
+                self.faults.append(f"axe, {name}, {scheme}: {finding['id']}: {finding['help']}: {places}")
+        page.emulate_media(color_scheme="light")
 
     def judge(self):
         if self.faults:
@@ -182,6 +194,7 @@ def views(args, cluster, browser, page):
     expect(page.locator("#replicas tbody tr")).to_have_count(3)
     expect(page.locator("#workers tbody tr")).to_have_count(4)
     expect(page.locator("#hour figure")).to_have_count(7)
+    browser.accessible(page, "overview")
 
     step("without scripts")
     plain = browser.open(scripts=False)
@@ -206,15 +219,17 @@ def views(args, cluster, browser, page):
     expect(page.locator("h1")).to_contain_text("Worker http://")
     expect(page.locator("#hour figure")).to_have_count(4, timeout=LIMIT_S * 1000)
     pictures(args, browser, page.url, "worker")
+    browser.accessible(page, "worker")
     page.go_back()
     page.locator("#replicas tbody a").nth(1).click()
     expect(page.locator("h1")).to_contain_text("Replica r")
     expect(page.locator("#hour figure")).to_have_count(2, timeout=LIMIT_S * 1000)
     pictures(args, browser, page.url, "replica")
+    browser.accessible(page, "replica")
     page.get_by_role("link", name="Overview").click()
 
 
-def ask_where(args, page, name, expected):
+def ask_where(args, browser, page, name, expected):
     page.get_by_role("link", name="Where would it go?").click()
     page.get_by_label("Model").select_option(MODEL)
     page.get_by_label("Prompt").fill("a <b>secret</b> prompt")
@@ -224,6 +239,7 @@ def ask_where(args, page, name, expected):
         expect(page.locator("#asked")).to_contain_text(text)
     if "secret" in page.content():
         raise Failed("the prompt is shown")
+    browser.accessible(page, name)
     picture(args, page, name)
     page.get_by_role("link", name="Overview").click()
 
@@ -231,15 +247,16 @@ def ask_where(args, page, name, expected):
 def faults(args, cluster, browser, page):
     first, last = cluster.replicas[0], cluster.replicas[2]
     step("where a prompt would go, by three replicas")
-    ask_where(args, page, "asked", ["3 replicas would choose alike", "r1", "r2", "r3"])
+    ask_where(args, browser, page, "asked", ["3 replicas would choose alike", "r1", "r2", "r3"])
 
     step("a replica is killed, and comes back")
     last.kill()
     says(page, "1 dead for")
     expect(page).to_have_title(re.compile("^✖ "))
     expect(page.locator("#marks")).to_contain_text("is dead")
-    ask_where(args, page, "asked-one-dead", ["not known: it is dead", "2 replicas would choose alike"])
+    ask_where(args, browser, page, "asked-one-dead", ["not known: it is dead", "2 replicas would choose alike"])
     pictures(args, browser, first.page + "/", "one-dead")
+    browser.accessible(page, "one dead")
     last.start()
     says(page, "3 replicas that agree")
     expect(page.locator("#marks")).to_contain_text("is alive again")
@@ -251,6 +268,7 @@ def faults(args, cluster, browser, page):
     row = page.locator("#workers tbody tr").first
     expect(row).to_contain_text(frozen.url)
     expect(row.locator(".sign.bad")).to_be_visible()
+    browser.accessible(page, "frozen")
     pictures(args, browser, first.page + "/", "frozen")
     os.kill(frozen.pid, signal.SIGCONT)
     says(page, "; 4 workers usable")
@@ -260,6 +278,7 @@ def faults(args, cluster, browser, page):
     expect(page.locator("#live")).to_contain_text("Not live", timeout=LIMIT_S * 1000)
     expect(page.locator("#workers tbody tr")).to_have_count(4)
     picture(args, page, "not-live", whole=False)
+    browser.accessible(page, "not live")
     first.start()
     expect(page.locator("#live")).to_have_text(re.compile("^Live"), timeout=LIMIT_S * 1000)
     says(page, "3 replicas that agree")
@@ -274,16 +293,20 @@ def token(args, folder, browser):
         page.goto(at + "/")
         expect(page.get_by_label("Token")).to_be_focused()
         picture(args, page, "login")
+        browser.accessible(page, "login")
         page.get_by_label("Token").fill("not-the-token-of-it")
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("alert")).to_contain_text("not the token")
+        browser.accessible(page, "login refused")
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Sign in").click()
         says(page, "no worker")
+        browser.accessible(page, "no worker")
         expect(page.locator("#live")).to_have_text(re.compile("^Live"))
         if TOKEN in page.url or TOKEN in json.dumps(page.context.cookies()):
             raise Failed("the token is in the browser")
         page.get_by_role("link", name="Sign out").click()
+        browser.accessible(page, "sign out")
         page.get_by_role("button", name="Sign out").click()
         page.goto(at + "/")
         expect(page.get_by_label("Token")).to_be_visible()
@@ -313,7 +336,7 @@ def main():
         finally:
             traffic.over.set()
             cluster.close()
-    print("everything held")
+    print(f"everything held; axe: {len(browser.rules)} rules passed, no finding")
 
 
 if __name__ == "__main__":
