@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -25,6 +25,8 @@ const QUEUE_LINES: usize = 4096;
 const BATCH_BYTES: usize = 64 * 1024;
 /// How long a line waits for others.
 const GATHER: Duration = Duration::from_millis(10);
+/// After so many looks, [`GATHER`] apart, that found nothing, the writer sleeps until a line wakes it.
+const QUIET_LOOKS: u32 = 10;
 /// How often the end of the process looks, [`GATHER`] apart, whether the last lines were read.
 const LAST_LOOKS: u32 = 200;
 
@@ -158,20 +160,27 @@ fn queue(out: impl Write + Send + 'static) -> (Queue, LogGuard) {
 
 /// Gathers for a moment what follows a line, and writes it all at once: a write, a wake-up and a switch of
 /// threads per line cost a request more than everything else that the router does for it.
+///
+/// While lines come it looks for them by itself, so that whoever logs wakes nobody.
 fn write_lines(waiting: &Receiver<LogMessage>, dropped: &AtomicU64, mut out: impl Write) {
     let mut batch = Vec::with_capacity(BATCH_BYTES);
     let mut is_open = true;
+    let mut quiet_looks = QUIET_LOOKS;
     while is_open {
-        is_open = take(waiting.recv().ok(), &mut batch);
+        if quiet_looks >= QUIET_LOOKS {
+            is_open = take(waiting.recv().ok(), &mut batch);
+        }
         if is_open {
             pause();
         }
         while is_open && batch.len() < BATCH_BYTES {
             match waiting.try_recv() {
                 Ok(message) => is_open = take(Some(message), &mut batch),
-                Err(_) => break,
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => is_open = false,
             }
         }
+        quiet_looks = if batch.is_empty() { quiet_looks + 1 } else { 0 };
         let lost = dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
             let notice = format!("{lost} log lines were dropped: standard error was not read\n");
@@ -252,6 +261,22 @@ mod tests {
         drop(guard);
         let written = pipe.0.lock().expect("not poisoned").clone();
         assert!(String::from_utf8(written).expect("text").ends_with("99\n"));
+    }
+
+    #[test]
+    fn a_line_after_a_silence_is_written_without_another_one() {
+        let pipe = Pipe::default();
+        let (mut queue, _guard) = queue(pipe.clone());
+        for number in 0..2 {
+            writeln!(queue, "{number}").expect("never fails");
+            let is_written = |_: u32| {
+                pause();
+                pipe.0.lock().expect("not poisoned").len() == 2 * (number + 1)
+            };
+            assert!((0..LAST_LOOKS).any(is_written), "{number}");
+            // Longer than the writer looks for lines by itself.
+            (0..=2 * QUIET_LOOKS).for_each(|_| pause());
+        }
     }
 
     #[test]

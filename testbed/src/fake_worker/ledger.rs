@@ -4,6 +4,7 @@
 //! can be compared ("the worker saw the close n ms after the client closed").
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -104,6 +105,8 @@ pub(super) struct Ledger {
 pub(super) struct Open {
     ledger: Arc<Ledger>,
     seq: u64,
+    /// It is in flight.
+    is_counted: AtomicBool,
 }
 
 impl Ledger {
@@ -148,6 +151,7 @@ impl Ledger {
         Open {
             ledger: Arc::clone(self),
             seq,
+            is_counted: AtomicBool::new(true),
         }
     }
 
@@ -204,6 +208,14 @@ impl Open {
         });
     }
 
+    /// It is in flight no more: its last byte goes out now. Counted later, a next request that this byte lets in would
+    /// be seen beside it.
+    pub(super) fn count_out(&self) {
+        if self.is_counted.swap(false, Ordering::Relaxed) {
+            self.ledger.state().stats.in_flight -= 1;
+        }
+    }
+
     pub(super) fn complete(&self) {
         self.update(|entry| entry.complete = true);
         self.ledger.state().stats.complete += 1;
@@ -218,7 +230,7 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         self.update(|entry| entry.end_us = Some(unix_us()));
-        self.ledger.state().stats.in_flight -= 1;
+        self.count_out();
     }
 }
 

@@ -262,7 +262,20 @@ impl<'a> Reply<'a> {
                     self.write(part).await?;
                 }
             }
-            None => self.write(bytes).await?,
+            None => {
+                let is_last = match piece {
+                    Piece::End => true,
+                    Piece::Body => self.fault.short_by == 0,
+                    _ => false,
+                };
+                if let Some(entry) = self.entry
+                    && is_last
+                    && how.is_none()
+                {
+                    entry.count_out();
+                }
+                self.write(bytes).await?;
+            }
         }
         if let Some(how) = how {
             return Err(self.cut(how).await);
