@@ -30,8 +30,9 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         #[cfg(feature = "testbed")]
         Command::Testbed(command) => {
             let _log = log(&LogConfig::default())?;
-            return block_on(None, grapevine_testbed::cli::run(command));
+            return block_on(None, grapevine_testbed::cli::run(command))?.map_err(refused);
         }
+        Command::Bench(args) => return Ok(block_on(None, grapevine_bench::cli::bench(*args))??),
         Command::Register(args) => return small_runtime()?.block_on(cli::register(*args)),
         Command::Ca(args) => cli::ca(args),
         Command::Keys(args) => cli::keys(args),
@@ -79,7 +80,7 @@ fn replica(config: Config, origin: Layers) -> Result<ExitCode, Failure> {
     let variable = |name: &str| std::env::var_os(name);
     let manager = ServiceManager::of(variable, std::process::id(), sockets)
         .map_err(|error| Failure::Usage(error.to_string()))?;
-    block_on(Some(THREADS), grapevine::app::run(config, origin, manager))
+    block_on(Some(THREADS), grapevine::app::run(config, origin, manager))?.map_err(refused)
 }
 
 fn log(config: &LogConfig) -> Result<LogGuard, Failure> {
@@ -90,10 +91,7 @@ fn log(config: &LogConfig) -> Result<LogGuard, Failure> {
 const THREADS: usize = 2;
 
 /// Runs on `threads`, or on all processors, until the future ends; what it left behind is not waited for.
-fn block_on(
-    threads: Option<usize>,
-    future: impl Future<Output = anyhow::Result<ExitCode>>,
-) -> Result<ExitCode, Failure> {
+fn block_on<T>(threads: Option<usize>, future: impl Future<Output = T>) -> Result<T, Failure> {
     let mut builder = Builder::new_multi_thread();
     if let Some(threads) = threads {
         builder.worker_threads(threads);
@@ -102,7 +100,11 @@ fn block_on(
     let ended = runtime.block_on(future);
     // A name look-up that hangs would otherwise hold the process.
     runtime.shutdown_background();
-    ended.map_err(|error| Failure::Refused(format!("{error:#}")))
+    Ok(ended)
+}
+
+fn refused(error: anyhow::Error) -> Failure {
+    Failure::Refused(format!("{error:#}"))
 }
 
 /// For a command that asks one question.

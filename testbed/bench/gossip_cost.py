@@ -86,7 +86,7 @@ def measure(binary, count, rate, seconds, folder):
         idle = idle.close()
         fronts = [f"http://{r.data}" for r in replicas]
         load = subprocess.Popen(
-            [binary, "load", "--url", *fronts, "--spread", "random", "--rate", str(rate), "--duration", f"{seconds + 3}s",
+            [binary, "bench", "--model", "fake-model", "--url", *fronts, "--spread", "random", "--rate", str(rate), "--duration", f"{seconds + 3}s",
              "--requests", str(int(rate * (seconds + 3))),
              "--groups", "500", "--shared-bytes", "1900", "--own-bytes", "100", "--max-tokens", "1", "--plain", "--json"],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -95,7 +95,7 @@ def measure(binary, count, rate, seconds, folder):
             busy = Window(replicas)
             time.sleep(seconds)
             busy = busy.close()
-            report = json.loads(load.communicate(timeout=60)[0])
+            report = json.loads(load.communicate(timeout=60)[0])["endpoints"][0]["summary"]
         finally:
             if load.poll() is None:
                 load.kill()

@@ -73,14 +73,14 @@ def run(folder, a):
              "--backend", *(r.data for r in replicas)], folder / "balancer.log", announces=True))
         url = "http://" + front.listening()["http"]
         load = stack.enter_context(Child(
-            [a.old, "load", "--url", url, "--clients", a.clients, "--max-tokens", a.tokens, "--requests", 10**9,
+            [a.old, "bench", "--model", "fake-model", "--url", url, "--concurrency", a.clients, "--max-tokens", a.tokens, "--requests", 10**9,
              "--duration", f"{a.seconds}s", "--json"], folder / "load.log", announces=True))
         for binary in (a.new, a.old):
             roll(replicas, binary, extra)
         if load.process.poll() is not None:
             raise Failed(f"the load ended before the cluster was back: raise --seconds ({load.last_words()})")
         out, _ = load.process.communicate(timeout=a.seconds + 60)
-        report = json.loads(out[out.index(b"{"):])
+        report = json.loads(out[out.index(b"{"):])["endpoints"][0]["summary"]
         refusals = sum(r.log.read_text(errors="replace").count(REFUSED) for r in replicas)
     failed = report["requests"] - report["succeeded"]
     print(f"{report['requests']} requests, {failed} failed {report['failures']}, {refusals} messages refused")

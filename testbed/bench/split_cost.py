@@ -38,14 +38,14 @@ def cpu_s(replica):
 
 def load(binary, replica, size, requests, clients, seed):
     """CPU microseconds a request of one run."""
-    command = [binary, "load", "--url", f"http://{replica.data}", "--requests", requests, "--clients", clients,
+    command = [binary, "bench", "--model", "fake-model", "--url", f"http://{replica.data}", "--requests", requests, "--concurrency", clients,
                "--shared-bytes", size * 3 // 4,
                "--own-bytes", size // 4, "--max-tokens", 8, "--plain", "--seed", seed, "--json"]
     before = cpu_s(replica)
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
     used = cpu_s(replica) - before
     if done.returncode:
-        raise Failed(f"load ended with {done.returncode}: {done.stdout[-500:]} {done.stderr[-500:]}")
+        raise Failed(f"bench ended with {done.returncode}: {done.stdout[-500:]} {done.stderr[-500:]}")
     return used / requests * 1e6
 
 

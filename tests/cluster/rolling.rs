@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use grapevine_bench::client::{Client, Outcome};
+use grapevine_bench::load::Prompts;
+use grapevine_bench::tally::Tally;
 use grapevine_testbed::balancer::{Balancer, Check, Config};
-use grapevine_testbed::client::{Client, Outcome};
-use grapevine_testbed::load::Prompts;
-use grapevine_testbed::tally::Tally;
 use grapevine_tests::admin::Admin;
 use grapevine_tests::chat::{self, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan, Replica};
@@ -208,7 +208,7 @@ fn note(seen: &mut Seen, outcome: &Outcome) {
     if let Some(usage) = outcome.usage {
         let (prompt, cached) = seen.tokens.entry(seen.phase).or_default();
         *prompt += usage.prompt;
-        *cached += usage.cached;
+        *cached += usage.cached.unwrap_or(0);
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use grapevine_bench::cli::BenchError;
+
 use crate::config::ConfigError;
 
 /// Why a command did not do what it was asked.
@@ -36,6 +38,17 @@ impl From<ConfigError> for Failure {
                 format!("the configuration cannot be used:\n  {indented}")
             }
         })
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
+        let text = error.to_string();
+        match error {
+            BenchError::Usage(_) => Self::Usage(text),
+            BenchError::Unreachable(_) => Self::Unreachable(text),
+            BenchError::Write(..) => Self::Refused(text),
+        }
     }
 }
 

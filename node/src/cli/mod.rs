@@ -1,9 +1,9 @@
 //! The command line: one binary, `grapevine`, and what each of its commands does.
 //!
 //! `serve` is a router replica; `status`, `workers`, `cache`, `quarantine` and `explain` talk to the admin port of any
-//! replica; `register` is a worker's way into the cluster; `ca` makes certificates, `keys` keys of clients; `probe` is
-//! for health checks, `man` and `completions` for packages. The others are the testbed's, and are there with the
-//! feature of that name alone: what is shipped is built without it.
+//! replica; `bench` sends load to any endpoint; `register` is a worker's way into the cluster; `ca` makes certificates,
+//! `keys` keys of clients; `probe` is for health checks, `man` and `completions` for packages. The others are the
+//! testbed's, and are there with the feature of that name alone: what is shipped is built without it.
 //!
 //! Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no replica
 //! answers; 4 `status` found something wrong. Those of `serve` are with [`crate::shutdown::Ending`].
@@ -117,6 +117,8 @@ pub enum Command {
     Config(ConfigArgs),
     /// Show where a request would go, and why, without sending it.
     Explain(ExplainArgs),
+    /// Send load to any OpenAI endpoint and measure the answers; or to two in turn, and compare them.
+    Bench(Box<grapevine_bench::cli::BenchArgs>),
     /// Make the certificates by which replicas know each other.
     Ca(CaArgs),
     /// Make keys for clients, and check the file that lists them.
@@ -127,7 +129,7 @@ pub enum Command {
     Man(ManArgs),
     /// Print completions for a shell, as `source <(grapevine completions bash)` reads them.
     Completions(CompletionsArgs),
-    /// Fake workers, load, replay, balancer and demo: no router code in them.
+    /// Fake workers, replay, balancer and demo: no router code in them.
     #[cfg(feature = "testbed")]
     #[command(flatten)]
     Testbed(grapevine_testbed::cli::Command),
@@ -171,13 +173,12 @@ fn is_left_out(command: &str) -> bool {
     !cfg!(feature = "testbed") && TESTBED_COMMANDS.contains(&command)
 }
 
-const TESTBED_COMMANDS: [&str; 7] = [
+const TESTBED_COMMANDS: [&str; 6] = [
     "balancer",
     "chaos",
     "demo",
     "fake-kubernetes",
     "fake-worker",
-    "load",
     "replay",
 ];
 

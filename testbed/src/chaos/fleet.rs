@@ -8,7 +8,7 @@ use super::compose::ComposeFleet;
 use super::fault::{Fault, Node};
 use super::local::LocalFleet;
 use super::seat::Seat;
-use crate::client::Target;
+use grapevine_bench::client::Target;
 
 /// A cluster into which faults can be injected. Numbers of replicas and workers count from 1.
 pub(crate) enum Fleet {

@@ -11,9 +11,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::fault::Node;
 use super::seat::{Seat, SeatState};
-use crate::client::{Ask, Client};
-use crate::load::{Endpoint, Prompts};
 use crate::processes::MODEL;
+use grapevine_bench::client::{Ask, Client};
+use grapevine_bench::load::{Endpoint, Prompts};
 
 /// Limit of one question.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);

@@ -8,7 +8,7 @@ use super::record::{FailedRequest, Promise, ReplicaSample, Sample, Window};
 use super::scenario::Terms;
 use super::traffic::TrafficReport;
 use super::trend::{self, Verdict};
-use crate::tally::share;
+use grapevine_bench::tally::share;
 
 /// Failures that are described in a promise; all are counted.
 const DESCRIBED: usize = 5;

@@ -3,7 +3,7 @@
 use super::super::fault::{Fault, Node};
 use super::super::record::{Agreement, ReplicaState, Seen};
 use super::*;
-use crate::tally::Summary;
+use grapevine_bench::tally::Summary;
 
 fn failure(kind: &str, begun: bool) -> FailedRequest {
     FailedRequest {

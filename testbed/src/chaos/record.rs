@@ -4,56 +4,14 @@
 //! Times are milliseconds since the run began ([`Origin`]), so that samples, windows and marks share one
 //! axis.
 
-use std::collections::BTreeMap;
-#[cfg(test)]
-use std::time::Duration;
-use std::time::SystemTime;
-
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
 
-use crate::tally::Summary;
+pub(crate) use grapevine_bench::charts::{Mark, MarkKind};
+use grapevine_bench::tally::Summary;
+pub(crate) use grapevine_bench::windows::{Origin, Window};
 
 /// Failed requests that a record keeps; `totals` counts all.
 pub(crate) const FAILURES_MAX: usize = 200;
-
-/// The instant from which all times of a run count, and the wall-clock time at that instant.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Origin {
-    at: Instant,
-    wall: SystemTime,
-}
-
-impl Origin {
-    pub(crate) fn now() -> Self {
-        Self {
-            at: Instant::now(),
-            wall: SystemTime::now(),
-        }
-    }
-
-    /// Milliseconds from the beginning to `instant`; 0 before it.
-    pub(crate) fn ms(self, instant: Instant) -> u64 {
-        let since = instant.saturating_duration_since(self.at);
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Milliseconds from the beginning until now.
-    pub(crate) fn elapsed_ms(self) -> u64 {
-        self.ms(Instant::now())
-    }
-
-    /// The instant `after` the beginning of the run.
-    #[cfg(test)]
-    pub(crate) fn after(self, after: Duration) -> Instant {
-        self.at + after
-    }
-
-    /// RFC 3339, UTC.
-    pub(crate) fn wall(self) -> String {
-        humantime::format_rfc3339_seconds(self.wall).to_string()
-    }
-}
 
 /// One run of one scenario.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -118,43 +76,6 @@ pub(crate) struct Promise {
     pub(crate) held: bool,
     /// The figures behind the verdict.
     pub(crate) seen: String,
-}
-
-/// Something that the scenario did, at an instant or over a time.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Mark {
-    pub(crate) at_ms: u64,
-    /// `None`: an instant; a fault without an end lasted until the end of the run, a phase until the next
-    /// one.
-    pub(crate) until_ms: Option<u64>,
-    pub(crate) kind: MarkKind,
-    /// The replica or worker concerned, if it is one.
-    pub(crate) node: Option<String>,
-    pub(crate) text: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum MarkKind {
-    /// A fault is there from here to the mark's end.
-    Fault,
-    /// A fault is repaired.
-    Heal,
-    /// A part of the scenario: "before", "cut off".
-    Phase,
-    /// An action of an operator: a worker added, the cluster scaled.
-    Note,
-}
-
-impl MarkKind {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Fault => "fault",
-            Self::Heal => "heal",
-            Self::Phase => "phase",
-            Self::Note => "note",
-        }
-    }
 }
 
 /// What the replicas reported at one instant.
@@ -243,39 +164,6 @@ pub(crate) struct Agreement {
     pub(crate) equal: usize,
 }
 
-/// What clients saw in one window of time. A request counts as sent in the window in which it was due, its
-/// first event in the window in which that arrived, the rest in the window in which it ended.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Window {
-    pub(crate) at_ms: u64,
-    /// Length of the window: 1 s in all but very long runs.
-    pub(crate) length_ms: u64,
-    pub(crate) sent: u64,
-    pub(crate) succeeded: u64,
-    /// All other requests that ended.
-    pub(crate) failed: u64,
-    /// Of the failed, those that were refused: status 429 and 503.
-    pub(crate) refused: u64,
-    /// From due to the end, of requests that succeeded; absent if none did.
-    pub(crate) p50_ms: Option<f64>,
-    pub(crate) p99_ms: Option<f64>,
-    /// From due to the first event of a stream, of requests that succeeded.
-    pub(crate) first_event_p50_ms: Option<f64>,
-    pub(crate) first_event_p99_ms: Option<f64>,
-    /// As the replies reported them.
-    pub(crate) prompt_tokens: u64,
-    /// Of the prompt tokens, those that a prefix cache supplied.
-    pub(crate) cached_tokens: u64,
-    /// Ended requests by the worker that answered; requests without a head are not counted.
-    pub(crate) by_worker: BTreeMap<String, u64>,
-}
-
-impl Window {
-    pub(crate) fn until_ms(&self) -> u64 {
-        self.at_ms + self.length_ms
-    }
-}
-
 /// A request that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FailedRequest {
@@ -287,6 +175,6 @@ pub(crate) struct FailedRequest {
     /// The replica that had it; `None` when no head arrived.
     pub(crate) replica: Option<String>,
     pub(crate) worker: Option<String>,
-    /// As [`crate::client::Failure`] names it: `cut`, `status_503`.
+    /// As [`grapevine_bench::client::Failure`] names it: `cut`, `status_503`.
     pub(crate) kind: String,
 }

@@ -1,7 +1,7 @@
 //! The processes of a cluster, as an observer needs them.
 
 use super::fault::Node;
-use crate::client::Target;
+use grapevine_bench::client::Target;
 
 /// State of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,6 @@ mod chaos;
 mod demo;
 mod fake_kubernetes;
 mod fake_worker;
-mod load;
-mod progress;
 mod replay;
 mod replay_split;
 mod replay_virtual;
@@ -28,8 +26,6 @@ pub use chaos::ChaosArgs;
 pub use demo::DemoArgs;
 pub use fake_kubernetes::FakeKubernetesArgs;
 pub use fake_worker::FakeWorkerArgs;
-pub use load::LoadArgs;
-pub(crate) use progress::Progress;
 pub use replay::ReplayArgs;
 
 /// Subcommands, to be flattened into the binary's own.
@@ -41,8 +37,6 @@ pub enum Command {
     FakeKubernetes(FakeKubernetesArgs),
     /// Spread TCP connections over replicas
     Balancer(BalancerArgs),
-    /// Send generated requests and measure the answers
-    Load(LoadArgs),
     /// Send the requests of a recorded trace in scaled time and measure the answers
     Replay(Box<ReplayArgs>),
     /// Start a cluster of processes here, replay a trace, kill a replica and a worker, and check the results
@@ -57,7 +51,6 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::FakeWorker(args) => args.run().await,
         Command::FakeKubernetes(args) => args.run().await,
         Command::Balancer(args) => args.run().await,
-        Command::Load(args) => args.run().await,
         Command::Replay(args) => args.run().await,
         Command::Demo(args) => args.run().await,
         Command::Chaos(args) => args.run().await,

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::print_json;
 use super::replay_virtual::VirtualArgs;
-use super::{Progress, print_json};
-use crate::client::{Client, Spread, Target};
-use crate::load::Endpoint;
 use crate::replay::{self, Asking, Messages, Plan, Shape, Trace};
 use crate::virtual_replay::copies;
+use grapevine_bench::client::{Client, Spread, Target};
+use grapevine_bench::load::Endpoint;
+use grapevine_bench::progress::Progress;
 
 /// Arguments of `replay`.
 #[derive(Debug, Args)]

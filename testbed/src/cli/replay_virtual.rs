@@ -9,13 +9,14 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
+use super::print_json;
 use super::replay_split::SplitArgs;
-use super::{Progress, print_json};
 use crate::replay::Trace;
 use crate::virtual_replay::{
     CacheSize, Contender, Form, Generated, Line, Scenario, Setting, Workload, compare, csv, run,
     svg, table,
 };
+use grapevine_bench::progress::Progress;
 
 /// Named sets of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

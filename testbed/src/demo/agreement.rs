@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::cluster::Cluster;
-use crate::client::Ask;
-use crate::load::{Endpoint, Prompts};
 use crate::processes::MODEL;
+use grapevine_bench::client::Ask;
+use grapevine_bench::load::{Endpoint, Prompts};
 
 /// Number of prompts that every replica would send to the same worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -22,7 +22,7 @@ impl Agreement {
     }
 
     pub(super) fn percent(&self) -> f64 {
-        100.0 * crate::tally::share(self.equal as u64, self.asked as u64)
+        100.0 * grapevine_bench::tally::share(self.equal as u64, self.asked as u64)
     }
 }
 

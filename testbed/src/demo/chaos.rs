@@ -12,9 +12,9 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::cluster::Cluster;
-use crate::client::{Client, Outcome};
-use crate::load::{self, Arrivals, Plan, Prompts};
 use crate::processes::MODEL;
+use grapevine_bench::client::{Client, Outcome};
+use grapevine_bench::load::{self, Arrivals, Plan, Prompts};
 
 /// Clients, one stream each.
 const CLIENTS: usize = 48;
@@ -66,14 +66,16 @@ pub(super) async fn strike(
         requests: u64::MAX,
         duration: BEFORE + AFTER,
         timeout: Duration::from_secs(30),
-        prompts: Prompts {
+        source: Prompts {
             seed,
             groups: 40,
             shared_bytes: 4_000,
             max_tokens: 200,
             model: Some(MODEL.to_owned()),
             ..Prompts::default()
-        },
+        }
+        .into(),
+        first_session: 0,
         explain: true,
         seed,
     };

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::DemoPlan;
-use crate::client::{Ask, Client, Target};
 use crate::processes::{MODEL, Process, port_arguments, replica_arguments, worker_arguments};
+use grapevine_bench::client::{Ask, Client, Target};
 
 /// Limit of one control request.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -23,11 +23,11 @@ use cluster::Cluster;
 use live::Live;
 use report::{Report, Round};
 
-use crate::cli::Progress;
-use crate::client::Client;
-use crate::load::Endpoint;
 use crate::processes::{MODEL, make_authority, make_certificate};
 use crate::replay::{self, Asking, Messages, Plan, Shape, Trace};
+use grapevine_bench::client::Client;
+use grapevine_bench::load::Endpoint;
+use grapevine_bench::progress::Progress;
 
 /// Share of the trace's requests about which two replicas are asked before they are sent.
 const ASKED: f64 = 0.5;
@@ -136,7 +136,7 @@ async fn round(
             format!(
                 "hits {:.1} %, TTFT {} ms, {} failed, {}",
                 100.0 * seen.cache.hit_rate(),
-                now.tally.first_event_p50().as_millis(),
+                now.tally.first_token_p50().as_millis(),
                 now.tally.failed(),
                 seen.ring
             )

@@ -169,7 +169,7 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
     use crate::replay::CacheCounters;
-    use crate::tally::Summary;
+    use grapevine_bench::tally::Summary;
 
     fn round(policy: &str, hit_tokens: u64, equal: usize) -> Round {
         let worker_cache = CacheCounters {

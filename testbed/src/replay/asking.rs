@@ -6,7 +6,7 @@ use std::time::Duration;
 use hyper::Method;
 use serde::Deserialize;
 
-use crate::client::{Ask, Client, Spread, Target};
+use grapevine_bench::client::{Ask, Client, Spread, Target};
 
 /// Limit of one question: a replica that takes longer counts as silent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

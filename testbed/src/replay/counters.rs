@@ -6,8 +6,8 @@ use anyhow::Context;
 use hyper::Method;
 use serde::Serialize;
 
-use crate::client::{Client, Target};
-use crate::tally::share;
+use grapevine_bench::client::{Client, Target};
+use grapevine_bench::tally::share;
 
 /// Limit of one scrape.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -26,8 +26,8 @@ pub use trace::{Row, Trace};
 pub use turns::Turns;
 
 use self::asking::Asker;
-use crate::client::{Client, Outcome, Target};
-use crate::tally::{Summary, Tally};
+use grapevine_bench::client::{Client, Outcome, Target};
+use grapevine_bench::tally::{Summary, Tally};
 
 /// Least time between two calls of the progress callback, the last one apart.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 
 use super::trace::{Row, Trace};
 use super::turns::Turns;
-use crate::client::Ask;
-use crate::load::{Endpoint, words};
+use grapevine_bench::client::Ask;
+use grapevine_bench::load::{Endpoint, words};
 
 /// Characters of a token.
 const TOKEN_CHARS: f64 = 4.0;

@@ -1,9 +1,9 @@
 //! Replays against fake workers.
 
 use super::*;
-use crate::client::Spread;
 use crate::fake_worker::{Config, EngineConfig, FakeWorker};
-use crate::load::Endpoint;
+use grapevine_bench::client::Spread;
+use grapevine_bench::load::Endpoint;
 
 fn row(t_ms: u64, blocks: &[u64]) -> Row {
     let in_tokens = 32 * blocks.len() as u32;

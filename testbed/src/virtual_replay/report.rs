@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::grid::Line;
-use crate::bars::{Bar, BarPanel, bars};
+use grapevine_bench::charts::{Bar, BarPanel, bars};
 
 /// A table for people, one block a load.
 pub fn table(lines: &[Line]) -> String {

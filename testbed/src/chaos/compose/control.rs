@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::TOKEN;
-use crate::client::{Client, Target};
+use grapevine_bench::client::{Client, Target};
 
 /// Limit of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

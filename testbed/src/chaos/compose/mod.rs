@@ -25,9 +25,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::fault::{Fault, Link, Node, Reach};
 use super::seat::Seat;
-use crate::client::Target;
 pub(crate) use docker::Testbed;
 use docker::{Container, ContainerState, Docker, docker, filter};
+use grapevine_bench::client::Target;
 use links::BadLink;
 use seats::{node, seat, service, target};
 

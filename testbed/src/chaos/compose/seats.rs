@@ -6,7 +6,7 @@ use super::docker::{Container, ContainerState};
 use super::{ADMIN_PORT, DATA_PORT, TOKEN, WORKER_PORT};
 use crate::chaos::fault::Node;
 use crate::chaos::seat::{Seat, SeatState};
-use crate::client::Target;
+use grapevine_bench::client::Target;
 
 pub(super) fn service(node: Node) -> String {
     match node {

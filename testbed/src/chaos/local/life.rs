@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 use super::clock::Clock;
 use super::{CONTROL_TIMEOUT, LocalFleet, WORKERS_MAX, Worker};
 use crate::chaos::fault::Node;
-use crate::client::Client;
 use crate::processes::{MODEL, Process, port_arguments, replica_arguments, worker_arguments};
+use grapevine_bench::client::Client;
 
 /// Limit for a started replica to be ready, and for all to hold the same ring of all workers.
 const READY_TIMEOUT: Duration = Duration::from_secs(40);

@@ -23,10 +23,10 @@ use tokio::sync::watch;
 use super::fault::{Fault, Node, Reach};
 use super::seat::{Seat, SeatState};
 use crate::balancer::{self, Balancer, Check};
-use crate::client::{Client, Target};
 use crate::processes::{Process, log_file, make_authority, make_certificate};
 use clock::Clock;
 use disk::full_disk;
+use grapevine_bench::client::{Client, Target};
 use shaper::{Network, Shaper};
 use starve::Starving;
 

@@ -12,7 +12,7 @@ use tokio::try_join;
 
 use super::super::record::Seen;
 use super::super::seat::Seat;
-use crate::client::{Ask, Client, Target};
+use grapevine_bench::client::{Ask, Client, Target};
 
 /// A replica that takes longer counts as silent. Well above what a replica on a busy machine needs; a paused one
 /// delays the looks at the others for that long.

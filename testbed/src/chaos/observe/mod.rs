@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::fault::Node;
 use super::record::{Agreement, Mark, MarkKind, Origin, ReplicaSample, ReplicaState, Sample};
 use super::seat::{Seat, SeatState};
-use crate::client::Ask;
+use grapevine_bench::client::Ask;
 use look::{Eye, Look, Placements};
 use thin::Thinner;
 

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::client::Target;
+use grapevine_bench::client::Target;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const EVERY: Duration = Duration::from_millis(20);
@@ -78,7 +78,7 @@ fn seat(number: usize, admin: Option<Target>) -> Seat {
 }
 
 fn prompts() -> Vec<Ask> {
-    let prompts = crate::load::Prompts::default();
+    let prompts = grapevine_bench::load::Prompts::default();
     (0..3).map(|number| prompts.ask(number)).collect()
 }
 

@@ -1,20 +1,13 @@
-//! One page for each record, and an index. Each file stands alone: it needs no other file and no network, and a
-//! policy in its head forbids both. Without scripts a page lacks only the values at the cursor.
-//!
-//! `maud` escapes all texts; the parts that bypass it (style, script, points as JSON) hold no text from
-//! outside.
+//! One page for each record, and an index. Each file stands alone, as [`grapevine_bench::charts`] makes them.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use grapevine_bench::charts::{clock, clock_tenths, cursor, document, known, percent, short};
+use maud::{Markup, html};
 
 use super::super::record::{Mark, Promise, Record, Window};
 use super::panels::panels;
 use super::phases::{Phase, phases};
-use super::scale::{clock, clock_tenths, known, percent, short};
 use super::timeline;
 
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 /// Most rows of the table of windows: longer runs show every n-th window.
 const ROWS_MAX: usize = 240;
 /// A table of failures with more rows is folded.
@@ -66,8 +59,7 @@ pub(super) fn page(record: &Record) -> String {
                 }
             }
         }
-        output #at {}
-        script { (PreEscaped(SCRIPT)) }
+        (cursor())
     };
     document(&format!("{}: chaos report", record.scenario), &body)
 }
@@ -119,24 +111,6 @@ pub(super) fn index(records: &[Record], pages: &[String]) -> String {
         }
     };
     document("Chaos reports", &body)
-}
-
-fn document(title: &str, body: &Markup) -> String {
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta http-equiv="Content-Security-Policy" content=(POLICY);
-                meta name="color-scheme" content="light dark";
-                title { (title) }
-                style { (PreEscaped(STYLE)) }
-            }
-            body { (body) }
-        }
-    };
-    page.into_string()
 }
 
 fn verdict(held: bool) -> Markup {
@@ -275,8 +249,8 @@ fn windows(windows: &[Window]) -> Markup {
                         td.number { (window.refused) }
                         td.number { (known(window.p50_ms)) }
                         td.number { (known(window.p99_ms)) }
-                        td.number { (known(window.first_event_p50_ms)) }
-                        td.number { (known(window.first_event_p99_ms)) }
+                        td.number { (known(window.first_token_p50_ms)) }
+                        td.number { (known(window.first_token_p99_ms)) }
                     }
                 }
             }

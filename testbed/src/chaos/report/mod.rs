@@ -5,8 +5,6 @@
 mod html;
 mod panels;
 pub(crate) mod phases;
-mod plot;
-mod scale;
 mod text;
 mod timeline;
 

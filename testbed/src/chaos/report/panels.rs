@@ -1,8 +1,8 @@
 //! The figures of a record that are plotted, and how each is computed. Pure.
 
 use super::super::record::{Agreement, Record, ReplicaSample, Sample, Window};
-use super::plot::{Panel, Range, Series, Shape, by_name};
-use crate::tally::share;
+use grapevine_bench::charts::{Panel, Range, Series, Shape, by_name};
+use grapevine_bench::tally::share;
 
 /// Windows over which the hit rate is taken: single seconds hold few requests, so their rate jumps.
 const HIT_RATE_WINDOWS: usize = 5;
@@ -51,8 +51,8 @@ fn of_clients(record: &Record) -> Vec<Panel> {
             unit: "ms",
             range: Range::Log,
             series: vec![
-                windows("p50", Shape::Line, |w| w.first_event_p50_ms),
-                windows("p99", Shape::Line, |w| w.first_event_p99_ms),
+                windows("p50", Shape::Line, |w| w.first_token_p50_ms),
+                windows("p99", Shape::Line, |w| w.first_token_p99_ms),
             ],
         },
         Panel {

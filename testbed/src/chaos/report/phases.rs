@@ -2,7 +2,7 @@
 //! Pure.
 
 use super::super::record::{Agreement, Mark, MarkKind, Record, Sample, Window};
-use crate::tally::share;
+use grapevine_bench::tally::share;
 
 /// One part of a run.
 #[derive(Debug, Clone, PartialEq)]

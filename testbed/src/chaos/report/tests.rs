@@ -6,7 +6,7 @@ use super::super::record::{
 };
 use super::phases::phases;
 use super::*;
-use crate::tally::{Summary, Times};
+use grapevine_bench::tally::{Summary, Times};
 
 fn window(second: u64) -> Window {
     let hurt = (20..40).contains(&second);
@@ -22,8 +22,8 @@ fn window(second: u64) -> Window {
         refused: failed / 2,
         p50_ms: Some(120.0 + 20.0 * wave + if hurt { 60.0 } else { 0.0 }),
         p99_ms: Some(300.0 + 90.0 * wave + if second == 45 { 2_400.0 } else { 0.0 }),
-        first_event_p50_ms: Some(30.0 + 4.0 * wave),
-        first_event_p99_ms: Some(90.0 + 30.0 * wave),
+        first_token_p50_ms: Some(30.0 + 4.0 * wave),
+        first_token_p99_ms: Some(90.0 + 30.0 * wave),
         prompt_tokens: 40_000,
         cached_tokens: if hurt { 20_000 } else { 32_000 },
         by_worker: (1..=4)

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::super::record::Record;
 use super::phases::phases;
-use super::scale::{clock, clock_tenths, known, percent, short};
+use grapevine_bench::charts::{clock, clock_tenths, known, percent, short};
 
 /// Events that are printed; the page and the JSON have all.
 const EVENTS_MAX: usize = 40;

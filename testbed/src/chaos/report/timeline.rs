@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 
 use super::super::record::{Mark, MarkKind, Record, ReplicaSample, ReplicaState, Sample};
-use super::plot::{Axis, describe, n};
+use grapevine_bench::charts::{Axis, describe, n};
 
 const WIDTH: f64 = 1_460.0;
 const LEFT: f64 = 110.0;

@@ -22,7 +22,7 @@ use super::promise::{self, promise};
 use super::record::{FAILURES_MAX, Origin, Promise, Record, Sample};
 use super::scenario::{Expectation, Scenario, Sight};
 use super::traffic::{Traffic, TrafficReport};
-use crate::client::Ask;
+use grapevine_bench::client::Ask;
 pub(crate) use plan::RunPlan;
 use sight::short;
 

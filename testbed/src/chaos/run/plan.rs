@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
-use tokio_util::sync::CancellationToken;
 
 use crate::chaos::record::Place;
 use crate::chaos::scenario::{Rush, Shape};
 use crate::chaos::traffic::TrafficPlan;
-use crate::client::{Client, Target};
-use crate::load::{self, Arrivals, Plan, Prompts};
 use crate::processes::MODEL;
+use grapevine_bench::client::{Client, Target};
+use grapevine_bench::load::{self, Arrivals, Pacing, Plan, Prompts, Stop};
 
 /// Limit of one request: longer than any pause.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -47,6 +46,7 @@ impl RunPlan {
         TrafficPlan {
             arrivals: Arrivals::Open {
                 rate: self.rate,
+                pacing: Pacing::Poisson,
                 in_flight_max: IN_FLIGHT_MAX,
             },
             prompts: Prompts {
@@ -70,6 +70,7 @@ impl RunPlan {
         TrafficPlan {
             arrivals: Arrivals::Open {
                 rate: self.rate * rush.times,
+                pacing: Pacing::Poisson,
                 in_flight_max: IN_FLIGHT_MAX,
             },
             prompts: Prompts {
@@ -94,17 +95,19 @@ impl RunPlan {
             requests: self.groups * WARM_REQUESTS,
             duration: WARM_WITHIN,
             timeout: steady.timeout,
-            prompts: Prompts {
+            source: Prompts {
                 // The part after the shared one fills no block: the steady load has other endings.
                 own_bytes: 8,
                 max_tokens: 1,
                 ..steady.prompts
-            },
+            }
+            .into(),
+            first_session: 0,
             explain: false,
             seed: steady.seed,
         };
         let client = Arc::new(Client::one(front));
-        let warmed = load::run_until(client, plan, &CancellationToken::new(), |_, _| ()).await;
+        let warmed = load::run_until(client, plan, &Stop::default(), |_, _| ()).await;
         let (all, well) = (warmed.summary.requests, warmed.summary.succeeded);
         ensure!(
             all == well,
@@ -119,7 +122,7 @@ impl RunPlan {
 mod tests {
     use super::*;
     use crate::fake_worker::{Config, FakeWorker, Fault, Rule};
-    use crate::tally::share;
+    use grapevine_bench::tally::share;
 
     #[tokio::test]
     async fn warm_caches_hold_what_is_shared_and_nothing_else() {
@@ -154,7 +157,7 @@ mod tests {
             let ask = plan.traffic().prompts.ask(number);
             let outcome = client.exchange(&ask, REQUEST_TIMEOUT).await;
             let usage = outcome.usage.expect("it was asked for");
-            (cached, prompt) = (cached + usage.cached, prompt + usage.prompt);
+            (cached, prompt) = (cached + usage.cached.unwrap_or(0), prompt + usage.prompt);
         }
         let hits = share(cached, prompt);
         assert!(

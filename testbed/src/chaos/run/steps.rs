@@ -221,7 +221,7 @@ async fn print_progress(origin: Origin, observer: &Observer, traffic: &Traffic, 
             live.ended,
             live.failed,
             100.0 * live.hit_rate,
-            live.first_event_p50.as_millis(),
+            live.first_token_p50.as_millis(),
         );
     }
 }

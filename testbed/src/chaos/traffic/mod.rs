@@ -1,20 +1,17 @@
 //! Load while a scenario runs: sent until stopped, and summed up in windows of time.
 //!
-//! [`crate::load`] sends and measures; this file places each request on the run's axis.
-
-mod windows;
+//! [`grapevine_bench::load`] sends and measures; this file places each request on the run's axis.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::record::{FailedRequest, Origin, Window};
-use crate::client::{Client, Failure, Target};
-use crate::load::{self, Arrivals, Ended, Plan, Prompts};
-use crate::tally::{Summary, Tally};
-use windows::Windows;
+use grapevine_bench::client::{Client, Failure, Target};
+use grapevine_bench::load::{self, Arrivals, Ended, Plan, Prompts, Stop};
+use grapevine_bench::tally::{Summary, Tally};
+use grapevine_bench::windows::Windows;
 
 /// Failures that are kept one by one; further ones are counted.
 const FAILURES_KEPT: usize = 10_000;
@@ -36,7 +33,7 @@ pub(crate) struct TrafficPlan {
 /// Load that is running.
 pub(crate) struct Traffic {
     shared: Arc<Shared>,
-    stop: CancellationToken,
+    stop: Stop,
     task: AbortOnDropHandle<load::Report>,
     origin: Origin,
 }
@@ -60,7 +57,7 @@ pub(crate) struct Live {
     pub(crate) failed: u64,
     /// Share of prompt tokens that caches supplied; 0 to 1.
     pub(crate) hit_rate: f64,
-    pub(crate) first_event_p50: Duration,
+    pub(crate) first_token_p50: Duration,
 }
 
 /// What clients saw.
@@ -88,13 +85,14 @@ impl Traffic {
                 live: Live::default(),
             }),
         });
-        let stop = CancellationToken::new();
+        let stop = Stop::default();
         let plan = Plan {
             arrivals: plan.arrivals,
             requests: u64::MAX,
             duration: plan.longest,
             timeout: plan.timeout,
-            prompts: plan.prompts,
+            source: plan.prompts.into(),
+            first_session: 0,
             explain: true,
             seed: plan.seed,
         };
@@ -121,7 +119,7 @@ impl Traffic {
 
     /// Sends nothing more and waits for what is in flight, at most for one request's limit.
     pub(crate) async fn stop(self) -> anyhow::Result<TrafficReport> {
-        self.stop.cancel();
+        self.stop.sending.cancel();
         let report = self.task.await?;
         let mut state = self.shared.state();
         Ok(TrafficReport {
@@ -154,7 +152,7 @@ impl State {
             ended: tally.requests(),
             failed: tally.failed(),
             hit_rate: tally.hit_rate(),
-            first_event_p50: tally.first_event_p50(),
+            first_token_p50: tally.first_token_p50(),
         };
     }
 }
@@ -190,6 +188,7 @@ mod tests {
                 rate: 100.0,
                 // None is shed however slow this machine is.
                 in_flight_max: usize::MAX,
+                pacing: load::Pacing::Poisson,
             },
             prompts: Prompts {
                 max_tokens: 3,

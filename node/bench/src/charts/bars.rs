@@ -11,21 +11,21 @@ const COLUMNS: usize = 2;
 const MOST: f64 = 1.25;
 
 /// Bars that are compared.
-pub(crate) struct BarPanel {
-    pub(crate) title: String,
-    pub(crate) bars: Vec<Bar>,
+pub struct BarPanel {
+    pub title: String,
+    pub bars: Vec<Bar>,
 }
 
 /// A share of 0 up; what is more than [`MOST`] is cut.
-pub(crate) struct Bar {
-    pub(crate) label: String,
-    pub(crate) share: f64,
+pub struct Bar {
+    pub label: String,
+    pub share: f64,
     /// In the colour of what the picture is about.
-    pub(crate) is_ours: bool,
+    pub is_ours: bool,
 }
 
 /// The picture, two panels beside each other.
-pub(crate) fn bars(panels: &[BarPanel]) -> String {
+pub fn bars(panels: &[BarPanel]) -> String {
     let most = panels.iter().map(|panel| panel.bars.len()).max();
     let (width, height) = (LABEL + PANEL, TITLE + most.unwrap_or(0) as f64 * BAR + 24.0);
     let rows = panels.len().div_ceil(COLUMNS) as f64;

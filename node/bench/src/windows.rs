@@ -1,9 +1,11 @@
 //! Sums over windows of time, while requests end in any order. Pure: instants are arguments.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, SystemTime};
 
-use super::super::record::{Origin, Window};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
 use crate::client::Failure;
 use crate::load::Ended;
 
@@ -12,9 +14,79 @@ const WINDOWS_MAX: u64 = 7_200;
 /// Worker names of one window; requests of further ones are counted under `other`.
 const WORKERS_MAX: usize = 100;
 
+/// The instant from which all times of a run count, and the wall-clock time at that instant.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin {
+    at: Instant,
+    wall: SystemTime,
+}
+
+impl Origin {
+    pub fn now() -> Self {
+        Self {
+            at: Instant::now(),
+            wall: SystemTime::now(),
+        }
+    }
+
+    /// Milliseconds from the beginning to `instant`; 0 before it.
+    pub fn ms(self, instant: Instant) -> u64 {
+        let since = instant.saturating_duration_since(self.at);
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Milliseconds from the beginning until now.
+    pub fn elapsed_ms(self) -> u64 {
+        self.ms(Instant::now())
+    }
+
+    /// The instant `after` the beginning of the run.
+    pub fn after(self, after: Duration) -> Instant {
+        self.at + after
+    }
+
+    /// RFC 3339, UTC.
+    pub fn wall(self) -> String {
+        humantime::format_rfc3339_seconds(self.wall).to_string()
+    }
+}
+
+/// What clients saw in one window of time. A request counts as sent in the window in which it was due, its
+/// first token in the window in which that arrived, the rest in the window in which it ended.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    pub at_ms: u64,
+    /// Length of the window: 1 s in all but very long runs.
+    pub length_ms: u64,
+    pub sent: u64,
+    pub succeeded: u64,
+    /// All other requests that ended.
+    pub failed: u64,
+    /// Of the failed, those that were refused: status 429 and 503.
+    pub refused: u64,
+    /// From due to the end, of requests that succeeded; absent if none did.
+    pub p50_ms: Option<f64>,
+    pub p99_ms: Option<f64>,
+    /// From due to the first token of a stream, of requests that succeeded.
+    pub first_token_p50_ms: Option<f64>,
+    pub first_token_p99_ms: Option<f64>,
+    /// As the replies reported them.
+    pub prompt_tokens: u64,
+    /// Of the prompt tokens, those that a prefix cache supplied.
+    pub cached_tokens: u64,
+    /// Ended requests by the worker that answered; requests without a head are not counted.
+    pub by_worker: BTreeMap<String, u64>,
+}
+
+impl Window {
+    pub fn until_ms(&self) -> u64 {
+        self.at_ms + self.length_ms
+    }
+}
+
 /// Windows of a run, the latest still open.
 #[derive(Debug)]
-pub(super) struct Windows {
+pub struct Windows {
     length_ms: u64,
     /// A window whose end is this much older than the latest event gets no further ones.
     settled_after_ms: u64,
@@ -27,12 +99,12 @@ pub(super) struct Windows {
 struct Open {
     window: Window,
     latencies_us: Vec<u32>,
-    first_events_us: Vec<u32>,
+    first_tokens_us: Vec<u32>,
 }
 
 impl Windows {
     /// Windows from `first_ms` on, for traffic of at most `longest` with requests of at most `timeout`.
-    pub(super) fn new(first_ms: u64, longest: Duration, timeout: Duration) -> Self {
+    pub fn new(first_ms: u64, longest: Duration, timeout: Duration) -> Self {
         let seconds = (longest + timeout).as_secs().div_ceil(WINDOWS_MAX).max(1);
         let length_ms = seconds * 1_000;
         Self {
@@ -43,13 +115,13 @@ impl Windows {
         }
     }
 
-    pub(super) fn add(&mut self, ended: &Ended, origin: Origin) {
+    pub fn add(&mut self, ended: &Ended, origin: Origin) {
         let outcome = &ended.outcome;
         self.around(origin.ms(ended.due)).window.sent += 1;
-        if let (None, Some(first)) = (&outcome.failure, outcome.first_event) {
+        if let (None, Some(first)) = (&outcome.failure, outcome.first_token) {
             let came = origin.ms(ended.sent() + first);
             let us = micros(ended.waited + first);
-            self.around(came).first_events_us.push(us);
+            self.around(came).first_tokens_us.push(us);
         }
         let at = origin.ms(ended.at());
         let open = self.around(at);
@@ -64,7 +136,7 @@ impl Windows {
         }
         if let Some(usage) = outcome.usage {
             window.prompt_tokens += usage.prompt;
-            window.cached_tokens += usage.cached;
+            window.cached_tokens += usage.cached.unwrap_or(0);
         }
         if let Some(worker) = &outcome.worker {
             let known =
@@ -76,7 +148,7 @@ impl Windows {
     }
 
     /// All windows until `now_ms`, the last one as long as it became.
-    pub(super) fn finish(&mut self, now_ms: u64) -> Vec<Window> {
+    pub fn finish(&mut self, now_ms: u64) -> Vec<Window> {
         self.around(now_ms);
         self.closed.extend(self.open.drain(..).map(Open::close));
         let mut windows = std::mem::take(&mut self.closed);
@@ -139,8 +211,8 @@ impl Open {
         let window = &mut self.window;
         window.p50_ms = quantile(&mut self.latencies_us, 0.50);
         window.p99_ms = quantile(&mut self.latencies_us, 0.99);
-        window.first_event_p50_ms = quantile(&mut self.first_events_us, 0.50);
-        window.first_event_p99_ms = quantile(&mut self.first_events_us, 0.99);
+        window.first_token_p50_ms = quantile(&mut self.first_tokens_us, 0.50);
+        window.first_token_p99_ms = quantile(&mut self.first_tokens_us, 0.99);
         self.window
     }
 }
@@ -166,11 +238,11 @@ mod tests {
         Ended {
             outcome: Outcome {
                 latency: ms(latency),
-                first_event: Some(ms(latency / 2)),
+                first_token: Some(ms(latency / 2)),
                 usage: Some(Usage {
                     prompt: 10,
                     completion: 1,
-                    cached: 5,
+                    cached: Some(5),
                 }),
                 worker: Some("w1".into()),
                 ..Outcome::default()
@@ -207,7 +279,7 @@ mod tests {
         assert_eq!(count(|w| w.succeeded), [0, 0, 0, 1, 0]);
         assert_eq!(count(|w| w.failed), [0, 0, 1, 0, 0]);
         assert_eq!(count(|w| w.refused), [0, 0, 1, 0, 0]);
-        assert_eq!(windows[2].first_event_p50_ms, Some(1_600.0), "from due");
+        assert_eq!(windows[2].first_token_p50_ms, Some(1_600.0), "from due");
         assert_eq!(
             (windows[3].p99_ms, windows[0].p99_ms),
             (Some(3_100.0), None)
@@ -237,7 +309,7 @@ mod tests {
         open.latencies_us = (1..=100).rev().map(|n| n * 1_000).collect();
         let window = open.close();
         assert_eq!((window.p50_ms, window.p99_ms), (Some(50.0), Some(99.0)));
-        assert_eq!(window.first_event_p99_ms, None);
+        assert_eq!(window.first_token_p99_ms, None);
     }
 
     proptest! {

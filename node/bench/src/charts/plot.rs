@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use maud::{Markup, PreEscaped, html};
 use serde_json::json;
 
-use super::super::record::{Mark, MarkKind};
+use super::mark::{Mark, MarkKind};
 use super::scale::{Scale, clock, clock_tenths, short, time_ticks};
 
 const WIDTH: f64 = 720.0;
@@ -25,20 +25,20 @@ const STRETCHES: usize = 400;
 
 /// The run's time, as all panels show it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Axis {
-    pub(super) until_ms: u64,
-    pub(super) left: f64,
-    pub(super) right: f64,
+pub struct Axis {
+    pub until_ms: u64,
+    pub left: f64,
+    pub right: f64,
 }
 
 impl Axis {
-    pub(super) fn x(&self, ms: u64) -> f64 {
+    pub fn x(&self, ms: u64) -> f64 {
         let share = ms.min(self.until_ms) as f64 / self.until_ms.max(1) as f64;
         self.left + share * (self.right - self.left)
     }
 
     /// Faults as bands from `top` to `bottom`, everything else as lines.
-    pub(super) fn marks(&self, marks: &[Mark], top: f64, bottom: f64) -> Markup {
+    pub fn marks(&self, marks: &[Mark], top: f64, bottom: f64) -> Markup {
         html! {
             @for mark in marks {
                 @let from = self.x(mark.at_ms);
@@ -58,7 +58,7 @@ impl Axis {
     }
 
     /// Labels of the axis below `bottom`.
-    pub(super) fn labels(&self, bottom: f64) -> Markup {
+    pub fn labels(&self, bottom: f64) -> Markup {
         html! {
             @for ms in time_ticks(self.until_ms) {
                 @let x = self.x(ms);
@@ -70,7 +70,7 @@ impl Axis {
 }
 
 /// Text and times of a mark.
-pub(super) fn describe(mark: &Mark) -> String {
+pub fn describe(mark: &Mark) -> String {
     let node = mark.node.as_ref().map(|node| format!("{node}: "));
     let until = mark.until_ms.filter(|until| *until > mark.at_ms);
     let until = until.map(|until| format!(" to {}", clock_tenths(until)));
@@ -86,14 +86,14 @@ pub(super) fn describe(mark: &Mark) -> String {
 
 /// One figure over time. `None` is an unknown value and breaks the line.
 #[derive(Debug, Clone)]
-pub(super) struct Series {
-    pub(super) name: String,
-    pub(super) shape: Shape,
-    pub(super) points: Vec<(u64, Option<f64>)>,
+pub struct Series {
+    pub name: String,
+    pub shape: Shape,
+    pub points: Vec<(u64, Option<f64>)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub enum Shape {
     /// Straight from point to point.
     Line,
     /// A value holds until the next; equal lines of several series are drawn side by side.
@@ -104,7 +104,7 @@ pub(super) enum Shape {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Range {
+pub enum Range {
     /// From 0 to the greatest value.
     Needed,
     /// The same for counts: no halves on the axis.
@@ -116,23 +116,23 @@ pub(super) enum Range {
 }
 
 /// A plot with its title and legend.
-pub(super) struct Panel {
-    pub(super) title: &'static str,
+pub struct Panel {
+    pub title: &'static str,
     /// Explains the figures to readers who do not know the code.
-    pub(super) about: &'static str,
-    pub(super) unit: &'static str,
-    pub(super) range: Range,
-    pub(super) series: Vec<Series>,
+    pub about: &'static str,
+    pub unit: &'static str,
+    pub range: Range,
+    pub series: Vec<Series>,
 }
 
 impl Panel {
     /// True if there is nothing to show.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         let known = |series: &Series| series.points.iter().any(|(_, value)| value.is_some());
         !self.series.iter().any(known)
     }
 
-    pub(super) fn draw(&self, until_ms: u64, marks: &[Mark]) -> Markup {
+    pub fn draw(&self, until_ms: u64, marks: &[Mark]) -> Markup {
         let axis = Axis {
             until_ms,
             left: LEFT,
@@ -194,7 +194,7 @@ impl Shape {
 }
 
 impl Series {
-    pub(super) fn new(
+    pub fn new(
         name: impl Into<String>,
         shape: Shape,
         points: impl Iterator<Item = (u64, Option<f64>)>,
@@ -292,12 +292,12 @@ fn points_json(series: &[Series]) -> String {
 }
 
 /// A coordinate, to a tenth.
-pub(super) fn n(value: f64) -> String {
+pub fn n(value: f64) -> String {
     format!("{value:.1}")
 }
 
 /// Series by name, from the values that each sample has for each name.
-pub(super) fn by_name<'a>(
+pub fn by_name<'a>(
     shape: Shape,
     values: impl Iterator<Item = (u64, &'a str, Option<f64>)>,
 ) -> Vec<Series> {

@@ -3,8 +3,9 @@
 (() => {
   const until = Number(document.body.querySelector("main").dataset.until);
   const at = document.getElementById("at");
-  const plots = [...document.querySelectorAll("figure")].map((figure) => {
-    const svg = figure.querySelector("svg[data-left]");
+  const timed = (figure) => figure.querySelector("svg[data-left]");
+  const plots = [...document.querySelectorAll("figure")].filter(timed).map((figure) => {
+    const svg = timed(figure);
     const points = figure.querySelector("script");
     return {
       svg,

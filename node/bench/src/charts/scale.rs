@@ -2,7 +2,7 @@
 
 /// A range of values and how they are spread.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Scale {
+pub enum Scale {
     /// From 0 to this.
     Linear(f64),
     /// From 10 to the power of this to 10 to the power of that.
@@ -11,7 +11,7 @@ pub(super) enum Scale {
 
 impl Scale {
     /// From 0 to a round number not below any value.
-    pub(super) fn linear(values: impl Iterator<Item = f64>) -> Self {
+    pub fn linear(values: impl Iterator<Item = f64>) -> Self {
         let most = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
         let step = round_step(most / 4.0);
         Self::Linear(if most > 0.0 {
@@ -22,7 +22,7 @@ impl Scale {
     }
 
     /// As [`Scale::linear`], with steps of at least 1.
-    pub(super) fn whole(values: impl Iterator<Item = f64>) -> Self {
+    pub fn whole(values: impl Iterator<Item = f64>) -> Self {
         match Self::linear(values) {
             Self::Linear(most) => Self::Linear(most.ceil().max(4.0)),
             log => log,
@@ -30,7 +30,7 @@ impl Scale {
     }
 
     /// Whole decades around all values above 0, at least one.
-    pub(super) fn log(values: impl Iterator<Item = f64>) -> Self {
+    pub fn log(values: impl Iterator<Item = f64>) -> Self {
         let positive = values.filter(|value| value.is_finite() && *value > 0.0);
         let (least, most) = positive.fold((f64::MAX, 0.0_f64), |(least, most), value| {
             (least.min(value), most.max(value))
@@ -43,7 +43,7 @@ impl Scale {
     }
 
     /// From 0, at the bottom, to 1; values beyond stick to the edge.
-    pub(super) fn share(self, value: f64) -> f64 {
+    pub fn share(self, value: f64) -> f64 {
         let share = match self {
             Self::Linear(most) => value / most,
             Self::Log(from, to) => {
@@ -54,7 +54,7 @@ impl Scale {
     }
 
     /// Values with a line and a label, by size.
-    pub(super) fn ticks(self) -> Vec<f64> {
+    pub fn ticks(self) -> Vec<f64> {
         match self {
             Self::Linear(most) => {
                 let step = round_step(most / 4.0);
@@ -79,7 +79,7 @@ fn round_step(value: f64) -> f64 {
 }
 
 /// Instants with a label on an axis of time, at most 9.
-pub(super) fn time_ticks(until_ms: u64) -> Vec<u64> {
+pub fn time_ticks(until_ms: u64) -> Vec<u64> {
     const STEPS_S: [u64; 14] = [
         1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200,
     ];
@@ -90,7 +90,7 @@ pub(super) fn time_ticks(until_ms: u64) -> Vec<u64> {
 }
 
 /// `1:05`, `1:02:03`; fractions of a second are cut off.
-pub(super) fn clock(ms: u64) -> String {
+pub fn clock(ms: u64) -> String {
     let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1_000 % 60);
     if hours > 0 {
         format!("{hours}:{minutes:02}:{seconds:02}")
@@ -100,12 +100,12 @@ pub(super) fn clock(ms: u64) -> String {
 }
 
 /// As [`clock`], with tenths.
-pub(super) fn clock_tenths(ms: u64) -> String {
+pub fn clock_tenths(ms: u64) -> String {
     format!("{}.{}", clock(ms), ms / 100 % 10)
 }
 
 /// At most four characters or so: `0`, `0.05`, `12`, `1.2k`, `3M`.
-pub(super) fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     let (value, unit) = match value.abs() {
         size if size >= 1e6 => (value / 1e6, "M"),
         size if size >= 1e4 => (value / 1e3, "k"),
@@ -127,12 +127,12 @@ pub(super) fn short(value: f64) -> String {
 }
 
 /// As [`short`]; a dash for an unknown value.
-pub(super) fn known(value: Option<f64>) -> String {
+pub fn known(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), short)
 }
 
 /// A share of 0 to 1 in percent, to a tenth; a dash for an unknown value.
-pub(super) fn percent(share: Option<f64>) -> String {
+pub fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "–".to_owned(), |share| format!("{:.1}", 100.0 * share))
 }
 

@@ -1,8 +1,7 @@
 //! Targets, and idle connections to them.
 
-use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -13,9 +12,15 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+
+use super::socket::{Broken, Socket};
+use super::target::Target;
 
 /// An idle connection older than this is not used again: workers close theirs after 5 s.
 const IDLE_MAX: Duration = Duration::from_secs(3);
@@ -23,41 +28,6 @@ const IDLE_MAX: Duration = Duration::from_secs(3);
 const IDLE_CONNECTIONS_MAX: usize = 4_096;
 /// Greatest body that [`Client::json`] and [`Client::text`] read.
 const REPLY_BYTES_MAX: usize = 64 << 20;
-
-/// A plain-HTTP address, `http://host:port`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    authority: String,
-}
-
-impl Target {
-    /// `host:port`.
-    pub fn authority(&self) -> &str {
-        &self.authority
-    }
-}
-
-impl FromStr for Target {
-    type Err = anyhow::Error;
-
-    /// Accepts `http://host:port` with or without a trailing slash; the port defaults to 80.
-    fn from_str(url: &str) -> anyhow::Result<Self> {
-        let Some(rest) = url.strip_prefix("http://") else {
-            bail!("`{url}` does not begin with http://");
-        };
-        let authority = rest.trim_end_matches('/');
-        if authority.is_empty() || authority.contains(['/', '?', '#', '@']) {
-            bail!("`{url}` is not http://host:port");
-        }
-        let has_port = authority
-            .rsplit_once(':')
-            .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let port = if has_port { "" } else { ":80" };
-        Ok(Self {
-            authority: format!("{authority}{port}"),
-        })
-    }
-}
 
 /// Which target gets a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -68,8 +38,14 @@ pub enum Spread {
     Random,
 }
 
-struct Idle {
+/// A connection that requests can be sent on.
+struct Connection {
     sender: SendRequest<Full<Bytes>>,
+    is_broken: Broken,
+}
+
+struct Idle {
+    connection: Connection,
     since: Instant,
 }
 
@@ -77,6 +53,7 @@ struct Endpoint {
     target: Target,
     /// Sent with every request, if any.
     authorization: Option<HeaderValue>,
+    tls: Option<TlsConnector>,
     idle: Mutex<Vec<Idle>>,
 }
 
@@ -85,51 +62,81 @@ pub struct Client {
     endpoints: Vec<Endpoint>,
     spread: Spread,
     turn: AtomicUsize,
+    key: Option<String>,
 }
 
-/// A reply whose connection goes back to the pool by [`Reply::recycle`].
+/// A reply whose connection goes back to the pool by [`Reply::recycle_if`].
 pub(super) struct Reply<'a> {
     pub(super) response: Response<Incoming>,
-    sender: SendRequest<Full<Bytes>>,
+    connection: Connection,
     endpoint: &'a Endpoint,
 }
 
 /// Why no reply head came.
 #[derive(Debug)]
 pub(super) enum NoReply {
-    Connect,
+    /// With the cause, for people.
+    Connect(String),
     ClosedBeforeHead,
 }
 
 impl Client {
-    /// A client of these targets, at least one.
+    /// A client of these targets, at least one. Those with `https://` need [`Client::with_tls`].
+    ///
+    /// # Errors
+    /// There is no target.
     pub fn new(targets: Vec<Target>, spread: Spread) -> anyhow::Result<Self> {
         anyhow::ensure!(!targets.is_empty(), "at least one URL is needed");
         let endpoint = |target| Endpoint {
             target,
             authorization: None,
+            tls: None,
             idle: Mutex::default(),
         };
         Ok(Self {
             endpoints: targets.into_iter().map(endpoint).collect(),
             spread,
             turn: AtomicUsize::new(0),
+            key: None,
         })
     }
 
     /// A client of one target.
+    #[must_use]
     pub fn one(target: Target) -> Self {
         Self::new(vec![target], Spread::RoundRobin).expect("one target is enough")
     }
 
     /// The same client, which sends `Authorization: Bearer <token>`.
+    ///
+    /// # Errors
+    /// The token has characters that no header may have.
     pub fn with_token(mut self, token: &str) -> anyhow::Result<Self> {
         let value = HeaderValue::try_from(format!("Bearer {token}"));
-        let value = value.context("the token cannot be in a header")?;
+        let mut value = value.context("the key cannot be in a header")?;
+        value.set_sensitive(true);
         for endpoint in &mut self.endpoints {
             endpoint.authorization = Some(value.clone());
         }
+        self.key = Some(token.to_owned());
         Ok(self)
+    }
+
+    /// The same client, with these settings for `https://`.
+    #[must_use]
+    pub fn with_tls(mut self, tls: &Arc<ClientConfig>) -> Self {
+        for endpoint in &mut self.endpoints {
+            endpoint.tls = Some(TlsConnector::from(Arc::clone(tls)));
+        }
+        self
+    }
+
+    /// A text that may be shown: an endpoint may repeat the key that it refuses.
+    pub(super) fn without_key(&self, text: &str) -> String {
+        match &self.key {
+            Some(key) if !key.is_empty() => text.replace(key, "(the key)"),
+            _ => text.to_owned(),
+        }
     }
 
     /// Sends a request to the next target and waits for the head of the reply.
@@ -144,6 +151,9 @@ impl Client {
     }
 
     /// The text of a 2xx reply. For control requests: one target, whole body, `limit` for all.
+    ///
+    /// # Errors
+    /// No reply within the limit, another status, or a body above 64 MiB.
     pub async fn text(
         &self,
         method: Method,
@@ -158,24 +168,32 @@ impl Client {
             .body(Full::new(body.into()))
             .context("not a request")?;
         let exchange = async {
-            let reply = self.send(request).await;
-            let Ok(mut reply) = reply else {
-                bail!("no reply");
+            let mut reply = match self.send(request).await {
+                Ok(reply) => reply,
+                Err(NoReply::Connect(why)) => bail!("no connection: {why}"),
+                Err(NoReply::ClosedBeforeHead) => bail!("no reply"),
             };
             let status = reply.response.status();
             let body = Limited::new(reply.response.body_mut(), REPLY_BYTES_MAX);
             let body = body.collect().await.map_err(anyhow::Error::from_boxed)?;
-            reply.recycle();
+            reply.recycle_if(true);
             let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
-            anyhow::ensure!(status.is_success(), "status {status}: {text}");
+            anyhow::ensure!(
+                status.is_success(),
+                "status {status}: {}",
+                self.without_key(&text)
+            );
             Ok(text)
         };
         let answered = timeout(limit, exchange).await.context("no reply in time");
-        let context = || format!("{path} of {}", self.endpoints[0].target.authority);
+        let context = || format!("{path} of {}", self.endpoints[0].target.authority());
         answered.and_then(|text| text).with_context(context)
     }
 
     /// The JSON of a 2xx reply to a `GET`.
+    ///
+    /// # Errors
+    /// As [`Client::text`], or it is not what was expected.
     pub async fn json<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -188,26 +206,26 @@ impl Client {
 
 impl Endpoint {
     async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Reply<'_>, NoReply> {
-        let host = self
-            .target
-            .authority
-            .parse()
-            .map_err(|_| NoReply::Connect)?;
-        request.headers_mut().insert("host", host);
+        let headers = request.headers_mut();
+        let host = HeaderValue::try_from(self.target.named());
+        headers.insert("host", host.expect("a host of a URL is one of a header"));
         if let Some(authorization) = &self.authorization {
-            let headers = request.headers_mut();
             headers.insert("authorization", authorization.clone());
         }
+        if !self.target.prefix().is_empty() {
+            let path = format!("{}{}", self.target.prefix(), request.uri());
+            *request.uri_mut() = path.parse().expect("a path after the path of a URL");
+        }
         loop {
-            let (mut sender, pooled) = match self.pooled().await {
-                Some(sender) => (sender, true),
-                None => (self.connect().await.map_err(|_| NoReply::Connect)?, false),
+            let (mut connection, pooled) = match self.pooled().await {
+                Some(connection) => (connection, true),
+                None => (self.connect().await.map_err(no_connection)?, false),
             };
-            match sender.try_send_request(request).await {
+            match connection.sender.try_send_request(request).await {
                 Ok(response) => {
                     return Ok(Reply {
                         response,
-                        sender,
+                        connection,
                         endpoint: self,
                     });
                 }
@@ -219,12 +237,16 @@ impl Endpoint {
         }
     }
 
-    async fn pooled(&self) -> Option<SendRequest<Full<Bytes>>> {
+    async fn pooled(&self) -> Option<Connection> {
         loop {
-            let Idle { mut sender, since } = self.idle().pop()?;
+            let idle = self.idle().pop()?;
+            let mut connection = idle.connection;
             // Right after a reply a connection may need a moment; a closed one fails at once.
-            if since.elapsed() < IDLE_MAX && sender.ready().await.is_ok() {
-                return Some(sender);
+            if idle.since.elapsed() < IDLE_MAX
+                && connection.sender.ready().await.is_ok()
+                && !connection.is_broken.is_set()
+            {
+                return Some(connection);
             }
         }
     }
@@ -233,60 +255,40 @@ impl Endpoint {
         self.idle.lock().expect("no holder of this lock panics")
     }
 
-    async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
-        let stream = TcpStream::connect(&self.target.authority).await?;
+    async fn connect(&self) -> anyhow::Result<Connection> {
+        let stream = TcpStream::connect(self.target.authority()).await?;
         stream.set_nodelay(true)?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        let (socket, is_broken) = if self.target.is_tls() {
+            let tls = self.tls.as_ref().context("no authorities were given")?;
+            let name = ServerName::try_from(self.target.host().to_owned())?;
+            Socket::new(tls.connect(name, stream).await.context("TLS")?)
+        } else {
+            Socket::new(stream)
+        };
+        let (sender, connection) = handshake(TokioIo::new(socket)).await?;
         // Ends by itself when the sender and the body being read are dropped.
         tokio::spawn(async move {
             if let Err(e) = connection.await {
                 tracing::debug!("connection ended: {e}");
             }
         });
-        Ok(sender)
+        Ok(Connection { sender, is_broken })
     }
+}
+
+fn no_connection(error: anyhow::Error) -> NoReply {
+    NoReply::Connect(format!("{error:#}"))
 }
 
 impl Reply<'_> {
-    /// Gives the connection back, once the body was read to its end.
-    pub(super) fn recycle(self) {
-        let mut idle = self
-            .endpoint
-            .idle
-            .lock()
-            .expect("no holder of this lock panics");
-        if idle.len() < IDLE_CONNECTIONS_MAX {
+    /// Gives the connection back, if the body was read to its end.
+    pub(super) fn recycle_if(self, is_whole: bool) {
+        let mut idle = self.endpoint.idle();
+        if is_whole && idle.len() < IDLE_CONNECTIONS_MAX {
             idle.push(Idle {
-                sender: self.sender,
+                connection: self.connection,
                 since: Instant::now(),
             });
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn targets() {
-        for (url, authority) in [
-            ("http://127.0.0.1:8000", "127.0.0.1:8000"),
-            ("http://worker-1:8000/", "worker-1:8000"),
-            ("http://[::1]:8000", "[::1]:8000"),
-            ("http://worker", "worker:80"),
-        ] {
-            let target: Target = url.parse().expect(url);
-            assert_eq!(target.authority(), authority);
-        }
-        for wrong in [
-            "127.0.0.1:8000",
-            "https://x",
-            "http://",
-            "http://x/v1",
-            "http://a@b",
-        ] {
-            assert!(wrong.parse::<Target>().is_err(), "{wrong}");
         }
     }
 }

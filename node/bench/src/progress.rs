@@ -12,7 +12,7 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 const MESSAGE_EVERY: Duration = Duration::from_millis(200);
 
 /// Progress of a counted run, on stderr.
-pub(crate) struct Progress {
+pub struct Progress {
     name: String,
     total: u64,
     bar: Option<ProgressBar>,
@@ -21,7 +21,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// A run of `total` steps.
-    pub(crate) fn new(name: &str, total: u64) -> Self {
+    pub fn new(name: &str, total: u64) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style =
                 ProgressStyle::with_template("{prefix:<12} {wide_bar} {pos}/{len} {eta} {msg}")
@@ -39,7 +39,7 @@ impl Progress {
     }
 
     /// Sets the number of done steps; `message` is only called when it will be shown.
-    pub(crate) fn set(&mut self, done: u64, message: impl FnOnce() -> String) {
+    pub fn set(&mut self, done: u64, message: impl FnOnce() -> String) {
         let pause = if self.bar.is_some() {
             MESSAGE_EVERY
         } else {
@@ -62,7 +62,7 @@ impl Progress {
     }
 
     /// Takes the bar off the screen.
-    pub(crate) fn finish(self) {
+    pub fn finish(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
         }

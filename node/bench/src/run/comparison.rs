@@ -1,0 +1,164 @@
+//! Two endpoints side by side: the ratio of each figure, round by round. Pure.
+
+use serde::Serialize;
+
+use super::result::EndpointResult;
+use crate::stats::{median, median_range};
+use crate::tally::Summary;
+
+/// A figure that is compared: its name in results, what people call it, and where it is; `None` where a round has it
+/// not.
+type Figure = (&'static str, &'static str, fn(&Summary) -> Option<f64>);
+
+/// The figures that are compared, in the order of reports.
+const FIGURES: [Figure; 8] = [
+    ("ttft_p50_ms", "TTFT p50, ms", |s| above_0(s.ttft.p50_ms)),
+    ("ttft_p99_ms", "TTFT p99, ms", |s| above_0(s.ttft.p99_ms)),
+    ("gap_p50_ms", "inter-token p50, ms", |s| {
+        above_0(s.gap.p50_ms)
+    }),
+    ("tpot_p50_ms", "TPOT p50, ms", |s| above_0(s.tpot.p50_ms)),
+    ("latency_p50_ms", "latency p50, ms", |s| {
+        above_0(s.latency.p50_ms)
+    }),
+    ("latency_p99_ms", "latency p99, ms", |s| {
+        above_0(s.latency.p99_ms)
+    }),
+    ("answered_per_s", "answered/s", |s| {
+        above_0(s.succeeded as f64 / s.elapsed_s.max(1e-9))
+    }),
+    ("answer_tokens_per_s", "answer tokens/s", |s| {
+        above_0(s.answer_tokens_per_s())
+    }),
+];
+
+/// How the range was found, for readers of results.
+const METHOD: &str = "median of the rounds' ratios, second over first; 95 % percentile bootstrap over rounds, 10,000 draws";
+
+/// The second endpoint against the first.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// How ratios and ranges were found.
+    pub method: &'static str,
+    /// Pairs of rounds.
+    pub rounds: u64,
+    /// Those figures that both endpoints have in at least one pair.
+    pub ratios: Vec<Ratio>,
+}
+
+/// One figure of both.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Ratio {
+    /// Its name in results.
+    pub figure: &'static str,
+    /// What people call it.
+    pub title: &'static str,
+    /// Median over the rounds, of the first endpoint.
+    pub first: f64,
+    /// The same of the second.
+    pub second: f64,
+    /// Median of the rounds' ratios, second over first.
+    pub ratio: f64,
+    /// From where that may lie; `None` with fewer than 6 pairs.
+    pub low: Option<f64>,
+    /// To where.
+    pub high: Option<f64>,
+    /// Pairs of rounds in which both have it.
+    pub pairs: u64,
+}
+
+impl Comparison {
+    pub(super) fn of(first: &EndpointResult, second: &EndpointResult, seed: u64) -> Self {
+        let ratios = FIGURES.iter();
+        let ratios =
+            ratios.filter_map(|figure| Ratio::of(figure, &first.rounds, &second.rounds, seed));
+        Self {
+            method: METHOD,
+            rounds: first.rounds.len().min(second.rounds.len()) as u64,
+            ratios: ratios.collect(),
+        }
+    }
+}
+
+impl Ratio {
+    fn of(figure: &Figure, first: &[Summary], second: &[Summary], seed: u64) -> Option<Self> {
+        let (name, title, read) = *figure;
+        let pairs = first.iter().zip(second);
+        let pairs = pairs.filter_map(|(first, second)| Some((read(first)?, read(second)?)));
+        let pairs: Vec<(f64, f64)> = pairs.collect();
+        let ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
+        let (firsts, seconds): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let range = median_range(&ratios, seed);
+        Some(Self {
+            figure: name,
+            title,
+            first: median(&firsts)?,
+            second: median(&seconds)?,
+            ratio: median(&ratios)?,
+            low: range.map(|range| range.0),
+            high: range.map(|range| range.1),
+            pairs: ratios.len() as u64,
+        })
+    }
+
+    /// What may be said of it: whether a range that is known leaves 1 out.
+    #[must_use]
+    pub fn is_different(&self) -> bool {
+        self.low.is_some_and(|low| low > 1.0) || self.high.is_some_and(|high| high < 1.0)
+    }
+}
+
+/// What was not measured is 0.
+fn above_0(value: f64) -> Option<f64> {
+    (value > 0.0).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tally::Times;
+
+    fn rounds(ttfts: &[f64]) -> EndpointResult {
+        let round = |ttft: &f64| Summary {
+            ttft: Times {
+                count: 1,
+                p50_ms: *ttft,
+                ..Times::default()
+            },
+            ..Summary::default()
+        };
+        EndpointResult {
+            name: String::new(),
+            urls: Vec::new(),
+            summary: Summary::default(),
+            shed: 0,
+            unfinished: 0,
+            rounds: ttfts.iter().map(round).collect(),
+            windows: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_drift_that_both_see_is_no_difference() {
+        let first = rounds(&[10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]);
+        let second = rounds(&[12.0, 24.0, 36.0, 48.0, 60.0, 72.0, 84.0, 96.0]);
+        let found = Comparison::of(&first, &second, 1);
+        let [ttft] = found.ratios.as_slice() else {
+            panic!("what nobody measured is left out: {found:?}");
+        };
+        assert_eq!((ttft.figure, ttft.pairs), ("ttft_p50_ms", 8));
+        assert!((ttft.ratio - 1.2).abs() < 1e-9 && ttft.is_different());
+        assert!(ttft.high.expect("8 pairs") - ttft.low.expect("8 pairs") < 1e-9);
+        assert!(!Comparison::of(&first, &first, 1).ratios[0].is_different());
+    }
+
+    #[test]
+    fn few_rounds_and_rounds_without_a_partner_give_no_range() {
+        let found = Comparison::of(&rounds(&[1.0; 7]), &rounds(&[2.0, 2.0, 0.0]), 1);
+        assert_eq!((found.rounds, found.ratios[0].pairs), (3, 2));
+        assert_eq!(
+            (found.ratios[0].low, found.ratios[0].is_different()),
+            (None, false)
+        );
+    }
+}
