@@ -1,5 +1,11 @@
 //! The one record of a request: exactly one outcome, counted once, and one log line.
 
+mod ended;
+mod outcome;
+mod prefill;
+
+pub use self::outcome::Outcome;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, response};
 use tokio::time::Instant;
 
+use self::prefill::PrefillLeg;
 use super::metrics::ProxyMetrics;
 use super::model_series::ModelSeries;
 use super::session_id::name_text;
@@ -20,91 +27,9 @@ use crate::cluster::{Cluster, RecordedPlacement};
 use crate::http::sse::{Scan, Usage};
 use crate::tenants::bucket::Quota;
 use crate::tenants::{ApiKey, Tenant};
-use crate::trace::{Ended, RequestTrace};
+use crate::trace::RequestTrace;
 use crate::upstream::Worker;
 use crate::upstream::attempt::Failure;
-
-/// How a request ended. Recorded at the end of the stream, not at its head.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// The answer reached the client whole.
-    Success,
-    /// A stream ended cleanly without its end mark.
-    Incomplete,
-    /// The client left first.
-    ClientLeft,
-    /// An error answer, the worker's or ours, reached the client.
-    Error,
-    /// The worker ended a stream with an error event.
-    WorkerError,
-    /// The worker's answer broke off after bytes had gone out.
-    WorkerBroke,
-    /// The worker stopped producing after bytes had gone out.
-    WorkerStalled,
-    /// The limit for whole requests was reached after bytes had gone out.
-    OutOfTime,
-    /// This replica ended before the request did.
-    ShutDown,
-}
-
-impl Outcome {
-    /// Every outcome.
-    pub const ALL: [Self; 9] = [
-        Self::Success,
-        Self::Incomplete,
-        Self::ClientLeft,
-        Self::Error,
-        Self::WorkerError,
-        Self::WorkerBroke,
-        Self::WorkerStalled,
-        Self::OutOfTime,
-        Self::ShutDown,
-    ];
-
-    /// Stable metric label.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Success => "success",
-            Self::Incomplete => "incomplete",
-            Self::ClientLeft => "client_left",
-            Self::Error => "error",
-            Self::WorkerError => "worker_error",
-            Self::WorkerBroke => "worker_broke",
-            Self::WorkerStalled => "worker_stalled",
-            Self::OutOfTime => "out_of_time",
-            Self::ShutDown => "shut_down",
-        }
-    }
-
-    /// Hundreds of the status that requests with this outcome usually have; 0: no answer began.
-    pub const fn usual_classes(self) -> &'static [usize] {
-        match self {
-            Self::Error => &[4, 5],
-            Self::ClientLeft => &[0, 2],
-            Self::Success
-            | Self::Incomplete
-            | Self::WorkerError
-            | Self::WorkerBroke
-            | Self::WorkerStalled
-            | Self::OutOfTime
-            | Self::ShutDown => &[2],
-        }
-    }
-
-    /// What the outcome says about the worker that was answering.
-    pub fn verdict(self) -> grapevine_placement::AttemptOutcome {
-        use grapevine_placement::AttemptOutcome;
-        match self {
-            Self::Success => AttemptOutcome::Success,
-            Self::Incomplete
-            | Self::ClientLeft
-            | Self::Error
-            | Self::OutOfTime
-            | Self::ShutDown => AttemptOutcome::Neutral,
-            Self::WorkerError | Self::WorkerBroke | Self::WorkerStalled => AttemptOutcome::Failure,
-        }
-    }
-}
 
 /// Filled in as the request goes on; written when it ends or, at the latest, when it is dropped.
 #[derive(Debug)]
@@ -320,93 +245,6 @@ impl Record {
         self.split = Some(way);
     }
 
-    /// A prefill worker is to compute the prompt.
-    pub fn prefill_placed(
-        &mut self,
-        worker: &Arc<Worker>,
-        reason: &'static str,
-        recorded: Option<RecordedPlacement>,
-    ) {
-        if let Some(trace) = &mut self.trace {
-            let url = &worker.address.url;
-            trace.prefill(&worker.label, url.host(), url.port());
-        }
-        self.prefill = Some(Box::new(PrefillLeg {
-            worker: Arc::clone(worker),
-            reason,
-            recorded,
-            begun: Instant::now(),
-            took: None,
-            cached_tokens: None,
-        }));
-    }
-
-    /// Makes the prefill leg the parent of what its worker does, where traces are on.
-    ///
-    /// And names the text to a worker that publishes which blocks it becomes.
-    pub fn propagate_prefill(&self, headers: &mut HeaderMap) {
-        let leg = self.prefill.as_ref();
-        name_text(leg.and_then(|leg| leg.recorded.as_ref()), headers);
-        if let Some(trace) = &self.trace {
-            trace.propagate_prefill(headers);
-        }
-    }
-
-    /// The prefill worker has computed the prompt; `usage`: what it says of it.
-    pub fn prefilled(&mut self, usage: Option<Usage>) {
-        if let Some(trace) = &mut self.trace {
-            trace.prefill_ended(None);
-        }
-        let Some(leg) = &mut self.prefill else { return };
-        leg.took = Some(leg.begun.elapsed());
-        let Some(recorded) = &mut leg.recorded else {
-            return;
-        };
-        recorded.settle();
-        if let Some(usage) = usage.filter(|usage| usage.cached_tokens.is_some()) {
-            leg.cached_tokens = usage.cached_tokens;
-            let (answers, model) = (&self.metrics.answers, self.series.label());
-            answers.count_cached(&leg.worker, model, &usage, recorded.expected_tokens());
-            self.cluster.cache_view().correct(recorded, &usage);
-        }
-    }
-
-    /// The prefill leg gave nothing; its worker has had its verdict.
-    pub fn prefill_failed(&mut self, failure: &Failure) {
-        if let Some(trace) = &mut self.trace {
-            trace.prefill_ended(Some(failure.as_str()));
-        }
-        self.forget_prefill();
-    }
-
-    /// The prefill leg was given up for a failure of the other one.
-    pub fn prefill_given_up(&mut self) {
-        if let Some(trace) = &mut self.trace {
-            trace.prefill_ended(Some("given_up"));
-        }
-        self.forget_prefill();
-    }
-
-    fn forget_prefill(&mut self) {
-        let leg = self.prefill.take();
-        if let Some(recorded) = leg.and_then(|leg| leg.recorded) {
-            self.cluster.cache_view().retract(recorded);
-        }
-    }
-
-    /// What the prefill worker says is what the client gets.
-    pub fn prefill_answers(&mut self) {
-        if let Some(leg) = self.prefill.take() {
-            self.reason = leg.reason;
-            self.worker = Some(leg.worker);
-        }
-    }
-
-    /// The worker that computed the prompt, if another one than that of the answer.
-    pub fn prefill_worker(&self) -> Option<&Arc<str>> {
-        self.prefill.as_ref().map(|leg| &leg.worker.label)
-    }
-
     /// A worker is to answer, whose prompt comes from a prefill worker.
     pub fn decode_placed(
         &mut self,
@@ -540,146 +378,6 @@ impl Record {
         self.status = Some(status);
         self.finish(Outcome::Error);
     }
-
-    /// Counts and logs. Later calls do nothing.
-    pub fn finish(&mut self, outcome: Outcome) {
-        if std::mem::replace(&mut self.finished, true) {
-            return;
-        }
-        self.admission = None;
-        let elapsed = self.started.elapsed();
-        let metrics = &self.metrics;
-        metrics.traffic.requests_active.dec();
-        self.series
-            .ended(self.endpoint, outcome, self.status, elapsed);
-        metrics.answers.relayed(self.events);
-        if let Some(way) = self.split {
-            metrics.split.way(way);
-        }
-        if let Some(worker) = &self.worker {
-            self.count_tokens(worker);
-        }
-        if let Some(recording) = self.recording.take()
-            && outcome == Outcome::Success
-        {
-            recording.keep();
-        }
-        self.count_pace(outcome);
-        self.log(outcome, elapsed);
-        if let Some(trace) = self.trace.take() {
-            trace.end(&self.ended(outcome));
-        }
-    }
-
-    /// One observation a stream: a histogram is behind a lock, which no event waits for.
-    fn count_pace(&self, outcome: Outcome) {
-        let (Outcome::Success, 2..) = (outcome, self.events) else {
-            return;
-        };
-        let pace = self.series.pace();
-        let tokens = self
-            .usage
-            .map_or(self.counted_tokens, |usage| usage.completion_tokens);
-        if tokens > 1 {
-            let mean = self.streamed.as_secs_f64() / (tokens - 1) as f64;
-            pace.inter_token.observe(mean);
-        }
-        pace.pause.observe(self.longest_pause.as_secs_f64());
-    }
-
-    fn ended(&self, outcome: Outcome) -> Ended<'_> {
-        let by_status = self.status.is_some_and(|status| status.is_server_error());
-        let by_outcome = match outcome {
-            Outcome::Success | Outcome::Incomplete | Outcome::ClientLeft | Outcome::Error => false,
-            Outcome::WorkerError
-            | Outcome::WorkerBroke
-            | Outcome::WorkerStalled
-            | Outcome::OutOfTime
-            | Outcome::ShutDown => true,
-        };
-        let tokens = |usage: Usage| (usage.prompt_tokens, usage.completion_tokens);
-        Ended {
-            outcome: outcome.as_str(),
-            is_failure: by_status || by_outcome,
-            status: self.status,
-            model: self.model.as_deref(),
-            cache: self.cache,
-            tokens: self.usage.map(tokens),
-            first_token: self.first_token,
-        }
-    }
-
-    fn count_tokens(&self, worker: &Worker) {
-        let (answers, model) = (&self.metrics.answers, self.series.label());
-        let Some(usage) = self.usage else {
-            answers.count_events(worker, model, self.counted_tokens);
-            return;
-        };
-        let has_told = usage.cached_tokens.is_some();
-        let says = has_told && !self.kv_arrived;
-        let recorded = self.recorded.as_ref().filter(|_| says);
-        let expected = recorded.map(RecordedPlacement::expected_tokens);
-        answers.count(worker, model, &usage, expected);
-        if let Some(recorded) = recorded {
-            self.cluster.cache_view().correct(recorded, &usage);
-        }
-    }
-
-    fn log(&self, outcome: Outcome, elapsed: Duration) {
-        tracing::info!(
-            target: "grapevine::access",
-            request_id = self.request_id.to_str().unwrap_or("-"),
-            client = self.client.map(tracing::field::display),
-            endpoint = self.endpoint.as_str(),
-            key = self.key.as_ref().map(|key| key.name()),
-            tenant = self.tenant.as_ref().map(|tenant| &**tenant.name()),
-            priority = self.priority.as_str(),
-            queued_ms = self.queued.map(tenths_of_ms),
-            asked_model = self.asked_model.as_deref(),
-            model = self.model.as_deref(),
-            worker = self.worker.as_ref().map(|w| &*w.label),
-            reason = (!self.reason.is_empty()).then_some(self.reason),
-            split = self.split,
-            prefill_worker = self.prefill.as_ref().map(|leg| &*leg.worker.label),
-            prefill_ms = self.prefill.as_ref().and_then(|leg| leg.took).map(tenths_of_ms),
-            prefill_cached_tokens = self.prefill.as_ref().and_then(|leg| leg.cached_tokens),
-            attempts = self.attempts,
-            continued = (self.failovers > 0).then_some(self.failovers),
-            status = self.status.map(|s| s.as_u16()),
-            error = self.error.map(ErrorKind::code),
-            outcome = outcome.as_str(),
-            first_token_ms = self.first_token.map(tenths_of_ms),
-            ms = tenths_of_ms(elapsed),
-            bytes_in = self.bytes_in,
-            bytes_out = self.bytes_out,
-            prompt_tokens = self.usage.map(|u| u.prompt_tokens),
-            cached_tokens = self.usage.and_then(|u| u.cached_tokens),
-            completion_tokens = self.usage.map(|u| u.completion_tokens),
-            cache = self.cache,
-            trace_id = self.trace.as_ref().map(|trace| tracing::field::display(trace.id())),
-            "request"
-        );
-    }
-}
-
-/// What a prefill worker did for a request.
-#[derive(Debug)]
-struct PrefillLeg {
-    worker: Arc<Worker>,
-    /// Why it was chosen.
-    reason: &'static str,
-    /// What placement recorded of it.
-    recorded: Option<RecordedPlacement>,
-    begun: Instant,
-    /// Until its whole answer was there.
-    took: Option<Duration>,
-    /// Tokens of the prompt that it had in its cache, as it says.
-    cached_tokens: Option<u64>,
-}
-
-/// Milliseconds with one digit behind the point: more is noise in a log.
-fn tenths_of_ms(time: Duration) -> f64 {
-    (time.as_secs_f64() * 1e4).round() / 10.0
 }
 
 impl Drop for Record {

@@ -1,0 +1,137 @@
+//! The end of a record: everything that is counted once, the trace, and the line of the access log.
+
+use std::time::Duration;
+
+use super::{Outcome, Record};
+use crate::api::error::ErrorKind;
+use crate::cluster::RecordedPlacement;
+use crate::http::sse::Usage;
+use crate::trace::Ended;
+use crate::upstream::Worker;
+
+impl Record {
+    /// Counts and logs. Later calls do nothing.
+    pub fn finish(&mut self, outcome: Outcome) {
+        if std::mem::replace(&mut self.finished, true) {
+            return;
+        }
+        self.admission = None;
+        let elapsed = self.started.elapsed();
+        let metrics = &self.metrics;
+        metrics.traffic.requests_active.dec();
+        self.series
+            .ended(self.endpoint, outcome, self.status, elapsed);
+        metrics.answers.relayed(self.events);
+        if let Some(way) = self.split {
+            metrics.split.way(way);
+        }
+        if let Some(worker) = &self.worker {
+            self.count_tokens(worker);
+        }
+        if let Some(recording) = self.recording.take()
+            && outcome == Outcome::Success
+        {
+            recording.keep();
+        }
+        self.count_pace(outcome);
+        self.log(outcome, elapsed);
+        if let Some(trace) = self.trace.take() {
+            trace.end(&self.ended(outcome));
+        }
+    }
+
+    /// One observation a stream: a histogram is behind a lock, which no event waits for.
+    fn count_pace(&self, outcome: Outcome) {
+        let (Outcome::Success, 2..) = (outcome, self.events) else {
+            return;
+        };
+        let pace = self.series.pace();
+        let tokens = self
+            .usage
+            .map_or(self.counted_tokens, |usage| usage.completion_tokens);
+        if tokens > 1 {
+            let mean = self.streamed.as_secs_f64() / (tokens - 1) as f64;
+            pace.inter_token.observe(mean);
+        }
+        pace.pause.observe(self.longest_pause.as_secs_f64());
+    }
+
+    fn ended(&self, outcome: Outcome) -> Ended<'_> {
+        let by_status = self.status.is_some_and(|status| status.is_server_error());
+        let by_outcome = match outcome {
+            Outcome::Success | Outcome::Incomplete | Outcome::ClientLeft | Outcome::Error => false,
+            Outcome::WorkerError
+            | Outcome::WorkerBroke
+            | Outcome::WorkerStalled
+            | Outcome::OutOfTime
+            | Outcome::ShutDown => true,
+        };
+        let tokens = |usage: Usage| (usage.prompt_tokens, usage.completion_tokens);
+        Ended {
+            outcome: outcome.as_str(),
+            is_failure: by_status || by_outcome,
+            status: self.status,
+            model: self.model.as_deref(),
+            cache: self.cache,
+            tokens: self.usage.map(tokens),
+            first_token: self.first_token,
+        }
+    }
+
+    fn count_tokens(&self, worker: &Worker) {
+        let (answers, model) = (&self.metrics.answers, self.series.label());
+        let Some(usage) = self.usage else {
+            answers.count_events(worker, model, self.counted_tokens);
+            return;
+        };
+        let has_told = usage.cached_tokens.is_some();
+        let says = has_told && !self.kv_arrived;
+        let recorded = self.recorded.as_ref().filter(|_| says);
+        let expected = recorded.map(RecordedPlacement::expected_tokens);
+        answers.count(worker, model, &usage, expected);
+        if let Some(recorded) = recorded {
+            self.cluster.cache_view().correct(recorded, &usage);
+        }
+    }
+
+    fn log(&self, outcome: Outcome, elapsed: Duration) {
+        tracing::info!(
+            target: "grapevine::access",
+            request_id = self.request_id.to_str().unwrap_or("-"),
+            client = self.client.map(tracing::field::display),
+            endpoint = self.endpoint.as_str(),
+            key = self.key.as_ref().map(|key| key.name()),
+            tenant = self.tenant.as_ref().map(|tenant| &**tenant.name()),
+            priority = self.priority.as_str(),
+            queued_ms = self.queued.map(tenths_of_ms),
+            asked_model = self.asked_model.as_deref(),
+            model = self.model.as_deref(),
+            worker = self.worker.as_ref().map(|w| &*w.label),
+            reason = (!self.reason.is_empty()).then_some(self.reason),
+            split = self.split,
+            prefill_worker = self.prefill.as_ref().map(|leg| &*leg.worker.label),
+            prefill_ms = self.prefill.as_ref().and_then(|leg| leg.took).map(tenths_of_ms),
+            prefill_cached_tokens = self.prefill.as_ref().and_then(|leg| leg.cached_tokens),
+            attempts = self.attempts,
+            continued = (self.failovers > 0).then_some(self.failovers),
+            status = self.status.map(|s| s.as_u16()),
+            error = self.error.map(ErrorKind::code),
+            outcome = outcome.as_str(),
+            first_token_ms = self.first_token.map(tenths_of_ms),
+            ms = tenths_of_ms(elapsed),
+            bytes_in = self.bytes_in,
+            bytes_out = self.bytes_out,
+            prompt_tokens = self.usage.map(|u| u.prompt_tokens),
+            cached_tokens = self.usage.and_then(|u| u.cached_tokens),
+            completion_tokens = self.usage.map(|u| u.completion_tokens),
+            cache = self.cache,
+            trace_id = self.trace.as_ref().map(|trace| tracing::field::display(trace.id())),
+            "request"
+        );
+    }
+}
+
+/// Milliseconds with one digit behind the point: more is noise in a log.
+fn tenths_of_ms(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e4).round() / 10.0
+}

@@ -1,0 +1,118 @@
+//! What the record knows of a prefill leg: the worker that computes the prompt for another one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use tokio::time::Instant;
+
+use super::Record;
+use crate::cluster::RecordedPlacement;
+use crate::http::sse::Usage;
+use crate::proxy::session_id::name_text;
+use crate::upstream::Worker;
+use crate::upstream::attempt::Failure;
+
+/// What a prefill worker did for a request.
+#[derive(Debug)]
+pub(super) struct PrefillLeg {
+    pub(super) worker: Arc<Worker>,
+    /// Why it was chosen.
+    reason: &'static str,
+    /// What placement recorded of it.
+    recorded: Option<RecordedPlacement>,
+    begun: Instant,
+    /// Until its whole answer was there.
+    pub(super) took: Option<Duration>,
+    /// Tokens of the prompt that it had in its cache, as it says.
+    pub(super) cached_tokens: Option<u64>,
+}
+
+impl Record {
+    /// A prefill worker is to compute the prompt.
+    pub fn prefill_placed(
+        &mut self,
+        worker: &Arc<Worker>,
+        reason: &'static str,
+        recorded: Option<RecordedPlacement>,
+    ) {
+        if let Some(trace) = &mut self.trace {
+            let url = &worker.address.url;
+            trace.prefill(&worker.label, url.host(), url.port());
+        }
+        self.prefill = Some(Box::new(PrefillLeg {
+            worker: Arc::clone(worker),
+            reason,
+            recorded,
+            begun: Instant::now(),
+            took: None,
+            cached_tokens: None,
+        }));
+    }
+
+    /// Makes the prefill leg the parent of what its worker does, where traces are on.
+    ///
+    /// And names the text to a worker that publishes which blocks it becomes.
+    pub fn propagate_prefill(&self, headers: &mut HeaderMap) {
+        let leg = self.prefill.as_ref();
+        name_text(leg.and_then(|leg| leg.recorded.as_ref()), headers);
+        if let Some(trace) = &self.trace {
+            trace.propagate_prefill(headers);
+        }
+    }
+
+    /// The prefill worker has computed the prompt; `usage`: what it says of it.
+    pub fn prefilled(&mut self, usage: Option<Usage>) {
+        if let Some(trace) = &mut self.trace {
+            trace.prefill_ended(None);
+        }
+        let Some(leg) = &mut self.prefill else { return };
+        leg.took = Some(leg.begun.elapsed());
+        let Some(recorded) = &mut leg.recorded else {
+            return;
+        };
+        recorded.settle();
+        if let Some(usage) = usage.filter(|usage| usage.cached_tokens.is_some()) {
+            leg.cached_tokens = usage.cached_tokens;
+            let (answers, model) = (&self.metrics.answers, self.series.label());
+            answers.count_cached(&leg.worker, model, &usage, recorded.expected_tokens());
+            self.cluster.cache_view().correct(recorded, &usage);
+        }
+    }
+
+    /// The prefill leg gave nothing; its worker has had its verdict.
+    pub fn prefill_failed(&mut self, failure: &Failure) {
+        if let Some(trace) = &mut self.trace {
+            trace.prefill_ended(Some(failure.as_str()));
+        }
+        self.forget_prefill();
+    }
+
+    /// The prefill leg was given up for a failure of the other one.
+    pub fn prefill_given_up(&mut self) {
+        if let Some(trace) = &mut self.trace {
+            trace.prefill_ended(Some("given_up"));
+        }
+        self.forget_prefill();
+    }
+
+    fn forget_prefill(&mut self) {
+        let leg = self.prefill.take();
+        if let Some(recorded) = leg.and_then(|leg| leg.recorded) {
+            self.cluster.cache_view().retract(recorded);
+        }
+    }
+
+    /// What the prefill worker says is what the client gets.
+    pub fn prefill_answers(&mut self) {
+        if let Some(leg) = self.prefill.take() {
+            self.reason = leg.reason;
+            self.worker = Some(leg.worker);
+        }
+    }
+
+    /// The worker that computed the prompt, if another one than that of the answer.
+    pub fn prefill_worker(&self) -> Option<&Arc<str>> {
+        self.prefill.as_ref().map(|leg| &leg.worker.label)
+    }
+}
