@@ -1,55 +1,23 @@
 //! Dry runs between agents with real sockets and certificates on loopback.
 
+#[path = "common/agents.rs"]
+mod agents;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_gossip::config::{Facts, GossipConfig};
+use agents::{LIMIT, Running, authority};
+use grapevine_gossip::config::Facts;
 use grapevine_gossip::dry_run::{
     AskError, DryRun, DryRunAnswer, KeyParts, MARKS_MAX, REASON_BYTES_MAX, Refusal,
 };
-use grapevine_gossip::identity::{self, Authority, Identity};
 use grapevine_gossip::{Agent, Metrics, ReplicaId};
-use prometheus_client::registry::Registry;
 use tokio::time::timeout;
 
-/// Generous: states are asserted, not speeds.
-const LIMIT: Duration = Duration::from_secs(20);
-
-struct Running {
-    agent: Agent,
-    metrics: Registry,
-}
-
-impl Running {
-    fn outcome(&self, side: &str, outcome: &str) -> i64 {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.metrics).expect("encodes");
-        let name = format!("gossip_dry_runs_total{{side=\"{side}\",outcome=\"{outcome}\"}} ");
-        let value = text.lines().find_map(|line| line.strip_prefix(&name));
-        value.map_or(0, |value| value.parse().expect("a number"))
-    }
-}
-
-async fn start(authority: &Authority, replica: &str, seeds: &[String]) -> Running {
-    let leaf =
-        identity::issue(&authority.cert_pem, &authority.key_pem, "demo", replica).expect("leaf");
-    let identity = Identity::from_pem(
-        "demo",
-        replica,
-        &authority.cert_pem,
-        &leaf.cert_pem,
-        &leaf.key_pem,
-    );
-    let config = GossipConfig {
-        seeds: seeds.to_vec(),
-        ..GossipConfig::new(([127, 0, 0, 1], 0).into(), Facts::default())
-    };
-    let mut metrics = Registry::default();
-    let handles = Metrics::register(&mut metrics);
-    let agent = Agent::start(config, identity.expect("identity"), |_| 1.0, handles)
-        .await
-        .expect("starts");
-    Running { agent, metrics }
+fn dry_runs(of: &Running, side: &str, outcome: &str) -> u64 {
+    of.count(&format!(
+        "gossip_dry_runs_total{{side=\"{side}\",outcome=\"{outcome}\"}} "
+    ))
 }
 
 fn id(name: &str) -> ReplicaId {
@@ -89,10 +57,9 @@ fn decide(asked: DryRun) -> Option<DryRunAnswer> {
 
 #[tokio::test]
 async fn peers_say_what_they_would_decide() {
-    let authority = identity::create("demo").expect("authority");
-    let a = start(&authority, "a", &[]).await;
-    let address = a.agent.local_addr().expect("bound").to_string();
-    let b = start(&authority, "b", &[address]).await;
+    let authority = authority();
+    let a = Running::of(&authority, "a", &[]).await;
+    let b = Running::of(&authority, "b", &[a.seed()]).await;
     assert!(b.agent.ready_peers().is_empty(), "nobody said so yet");
     a.agent.set_ready(true);
     let listed = async {
@@ -134,17 +101,17 @@ async fn peers_say_what_they_would_decide() {
         }
     }
     assert!(stopped > 0);
-    assert_eq!(a.outcome("answered", "too_many"), 0);
-    assert_eq!(b.outcome("asked", "too_many"), stopped);
+    assert_eq!(dry_runs(&a, "answered", "too_many"), 0);
+    assert_eq!(dry_runs(&b, "asked", "too_many"), stopped);
     assert_eq!(
-        a.outcome("answered", "decided"),
-        b.outcome("asked", "answered")
+        dry_runs(&a, "answered", "decided"),
+        dry_runs(&b, "asked", "answered")
     );
-    assert_eq!(a.outcome("answered", "not_served"), 1);
-    assert_eq!(a.outcome("answered", "declined"), 2);
-    assert_eq!(b.outcome("asked", "refused"), 3);
-    assert_eq!(b.outcome("asked", "malformed"), 1);
-    assert_eq!(b.outcome("asked", "not_linked"), 2);
+    assert_eq!(dry_runs(&a, "answered", "not_served"), 1);
+    assert_eq!(dry_runs(&a, "answered", "declined"), 2);
+    assert_eq!(dry_runs(&b, "asked", "refused"), 3);
+    assert_eq!(dry_runs(&b, "asked", "malformed"), 1);
+    assert_eq!(dry_runs(&b, "asked", "not_linked"), 2);
 
     a.agent.shutdown().await;
     let gone = async {

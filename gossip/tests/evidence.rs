@@ -1,30 +1,40 @@
 //! Evidence and heat between agents with real sockets and certificates on loopback.
 
+#[path = "common/agents.rs"]
+mod agents;
+
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_gossip::config::{Facts, GossipConfig};
+use agents::{LIMIT, Running, authority};
+use grapevine_gossip::Agent;
 use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport, LINKS_MAX, Retraction};
-use grapevine_gossip::identity::{self, Authority, Identity};
+use grapevine_gossip::identity::Authority;
 use grapevine_gossip::worker::{RawWorker, Source, WorkerId, WorkerSpec};
-use grapevine_gossip::{Agent, Metrics};
-use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-/// Generous: states are asserted, not speeds.
-const LIMIT: Duration = Duration::from_secs(20);
-
-struct Running {
-    agent: Agent,
+/// An agent and the evidence that it receives.
+struct Listening {
+    running: Running,
     events: mpsc::Receiver<EvidenceEvent>,
-    metrics: Registry,
 }
 
-impl Running {
-    fn address(&self) -> String {
-        self.agent.local_addr().expect("bound").to_string()
+impl Deref for Listening {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.running
+    }
+}
+
+impl Listening {
+    async fn start(authority: &Authority, replica: &str, seeds: &[String]) -> Self {
+        let running = Running::of(authority, replica, seeds).await;
+        let events = running.agent.evidence();
+        Self { running, events }
     }
 
     /// The next event for which `wanted` gives a value.
@@ -40,63 +50,6 @@ impl Running {
         let found = timeout(LIMIT, next).await;
         found.unwrap_or_else(|_| panic!("{} never heard {what}", self.agent.replica()))
     }
-
-    async fn is_linked_to(&self, others: i64) {
-        let linked = async {
-            while self.metric("gossip_peers_linked") < others {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let linked = timeout(LIMIT, linked).await;
-        assert!(linked.is_ok(), "never linked to {others}");
-    }
-
-    /// Sum of the samples whose line begins so.
-    fn metric(&self, line: &str) -> i64 {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.metrics).expect("encodes");
-        let values = text.lines().filter(|found| found.starts_with(line));
-        values
-            .filter_map(|found| found.rsplit_once(' ')?.1.parse::<i64>().ok())
-            .sum()
-    }
-}
-
-async fn start(authority: &Authority, replica: &str, seeds: &[String]) -> Running {
-    let leaf =
-        identity::issue(&authority.cert_pem, &authority.key_pem, "demo", replica).expect("leaf");
-    let identity = Identity::from_pem(
-        "demo",
-        replica,
-        &authority.cert_pem,
-        &leaf.cert_pem,
-        &leaf.key_pem,
-    );
-    let config = GossipConfig {
-        seeds: seeds.to_vec(),
-        ..GossipConfig::new(([127, 0, 0, 1], 0).into(), Facts::default())
-    };
-    let mut metrics = Registry::default();
-    let handles = Metrics::register(&mut metrics);
-    let agent = Agent::start(config, identity.expect("identity"), |_| 1.0, handles)
-        .await
-        .expect("starts");
-    let events = agent.evidence();
-    Running {
-        agent,
-        events,
-        metrics,
-    }
-}
-
-async fn is_ready(running: &Running) {
-    let mut ready = running.agent.ready();
-    let ready = timeout(LIMIT, ready.wait_for(|ready| *ready)).await;
-    assert!(
-        ready.is_ok(),
-        "{} never became ready",
-        running.agent.replica()
-    );
 }
 
 fn worker() -> WorkerId {
@@ -112,7 +65,7 @@ fn evidence(epoch: u64, links: impl IntoIterator<Item = u64>) -> Evidence {
 }
 
 /// Adds the worker, or restarts it in a later epoch, and waits until all see it.
-async fn put_worker(by: &Agent, all: &[&Running], epoch: u64) {
+async fn put_worker(by: &Agent, all: &[&Listening], epoch: u64) {
     let mut raw = RawWorker::at(worker().as_str());
     raw.epoch = epoch;
     let spec = WorkerSpec::new(raw).expect("valid");
@@ -139,12 +92,12 @@ fn evidence_from<'a>(from: &'a str) -> impl Fn(&EvidenceEvent) -> Option<Evidenc
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_replicas_hear_each_other_and_a_newcomer_all() {
-    let authority = identity::create("demo").expect("authority");
-    let mut a = start(&authority, "a", &[]).await;
-    let mut b = start(&authority, "b", &[a.address()]).await;
-    let mut c = start(&authority, "c", &[a.address(), b.address()]).await;
+    let authority = authority();
+    let mut a = Listening::start(&authority, "a", &[]).await;
+    let mut b = Listening::start(&authority, "b", &[a.seed()]).await;
+    let mut c = Listening::start(&authority, "c", &[a.seed(), b.seed()]).await;
     for running in [&a, &b, &c] {
-        is_ready(running).await;
+        running.becomes_ready().await;
         running.is_linked_to(2).await;
     }
     put_worker(&a.agent, &[&a, &b, &c], 1).await;
@@ -197,7 +150,7 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
                 .collect()
         }));
     }
-    let mut d = start(&authority, "d", &[b.address()]).await;
+    let mut d = Listening::start(&authority, "d", &[b.seed()]).await;
     let mut taken = BTreeSet::new();
     while taken.len() < BELIEVED as usize {
         let evidence = d.receives("the snapshot", |heard| match heard {
@@ -209,7 +162,7 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
         assert_eq!(evidence.epoch, 1, "nothing of a former life");
         taken.extend(evidence.links);
     }
-    is_ready(&d).await;
+    d.becomes_ready().await;
 
     // A restarted worker holds nothing of what it held.
     put_worker(&a.agent, &[&a, &b, &c, &d], 2).await;
@@ -221,7 +174,7 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
         let heard = other.receives("c", evidence_from("c")).await;
         assert_eq!(heard, evidence(2, [9]));
     }
-    assert_eq!(c.metric("gossip_evidence_records_total{fate=\"stale\"}"), 1);
+    assert_eq!(c.count("gossip_evidence_records_total{fate=\"stale\"}"), 1);
 
     a.agent.shutdown().await;
     for other in [&mut b, &mut c] {
@@ -239,12 +192,12 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
 /// What a busy cluster sends; the figures are printed, not asserted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_arrives_whole() {
-    let authority = identity::create("demo").expect("authority");
-    let a = start(&authority, "a", &[]).await;
-    let mut b = start(&authority, "b", &[a.address()]).await;
-    let mut c = start(&authority, "c", &[a.address()]).await;
+    let authority = authority();
+    let a = Listening::start(&authority, "a", &[]).await;
+    let mut b = Listening::start(&authority, "b", &[a.seed()]).await;
+    let mut c = Listening::start(&authority, "c", &[a.seed()]).await;
     for running in [&a, &b, &c] {
-        is_ready(running).await;
+        running.becomes_ready().await;
         running.is_linked_to(2).await;
     }
     put_worker(&a.agent, &[&a, &b, &c], 1).await;
@@ -267,16 +220,16 @@ async fn a_burst_arrives_whole() {
             assert!(seen.insert(heard.links[0]), "heard twice");
         }
         assert_eq!(
-            other.metric("gossip_evidence_batches_total{fate=\"lost\"}"),
+            other.count("gossip_evidence_batches_total{fate=\"lost\"}"),
             0
         );
     }
-    let bytes = a.metric("gossip_bytes_total{direction=\"out\",plane=\"evidence\"}");
-    let frames = a.metric("gossip_frames_total{direction=\"out\",plane=\"evidence\"}");
+    let bytes = a.count("gossip_bytes_total{direction=\"out\",plane=\"evidence\"}");
+    let frames = a.count("gossip_frames_total{direction=\"out\",plane=\"evidence\"}");
     println!(
         "{RECORDS} records of {LINKS} links in {:?}: {} bytes a record and peer, {} frames a peer",
         started.elapsed(),
-        bytes / 2 / RECORDS as i64,
+        bytes / 2 / RECORDS,
         frames / 2
     );
 

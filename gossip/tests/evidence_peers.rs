@@ -1,62 +1,33 @@
 //! Evidence between peers that are not alike: one that is full and others that are empty, one that
 //! sends far too much beside others that do not. Real sockets and certificates on loopback.
 
+#[path = "common/agents.rs"]
+mod agents;
+
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_gossip::config::{EvidenceConfig, Facts, GossipConfig};
+use agents::{LIMIT, Running, authority, until};
+use grapevine_gossip::config::EvidenceConfig;
 use grapevine_gossip::evidence::{Evidence, EvidenceEvent, LINKS_MAX};
-use grapevine_gossip::identity::{self, Authority, Identity};
+use grapevine_gossip::identity::Authority;
 use grapevine_gossip::worker::{RawWorker, WorkerId, WorkerSpec};
-use grapevine_gossip::{Agent, Metrics};
-use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Generous: states are asserted, not speeds.
-const LIMIT: Duration = Duration::from_secs(30);
-
-struct Running {
-    agent: Agent,
+/// An agent and the evidence that it receives.
+struct Listening {
+    running: Running,
     events: mpsc::Receiver<EvidenceEvent>,
-    metrics: Registry,
 }
 
-impl Running {
-    fn address(&self) -> String {
-        self.agent.local_addr().expect("bound").to_string()
-    }
+impl Deref for Listening {
+    type Target = Running;
 
-    /// Sum of the samples whose line begins so.
-    fn metric(&self, line: &str) -> i64 {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.metrics).expect("encodes");
-        let values = text.lines().filter(|found| found.starts_with(line));
-        values
-            .filter_map(|found| found.rsplit_once(' ')?.1.parse::<i64>().ok())
-            .sum()
-    }
-
-    async fn reaches(&self, line: &str, least: i64) {
-        let reached = async {
-            while self.metric(line) < least {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let reached = timeout(LIMIT, reached).await;
-        let replica = self.agent.replica();
-        assert!(
-            reached.is_ok(),
-            "{replica}: {line} is {}",
-            self.metric(line)
-        );
-    }
-
-    async fn is_ready(&self) {
-        let mut ready = self.agent.ready();
-        let ready = timeout(LIMIT, ready.wait_for(|ready| *ready)).await;
-        assert!(ready.is_ok(), "{} never became ready", self.agent.replica());
+    fn deref(&self) -> &Running {
+        &self.running
     }
 }
 
@@ -65,34 +36,12 @@ async fn start(
     replica: &str,
     seeds: &[String],
     evidence: EvidenceConfig,
-) -> Running {
-    let leaf =
-        identity::issue(&authority.cert_pem, &authority.key_pem, "demo", replica).expect("leaf");
-    let identity = Identity::from_pem(
-        "demo",
-        replica,
-        &authority.cert_pem,
-        &leaf.cert_pem,
-        &leaf.key_pem,
-    );
-    let config = GossipConfig {
-        seeds: seeds.to_vec(),
-        evidence,
-        ..GossipConfig::new(([127, 0, 0, 1], 0).into(), Facts::default())
-    };
-    let mut metrics = Registry::default();
-    let handles = Metrics::register(&mut metrics);
-    let agent = Agent::start(config, identity.expect("identity"), |_| 1.0, handles)
-        .await
-        .expect("starts");
+) -> Listening {
+    let running = Running::of_limits(authority, replica, seeds, evidence).await;
     let spec = WorkerSpec::new(RawWorker::at(worker().as_str())).expect("valid");
-    agent.configure(worker(), spec).expect("room");
-    let events = agent.evidence();
-    Running {
-        agent,
-        events,
-        metrics,
-    }
+    running.agent.configure(worker(), spec).expect("room");
+    let events = running.agent.evidence();
+    Listening { running, events }
 }
 
 fn worker() -> WorkerId {
@@ -111,23 +60,23 @@ fn evidence(links: impl IntoIterator<Item = u64>) -> Evidence {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newcomer_takes_from_the_fullest() {
     const BELIEVED: u64 = 1_000;
-    let authority = identity::create("demo").expect("authority");
+    let authority = authority();
     let limits = EvidenceConfig::default;
     let full = start(&authority, "full", &[], limits()).await;
     full.agent
         .serve_evidence(Arc::new(|| (0..BELIEVED).map(|n| evidence([n])).collect()));
-    let empty = start(&authority, "empty", &[full.address()], limits()).await;
-    let few = start(&authority, "few", &[full.address()], limits()).await;
+    let empty = start(&authority, "empty", &[full.seed()], limits()).await;
+    let few = start(&authority, "few", &[full.seed()], limits()).await;
     few.agent.serve_evidence(Arc::new(|| vec![evidence([7])]));
     for running in [&full, &empty, &few] {
-        running.is_ready().await;
-        running.reaches("gossip_peers_linked", 2).await;
+        running.becomes_ready().await;
+        running.is_linked_to(2).await;
     }
     for round in 0..5 {
-        let seeds = [empty.address(), few.address()];
+        let seeds = [empty.seed(), few.seed()];
         let seeds = &seeds[..1 + round % 2];
         let mut newcomer = start(&authority, &format!("new{round}"), seeds, limits()).await;
-        newcomer.is_ready().await;
+        newcomer.becomes_ready().await;
         let mut taken = BTreeSet::new();
         while taken.len() < BELIEVED as usize {
             let heard = timeout(LIMIT, newcomer.events.recv())
@@ -148,22 +97,22 @@ async fn a_newcomer_takes_from_the_fullest() {
 /// One replica sends what sixty times its allowance would be; the others lose nothing of each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_is_struck_and_others_stay_whole() {
-    let authority = identity::create("demo").expect("authority");
+    let authority = authority();
     let narrow = || EvidenceConfig {
         peer_bytes_per_s: 64 << 10,
         ..EvidenceConfig::default()
     };
     let a = start(&authority, "a", &[], narrow()).await;
-    let mut b = start(&authority, "b", &[a.address()], narrow()).await;
+    let mut b = start(&authority, "b", &[a.seed()], narrow()).await;
     let wide = EvidenceConfig {
         peer_bytes_per_s: 16 << 20,
         log_bytes: 64 << 20,
         ..EvidenceConfig::default()
     };
-    let flooder = start(&authority, "f", &[a.address(), b.address()], wide).await;
+    let flooder = start(&authority, "f", &[a.seed(), b.seed()], wide).await;
     for running in [&a, &b, &flooder] {
-        running.is_ready().await;
-        running.reaches("gossip_peers_linked", 2).await;
+        running.becomes_ready().await;
+        running.is_linked_to(2).await;
     }
     let tasks = tokio_util::task::TaskTracker::new();
     let agent = flooder.agent.clone();
@@ -203,19 +152,15 @@ async fn a_flood_is_struck_and_others_stay_whole() {
     telling.await.expect("ends");
     for struck in [&a, &b] {
         let dropped = "gossip_dropped_total{reason=\"evidence_flood\"}";
-        struck.reaches(dropped, 10).await;
+        struck.counts(dropped, 10).await;
         struck
-            .reaches("gossip_refused_total{reason=\"too_many\"}", 10)
+            .counts("gossip_refused_total{reason=\"too_many\"}", 10)
             .await;
         // Cut off: the honest peer is the only one left.
-        let is_cut = async {
-            while struck.metric("gossip_peers_linked") != 1 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(LIMIT, is_cut)
-            .await
-            .expect("the flooder is cut off");
+        until("the flooder is cut off", || {
+            struck.count("gossip_peers_linked") == 1
+        })
+        .await;
     }
     flood.abort();
     for running in [flooder, a, b] {

@@ -1,51 +1,38 @@
 //! Peer states between agents with real sockets and certificates on loopback.
 
+#[path = "common/agents.rs"]
+mod agents;
+
+use std::ops::Deref;
 use std::time::Duration;
 
-use grapevine_gossip::config::{Facts, GossipConfig};
-use grapevine_gossip::identity::{self, Authority, Identity};
+use agents::{LIMIT, Running, authority};
+use grapevine_gossip::config::Facts;
+use grapevine_gossip::identity::Authority;
 use grapevine_gossip::peer_state::{Claim, HealthClaim, PeerState, PeerStates, TenantUse};
 use grapevine_gossip::worker::{RawWorker, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, Metrics};
-use prometheus_client::registry::Registry;
 use tokio::time::{Instant, timeout};
 
-/// Generous: states are asserted, not speeds.
-const LIMIT: Duration = Duration::from_secs(20);
 const TENANT: u64 = 7;
 
-struct Running {
-    agent: Agent,
-    metrics: Registry,
+/// An agent that knows one worker.
+struct Stating(Running);
+
+impl Deref for Stating {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.0
+    }
 }
 
-impl Running {
+impl Stating {
     async fn start(authority: &Authority, replica: &str, seeds: &[String]) -> Self {
-        let leaf = identity::issue(&authority.cert_pem, &authority.key_pem, "demo", replica);
-        let leaf = leaf.expect("leaf");
-        let identity = Identity::from_pem(
-            "demo",
-            replica,
-            &authority.cert_pem,
-            &leaf.cert_pem,
-            &leaf.key_pem,
-        );
-        let config = GossipConfig {
-            seeds: seeds.to_vec(),
-            ..GossipConfig::new(([127, 0, 0, 1], 0).into(), Facts::default())
-        };
-        let mut metrics = Registry::default();
-        let handles = Metrics::register(&mut metrics);
-        let identity = identity.expect("identity");
-        let agent = Agent::start(config, identity, |_| 1.0, handles).await;
-        let agent = agent.expect("starts");
+        let running = Running::of(authority, replica, seeds).await;
         let spec = WorkerSpec::new(RawWorker::at(worker().as_str())).expect("valid");
-        agent.configure(worker(), spec).expect("room");
-        Self { agent, metrics }
-    }
-
-    fn address(&self) -> String {
-        self.agent.local_addr().expect("bound").to_string()
+        running.agent.configure(worker(), spec).expect("room");
+        Self(running)
     }
 
     fn publish(&self, claim: Claim, in_flight: u32) {
@@ -76,16 +63,6 @@ impl Running {
             self.agent.replica()
         );
     }
-
-    /// Sum of the samples whose line begins so.
-    fn metric(&self, line: &str) -> i64 {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.metrics).expect("encodes");
-        let values = text.lines().filter(|found| found.starts_with(line));
-        values
-            .filter_map(|found| found.rsplit_once(' ')?.1.parse::<i64>().ok())
-            .sum()
-    }
 }
 
 fn worker() -> WorkerId {
@@ -111,12 +88,12 @@ fn claims(states: &PeerStates) -> Vec<(String, Claim)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peer_states_reach_the_others_and_end_with_their_replica() {
-    let authority = identity::create("demo").expect("authority");
-    let a = Running::start(&authority, "a", &[]).await;
+    let authority = authority();
+    let a = Stating::start(&authority, "a", &[]).await;
     // Before any peer is there: a peer gets it when it connects.
     a.publish(Claim::Stalled, 3);
-    let b = Running::start(&authority, "b", &[a.address()]).await;
-    let c = Running::start(&authority, "c", &[a.address(), b.address()]).await;
+    let b = Stating::start(&authority, "b", &[a.seed()]).await;
+    let c = Stating::start(&authority, "c", &[a.seed(), b.seed()]).await;
     b.publish(Claim::Good, 4);
     let both = vec![
         ("a".to_owned(), Claim::Stalled),
@@ -154,7 +131,7 @@ async fn peer_states_reach_the_others_and_end_with_their_replica() {
     .await;
     println!("a change was read after {:?}", started.elapsed());
     let renewed =
-        |running: &Running| running.metric("gossip_peer_state_parts_total{fate=\"fresh\"}");
+        |running: &Running| running.count("gossip_peer_state_parts_total{fate=\"fresh\"}");
     let before = renewed(&c);
     timeout(LIMIT, async {
         while renewed(&c) < before + 8 {
@@ -164,9 +141,9 @@ async fn peer_states_reach_the_others_and_end_with_their_replica() {
     .await
     .expect("renewed twice");
     assert_eq!(claims(&c.agent.peer_states()).len(), 2);
-    assert_eq!(c.metric("gossip_peer_states"), 2);
-    let bytes = a.metric("gossip_bytes_total{direction=\"out\",plane=\"bulletin\"}");
-    let frames = a.metric("gossip_frames_total{direction=\"out\",plane=\"bulletin\"}");
+    assert_eq!(c.count("gossip_peer_states"), 2);
+    let bytes = a.count("gossip_bytes_total{direction=\"out\",plane=\"bulletin\"}");
+    let frames = a.count("gossip_frames_total{direction=\"out\",plane=\"bulletin\"}");
     println!("{frames} frames, {bytes} bytes");
     assert!(bytes > 0);
 
@@ -174,7 +151,7 @@ async fn peer_states_reach_the_others_and_end_with_their_replica() {
     let b_only = vec![("b".to_owned(), Claim::Good)];
     c.reads("a's end", |states| claims(states) == b_only).await;
     for running in [&b, &c] {
-        assert_eq!(running.metric("gossip_refused_total"), 0);
+        assert_eq!(running.count("gossip_refused_total"), 0);
         running.agent.shutdown().await;
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_gossip::config::{Facts, GossipConfig};
+use grapevine_gossip::config::{EvidenceConfig, Facts, GossipConfig};
 use grapevine_gossip::identity::{self, Authority, Identity};
 use grapevine_gossip::view::View;
 use grapevine_gossip::{Agent, ExtraPlane, Metrics, Network, SystemNetwork};
@@ -22,6 +22,26 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// Of the cluster `demo`, with a fresh certificate of this authority, on a free port.
+    pub(crate) async fn of(authority: &Authority, replica: &str, seeds: &[String]) -> Self {
+        Self::start(issue(authority, "demo", replica), seeds).await
+    }
+
+    /// The same with these limits of evidence.
+    pub(crate) async fn of_limits(
+        authority: &Authority,
+        replica: &str,
+        seeds: &[String],
+        evidence: EvidenceConfig,
+    ) -> Self {
+        let config = GossipConfig {
+            evidence,
+            ..config(([127, 0, 0, 1], 0).into(), seeds)
+        };
+        let identity = issue(authority, "demo", replica);
+        Self::start_all(Arc::new(SystemNetwork), config, identity, Vec::new()).await
+    }
+
     /// On a free port.
     pub(crate) async fn start(identity: Identity, seeds: &[String]) -> Self {
         Self::start_at(([127, 0, 0, 1], 0).into(), identity, seeds).await
@@ -37,7 +57,7 @@ impl Running {
         identity: Identity,
         seeds: &[String],
     ) -> Self {
-        Self::start_all(network, bind, identity, seeds, Vec::new()).await
+        Self::start_all(network, config(bind, seeds), identity, Vec::new()).await
     }
 
     /// On a free port, with a plane beside those of the crate.
@@ -46,26 +66,16 @@ impl Running {
         seeds: &[String],
         extra: ExtraPlane,
     ) -> Self {
-        let bind = ([127, 0, 0, 1], 0).into();
-        Self::start_all(Arc::new(SystemNetwork), bind, identity, seeds, vec![extra]).await
+        let config = config(([127, 0, 0, 1], 0).into(), seeds);
+        Self::start_all(Arc::new(SystemNetwork), config, identity, vec![extra]).await
     }
 
     async fn start_all(
         network: Arc<dyn Network>,
-        bind: SocketAddr,
+        config: GossipConfig,
         identity: Identity,
-        seeds: &[String],
         extra: Vec<ExtraPlane>,
     ) -> Self {
-        let facts = Facts {
-            http: "127.0.0.1:80".into(),
-            version: "test".into(),
-            ..Facts::default()
-        };
-        let config = GossipConfig {
-            seeds: seeds.to_vec(),
-            ..GossipConfig::new(bind, facts)
-        };
         let mut metrics = Registry::default();
         let handles = Metrics::register(&mut metrics);
         let agent = Agent::start_with(network, config, identity, |_| 1.0, handles, extra).await;
@@ -130,10 +140,27 @@ impl Running {
             .sum()
     }
 
+    /// Waits until so many peers are connected.
+    pub(crate) async fn is_linked_to(&self, others: u64) {
+        self.counts("gossip_peers_linked", others).await;
+    }
+
     /// Waits until that sum is so great. Metrics have no watch, so this looks again and again.
     pub(crate) async fn counts(&self, line: &str, at_least: u64) {
         let what = format!("{}: {line} of {at_least}", self.name());
         until(&what, || self.count(line) >= at_least).await;
+    }
+}
+
+fn config(bind: SocketAddr, seeds: &[String]) -> GossipConfig {
+    let facts = Facts {
+        http: "127.0.0.1:80".into(),
+        version: "test".into(),
+        ..Facts::default()
+    };
+    GossipConfig {
+        seeds: seeds.to_vec(),
+        ..GossipConfig::new(bind, facts)
     }
 }
 
