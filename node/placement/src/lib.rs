@@ -28,6 +28,7 @@ pub mod models;
 pub mod order;
 pub mod policy;
 pub mod rate;
+mod ratio;
 pub mod ring;
 pub mod settings;
 pub mod weight;
@@ -52,6 +53,7 @@ pub use policy::{
     View, decide, explain,
 };
 pub use rate::{Observed, Rate};
+pub use ratio::{Ratio, RatioError};
 pub use ring::{Member, Ring, RingError, RingSettings, total_digest};
-pub use settings::{ClusterSettings, Ratio, RatioError};
+pub use settings::ClusterSettings;
 pub use weight::{Weight, WeightError};

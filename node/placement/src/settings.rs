@@ -1,6 +1,6 @@
 //! What all replicas of a cluster must agree on, and its fingerprint.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use crate::{
     canonical::{Canonical, Digest},
@@ -8,6 +8,7 @@ use crate::{
     key::KeySettings,
     models::{self, Models},
     policy::{CacheAware, DECODE_POLICY, Policy, PolicySettings, Price, RolePolicies},
+    ratio::Ratio,
     ring::RingSettings,
 };
 
@@ -217,71 +218,6 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A finite number from 0 to a million: factors, prices, slacks.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Ratio(f64);
-
-impl Ratio {
-    /// The largest ratio: keeps every product of ratios and token counts far from infinity.
-    pub const MAX: Self = Self(1e6);
-
-    /// Checks `value`.
-    ///
-    /// # Errors
-    /// Not a number, below 0 or above 1,000,000.
-    pub const fn new(value: f64) -> Result<Self, RatioError> {
-        if value >= 0.0 && value <= Self::MAX.0 {
-            // -0.0 passes the check and has other bits: the sum makes it 0.0.
-            return Ok(Self(value + 0.0));
-        }
-        Err(RatioError)
-    }
-
-    /// The number.
-    #[must_use]
-    pub const fn get(self) -> f64 {
-        self.0
-    }
-
-    pub(crate) const fn constant(value: f64) -> Self {
-        assert!(
-            value >= 0.0 && value <= Self::MAX.0,
-            "constant outside the range"
-        );
-        Self(value)
-    }
-
-    const fn bits(self) -> u64 {
-        self.0.to_bits()
-    }
-}
-
-impl TryFrom<f64> for Ratio {
-    type Error = RatioError;
-
-    fn try_from(value: f64) -> Result<Self, RatioError> {
-        Self::new(value)
-    }
-}
-
-impl fmt::Display for Ratio {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// A number outside 0..=1,000,000, or not a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RatioError;
-
-impl fmt::Display for RatioError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("must be a number from 0 to 1,000,000")
-    }
-}
-
-impl std::error::Error for RatioError {}
-
 #[cfg(test)]
 mod tests {
     use std::num::{NonZeroU8, NonZeroU16, NonZeroU32};
@@ -314,34 +250,44 @@ mod tests {
             ("price", |all| all.policy.price = Price::MULTIPLICATIVE),
             ("price of context", |all| {
                 all.policy.price = Price::Additive {
-                    prefill: Ratio(4.0),
-                    context: Ratio(0.06),
-                    tolerance: Ratio(0.5),
+                    prefill: Ratio::constant(4.0),
+                    context: Ratio::constant(0.06),
+                    tolerance: Ratio::constant(0.5),
                 };
             }),
-            ("bound factor", |all| all.policy.bound.factor = Ratio(2.0)),
-            ("bound slack", |all| all.policy.bound.slack = Ratio(2.0)),
-            ("crowd price", |all| all.policy.crowd_price = Ratio(1.0)),
-            ("outer bound", |all| all.policy.outer_bound = Ratio(3.0)),
+            ("bound factor", |all| {
+                all.policy.bound.factor = Ratio::constant(2.0)
+            }),
+            ("bound slack", |all| {
+                all.policy.bound.slack = Ratio::constant(2.0)
+            }),
+            ("crowd price", |all| {
+                all.policy.crowd_price = Ratio::constant(1.0)
+            }),
+            ("outer bound", |all| {
+                all.policy.outer_bound = Ratio::constant(3.0)
+            }),
             ("choices", |all| all.policy.choices = 2),
-            ("heat share", |all| all.policy.heat.share = Ratio(0.7)),
+            ("heat share", |all| {
+                all.policy.heat.share = Ratio::constant(0.7)
+            }),
             ("heat half life", |all| {
                 all.policy.heat.half_life = Duration::from_secs(7);
             }),
             ("hash bound", |all| {
-                all.policy.hash_bound = HashBound::Requests(Ratio(1.25));
+                all.policy.hash_bound = HashBound::Requests(Ratio::constant(1.25));
             }),
             ("hash bound kind", |all| {
-                all.policy.hash_bound = HashBound::PrefillTokens(Ratio(1.25));
+                all.policy.hash_bound = HashBound::PrefillTokens(Ratio::constant(1.25));
             }),
             ("match share", |all| {
-                all.policy.cache_aware.match_share = Ratio(0.5);
+                all.policy.cache_aware.match_share = Ratio::constant(0.5);
             }),
             ("imbalance requests", |all| {
-                all.policy.cache_aware.imbalance_requests = Ratio(32.0);
+                all.policy.cache_aware.imbalance_requests = Ratio::constant(32.0);
             }),
             ("imbalance factor", |all| {
-                all.policy.cache_aware.imbalance_factor = Ratio(1.1);
+                all.policy.cache_aware.imbalance_factor = Ratio::constant(1.1);
             }),
             ("panic", |all| all.policy.panic = false),
             ("tenant header", |all| {

@@ -51,7 +51,10 @@ pub(super) fn start_limits(
                 Arc::new(move || keys.in_use())
             },
             quarantine: Arc::clone(&quarantine),
-            board: Arc::clone(board),
+            sightings: {
+                let board = Arc::clone(board);
+                Box::new(move || board.sightings())
+            },
             metrics: base.metrics.cluster.clone(),
             marks: base.metrics.marks.clone(),
             refusals: base.metrics.refusals.clone(),

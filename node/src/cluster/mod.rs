@@ -51,7 +51,7 @@ use self::fleet::{Registration, assemble};
 use self::liveness::Liveness;
 use self::metrics::ClusterMetrics;
 pub use self::pairing::{Mate, Pairing, Pairs};
-pub use self::peer_state::{OwnUse, PeerStateTask};
+pub use self::peer_state::{OwnUse, PeerStateTask, Sightings};
 pub use self::pool::{Halves, Pool, PoolMember};
 use self::rates::Rates;
 use crate::config::{BreakerConfig, HealthConfig};

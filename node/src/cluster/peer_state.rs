@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use grapevine_gossip::peer_state::{
-    Claim as WireClaim, HealthClaim, PAUSE, PeerState, PeerStates, TenantUse,
+    Claim as WireClaim, HealthClaim, PAUSE, PeerState, PeerStates, Sighting, TenantUse,
 };
 use grapevine_gossip::worker::WorkerId;
 use grapevine_gossip::{Agent, ReplicaId};
@@ -20,7 +20,6 @@ use super::Cluster;
 use super::fleet::Fleet;
 use super::metrics::{ClusterMetrics, QuarantineMetrics};
 use super::quarantine::Quarantine;
-use crate::discovery::Board;
 use crate::metrics::ClaimLabels;
 use crate::metrics::refusals::RefusalMetrics;
 use crate::shutdown::Phase;
@@ -28,6 +27,9 @@ use crate::upstream::Worker;
 
 /// What this replica has in hand for tenants, now.
 pub type OwnUse = Arc<dyn Fn() -> Vec<TenantUse> + Send + Sync>;
+
+/// What sources of workers show this replica, now.
+pub type Sightings = Box<dyn Fn() -> Vec<Sighting> + Send + Sync>;
 
 /// The task that publishes this replica's peer state and reads that of the others.
 pub struct PeerStateTask {
@@ -40,7 +42,7 @@ pub struct PeerStateTask {
     /// Requests that no worker gets, to send and to receive.
     pub quarantine: Arc<Quarantine>,
     /// What sources of workers show.
-    pub board: Arc<Board>,
+    pub sightings: Sightings,
     /// Where claims are counted.
     pub metrics: ClusterMetrics,
     /// Where marks are counted.
@@ -95,7 +97,7 @@ impl PeerStateTask {
             usage: (self.own_use)(),
             quarantine: self.quarantine.to_send(),
             paces,
-            sightings: self.board.sightings(),
+            sightings: (self.sightings)(),
         });
     }
 

@@ -2,14 +2,9 @@
 
 use std::path::Path;
 
-use grapevine_gossip::worker::WorkerId;
-
-use super::tables::Document;
+use super::tables::{Document, Listed};
 use super::targets::Group;
-use crate::picture::{Found, PictureError, WORKERS_MAX};
-
-/// The workers of a file, in its order.
-pub(super) type Listed = Vec<(WorkerId, Found)>;
+use crate::picture::{PictureError, WORKERS_MAX};
 
 const NO_LIST: &str = "the file is empty; for no workers at all write an empty list";
 

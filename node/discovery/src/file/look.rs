@@ -7,8 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::changes::{Stamp, Stamps};
-use super::format::{Format, Listed};
+use super::format::Format;
 use super::pattern::{PathPattern, matches};
+use super::tables::Listed;
 use super::{FILE_BYTES_MAX, FILES_MAX};
 use crate::picture::{Found, Picture, PictureError, WORKERS_MAX};
 use grapevine_gossip::worker::WorkerId;

@@ -5,12 +5,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use grapevine_gossip::worker::Labels;
+use grapevine_gossip::worker::{Labels, WorkerId};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
 use super::description::{Description, KEYS};
-use super::format::Listed;
+use crate::picture::Found;
+
+/// The workers of a file, in its order.
+pub(super) type Listed = Vec<(WorkerId, Found)>;
 
 /// The keys of a table: the address, and those of every form.
 const FIELDS: [&str; KEYS.len() + 1] = {

@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{HeatReport, REPORT_LINKS_MAX};
-use crate::{key::Key, settings::Ratio};
+use crate::{key::Key, ratio::Ratio};
 
 /// How heat is counted and reported. Cluster-wide.
 #[derive(Clone, Copy, Debug, PartialEq)]

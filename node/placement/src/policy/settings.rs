@@ -1,7 +1,7 @@
 //! What a decision weighs: price, credit, bound.
 
 use super::Policy;
-use crate::{heat::HeatSettings, settings::Ratio};
+use crate::{heat::HeatSettings, ratio::Ratio};
 
 /// Tokens of a prompt that count for tolerance: what replicas do not know of each other does not grow with this prompt.
 const TOLERANCE_TOKENS: u32 = 4_096;
