@@ -18,6 +18,8 @@ pub mod binary;
 pub mod chat;
 pub mod cluster;
 pub mod collector;
+#[cfg(test)]
+mod documents;
 pub mod http1;
 pub mod invariants;
 pub mod keys;
