@@ -52,4 +52,5 @@ pub use evidence::EvidenceSource;
 pub use identity::{Identity, IdentityError};
 pub use metrics::Metrics;
 pub use replica::{ReplicaId, ReplicaIdError};
+pub use transport::SilentSeed;
 pub use transport::{Network, SystemNetwork};

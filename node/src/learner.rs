@@ -26,6 +26,8 @@ pub struct Learner {
     pub cluster: Arc<Cluster>,
     /// What the workers of a model did not agree on when it was last said.
     differed: BTreeMap<String, String>,
+    /// Why what a worker said could not be used, when it was last said: it is asked again each second.
+    refused: BTreeMap<WorkerId, String>,
 }
 
 impl Learner {
@@ -35,6 +37,7 @@ impl Learner {
             agent,
             cluster,
             differed: BTreeMap::new(),
+            refused: BTreeMap::new(),
         }
     }
 
@@ -54,7 +57,7 @@ impl Learner {
                 match fact {
                     Fact::Models(models) => match facts(&worker, models) {
                         Ok(facts) => reports.push((worker.id.clone(), facts)),
-                        Err(error) => unusable(&worker.id, &error),
+                        Err(error) => self.unusable(&worker.id, &error),
                     },
                     Fact::Started(epoch) => {
                         reports.push((worker.id.clone(), WorkerReport::Started(epoch)))
@@ -86,12 +89,28 @@ impl Learner {
             .is_some_and(|worker| worker.spec.role() != Role::Any && !worker.labels.contain(labels))
     }
 
-    async fn register(&self, reports: Vec<(WorkerId, WorkerReport)>) {
+    async fn register(&mut self, reports: Vec<(WorkerId, WorkerReport)>) {
         for (worker, error) in self.agent.learn_all(reports).await {
             // It may have been removed while it was asked.
             if self.agent.view().worker(&worker).is_some() {
-                unusable(&worker, &error);
+                self.unusable(&worker, &error);
             }
+        }
+    }
+
+    /// Says it once for each worker and reason.
+    fn unusable(&mut self, worker: &WorkerId, error: &dyn Display) {
+        let view = self.agent.view();
+        self.refused.retain(|id, _| view.worker(id).is_some());
+        let error = error.to_string();
+        if self.refused.get(worker) != Some(&error) {
+            tracing::warn!(
+                worker = worker.as_str(),
+                error,
+                "cannot register what the worker reported about itself; until it says something else, it gets no requests \
+                 for what it did not register"
+            );
+            self.refused.insert(worker.clone(), error);
         }
     }
 
@@ -124,8 +143,4 @@ fn facts(worker: &Worker, models: Vec<String>) -> Result<WorkerReport, WorkerErr
         ..RawWorker::at(worker.address.url(""))
     })?;
     Ok(WorkerReport::Facts(Box::new(facts)))
-}
-
-fn unusable(worker: &WorkerId, error: &dyn Display) {
-    tracing::warn!(worker = worker.as_str(), %error, "cannot register what the worker reported about itself");
 }

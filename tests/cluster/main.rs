@@ -17,6 +17,7 @@ mod kv_events;
 mod kv_placement;
 mod labels;
 mod leases;
+mod links;
 mod monitoring;
 mod pods;
 mod reload;

@@ -42,6 +42,6 @@ async fn it_begins_with_what_is_wrong() {
     .await;
     let first = workers[0].url();
     workers.remove(0).kill().await;
-    let usable = format!(": {dead}; 1 of 2 workers usable: 1 failing checks for ");
+    let usable = format!(": {dead}; 1 of 2 workers usable: 1 refusing connections for ");
     says(4, "2 replicas, 1 dead for ", &[&usable, &first]).await;
 }

@@ -54,6 +54,18 @@ async fn replicas_of_another_authority_are_refused_with_a_clear_line_on_both_sid
     for cluster_id in ["grapevine", "another"] {
         let cluster = with_stranger(cluster_id).await;
         said(&cluster, 2, "its certificate is not of this cluster").await;
+        // Nor does its status call the seed silent.
+        let admin = format!("http://{}", cluster.replicas[2].admin().0);
+        let begins = "this replica is alone, no seed could be joined for ";
+        eventually(LIMIT, begins, async || {
+            let shown = process::run(&["status", "--admin", &admin]).await;
+            let has_why = shown
+                .text
+                .contains("(its certificate is not of this cluster: ");
+            let is_told = shown.code == Some(4) && shown.text.starts_with(begins) && has_why;
+            is_told.then_some(()).ok_or(shown.text)
+        })
+        .await;
         let refused = "refused a connection; a certificate of this cluster's authority is needed";
         said(&cluster, 0, refused).await;
     }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::admin::Admin;
+use crate::gate::Gate;
 use crate::process::{self, Process, Program, Signal};
 use crate::wait::{LIMIT, eventually};
 
@@ -171,19 +172,35 @@ impl Cluster {
         identity: Identity,
         seeds: Vec<String>,
     ) -> &mut Replica {
-        let mut replica = Replica {
+        let mut replica = self.replica(name, identity, seeds);
+        replica.start().await;
+        self.replicas.push(replica);
+        self.replicas.last_mut().expect("one was added just now")
+    }
+
+    fn replica(&self, name: &str, identity: Identity, seeds: Vec<String>) -> Replica {
+        Replica {
             name: name.to_owned(),
             seeds,
+            advertised: None,
             program: self.program.clone(),
             identity,
             dir: self.dir.path().to_owned(),
             process: None,
             addresses: None,
             logs: Vec::new(),
-        };
+        }
+    }
+
+    /// The same as [`Cluster::join`], for a replica that others reach through a gate alone.
+    pub async fn join_behind(&mut self, name: &str, gate: &Gate, seeds: Vec<String>) {
+        let identity = self.issue(name).await;
+        let mut replica = self.replica(name, identity, seeds);
+        replica.advertised = Some(gate.address());
         replica.start().await;
+        let addresses = replica.addresses.expect("it is started");
+        gate.found(addresses.gossip);
         self.replicas.push(replica);
-        self.replicas.last_mut().expect("one was added just now")
     }
 
     /// Sets the program of replicas that join from now on.
@@ -278,6 +295,8 @@ pub struct Replica {
     pub name: String,
     /// Gossip addresses of its seeds at its next start.
     pub seeds: Vec<String>,
+    /// Where others reach its gossip socket, if not at its own address.
+    advertised: Option<SocketAddr>,
     /// Its program at its next start.
     pub program: Program,
     identity: Identity,
@@ -324,6 +343,9 @@ impl Replica {
         flag("gossip-key", path(&self.identity.key));
         for seed in &self.seeds {
             flag("seed", seed.clone());
+        }
+        if let Some(address) = self.advertised {
+            flag("gossip-advertise", address.to_string());
         }
         args
     }

@@ -20,6 +20,7 @@ pub mod cluster;
 pub mod collector;
 #[cfg(test)]
 mod documents;
+pub mod gate;
 pub mod http1;
 pub mod invariants;
 pub mod keys;

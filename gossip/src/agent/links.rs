@@ -7,6 +7,7 @@ use super::Agent;
 use crate::load::LoadMessages;
 use crate::plane::Context;
 use crate::replica::ReplicaId;
+use crate::transport::SilentSeed;
 
 /// What this replica has with another one. Nothing of it where there is neither a connection nor a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,18 +33,23 @@ impl Agent {
             link.round_trip = Some(round_trip);
             link.certificate_ends = certificate_ends;
         }
-        let heard = |messages: &mut LoadMessages, cx: &mut Context| {
-            let heard = messages.plane.heard(cx.now);
-            heard.map(|(id, ago)| (id.clone(), ago)).collect::<Vec<_>>()
-        };
-        for (id, ago) in self.with(&self.0.load, heard) {
+        for (id, ago) in self.heard() {
             links.entry(id).or_default().heard = Some(ago);
         }
         links
     }
 
-    /// Seeds at none of whose addresses a replica answers, and for how long.
-    pub fn silent_seeds(&self) -> Vec<(String, Duration)> {
+    /// How long ago each other replica's latest report of load came; one that was silent for long is not among them.
+    pub fn heard(&self) -> Vec<(ReplicaId, Duration)> {
+        let heard = |messages: &mut LoadMessages, cx: &mut Context| {
+            let heard = messages.plane.heard(cx.now);
+            heard.map(|(id, ago)| (id.clone(), ago)).collect()
+        };
+        self.with(&self.0.load, heard)
+    }
+
+    /// Seeds at none of whose addresses a replica lets this one in.
+    pub fn silent_seeds(&self) -> Vec<SilentSeed> {
         let net = self.0.driver.net();
         net.map_or_else(Vec::new, |net| net.transport.silent_seeds())
     }

@@ -2,7 +2,7 @@
 //! in hand; besides, which requests no worker is to get, and how fast workers answer.
 //!
 //! Pure; instants are arguments. Each replica has one peer state. Its parts, claims about workers,
-//! use by tenants, quarantined requests and paces, travel apart, so that a count that changes with each request does not carry
+//! use by tenants, quarantined requests, paces and whom it hears, travel apart, so that a count that changes with each request does not carry
 //! hundreds of claims along. Each part is sent whole, in absolute values, and the latest one counts:
 //! a lost frame is healed by the next, and nothing is added up.
 //!
@@ -24,6 +24,7 @@ mod tests;
 
 use std::time::Duration;
 
+use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
 
 pub(crate) use plane::{PeerStatePlane, Shown};
@@ -43,6 +44,11 @@ pub const QUARANTINE_MAX: usize = 256;
 pub const PACES_MAX: usize = 2000;
 /// Greatest number of sightings in a peer state; the last ones are left out.
 pub const SIGHTINGS_MAX: usize = 3000;
+/// Greatest number of replicas of which a peer state says that they are heard: those of the greatest cluster.
+pub const HEARD_MAX: usize = 256;
+/// A replica of which nothing came for this long is not heard: some twenty reports of load, and longer than it takes to
+/// see that a replica is dead.
+pub const UNHEARD_AFTER: Duration = Duration::from_secs(3);
 /// Greatest length of one part in a frame, in bytes.
 pub const PART_BYTES_MAX: usize = 64 * 1024;
 /// Greatest age of a claim; older ones count as just so old.
@@ -70,6 +76,24 @@ pub struct PeerState {
     pub paces: Vec<Pace>,
     /// What it sees of sources of workers, at most [`SIGHTINGS_MAX`]; the last ones are left out.
     pub sightings: Vec<Sighting>,
+    /// Which replicas it hears, at most [`HEARD_MAX`]; the last ones are left out.
+    pub heard: Vec<Heard>,
+}
+
+/// A replica that the sender hears by itself, never by hearsay; one that is not among them is not heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// The other replica.
+    pub replica: ReplicaId,
+    /// How long before the sending its latest report of load came, to the millisecond and up to [`AGE_MAX`].
+    pub age: Duration,
+}
+
+impl Heard {
+    /// Whether that is so long ago that it counts as not heard.
+    pub fn is_silent(&self) -> bool {
+        self.age >= UNHEARD_AFTER
+    }
 }
 
 /// What one replica sees of a source of workers: that it sees it, or where that differs from the registry.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    AGE_MAX, CLAIMS_MAX, Claim, HealthClaim, PACES_MAX, PART_BYTES_MAX, Pace, QUARANTINE_MAX,
-    Quarantined, SIGHTINGS_MAX, Sighting, TENANTS_MAX, TenantUse,
+    AGE_MAX, CLAIMS_MAX, Claim, HEARD_MAX, HealthClaim, Heard, PACES_MAX, PART_BYTES_MAX, Pace,
+    QUARANTINE_MAX, Quarantined, SIGHTINGS_MAX, Sighting, TENANTS_MAX, TenantUse,
 };
 use crate::wire::Message;
 
@@ -160,6 +160,31 @@ impl Entry for Sighting {
     }
 }
 
+impl Entry for Heard {
+    const PART: &'static str = "heard";
+    /// To hear nobody is news.
+    const ENDS_WHEN_EMPTY: bool = false;
+
+    fn fit(entries: Vec<Self>) -> (Vec<Self>, usize) {
+        fit_heard(entries)
+    }
+
+    fn is_the_same_as(&self, other: &Self) -> bool {
+        (&self.replica, self.is_silent()) == (&other.replica, other.is_silent())
+    }
+
+    fn later(&self, since: Duration) -> Self {
+        Self {
+            age: clamped(self.age.saturating_add(since)),
+            ..self.clone()
+        }
+    }
+
+    fn message(entries: Vec<Self>) -> Message {
+        Message::Heard(Arc::new(entries))
+    }
+}
+
 /// Brings claims into the order of the wire, and leaves out what does not fit: good ones before bad
 /// ones, of the same kind the oldest. Returns how many.
 fn fit_claims(mut claims: Vec<HealthClaim>) -> (Vec<HealthClaim>, usize) {
@@ -240,6 +265,18 @@ fn fit_sightings(mut sightings: Vec<Sighting>) -> (Vec<Sighting>, usize) {
     let cut = sightings.len().saturating_sub(SIGHTINGS_MAX);
     sightings.truncate(SIGHTINGS_MAX);
     (sightings, cut)
+}
+
+/// Brings replicas into the order of the wire, once each, and leaves out the last beyond [`HEARD_MAX`].
+fn fit_heard(mut heard: Vec<Heard>) -> (Vec<Heard>, usize) {
+    heard.sort_by(|a, b| (&a.replica, a.age).cmp(&(&b.replica, b.age)));
+    heard.dedup_by(|later, kept| later.replica == kept.replica);
+    let cut = heard.len().saturating_sub(HEARD_MAX);
+    heard.truncate(HEARD_MAX);
+    for of in &mut heard {
+        of.age = clamped(of.age);
+    }
+    (heard, cut)
 }
 
 pub(super) fn clamped(age: Duration) -> Duration {

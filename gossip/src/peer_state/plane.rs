@@ -92,6 +92,7 @@ impl Plane for PeerStatePlane {
             }
             Message::Paces(part) => received.part(peer, order, Arc::unwrap_or_clone(part), now),
             Message::Sightings(part) => received.part(peer, order, Arc::unwrap_or_clone(part), now),
+            Message::Heard(part) => received.part(peer, order, Arc::unwrap_or_clone(part), now),
             _ => return,
         };
         self.show(taken == Taken::Fresh);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::part::Entry;
-use super::{HealthClaim, Pace, PeerState, Quarantined, RENEW_AFTER, Sighting, TenantUse};
+use super::{HealthClaim, Heard, Pace, PeerState, Quarantined, RENEW_AFTER, Sighting, TenantUse};
 use crate::wire::Message;
 
 /// What is sent to the others, and when it was sent last.
@@ -14,6 +14,7 @@ pub(crate) struct Publisher {
     quarantine: Part<Quarantined>,
     paces: Part<Pace>,
     sightings: Part<Sighting>,
+    heard: Part<Heard>,
 }
 
 /// One part; none of it before the first peer state, and while it has no entries.
@@ -39,13 +40,14 @@ trait Sent {
 impl Publisher {
     /// Replaces the peer state. Ages alone are no news: they go with the next renewal. Returns for each part how many
     /// entries do not fit a frame.
-    pub(crate) fn publish(&mut self, state: PeerState, now: Instant) -> [(&'static str, usize); 5] {
+    pub(crate) fn publish(&mut self, state: PeerState, now: Instant) -> [(&'static str, usize); 6] {
         [
             self.health.replace(state.health, now),
             self.usage.replace(state.usage, now),
             self.quarantine.replace(state.quarantine, now),
             self.paces.replace(state.paces, now),
             self.sightings.replace(state.sightings, now),
+            self.heard.replace(state.heard, now),
         ]
     }
 
@@ -66,15 +68,16 @@ impl Publisher {
         parts.filter_map(|part| part.due(now)).collect()
     }
 
-    fn parts(&mut self) -> [&mut dyn Sent; 5] {
+    fn parts(&mut self) -> [&mut dyn Sent; 6] {
         let Self {
             health,
             usage,
             quarantine,
             paces,
             sightings,
+            heard,
         } = self;
-        [health, usage, quarantine, paces, sightings]
+        [health, usage, quarantine, paces, sightings, heard]
     }
 }
 

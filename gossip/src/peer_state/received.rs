@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::part::Entry;
 use super::{
-    HealthClaim, Pace, PeerStates, Quarantined, ReceivedState, SILENT_AFTER, Sighting, TenantUse,
+    HealthClaim, Heard, Pace, PeerStates, Quarantined, ReceivedState, SILENT_AFTER, Sighting,
+    TenantUse,
 };
 use crate::evidence::{Budget, KnownWorkers};
 use crate::replica::ReplicaId;
@@ -31,6 +32,7 @@ pub(crate) struct Sender {
     quarantine: Part<Quarantined>,
     paces: Part<Pace>,
     sightings: Part<Sighting>,
+    heard: Part<Heard>,
     /// What is shown of it; `None` while it has nothing to show.
     shown: Option<Arc<ReceivedState>>,
 }
@@ -74,7 +76,7 @@ macro_rules! kept {
     )*};
 }
 
-kept!(health: HealthClaim usage: TenantUse quarantine: Quarantined paces: Pace sightings: Sighting);
+kept!(health: HealthClaim usage: TenantUse quarantine: Quarantined paces: Pace sightings: Sighting heard: Heard);
 
 impl Received {
     /// Takes a part in the order of the wire, sent by `from` in a generation and under a number.
@@ -194,20 +196,22 @@ impl Sender {
             quarantine: Part::default(),
             paces: Part::default(),
             sightings: Part::default(),
+            heard: Part::default(),
             shown: None,
         }
     }
 
-    fn parts(&mut self) -> [&mut dyn Ends; 5] {
+    fn parts(&mut self) -> [&mut dyn Ends; 6] {
         let Self {
             health,
             usage,
             quarantine,
             paces,
             sightings,
+            heard,
             ..
         } = self;
-        [health, usage, quarantine, paces, sightings]
+        [health, usage, quarantine, paces, sightings, heard]
     }
 
     fn show(&mut self, id: &ReplicaId, known_workers: &KnownWorkers) {
@@ -217,12 +221,13 @@ impl Sender {
             quarantine,
             paces,
             sightings,
+            heard,
             ..
         } = &*self;
         // Ages are those of claims; without claims any time will do.
         let received = health.received().or(usage.received());
         let received = received.or(quarantine.received()).or(paces.received());
-        let received = received.or(sightings.received());
+        let received = received.or(sightings.received()).or(heard.received());
         let quarantine_received = quarantine.received();
         self.shown = received.map(|received| {
             let is_current =
@@ -240,6 +245,7 @@ impl Sender {
                 quarantine: quarantine.entries().to_vec(),
                 paces: paces.entries().to_vec(),
                 sightings: sightings.entries().to_vec(),
+                heard: heard.latest.clone(),
                 quarantine_received: quarantine_received.unwrap_or(received),
             })
         });
@@ -308,8 +314,8 @@ impl<T> Ends for Part<T> {
 pub(crate) const SENDERS_MAX: usize = 256;
 /// A silent sender is forgotten after this long; no frame of it is under way any more.
 pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(60);
-/// Frames a second taken from one sender: an honest one sends its five parts 20 times at most.
-const FRAMES_PER_S: u32 = 100;
+/// Frames a second taken from one sender: an honest one sends its six parts 20 times at most.
+const FRAMES_PER_S: u32 = 120;
 /// What may come late and all at once: as much as an honest sender sends while its path is dead and
 /// the connection lives, 5 s.
-const FRAMES_BURST: u32 = 500;
+const FRAMES_BURST: u32 = 600;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{AGE_MAX, HealthClaim, Pace, Quarantined, Sighting, TenantUse};
+use super::{AGE_MAX, HealthClaim, Heard, Pace, Quarantined, Sighting, TenantUse};
 use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
 
@@ -36,6 +36,9 @@ pub struct ReceivedState {
     pub paces: Vec<Pace>,
     /// Rising by source and worker.
     pub sightings: Vec<Sighting>,
+    /// Which replicas it hears, rising by replica, with the instant at which that came; none of a release that does not
+    /// tell.
+    pub heard: Option<(Instant, Vec<Heard>)>,
 }
 
 impl PeerStates {
@@ -97,6 +100,18 @@ impl ReceivedState {
     /// How long before `now` the replica found out what it claims.
     pub fn age(&self, claim: &HealthClaim, now: Instant) -> Duration {
         claim.age + now.saturating_duration_since(self.received)
+    }
+
+    /// How long ago it heard another replica, at `now`: `Some(None)` where it does not hear it, none where it does not
+    /// tell whom it hears.
+    pub fn hears(&self, other: &ReplicaId, now: Instant) -> Option<Option<Duration>> {
+        let (received, heard) = self.heard.as_ref()?;
+        let Ok(at) = heard.binary_search_by(|of| of.replica.cmp(other)) else {
+            return Some(None);
+        };
+        let of = &heard[at];
+        let age = of.age + now.saturating_duration_since(*received);
+        Some((!of.is_silent()).then_some(age))
     }
 
     /// Requests that no worker is to get, each with its age at `now`, up to [`AGE_MAX`].

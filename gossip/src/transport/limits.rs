@@ -71,8 +71,8 @@ pub(super) const CONNECTIONS: usize = 600;
 pub(super) const URGENT_QUEUE: usize = 32;
 /// Frames of evidence waiting for one peer; the rest waits in the log, which is shared by all peers.
 pub(super) const BULK_QUEUE: usize = 16;
-/// Parts of peer states waiting for one peer: the five of one sending.
-pub(super) const LATEST_QUEUE: usize = 5;
+/// Parts of peer states waiting for one peer: the six of one sending.
+pub(super) const LATEST_QUEUE: usize = 6;
 /// A datagram that fits every path (1,162 B at the guaranteed 1,200), with a margin.
 pub(crate) const DATAGRAM_FRAME_MAX: usize = 1150;
 /// Frames in the answer to one request; times the frame's limit, 16 MiB.

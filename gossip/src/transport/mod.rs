@@ -64,6 +64,7 @@ use loops::Loops;
 pub(crate) use network::system_ms;
 pub use network::{Network, SystemNetwork};
 use peer::Peers;
+pub use seeds::SilentSeed;
 
 /// The receiver of what arrives. Called from connection tasks: must not wait.
 pub(crate) trait Receiver: Send + Sync + 'static {
@@ -107,7 +108,7 @@ struct Shared {
     peers: Mutex<Peers>,
     twins: Mutex<Sightings>,
     /// Seeds at none of whose addresses a replica answers, and since when. As many as are configured.
-    silent_seeds: Mutex<BTreeMap<String, Instant>>,
+    silent_seeds: Mutex<BTreeMap<String, seeds::Silent>>,
     log_limit: LogLimit,
     /// Kinds from outside this crate.
     kinds: Vec<&'static Kind>,
@@ -299,12 +300,14 @@ impl Transport {
         seen.collect()
     }
 
-    /// Seeds at none of whose addresses a replica answers, and for how long.
-    pub(crate) fn silent_seeds(&self) -> Vec<(String, Duration)> {
+    /// Seeds at none of whose addresses a replica lets this one in.
+    pub(crate) fn silent_seeds(&self) -> Vec<SilentSeed> {
         let silent = self.shared.silent_seeds();
-        let silent = silent
-            .iter()
-            .map(|(seed, since)| (seed.clone(), since.elapsed()));
+        let silent = silent.iter().map(|(seed, (since, why))| SilentSeed {
+            seed: seed.clone(),
+            lasts: since.elapsed(),
+            why: why.clone(),
+        });
         silent.collect()
     }
 
@@ -400,7 +403,7 @@ impl Shared {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn silent_seeds(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+    fn silent_seeds(&self) -> MutexGuard<'_, BTreeMap<String, seeds::Silent>> {
         self.silent_seeds
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -16,6 +16,20 @@ use super::hello::{self, DialError, Dialled};
 use super::{Close, Receiver, Shared, limits, peer};
 use crate::replica::ReplicaId;
 
+/// A seed at none of whose addresses a replica lets this one in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SilentSeed {
+    /// As it is configured.
+    pub seed: String,
+    /// Since it was heard, or was asked for the first time.
+    pub lasts: Duration,
+    /// What was said against a connection in the latest round; none where nothing answered, or its name has no address.
+    pub why: Option<String>,
+}
+
+/// Since when a seed lets this replica in no more, and what was said against it.
+pub(super) type Silent = (Instant, Option<String>);
+
 /// Asks one seed until the transport stops.
 pub(super) async fn ask(shared: Arc<Shared>, receiver: Arc<dyn Receiver>, seed: String) {
     let stop = shared.stop.clone();
@@ -26,6 +40,7 @@ pub(super) async fn ask(shared: Arc<Shared>, receiver: Arc<dyn Receiver>, seed: 
         addresses: Vec::new(),
         resolved: None,
         answered: HashMap::new(),
+        why: None,
     };
     stop.run_until_cancelled(task.run()).await;
 }
@@ -39,6 +54,8 @@ struct Seed {
     resolved: Option<Instant>,
     /// The replica that answered at each address; this replica's own id among them.
     answered: HashMap<SocketAddr, ReplicaId>,
+    /// What was said against a connection in the latest round, where anything answered.
+    why: Option<String>,
 }
 
 impl Seed {
@@ -50,6 +67,7 @@ impl Seed {
                 self.resolve().await;
             }
             let mut answers = false;
+            self.why = None;
             for address in self.addresses.clone() {
                 answers |= self.is_settled(address) || self.ask(address).await;
             }
@@ -58,7 +76,8 @@ impl Seed {
                 self.shared.silent_seeds().remove(&self.name);
             } else {
                 let mut silent = self.shared.silent_seeds();
-                silent.entry(self.name.clone()).or_insert(heard);
+                let known = silent.entry(self.name.clone());
+                known.or_insert((heard, None)).1 = self.why.take();
             }
             sleep(limits::pause(heard.elapsed(), rand::random()).max(ROUND)).await;
         }
@@ -114,6 +133,9 @@ impl Seed {
             }
             Err(error) => {
                 hello::report(&self.shared, address, &self.name, &error);
+                if !matches!(error, DialError::Silent) {
+                    self.why = Some(error.to_string());
+                }
                 if let DialError::Outrun(seen) = error {
                     self.receiver.outrun(seen);
                 }

@@ -13,7 +13,9 @@ use crate::dry_run::{DryRun, Reply};
 use crate::evidence::{Batch, EvidenceSnapshot, Gap, HeatReport, Mark};
 use crate::frame::{BODY_BYTES_MAX, FrameError, Raw};
 use crate::load::LoadFrame;
-use crate::peer_state::{HealthClaim, PART_BYTES_MAX, Pace, Quarantined, Sighting, TenantUse};
+use crate::peer_state::{
+    HealthClaim, Heard, PART_BYTES_MAX, Pace, Quarantined, Sighting, TenantUse,
+};
 use crate::registry::Entry;
 
 /// A row of the table: what is common to all messages of one kind.
@@ -159,7 +161,7 @@ macro_rules! kinds {
 /// Most bodies are only bounded by their frame.
 const FRAME: usize = BODY_BYTES_MAX;
 
-// Replicas that know only the codes below 16 skip the others. The next free one: 31.
+// Replicas that know only the codes below 16 skip the others. The next free one: 32.
 kinds! {
     /// First on every connection, from the side that dialled.
     Hello(hello: Hello) = [1], "handshake", Role::Link, Own, FRAME;
@@ -217,6 +219,8 @@ kinds! {
     Paces(paces: Arc<Vec<Pace>>) = [29], "bulletin", Role::Push(Queue::Latest), Own, PART_BYTES_MAX;
     /// What the sender sees of sources of workers: the fifth part.
     Sightings(sightings: Arc<Vec<Sighting>>) = [30], "bulletin", Role::Push(Queue::Latest), Own, PART_BYTES_MAX;
+    /// Which replicas the sender hears: the sixth part.
+    Heard(heard: Arc<Vec<Heard>>) = [31], "bulletin", Role::Push(Queue::Latest), Own, PART_BYTES_MAX;
 }
 
 impl Kind {

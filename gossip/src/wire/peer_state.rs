@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::body::{Body, wire_ms};
 use crate::frame::{Decode, Encode, FrameError};
 use crate::peer_state::{
-    AGE_MAX, CLAIMS_MAX, Claim, HealthClaim, PACES_MAX, Pace, QUARANTINE_MAX, Quarantined,
-    SIGHTINGS_MAX, Sighting, TENANTS_MAX, TenantUse,
+    AGE_MAX, CLAIMS_MAX, Claim, HEARD_MAX, HealthClaim, Heard, PACES_MAX, Pace, QUARANTINE_MAX,
+    Quarantined, SIGHTINGS_MAX, Sighting, TENANTS_MAX, TenantUse,
 };
 
 /// Worker, epoch, code of [`code`], age in milliseconds; strictly rising by worker.
@@ -31,6 +31,10 @@ type WireSighting = ([u8; 8], [u8; 8], u8, [u8; 4]);
 /// Strictly rising by the first two.
 #[derive(Encode, Decode)]
 pub(super) struct WireSightings(Vec<WireSighting>);
+
+/// Replica, age in milliseconds of what was heard of it; strictly rising by replica.
+#[derive(Encode, Decode)]
+pub(super) struct WireHeard(Vec<(String, u64)>);
 
 /// A number for each claim: one that a later release adds costs its entry only.
 mod code {
@@ -183,5 +187,28 @@ impl Body for Vec<Sighting> {
             return Err(FrameError::Value("list of sightings"));
         }
         Ok(sightings)
+    }
+}
+
+impl Body for Vec<Heard> {
+    type Wire = WireHeard;
+
+    fn to_wire(&self) -> WireHeard {
+        let wire = |of: &Heard| (of.replica.to_string(), wire_ms(of.age));
+        WireHeard(self.iter().map(wire).collect())
+    }
+
+    fn from_wire(WireHeard(wire): WireHeard, _: &mut usize) -> Result<Self, FrameError> {
+        if wire.len() > HEARD_MAX || !wire.is_sorted_by(|a, b| a.0 < b.0) {
+            return Err(FrameError::Value("list of replicas"));
+        }
+        let heard = |(replica, age_ms): (String, u64)| {
+            let replica = replica.parse();
+            Ok(Heard {
+                replica: replica.map_err(|_| FrameError::Value("replica id"))?,
+                age: Duration::from_millis(age_ms).min(AGE_MAX),
+            })
+        };
+        wire.into_iter().map(heard).collect()
     }
 }

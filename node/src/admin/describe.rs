@@ -13,11 +13,12 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::Admin;
+use super::links::Unheard;
 use super::page::{PAGE, Page};
 use crate::cluster::Fleet;
 use crate::kv_events::EngineView;
-use crate::page::history::Spread;
 use crate::page::history::minute::Minute;
+use crate::page::history::{History, Spread};
 use crate::readiness::Lack;
 use crate::upstream::Worker;
 use crate::warmup::Progress;
@@ -41,6 +42,8 @@ pub(super) struct ClusterView {
     /// How it goes at this replica; null for its first seconds.
     minute: Option<MinuteView>,
     replicas: Vec<ReplicaView>,
+    /// Live replicas that do not hear another one, the first 64 of such pairs.
+    unheard: Vec<Unheard>,
     /// Replicas that died within the last hour without a word, and that nobody knows any more.
     lost: Vec<LostView>,
     /// Seeds that do not answer, while this replica knows of no other one.
@@ -53,6 +56,11 @@ pub(super) struct ClusterView {
 #[derive(Debug, Serialize)]
 struct MinuteView {
     requests_per_s: f64,
+    /// Requests that ended.
+    requests: u64,
+    /// Of these, and of those that had no endpoint yet, answered with "not now": 503 and the like, or 429 because a limit
+    /// of this replica was reached. What a tenant has used up is not among them.
+    refused: u64,
     /// Requests that ended by a fault of a worker or of this replica.
     failed: u64,
     /// Median time to the first token of a stream, in its latest ten seconds with any; null where there was none.
@@ -73,6 +81,8 @@ impl From<Minute> for MinuteView {
             |of: fn(Spread) -> f32| minute.first_token.map(|spread| f64::from(of(spread)) * 1e3);
         Self {
             requests_per_s: minute.ended as f64 / f64::from(minute.over_s),
+            requests: minute.ended,
+            refused: minute.refused,
             failed: minute.failed,
             first_token_p50_ms: ms(|spread| spread.p50),
             first_token_p99_ms: ms(|spread| spread.p99),
@@ -96,6 +106,8 @@ struct SilentSeed {
     seed: String,
     /// Seconds since it was heard, or was asked for the first time.
     for_s: u64,
+    /// What it, or the way to it, says against a connection; null where nothing answers at all.
+    why: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -226,6 +238,11 @@ pub(super) struct WorkerView {
     /// What this replica found out by itself, all in all.
     verdict: &'static str,
     verdict_for_s: u64,
+    /// How its latest check failed: `refused`, `no_address`, `no_connection`, `no_answer`, `bad_answer`; null after a
+    /// good one.
+    failed_check: Option<&'static str>,
+    /// The same in words.
+    why: Option<String>,
     /// Takes requests and delivers no token.
     stalled: bool,
     /// Times that its breaker opened, as far as it remembers.
@@ -243,6 +260,8 @@ pub(super) struct WorkerView {
     /// By live replica, as each reports; null of one that sent nothing for 2 s. Of a single worker only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) in_flight_at: Option<BTreeMap<String, Option<u32>>>,
+    /// Share of its prompt tokens that came from its cache within ten minutes, 0 to 1; null where none was reported.
+    hit_rate: Option<f64>,
     pending_prefill_tokens: f64,
     context_tokens: f64,
     idle_connections: usize,
@@ -344,6 +363,7 @@ impl Admin {
                 .recorder
                 .show(|history, _| history.minute().map(MinuteView::from)),
             replicas: self.describe_replicas(&view),
+            unheard: self.describe_unheard(&view),
             lost: self.describe_lost(),
             silent_seeds: self.describe_silent_seeds(&view),
             twins: self.agent.twins().into_iter().map(TwinView::from).collect(),
@@ -382,9 +402,10 @@ impl Admin {
             return Vec::new();
         }
         let silent = self.agent.silent_seeds().into_iter();
-        let silent = silent.map(|(seed, silent_for)| SilentSeed {
-            seed,
-            for_s: silent_for.as_secs(),
+        let silent = silent.map(|silent| SilentSeed {
+            seed: silent.seed,
+            for_s: silent.lasts.as_secs(),
+            why: silent.why,
         });
         silent.collect()
     }
@@ -472,6 +493,8 @@ impl Admin {
             breaker: report.breaker.as_str(),
             verdict: report.verdict.as_str(),
             verdict_for_s: report.since.as_secs(),
+            failed_check: report.failed.as_ref().map(|(how, _)| how.as_str()),
+            why: report.failed.map(|(_, why)| why.into()),
             stalled: report.verdict == Claim::Stalled,
             ejections: report.ejections,
             ejected_for_ms: u64::try_from(report.shut_for.as_millis()).unwrap_or(u64::MAX),
@@ -481,6 +504,7 @@ impl Admin {
             in_flight: load.exact_requests,
             in_flight_here: worker.load.own().requests,
             in_flight_at: None,
+            hit_rate: self.hit_rate(&worker.id),
             pending_prefill_tokens: load.common.prefill_tokens,
             context_tokens: load.common.context_tokens,
             idle_connections: worker.idle.resting(),
@@ -493,6 +517,16 @@ impl Admin {
         })
     }
 }
+
+impl Admin {
+    fn hit_rate(&self, worker: &WorkerId) -> Option<f64> {
+        let of = |history: &History| history.workers.hit_rate(worker.as_str(), HIT_RATE_OVER);
+        self.recorder.show(|history, _| of(history))
+    }
+}
+
+/// The hit rate of a worker is that of this time.
+const HIT_RATE_OVER: Duration = Duration::from_secs(600);
 
 fn owned(labels: &Labels) -> BTreeMap<String, String> {
     let labels = labels.iter();

@@ -7,6 +7,8 @@
 //! | `GET /metrics` | OpenMetrics for clients that name it, else text format 0.0.4 |
 //! | `GET /cluster` | replicas as this one sees them, registry, ring digest |
 //! | `GET /events` | faults, repairs and changes of the last hour, as this replica saw them, oldest first |
+//! | `GET /history?worker=`, `?replica=` | the last hour in figures: of the cluster, of one worker, of one replica |
+//! | `GET /links` | which replica hears which |
 //! | `GET /ring` | digest of every ring, and its first workers |
 //! | `GET /workers?limit=&after=` | list, 1,000 at a time in order of ids; `next` is the `after` of the next page |
 //! | `POST /workers?warmup=` | add one, or a list, all or none; `warmup=false`: active at once |
@@ -29,7 +31,9 @@ mod describe;
 mod difference;
 mod explain;
 mod gate;
+mod history;
 mod leases;
+mod links;
 mod page;
 mod pages;
 mod query;
@@ -302,6 +306,10 @@ impl Admin {
             (&Method::GET, ["metrics"]) => Ok(self.metrics(Form::asked_for(&head.headers))),
             (&Method::GET, ["cluster"]) => Ok(json(StatusCode::OK, &self.describe_cluster())),
             (&Method::GET, ["events"]) => Ok(json(StatusCode::OK, &self.describe_events())),
+            (&Method::GET, ["history"]) => {
+                Ok(json(StatusCode::OK, &self.describe_history(&query)?))
+            }
+            (&Method::GET, ["links"]) => Ok(json(StatusCode::OK, &self.describe_links())),
             (&Method::GET, ["ring"]) => Ok(json(StatusCode::OK, &self.describe_rings())),
             (&Method::GET, ["workers"]) => Ok(self.list_workers(&Page::of(&query)?).await),
             (&Method::POST, ["workers"]) => {

@@ -26,11 +26,17 @@ pub(super) fn print_table(columns: &[Column], rows: &[Value]) -> Result<(), Fail
     let lines: Vec<Vec<String>> = std::iter::once(heads)
         .chain(rows.iter().map(cells))
         .collect();
+    print_aligned(&lines)
+}
+
+/// Prints lines of as many cells each, one column below the other.
+pub(super) fn print_aligned(lines: &[Vec<String>]) -> Result<(), Failure> {
+    let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
-    let widths: Vec<usize> = (0..columns.len())
+    let widths: Vec<usize> = (0..columns)
         .map(|column| width(column).unwrap_or(0))
         .collect();
-    for line in &lines {
+    for line in lines {
         let padded = line
             .iter()
             .zip(&widths)

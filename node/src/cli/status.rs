@@ -9,7 +9,8 @@ use tokio::time::sleep;
 
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
-use super::show::{Column, field, print_json, print_line, print_table, rows};
+use super::show::{Column, field, print_aligned, print_json, print_line, print_table, rows};
+use crate::shown::links::{Cell, Matrix};
 use crate::shown::summary::{replica_rank, seconds, summary, worker_rank};
 
 /// Shows the cluster: what is wrong, replicas, workers, and whether all hold the same ring.
@@ -20,6 +21,7 @@ use crate::shown::summary::{replica_rank, seconds, summary, worker_rank};
 Examples:
   grapevine status
   grapevine status --watch                # again each two seconds, until Ctrl-C
+  grapevine status --links                # and which replica hears which
   grapevine status > /dev/null || page-somebody
   grapevine status --admin http://10.0.0.2:30001 --json
 
@@ -29,6 +31,9 @@ pub struct StatusArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", conflicts_with = "json",
           value_parser = clap::value_parser!(u64).range(1..=3_600))]
     watch: Option<u64>,
+    /// Show which replica hears which, too.
+    #[arg(long)]
+    links: bool,
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -53,12 +58,12 @@ const REPLICAS: &[Column] = &[
 pub async fn status(args: StatusArgs) -> Result<(), Failure> {
     let client = AdminClient::new(&args.admin)?;
     let Some(every) = args.watch else {
-        return look(&client, args.admin.json).await;
+        return look(&client, &args).await;
     };
     loop {
         // Home, and everything below it away.
         print_line("\x1b[H\x1b[2J\x1b[H")?;
-        match look(&client, false).await {
+        match look(&client, &args).await {
             Ok(()) | Err(Failure::NotWell) => {}
             // It may come back.
             Err(Failure::Unreachable(why)) => print_line(&why)?,
@@ -68,15 +73,24 @@ pub async fn status(args: StatusArgs) -> Result<(), Failure> {
     }
 }
 
-async fn look(client: &AdminClient, is_json: bool) -> Result<(), Failure> {
+async fn look(client: &AdminClient, args: &StatusArgs) -> Result<(), Failure> {
     let cluster = client.get(&["cluster"]).await?;
     let workers = super::workers::all_workers(client).await?;
+    let links = match args.links {
+        true => Some(client.get(&["links"]).await?),
+        false => None,
+    };
     let found = summary(&cluster, rows(&workers, "workers"));
-    if is_json {
-        print_json(&serde_json::json!({ "cluster": cluster, "workers": workers }))?;
+    if args.admin.json {
+        let mut all = serde_json::json!({ "cluster": cluster, "workers": workers });
+        if let Some(links) = links {
+            all["links"] = links;
+        }
+        print_json(&all)?;
     } else {
         print_line(&coloured(&found.text, found.is_wrong))?;
         print_tables(&cluster, &workers)?;
+        links.as_ref().map_or(Ok(()), print_links)?;
     }
     if found.is_wrong {
         Err(Failure::NotWell)
@@ -137,8 +151,27 @@ fn print_tables(cluster: &Value, workers: &Value) -> Result<(), Failure> {
     print_table(super::workers::COLUMNS, &workers)
 }
 
+/// A row for each live replica: whom it hears, as it tells by itself.
+fn print_links(links: &Value) -> Result<(), Failure> {
+    let matrix = Matrix::of(links, usize::MAX);
+    let heads = std::iter::once("HEARS".to_owned()).chain(matrix.ids.clone());
+    let row = |(id, cells): (&String, &Vec<Cell>)| {
+        let cells = cells.iter().map(|cell| cell.word().to_owned());
+        std::iter::once(id.clone()).chain(cells).collect()
+    };
+    let rows = matrix.ids.iter().zip(&matrix.rows).map(row);
+    let lines: Vec<_> = std::iter::once(heads.collect()).chain(rows).collect();
+    print_line("")?;
+    print_aligned(&lines)?;
+    let cells = || matrix.rows.iter().flatten();
+    if cells().any(|cell| *cell == Cell::Untold) {
+        print_line("?: it is not heard by the asked replica, or its release does not tell")?;
+    }
+    Ok(())
+}
+
 /// How it went at this replica lately.
-fn minute(minute: &Value) -> Option<String> {
+pub(super) fn minute(minute: &Value) -> Option<String> {
     let number = |name: &str| minute[name].as_f64();
     let mut line = format!(
         "last minute: {:.1} requests/s here, {} failed, {:.0} at workers, {:.0} waiting",

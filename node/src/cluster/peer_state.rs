@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use grapevine_gossip::peer_state::{
-    Claim as WireClaim, HealthClaim, PAUSE, PeerState, PeerStates, Sighting, TenantUse,
+    Claim as WireClaim, HealthClaim, Heard, PAUSE, PeerState, PeerStates, Sighting, TenantUse,
 };
 use grapevine_gossip::worker::WorkerId;
 use grapevine_gossip::{Agent, ReplicaId};
@@ -98,7 +98,14 @@ impl PeerStateTask {
             quarantine: self.quarantine.to_send(),
             paces,
             sightings: (self.sightings)(),
+            heard: self.heard(),
         });
+    }
+
+    /// Whom this replica hears.
+    fn heard(&self) -> Vec<Heard> {
+        let heard = self.agent.heard().into_iter();
+        heard.map(|(replica, age)| Heard { replica, age }).collect()
     }
 
     /// Gives each worker what the others claim of it now.
@@ -236,6 +243,7 @@ mod tests {
             quarantine_received: now,
             paces: Vec::new(),
             sightings: Vec::new(),
+            heard: None,
         }
     }
 

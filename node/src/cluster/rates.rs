@@ -135,6 +135,7 @@ mod tests {
             quarantine_received: now,
             paces,
             sightings: Vec::new(),
+            heard: None,
         }])
     }
 

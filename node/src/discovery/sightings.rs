@@ -102,6 +102,7 @@ mod tests {
             quarantine_received: now,
             paces: Vec::new(),
             sightings,
+            heard: None,
         }]);
         let believed = decode(&states);
         assert_eq!(believed.about("files"), []);

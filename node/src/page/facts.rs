@@ -9,6 +9,8 @@ pub struct Facts {
     pub cluster: Value,
     /// Every row of `GET /workers`.
     pub workers: Vec<Value>,
+    /// `GET /links`.
+    pub links: Value,
     /// `GET /ring`.
     pub rings: Value,
     /// Every row of `GET /discovery`.

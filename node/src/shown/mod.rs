@@ -1,6 +1,9 @@
 //! What the admin API answers, as people read it: on the command line and on the page. Pure.
 
+pub mod links;
 pub mod summary;
+
+use std::borrow::Cow;
 
 use serde_json::Value;
 
@@ -12,9 +15,23 @@ pub fn field(row: &Value, name: &str) -> String {
     }
 }
 
+/// A text from outside without what a terminal would obey, and without what turns the direction of the text around it:
+/// names of models, workers and labels are whatever somebody chose.
+pub fn clean(text: &str) -> Cow<'_, str> {
+    let is_dangerous = |letter: char| {
+        letter.is_control()
+            || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}'
+                | '\u{2066}'..='\u{2069}')
+    };
+    match text.contains(is_dangerous) {
+        true => Cow::Owned(text.replace(is_dangerous, "\u{fffd}")),
+        false => Cow::Borrowed(text),
+    }
+}
+
 fn plain(value: &Value) -> String {
     match value {
-        Value::String(text) => text.clone(),
+        Value::String(text) => clean(text).into_owned(),
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
         Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(","),
@@ -50,5 +67,13 @@ mod tests {
         check("load", "3");
         check("in_flight", "2");
         check("cost", "0.8");
+    }
+
+    #[test]
+    fn names_cannot_command_a_terminal() {
+        let row = json!({ "models": ["a\u{1b}[2Jb", "c\nd"], "id": "\u{202e}live", "plain": "größer 模型 نموذج" });
+        assert_eq!(field(&row, "models"), "a\u{fffd}[2Jb,c\u{fffd}d");
+        assert_eq!(field(&row, "id"), "\u{fffd}live");
+        assert_eq!(field(&row, "plain"), "größer 模型 نموذج");
     }
 }

@@ -7,6 +7,11 @@ use super::{field, rows};
 /// Names of a kind of trouble that are listed; the table has the others.
 const NAMED: usize = 4;
 
+/// By then a worker that answers has said which models it serves, in seconds.
+const ASKED_AFTER_S: u64 = 10;
+/// So small a part of a minute's requests may fail before somebody is to look.
+const FAILED_SHARE_MAX: f64 = 0.01;
+
 /// How a cluster is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
@@ -41,9 +46,10 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     });
     let of_workers: Vec<_> = trouble.collect();
     let usable = workers.iter().filter(|worker| is_usable(worker)).count();
-    let (twins, alone) = (twins(cluster), alone(cluster));
+    let (twins, alone, unheard) = (twins(cluster), alone(cluster), unheard(cluster));
     let mut text = twins.clone().unwrap_or_default();
     text.push_str(&alone.clone().unwrap_or_default());
+    text.push_str(&unheard.clone().unwrap_or_default());
     text.push_str(&count(replicas.len() + lost.len(), "replica"));
     match of_replicas.as_str() {
         "" if replicas.len() > 1 => text.push_str(" that agree"),
@@ -60,9 +66,15 @@ pub fn summary(cluster: &Value, workers: &[Value]) -> Summary {
     if !of_workers.is_empty() {
         text.push_str(&format!(": {}", told(of_workers)));
     }
+    let unserved = unserved(&cluster["minute"]);
+    text.push_str(unserved.as_ref().map_or("", |(text, _)| text));
     Summary {
         text,
-        is_wrong: is_wrong || twins.is_some() || alone.is_some(),
+        is_wrong: is_wrong
+            || unserved.is_some_and(|(_, is_wrong)| is_wrong)
+            || twins.is_some()
+            || alone.is_some()
+            || unheard.is_some(),
     }
 }
 
@@ -74,17 +86,51 @@ fn twins(cluster: &Value) -> Option<String> {
     (!twins.is_empty()).then(|| format!("two processes run as {all}; "))
 }
 
-/// A replica that nobody answers knows nothing of the others.
+/// A replica that nobody answers, or that nobody lets in, knows nothing of the others.
 fn alone(cluster: &Value) -> Option<String> {
     let silent = rows(cluster, "silent_seeds");
-    let seeds: Vec<_> = silent.iter().map(|seed| field(seed, "seed")).collect();
+    if silent.is_empty() {
+        return None;
+    }
     let lasts = silent
         .iter()
         .filter_map(|seed| seed["for_s"].as_u64())
         .max();
     let lasts = lasts.map_or(String::new(), |for_s| format!(" for {}", seconds(for_s)));
-    let named = seeds[..seeds.len().min(NAMED)].join(", ");
-    (!seeds.is_empty()).then(|| format!("this replica is alone, no seed answers{lasts}: {named}; "))
+    let named = silent.iter().take(NAMED).map(|seed| match &seed["why"] {
+        Value::Null => field(seed, "seed"),
+        _ => format!("{} ({})", field(seed, "seed"), field(seed, "why")),
+    });
+    let named = named.collect::<Vec<_>>().join(", ");
+    let what = match silent.iter().any(|seed| !seed["why"].is_null()) {
+        true => "no seed could be joined",
+        false => "no seed answers",
+    };
+    Some(format!("this replica is alone, {what}{lasts}: {named}; "))
+}
+
+/// Links that work one way or not at all: `r2 does not hear r1; `.
+fn unheard(cluster: &Value) -> Option<String> {
+    let pairs = rows(cluster, "unheard").iter();
+    let mut pairs: Vec<_> = pairs
+        .map(|pair| (field(pair, "replica"), field(pair, "other")))
+        .collect();
+    let all = pairs.clone();
+    let is_mutual = |of: &String, other: &String| all.contains(&(other.clone(), of.clone()));
+    // Of two that do not hear each other one is enough.
+    pairs.retain(|(of, other)| !(is_mutual(of, other) && of > other));
+    let named = pairs
+        .iter()
+        .take(NAMED)
+        .map(|(of, other)| match is_mutual(of, other) {
+            true => format!("{of} and {other} do not hear each other"),
+            false => format!("{of} does not hear {other}"),
+        });
+    let mut named = named.collect::<Vec<_>>().join(", ");
+    if pairs.len() > NAMED {
+        named.push_str(&format!(" and {} more links", pairs.len() - NAMED));
+    }
+    (!pairs.is_empty()).then(|| format!("{named}; "))
 }
 
 /// Whether it is known since when.
@@ -142,7 +188,20 @@ pub fn worker_trouble(worker: &Value) -> Option<&'static str> {
 
 /// What this replica found out of it by itself.
 pub fn own_trouble(worker: &Value) -> Option<&'static str> {
-    trouble_of_verdict(worker["verdict"].as_str()?)
+    let check = worker["failed_check"].as_str();
+    let trouble = trouble_of_verdict(worker["verdict"].as_str()?, check);
+    trouble.or_else(|| is_nameless(worker).then_some("without a model that can be used"))
+}
+
+/// It works and serves nothing: it lists no models, or none by a name that can be used. A worker that came just now is
+/// asked for them.
+fn is_nameless(worker: &Value) -> bool {
+    let is_asked = worker["verdict_for_s"].as_u64() >= Some(ASKED_AFTER_S);
+    worker["state"] == "active" && has_no_model(worker) && is_asked
+}
+
+fn has_no_model(worker: &Value) -> bool {
+    worker["models"].as_array().is_some_and(Vec::is_empty)
 }
 
 /// What others say, and nothing here speaks against: it is the last resort then.
@@ -155,11 +214,18 @@ fn trouble_of_doubt(claim: &str) -> Option<&'static str> {
     }
 }
 
-/// A verdict on a worker in words, if it is a bad one.
-pub fn trouble_of_verdict(verdict: &str) -> Option<&'static str> {
+/// A verdict on a worker in words, if it is a bad one; `check`: how the latest check failed, if it did.
+pub fn trouble_of_verdict(verdict: &str, check: Option<&str>) -> Option<&'static str> {
     match verdict {
-        "unreachable" => Some("unreachable"),
-        "unhealthy" => Some("failing checks"),
+        "unreachable" | "unhealthy" => Some(match check {
+            Some("refused") => "refusing connections",
+            Some("no_address") => "without an address",
+            Some("no_answer") => "not answering checks",
+            Some("no_connection") => "unreachable",
+            Some("bad_answer") => "failing checks",
+            _ if verdict == "unreachable" => "unreachable",
+            _ => "failing checks",
+        }),
         "stalled" => Some("giving no tokens"),
         "ejected" => Some("left alone after failed requests"),
         _ => None,
@@ -167,7 +233,30 @@ pub fn trouble_of_verdict(verdict: &str) -> Option<&'static str> {
 }
 
 fn is_usable(worker: &Value) -> bool {
-    worker["state"] == "active" && worker_trouble(worker).is_none()
+    worker["state"] == "active" && worker_trouble(worker).is_none() && !has_no_model(worker)
+}
+
+/// Clients that were not served within the last minute, at this replica: what they got, and whether that is more than
+/// a few of many.
+fn unserved(minute: &Value) -> Option<(String, bool)> {
+    let count = |name: &str| minute[name].as_u64().unwrap_or(0);
+    let (refused, failed) = (count("refused"), count("failed"));
+    let parts = [(refused, "refused"), (failed, "failed")];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<_> = parts
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    if parts.is_empty() {
+        return None;
+    }
+    let ended = count("requests").max(refused + failed);
+    let text = format!(
+        "; of {} in the last minute {}",
+        self::count(ended as usize, "request"),
+        parts.join(", ")
+    );
+    let is_wrong = (refused + failed) as f64 > ended as f64 * FAILED_SHARE_MAX;
+    Some((text, is_wrong))
 }
 
 /// `2 dead for up to 40 s: r3, r4; 1 not ready: r2`.
@@ -308,6 +397,115 @@ mod tests {
              usable"
         );
         assert!(found.is_wrong);
+    }
+
+    #[test]
+    fn who_does_not_hear_whom_is_named() {
+        let replicas = [
+            replica("r1", true, true, "d"),
+            replica("r2", true, true, "d"),
+        ];
+        let headline = |pairs: &[(&str, &str)]| {
+            let pairs = pairs
+                .iter()
+                .map(|(of, other)| json!({ "replica": of, "other": other }));
+            let cluster = json!({
+                "digest": "d", "settings": "s", "replicas": replicas, "unheard": pairs.collect::<Vec<_>>(),
+            });
+            let found = summary(&cluster, &[worker("w1", "active", "good", 9)]);
+            (found.is_wrong, found.text)
+        };
+        let rest = "2 replicas that agree; 1 worker usable";
+        assert_eq!(headline(&[]), (false, rest.to_owned()));
+        let one_way = format!("r2 does not hear r1; {rest}");
+        assert_eq!(headline(&[("r2", "r1")]), (true, one_way));
+        let both = format!("r1 and r2 do not hear each other; {rest}");
+        assert_eq!(headline(&[("r1", "r2"), ("r2", "r1")]), (true, both));
+        let many = [
+            ("a", "b"),
+            ("a", "c"),
+            ("a", "d"),
+            ("a", "e"),
+            ("a", "f"),
+            ("a", "g"),
+        ];
+        assert!(
+            headline(&many)
+                .1
+                .contains("a does not hear e and 2 more links; ")
+        );
+    }
+
+    #[test]
+    fn a_seed_that_refuses_is_not_called_silent() {
+        let why = "it refuses our certificate; both need certificates of the same authority";
+        let cluster = json!({
+            "digest": "d", "settings": "s", "replicas": [replica("r1", true, true, "d")],
+            "silent_seeds": [{ "seed": "10.0.0.2:30002", "for_s": 40, "why": why }],
+        });
+        let found = summary(&cluster, &[worker("w1", "active", "good", 9)]).text;
+        let expected = format!(
+            "this replica is alone, no seed could be joined for 40 s: 10.0.0.2:30002 ({why}); "
+        );
+        assert!(found.starts_with(&expected), "{found}");
+    }
+
+    #[test]
+    fn clients_that_are_not_served_are_no_good_news() {
+        let headline = |requests: u64, refused: u64, failed: u64| {
+            let cluster = json!({
+                "digest": "d", "settings": "s", "replicas": [replica("r1", true, true, "d")],
+                "minute": { "requests": requests, "refused": refused, "failed": failed },
+            });
+            let found = summary(&cluster, &[worker("w1", "active", "good", 9)]);
+            (found.is_wrong, found.text)
+        };
+        let well = "1 replica; 1 worker usable".to_owned();
+        assert_eq!(headline(100, 0, 0), (false, well.clone()));
+        let refused = format!("{well}; of 100 requests in the last minute 12 refused, 1 failed");
+        assert_eq!(headline(100, 12, 1), (true, refused));
+        let few = format!("{well}; of 1000 requests in the last minute 3 failed");
+        assert_eq!(headline(1_000, 0, 3), (false, few));
+        // Refused before an endpoint was known: more than were counted as requests.
+        let before = format!("{well}; of 7 requests in the last minute 7 refused");
+        assert_eq!(headline(0, 7, 0), (true, before));
+    }
+
+    #[test]
+    fn how_a_check_failed_is_told_apart_and_a_worker_without_models_is_of_no_use() {
+        let cluster =
+            json!({ "digest": "d", "settings": "s", "replicas": [replica("r1", true, true, "d")] });
+        let checked = |check: &str| {
+            let mut bad = worker("w1", "active", "unhealthy", 12);
+            bad["failed_check"] = check.into();
+            summary(&cluster, &[bad]).text
+        };
+        for (check, words) in [
+            ("refused", "refusing connections"),
+            ("no_address", "without an address"),
+            ("no_answer", "not answering checks"),
+            ("bad_answer", "failing checks"),
+            ("no_connection", "unreachable"),
+        ] {
+            let expected = format!("1 replica; 0 of 1 worker usable: 1 {words} for 12 s: w1");
+            assert_eq!(checked(check), expected);
+        }
+        let nameless = |for_s| {
+            let mut worker = worker("w1", "active", "good", for_s);
+            worker["models"] = json!([]);
+            summary(&cluster, &[worker, self::worker("w2", "active", "good", 9)])
+        };
+        let young = nameless(3);
+        assert_eq!(
+            (young.text.as_str(), young.is_wrong),
+            ("1 replica; 1 of 2 workers usable", false)
+        );
+        let text =
+            "1 replica; 1 of 2 workers usable: 1 without a model that can be used for 30 s: w1";
+        assert_eq!(
+            (nameless(30).text.as_str(), nameless(30).is_wrong),
+            (text, true)
+        );
     }
 
     #[test]

@@ -344,11 +344,17 @@ fn control_client(tls: ClientConfig, allow: &Arc<Allow>, within: Duration) -> re
         .expect("its TLS is made, and it reads nothing from the system")
 }
 
+/// A name could not be resolved.
+#[derive(Debug, thiserror::Error)]
+#[error("its name has no address: {0}")]
+pub(super) struct NoAddress(io::Error);
+
 /// Addresses of a host that this replica may connect to.
 async fn resolve(allow: &Allow, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let mut refused = None;
     let mut permitted = Vec::new();
-    for address in lookup_host((host, port)).await? {
+    let found = lookup_host((host, port)).await;
+    for address in found.map_err(|error| io::Error::new(error.kind(), NoAddress(error)))? {
         match allow.address(host, address.ip()) {
             Ok(()) => permitted.push(address),
             Err(error) => refused = Some(error),

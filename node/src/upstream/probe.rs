@@ -12,6 +12,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use super::connector::NoAddress;
 use super::health::Probe;
 use super::probe_parts::ProbeParts;
 use super::worker::Worker;
@@ -115,8 +116,7 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify, turns
         let good = checked.is_ok();
         let probed = match &checked {
             Ok(()) => Probe::Good,
-            Err(failed) if failed.unanswered => Probe::Unanswered,
-            Err(_) => Probe::Bad,
+            Err(failed) => failed.how,
         };
         let result = if good { GOOD } else { BAD };
         let probes = &parts.metrics.workers.probes;
@@ -136,8 +136,8 @@ async fn probe_for_ever(worker: &Worker, parts: &ProbeParts, ask: &Notify, turns
 struct Failed {
     /// What a person should know.
     why: String,
-    /// It ran out of time.
-    unanswered: bool,
+    /// Which kind of failure it is.
+    how: Probe,
 }
 
 /// Ok for a 2xx.
@@ -148,15 +148,34 @@ async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), Failed> {
         Ok(response) if response.status().is_success() => Ok(()),
         Ok(response) => Err(Failed {
             why: format!("it answered {}", response.status()),
-            unanswered: false,
+            how: Probe::Bad,
         }),
         Err(error) => Err(Failed {
             // With its causes: what TLS or the rule of `workers.allow` says is the last of them.
             why: format!("{error:#}"),
-            unanswered: error
-                .downcast_ref::<reqwest::Error>()
-                .is_some_and(reqwest::Error::is_timeout),
+            how: how(&error),
         }),
+    }
+}
+
+/// Which kind of failure an error is that left a check without an answer.
+fn how(error: &anyhow::Error) -> Probe {
+    let is_late = error
+        .downcast_ref::<reqwest::Error>()
+        .is_some_and(reqwest::Error::is_timeout);
+    let is_unresolved = error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        let inner = io.and_then(io::Error::get_ref);
+        cause.is::<NoAddress>() || inner.is_some_and(|inner| inner.is::<NoAddress>())
+    });
+    if is_unresolved {
+        Probe::NoAddress
+    } else if is_late {
+        Probe::Unanswered
+    } else if io_kind(error).kind() == io::ErrorKind::ConnectionRefused {
+        Probe::Refused
+    } else {
+        Probe::NoConnection
     }
 }
 

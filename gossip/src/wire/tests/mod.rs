@@ -17,8 +17,8 @@ use crate::frame::{BODY_BYTES_MAX, FRAME_BYTES_MAX};
 use crate::hlc::Stamp;
 use crate::load::{Coverage, LoadFrame};
 use crate::peer_state::{
-    AGE_MAX, Claim, HealthClaim, PACES_MAX, Pace, QUARANTINE_MAX, Quarantined, SIGHTINGS_MAX,
-    Sighting, TENANTS_MAX, TenantUse,
+    AGE_MAX, Claim, HEARD_MAX, HealthClaim, Heard, PACES_MAX, Pace, QUARANTINE_MAX, Quarantined,
+    SIGHTINGS_MAX, Sighting, TENANTS_MAX, TenantUse,
 };
 use crate::registry::{ENTRIES_MAX, Entry};
 use crate::worker::{MODELS_BYTES_MAX, Source};
@@ -305,6 +305,20 @@ fn peer_states_that_break_a_limit_are_refused() {
         Message::Sightings(Arc::new(many.collect())),
         "list of sightings",
     );
+    let mut twice = heard();
+    twice.push(twice[1].clone());
+    refused(Message::Heard(Arc::new(twice)), "list of replicas");
+    let many = (0..=HEARD_MAX).map(|n| Heard {
+        replica: format!("r{n:03}").parse().expect("valid"),
+        age: Duration::ZERO,
+    });
+    refused(Message::Heard(Arc::new(many.collect())), "list of replicas");
+    let mut bytes = Vec::new();
+    frame::seal(&mut bytes, 31, 3, 4, &vec![("R 1", 7_u64)]).expect("fits");
+    assert!(matches!(
+        decode(&bytes),
+        Err(FrameError::Value("replica id"))
+    ));
     // A name that no worker can have, an age beyond any, and a claim of a later release.
     let raw = |claims: Vec<(&str, u64, u8, u64)>| {
         let mut bytes = Vec::new();

@@ -10,7 +10,9 @@ use crate::evidence::{
 };
 use crate::hlc::Stamp;
 use crate::load::{Coverage, Load, LoadFrame, SlotLoad};
-use crate::peer_state::{AGE_MAX, Claim, HealthClaim, Pace, Quarantined, Sighting, TenantUse};
+use crate::peer_state::{
+    AGE_MAX, Claim, HealthClaim, Heard, Pace, Quarantined, Sighting, TenantUse,
+};
 use crate::registry::{Entry, Registry, Summary};
 use crate::replica::ReplicaId;
 use crate::worker::{RawWorker, Role as WorkerRole, Source, State, WorkerSpec};
@@ -166,6 +168,8 @@ pub(super) fn messages() -> Vec<Message> {
         Message::Paces(Arc::default()),
         Message::Sightings(Arc::new(sightings())),
         Message::Sightings(Arc::default()),
+        Message::Heard(Arc::new(heard())),
+        Message::Heard(Arc::default()),
     ]
 }
 
@@ -214,6 +218,16 @@ pub(super) fn sightings() -> Vec<Sighting> {
         seen: 7,
     };
     [(1, 0), (1, u64::MAX), (2, 3)].map(sighting).to_vec()
+}
+
+pub(super) fn heard() -> Vec<Heard> {
+    let heard = |(name, age): (&str, Duration)| Heard {
+        replica: name.parse().expect("valid"),
+        age,
+    };
+    [("r1", Duration::ZERO), ("r2", AGE_MAX)]
+        .map(heard)
+        .to_vec()
 }
 
 pub(super) fn evidence(worker: &str, links: u64) -> Evidence {

@@ -22,6 +22,7 @@ impl Admin {
         Facts {
             cluster: value(&self.describe_cluster()),
             workers: workers.map(|worker| value(&worker)).collect(),
+            links: value(&self.describe_links()),
             rings: value(&self.describe_rings()),
             sources: sources.iter().map(value).collect(),
             tenants: self.tenants(),

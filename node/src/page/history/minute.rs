@@ -18,6 +18,8 @@ pub struct Minute {
     pub ended: u64,
     /// Of these, by a fault of a worker or of this replica.
     pub failed: u64,
+    /// Requests that were not taken, or for which no worker had an answer.
+    pub refused: u64,
     /// Times to first tokens in the latest sample that has any, in seconds.
     pub first_token: Option<Spread>,
     /// Requests at workers now, from all replicas.
@@ -48,6 +50,7 @@ impl History {
             over_s: samples.clone().map(|sample| sample.over_s).sum(),
             ended: ended(0),
             failed: ended(FAILURES),
+            refused: samples.clone().map(|of| u64::from(of.refused)).sum(),
             first_token: samples
                 .clone()
                 .map(|sample| sample.first_token)
@@ -76,6 +79,7 @@ mod tests {
             let mut taken = Taken::default();
             taken.counted.outcomes[0] = u64::from(n) * 20;
             taken.counted.outcomes[5] = u64::from(n);
+            taken.counted.refused = [u64::from(n), u64::from(n) * 2];
             taken.levels.waiting = n as f32;
             let sample = WorkerSample {
                 prompt_tokens: u64::from(n) * 100,
@@ -92,6 +96,7 @@ mod tests {
         }
         let minute = history.minute().expect("samples");
         assert_eq!((minute.over_s, minute.ended, minute.failed), (60.0, 126, 6));
+        assert_eq!(minute.refused, 12);
         assert_eq!((minute.waiting, minute.hit_rate), (30.0, Some(0.75)));
         assert_eq!(minute.first_token, None, "the last one came earlier");
     }

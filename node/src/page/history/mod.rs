@@ -56,6 +56,9 @@ pub const VERDICTS: [&str; 8] = [
 pub struct Counted {
     /// Requests, by [`OUTCOMES`].
     pub outcomes: [u64; OUTCOMES.len()],
+    /// Requests that were not served, counted in two ways that overlap: errors of the router's own, also before there is
+    /// an endpoint; answers of 500 and above, also those of workers.
+    pub refused: [u64; 2],
     /// Comparisons, by [`VERDICTS`].
     pub verdicts: [u64; VERDICTS.len()],
     /// Times to first tokens, in seconds.
@@ -101,6 +104,8 @@ pub struct Sample {
     pub over_s: f32,
     /// Ended requests, by [`OUTCOMES`].
     pub outcomes: [u32; OUTCOMES.len()],
+    /// Requests that were not taken, or for which no worker had an answer.
+    pub refused: u32,
     /// Comparisons, by [`VERDICTS`].
     pub verdicts: [u32; VERDICTS.len()],
     /// Times to first tokens.
@@ -218,6 +223,10 @@ fn difference(
         at,
         over_s: at.saturating_sub(since).as_secs_f32().max(0.001),
         outcomes: grown(&before.outcomes, &now.outcomes),
+        refused: grown(&before.refused, &now.refused)
+            .into_iter()
+            .max()
+            .unwrap_or(0),
         verdicts: grown(&before.verdicts, &now.verdicts),
         first_token: now.first_token.spread_since(&before.first_token),
         inter_token: now.inter_token.spread_since(&before.inter_token),

@@ -1,6 +1,6 @@
 //! What changed between two looks at the cluster, as marks. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::marks::{Kind, Mark, Subject};
@@ -36,6 +36,8 @@ pub struct WorkerSeen {
 #[derive(Debug, Default)]
 pub struct Watcher {
     replicas: Option<BTreeMap<String, ReplicaSeen>>,
+    /// Replicas that were seen alive; at first they are names that others have told of.
+    were_alive: BTreeSet<String>,
     workers: Option<BTreeMap<String, WorkerSeen>>,
 }
 
@@ -43,7 +45,12 @@ impl Watcher {
     /// What became of replicas since the latest look; the first look finds nothing.
     pub fn replicas(&mut self, at: Duration, now: BTreeMap<String, ReplicaSeen>) -> Vec<Mark> {
         let before = self.replicas.take();
-        let marks = before.map_or_else(Vec::new, |before| of_replicas(at, &before, &now));
+        let marks = before.map_or_else(Vec::new, |before| {
+            of_replicas(at, &before, &now, &self.were_alive)
+        });
+        self.were_alive.retain(|id| now.contains_key(id));
+        let alive = now.iter().filter(|(_, is)| is.is_live);
+        self.were_alive.extend(alive.map(|(id, _)| id.clone()));
         self.replicas = Some(now);
         marks
     }
@@ -61,6 +68,7 @@ fn of_replicas(
     at: Duration,
     before: &BTreeMap<String, ReplicaSeen>,
     now: &BTreeMap<String, ReplicaSeen>,
+    were_alive: &BTreeSet<String>,
 ) -> Vec<Mark> {
     let mark = |id: &String, (kind, text): (Kind, &str)| Mark {
         at,
@@ -68,11 +76,14 @@ fn of_replicas(
         subject: Subject::Replica(id.clone()),
         text: text.to_owned(),
     };
-    let gone = before.keys().filter(|id| !now.contains_key(*id));
+    let is_known = |id: &String| were_alive.contains(id);
+    let gone = before
+        .keys()
+        .filter(|id| !now.contains_key(*id) && is_known(id));
     let gone = gone.map(|id| mark(id, (Kind::Change, "is gone")));
     let changed = now.iter().filter_map(|(id, is)| {
-        let what = match before.get(id) {
-            None => Some((Kind::Change, "joined")),
+        let what = match before.get(id).filter(|_| is_known(id)) {
+            None => is.is_live.then_some((Kind::Change, "joined")),
             Some(was) => change_of_replica(was, is),
         };
         Some(mark(id, what?))
@@ -221,6 +232,12 @@ mod tests {
         let left = seen(3, false, false, true);
         check(&[("r1", well), ("r2", left)], &["change: r2 left"]);
         check(&[("r1", well)], &["change: r2 is gone"]);
+        // At first a replica is a name that others tell of.
+        let named = seen(1, false, false, false);
+        check(&[("r1", well), ("r3", named)], &[]);
+        check(&[("r1", well), ("r3", well)], &["change: r3 joined"]);
+        check(&[("r1", well), ("r4", named)], &["change: r3 is gone"]);
+        check(&[("r1", well)], &[]);
     }
 
     #[test]

@@ -8,7 +8,6 @@ use maud::{Markup, html};
 use super::clock;
 use crate::page::history::marks::Kind;
 use crate::page::model::charts::{Chart, Line, Unit};
-use crate::page::model::workers::short;
 
 /// Inner size of a chart, in its own units.
 const WIDTH: f64 = 360.0;
@@ -59,7 +58,7 @@ fn grid(chart: &Chart, most: f64) -> Markup {
         @for part in [0.0, 0.5, 1.0] {
             @let y = TOP + HEIGHT * (1.0 - part);
             path.grid d={ "M" (LEFT) " " (y) "h" (WIDTH) } {}
-            text.label x=(LEFT - 5.0) y=(y + 4.0) text-anchor="end" { (written(most * part, chart.unit)) }
+            text.label x=(LEFT - 5.0) y=(y + 4.0) text-anchor="end" { (chart.unit.written(most * part)) }
         }
         @for n in 0..=TIMES {
             @let x = LEFT + WIDTH * f64::from(n) / f64::from(TIMES);
@@ -119,22 +118,11 @@ fn x(at: Duration, chart: &Chart) -> i64 {
 
 /// The greatest value of the axis: a round number above all of them.
 fn most(chart: &Chart) -> f64 {
-    if chart.unit == Unit::Share {
-        return 1.0;
-    }
     let values = chart.lines.iter().flat_map(|line| &line.points);
     let values = values.map(|(_, value)| f64::from(*value));
-    let most = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
-    let least = match chart.unit {
-        Unit::Count => 2.0,
-        Unit::PerSecond => 1.0,
-        Unit::Seconds | Unit::Share => 1e-3,
-    };
-    let most = most.max(least);
-    let unit = 10_f64.powi(most.log10().floor() as i32);
-    let steps = [1.0, 2.0, 4.0, 6.0, 8.0, 10.0].map(|step| step * unit);
-    let fits = steps.into_iter().find(|step| *step >= most * (1.0 - 1e-9));
-    fits.unwrap_or(most)
+    chart
+        .unit
+        .top(values.filter(|value| value.is_finite()).fold(0.0, f64::max))
 }
 
 fn has_points(chart: &Chart) -> bool {
@@ -145,18 +133,8 @@ fn has_points(chart: &Chart) -> bool {
 /// The latest value, if it is not older than a sample or two.
 fn latest(line: &Line, unit: Unit) -> String {
     match line.points.last() {
-        Some((_, value)) if value.is_finite() => written(f64::from(*value), unit),
+        Some((_, value)) if value.is_finite() => unit.written(f64::from(*value)),
         _ => "–".to_owned(),
-    }
-}
-
-fn written(value: f64, unit: Unit) -> String {
-    match unit {
-        Unit::Share => format!("{:.0} %", value * 100.0),
-        Unit::Seconds if value == 0.0 => "0".to_owned(),
-        Unit::Seconds if value < 1.0 => format!("{} ms", short(value * 1e3)),
-        Unit::Seconds => format!("{} s", short(value)),
-        Unit::Count | Unit::PerSecond => short(value),
     }
 }
 
@@ -164,7 +142,7 @@ fn in_words(chart: &Chart) -> String {
     let of = |line: &Line| {
         let values = line.points.iter().map(|(_, value)| f64::from(*value));
         let most = values.filter(|value| value.is_finite()).reduce(f64::max);
-        let most = most.map_or("–".to_owned(), |most| written(most, chart.unit));
+        let most = most.map_or("–".to_owned(), |most| chart.unit.written(most));
         let now = latest(line, chart.unit);
         format!("{} {now} now, {most} at most", line.name)
     };

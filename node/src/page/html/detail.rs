@@ -23,7 +23,7 @@ pub fn worker(facts: &Facts, history: &History, id: &str, now: Moment) -> Vec<Pa
         @match found {
             None => (missing("No worker of this id is registered, as far as this replica knows.")),
             Some(worker) => {
-                (workers(&only(of_workers::row(worker, history))))
+                (workers(&only(of_workers::row(worker))))
                 h2 { "All that is known of it" }
                 (description(worker))
             }

@@ -2,11 +2,11 @@
 
 use maud::{Markup, html};
 
-use super::tables::{marks, percent, replicas, scrolling, workers};
+use super::tables::{links, marks, percent, replicas, scrolling, workers};
 use super::{Part, and_more, chart, clock, explain, sign};
 use crate::page::facts::{Limits, TenantUse};
 use crate::page::model::rings::RingRow;
-use crate::page::model::{Agreement, Listed, Overview, SourceRow, Standing};
+use crate::page::model::{Agreement, Listed, Overview, SourceRow, Standing, reason_in_words};
 
 /// The parts of the first page, in their order.
 pub fn parts_of(overview: &Overview) -> Vec<Part> {
@@ -16,6 +16,10 @@ pub fn parts_of(overview: &Overview) -> Vec<Part> {
         Part::new(
             "replicas",
             &html! { h2 { "Replicas" } (replicas(&of.replicas)) },
+        ),
+        Part::new(
+            "links",
+            &html! { h2 { "Who hears whom" } (links(&of.links)) },
         ),
         Part::new(
             "workers",
@@ -97,20 +101,6 @@ fn agreement(of: &Agreement) -> Markup {
     }
 }
 
-fn reason_in_words(reason: &'static str) -> &'static str {
-    match reason {
-        "same" => "the same worker",
-        "settings" => "settings differ: a mistake in a configuration",
-        "membership" => "the lists of workers differ",
-        "heat" => "other prefixes count as hot",
-        "evidence" => "one knows more of what workers hold",
-        "health" => "one passes over a worker",
-        "load" => "load looks different",
-        "unanswered" => "the peer gave no answer",
-        other => other,
-    }
-}
-
 fn rings(of: &Overview) -> Markup {
     html! {
         h2 { "Who owns what" }
@@ -130,7 +120,7 @@ fn one_ring(ring: &RingRow) -> Markup {
     html! {
         details open id={ "ring-" (super::encoded(&ring.model)) "-" (ring.role) } {
             summary {
-                b { (ring.model) }
+                b { bdi { (ring.model) } }
                 @if ring.role != "any" { " (" (ring.role) ")" }
                 ": " (ring.count) " workers, policy " (ring.policy) ", digest " code { (ring.digest) }
                 @if ring.panics {
@@ -140,7 +130,7 @@ fn one_ring(ring: &RingRow) -> Markup {
             ol.owners {
                 @for (worker, share) in &ring.owners.rows {
                     li {
-                        span.who { (worker) }
+                        span.who { bdi { (worker) } }
                         svg.bar viewBox="0 0 60 10" aria-hidden="true" {
                             rect.used width=(format!("{:.1}", share / widest * 60.0)) height="10" {}
                         }
@@ -191,7 +181,7 @@ fn tenants(listed: &Listed<TenantUse>) -> Markup {
                     th scope="col" { "Limit" }
                 } }
                 tbody { @for row in &listed.rows { tr {
-                    th scope="row" { (row.name) }
+                    th scope="row" { bdi { (row.name) } }
                     td.number { (row.here + row.elsewhere) }
                     td.number { (row.here) }
                     td.number { (row.waiting_here) }

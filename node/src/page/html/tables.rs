@@ -7,6 +7,7 @@ use crate::page::model::Listed;
 use crate::page::model::marks::MarkRow;
 use crate::page::model::replicas::ReplicaRow;
 use crate::page::model::workers::{WorkerRow, short};
+use crate::shown::links::{Cell, Matrix};
 
 /// A table that scrolls by itself where it is too wide; reachable by the keyboard for that.
 pub(super) fn scrolling(label: &str, table: &Markup) -> Markup {
@@ -31,7 +32,7 @@ pub(super) fn replicas(listed: &Listed<ReplicaRow>) -> Markup {
                 tbody {
                     @for row in &listed.rows {
                         tr {
-                            th scope="row" { a href=(replica_path(&row.id)) { (row.id) } }
+                            th scope="row" { a href=(replica_path(&row.id)) { bdi { (row.id) } } }
                             td.state { (sign(row.standing)) (row.state) }
                             td.state { @if row.is_silent { (doubt()) } (row.heard) }
                             td.code { (row.ring)
@@ -49,6 +50,32 @@ pub(super) fn replicas(listed: &Listed<ReplicaRow>) -> Markup {
             (and_more(listed.more, "replicas"))
         },
     )
+}
+
+/// A row for each live replica, as it tells by itself.
+pub(super) fn links(matrix: &Matrix) -> Markup {
+    html! {
+        @if matrix.ids.len() < 2 {
+            p.soft { "There is no other live replica." }
+        } @else {
+            (scrolling("Who hears whom", &html! { table.links {
+                thead { tr {
+                    th scope="col" { "Replica" }
+                    @for id in &matrix.ids { th scope="col" { "hears " (id) } }
+                } }
+                tbody { @for (id, row) in matrix.ids.iter().zip(&matrix.rows) { tr {
+                    th scope="row" { a href=(replica_path(id)) { (id) } }
+                    @for cell in row {
+                        td { @if *cell == Cell::Unheard { (bad()) } (cell.word()) }
+                    }
+                } } }
+            } }))
+            @if matrix.rows.iter().flatten().any(|cell| *cell == Cell::Untold) {
+                p.soft { "?: it is not heard by this replica, or its release does not tell." }
+            }
+            (and_more(matrix.more, "replicas, all of which hear each other and are heard"))
+        }
+    }
 }
 
 pub(super) fn workers(listed: &Listed<WorkerRow>) -> Markup {
@@ -74,7 +101,7 @@ pub(super) fn workers(listed: &Listed<WorkerRow>) -> Markup {
                 tbody {
                     @for row in &listed.rows {
                         tr {
-                            th scope="row" { a href=(worker_path(&row.id)) { (row.id) } }
+                            th scope="row" { a href=(worker_path(&row.id)) { bdi { (row.id) } } }
                             td.state { (sign(row.standing)) (row.state)
                                 @for note in &row.notes { br; span.soft { (note) } }
                             }
@@ -82,8 +109,8 @@ pub(super) fn workers(listed: &Listed<WorkerRow>) -> Markup {
                             td { @if row.breaker != "closed" { (doubt()) } (row.breaker) }
                             td.number { (percent(row.hit_rate)) }
                             td { (row.role) }
-                            td { (row.models) }
-                            td { (row.sources) }
+                            td.name { bdi { (row.models) } }
+                            td.name { bdi { (row.sources) } }
                         }
                     }
                 }
@@ -126,9 +153,9 @@ pub(super) fn marks(listed: &Listed<MarkRow>) -> Markup {
                         time { (clock(row.unix_s)) } " "
                         span class={ "kind " (row.kind.as_str()) } { (row.kind.as_str()) } " "
                         @match &row.link {
-                            Some(("workers", id)) => a href=(worker_path(id)) { (row.who) },
-                            Some((_, id)) => a href=(replica_path(id)) { (row.who) },
-                            None => b { (row.who) },
+                            Some(("workers", id)) => a href=(worker_path(id)) { bdi { (row.who) } },
+                            Some((_, id)) => a href=(replica_path(id)) { bdi { (row.who) } },
+                            None => b { bdi { (row.who) } },
                         }
                         " " (row.text)
                     }
@@ -137,6 +164,10 @@ pub(super) fn marks(listed: &Listed<MarkRow>) -> Markup {
             (and_more(listed.more, "before that"))
         }
     }
+}
+
+fn bad() -> Markup {
+    sign(crate::page::model::Standing::Bad)
 }
 
 pub(super) fn doubt() -> Markup {

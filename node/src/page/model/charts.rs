@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::workers::short;
 use crate::page::history::marks::{Kind, Mark};
 use crate::page::history::tracks::{ReplicaSample, WorkerSample};
 use crate::page::history::{EVERY, History, Moment, OUTCOMES, Sample, hour};
@@ -28,6 +29,50 @@ pub enum Unit {
     Share,
 }
 
+impl Unit {
+    /// Its name in the admin API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::PerSecond => "per_second",
+            Self::Seconds => "seconds",
+            Self::Share => "share",
+        }
+    }
+
+    /// The unit of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [Self::Count, Self::PerSecond, Self::Seconds, Self::Share];
+        all.into_iter().find(|unit| unit.as_str() == name)
+    }
+
+    /// A value for people: `120 ms`, `87 %`.
+    pub fn written(self, value: f64) -> String {
+        match self {
+            Self::Share => format!("{:.0} %", value * 100.0),
+            Self::Seconds if value == 0.0 => "0".to_owned(),
+            Self::Seconds if value < 1.0 => format!("{} ms", short(value * 1e3)),
+            Self::Seconds => format!("{} s", short(value)),
+            Self::Count | Self::PerSecond => short(value),
+        }
+    }
+
+    /// The top of an axis: a round number above all values, whose greatest is `most`.
+    pub fn top(self, most: f64) -> f64 {
+        let least = match self {
+            Self::Share => return 1.0,
+            Self::Count => 2.0,
+            Self::PerSecond => 1.0,
+            Self::Seconds => 1e-3,
+        };
+        let most = most.max(least);
+        let unit = 10_f64.powi(most.log10().floor() as i32);
+        let steps = [1.0, 2.0, 4.0, 6.0, 8.0, 10.0].map(|step| step * unit);
+        let fits = steps.into_iter().find(|step| *step >= most * (1.0 - 1e-9));
+        fits.unwrap_or(most)
+    }
+}
+
 /// One chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chart {
@@ -49,8 +94,8 @@ pub struct Chart {
     pub until_unix_s: u64,
 }
 
-/// A young replica's charts are not stretched further than this.
-const SPAN_MIN: Duration = Duration::from_secs(300);
+/// The time between the edges is a multiple of this, so that each of the four parts of an axis is whole minutes.
+const SPAN_STEP: Duration = Duration::from_secs(4 * 60);
 
 /// Which outcomes are shown together.
 const GROUPS: [(&str, &[&str]); 4] = [
@@ -256,7 +301,7 @@ fn chart<'a>(
     // The axis moves with the samples, so that a chart is the same until there is a new one.
     let until = history.samples().next_back().map_or(now.at, |last| last.at);
     let first = history.samples().next().map_or(now.at, |first| first.at);
-    let span = (until.saturating_sub(first) + EVERY).clamp(SPAN_MIN, hour());
+    let span = span(until.saturating_sub(first) + EVERY);
     let shown = until + EVERY;
     let oldest = shown.saturating_sub(span);
     let marks = marks.filter(|mark| mark.at >= oldest && mark.at <= shown);
@@ -270,6 +315,13 @@ fn chart<'a>(
         span,
         until_unix_s: now.unix_s(until) + EVERY.as_secs(),
     }
+}
+
+/// The time between the edges of a chart of what there is of the last hour.
+fn span(there_is: Duration) -> Duration {
+    let steps = there_is.as_secs().div_ceil(SPAN_STEP.as_secs()).max(1);
+    let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+    SPAN_STEP.saturating_mul(steps).min(hour())
 }
 
 fn per_second(sample: &Sample, group: &[&str]) -> f32 {
@@ -289,4 +341,30 @@ fn hits(before: &WorkerSample, now: &WorkerSample) -> f32 {
     let prompt = now.prompt_tokens.saturating_sub(before.prompt_tokens);
     let cached = now.cached_tokens.saturating_sub(before.cached_tokens);
     cached as f32 / prompt as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_labels_of_a_young_chart_are_whole_minutes_apart() {
+        let minutes = |there_is_s| span(Duration::from_secs(there_is_s)).as_secs_f64() / 60.0;
+        assert_eq!(
+            [0, 10, 240, 241, 600, 3_540, 3_600, 9_999].map(minutes),
+            [4.0, 4.0, 4.0, 8.0, 12.0, 60.0, 60.0, 60.0]
+        );
+    }
+
+    #[test]
+    fn axes_end_at_round_numbers_and_units_are_found_by_their_names() {
+        assert_eq!(
+            [0.0, 3.0, 7.1, 99.0].map(|most| Unit::Count.top(most)),
+            [2.0, 4.0, 8.0, 100.0]
+        );
+        assert_eq!((Unit::Share.top(0.2), Unit::Seconds.top(0.0)), (1.0, 1e-3));
+        for unit in [Unit::Count, Unit::PerSecond, Unit::Seconds, Unit::Share] {
+            assert_eq!(Unit::named(unit.as_str()), Some(unit));
+        }
+    }
 }

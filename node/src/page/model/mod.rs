@@ -19,13 +19,16 @@ use self::rings::RingRow;
 use self::workers::WorkerRow;
 use super::facts::{Facts, Limits, TenantUse};
 use super::history::{History, Moment, VERDICTS};
+use crate::shown::links::Matrix;
 use crate::shown::summary::{Summary, summary};
-use crate::shown::{field, rows};
+use crate::shown::{clean, field, rows};
 
 /// Workers in the table.
 pub const WORKERS_SHOWN: usize = 50;
 /// Replicas in the table.
 pub const REPLICAS_SHOWN: usize = 50;
+/// Replicas in the table of who hears whom: a cell for each pair.
+pub const LINKS_SHOWN: usize = 16;
 /// Rings in the list.
 pub const RINGS_SHOWN: usize = 12;
 /// Tenants in the table.
@@ -72,6 +75,8 @@ pub struct Overview {
     pub twins: Vec<[String; 3]>,
     /// The replicas, the worst first.
     pub replicas: Listed<ReplicaRow>,
+    /// Who hears whom.
+    pub links: Matrix,
     /// The workers, the worst first.
     pub workers: Listed<WorkerRow>,
     /// The rings.
@@ -146,7 +151,8 @@ impl Overview {
             missing: texts(cluster, "missing"),
             twins: twins.map(twin).collect(),
             replicas: replicas::listed(cluster),
-            workers: workers::listed(&facts.workers, history),
+            links: Matrix::of(&facts.links, LINKS_SHOWN),
+            workers: workers::listed(&facts.workers),
             rings: rings::listed(&facts.rings),
             digest: field(cluster, "digest"),
             charts: charts::of_cluster(history, now),
@@ -163,16 +169,36 @@ impl Overview {
 /// The texts of a list.
 fn texts(row: &Value, name: &str) -> Vec<String> {
     let texts = rows(row, name).iter().filter_map(Value::as_str);
-    texts.map(str::to_owned).collect()
+    texts.map(|text| clean(text).into_owned()).collect()
 }
 
 fn agreement(cluster: &Value, history: &History) -> Agreement {
-    let count = |at: usize| history.samples().map(|of| u64::from(of.verdicts[at])).sum();
-    let reasons = VERDICTS.into_iter().enumerate();
     Agreement {
         ratio: cluster["agreement"].as_f64(),
         of: cluster["agreement_samples"].as_u64().unwrap_or(0),
-        reasons: reasons.map(|(at, name)| (name, count(at))).collect(),
+        reasons: reasons(history),
+    }
+}
+
+/// Comparisons with peers within the last hour, by what they found.
+pub fn reasons(history: &History) -> Vec<(&'static str, u64)> {
+    let count = |at: usize| history.samples().map(|of| u64::from(of.verdicts[at])).sum();
+    let reasons = VERDICTS.into_iter().enumerate();
+    reasons.map(|(at, name)| (name, count(at))).collect()
+}
+
+/// What a comparison found, in words.
+pub fn reason_in_words(reason: &str) -> &str {
+    match reason {
+        "same" => "the same worker",
+        "settings" => "settings differ: a mistake in a configuration",
+        "membership" => "the lists of workers differ",
+        "heat" => "other prefixes count as hot",
+        "evidence" => "one knows more of what workers hold",
+        "health" => "one passes over a worker",
+        "load" => "load looks different",
+        "unanswered" => "the peer gave no answer",
+        other => other,
     }
 }
 

@@ -46,14 +46,19 @@ pub struct ReplicaRow {
 
 /// The worst first.
 pub fn listed(cluster: &Value) -> Listed<ReplicaRow> {
-    let mut replicas: Vec<_> = rows(cluster, "replicas").iter().collect();
-    replicas.sort_by_key(|replica| replica_rank(cluster, replica));
-    let row = |replica: &&Value| row(cluster, replica);
-    let mut listed = Listed::first(replicas, REPLICAS_SHOWN);
+    let listed = Listed::first(sorted(cluster), REPLICAS_SHOWN);
+    let row = |replica| row(cluster, replica);
     Listed {
-        rows: std::mem::take(&mut listed.rows).iter().map(row).collect(),
+        rows: listed.rows.into_iter().map(row).collect(),
         more: listed.more,
     }
+}
+
+/// The worst first.
+pub fn sorted(cluster: &Value) -> Vec<&Value> {
+    let mut replicas: Vec<_> = rows(cluster, "replicas").iter().collect();
+    replicas.sort_by_key(|replica| replica_rank(cluster, replica));
+    replicas
 }
 
 /// One replica of a cluster.

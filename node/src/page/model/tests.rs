@@ -21,14 +21,21 @@ fn replica(id: &str, live: bool, ring: &str) -> Value {
 fn worker(id: &str, verdict: &str, in_flight: f64) -> Value {
     json!({
         "id": id, "state": "active", "verdict": verdict, "verdict_for_s": 12, "models": ["m"], "role": "any",
-        "in_flight": in_flight, "in_flight_here": 1, "breaker": "closed", "sources": ["config"], "drained": false,
+        "in_flight": in_flight, "in_flight_here": 1, "hit_rate": 0.25, "breaker": "closed", "sources": ["config"], "drained": false,
     })
 }
 
 fn facts(replicas: &[Value], workers: Vec<Value>) -> Facts {
     let ids: Vec<_> = workers.iter().map(|worker| worker["id"].clone()).collect();
     let shares = vec![1.0 / ids.len() as f64; ids.len()];
+    let replica_ids: Vec<_> = replicas.iter().map(|of| of["id"].clone()).collect();
+    let link = |of: &Value| {
+        let hears = replica_ids.iter().filter(|id| *id != of);
+        let hears = hears.map(|id| json!({ "replica": id, "ago_ms": null }));
+        json!({ "replica": of, "hears": hears.collect::<Vec<_>>() })
+    };
     Facts {
+        links: json!({ "links": replica_ids.iter().map(link).collect::<Vec<_>>() }),
         cluster: json!({ "replica": "r1", "digest": "d", "settings": "s", "replicas": replicas, "missing": [] }),
         rings: json!({ "digest": "d", "pools": [{
             "model": "m", "role": "any", "digest": "p", "policy": "prefix", "panic": false,
@@ -128,6 +135,7 @@ fn the_worst_comes_first_and_the_headline_is_that_of_status() {
     assert_eq!(workers, ["w3", "w2", "w1"]);
     assert_eq!(shown.workers.rows[0].state, "giving no tokens for 12 s");
     assert_eq!(shown.workers.rows[2].hit_rate, Some(0.25));
+    assert_eq!(shown.links.ids, ["r1", "r2", "r3"]);
     assert_eq!(shown.marks.rows[0].text, "is giving no tokens");
     assert_eq!((shown.marks.rows.len(), shown.marks.more), (30, 10));
     let html = whole(&facts, &history, now);

@@ -1,18 +1,15 @@
 //! Rows of workers. Pure.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
 use super::{Listed, Standing, WORKERS_SHOWN, texts};
-use crate::page::history::History;
-use crate::shown::field;
 use crate::shown::summary::{own_trouble, seconds, worker_rank, worker_trouble};
+use crate::shown::{clean, field};
 
-/// The hit rate in the table is that of this time.
-pub const HIT_RATE_OVER: Duration = Duration::from_secs(600);
 /// Models and sources of a row that are named.
 const NAMED: usize = 3;
+/// Letters of why its latest check failed.
+const WHY_MAX: usize = 160;
 
 /// One worker, as the replica that shows the page sees it.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,22 +41,27 @@ pub struct WorkerRow {
 }
 
 /// The worst first, then the busiest.
-pub fn listed(workers: &[Value], history: &History) -> Listed<WorkerRow> {
+pub fn listed(workers: &[Value]) -> Listed<WorkerRow> {
+    let listed = Listed::first(sorted(workers), WORKERS_SHOWN);
+    Listed {
+        rows: listed.rows.into_iter().map(row).collect(),
+        more: listed.more,
+    }
+}
+
+/// The worst first, then the busiest.
+pub fn sorted(workers: &[Value]) -> Vec<&Value> {
     let mut workers: Vec<&Value> = workers.iter().collect();
     let busy = |worker: &Value| worker["in_flight"].as_f64().unwrap_or(0.0);
     workers.sort_by(|a, b| {
         let by_trouble = worker_rank(a).cmp(&worker_rank(b));
         by_trouble.then(busy(b).total_cmp(&busy(a)))
     });
-    let listed = Listed::first(workers, WORKERS_SHOWN);
-    Listed {
-        rows: listed.rows.iter().map(|of| row(of, history)).collect(),
-        more: listed.more,
-    }
+    workers
 }
 
 /// One worker.
-pub fn row(worker: &Value, history: &History) -> WorkerRow {
+pub fn row(worker: &Value) -> WorkerRow {
     let id = field(worker, "id");
     let lasts = worker["verdict_for_s"].as_u64().unwrap_or(0);
     let state = field(worker, "state");
@@ -83,7 +85,7 @@ pub fn row(worker: &Value, history: &History) -> WorkerRow {
         here: worker["in_flight_here"].as_u64().unwrap_or(0),
         most: worker["max_in_flight"].as_u64(),
         breaker: breaker(worker),
-        hit_rate: history.workers.hit_rate(&id, HIT_RATE_OVER),
+        hit_rate: worker["hit_rate"].as_f64(),
         sources: first_of(texts(worker, "sources"), "-"),
         id,
     }
@@ -94,6 +96,12 @@ fn notes(worker: &Value) -> Vec<String> {
     let state = field(worker, "state");
     if worker_trouble(worker).is_some() && state != "active" {
         notes.push(state);
+    }
+    if let Some(why) = worker["why"]
+        .as_str()
+        .filter(|_| own_trouble(worker).is_some())
+    {
+        notes.push(clean(why).chars().take(WHY_MAX).collect());
     }
     if worker["drained"] == true {
         notes.push("drained by an operator".to_owned());

@@ -5,8 +5,21 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
 use crate::all_metrics::AllMetrics;
+use crate::api::error::ErrorKind;
 use crate::page::history::buckets::Buckets;
 use crate::page::history::{Counted, OUTCOMES, VERDICTS};
+use crate::proxy::record::Outcome;
+
+/// Errors of the router's own that say "not now" to a client that did nothing wrong. That a tenant has used up what is
+/// its own is between the two.
+const NOT_NOW: [ErrorKind; 6] = [
+    ErrorKind::Overloaded,
+    ErrorKind::NoWorker,
+    ErrorKind::UpstreamFailed,
+    ErrorKind::UpstreamTimeout,
+    ErrorKind::ShuttingDown,
+    ErrorKind::Internal,
+];
 
 /// The counters that the history is made from.
 pub(super) struct Counters(Registry);
@@ -19,6 +32,7 @@ impl Counters {
         registry.register("first", "", requests.first_token_seconds.clone());
         registry.register("between", "", requests.inter_token_seconds.clone());
         registry.register("queue", "", metrics.admission.waits().clone());
+        registry.register("errors", "", metrics.refusals.errors.clone());
         let agreement = &metrics.cluster.agreement_samples;
         registry.register("agreement", "", agreement.clone());
         Self(registry)
@@ -68,7 +82,16 @@ fn count(line: &str, counted: &mut Counted) {
         return;
     };
     let buckets = match name {
+        "errors_total" => {
+            let code = label(labels, "code");
+            let is_not_now = code.is_some_and(|code| NOT_NOW.map(ErrorKind::code).contains(&code));
+            counted.refused[0] += u64::from(is_not_now) * value;
+            return;
+        }
         "requests_total" => {
+            let is_error = label(labels, "outcome") == Some(Outcome::Error.as_str());
+            let is_ours = label(labels, "status") == Some("5xx");
+            counted.refused[1] += u64::from(is_error && is_ours) * value;
             return add(
                 &OUTCOMES,
                 label(labels, "outcome"),
@@ -126,10 +149,11 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use http::StatusCode;
+
     use super::*;
     use crate::api::Endpoint;
     use crate::metrics::AgreementLabels;
-    use crate::proxy::record::Outcome;
 
     #[test]
     fn what_is_counted_is_read_whatever_models_are_called() {
@@ -146,6 +170,10 @@ mod tests {
         ] {
             models.unknown().ended(endpoint, outcome, None, time);
         }
+        for status in [StatusCode::BAD_GATEWAY, StatusCode::BAD_REQUEST] {
+            let ended = (Endpoint::Chat, Outcome::Error, Some(status));
+            models.unknown().ended(ended.0, ended.1, ended.2, time);
+        }
         for model in ["m", "le=\"9\",x=\"", "a} 7", "ü b"] {
             let series = models.of(&Arc::from(model));
             series.pace().first_token.observe(time.as_secs_f64());
@@ -159,8 +187,17 @@ mod tests {
             .agreement_samples
             .get_or_create(&labels)
             .inc();
+        metrics.refusals.own_error(ErrorKind::NoWorker);
+        metrics.refusals.own_error(ErrorKind::Overloaded);
+        for theirs in [
+            ErrorKind::InvalidRequest,
+            ErrorKind::RateLimited,
+            ErrorKind::ModelNotFound,
+        ] {
+            metrics.refusals.own_error(theirs);
+        }
         let counted = counters.read();
-        assert_eq!(counted.outcomes[0], 2);
+        assert_eq!((counted.outcomes[0], counted.refused), (2, [2, 1]));
         assert_eq!(counted.outcomes[5], 1);
         assert_eq!(counted.verdicts[6], 1);
         let spread = counted.first_token.spread_since(&Buckets::default());

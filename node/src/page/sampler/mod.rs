@@ -135,8 +135,10 @@ impl Sampler {
         }
         let fleet = self.parts.cluster.fleet();
         let workers = fleet.workers().filter_map(|worker| {
+            let report = worker.health.report();
+            let check = report.failed.as_ref().map(|(how, _)| how.as_str());
             let seen = WorkerSeen {
-                trouble: trouble_of_verdict(worker.health.report().verdict.as_str()),
+                trouble: trouble_of_verdict(report.verdict.as_str(), check),
                 state: view.worker(&worker.id)?.spec.state().as_str(),
             };
             Some((worker.id.to_string(), seen))

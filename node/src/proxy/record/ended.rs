@@ -107,6 +107,7 @@ impl Record {
             asked_model = self.asked_model.as_deref(),
             model = self.model.as_deref(),
             worker = self.worker.as_ref().map(|w| &*w.label),
+            failed_worker = self.failed_worker.as_ref().map(|w| &*w.label),
             reason = (!self.reason.is_empty()).then_some(self.reason),
             split = self.split,
             prefill_worker = self.prefill.as_ref().map(|leg| &*leg.worker.label),

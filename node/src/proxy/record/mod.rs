@@ -49,6 +49,8 @@ pub struct Record {
     series: Arc<ModelSeries>,
     /// The worker that answered.
     pub worker: Option<Arc<Worker>>,
+    /// The worker of the latest attempt that gave nothing.
+    failed_worker: Option<Arc<Worker>>,
     /// Why it was chosen.
     pub reason: &'static str,
     /// What a prefill worker did for it, if one did.
@@ -128,6 +130,7 @@ impl Record {
             dialect: Dialect::default(),
             model: None,
             worker: None,
+            failed_worker: None,
             reason: "",
             prefill: None,
             split: None,
@@ -291,7 +294,7 @@ impl Record {
 
     /// The attempt gave nothing; the worker has had its verdict.
     pub fn attempt_failed(&mut self, failure: &Failure) {
-        self.worker = None;
+        self.failed_worker = self.worker.take();
         if let Some(trace) = &mut self.trace {
             trace.attempt_failed(failure.as_str(), failure.status());
         }

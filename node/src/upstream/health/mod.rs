@@ -96,14 +96,34 @@ impl Look {
 pub enum Probe {
     /// Answered with a 2xx.
     Good,
-    /// Answered with anything else, or the connection failed.
+    /// Answered with anything else.
     Bad,
+    /// Nothing listens there, or it refuses connections.
+    Refused,
+    /// Its name has no address.
+    NoAddress,
+    /// There was no connection, for another reason: TLS, the network, a rule of ours.
+    NoConnection,
     /// Not answered in time. A frozen process is found so: its kernel accepts connections, and nothing answers.
     Unanswered,
 }
 
+impl Probe {
+    /// Its name in the admin API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Bad => "bad_answer",
+            Self::Refused => "refused",
+            Self::NoAddress => "no_address",
+            Self::NoConnection => "no_connection",
+            Self::Unanswered => "no_answer",
+        }
+    }
+}
+
 /// A worker's health for people.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Report {
     /// What this replica found out by itself.
     pub verdict: Claim,
@@ -111,6 +131,8 @@ pub struct Report {
     pub since: Duration,
     /// What probes and connections show.
     pub probes: Probed,
+    /// How the latest probe failed, and why; none after a good one.
+    pub failed: Option<(Probe, Box<str>)>,
     /// What the ends of requests say.
     pub breaker: BreakerState,
     /// Times that the breaker opened, as far as it remembers.
@@ -172,7 +194,7 @@ impl Health {
                 before: opinion.settled,
                 now: verdict,
                 lasted: now.saturating_sub(opinion.settled_at),
-                why: &opinion.why,
+                why: opinion.failed.as_ref().map_or("", |(_, why)| why),
             });
             (opinion.settled, opinion.settled_at) = (verdict, now);
             self.changes[verdict as usize].fetch_add(1, Ordering::Relaxed);
@@ -306,9 +328,9 @@ impl Health {
         if good {
             opinion.good_probe = Some(now);
             opinion.failing = None;
-            opinion.why = "".into();
+            opinion.failed = None;
         } else {
-            opinion.why = why.into();
+            opinion.failed = Some((probed, why.into()));
             let is_bad = opinion.probes() == Probed::Unhealthy;
             let failing = opinion.failing.get_or_insert_with(|| Failing::since(now));
             failing.unanswered &= probed == Probe::Unanswered;
@@ -518,6 +540,7 @@ impl Health {
             verdict: opinion.verdict(now),
             since: now.saturating_sub(opinion.settled_at),
             probes: opinion.probes(),
+            failed: opinion.failed.clone(),
             breaker: opinion.breaker.state(now),
             ejections: opinion.breaker.ejections(now),
             shut_for: opinion.breaker.shut_for(now),

@@ -7,6 +7,7 @@ use grapevine_placement::{
     Breaker, BreakerState, Claim, Health as Probed, Penalty, ProbeSettings, ProbeState,
 };
 
+use super::Probe;
 use crate::config::{BreakerConfig, HealthConfig};
 
 /// All that is held of one worker.
@@ -18,8 +19,8 @@ pub(super) struct Opinion {
     pub(super) good_probe: Option<Duration>,
     /// Its probes fail.
     pub(super) failing: Option<Failing>,
-    /// Why the latest one failed; empty after a good one.
-    pub(super) why: Box<str>,
+    /// How the latest one failed, and why; none after a good one.
+    pub(super) failed: Option<(Probe, Box<str>)>,
     /// It refused a connection, and no probe has passed since.
     pub(super) unreachable: bool,
     /// It takes requests and delivers no token.
@@ -108,7 +109,7 @@ impl Opinion {
             followed: (breaker, health),
             good_probe: None,
             failing: None,
-            why: "".into(),
+            failed: None,
             unreachable: false,
             stalled: None,
             started: None,

@@ -1,0 +1,69 @@
+//! Which replica hears which: a cut that only two of three notice is named by all of them.
+
+use std::time::Duration;
+
+use grapevine_tests::cluster::{Cluster, Plan};
+use grapevine_tests::gate::Gate;
+use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::{chat, process};
+
+/// Three replicas, each behind a gate.
+async fn behind_gates(plan: Plan) -> (Cluster, [Gate; 3]) {
+    let gates = [Gate::open().await, Gate::open().await, Gate::open().await];
+    let mut cluster = plan.found().await;
+    for (name, gate) in ["r1", "r2", "r3"].into_iter().zip(&gates) {
+        let seeds = gates.iter().map(|gate| gate.address().to_string());
+        cluster.join_behind(name, gate, seeds.collect()).await;
+    }
+    cluster.settled().await;
+    (cluster, gates)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_one_way_cut_is_named_by_status_until_it_is_healed() {
+    let workers = chat::workers(1, &chat::paced(Duration::from_millis(1))).await;
+    let (cluster, gates) = behind_gates(Plan::default().workers(&workers)).await;
+    let says = async |at: usize, code: i32, parts: &[&str]| {
+        let admin = format!("http://{}", cluster.replicas[at].admin().0);
+        let what = format!("status of r{} has {parts:?}", at + 1);
+        eventually(LIMIT, &what, async || {
+            let shown = process::run(&["status", "--links", "--admin", &admin]).await;
+            let has_all = parts.iter().all(|part| shown.text.contains(part));
+            match shown.code == Some(code) && has_all {
+                true => Ok(()),
+                false => Err(format!("{:?}: {}", shown.code, shown.text)),
+            }
+        })
+        .await;
+    };
+    let well = "3 replicas that agree; 1 worker usable\n";
+    let all_heard = [
+        "r1     –    yes  yes",
+        "r2     yes  –    yes",
+        "r3     yes  yes  –",
+    ];
+    says(2, 0, &[&[well][..], &all_heard].concat()).await;
+    Gate::cut_one_way(&gates[0], &gates[1]);
+    // The third one hears both, and tells what they say of each other: first that one is deaf. A connection needs both
+    // ways, so in the end neither hears the other.
+    says(2, 4, &["hear", "r2     NO   –    yes"]).await;
+    let mutual = "r1 and r2 do not hear each other; 3 replicas";
+    says(2, 4, &[mutual, "r1     –    NO   yes"]).await;
+    // The two know of themselves alone, and say so.
+    says(
+        0,
+        4,
+        &["r1 does not hear r2; 3 replicas", "r2     ?    –    ?"],
+    )
+    .await;
+    says(
+        1,
+        4,
+        &["r2 does not hear r1; 3 replicas", "r2     NO   –    yes"],
+    )
+    .await;
+    gates.iter().for_each(Gate::heal);
+    for at in 0..3 {
+        says(at, 0, &[&[well][..], &all_heard].concat()).await;
+    }
+}
