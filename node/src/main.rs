@@ -38,6 +38,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Keys(args) => cli::keys(args),
         Command::Events(args) => small_runtime()?.block_on(cli::events(args)),
         Command::Status(args) => small_runtime()?.block_on(cli::status(args)),
+        Command::Top(args) => small_runtime()?.block_on(cli::top(args)),
         Command::Workers(args) => small_runtime()?.block_on(cli::workers(args)),
         Command::Quarantine(args) => small_runtime()?.block_on(cli::quarantine(args)),
         Command::Cache(args) => small_runtime()?.block_on(cli::cache(args)),

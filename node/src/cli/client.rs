@@ -57,8 +57,21 @@ impl AdminClient {
         Self::at(url, self.token.clone())
     }
 
+    /// Where it asks.
+    pub(super) fn url(&self) -> &Url {
+        &self.url
+    }
+
     pub(super) async fn get(&self, path: &[&str]) -> Result<Value, Failure> {
-        self.call(Method::GET, path, &[], Vec::new()).await
+        self.get_with(path, &[]).await
+    }
+
+    pub(super) async fn get_with(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Result<Value, Failure> {
+        self.call(Method::GET, path, query, Vec::new()).await
     }
 
     /// Sends a JSON body to the address made of these segments and reads the JSON answer.

@@ -40,13 +40,14 @@ const SAME_S: u64 = 10;
 
 /// What happened, and who saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Event {
+pub(super) struct Event {
     /// Seconds since 1970, of the first who saw it.
-    at_s: u64,
-    kind: String,
-    who: String,
-    text: String,
-    seen_by: Vec<String>,
+    pub(super) at_s: u64,
+    /// `fault`, `repair` or `change`.
+    pub(super) kind: String,
+    pub(super) who: String,
+    pub(super) text: String,
+    pub(super) seen_by: Vec<String>,
 }
 
 /// What a replica has noted, by its own time and words: a clock that is set changes nothing.
@@ -94,6 +95,12 @@ pub async fn events(args: EventsArgs) -> Result<(), Failure> {
     }
 }
 
+/// What all replicas that answer have noted, in order; and which gave no answer, with the reason.
+pub(super) async fn all(client: &AdminClient) -> Result<(Vec<Event>, Vec<String>), Failure> {
+    let asked = ask_all(client, false).await?;
+    Ok((in_order(&asked.answers, &mut BTreeMap::new()), asked.silent))
+}
+
 /// What each replica that answers has noted; all are asked at once, since one that hangs answers late.
 async fn ask_all(client: &AdminClient, only: bool) -> Result<Asked, Failure> {
     let mut asked = Asked {
@@ -105,11 +112,16 @@ async fn ask_all(client: &AdminClient, only: bool) -> Result<Asked, Failure> {
     }
     let cluster = client.get(&["cluster"]).await?;
     let own = field(&asked.answers[0], "replica");
+    asked.silent = lost(&cluster);
     let others = rows(&cluster, "replicas").iter();
-    let others = others.filter(|replica| replica["live"] == true && field(replica, "id") != own);
+    let others = others.filter(|replica| field(replica, "id") != own);
     let mut asking = JoinSet::new();
     for other in others {
         let (id, address) = (field(other, "id"), field(other, "admin"));
+        if other["live"] != true {
+            asked.silent.push(format!("{id}: it is dead"));
+            continue;
+        }
         let Ok(url) = Url::parse(&format!("http://{address}")) else {
             asked
                 .silent
@@ -129,6 +141,13 @@ async fn ask_all(client: &AdminClient, only: bool) -> Result<Asked, Failure> {
     }
     asked.silent.sort();
     Ok(asked)
+}
+
+/// Replicas that died without a word, and that nobody knows any more: what they saw is lost.
+fn lost(cluster: &Value) -> Vec<String> {
+    let lost = rows(cluster, "lost").iter();
+    lost.map(|lost| format!("{}: it is gone", field(lost, "id")))
+        .collect()
 }
 
 /// Of answers of several replicas: what was not `shown` before, in order of time. Of each replica its latest answer is

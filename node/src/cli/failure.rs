@@ -7,7 +7,7 @@ use grapevine_bench::cli::BenchError;
 use crate::config::ConfigError;
 
 /// Why a command did not do what it was asked.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Failure {
     /// The command line cannot be followed; nothing was done.
     #[error("{0}")]

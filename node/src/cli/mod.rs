@@ -1,12 +1,12 @@
 //! The command line: one binary, `grapevine`, and what each of its commands does.
 //!
-//! `serve` is a router replica; `status`, `workers`, `cache`, `quarantine` and `explain` talk to the admin port of any
-//! replica; `bench` sends load to any endpoint; `register` is a worker's way into the cluster; `ca` makes certificates,
-//! `keys` keys of clients; `probe` is for health checks, `man` and `completions` for packages. The others are the
-//! testbed's, and are there with the feature of that name alone: what is shipped is built without it.
+//! `serve` is a router replica; `status`, `top`, `workers`, `cache`, `quarantine` and `explain` talk to the admin port of
+//! any replica; `bench` sends load to any endpoint; `register` is a worker's way into the cluster; `ca` makes
+//! certificates, `keys` keys of clients; `probe` is for health checks, `man` and `completions` for packages. The others
+//! are the testbed's, and are there with the feature of that name alone: what is shipped is built without it.
 //!
 //! Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no replica
-//! answers; 4 `status` found something wrong. Those of `serve` are with [`crate::shutdown::Ending`].
+//! answers; 4 `status` or `top --once` found something wrong. Those of `serve` are with [`crate::shutdown::Ending`].
 
 use std::ffi::OsString;
 
@@ -33,6 +33,7 @@ mod serve;
 mod settings;
 mod show;
 mod status;
+mod top;
 mod workers;
 
 pub use ca::{CaArgs, ca};
@@ -50,6 +51,7 @@ pub use register::{RegisterArgs, register};
 pub use serve::{ServeArgs, Task};
 pub use show::print_line;
 pub use status::{StatusArgs, status};
+pub use top::{TopArgs, top};
 pub use workers::{WorkersArgs, workers};
 
 /// A leaderless router cluster for vLLM.
@@ -90,7 +92,7 @@ Exit codes:
   1  refused, by a replica or the system
   2  the command line or the configuration is wrong; nothing was done
   3  no replica answers at the admin address; whether a change was made is not known
-  4  of `status`: something is wrong with the cluster
+  4  of `status` and `top --once`: something is wrong with the cluster
   5  of `serve`: a second signal ended it at once"
     )
 }
@@ -103,6 +105,8 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Show the cluster: replicas, workers, agreement.
     Status(StatusArgs),
+    /// Show the cluster live, in a terminal.
+    Top(TopArgs),
     /// Show what became of replicas and workers, in order.
     Events(EventsArgs),
     /// List, add, drain or remove workers.

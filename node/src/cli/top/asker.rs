@@ -1,0 +1,227 @@
+//! Asks replicas for pictures. When the asked one dies, the others that it named are asked.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use url::Url;
+
+use super::app::{Subject, View, Wanted};
+use super::picture::Picture;
+use crate::cli::client::AdminClient;
+use crate::cli::events;
+use crate::cli::failure::Failure;
+use crate::cli::workers::all_workers;
+use crate::shown::{field, rows};
+
+/// A replica that gives no answer for so long is asked no further: somebody looks at the screen.
+const ANSWER_WITHIN: Duration = Duration::from_secs(4);
+
+/// Who is asked, and who could be asked.
+pub(super) struct Asker {
+    client: AdminClient,
+    /// Admin addresses of the cluster's replicas by id, as the latest answer named them: at most as many as it has
+    /// replicas.
+    others: BTreeMap<String, Url>,
+    notice: Option<String>,
+}
+
+impl Asker {
+    pub(super) fn new(client: AdminClient) -> Self {
+        Self {
+            client,
+            others: BTreeMap::new(),
+            notice: None,
+        }
+    }
+
+    /// Asks again and again, and at once when something else is wanted, until nobody reads the answers.
+    pub(super) async fn run(
+        mut self,
+        every: Duration,
+        mut wishes: watch::Receiver<Wanted>,
+        answers: watch::Sender<Option<Result<Picture, Failure>>>,
+    ) {
+        loop {
+            let wanted = wishes.borrow_and_update().clone();
+            let answer = self.ask(&wanted).await;
+            if answers.send(Some(answer)).is_err() {
+                return;
+            }
+            tokio::select! {
+                () = sleep(every) => {}
+                changed = wishes.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Asks the replica that answered last, then the others that are known.
+    ///
+    /// # Errors
+    /// None of them answers; one refuses.
+    pub(super) async fn ask(&mut self, wanted: &Wanted) -> Result<Picture, Failure> {
+        let failure = match self.picture(&self.client, wanted).await {
+            Ok(picture) => return Ok(self.remember(picture)),
+            Err(failure @ Failure::Unreachable(_)) => failure,
+            Err(failure) => return Err(failure),
+        };
+        let before = self.client.url().clone();
+        let others = self.others.clone();
+        for (id, url) in others.into_iter().filter(|(_, url)| *url != before) {
+            let other = self.client.elsewhere(url.clone())?;
+            // Whatever is wrong with it, the next one may answer.
+            if let Ok(picture) = self.picture(&other, wanted).await {
+                self.client = other;
+                self.notice = Some(format!(
+                    "{before} gives no answer; {id} at {url} is asked instead"
+                ));
+                return Ok(self.remember(picture));
+            }
+        }
+        Err(failure)
+    }
+
+    fn remember(&mut self, mut picture: Picture) -> Picture {
+        let replicas = rows(&picture.cluster, "replicas").iter();
+        let others = replicas.filter_map(|replica| {
+            let url = Url::parse(&format!("http://{}", field(replica, "admin"))).ok()?;
+            Some((field(replica, "id"), url))
+        });
+        self.others = others.collect();
+        picture.notice.clone_from(&self.notice);
+        picture
+    }
+
+    async fn picture(&self, client: &AdminClient, wanted: &Wanted) -> Result<Picture, Failure> {
+        match timeout(ANSWER_WITHIN, answers(client, wanted)).await {
+            Ok(picture) => picture,
+            Err(_) => Err(Failure::Unreachable(format!(
+                "{} gave no answer in {ANSWER_WITHIN:?}",
+                client.url()
+            ))),
+        }
+    }
+}
+
+/// What a view needs, asked at once.
+async fn answers(client: &AdminClient, wanted: &Wanted) -> Result<Picture, Failure> {
+    let of = |views: &[View]| views.contains(&wanted.view);
+    let get = async |path: &str, is_wanted: bool| match is_wanted {
+        true => client.get(&[path]).await,
+        false => Ok(Value::Null),
+    };
+    let links = get("links", of(&[View::Replicas]));
+    let rings = get("ring", of(&[View::Rings]));
+    let history = async {
+        let query: &[(&str, &str)] = match &wanted.of {
+            Subject::Cluster => &[],
+            Subject::Worker(id) => &[("worker", id)],
+            Subject::Replica(id) => &[("replica", id)],
+        };
+        match of(&[View::Overview, View::Hour, View::Agreement]) {
+            true => client.get_with(&["history"], query).await,
+            false => Ok(Value::Null),
+        }
+    };
+    let events = async {
+        match of(&[View::Overview, View::Events]) {
+            true => events::all(client).await,
+            false => Ok((Vec::new(), Vec::new())),
+        }
+    };
+    let cluster = client.get(&["cluster"]);
+    let (cluster, workers, links, rings, history, (events, not_asked)) =
+        tokio::try_join!(cluster, all_workers(client), links, rings, history, events)?;
+    Ok(Picture {
+        cluster,
+        workers: rows(&workers, "workers").to_vec(),
+        links,
+        rings,
+        history,
+        events,
+        not_asked,
+        asked: client.url().to_string(),
+        notice: None,
+        at: Instant::now(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+    use crate::cli::top::app::App;
+
+    /// Answers every path alike, as the replica of this name, until it is aborted.
+    fn serve(listener: TcpListener, answer: Value) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            loop {
+                let Ok((mut stream, _)) = listener.accept().await else {
+                    return;
+                };
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    let Ok(byte) = stream.read_u8().await else {
+                        break;
+                    };
+                    head.push(byte);
+                }
+                let body = answer.to_string();
+                let length = body.len();
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+                );
+                // Who asked may have left.
+                let _ = stream.write_all((head + &body).as_bytes()).await;
+            }
+        })
+    }
+
+    #[tokio::test]
+    async fn when_the_asked_replica_dies_another_one_that_it_named_is_asked() {
+        // Another test of this process may have installed it already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let [first, second, gone] = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
+        let (first, second, gone) = (first.await, second.await, gone.await);
+        let [first, second, gone] = [first, second, gone].map(|bound| bound.expect("a port"));
+        let at = [&first, &gone, &second].map(|listener| listener.local_addr().expect("bound"));
+        drop(gone);
+        let replicas = ["r1", "r2", "r3"].iter().zip(at);
+        let replicas =
+            replicas.map(|(id, at)| json!({ "id": id, "admin": at.to_string(), "live": false }));
+        let replicas: Vec<_> = replicas.collect();
+        let answer = |replica: &str| json!({ "replica": replica, "replicas": replicas, "workers": [], "events": [] });
+        let first = serve(first, answer("r1"));
+        let _second = serve(second, answer("r3"));
+        let url = format!("http://{}", at[0]).parse().expect("a URL");
+        let mut asker = Asker::new(AdminClient::at(url, None).expect("a client"));
+        let wanted = App::new(View::Overview, false).wanted();
+        let picture = asker.ask(&wanted).await.expect("an answer");
+        assert_eq!(
+            (field(&picture.cluster, "replica"), picture.notice),
+            ("r1".to_owned(), None)
+        );
+        first.abort();
+        // Its port is closed once the task is gone.
+        assert!(first.await.expect_err("it was aborted").is_cancelled());
+        let picture = asker.ask(&wanted).await.expect("the third one's answer");
+        assert_eq!(field(&picture.cluster, "replica"), "r3");
+        let notice = format!(
+            "http://{}/ gives no answer; r3 at http://{}/ is asked instead",
+            at[0], at[2]
+        );
+        assert_eq!(picture.notice, Some(notice));
+        assert_eq!(
+            picture.not_asked.len(),
+            2,
+            "dead ones are named: {:?}",
+            picture.not_asked
+        );
+    }
+}
