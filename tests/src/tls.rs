@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose,
+    KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
@@ -68,12 +69,19 @@ impl Authority {
 
     /// Issues a certificate for these names and addresses and writes it to `<name>.pem` and `<name>.key`.
     pub fn issue(&self, dir: &Path, name: &str, hosts: &[&str]) -> Pair {
+        self.issue_for(dir, name, hosts, Duration::from_hours(365 * 24))
+    }
+
+    /// The same, valid for this long from now.
+    pub fn issue_for(&self, dir: &Path, name: &str, hosts: &[&str], term: Duration) -> Pair {
         let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
         let mut params = CertificateParams::new(hosts).expect("names are names");
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
+        let now = UNIX_EPOCH.elapsed().expect("it is after 1970");
+        params.not_after = date_time_ymd(1970, 1, 1) + now + term;
         let key = KeyPair::generate().expect("a key can be made");
         let signed = params.signed_by(&key, &self.0).expect("it can be signed");
         let pair = Pair {
