@@ -1,10 +1,11 @@
-"""The routers that cost.py compares, and the workers behind them, each pinned to a core.
+"""The routers that cost.py compares, and the workers behind them, each pinned to its cores.
 
-Every router gets one core and keeps its connections to the workers; nginx and haproxy pass streams on unbuffered.
+Every router has as many threads or processes as cores (`"0"`, `"0,1"`) and keeps its connections to the workers; nginx
+and haproxy pass streams on unbuffered.
 """
 from pathlib import Path
 
-from processes import Child, Replica, answers, ask, free_port, until
+from processes import Child, Failed, Replica, answers, ask, free_port, until
 
 READY_S = 15
 CHAT_REPLY = ('{"id":"chatcmpl-0","object":"chat.completion","created":1,"model":"fake-model","choices":[{"index":0,'
@@ -15,7 +16,12 @@ MODELS_REPLY = '{"object":"list","data":[{"id":"fake-model","object":"model","cr
 
 
 def on_core(core):
+    """Words before a command that runs on these cores alone: a number, or several as taskset takes them."""
     return ["taskset", "-c", str(core)]
+
+
+def threads_on(cores):
+    return str(cores).count(",") + 1
 
 
 def instant_workers(folder, count, core):
@@ -45,7 +51,14 @@ frontend workers
   http-request return status 200 content-type application/json file {folder}/chat.json
 """)
     child = Child(["haproxy", "-q", "-f", config], Path(folder, "workers.log"), prefix=on_core(core))
-    return child, [f"127.0.0.1:{port}" for port in ports]
+    workers = [f"127.0.0.1:{port}" for port in ports]
+    try:
+        # nginx would pass over a worker that refused it once.
+        until(lambda: all(answers(worker, "/health") for worker in workers), READY_S, "workers that answer")
+    except Failed:
+        child.stop()
+        raise
+    return child, workers
 
 
 def fake_worker(binary, folder, core, arguments):
@@ -58,12 +71,12 @@ def fake_worker(binary, folder, core, arguments):
 class Nginx(Child):
     title = "nginx"
 
-    def __init__(self, _binary, folder, workers, core):
+    def __init__(self, folder, workers, cores):
         self.data = f"127.0.0.1:{free_port()}"
         config = Path(folder, "nginx.conf")
         config.write_text(f"""
 daemon off;
-worker_processes 1;
+worker_processes {threads_on(cores)};
 pid {folder}/nginx.pid;
 error_log stderr warn;
 events {{ worker_connections 8192; }}
@@ -95,22 +108,24 @@ http {{
   }}
 }}
 """)
-        super().__init__(["nginx", "-c", config, "-e", "stderr"], Path(folder, "nginx.log"), prefix=on_core(core))
+        super().__init__(["nginx", "-c", config, "-e", "stderr"], Path(folder, "nginx.log"), prefix=on_core(cores))
 
 
 class Haproxy(Child):
-    title = "haproxy"
+    title, buffer, rules = "haproxy", 16_384, ("balance roundrobin",)
 
-    def __init__(self, _binary, folder, workers, core):
+    def __init__(self, folder, workers, cores):
         self.data = f"127.0.0.1:{free_port()}"
         config = Path(folder, "haproxy.cfg")
         config.write_text(f"""
 global
-  nbthread 1
+  nbthread {threads_on(cores)}
   maxconn 8192
+  tune.bufsize {self.buffer}
 defaults
   mode http
   timeout connect 1s
+  timeout http-request 10s
   timeout client 1h
   timeout server 1h
   http-reuse always
@@ -118,29 +133,25 @@ frontend front
   bind {self.data} backlog 4096
   default_backend workers
 backend workers
-  balance roundrobin
-{"".join(f"  server w{n} {worker} pool-max-conn 1024{chr(10)}" for n, worker in enumerate(workers))}
+{"".join(f"  {rule}{chr(10)}" for rule in self.rules)}{"".join(f"  server w{n} {worker} pool-max-conn 1024{chr(10)}" for n, worker in enumerate(workers))}
 """)
-        super().__init__(["haproxy", "-q", "-f", config], Path(folder, "haproxy.log"), prefix=on_core(core))
+        super().__init__(["haproxy", "-q", "-f", config], Path(folder, "haproxy.log"), prefix=on_core(cores))
+
+
+class HaproxyHash(Haproxy):
+    """Reads the whole body, and hashes it to a worker on a consistent ring: the least that a prefix router does."""
+
+    title, buffer = "haproxy, hash of the body", 131_072
+    rules = ("option http-buffer-request", "balance hash req.body", "hash-type consistent")
 
 
 class Grapevine(Replica):
-    """Default settings: policy `prefix`, every body parsed and hashed, one log line a request."""
+    """Default settings but for `arguments`: policy `prefix`, every body parsed and hashed, one log line a request."""
 
-    title, arguments = "grapevine", ()
-
-    def __init__(self, binary, folder, workers, core):
+    def __init__(self, title, binary, arguments, folder, workers, cores):
+        self.title = title
         urls = [f"http://{worker}" for worker in workers]
-        super().__init__(binary, "bench", folder, ["--worker-urls", *urls, *self.arguments], prefix=on_core(core))
-
-
-class GrapevineQuiet(Grapevine):
-    """Without the line for each request."""
-
-    title, arguments = "grapevine --log-level=warn", ("--log-level", "warn")
-
-
-ROUTERS = (Nginx, Haproxy, Grapevine, GrapevineQuiet)
+        super().__init__(binary, "bench", folder, ["--worker-urls", *urls, *arguments], prefix=on_core(cores))
 
 
 def wait_until_routing(router, worker_count):
