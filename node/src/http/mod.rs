@@ -3,6 +3,7 @@
 //!
 //! The ground floor: nothing here knows a proxy, a worker or a cluster.
 
+pub mod client_body;
 pub mod client_io;
 pub mod forwarded;
 pub mod handshake;

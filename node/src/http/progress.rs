@@ -22,8 +22,6 @@ struct Shared {
     is_write_blocked: AtomicBool,
     /// Milliseconds after `accepted`, of the end of the last answer.
     ended: AtomicU64,
-    /// Requests that have begun.
-    begun: AtomicU64,
     /// The connection speaks another protocol from now on.
     has_switched: AtomicBool,
     leave: Notify,
@@ -37,7 +35,6 @@ impl Default for Progress {
             requests: AtomicU32::new(0),
             is_write_blocked: AtomicBool::new(false),
             ended: AtomicU64::new(0),
-            begun: AtomicU64::new(0),
             has_switched: AtomicBool::new(false),
             leave: Notify::new(),
             is_told: AtomicBool::new(false),
@@ -49,23 +46,12 @@ impl Progress {
     /// A request begins. HTTP/1 has one at a time.
     pub fn begin(&self) -> InProgress {
         self.0.requests.fetch_add(1, Ordering::Relaxed);
-        self.0.begun.fetch_add(1, Ordering::Relaxed);
         InProgress(self.clone())
-    }
-
-    /// Requests that have begun so far.
-    pub(crate) fn begun(&self) -> u64 {
-        self.0.begun.load(Ordering::Relaxed)
     }
 
     /// The answer to the request in progress is the last of HTTP.
     pub(crate) fn switch(&self) {
         self.0.has_switched.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the connection speaks another protocol by now.
-    pub(crate) fn has_switched(&self) -> bool {
-        self.0.has_switched.load(Ordering::Relaxed)
     }
 
     /// Whether a request is in progress, or its answer still on the way out.
@@ -82,7 +68,7 @@ impl Progress {
     /// Since when nothing is in progress. A head that has begun is nothing yet: a client that never ends it must not
     /// stay because of it. A tunnel has limits of its own on silence.
     pub fn idle_since(&self) -> Option<Instant> {
-        (!self.is_busy() && !self.has_switched()).then(|| self.ended())
+        (!self.is_busy() && !self.0.has_switched.load(Ordering::Relaxed)).then(|| self.ended())
     }
 
     /// Whether the last write has to wait for the client.

@@ -1,4 +1,4 @@
-//! What stands between an HTTP/1 client's bytes and hyper: the rules of [`super::framing`] and two clocks.
+//! What stands between an HTTP/1 client of the admin port and hyper: the rules of [`super::framing`] and two clocks.
 //!
 //! hyper has one clock for the wait between two requests and for a head that does not end, and closes without an
 //! answer. Here there are two: an idle connection is closed quietly, an unfinished head is answered with 408. Answers
@@ -79,12 +79,6 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Guarded<Io> {
             refusal: None,
             broken: None,
         }
-    }
-
-    /// Has the client said nothing behind the request in progress? Until its 101 it may not.
-    pub(super) fn has_waited(&self) -> bool {
-        let begun = self.progress.begun();
-        !self.is_over() && self.framing.heads() == begun && self.framing.open_head().is_none()
     }
 
     fn refuse(&mut self, error: &ApiError) {
@@ -197,7 +191,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Guarded<Io> {
 }
 
 /// A whole response, after which the connection ends.
-fn answer(error: &ApiError) -> Vec<u8> {
+pub(super) fn answer(error: &ApiError) -> Vec<u8> {
     let response = error.response();
     let status = response.status();
     let reason = status.canonical_reason().unwrap_or_default();
@@ -225,9 +219,6 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guarded<Io> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.progress.has_switched() {
-            return Pin::new(&mut this.io).poll_read(cx, buf);
-        }
         if this.is_over() {
             return this.poll_over(cx);
         }

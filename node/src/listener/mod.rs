@@ -5,22 +5,24 @@
 
 mod door;
 pub mod framing;
+pub mod http1;
 pub mod http1_guard;
 mod proxied;
 mod sniff;
 pub mod tls;
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
-use hyper::service::{HttpService, service_fn};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use ipnet::IpNet;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -31,19 +33,20 @@ use tokio_util::task::TaskTracker;
 
 pub use self::door::Door;
 use self::framing::HeadLimits;
-use self::http1_guard::{Guarded, Waits};
+use self::http1::{ConnectionError, Ended, Wire};
+use self::http1_guard::Waits;
 use self::proxied::HeaderError;
 use self::sniff::{Opening, Protocol};
 use self::tls::ListenerTls;
 use crate::config::{LimitConfig, TimeoutConfig};
 use crate::descriptors;
+use crate::http::client_body::ClientBody;
 use crate::http::client_io::{ClientIo, ClientSocket, Gone};
 use crate::http::forwarded::Peer;
 use crate::lanes::Lanes;
 use crate::live::Live;
 use crate::log_limit::LogLimit;
 use crate::metrics::refusals::RefusalMetrics;
-use crate::proxy::realtime::tunnel::Tunnel;
 use crate::proxy::response::ResponseBody;
 use crate::proxy::{ClientLeft, Proxy};
 use crate::seats::{Counts, Seat, SeatLimits, Seats, TrafficMetrics};
@@ -321,24 +324,21 @@ where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let served = match protocol {
-        Protocol::Http2 => Box::pin(serve_http2(io, peer, seat, front)).await,
-        Protocol::Http1 => serve_http1(io, socket.clone(), peer, seat, front).await,
+        Protocol::Http2 => Box::pin(serve_http2(io, peer, seat, front))
+            .await
+            .map_err(Into::into),
+        Protocol::Http1 => serve_http1(io, socket.clone(), peer, seat, front)
+            .await
+            .map_err(Into::into),
     };
     if seat.is_wanted() {
-        return Ok(served?);
+        return served;
     }
     tokio::select! {
         () = socket.linger() => {}
         () = front.phase.closed() => {}
     }
-    Ok(served?)
-}
-
-/// What relays a connection once hyper has let go of it; none as long as it speaks HTTP.
-type HandedOver = Arc<Mutex<Option<Box<Tunnel>>>>;
-
-fn tunnel_in(handed_over: &HandedOver) -> MutexGuard<'_, Option<Box<Tunnel>>> {
-    handed_over.lock().unwrap_or_else(PoisonError::into_inner)
+    served
 }
 
 async fn serve_http1<Io>(
@@ -347,104 +347,82 @@ async fn serve_http1<Io>(
     peer: Peer,
     seat: &Seat,
     front: &Arc<Front>,
-) -> Result<(), hyper::Error>
+) -> Result<(), ConnectionError>
 where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let progress = seat.progress();
-    let handed_over = HandedOver::default();
-    let service = service_fn(|mut request: Request<Incoming>| {
+    let service = |mut request: Request<ClientBody>| {
         let client = peer.client(request.headers(), &front.trusted_proxies);
         peer.rewrite(request.headers_mut());
         let gone = Gone::watch(socket.clone(), progress.begin());
         let cutoff = Cutoff::of_connection(&front.phase);
         let has_place = !seat.must_turn_away();
-        let front = Arc::clone(front);
-        let (progress, handed_over) = (progress.clone(), Arc::clone(&handed_over));
         async move {
             if !has_place && let Some(refusal) = front.proxy.turn_away(&request) {
                 return Ok(refusal);
             }
-            let mut response = front.proxy.serve(request, client, gone, cutoff).await?;
-            if let ResponseBody::Tunnel(tunnel) = response.body_mut()
-                && let Some(tunnel) = tunnel.take()
-            {
+            let response = front.proxy.serve(request, client, gone, cutoff).await?;
+            if let ResponseBody::Tunnel(_) = response.body() {
                 progress.switch();
-                *tunnel_in(&handed_over) = Some(tunnel);
             }
             Ok::<_, ClientLeft>(response)
         }
-    });
-    let (limits, timeouts) = (front.limits.now(), front.timeouts.now());
-    let head = HeadLimits {
-        bytes: limits.header_bytes.as_usize(),
-        lines: limits.headers as usize,
     };
-    let waits = Waits {
-        header: timeouts.header,
-        keep_alive: timeouts.keep_alive,
+    let (head, waits) = {
+        let (limits, timeouts) = (front.limits.look(), front.timeouts.look());
+        let head = HeadLimits {
+            bytes: limits.header_bytes.as_usize(),
+            lines: limits.headers as usize,
+        };
+        let waits = Waits {
+            header: timeouts.header,
+            keep_alive: timeouts.keep_alive,
+        };
+        (head, waits)
     };
-    let refusals = front.metrics.refusals.clone();
-    let guarded = Guarded::new(io, head, waits, progress.clone(), refusals);
-    let mut connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        // Both waits are the guard's.
-        .header_read_timeout(None)
-        .max_buf_size(head.bytes)
-        .max_headers(head.lines)
-        .serve_connection(TokioIo::new(guarded), service);
-    let result = drive_http1(Pin::new(&mut connection), seat, front).await;
-    let Some(tunnel) = tunnel_in(&handed_over).take() else {
-        return result;
+    let wire = Wire::shared(io, head);
+    let ended = {
+        let served = http1::serve(&wire, waits, &front.metrics.refusals, service);
+        drive_http1(pin!(served), || http1::lock(&wire).leave(), seat, front).await?
     };
-    result?;
-    let parts = connection.into_parts();
-    let client = parts.io.into_inner();
-    if client.has_waited() {
+    if let Ended::Switched(ResponseBody::Tunnel(Some(tunnel))) = ended
+        && let Some(client) = Wire::into_io(wire)
+    {
         // On the heap: the task of a connection without a tunnel must not have its room.
-        Box::pin(tunnel.run(
-            client,
-            &parts.read_buf,
-            &front.phase,
-            &front.metrics.refusals,
-        ))
-        .await;
+        Box::pin(tunnel.run(client, &[], &front.phase, &front.metrics.refusals)).await;
     }
     Ok(())
 }
 
-/// Serves HTTP/1 to the end of the connection, or of the replica, or until the protocol changes.
-async fn drive_http1<Driver, S>(
-    mut connection: Pin<&mut http1::Connection<TokioIo<Driver>, S>>,
+/// Serves HTTP/1 to the end of the connection, or of the replica, or until the protocol changes. `leave`: tells the
+/// connection to end when nothing is in progress.
+async fn drive_http1(
+    mut connection: Pin<&mut impl Future<Output = Result<Ended<ResponseBody>, ConnectionError>>>,
+    leave: impl Fn(),
     seat: &Seat,
     front: &Front,
-) -> Result<(), hyper::Error>
-where
-    Driver: AsyncRead + AsyncWrite + Unpin + 'static,
-    S: HttpService<Incoming, ResBody = ResponseBody>,
-    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+) -> Result<Ended<ResponseBody>, ConnectionError> {
     tokio::select! {
-        // In this order: asked to end, hyper closes a connection of which it has read nothing, or that is idle,
-        // although a request may be waiting in its socket.
+        // In this order: a request may be waiting in the socket of which nothing was read yet.
         biased;
         result = connection.as_mut() => return result,
-        () = front.phase.draining() => connection.as_mut().graceful_shutdown(),
+        () = front.phase.draining() => leave(),
         () = seat.progress().told_to_leave() => {
-            connection.as_mut().graceful_shutdown();
+            leave();
             if let Some(ended) = Box::pin(seat.goodbye(connection.as_mut())).await {
-                return ended;
+                return ended.map(|()| Ended::Closed);
             }
         }
     }
     tokio::select! {
         result = connection.as_mut() => return result,
-        // hyper asks the answer for more when it is polled again, which is when it gives its last word.
+        // The answer is asked for more when the connection is polled again, which is when it gives its last word.
         () = front.phase.cutting() => {}
     }
     tokio::select! {
         result = connection => result,
-        () = front.phase.closed() => Ok(()),
+        () = front.phase.closed() => Ok(Ended::Closed),
     }
 }
 
@@ -465,6 +443,7 @@ where
         let front = Arc::clone(front);
         let cutoff = Cutoff::of_task(&front.phase);
         async move {
+            let request = request.map(ClientBody::Http2);
             if !has_place && let Some(refusal) = front.proxy.turn_away(&request) {
                 return Ok(refusal);
             }

@@ -1,13 +1,12 @@
-//! Reads a request's body: bounded, at a pace that a drip does not keep, copied at most once.
+//! Reads a request's body: bounded, at a pace that a drip does not keep, into one buffer where its length is known.
 
+use std::future::Future;
 use std::sync::Arc;
-
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
@@ -16,6 +15,7 @@ use crate::admission::byte_budget::{ByteBudget, Reserved};
 use crate::api::endpoint::Form;
 use crate::api::error::{ApiError, ErrorKind};
 use crate::config::{Coding, LimitConfig, TimeoutConfig};
+use crate::http::client_body::{self, ClientBody};
 
 /// Slowest body that is waited for, in bytes a second; below it for `progress` it ends in 408.
 const BODY_BYTES_PER_SECOND_MIN: u64 = 1024;
@@ -139,38 +139,72 @@ fn malformed(message: &'static str) -> BodyError {
     ApiError::new(ErrorKind::InvalidRequest, message).into()
 }
 
-/// The pieces of a body that is not compressed. One that comes in one piece is not copied at all.
+/// Once so much has come, room is made for all that is announced: to grow step by step would hold a large body twice, and
+/// of room that is not used yet no page is in memory.
+const AHEAD_BYTES: usize = 256 * 1024;
+
+/// A body that is not compressed, as far as it has come. One that comes in one piece is not copied.
 struct Pieces {
     first: Bytes,
     /// All of them, once there are several.
     all: BytesMut,
     /// Length of the body as its head says, at most the limit.
     announced: Option<u64>,
-    bytes_max: u64,
     reserved: Reserved,
 }
 
 impl Pieces {
-    /// Adds a piece; all bytes so far.
-    ///
-    /// # Errors
-    /// The budget is used up.
-    fn push(&mut self, piece: Bytes) -> Result<&[u8], BodyError> {
-        if !self.reserved.grow(piece.len() as u64) {
-            return Err(no_room());
+    /// Reads what comes next; how many bytes, none at the end. Cancel safe.
+    async fn read(&mut self, incoming: &mut ClientBody) -> Result<Option<usize>, BodyError> {
+        if incoming.is_end_stream() {
+            return Ok(None);
         }
-        if self.first.is_empty() {
-            self.first = piece;
-            return Ok(&self.first);
+        if self.first.is_empty() && self.all.is_empty() {
+            self.first = match next_data(incoming).await? {
+                Some(piece) => piece,
+                None => return Ok(None),
+            };
+            return Ok(Some(self.first.len()));
         }
-        if self.all.is_empty() {
-            let so_far = (self.first.len() + piece.len()) as u64;
-            let expected = self.announced.unwrap_or(2 * so_far).min(self.bytes_max);
-            self.all.reserve(usize::try_from(expected).unwrap_or(0));
-            self.all.extend_from_slice(&self.first);
+        if self.announced.is_none() {
+            let Some(piece) = next_data(incoming).await? else {
+                return Ok(None);
+            };
+            self.gather(piece.len());
+            self.all.extend_from_slice(&piece);
+            return Ok(Some(piece.len()));
         }
-        self.all.extend_from_slice(&piece);
-        Ok(&self.all)
+        self.gather(self.missing());
+        let read = incoming.read_into(&mut self.all).await.map_err(broken)?;
+        Ok(Some(read).filter(|read| *read > 0))
+    }
+
+    /// Bytes that are still to come, as far as its head says.
+    fn missing(&self) -> usize {
+        let announced = usize::try_from(self.announced.unwrap_or(0)).unwrap_or(usize::MAX);
+        announced.saturating_sub(self.so_far().len())
+    }
+
+    /// Puts all of it into one buffer, with room for more.
+    fn gather(&mut self, more: usize) {
+        let so_far = self.so_far().len();
+        if self.all.capacity() > self.all.len() && self.all.len() == so_far {
+            return;
+        }
+        let ahead = match so_far < AHEAD_BYTES {
+            true => more.min(AHEAD_BYTES),
+            false => more,
+        };
+        self.all.reserve(self.first.len() + ahead);
+        self.all.extend_from_slice(&std::mem::take(&mut self.first));
+    }
+
+    /// All bytes that have come.
+    fn so_far(&self) -> &[u8] {
+        match self.all.is_empty() {
+            true => &self.first,
+            false => &self.all,
+        }
     }
 
     fn whole(self) -> HeldBody {
@@ -191,7 +225,7 @@ impl Pieces {
 /// What `look` returns, 413 above the limit and 503 when the budget is used up (both at once when `Content-Length`
 /// shows it), 408 when the client stalls or drips, 400 when the body breaks off or is not in its coding.
 pub async fn read(
-    mut incoming: Incoming,
+    incoming: ClientBody,
     limits: BodyLimits,
     budget: &Arc<ByteBudget>,
     mut look: impl FnMut(&[u8]) -> Result<(), ApiError>,
@@ -203,64 +237,97 @@ pub async fn read(
     if !budget.has_room(announced.unwrap_or(0)) {
         return Err(no_room());
     }
-    let mut pieces = Pieces {
-        first: Bytes::new(),
-        all: BytesMut::new(),
-        announced,
-        bytes_max: limits.bytes,
-        // Taken as it arrives: announcing a body must not keep others out.
-        reserved: budget.reserve(),
-    };
+    let pace = Pace::new(limits.progress, Instant::now());
+    match limits.coding {
+        None => {
+            let pieces = Pieces {
+                first: Bytes::new(),
+                all: BytesMut::new(),
+                announced,
+                // Taken as it arrives: announcing a body must not keep others out.
+                reserved: budget.reserve(),
+            };
+            read_plain(incoming, limits, pieces, pace, look).await
+        }
+        Some(coding) => {
+            let inflater = Inflater::new(coding, limits.bytes, budget.reserve());
+            let inflater = inflater.map_err(|fault| limits.error_of(fault))?;
+            // On the heap: few bodies need its room.
+            let held = Box::pin(read_compressed(incoming, limits, inflater, pace)).await?;
+            look(&held.bytes)?;
+            Ok(held)
+        }
+    }
+}
+
+async fn read_plain(
+    mut incoming: ClientBody,
+    limits: BodyLimits,
+    mut pieces: Pieces,
+    mut pace: Pace,
+    mut look: impl FnMut(&[u8]) -> Result<(), ApiError>,
+) -> Result<HeldBody, BodyError> {
+    while let Some(bytes) = in_time(&pace, pieces.read(&mut incoming)).await? {
+        pace.received(bytes as u64, Instant::now());
+        if pieces.so_far().len() as u64 > limits.bytes {
+            return Err(limits.too_large());
+        }
+        if !pieces.reserved.grow(bytes as u64) {
+            return Err(no_room());
+        }
+        look(pieces.so_far())?;
+    }
+    Ok(pieces.whole())
+}
+
+async fn read_compressed(
+    mut incoming: ClientBody,
+    limits: BodyLimits,
+    mut inflater: Inflater,
+    mut pace: Pace,
+) -> Result<HeldBody, BodyError> {
     let fault = |fault| limits.error_of(fault);
-    // On the heap: few bodies need its room.
-    let inflater = |coding| Inflater::new(coding, limits.bytes, budget.reserve()).map(Box::new);
-    let mut inflater = limits.coding.map(inflater).transpose().map_err(fault)?;
-    let mut pace = Pace::new(limits.progress, Instant::now());
     let mut received = 0_u64;
-    while let Some(piece) = next_piece(&mut incoming, pace.deadline()).await? {
+    while let Some(piece) = in_time(&pace, next_data(&mut incoming)).await? {
         received += piece.len() as u64;
         pace.received(piece.len() as u64, Instant::now());
         if received > limits.bytes {
             return Err(limits.too_large());
         }
-        let Some(inflater) = &mut inflater else {
-            look(pieces.push(piece)?)?;
-            continue;
-        };
         for slice in piece.chunks(SLICE_BYTES) {
             inflater.feed(slice).map_err(fault)?;
             yield_now().await;
         }
     }
-    let Some(inflater) = inflater else {
-        return Ok(pieces.whole());
-    };
     let (plain, reserved) = inflater.finish().map_err(fault)?;
-    look(&plain)?;
     Ok(HeldBody {
         bytes: plain.into(),
         reserved,
     })
 }
 
-/// The next bytes of a body; none at its end. Trailers are passed over.
-async fn next_piece(
-    incoming: &mut Incoming,
-    deadline: Instant,
-) -> Result<Option<Bytes>, BodyError> {
-    loop {
-        let frame = timeout_at(deadline, incoming.frame()).await.map_err(|_| {
-            let message = "the body did not arrive in time".to_owned();
-            refused(ErrorKind::RequestTimeout, "body_progress", message)
-        })?;
-        let Some(frame) = frame else {
-            return Ok(None);
-        };
-        let broken = |_| malformed("the body broke off, or its chunks are malformed");
+async fn in_time<T>(
+    pace: &Pace,
+    reading: impl Future<Output = Result<T, BodyError>>,
+) -> Result<T, BodyError> {
+    timeout_at(pace.deadline(), reading).await.map_err(|_| {
+        let message = "the body did not arrive in time".to_owned();
+        refused(ErrorKind::RequestTimeout, "body_progress", message)
+    })?
+}
+
+/// The next bytes of a body; none at its end. Trailers are passed over. Cancel safe.
+async fn next_data(incoming: &mut ClientBody) -> Result<Option<Bytes>, BodyError> {
+    while let Some(frame) = incoming.frame().await {
         if let Ok(data) = frame.map_err(broken)?.into_data() {
             return Ok(Some(data));
         }
     }
+    Ok(None)
+}
+
+fn broken(_: client_body::BodyError) -> BodyError {
+    malformed("the body broke off, or its chunks are malformed")
 }
 
 #[cfg(test)]

@@ -42,7 +42,6 @@ use std::task::Poll;
 
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request, Response, header};
-use hyper::body::Incoming;
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
@@ -72,6 +71,7 @@ use crate::cache::ResponseCache;
 use crate::cluster::Cluster;
 use crate::cluster::quarantine::Quarantine;
 use crate::config::{Coding, LimitConfig, RetryConfig, TimeoutConfig, TransferConfig};
+use crate::http::client_body::ClientBody;
 use crate::http::client_io::Gone;
 use crate::http::{headers, hops, request_id};
 use crate::live::Live;
@@ -213,7 +213,7 @@ impl Proxy {
     /// The client left before the answer began.
     pub async fn serve(
         self: &Arc<Self>,
-        request: Request<Incoming>,
+        request: Request<ClientBody>,
         client: IpAddr,
         mut gone: Gone,
         mut cutoff: Cutoff,
@@ -268,7 +268,7 @@ impl Proxy {
     async fn answer(
         self: &Arc<Self>,
         head: Parts,
-        body: Incoming,
+        body: ClientBody,
         id: &HeaderValue,
         client: IpAddr,
     ) -> Response<ResponseBody> {
@@ -331,7 +331,7 @@ impl Proxy {
     async fn forward(
         self: &Arc<Self>,
         head: Parts,
-        body: Incoming,
+        body: ClientBody,
         endpoint: Endpoint,
         key: Option<Arc<ApiKey>>,
         mut record: Record,

@@ -11,7 +11,7 @@ const TRAILER_BYTES_MAX: usize = 16 * 1024;
 
 /// Where in a chunked body a connection is: what comes next.
 #[derive(Debug)]
-pub(super) enum Chunked {
+pub(in crate::listener) enum Chunked {
     /// The line with a chunk's size.
     Size,
     /// So many bytes of a chunk.
@@ -28,7 +28,7 @@ impl Chunked {
     ///
     /// # Errors
     /// What is wrong.
-    pub(super) fn feed(
+    pub(in crate::listener) fn feed(
         &mut self,
         begun: &mut Vec<u8>,
         rest: &mut &[u8],

@@ -8,17 +8,37 @@ const WRONG_VERSION: &str = "HTTP/1.1, HTTP/1.0, and HTTP/2 with prior knowledge
 const WRONG_FIELD: &str = "a header line is malformed: NAME: VALUE, no space before the colon, no control characters, no folding";
 
 /// How long the body is that follows a head.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum BodyLength {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyLength {
+    /// There is none.
     Nothing,
     /// Bytes.
     Fixed(u64),
+    /// Its chunks tell.
     Chunked,
+}
+
+/// Takes what a head says, once the rules let it pass.
+pub(in crate::listener) trait HeadSink {
+    fn request_line(&mut self, method: &[u8], target: &[u8], is_http10: bool) -> Result<(), Fault>;
+
+    fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Fault>;
+}
+
+/// The verdict alone.
+impl HeadSink for () {
+    fn request_line(&mut self, _: &[u8], _: &[u8], _: bool) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn field(&mut self, _: &[u8], _: &[u8]) -> Result<(), Fault> {
+        Ok(())
+    }
 }
 
 /// What the lines of a head have said so far.
 #[derive(Debug, Default)]
-pub(super) struct Head {
+pub(in crate::listener) struct Head {
     bytes: usize,
     /// Header lines; none before the request line is complete.
     lines: Option<usize>,
@@ -92,7 +112,7 @@ impl Unfinished {
 
 impl Head {
     /// Whether a byte of it has come. Empty lines between requests do not count.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(in crate::listener) fn has_begun(&self) -> bool {
         self.has_begun
     }
 
@@ -101,11 +121,12 @@ impl Head {
     ///
     /// # Errors
     /// What is wrong with the head.
-    pub(super) fn feed(
+    pub(in crate::listener) fn feed(
         &mut self,
         begun: &mut Vec<u8>,
         rest: &mut &[u8],
         limits: HeadLimits,
+        sink: &mut impl HeadSink,
     ) -> Result<Option<BodyLength>, Fault> {
         let before = rest.len();
         let line = next_line(begun, rest);
@@ -119,7 +140,7 @@ impl Head {
             });
         }
         match line {
-            Some(line) => self.line(&line, limits.lines),
+            Some(line) => self.line(&line, limits.lines, sink),
             None => {
                 // One line too many is that, whatever it says.
                 if self.has_begun && self.lines.is_none_or(|lines| lines < limits.lines) {
@@ -131,10 +152,15 @@ impl Head {
     }
 
     /// Takes a line with its end; what follows the head once that was its last one.
-    fn line(&mut self, line: &[u8], lines_max: usize) -> Result<Option<BodyLength>, Fault> {
+    fn line(
+        &mut self,
+        line: &[u8],
+        lines_max: usize,
+        sink: &mut impl HeadSink,
+    ) -> Result<Option<BodyLength>, Fault> {
         self.unfinished = Unfinished::default();
         let is_request_line = self.lines.is_none();
-        self.whole_line(line, lines_max)
+        self.whole_line(line, lines_max, sink)
             .map_err(|fault| match fault {
                 // The same word for it as if it had come in pieces.
                 Fault::Malformed(_) => {
@@ -146,7 +172,12 @@ impl Head {
             })
     }
 
-    fn whole_line(&mut self, line: &[u8], lines_max: usize) -> Result<Option<BodyLength>, Fault> {
+    fn whole_line(
+        &mut self,
+        line: &[u8],
+        lines_max: usize,
+        sink: &mut impl HeadSink,
+    ) -> Result<Option<BodyLength>, Fault> {
         let Some(line) = line.strip_suffix(b"\r\n") else {
             return Err(Fault::Malformed(
                 "a line of the head ends with a bare line feed",
@@ -156,8 +187,10 @@ impl Head {
             // RFC 9112, section 2.2: empty lines before a request are passed over.
             None if line.is_empty() => {}
             None => {
-                self.is_http10 = is_http10(line)?;
+                let request = RequestLine::of(line)?;
+                self.is_http10 = request.is_http10;
                 self.lines = Some(0);
+                sink.request_line(request.method, request.target, request.is_http10)?;
             }
             Some(_) if line.is_empty() => return self.body().map(Some),
             Some(count) if count == lines_max => return Err(Fault::HeadTooLarge),
@@ -165,6 +198,7 @@ impl Head {
                 self.lines = Some(count + 1);
                 let (name, value) = field(line).ok_or(Fault::Malformed(WRONG_FIELD))?;
                 self.field(name, value)?;
+                sink.field(name, value)?;
             }
         }
         Ok(None)
@@ -205,18 +239,35 @@ impl Head {
 }
 
 /// RFC 9112, section 3: method, one space, target, one space, version.
-fn is_http10(line: &[u8]) -> Result<bool, Fault> {
-    let mut words = line.split(|byte| *byte == b' ');
-    let (method, target, version) = (words.next(), words.next(), words.next());
-    let is_method = |word: &[u8]| !word.is_empty() && word.iter().all(|byte| is_token(*byte));
-    let is_target = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_graphic);
-    if words.next().is_some() || !method.is_some_and(is_method) || !target.is_some_and(is_target) {
-        return Err(Fault::Malformed(WRONG_REQUEST_LINE));
-    }
-    match version {
-        Some(b"HTTP/1.1") => Ok(false),
-        Some(b"HTTP/1.0") => Ok(true),
-        _ => Err(Fault::Malformed(WRONG_VERSION)),
+struct RequestLine<'a> {
+    method: &'a [u8],
+    target: &'a [u8],
+    is_http10: bool,
+}
+
+impl<'a> RequestLine<'a> {
+    fn of(line: &'a [u8]) -> Result<Self, Fault> {
+        let mut words = line.split(|byte| *byte == b' ');
+        let (method, target, version) = (words.next(), words.next(), words.next());
+        let is_method = |word: &&[u8]| !word.is_empty() && word.iter().all(|byte| is_token(*byte));
+        let is_target = |word: &&[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_graphic);
+        let (None, Some(method), Some(target)) = (
+            words.next(),
+            method.filter(is_method),
+            target.filter(is_target),
+        ) else {
+            return Err(Fault::Malformed(WRONG_REQUEST_LINE));
+        };
+        let is_http10 = match version {
+            Some(b"HTTP/1.1") => false,
+            Some(b"HTTP/1.0") => true,
+            _ => return Err(Fault::Malformed(WRONG_VERSION)),
+        };
+        Ok(Self {
+            method,
+            target,
+            is_http10,
+        })
     }
 }
 

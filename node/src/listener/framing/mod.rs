@@ -1,10 +1,9 @@
-//! Reads along with hyper on an HTTP/1 connection and refuses what two readers could understand differently.
+//! The strict reading of RFC 9112: what two readers could understand differently is refused.
 //!
-//! hyper takes more than is safe in a chain of HTTP readers, and hides some of it before a handler could look:
-//! of `Content-Length` with `Transfer-Encoding` only the second is left, a bare line feed ends a line, `gzip, chunked`
-//! is a coding. So each head is held to RFC 9112 before hyper gets its bytes. This never changes a byte and hyper
-//! frames again what goes on to a worker: were this reader wrong, a good request would be refused, not a bad one
-//! smuggled.
+//! Many readers take more than is safe in a chain of HTTP readers: of `Content-Length` with `Transfer-Encoding` only the
+//! second counts, a bare line feed ends a line, `gzip, chunked` is a coding. The data port's server ([`super::http1`])
+//! reads its heads and chunks by these rules and by nothing else. On the admin port, which hyper serves, [`Framing`] reads
+//! along and refuses before hyper gets the bytes; there it never changes a byte.
 //!
 //! Pure: bytes in, verdict out, whatever the pieces in which they come. `head` reads heads, `chunked` bodies in chunks,
 //! `line` what both are made of.
@@ -15,8 +14,9 @@ mod line;
 #[cfg(test)]
 mod tests;
 
-use self::chunked::Chunked;
-use self::head::{BodyLength, Head};
+pub(super) use self::chunked::Chunked;
+pub use self::head::BodyLength;
+pub(super) use self::head::{Head, HeadSink};
 use self::line::skip;
 use crate::api::error::{ApiError, ErrorKind};
 
@@ -137,7 +137,7 @@ impl Framing {
             let next = match &mut self.state {
                 State::Head(head) => {
                     let had_begun = head.has_begun();
-                    let body = head.feed(&mut self.line, &mut rest, self.limits);
+                    let body = head.feed(&mut self.line, &mut rest, self.limits, &mut ());
                     self.heads += u64::from(head.has_begun() && !had_begun);
                     let body = body.map_err(|fault| FramingError::Head(began, fault))?;
                     body.map(State::of_body)

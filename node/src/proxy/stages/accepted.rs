@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http_body::Body as _;
-use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::admission::{Admission, Ask};
 use crate::api::{ApiError, Endpoint};
+use crate::http::client_body::ClientBody;
 use crate::proxy::record::Record;
 use crate::tenants::ApiKey;
 
@@ -16,7 +16,7 @@ use crate::tenants::ApiKey;
 #[derive(Debug)]
 pub(in crate::proxy) struct Accepted {
     pub(super) head: Parts,
-    pub(super) body: Incoming,
+    pub(super) body: ClientBody,
     pub(super) endpoint: Endpoint,
     pub(super) key: Option<Arc<ApiKey>>,
     pub(super) deadline: Option<Instant>,
@@ -33,7 +33,7 @@ impl Accepted {
     /// `key`: the client's, where there are keys; `deadline`: the end of the whole request.
     pub(in crate::proxy) fn new(
         head: Parts,
-        body: Incoming,
+        body: ClientBody,
         endpoint: Endpoint,
         key: Option<Arc<ApiKey>>,
         deadline: Option<Instant>,

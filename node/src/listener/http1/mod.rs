@@ -1,0 +1,220 @@
+//! The data port's HTTP/1.1 server (RFC 9112): one request at a time, each head read once.
+//!
+//! The rules of [`super::framing`] are the parser (`request`); `wire` reads, `answer` makes the head of an answer, `send`
+//! writes it with its body, `clock` measures what is waited for. A connection between two requests, or whose answer has
+//! nothing to say, holds no buffer.
+
+mod answer;
+mod clock;
+pub mod request;
+mod send;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::error::Error;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, Version};
+use http_body::Body;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use self::answer::Asked;
+use self::clock::Clock;
+use self::request::RequestHead;
+pub(super) use self::send::SendError;
+use self::send::Sending;
+pub(super) use self::wire::{Shared, Wire, lock};
+use super::framing::{BodyLength, Fault};
+use super::http1_guard::{self, Waits};
+use crate::api::ApiError;
+use crate::api::error::ErrorKind;
+use crate::http::client_body::{BodySource, ClientBody, Http1Body};
+use crate::metrics::refusals::RefusalMetrics;
+use crate::proxy::ClientLeft;
+
+/// How a connection ended that did not end well.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectionError {
+    /// The client's socket.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A head against the rules, or too late; it was answered.
+    #[error("refused: {0}")]
+    Refused(&'static str),
+    /// There is no reader of an answer.
+    #[error(transparent)]
+    ClientLeft(#[from] ClientLeft),
+    /// An answer could not be sent.
+    #[error(transparent)]
+    Send(#[from] SendError),
+}
+
+/// How a connection ended well.
+#[derive(Debug)]
+pub(super) enum Ended<B> {
+    /// Between two requests.
+    Closed,
+    /// The last answer was a 101, whose body this is: the stream speaks another protocol from now on.
+    Switched(B),
+    /// It was one, but the client had not waited for it.
+    SwitchedEarly,
+}
+
+/// What comes next on a connection.
+enum Next {
+    Request(RequestHead),
+    End,
+    Refused(ApiError),
+}
+
+/// Serves requests until either side ends the connection. Polled again after [`Wire::leave`], it ends as soon as nothing
+/// is in progress.
+///
+/// # Errors
+/// See [`ConnectionError`].
+pub(super) async fn serve<Io, S, F, B>(
+    wire: &Shared<Io>,
+    waits: Waits,
+    refusals: &RefusalMetrics,
+    service: S,
+) -> Result<Ended<B>, ConnectionError>
+where
+    Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Fn(Request<ClientBody>) -> F,
+    F: Future<Output = Result<Response<B>, ClientLeft>>,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let mut clock = Clock::new(waits);
+    loop {
+        let head = match poll_fn(|cx| poll_next(wire, &mut clock, refusals, cx)).await? {
+            Next::Request(head) => head,
+            Next::End => break,
+            Next::Refused(error) => return Err(refuse(wire, refusals, &error).await),
+        };
+        let is_http10 = head.parts.version == Version::HTTP_10;
+        let mut asked = Asked::of(&head.parts.method, is_http10, head.keeps_alive);
+        // On the heap: a connection between two requests must not have the room that one of them needs.
+        let mut answering = Box::pin(service(request(wire, head)));
+        let answered = poll_fn(|cx| match answering.as_mut().poll(cx) {
+            Poll::Pending => lock(wire).poll_left(cx).map(|()| Err(ClientLeft)),
+            ready => ready,
+        });
+        let response = answered.await?;
+        drop(answering);
+        let (head, body) = response.into_parts();
+        let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
+        let has_waited = is_switch && poll_fn(|cx| Poll::Ready(lock(wire).has_waited(cx))).await;
+        asked.keeps_alive &= !lock(wire).is_leaving();
+        let head = answer::encode(&head, body.size_hint().exact(), asked);
+        let keeps_alive = head.keeps_alive;
+        if is_switch {
+            let mut sending = Sending::new(head, http_body_util::Empty::new());
+            poll_fn(|cx| sending.poll(wire, cx)).await?;
+            return Ok(match has_waited {
+                true => Ended::Switched(body),
+                false => Ended::SwitchedEarly,
+            });
+        }
+        let mut sending = Sending::new(head, body);
+        poll_fn(|cx| sending.poll(wire, cx)).await?;
+        drop(sending);
+        let goes_on = poll_fn(|cx| Poll::Ready(lock(wire).ends_request(cx))).await;
+        if !keeps_alive || !goes_on {
+            break;
+        }
+    }
+    poll_fn(|cx| Pin::new(&mut lock(wire).io).poll_shutdown(cx)).await?;
+    Ok(Ended::Closed)
+}
+
+/// A head with the body that is read behind it.
+fn request<Io>(wire: &Shared<Io>, head: RequestHead) -> Request<ClientBody>
+where
+    Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let length = match head.length {
+        BodyLength::Nothing => Some(0),
+        BodyLength::Fixed(bytes) => Some(bytes),
+        BodyLength::Chunked => None,
+    };
+    let source = Arc::downgrade(wire) as Weak<dyn BodySource>;
+    let body = Http1Body::new(source, lock(wire).requests(), length);
+    Request::from_parts(head.parts, ClientBody::Http1(body))
+}
+
+fn poll_next<Io>(
+    wire: &Shared<Io>,
+    clock: &mut Clock,
+    refusals: &RefusalMetrics,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<Next>>
+where
+    Io: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut wire = lock(wire);
+    let next = match wire.poll_head(cx) {
+        Poll::Ready(next) => match next? {
+            None => Next::End,
+            Some(Ok(head)) => Next::Request(head),
+            Some(Err(fault)) => {
+                if !matches!(fault, Fault::Malformed(_)) {
+                    refusals.limit_reached("header_bytes");
+                }
+                Next::Refused(fault.error())
+            }
+        },
+        // What has come by now is served; what has begun to come is not waited for.
+        Poll::Pending if wire.is_leaving() => Next::End,
+        Poll::Pending => {
+            let is_within_head = wire.is_within_head();
+            ready!(clock.poll_late(is_within_head, cx));
+            match is_within_head {
+                false => Next::End,
+                true => {
+                    refusals.limit_reached("header");
+                    let message = "the head of the request did not arrive in time";
+                    Next::Refused(ApiError::new(ErrorKind::RequestTimeout, message))
+                }
+            }
+        }
+    };
+    clock.stop();
+    Poll::Ready(Ok(next))
+}
+
+/// Says the last words on a connection of which no more can be read.
+async fn refuse<Io>(
+    wire: &Shared<Io>,
+    refusals: &RefusalMetrics,
+    error: &ApiError,
+) -> ConnectionError
+where
+    Io: AsyncRead + AsyncWrite + Unpin,
+{
+    refusals.own_error(error.kind);
+    let answer = http1_guard::answer(error);
+    let mut left = &*answer;
+    let said = poll_fn(|cx| {
+        let io = &mut lock(wire).io;
+        while !left.is_empty() {
+            let written = ready!(Pin::new(&mut *io).poll_write(cx, left))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            left = &left[written..];
+        }
+        ready!(Pin::new(&mut *io).poll_flush(cx))?;
+        Pin::new(io).poll_shutdown(cx)
+    });
+    match said.await {
+        Ok(()) => ConnectionError::Refused(error.kind.code()),
+        Err(error) => ConnectionError::Io(error),
+    }
+}

@@ -1,0 +1,467 @@
+//! The server on a stream of the test, in virtual time; and the reader of heads against the rules and another parser.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use http::{HeaderName, HeaderValue, header};
+use http_body::Frame;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Empty, Full};
+use prometheus_client::registry::Registry;
+use proptest::prelude::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::request::HeadReader;
+use super::*;
+use crate::listener::framing::{Framing, FramingError, HeadLimits};
+
+const LIMITS: HeadLimits = HeadLimits {
+    bytes: 1024,
+    lines: 16,
+};
+const WAITS: Waits = Waits {
+    header: Duration::from_secs(15),
+    keep_alive: Duration::from_secs(75),
+};
+const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+
+type Answer = Response<BoxBody<Bytes, Infallible>>;
+
+fn text(body: impl Into<Bytes>) -> Answer {
+    Response::new(Full::new(body.into()).boxed())
+}
+
+/// Answers with what came: method, target and body.
+async fn echo(request: Request<ClientBody>) -> Result<Answer, ClientLeft> {
+    let what = format!("{} {} ", request.method(), request.uri());
+    match request.into_body().collect().await {
+        Ok(body) => Ok(text([what.as_bytes(), &body.to_bytes()].concat())),
+        Err(_) => Ok(text("broken")),
+    }
+}
+
+/// Serves one connection of the test.
+fn served<F>(
+    service: impl Fn(Request<ClientBody>) -> F + Send + 'static,
+) -> (
+    DuplexStream,
+    Shared<DuplexStream>,
+    tokio::task::JoinHandle<Result<bool, String>>,
+)
+where
+    F: Future<Output = Result<Answer, ClientLeft>> + Send + 'static,
+{
+    let (client, server) = duplex(4096);
+    let wire = Wire::shared(server, LIMITS);
+    let own = Arc::clone(&wire);
+    let task = tokio::spawn(async move {
+        let refusals = RefusalMetrics::register(&mut Registry::default());
+        let ended = serve(&own, WAITS, &refusals, service).await;
+        ended
+            .map(|ended| matches!(ended, Ended::Switched(_)))
+            .map_err(|error| error.to_string())
+    });
+    (client, wire, task)
+}
+
+/// All that a client hears that sends these pieces and then waits for the end; without dates.
+async fn heard<F>(
+    pieces: &[&[u8]],
+    service: impl Fn(Request<ClientBody>) -> F + Send + 'static,
+) -> String
+where
+    F: Future<Output = Result<Answer, ClientLeft>> + Send + 'static,
+{
+    let (client, wire, task) = served(service);
+    drop(wire);
+    let (mut from, mut to) = tokio::io::split(client);
+    let writing = async {
+        for piece in pieces {
+            // An early end is the server's right.
+            let _ = to.write_all(piece).await;
+            let _ = to.flush().await;
+            tokio::task::yield_now().await;
+        }
+    };
+    let mut bytes = Vec::new();
+    let reading = from.read_to_end(&mut bytes);
+    let (_, read, ended) = tokio::join!(writing, reading, async {
+        let ended = task.await;
+        ended.expect("no panic")
+    });
+    read.expect("a duplex stream is read to its end");
+    drop(ended);
+    let text = String::from_utf8(bytes).expect("answers are text");
+    let mut lines: Vec<&str> = text.split_inclusive("\r\n").collect();
+    lines.retain(|line| !line.starts_with("date: "));
+    lines.concat()
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_behind_each_other_are_answered_in_their_order() {
+    let all = "POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc\
+        POST /b HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\nde\r\n1;x=y\r\nf\r\n0\r\nt: 1\r\n\r\n\
+        \r\nHEAD /c HTTP/1.1\r\nhost: a\r\n\r\n\
+        GET /d HTTP/1.1\r\nhost: a\r\nconnection: Close\r\n\r\nGET /e HTTP/1.1\r\nhost: a\r\n\r\n";
+    let expected = "HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\nPOST /a abc\
+        HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\nPOST /b def\
+        HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n\
+        HTTP/1.1 200 OK\r\ncontent-length: 7\r\nconnection: close\r\n\r\nGET /d ";
+    assert_eq!(heard(&[all.as_bytes()], echo).await, expected);
+    let bytes: Vec<&[u8]> = all.as_bytes().chunks(1).collect();
+    assert_eq!(heard(&bytes, echo).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_client_is_answered_in_its_version() {
+    let once = heard(&[b"GET / HTTP/1.0\r\n\r\n"], echo).await;
+    assert_eq!(once, "HTTP/1.0 200 OK\r\ncontent-length: 6\r\n\r\nGET / ");
+    let kept = b"GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n";
+    let kept = heard(&[kept], echo).await;
+    assert!(kept.contains("\r\nconnection: keep-alive\r\n"), "{kept}");
+    let streamed = |_| async { Ok(Response::new(stream(["a", "b"]))) };
+    let streamed = heard(&[b"GET / HTTP/1.0\r\n\r\n"], streamed).await;
+    assert_eq!(streamed, "HTTP/1.0 200 OK\r\n\r\nab");
+}
+
+fn stream<const N: usize>(parts: [&'static str; N]) -> BoxBody<Bytes, Infallible> {
+    let (sender, receiver) = mpsc::channel(N);
+    for part in parts {
+        let sent = sender.try_send(Bytes::from_static(part.as_bytes()));
+        sent.expect("there is room for all");
+    }
+    BoxBody::new(Channel(receiver))
+}
+
+/// A body whose parts come by a channel.
+struct Channel(mpsc::Receiver<Bytes>);
+
+impl Body for Channel {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0
+            .poll_recv(cx)
+            .map(|part| part.map(|part| Ok(Frame::data(part))))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_of_unknown_length_goes_out_in_chunks() {
+    let service = |_| async { Ok(Response::new(stream(["hello", "", "!"]))) };
+    let heard = heard(&[GET.as_bytes()], service).await;
+    let expected =
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n1\r\n!\r\n0\r\n\r\n";
+    assert_eq!(heard, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_have_no_body_has_none() {
+    for (method, status, length) in [
+        ("GET", 204, ""),
+        ("GET", 304, ""),
+        ("HEAD", 200, "content-length: 4\r\n"),
+    ] {
+        let service = move |_| async move {
+            let mut answer = text("body");
+            *answer.status_mut() = StatusCode::from_u16(status).expect("a status");
+            Ok(answer)
+        };
+        let request = GET.replacen("GET", method, 1);
+        let heard = heard(&[request.as_bytes()], service).await;
+        let (head, body) = heard.split_once("\r\n\r\n").expect("a head");
+        assert_eq!(body, "", "{heard}");
+        assert_eq!(
+            format!("{head}\r\n")
+                .split_once("\r\n")
+                .map(|(_, rest)| rest),
+            Some(length),
+            "{heard}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_ends_quietly_and_not_within_a_request() {
+    let (mut client, _wire, task) = served(|request| async {
+        tokio::time::sleep(WAITS.keep_alive * 10).await;
+        echo(request).await
+    });
+    let began = Instant::now();
+    client.write_all(GET.as_bytes()).await.expect("room");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.expect("text");
+    assert!(answer.ends_with("\r\n\r\nGET / "), "{answer}");
+    assert_eq!(began.elapsed(), WAITS.keep_alive * 11);
+    assert_eq!(task.await.expect("no panic"), Ok(false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_drips_is_answered_in_time() {
+    let (client, _wire, task) = served(echo);
+    let began = Instant::now();
+    let (mut from, mut to) = tokio::io::split(client);
+    let dripping = async {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        for byte in GET.as_bytes().iter().cycle() {
+            if to.write_all(&[*byte]).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+    };
+    let mut words = String::new();
+    let reading = from.read_to_string(&mut words);
+    tokio::select! {
+        read = reading => read.map(drop).expect("text"),
+        () = dripping => {}
+    }
+    assert_eq!(began.elapsed(), Duration::from_secs(60) + WAITS.header);
+    assert!(words.starts_with("HTTP/1.1 408 ") && words.contains("connection: close"));
+    assert!(task.await.expect("no panic").is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_head_is_refused_behind_the_answer_before_it() {
+    let both = [GET, "GET / HTTP/1.1\nhost: a\n\n"].concat();
+    let words = heard(&[both.as_bytes()], echo).await;
+    let expected = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nGET / HTTP/1.1 400 Bad Request\r\n";
+    assert!(words.starts_with(expected), "{words}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_for_leave_gets_it_when_its_body_is_read() {
+    let head = "POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n";
+    let (mut client, _wire, _task) = served(echo);
+    client.write_all(head.as_bytes()).await.expect("room");
+    let mut leave = [0; 25];
+    client.read_exact(&mut leave).await.expect("leave");
+    assert_eq!(&leave, b"HTTP/1.1 100 Continue\r\n\r\n");
+    client.write_all(b"ab").await.expect("room");
+    let mut answer = [0; 15];
+    client.read_exact(&mut answer).await.expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 200 OK");
+    // Refused without a look at the body: nobody can tell whether it will come.
+    let refused = heard(&[head.as_bytes()], |_| async { Ok(text("no")) }).await;
+    assert_eq!(refused, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nno");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_nobody_reads_is_passed_over_if_it_has_come() {
+    let service =
+        |request: Request<ClientBody>| async move { Ok(text(request.uri().path().to_owned())) };
+    let body = "POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab";
+    let two = [body, GET].concat();
+    let both = heard(&[two.as_bytes()], service).await;
+    assert_eq!(both.matches("HTTP/1.1 200").count(), 2, "{both}");
+    // Half of it: what comes later cannot be told from a request.
+    let half = &body[..body.len() - 1];
+    let one = heard(&[half.as_bytes()], service).await;
+    assert_eq!(one.matches("HTTP/1.1 200").count(), 1, "{one}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_told_to_leave_ends_between_two_requests_and_answers_what_has_come() {
+    let (mut client, wire, task) = served(echo);
+    client.write_all(GET.as_bytes()).await.expect("room");
+    lock(&wire).leave();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.expect("text");
+    assert!(answer.contains("connection: close\r\n"), "{answer}");
+    assert!(answer.ends_with("GET / "), "{answer}");
+    assert_eq!(task.await.expect("no panic"), Ok(false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_body_is_asked_for_more_only_when_the_client_has_taken_what_came() {
+    const PART: usize = 1024;
+    let (sender, receiver) = mpsc::channel::<Bytes>(1);
+    let receiver = std::sync::Mutex::new(Some(receiver));
+    let (mut client, _wire, _task) = served(move |_| {
+        let receiver = receiver.lock().expect("no panic").take();
+        async move {
+            Ok(Response::new(BoxBody::new(Channel(
+                receiver.expect("one request"),
+            ))))
+        }
+    });
+    client.write_all(GET.as_bytes()).await.expect("room");
+    let mut taken = 0;
+    let part = || Bytes::from(vec![b'x'; PART]);
+    let full = async {
+        while sender.send(part()).await.is_ok() {
+            taken += 1;
+        }
+    };
+    let full = tokio::time::timeout(Duration::from_secs(1), full).await;
+    assert!(full.is_err(), "the stream has a limit");
+    // The stream holds four of them; another one waits to be written, and one in the channel.
+    assert!(taken <= 6, "{taken}");
+    let before = taken;
+    let mut bytes = vec![0; 2048];
+    client.read_exact(&mut bytes).await.expect("bytes");
+    drop(sender);
+    let mut rest = Vec::new();
+    let reading = client.read_to_end(&mut rest);
+    let _ = tokio::time::timeout(WAITS.keep_alive * 2, reading).await;
+    let sent = [bytes, rest].concat();
+    let sent = sent.iter().filter(|byte| **byte == b'x').count();
+    assert_eq!(sent, before * PART);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_shorter_than_it_says_is_cut() {
+    let words = heard(&[GET.as_bytes()], |_| async {
+        let mut answer = Response::new(stream(["abc"]));
+        let length = HeaderValue::from_static("5");
+        answer.headers_mut().insert(header::CONTENT_LENGTH, length);
+        Ok(answer)
+    })
+    .await;
+    assert_eq!(words, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nabc");
+    let longer = heard(&[GET.as_bytes(), GET.as_bytes()], |_| async {
+        let mut answer = Response::new(stream(["abc", "def"]));
+        let length = HeaderValue::from_static("4");
+        answer.headers_mut().insert(header::CONTENT_LENGTH, length);
+        Ok(answer)
+    })
+    .await;
+    assert_eq!(longer.matches("abcd").count(), 2, "{longer}");
+    assert!(!longer.contains("abcde"), "{longer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_protocol_begins_only_if_the_client_has_waited_for_it() {
+    let switch = |_| async {
+        let mut answer = Response::new(Empty::new().boxed());
+        *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        Ok(answer)
+    };
+    let (mut client, _wire, task) = served(switch);
+    client.write_all(GET.as_bytes()).await.expect("room");
+    let mut line = [0; 34];
+    client.read_exact(&mut line).await.expect("a head");
+    assert_eq!(&line, b"HTTP/1.1 101 Switching Protocols\r\n");
+    assert_eq!(task.await.expect("no panic"), Ok(true));
+    let (mut client, _wire, task) = served(switch);
+    let early = [GET, "early"].concat();
+    client.write_all(early.as_bytes()).await.expect("room");
+    assert_eq!(task.await.expect("no panic"), Ok(false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_of_known_length_is_read_to_where_it_belongs() {
+    let length = 100_000;
+    let service = |request: Request<ClientBody>| async move {
+        let mut body = request.into_body();
+        let mut buffer = BytesMut::with_capacity(100_000);
+        let place = buffer.as_ptr() as usize;
+        while body.read_into(&mut buffer).await.expect("a whole body") > 0 {}
+        assert_eq!(buffer.as_ptr() as usize, place, "it has not moved");
+        Ok(text(buffer.len().to_string()))
+    };
+    let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
+    let body = vec![b'b'; length];
+    let heard = heard(&[head.as_bytes(), &body, GET.as_bytes()], service).await;
+    assert!(heard.contains("\r\n\r\n100000HTTP/1.1 200"), "{heard}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_does_not_outlive_its_request() {
+    let (sender, mut bodies) = mpsc::channel(1);
+    let (mut client, _wire, _task) = served(move |request: Request<ClientBody>| {
+        let sender = sender.clone();
+        async move {
+            let _ = sender.send(request.into_body()).await;
+            Ok(text("x"))
+        }
+    });
+    let post = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab";
+    client.write_all(post.as_bytes()).await.expect("room");
+    let mut kept = bodies.recv().await.expect("a body");
+    client.write_all(post.as_bytes()).await.expect("room");
+    let _ = bodies.recv().await.expect("another body");
+    assert!(kept.frame().await.expect("an end").is_err());
+}
+
+type Verdict = Result<Vec<(String, String, Vec<(HeaderName, HeaderValue)>)>, Fault>;
+
+/// The heads of requests without bodies, read in pieces that end at these places.
+fn heads(bytes: &[u8], cuts: &[usize]) -> Verdict {
+    let mut reader = HeadReader::default();
+    let mut found = Vec::new();
+    let mut from = 0;
+    for to in cuts.iter().copied().chain([bytes.len()]) {
+        let mut piece = Bytes::copy_from_slice(&bytes[from..to]);
+        from = to;
+        while !piece.is_empty() {
+            if let Some(head) = reader.feed(&mut piece, LIMITS)? {
+                reader = HeadReader::default();
+                let headers = head.parts.headers.iter();
+                let headers = headers.map(|(name, value)| (name.clone(), value.clone()));
+                found.push((
+                    head.parts.method.to_string(),
+                    head.parts.uri.to_string(),
+                    headers.collect(),
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn head_text() -> impl Strategy<Value = String> {
+    let field = ("[A-Za-z-]{1,8}", "[ -~\t]{0,12}").prop_map(|(name, value)| {
+        let taken = ["content-length", "transfer-encoding", "host"];
+        match taken.contains(&name.to_ascii_lowercase().as_str()) {
+            true => String::new(),
+            false => format!("{name}: {value}\r\n"),
+        }
+    });
+    let fields = proptest::collection::vec(field, 0..6);
+    let good = ("[A-Z]{1,6}", "/[a-z?=&%0-9]{0,12}", fields).prop_map(|(method, path, fields)| {
+        format!(
+            "{method} {path} HTTP/1.1\r\nHost: a\r\n{}\r\n",
+            fields.concat()
+        )
+    });
+    prop_oneof![6 => good, 1 => "[ -~\r\n]{0,40}"]
+}
+
+proptest! {
+    #[test]
+    fn heads_are_the_same_in_whatever_pieces_they_come(
+        texts in proptest::collection::vec(head_text(), 1..4),
+        cuts in proptest::collection::vec(0.0..1.0_f64, 0..6),
+    ) {
+        let bytes = texts.concat().into_bytes();
+        let mut cuts: Vec<usize> =
+            cuts.iter().map(|cut| (cut * bytes.len() as f64) as usize).collect();
+        cuts.sort_unstable();
+        prop_assert_eq!(heads(&bytes, &[]), heads(&bytes, &cuts));
+    }
+
+    #[test]
+    fn what_the_rules_refuse_is_refused_and_no_more_but_targets_that_are_none(
+        texts in proptest::collection::vec(head_text(), 1..4),
+    ) {
+        let bytes = texts.concat().into_bytes();
+        let ruled = Framing::new(LIMITS).feed(&bytes);
+        match (ruled, heads(&bytes, &[])) {
+            (Ok(()), Ok(_)) => {}
+            (Err(FramingError::Head(_, rule)), Err(own)) => prop_assert_eq!(rule, own),
+            (Ok(()), Err(own)) => prop_assert!(
+                own == Fault::Malformed("the request line has no method or no target that exists"),
+                "{:?}", own
+            ),
+            (ruled, own) => prop_assert!(false, "{:?}, {:?}", ruled, own),
+        }
+    }
+}
