@@ -1,4 +1,4 @@
-//! The server on a stream of the test, in virtual time; and the reader of heads against the rules and another parser.
+//! The server on a stream of the test, in virtual time; and the reader of heads against the rules.
 
 use std::convert::Infallible;
 use std::time::Duration;

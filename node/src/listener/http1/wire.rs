@@ -52,7 +52,8 @@ pub(in crate::listener) struct Wire<Io> {
 
 #[derive(Debug)]
 enum Reading {
-    Head(HeadReader),
+    /// None before its first byte: a connection between two requests must not have its room.
+    Head(Option<Box<HeadReader>>),
     Fixed(u64),
     Chunked {
         chunked: Chunked,
@@ -72,7 +73,7 @@ impl<Io> Wire<Io> {
             io,
             limits,
             input: Bytes::new(),
-            reading: Reading::Head(HeadReader::default()),
+            reading: Reading::Head(None),
             requests: 0,
             continues: &[],
             is_leaving: false,
@@ -100,7 +101,7 @@ impl<Io> Wire<Io> {
 
     /// Whether a head has begun and is not whole.
     pub(super) fn is_within_head(&self) -> bool {
-        matches!(&self.reading, Reading::Head(reader) if reader.has_begun())
+        matches!(&self.reading, Reading::Head(Some(reader)) if reader.has_begun())
     }
 }
 
@@ -119,6 +120,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Wire<Io> {
                 return Poll::Ready(Ok(None));
             };
             if !self.input.is_empty() {
+                let reader = reader.get_or_insert_default();
                 match reader.feed(&mut self.input, self.limits) {
                     Ok(None) => {}
                     Ok(Some(head)) => {
@@ -261,7 +263,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Wire<Io> {
             match self.poll_body(cx) {
                 Poll::Ready(Some(Ok(data))) => drained += data.len(),
                 Poll::Ready(None) => {
-                    self.reading = Reading::Head(HeadReader::default());
+                    self.reading = Reading::Head(None);
                     return true;
                 }
                 Poll::Ready(Some(Err(_))) | Poll::Pending => break,
