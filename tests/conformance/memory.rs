@@ -75,9 +75,9 @@ async fn warm(house: &House) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_leave_no_memory_behind_and_keep_nobody_out() {
-    const IDLE: usize = 4_000;
+    const IDLE: usize = 9_000;
     let plan = Plan::default()
-        .set("limits.memory", "\"100MiB\"")
+        .set("limits.memory", "\"84MiB\"")
         .set("limits.connections", &IDLE.to_string());
     let house = House::of(plan, vec![quick()]).await;
     let before = warm(&house).await;
