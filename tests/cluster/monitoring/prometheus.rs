@@ -62,7 +62,8 @@ impl Prometheus {
         })
         .await;
         let replicas = cluster.running().count();
-        let seen = format!("count(up == 1) == {replicas} unless on () ALERTS{{alertname=\"NoReplica\"}}");
+        let seen =
+            format!("count(up == 1) == {replicas} unless on () ALERTS{{alertname=\"NoReplica\"}}");
         eventually(LIMIT, "all replicas are scraped", async || {
             let answer = started.query(&seen).await;
             (!answer.is_empty())
