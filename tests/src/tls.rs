@@ -69,7 +69,7 @@ impl Authority {
 
     /// Issues a certificate for these names and addresses and writes it to `<name>.pem` and `<name>.key`.
     pub fn issue(&self, dir: &Path, name: &str, hosts: &[&str]) -> Pair {
-        self.issue_for(dir, name, hosts, Duration::from_hours(365 * 24))
+        self.issue_for(dir, name, hosts, Duration::from_secs(365 * 24 * 3600))
     }
 
     /// The same, valid for this long from now.

@@ -14,7 +14,7 @@ use super::prometheus::Prometheus;
 async fn alarms_of_replicas_fire_under_their_faults_alone() {
     let workers = chat::workers(2, &chat::paced(Duration::from_millis(2))).await;
     let files = tempfile::tempdir().expect("a temporary directory can be made");
-    let days = Duration::from_hours(10 * 24);
+    let days = Duration::from_secs(10 * 24 * 3600);
     let pair = Authority::new().issue_for(files.path(), "client", &["localhost"], days);
     let plan = Plan::default()
         .workers(&workers)
