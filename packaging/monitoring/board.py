@@ -7,7 +7,7 @@
 
 A panel is `(title, unit, queries, more)`; a query is `(legend, expression)`. `$job`, `$instance` and `$model` are the
 variables of the board. `quiet` marks a panel that is empty while nothing is wrong. Tests run every expression in a real Prometheus beside a
-real cluster (tests/cluster/monitoring.rs), and compare names with the registry (node/src/all_metrics.rs).
+real cluster (tests/cluster/monitoring/), and compare names with the registry (node/src/all_metrics.rs).
 """
 
 import json
