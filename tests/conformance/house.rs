@@ -65,12 +65,16 @@ impl House {
         Self { cluster, workers }
     }
 
-    /// Waits until the replica takes traffic.
+    /// Waits until the replica takes traffic, and its view, which follows by gossip's way, has it as ready.
     pub(crate) async fn until_ready(&self) {
         let admin = self.cluster.replicas[0].admin();
         eventually(LIMIT, "the replica is ready", async || {
             let is_ready = admin.is_ready().await;
-            is_ready.then_some(()).ok_or_else(|| "not yet".to_owned())
+            let replicas = admin.view().await.replicas;
+            let is_seen = replicas.iter().any(|replica| replica.ready);
+            (is_ready && is_seen)
+                .then_some(())
+                .ok_or_else(|| format!("{replicas:?}"))
         })
         .await;
     }

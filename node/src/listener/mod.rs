@@ -231,8 +231,8 @@ async fn serve_connection(
             let (io, protocol) = shaken?;
             serve_http(protocol, Box::new(io), socket, peer, seat, front).await
         }
+        // Counted before the connection is closed: who saw it close finds it counted.
         (_, Opening::Proxied) => {
-            drop(stream);
             front.metrics.traffic.proxy_header("unasked");
             if front.misled.allows_line() {
                 tracing::warn!(
@@ -242,7 +242,6 @@ async fn serve_connection(
             Ok(())
         }
         (tls, _) => {
-            drop(stream);
             misled(tls.is_some(), front);
             Ok(())
         }
