@@ -8,7 +8,6 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::error::StartError;
-use crate::wire::HELLO_TEXT_BYTES_MAX;
 
 /// Where this replica listens, which replicas it asks first, and what it reports to the others about itself.
 #[derive(Debug, Clone)]
@@ -235,6 +234,8 @@ fn is_host_port(address: &str) -> bool {
 
 /// Longest membership fact, in bytes. Facts are repeated to every replica, so they stay tiny.
 pub const FACT_BYTES_MAX: usize = 256;
+/// Greatest length in bytes of the texts with which a connection begins, as [`Hello`](crate::wire::Hello).
+pub const HELLO_TEXT_BYTES_MAX: usize = 64;
 /// Most seeds that are accepted.
 pub const SEEDS_MAX: usize = 64;
 /// Default of [`GossipConfig::load_batch`].

@@ -1,10 +1,9 @@
-//! What can go wrong at this crate's boundary; every message says what to do.
+//! Why an agent does not start; every message names what to do.
 
 use std::io;
 use std::net::SocketAddr;
 
 use crate::identity::IdentityError;
-use crate::registry::RegistryError;
 
 /// Why an agent did not start.
 #[allow(missing_docs, reason = "the messages name the fields")]
@@ -32,20 +31,4 @@ pub enum StartError {
         "gossip-advertise `{name}` does not resolve: {cause}; write an address or a name that this machine knows"
     )]
     Advertise { name: String, cause: io::Error },
-}
-
-/// Why a change of the worker set was not made.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct ChangeError(#[from] RegistryError);
-
-impl ChangeError {
-    /// True if the same change may succeed later; false if it names a worker that does not exist, a time in the
-    /// future, or more labels than a worker may have.
-    pub fn is_temporary(&self) -> bool {
-        !matches!(
-            self.0,
-            RegistryError::UnknownWorker(_) | RegistryError::Epoch(_) | RegistryError::Labels(..)
-        )
-    }
 }

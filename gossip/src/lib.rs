@@ -4,7 +4,7 @@
 //! | part | what | pure |
 //! |---|---|---|
 //! | [`Agent`] (`agent/`) | one handle for everything; the only part that others need | |
-//! | [`plane`], `driver/` | what every plane is; what drives them: transport, clock and locks | in part |
+//! | [`plane`], `planes/`, `driver/` | what every plane is; the six of this crate; what drives them: transport, clock and locks | in part |
 //! | `membership/` | chitchat, supervised: liveness and tiny facts; the judge of its bytes | |
 //! | `transport/` | one UDP socket, connections, HELLO, seeds | |
 //! | `peers/` | admitted peers, their strikes and rates | yes |
@@ -20,11 +20,13 @@
 #![warn(missing_docs)]
 
 mod agent;
+pub mod budget;
 pub mod config;
 mod driver;
 pub mod dry_run;
 mod error;
 pub mod evidence;
+mod facts;
 pub mod frame;
 pub mod hlc;
 pub mod identity;
@@ -34,6 +36,7 @@ mod metrics;
 pub mod peer_state;
 mod peers;
 pub mod plane;
+mod planes;
 pub mod registry;
 #[cfg(test)]
 mod releases;
@@ -46,11 +49,11 @@ pub mod worker;
 
 pub use agent::{Ack, Agent, ExtraPlane, PeerLink, WorkerReport};
 pub use driver::Hosted;
-pub use dry_run::DryRunHandler;
-pub use error::{ChangeError, StartError};
-pub use evidence::EvidenceSource;
+pub use error::StartError;
 pub use identity::{Identity, IdentityError};
 pub use metrics::Metrics;
+pub use planes::{DryRunHandler, EvidenceSource};
+pub use registry::ChangeError;
 pub use replica::{ReplicaId, ReplicaIdError};
 pub use transport::SilentSeed;
 pub use transport::{Network, SystemNetwork};

@@ -230,20 +230,20 @@ const LOAD_FRAMES: [&str; 5] = [
 ];
 /// What becomes of a record of evidence.
 const RECORD_FATES: [&str; 10] = [
-    "told",
+    "recorded",
     "queue_full",
     "malformed",
     "snapshot",
     "snapshot_cut",
     "listener_full",
-    "heard",
+    "received",
     "stale",
     "sent",
     "pulled",
 ];
 /// What becomes of a batch of evidence.
 const BATCH_FATES: [&str; 7] = [
-    "heard",
+    "received",
     "duplicate",
     "lost",
     "sent",
@@ -266,7 +266,7 @@ const ASKED: [&str; 8] = [
 ];
 /// What comes of a dry run that a peer asks for.
 const ANSWERED: [&str; 4] = ["decided", "too_many", "not_served", "declined"];
-/// Why a message was dropped; `docs/metrics.md` says what each reason means.
+/// Why a message was dropped; `docs/metrics.md` explains each reason.
 const DROP_REASONS: [&str; 19] = [
     "not_queued",
     "gossip_not_queued",

@@ -8,20 +8,20 @@
 //!
 //! | part | plane |
 //! |---|---|
-//! | `registry/plane.rs` | the worker set, and the view that is made of it |
-//! | `load/messages.rs` | load of each worker |
-//! | `evidence/plane.rs` | which worker holds which prefix, and how hot it is |
-//! | `peer_state/plane.rs` | what replicas found out about workers, and have in hand |
-//! | `dry_run/plane.rs` | what another replica would decide |
-//! | `twin/plane.rs` | two processes under one id; no messages, only a fact |
+//! | `planes/registry/` | the worker set, and the view that is made of it |
+//! | `planes/load.rs` | load of each worker |
+//! | `planes/evidence/` | which worker holds which prefix, and how hot it is |
+//! | `planes/peer_state/` | what replicas found out about workers, and have in hand |
+//! | `planes/dry_run.rs` | what another replica would decide |
+//! | `planes/twin.rs` | two processes under one id; no messages, only a fact |
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::facts::SeenReplica;
 use crate::frame::Header;
 use crate::load::LoadFrame;
-use crate::membership::Sighting;
 use crate::peers::Reason;
 use crate::replica::ReplicaId;
 use crate::twin::Twin;
@@ -115,7 +115,7 @@ pub struct Link {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     /// The other replicas, each in the generation that it proved.
-    pub(crate) others: Vec<Sighting>,
+    pub(crate) others: Vec<SeenReplica>,
     /// The generation under which this replica speaks.
     pub(crate) generation: u64,
     /// Estimated time to the middle peer.

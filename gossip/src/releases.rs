@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What one release wrote on one plane, in the order of its file.
-pub(crate) struct Kept {
+pub(crate) struct ReleaseBytes {
     /// Its version.
     pub(crate) release: String,
     /// Name and bytes of each.
@@ -17,7 +17,7 @@ pub(crate) struct Kept {
 }
 
 /// What all releases wrote on a plane. `now` is what this one writes, which may become the next file.
-pub(crate) fn kept(plane: &str, now: &[(String, Vec<u8>)]) -> Vec<Kept> {
+pub(crate) fn kept(plane: &str, now: &[(String, Vec<u8>)]) -> Vec<ReleaseBytes> {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/releases");
     let own = all
         .join(env!("CARGO_PKG_VERSION"))
@@ -32,7 +32,7 @@ pub(crate) fn kept(plane: &str, now: &[(String, Vec<u8>)]) -> Vec<Kept> {
         let file = release.join(plane).with_extension("txt");
         if let Ok(text) = fs::read_to_string(&file) {
             let name = release.file_name().unwrap_or_default();
-            kept.push(Kept {
+            kept.push(ReleaseBytes {
                 release: name.to_string_lossy().into_owned(),
                 lines: text.lines().map(line).collect(),
             });

@@ -16,11 +16,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
 use crate::config::{ALONE_AFTER, ROUND, SNAPSHOT_WITHIN};
 use crate::driver::{Driver, Hosted, Net};
-use crate::evidence::EvidencePlane;
-use crate::membership::fact;
+use crate::facts::fact;
 use crate::metrics::Why;
 use crate::plane::RequestError;
-use crate::registry::RegistryPlane;
+use crate::planes::{EvidencePlane, RegistryPlane};
 use crate::replica::ReplicaId;
 use crate::wire::Message;
 

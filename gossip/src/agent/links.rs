@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use super::Agent;
-use crate::load::LoadMessages;
 use crate::plane::Context;
+use crate::planes::LoadMessages;
 use crate::replica::ReplicaId;
 use crate::transport::SilentSeed;
 

@@ -28,24 +28,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{CONFIRM_WITHIN, LEAVE_WITHIN, WRITES_AFTER};
 use crate::driver::{Driver, Hosted};
-use crate::dry_run::{
-    ASK_WITHIN, AskError, DryRun, DryRunAnswer, DryRunHandler, DryRunPlane, decision,
-};
-use crate::error::ChangeError;
-use crate::evidence::{
-    Evidence, EvidenceEvent, EvidencePlane, EvidenceSource, HeatReport, PendingHandle, Record,
-    Retraction,
-};
+use crate::dry_run::{ASK_WITHIN, AskError, DryRun, DryRunAnswer};
+use crate::evidence::{Evidence, EvidenceEvent, HeatReport, Record, Retraction};
+use crate::facts::fact;
 use crate::hlc::Stamp;
 use crate::identity::{Identity, IdentityError};
-use crate::load::{LoadBoard, LoadMessages};
-use crate::membership::fact;
+use crate::load::LoadBoard;
 use crate::metrics::DryRuns;
-use crate::peer_state::{PeerState, PeerStatePlane, PeerStates, Shown};
+use crate::peer_state::{PeerState, PeerStates};
 use crate::plane::{Context, Plane, RequestError};
-use crate::registry::{Entry, Registry, RegistryError, RegistryPlane, TakenOut};
+use crate::planes::{
+    DryRunHandler, DryRunPlane, EvidencePlane, EvidenceSource, LoadMessages, PeerStatePlane,
+    PendingHandle, RegistryPlane, Shown, TwinPlane, decision,
+};
+use crate::registry::{ChangeError, Entry, Registry, RegistryError, TakenOut};
 use crate::replica::ReplicaId;
-use crate::twin::{Twin, TwinPlane};
+use crate::twin::Twin;
 use crate::view::View;
 use crate::wire::{Extra, Message};
 use crate::worker::{Labels, Source, WorkerId, WorkerSpec};
@@ -241,19 +239,19 @@ impl Agent {
         self.change(write).await
     }
 
-    /// What `source` says of each worker, by id, removed ones included. Costs one pass over the registry.
+    /// What `source` declares of each worker, by id, removed ones included. Costs one pass over the registry.
     pub fn entries_of(&self, source: &Source) -> Vec<Entry> {
         let registry = self.0.registry.lock();
         registry.registry().of_source(source).cloned().collect()
     }
 
-    /// What `source` says of one worker.
+    /// What `source` declares of one worker.
     pub fn entry_of(&self, worker: &WorkerId, source: &Source) -> Option<Entry> {
         let registry = self.0.registry.lock();
         registry.registry().entry(worker, source).cloned()
     }
 
-    /// The sources that say that a worker is there, by precedence.
+    /// The sources that declare a worker, by precedence.
     pub fn sources_of(&self, worker: &WorkerId) -> Vec<Source> {
         let registry = self.0.registry.lock();
         registry.registry().sources_of(worker)

@@ -12,18 +12,18 @@ use super::bootstrap::Bootstrap;
 use super::{Agent, Parts};
 use crate::config::{EvidenceConfig, Facts, GossipConfig, LOAD_BATCH};
 use crate::driver::{Driver, Hosted, Net};
-use crate::dry_run::DryRunPlane;
 use crate::error::StartError;
-use crate::evidence::{EvidencePlane, PendingHandle};
+use crate::facts::{FactMap, fact};
 use crate::identity::{self, Identity};
-use crate::load::{LoadBoard, LoadMessages};
-use crate::membership::{FactMap, Membership, fact, next_generation};
+use crate::load::LoadBoard;
+use crate::membership::{Membership, next_generation};
 use crate::metrics::Metrics;
-use crate::peer_state::{PeerStatePlane, Shown};
 use crate::plane::{Context, Plane};
-use crate::registry::{Own, RegistryPlane};
+use crate::planes::{
+    DryRunPlane, EvidencePlane, LoadMessages, Own, PeerStatePlane, PendingHandle, RegistryPlane,
+    Shown, TwinPlane,
+};
 use crate::transport::{Network, SystemNetwork, Transport, system_ms};
-use crate::twin::TwinPlane;
 
 /// A plane from outside this crate, which the agent drives beside its own.
 pub type ExtraPlane = Arc<Hosted<dyn Plane>>;

@@ -6,8 +6,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::{Driver, Hosted};
 use crate::config::ROUND;
+use crate::facts::SeenReplica;
 use crate::load::middle;
-use crate::membership::Sighting;
 use crate::plane::{Plane, Seen};
 
 impl Driver {
@@ -58,7 +58,8 @@ impl Driver {
         let transport = &net.transport;
         let sightings = net.membership.sightings().borrow().clone();
         // Only the generation that a replica proved to us counts: former ones linger in chitchat.
-        let proven = |seen: &Sighting| transport.generation_of(&seen.id) == Some(seen.generation);
+        let proven =
+            |seen: &SeenReplica| transport.generation_of(&seen.id) == Some(seen.generation);
         let others: Vec<_> = sightings.into_iter().filter(proven).collect();
         let live = others.iter().filter(|seen| seen.live).count();
         let metrics = self.metrics();

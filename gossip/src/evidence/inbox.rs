@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::budget::Budget;
 use super::sequence::{Arrival, Sequence};
 use super::{
     Batch, EvidenceEvent, Gap, HEADS_MAX, Head, HeatReport, KnownWorkers, LOG_BATCHES_MAX, Mark,
     Record,
 };
+use crate::budget::Budget;
 use crate::config::EvidenceConfig;
 use crate::replica::ReplicaId;
 
@@ -244,6 +244,17 @@ impl Inbox {
             }
         }
         outcome
+    }
+
+    /// Whether anything of this peer is remembered.
+    #[cfg(test)]
+    pub(crate) fn remembers(&self, peer: &ReplicaId) -> bool {
+        let Self {
+            config: _,
+            senders,
+            hints,
+        } = self;
+        senders.contains_key(peer) || hints.contains_key(peer)
     }
 
     fn remember(&mut self, id: ReplicaId, generation: u64, head: u64) {

@@ -47,6 +47,12 @@ impl ListenerQueue {
         })
     }
 
+    /// Whether anything of this peer is remembered; what lies in the channel already is the listener's.
+    #[cfg(test)]
+    pub(crate) fn remembers(&self, peer: &ReplicaId) -> bool {
+        self.owed.contains_key(peer)
+    }
+
     /// For a task that may wait for room.
     pub(crate) fn sender(&self) -> mpsc::Sender<EvidenceEvent> {
         self.sender.clone()

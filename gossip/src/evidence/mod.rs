@@ -6,22 +6,20 @@
 //! ([`HeatReport`]). What the link hashes mean is placement's business.
 //!
 //! - `pending.rs`: records that wait for the next batch.
-//! - `log.rs`: numbered batches, kept for a while; `outbox.rs`: how far each peer was sent them.
+//! - `log.rs`: numbered batches, kept for a while.
 //! - `sequence.rs`: which batches of one sender are missing; `inbox.rs`: all senders.
 //! - `listener_queue.rs`: the bounded channel to the one listener.
 //! - `known_workers.rs`: which workers, in which epochs, evidence may be about.
-//! - `budget.rs`: bytes a second.
+//!
+//! How far each peer was sent them, and what becomes of messages: `planes/evidence/`.
 //!
 //! No replica forwards what others sent: every replica has a connection to every other.
 
-mod budget;
 mod inbox;
 mod known_workers;
 mod listener_queue;
 mod log;
-mod outbox;
 mod pending;
-mod plane;
 mod sequence;
 #[cfg(test)]
 mod tests;
@@ -31,14 +29,11 @@ use std::time::Duration;
 use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
 
-pub use budget::Budget;
 pub(crate) use inbox::{Inbox, Outcome, Pull};
 pub(crate) use known_workers::KnownWorkers;
 pub(crate) use listener_queue::ListenerQueue;
-pub(crate) use outbox::Outbox;
+pub(crate) use log::Log;
 pub(crate) use pending::{Pending, Recorded};
-pub use plane::EvidenceSource;
-pub(crate) use plane::{EvidencePlane, PendingHandle};
 
 /// Greatest number of links in one [`Evidence`] or [`Retraction`].
 pub const LINKS_MAX: usize = 256;
@@ -173,7 +168,7 @@ impl Record {
         }
     }
 
-    fn wire_len(&self) -> usize {
+    pub(crate) fn wire_len(&self) -> usize {
         wire_len(self.about().0, self.links())
     }
 }

@@ -13,6 +13,7 @@ use super::known_workers::known_workers;
 use super::sequence::{Arrival, Sequence};
 use super::*;
 use crate::config::EvidenceConfig;
+use crate::planes::Outbox;
 use crate::wire::Message;
 
 const GENERATION: u64 = 7;

@@ -77,7 +77,7 @@ pub(crate) enum Standing {
     Foreign,
 }
 
-/// Why certificates cannot be made or used; each message says what to do.
+/// Why certificates cannot be made or used; each message names what to do.
 #[allow(missing_docs, reason = "the messages name the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {

@@ -9,13 +9,12 @@
 //!   and writes it without a lock.
 //! - [`LoadPlane`]: owned by the agent: collects own changes into frames, takes the frames of others,
 //!   writes their damped sums to the board.
-//! - `messages.rs`: the same among the planes of an agent: when frames go out, what becomes of those that come.
+//! - `planes/load.rs`: the same among the planes of an agent: when frames go out, what becomes of those that come.
 //! - `sent.rs`: which of the own numbers the others know by now. Decisions are made on those: exact own
 //!   counts, which nobody else has, would part the replicas.
 
 mod board;
 mod frame;
-mod messages;
 mod plane;
 mod sent;
 #[cfg(test)]
@@ -24,7 +23,6 @@ mod trust_cap;
 
 pub use board::{LoadBoard, LoadCell, OthersLoad, SENDER_SILENT_AFTER};
 pub use frame::{Coverage, Load, LoadFrame, SlotLoad};
-pub(crate) use messages::LoadMessages;
 pub use plane::{
     Applied, FULL_INTERVAL, HEARTBEAT_INTERVAL, IDLE_HEARTBEAT_INTERVAL, LoadPlane, RISE_INTERVAL,
     SENDER_FORGET_AFTER, SENDERS_MAX,

@@ -159,6 +159,25 @@ impl LoadPlane {
         senders.map(move |(id, sender)| (id, sender.age(now)))
     }
 
+    /// Whether anything of this peer is remembered.
+    #[cfg(test)]
+    pub(crate) fn remembers(&self, peer: &ReplicaId) -> bool {
+        let Self {
+            board: _,
+            damping: _,
+            batch: _,
+            workers_digest: _,
+            slots: _,
+            sent: _,
+            senders,
+            cut: _,
+            summed_at: _,
+            sent_at: _,
+            full_sent_at: _,
+        } = self;
+        senders.contains_key(peer)
+    }
+
     /// Takes how many replicas are live, this one included.
     pub fn set_live(&self, replicas: u32) {
         self.board.set_live(replicas.max(1));

@@ -2,21 +2,19 @@
 //! in hand; besides, which requests no worker is to get, and how fast workers answer.
 //!
 //! Pure; instants are arguments. Each replica has one peer state. Its parts, claims about workers,
-//! use by tenants, quarantined requests, paces and whom it hears, travel apart, so that a count that changes with each request does not carry
-//! hundreds of claims along. Each part is sent whole, in absolute values, and the latest one counts:
+//! use by tenants, quarantined requests, paces and whom it hears, travel apart, so that a count that changes
+//! with each request does not carry hundreds of claims along. Each part is sent whole, in absolute values, and the latest one counts:
 //! a lost frame is healed by the next, and nothing is added up.
 //!
 //! - `part.rs`: what differs between the parts.
-//! - `publisher.rs`: this replica's peer state, and which parts of it are due.
 //! - `received.rs`: the latest of every other replica, as long as it is renewed.
 //! - `snapshot.rs`: what is read of it.
-//! - `plane.rs`: all of it among the planes of an agent.
+//!
+//! This replica's own peer state, which parts of it are due, and what becomes of messages: `planes/peer_state/`.
 //!
 //! What a claim means for routing is not decided here.
 
 mod part;
-mod plane;
-mod publisher;
 mod received;
 mod snapshot;
 #[cfg(test)]
@@ -27,9 +25,8 @@ use std::time::Duration;
 use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
 
-pub(crate) use plane::{PeerStatePlane, Shown};
-pub(crate) use publisher::Publisher;
-pub(crate) use received::{Received, Taken};
+pub(crate) use part::PartEntry;
+pub(crate) use received::{ReceivedStates, Taken};
 pub use snapshot::{PeerStates, ReceivedState};
 
 /// Greatest number of tenants in a peer state.
@@ -44,7 +41,7 @@ pub const QUARANTINE_MAX: usize = 256;
 pub const PACES_MAX: usize = 2000;
 /// Greatest number of sightings in a peer state; the last ones are left out.
 pub const SIGHTINGS_MAX: usize = 3000;
-/// Greatest number of replicas of which a peer state says that they are heard: those of the greatest cluster.
+/// Greatest number of replicas that a peer state lists as heard: those of the greatest cluster.
 pub const HEARD_MAX: usize = 256;
 /// A replica of which nothing came for this long is not heard: some twenty reports of load, and longer than it takes to
 /// see that a replica is dead.

@@ -1,17 +1,15 @@
 //! The parts of a peer state: what differs between them. That only the latest of each counts, for as long as it is renewed, is
-//! the same for all: `publisher.rs` sends them so, `received.rs` keeps them so.
+//! the same for all: `planes/peer_state/publisher.rs` sends them so, `received.rs` keeps them so.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
     AGE_MAX, CLAIMS_MAX, Claim, HEARD_MAX, HealthClaim, Heard, PACES_MAX, PART_BYTES_MAX, Pace,
     QUARANTINE_MAX, Quarantined, SIGHTINGS_MAX, Sighting, TENANTS_MAX, TenantUse,
 };
-use crate::wire::Message;
 
 /// One entry of a part.
-pub(crate) trait Entry: Clone {
+pub(crate) trait PartEntry: Clone {
     /// Name of the part, as in metrics.
     const PART: &'static str;
     /// Whether nothing is sent while there are no entries: what is not renewed ends by itself.
@@ -32,12 +30,9 @@ pub(crate) trait Entry: Clone {
     fn believed(entries: Vec<Self>, _before: Option<(&[Self], Duration)>) -> Vec<Self> {
         entries
     }
-
-    /// The message that carries the part.
-    fn message(entries: Vec<Self>) -> Message;
 }
 
-impl Entry for HealthClaim {
+impl PartEntry for HealthClaim {
     const PART: &'static str = "health";
     const ENDS_WHEN_EMPTY: bool = false;
 
@@ -73,13 +68,9 @@ impl Entry for HealthClaim {
         }
         claims
     }
-
-    fn message(entries: Vec<Self>) -> Message {
-        Message::Health(Arc::new(entries))
-    }
 }
 
-impl Entry for TenantUse {
+impl PartEntry for TenantUse {
     const PART: &'static str = "usage";
     const ENDS_WHEN_EMPTY: bool = false;
 
@@ -94,13 +85,9 @@ impl Entry for TenantUse {
     fn believed(entries: Vec<Self>, _: Option<(&[Self], Duration)>) -> Vec<Self> {
         entries.into_iter().map(Self::clamped).collect()
     }
-
-    fn message(entries: Vec<Self>) -> Message {
-        Message::Usage(Arc::new(entries))
-    }
 }
 
-impl Entry for Quarantined {
+impl PartEntry for Quarantined {
     const PART: &'static str = "quarantine";
     /// Mostly there is none to send.
     const ENDS_WHEN_EMPTY: bool = true;
@@ -119,13 +106,9 @@ impl Entry for Quarantined {
             ..*self
         }
     }
-
-    fn message(entries: Vec<Self>) -> Message {
-        Message::Quarantine(Arc::new(entries))
-    }
 }
 
-impl Entry for Pace {
+impl PartEntry for Pace {
     const PART: &'static str = "paces";
     const ENDS_WHEN_EMPTY: bool = true;
 
@@ -136,13 +119,9 @@ impl Entry for Pace {
     fn is_the_same_as(&self, other: &Self) -> bool {
         self == other
     }
-
-    fn message(entries: Vec<Self>) -> Message {
-        Message::Paces(Arc::new(entries))
-    }
 }
 
-impl Entry for Sighting {
+impl PartEntry for Sighting {
     const PART: &'static str = "sightings";
     /// A replica that watches no source has none.
     const ENDS_WHEN_EMPTY: bool = true;
@@ -154,13 +133,9 @@ impl Entry for Sighting {
     fn is_the_same_as(&self, other: &Self) -> bool {
         self == other
     }
-
-    fn message(entries: Vec<Self>) -> Message {
-        Message::Sightings(Arc::new(entries))
-    }
 }
 
-impl Entry for Heard {
+impl PartEntry for Heard {
     const PART: &'static str = "heard";
     /// To hear nobody is news.
     const ENDS_WHEN_EMPTY: bool = false;
@@ -178,10 +153,6 @@ impl Entry for Heard {
             age: clamped(self.age.saturating_add(since)),
             ..self.clone()
         }
-    }
-
-    fn message(entries: Vec<Self>) -> Message {
-        Message::Heard(Arc::new(entries))
     }
 }
 

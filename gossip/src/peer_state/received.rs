@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::part::Entry;
+use super::part::PartEntry;
 use super::{
     HealthClaim, Heard, Pace, PeerStates, Quarantined, ReceivedState, SILENT_AFTER, Sighting,
     TenantUse,
 };
-use crate::evidence::{Budget, KnownWorkers};
+use crate::budget::Budget;
+use crate::evidence::KnownWorkers;
 use crate::replica::ReplicaId;
 
 /// Everything received, by sender.
 #[derive(Debug, Default)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedStates {
     known_workers: KnownWorkers,
     senders: BTreeMap<ReplicaId, Sender>,
 }
@@ -61,14 +62,14 @@ pub(crate) enum Taken {
 }
 
 /// An entry of a part that a sender has.
-pub(crate) trait Kept: Entry {
+pub(crate) trait PartOfSender: PartEntry {
     #[doc(hidden)]
     fn of(sender: &mut Sender) -> &mut Part<Self>;
 }
 
 macro_rules! kept {
     ($($part:ident: $entry:ty)*) => {$(
-        impl Kept for $entry {
+        impl PartOfSender for $entry {
             fn of(sender: &mut Sender) -> &mut Part<Self> {
                 &mut sender.$part
             }
@@ -78,9 +79,9 @@ macro_rules! kept {
 
 kept!(health: HealthClaim usage: TenantUse quarantine: Quarantined paces: Pace sightings: Sighting heard: Heard);
 
-impl Received {
+impl ReceivedStates {
     /// Takes a part in the order of the wire, sent by `from` in a generation and under a number.
-    pub(crate) fn part<T: Kept>(
+    pub(crate) fn part<T: PartOfSender>(
         &mut self,
         from: &ReplicaId,
         (generation, seq): (u64, u64),
@@ -170,6 +171,16 @@ impl Received {
             sender.show(id, &self.known_workers);
         }
         true
+    }
+
+    /// Whether anything of this peer is remembered.
+    #[cfg(test)]
+    pub(crate) fn remembers(&self, peer: &ReplicaId) -> bool {
+        let Self {
+            senders,
+            known_workers: _,
+        } = self;
+        senders.contains_key(peer)
     }
 
     /// All of it, to read.
@@ -271,7 +282,7 @@ impl<T> Part<T> {
     }
 }
 
-impl<T: Entry> Part<T> {
+impl<T: PartEntry> Part<T> {
     /// False if one that is as late came before.
     fn take(&mut self, seq: u64, entries: Vec<T>, now: Instant) -> bool {
         let is_later = self.seq.is_none_or(|latest| latest < seq);

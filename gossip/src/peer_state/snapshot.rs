@@ -103,7 +103,7 @@ impl ReceivedState {
     }
 
     /// How long ago it heard another replica, at `now`: `Some(None)` where it does not hear it, none where it does not
-    /// tell whom it hears.
+    /// report whom it hears.
     pub fn hears(&self, other: &ReplicaId, now: Instant) -> Option<Option<Duration>> {
         let (received, heard) = self.heard.as_ref()?;
         let Ok(at) = heard.binary_search_by(|of| of.replica.cmp(other)) else {

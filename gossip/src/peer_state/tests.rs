@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::received::{FORGET_AFTER, SENDERS_MAX};
 use super::*;
 use crate::evidence::KnownWorkers;
+use crate::planes::Publisher;
 use crate::registry::Registry;
 use crate::replica::ReplicaId;
 use crate::view::View;
@@ -83,8 +84,8 @@ fn usage_of(messages: &[Message]) -> Option<&[TenantUse]> {
 }
 
 /// A received that knows workers `a` and `b`, both in epoch 1.
-fn received() -> Received {
-    let mut received = Received::default();
+fn received() -> ReceivedStates {
+    let mut received = ReceivedStates::default();
     assert!(received.follow(known_workers(&[("a", 1), ("b", 1)])));
     received
 }
@@ -104,7 +105,7 @@ fn claims(states: &PeerStates, name: &str, now: Instant) -> Vec<(String, Claim, 
 fn a_bad_claim_does_not_grow_younger() {
     let (mut received, mut now) = (received(), start());
     let from = replica("liar");
-    let say = |received: &mut Received, seq, sent, now| {
+    let say = |received: &mut ReceivedStates, seq, sent, now| {
         let taken = received.part(&from, (1, seq), vec![claim("a", sent, MS)], now);
         assert_eq!(taken, Taken::Fresh);
         claims(&received.states(), "a", now)[0].2
@@ -310,7 +311,7 @@ fn claims_about_unknown_workers_and_former_lives_are_not_shown() {
         claim("c", Claim::Stalled, MS),
     ];
     received.part(&replica("x"), (1, 1), sent, now);
-    let shown = |received: &Received| {
+    let shown = |received: &ReceivedStates| {
         let states = received.states();
         ["a", "b", "c"].map(|name| claims(&states, name, now).len())
     };
@@ -568,7 +569,7 @@ fn quarantined_requests_are_told_while_there_are_any_and_grow_older() {
     let (mut received, from) = (received(), replica("x"));
     let taken = received.part(&from, (1, 1), sent.clone(), now);
     assert_eq!(taken, Taken::Fresh);
-    let shown = |received: &Received| {
+    let shown = |received: &ReceivedStates| {
         let states = received.states();
         let mut peers = states.peers().map(|peer| peer.quarantine.len());
         peers.next()
@@ -598,7 +599,7 @@ fn quarantined_requests_grow_older_since_their_own_part_came() {
         received.part(&from, (1, 2), Vec::<HealthClaim>::new(), later),
         Taken::Fresh
     );
-    let ages = |received: &Received, now| -> Vec<Duration> {
+    let ages = |received: &ReceivedStates, now| -> Vec<Duration> {
         let states = received.states();
         let all = states.peers().flat_map(|peer| peer.quarantined(now));
         all.map(|entry| entry.age).collect()

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::evidence::Budget;
+use crate::budget::Budget;
 use crate::wire::Rate;
 
 /// What is counted apart. The rates are several times what an honest replica sends (see [`LIMITS`]).

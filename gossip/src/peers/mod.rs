@@ -4,9 +4,11 @@
 //!
 //! Pure; instants are arguments.
 //!
+//! - `heartbeat_claim.rs`: how far other replicas' claims about a peer's heartbeat count.
 //! - `limits.rs`: strikes, bans and rates of one peer.
 //! - `reason.rs`: why a message is refused.
 
+mod heartbeat_claim;
 mod limits;
 mod reason;
 
@@ -14,9 +16,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use crate::membership::{Pace, Word};
 use crate::replica::ReplicaId;
 
+pub(crate) use heartbeat_claim::{HeartbeatPace, NUMBER_MAX, OwnHeartbeat};
 pub(crate) use limits::Lane;
 use limits::{Allowed, PeerLimits};
 #[cfg(test)]
@@ -55,10 +57,10 @@ pub(crate) struct Admitted {
     pub(crate) generation: u64,
     pub(crate) address: SocketAddr,
     /// The last heartbeat that the replica itself reported.
-    pub(crate) word: Option<Word>,
+    pub(crate) own_heartbeat: Option<OwnHeartbeat>,
     /// The highest heartbeat of it that each other replica reported since.
-    pub(crate) told: HashMap<ReplicaId, u64>,
-    pub(crate) pace: Pace,
+    pub(crate) claims: HashMap<ReplicaId, u64>,
+    pub(crate) pace: HeartbeatPace,
     /// The highest heartbeat that passed, and when it rose.
     pub(crate) believed: u64,
     pub(crate) rose: Option<Instant>,
@@ -136,6 +138,9 @@ impl PeerTable {
     /// Forgets a replica that left or was silent for long.
     pub(crate) fn forget(&mut self, id: &ReplicaId) {
         self.admitted.remove(id.as_str());
+        for known in self.admitted.values_mut() {
+            known.claims.remove(id);
+        }
     }
 
     /// The generation in which a replica proved itself.
@@ -222,9 +227,9 @@ impl Admitted {
         Self {
             generation: member.generation,
             address: member.address,
-            word: None,
-            told: HashMap::new(),
-            pace: Pace::new(),
+            own_heartbeat: None,
+            claims: HashMap::new(),
+            pace: HeartbeatPace::new(),
             believed: 0,
             rose: None,
             keys: BTreeSet::new(),

@@ -111,7 +111,7 @@ mod tests {
         sync(&mut a, &mut b);
         assert_eq!(state(&b), Some(State::Draining));
         assert_eq!(b.sources_of(&id()), [files()], "a drain declares nothing");
-        // Whatever the source says of its state meanwhile.
+        // Whatever state the source declares meanwhile.
         for declared in [State::Draining, State::Active] {
             b.put(id(), files(), spec(declared), NOW).expect("room");
             assert_eq!(state(&b), Some(State::Draining));

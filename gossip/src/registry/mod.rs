@@ -35,13 +35,9 @@ mod contact;
 mod digest;
 mod drain;
 mod entry;
-mod exchanges;
-mod futile_syncs;
+mod error;
 mod labels;
-mod pace;
-mod plane;
 mod restart;
-mod settling;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
@@ -57,14 +53,14 @@ use std::time::Duration;
 pub use contact::{Contact, ISOLATION_MAX, Reunion};
 pub use digest::{BUCKETS, Digest, DigestError, Summary};
 pub use entry::Entry;
-pub(crate) use plane::{Own, RegistryPlane};
+pub use error::{ChangeError, RegistryError};
 pub use restart::EPOCH_MAX;
 pub(crate) use warming::Warmups;
 pub use warming::{WARMING_MAX, Warming};
 
 use crate::hlc::{Clock, Drift, Stamp};
 use crate::replica::ReplicaId;
-use crate::worker::{Labels, Source, State, WorkerError, WorkerId, WorkerSpec};
+use crate::worker::{Labels, Source, State, WorkerId, WorkerSpec};
 
 /// Own writes are refused when the map has this many entries (tombstones included).
 ///
@@ -95,7 +91,7 @@ pub struct Worker {
     pub warming: Option<Warming>,
     /// What is known of it beyond its description; no part of the ring.
     pub labels: Arc<Labels>,
-    /// An administrator drained it, by a note beside its sources; what its state says of it is then `Draining`, too.
+    /// An administrator drained it, by a note beside its sources; its state is then `Draining`, too.
     pub is_drained: bool,
 }
 
@@ -127,32 +123,6 @@ pub enum TakenOut {
     ByAdmin,
     /// Somebody's configuration, read again without it.
     ByReload,
-}
-
-/// Why a registry operation was refused. Nothing was changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RegistryError {
-    /// No source declares that this worker exists. The caller's fault.
-    #[error("no worker {0}")]
-    UnknownWorker(WorkerId),
-    /// The map is full; remove workers, or wait until tombstones are dropped.
-    #[error("the registry is full with {ENTRIES_MAX} entries")]
-    Full,
-    /// The worker would have more labels than it may.
-    #[error("worker {0}: {1}")]
-    Labels(WorkerId, #[source] WorkerError),
-    /// The worker claims to have started in the future; check its clock.
-    #[error("epoch {0} is more than a day ahead of this replica's clock")]
-    Epoch(u64),
-    /// A batch holds a stamp too far in the future; its sender is not to be listened to until the
-    /// clocks come nearer.
-    #[error("a stamp of worker {id} is {lead:?} ahead of this replica's clock")]
-    Quarantine {
-        /// The worker the stamp is on.
-        id: WorkerId,
-        /// How far ahead it is.
-        lead: Duration,
-    },
 }
 
 impl Registry {
@@ -230,12 +200,12 @@ impl Registry {
         self.put(id, source, spec, now_ms)
     }
 
-    /// What one source says of one worker.
+    /// What one source declares of one worker.
     pub fn entry(&self, worker: &WorkerId, source: &Source) -> Option<&Entry> {
         self.entries.get(&(worker.clone(), source.clone()))
     }
 
-    /// The sources that say that a worker is there, by precedence; none for one that an administrator removed.
+    /// The sources that declare a worker, by precedence; none for one that an administrator removed.
     pub fn sources_of(&self, worker: &WorkerId) -> Vec<Source> {
         let of_worker = self.of_worker(worker);
         if effective(&of_worker).is_none() {
@@ -245,7 +215,7 @@ impl Registry {
         claiming.map(|entry| entry.source.clone()).collect()
     }
 
-    /// What one source says of each worker, by id, tombstones included.
+    /// What one source declares of each worker, by id, tombstones included.
     pub fn of_source<'a>(&'a self, source: &'a Source) -> impl Iterator<Item = &'a Entry> {
         self.entries().filter(move |entry| entry.source == *source)
     }

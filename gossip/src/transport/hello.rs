@@ -15,7 +15,7 @@ use super::{Close, Shared, limits, now, twins};
 use crate::identity::{certificate_names, replica_name, replica_named};
 use crate::peers::{Member, Reason};
 use crate::replica::ReplicaId;
-use crate::twin::Kept;
+use crate::twin::TwinKept;
 use crate::wire::{self, Hello, HelloAck, Message, PeerHint, Received};
 
 /// Why a dialled address gave no connection. Messages are for operators.
@@ -45,7 +45,7 @@ pub(super) enum DialError {
     Twin {
         /// The replica that refuses, as its certificate names it.
         by: ReplicaId,
-        kept: Kept,
+        kept: TwinKept,
     },
     #[error("it has seen generation {0} of this replica")]
     Outrun(u64),
@@ -381,7 +381,7 @@ fn explain(error: &ConnectionError, shared: &Shared) -> DialError {
 
 /// The other process under this replica's id for whose sake the peer ended a connection that was dialled from here;
 /// `None` while it is open, and if it ended otherwise.
-pub(super) fn kept_instead(connection: &Connection) -> Option<Kept> {
+pub(super) fn kept_instead(connection: &Connection) -> Option<TwinKept> {
     let ConnectionError::ApplicationClosed(told) = connection.close_reason()? else {
         return None;
     };
@@ -392,7 +392,7 @@ pub(super) fn kept_instead(connection: &Connection) -> Option<Kept> {
     }
     let is_it = Close::from_code(told.error_code) == Some(Close::Twin);
     let reason = is_it.then(|| std::str::from_utf8(&told.reason).ok())??;
-    Kept::parse(reason)
+    TwinKept::parse(reason)
 }
 
 /// The TLS alert inside a QUIC error code.

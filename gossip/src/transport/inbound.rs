@@ -10,7 +10,6 @@ use super::handshakes::{Admit, HandshakeLimiter};
 use super::stream::{StreamError, read_all, read_frame, write_all};
 use super::{Receiver, Shared, credentials, hello, limits, now, peer, twins};
 use crate::frame::{FRAME_BYTES_MAX, FrameError, Header};
-use crate::membership::MESSAGE_BYTES_MAX;
 use crate::peers::{Lane, Member, Reason, Refused};
 use crate::wire::{self, Message, Rate, Received, Role};
 
@@ -152,7 +151,7 @@ impl Link {
 
     fn gossip(&self, bytes: &[u8]) {
         self.shared.metrics.received("gossip", bytes.len());
-        if bytes.len() > MESSAGE_BYTES_MAX {
+        if bytes.len() > limits::CHITCHAT_BYTES_MAX {
             return self.strike(Reason::TooLong);
         }
         let verdict = self

@@ -75,6 +75,8 @@ pub(super) const BULK_QUEUE: usize = 16;
 pub(super) const LATEST_QUEUE: usize = 6;
 /// A datagram that fits every path (1,162 B at the guaranteed 1,200), with a margin.
 pub(crate) const DATAGRAM_FRAME_MAX: usize = 1150;
+/// Longest message of chitchat: it fills 65,507 bytes and miscounts its header by 3.
+pub(crate) const CHITCHAT_BYTES_MAX: usize = 66_000;
 /// Frames in the answer to one request; times the frame's limit, 16 MiB.
 pub(super) const ANSWER_FRAMES: usize = 64;
 /// How long a proven peer that does not answer is still dialled: as long as tombstones live.

@@ -58,7 +58,7 @@ use crate::twin::{Sightings, Twin};
 use crate::wire::{self, Kind, Message, Queue, Received, Role};
 
 use credentials::Credentials;
-pub(crate) use limits::DATAGRAM_FRAME_MAX;
+pub(crate) use limits::{CHITCHAT_BYTES_MAX, DATAGRAM_FRAME_MAX};
 use log_limit::LogLimit;
 use loops::Loops;
 pub(crate) use network::system_ms;

@@ -9,10 +9,10 @@ use super::hello::DialError;
 use super::stream::read_frame;
 use super::tests::{Bench, GENERATION, LIMIT, identity_of};
 use super::*;
-use crate::twin::Kept;
+use crate::twin::TwinKept;
 
-fn kept() -> Kept {
-    Kept {
+fn kept() -> TwinKept {
+    TwinKept {
         address: ([127, 0, 0, 1], 1).into(),
         generation: GENERATION + 1,
     }

@@ -23,11 +23,11 @@ pub struct SilentSeed {
     pub seed: String,
     /// Since it was heard, or was asked for the first time.
     pub lasts: Duration,
-    /// What was said against a connection in the latest round; none where nothing answered, or its name has no address.
+    /// Why the latest round brought no connection; none where nothing answered, or its name has no address.
     pub why: Option<String>,
 }
 
-/// Since when a seed lets this replica in no more, and what was said against it.
+/// Since when a seed lets this replica in no more, and why.
 pub(super) type Silent = (Instant, Option<String>);
 
 /// Asks one seed until the transport stops.
@@ -54,7 +54,7 @@ struct Seed {
     resolved: Option<Instant>,
     /// The replica that answered at each address; this replica's own id among them.
     answered: HashMap<SocketAddr, ReplicaId>,
-    /// What was said against a connection in the latest round, where anything answered.
+    /// Why the latest round brought no connection, where anything answered.
     why: Option<String>,
 }
 

@@ -232,7 +232,7 @@ async fn an_older_generation_learns_of_the_process_that_lives() {
     assert_eq!(closed_with(&connection).await, Some(Close::Twin));
     let kept = hello::kept_instead(&connection);
     let address = |of: &Endpoint| of.local_addr().expect("bound");
-    let expected = crate::twin::Kept {
+    let expected = crate::twin::TwinKept {
         address: address(&first),
         generation: 9,
     };

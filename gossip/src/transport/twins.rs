@@ -27,14 +27,14 @@ use tokio::time::{Instant, sleep};
 use super::{Close, Shared, now};
 use crate::peers::Member;
 use crate::replica::ReplicaId;
-use crate::twin::{Kept, Twin};
+use crate::twin::{Twin, TwinKept};
 
 /// What is known of a later process than the one that sends HELLO.
 pub(super) enum Later {
     /// There is none.
     No,
     /// It is connected and answers.
-    Alive(Kept),
+    Alive(TwinKept),
     /// It is connected and does not answer: dead or alive, its connections will show.
     Silent,
     /// There is one in the same generation, which dialled from elsewhere and answers.
@@ -61,7 +61,7 @@ pub(super) async fn later_than(shared: &Shared, member: &Member, from: SocketAdd
         return Later::No;
     };
     let connections: Vec<_> = known.into_iter().map(|(_, other)| other).collect();
-    let kept = Kept {
+    let kept = TwinKept {
         address,
         generation,
     };
@@ -89,7 +89,7 @@ fn is_from_elsewhere(other: &Connection, from: SocketAddr) -> bool {
 }
 
 /// Refuses a process because a later one of its id is alive.
-pub(super) fn refuse(shared: &Shared, id: &ReplicaId, connection: &Connection, kept: Kept) {
+pub(super) fn refuse(shared: &Shared, id: &ReplicaId, connection: &Connection, kept: TwinKept) {
     connection.close(Close::Twin.code(), kept.to_string().as_bytes());
     shared.handshake("twin");
     shared.twins().cut_off(
@@ -112,7 +112,7 @@ pub(super) fn cut_off_earlier(shared: &Arc<Shared>, member: &Member, connection:
     if earlier.is_empty() {
         return;
     }
-    let kept = Kept {
+    let kept = TwinKept {
         address: from,
         generation: member.generation,
     };
@@ -151,7 +151,7 @@ pub(super) fn meet(shared: &Shared, generation: u64, address: SocketAddr) {
         return;
     }
     let (kept, cut_off) = if generation > shared.generation() {
-        let kept = Kept {
+        let kept = TwinKept {
             address,
             generation,
         };

@@ -3,13 +3,12 @@
 use std::net::SocketAddr;
 
 use super::body::{Body, replica};
+use crate::config::HELLO_TEXT_BYTES_MAX;
 use crate::frame::{Decode, Encode, FrameError};
 use crate::replica::ReplicaId;
 
 /// Greatest number of dial hints in a [`HelloAck`].
 pub const HINTS_MAX: usize = 256;
-/// Greatest length of the texts of a [`Hello`] in bytes.
-pub const HELLO_TEXT_BYTES_MAX: usize = 64;
 
 /// The side that dials.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! number, plane, role, answers, queue, share at the receiver, limit, and how a body is found.
 //!
 //! A row is only ever added, never changed: replicas of neighbouring releases run together.
-//! `docs/adding-a-message.md` says how.
+//! `docs/adding-a-message.md` describes how.
 
 use std::sync::Arc;
 

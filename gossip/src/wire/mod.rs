@@ -22,11 +22,11 @@ mod load;
 mod peer_state;
 mod registry;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::frame::{self, FrameError, Header};
 
-pub use handshake::{HELLO_TEXT_BYTES_MAX, HINTS_MAX, Hello, HelloAck, PeerHint};
+pub use handshake::{HINTS_MAX, Hello, HelloAck, PeerHint};
 pub use kinds::{Extra, KINDS, Kind, Message, Queue, Rate, Role};
 pub use registry::{Snapshot, SyncRequest, SyncResponse, chunks};
 

@@ -106,7 +106,7 @@ impl FromStr for WorkerUrl {
                 why,
             })
         };
-        // The parser leaves some of them out without a word, and another address remains.
+        // The parser leaves some of them out silently, and another address remains.
         if text.contains(|c: char| c.is_control() || c.is_whitespace()) {
             return refuse("it has spaces or control characters in it");
         }

@@ -421,7 +421,7 @@ pub enum WorkerError {
     /// A label's value is empty, too long, or not visible ASCII.
     #[error("value of label {0:?} is not 1 to {LABEL_VALUE_BYTES_MAX} visible ASCII characters")]
     LabelValue(String),
-    /// A label says something that nobody can use; the words of who reads it.
+    /// A label has a value that its reader cannot use; the reader's message.
     #[error("{0}")]
     LabelMeaning(String),
     /// More than [`LABELS_MAX`] labels.

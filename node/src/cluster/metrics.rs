@@ -55,7 +55,7 @@ metrics! {
 impl QuarantineMetrics {
     /// From the start, since `increase()` does not see a series that begins with 1.
     fn begin(&self) {
-        for result in ["found", "excused", "heard", "refused", "lifted"] {
+        for result in ["found", "excused", "reported", "refused", "lifted"] {
             drop(
                 self.queries_of_death
                     .get_or_create(&ResultLabels { result }),

@@ -133,7 +133,7 @@ impl PeerStateTask {
             let marks: Vec<_> = peer.quarantined(now).collect();
             let (new, gone) = self.quarantine.receive(&peer.replica, &marks);
             for _ in 0..new {
-                self.marks.query_of_death("heard");
+                self.marks.query_of_death("reported");
             }
             for _ in 0..gone {
                 self.refusals.limit_reached("quarantine");
@@ -174,7 +174,7 @@ fn unbelieved<'a>(
     unbelieved
 }
 
-/// Claims that were read, by what they say and whether they are believed.
+/// Claims that were read, by what they claim and whether they are believed.
 #[derive(Debug, Default)]
 struct Counts([[i64; 2]; Claim::ALL.len()]);
 

@@ -10,7 +10,7 @@
 //!   in the generation and at the address that they gave then. Entries about others are trimmed:
 //!   honest peers know more replicas than we have met, so it is no offence. They name replicas to dial.
 //! - A replica speaks for itself. While it does, others' claims about its keys are trimmed. Their
-//!   claims about its heartbeat are cut down to its own last value and the rounds since (`heartbeat_claim.rs`).
+//!   claims about its heartbeat are cut down to its own last value and the rounds since (`peers/heartbeat_claim.rs`).
 //!   Neither is an offence: an honest peer may carry what a liar sent it.
 //! - No peer may report about this replica itself.
 //! - Lengths, counts, versions, keys and values are bounded (`parse.rs`).
@@ -20,10 +20,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::heartbeat_claim::{NUMBER_MAX, Word};
 use super::parse::{self, Change, KEYS_MAX, Message, Node, Standing};
 use crate::config::ROUND;
-use crate::peers::{Admitted, Lane, PeerTable, Reason, Refused};
+use crate::peers::{Admitted, Lane, NUMBER_MAX, OwnHeartbeat, PeerTable, Reason, Refused};
 use crate::replica::ReplicaId;
 
 /// A message for chitchat, written by us.
@@ -121,7 +120,7 @@ impl PeerTable {
                 return Err(Reason::Implausible);
             }
             if standing.node.id == from.as_str() {
-                self.hear(from, standing, now);
+                self.take_own(from, standing, now);
             }
         }
         digest.retain_mut(|standing| {
@@ -157,14 +156,14 @@ impl PeerTable {
             let Some(known) = self.known(&change.node) else {
                 return false;
             };
-            let is_own_word = change.node.id == from.as_str();
+            let is_own_claim = change.node.id == from.as_str();
             if greatest.max(change.from) > NUMBER_MAX {
                 verdict = Err(Reason::Implausible);
             }
-            is_own_word
+            is_own_claim
                 || known
-                    .word
-                    .is_some_and(|word| word.leaves_room(greatest, now))
+                    .own_heartbeat
+                    .is_some_and(|own| own.leaves_room(greatest, now))
         });
         verdict?;
         for change in changes.iter() {
@@ -173,22 +172,22 @@ impl PeerTable {
         Ok(before - changes.len())
     }
 
-    fn hear(&mut self, from: &ReplicaId, standing: &Standing<'_>, now: Instant) {
+    fn take_own(&mut self, from: &ReplicaId, standing: &Standing<'_>, now: Instant) {
         let Some(known) = self.admitted.get_mut(from.as_str()) else {
             return;
         };
         if known.is(&standing.node) {
             let last = known
-                .word
-                .map_or((0, 0), |word| (word.heartbeat, word.version));
+                .own_heartbeat
+                .map_or((0, 0), |own| (own.heartbeat, own.version));
             let heartbeat = last.0.max(standing.heartbeat);
-            known.word = Some(Word {
+            known.own_heartbeat = Some(OwnHeartbeat {
                 heartbeat,
                 version: last.1.max(standing.version),
                 at: now,
-                pace: known.pace.heard(heartbeat, now),
+                pace: known.pace.measure(heartbeat, now),
             });
-            known.told.clear();
+            known.claims.clear();
             known.believe(heartbeat, now);
         }
     }
@@ -232,16 +231,16 @@ impl Admitted {
     /// lives by hearsay, which rises with time, but only as long as somebody has news of it: the others
     /// know a dead replica's last heartbeat all along, and must not keep it alive by repeating that.
     fn cut(&mut self, from: &ReplicaId, standing: &mut Standing<'_>, now: Instant) -> bool {
-        let Some(word) = self.word else {
+        let Some(own) = self.own_heartbeat else {
             return false;
         };
-        let told = self.told.get(from).copied().unwrap_or(0);
-        if standing.heartbeat > told && self.may_rise(now) {
-            self.told.insert(from.clone(), standing.heartbeat);
-            self.believe(standing.heartbeat.min(word.surely(now)), now);
+        let claimed = self.claims.get(from).copied().unwrap_or(0);
+        if standing.heartbeat > claimed && self.may_rise(now) {
+            self.claims.insert(from.clone(), standing.heartbeat);
+            self.believe(standing.heartbeat.min(own.surely(now)), now);
         }
         standing.heartbeat = standing.heartbeat.min(self.believed);
-        standing.version = standing.version.min(word.version + word.ahead(now));
+        standing.version = standing.version.min(own.version + own.ahead(now));
         standing.collected = standing.collected.min(standing.version);
         true
     }

@@ -20,9 +20,10 @@ use std::time::Duration;
 
 use super::judge::{Passed, STRANGERS_MAX};
 use super::judge_tests::*;
-use super::parse::{self, Change, KEYS_MAX, MESSAGE_BYTES_MAX};
+use super::parse::{self, Change, KEYS_MAX};
 use crate::peers::{Member, Reason};
 use crate::replica::ReplicaId;
+use crate::transport::CHITCHAT_BYTES_MAX;
 
 /// Panicked the gossip task of the receiver: a version below that of a key.
 #[test]
@@ -155,7 +156,7 @@ fn bomb() {
     let mut bench = Bench::new();
     let block = zstd::bulk::compress(&vec![0; 65_000], 19).expect("zstd");
     let bomb = ack_of(&vec![(1, block.clone()); 65_000 / (block.len() + 3)]);
-    assert!(bomb.len() < MESSAGE_BYTES_MAX);
+    assert!(bomb.len() < CHITCHAT_BYTES_MAX);
     assert_eq!(bench.pass(&bomb), Err(Reason::Inflated));
     let block = zstd::bulk::compress(&vec![0; 66_000], 19).expect("zstd");
     assert_eq!(bench.pass(&ack_of(&[(1, block)])), Err(Reason::Malformed));

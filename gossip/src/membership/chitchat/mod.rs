@@ -4,13 +4,12 @@
 //! while the process lives, with membership frozen, and only its termination watcher shows it. So one
 //! task here owns it: when it ends, readiness goes, and it starts again under a higher generation.
 //!
-//! - `judge.rs`: stands before chitchat and judges every byte of a peer (`parse.rs`, `heartbeat_claim.rs`).
+//! - `judge.rs`: stands before chitchat and judges every byte of a peer (`parse.rs`, `peers/heartbeat_claim.rs`).
 //! - `known_attacks.rs`: every message that is known to break chitchat.
 //!
 //! A generation never repeats: with the same one twice, two replicas' copies of a third diverge for
 //! ever. It is the start time, or one above the highest that anybody has seen of our id.
 
-mod heartbeat_claim;
 mod judge;
 #[cfg(test)]
 mod judge_tests;
@@ -35,14 +34,11 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{FactMap, Sighting};
 use crate::config::ROUND;
+use crate::facts::{FactMap, SeenReplica};
 use crate::metrics::Metrics;
 use crate::replica::ReplicaId;
 use crate::transport::Transport;
-
-pub(crate) use heartbeat_claim::{Pace, Word};
-pub(crate) use parse::MESSAGE_BYTES_MAX;
 
 /// Handle of the supervised gossip task. Clones share it.
 #[derive(Clone)]
@@ -53,7 +49,7 @@ pub(crate) struct Membership {
     greetings: mpsc::Sender<SocketAddr>,
     facts: Arc<watch::Sender<FactMap>>,
     outrun: Arc<watch::Sender<u64>>,
-    sightings: watch::Receiver<Vec<Sighting>>,
+    sightings: watch::Receiver<Vec<SeenReplica>>,
     alive: watch::Receiver<bool>,
     transport: Transport,
     metrics: Metrics,
@@ -156,7 +152,7 @@ impl Membership {
     }
 
     /// All replicas that chitchat knows, this one left out; updated each round.
-    pub(crate) fn sightings(&self) -> watch::Receiver<Vec<Sighting>> {
+    pub(crate) fn sightings(&self) -> watch::Receiver<Vec<SeenReplica>> {
         self.sightings.clone()
     }
 
@@ -179,7 +175,7 @@ struct Supervisor {
     to_greet: mpsc::Receiver<SocketAddr>,
     facts: watch::Receiver<FactMap>,
     seen: watch::Receiver<u64>,
-    sightings: watch::Sender<Vec<Sighting>>,
+    sightings: watch::Sender<Vec<SeenReplica>>,
     alive: watch::Sender<bool>,
     metrics: Metrics,
     stop: CancellationToken,
@@ -337,8 +333,8 @@ impl Supervisor {
     }
 }
 
-fn sighting(node: &ChitchatId, state: &NodeState, live: bool) -> Option<Sighting> {
-    Some(Sighting {
+fn sighting(node: &ChitchatId, state: &NodeState, live: bool) -> Option<SeenReplica> {
+    Some(SeenReplica {
         id: node.node_id.parse().ok()?,
         generation: node.generation_id,
         address: node.gossip_advertise_addr,

@@ -11,6 +11,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::peers::Reason;
+use crate::transport::CHITCHAT_BYTES_MAX;
 
 /// One message, its digest read, its delta inflated but still to be read.
 pub(super) enum Message<'a> {
@@ -75,7 +76,7 @@ pub(super) struct Value<'a> {
 
 /// Reads the frame of a message. Everything that is counted is bounded before it is kept.
 pub(super) fn message(bytes: &[u8]) -> Result<Message<'_>, Reason> {
-    if bytes.len() > MESSAGE_BYTES_MAX {
+    if bytes.len() > CHITCHAT_BYTES_MAX {
         return Err(Reason::TooLong);
     }
     let mut rest = Reader(bytes);
@@ -365,8 +366,6 @@ impl Writer {
     }
 }
 
-/// Longest message: chitchat fills 65,507 bytes and miscounts its header by 3.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 66_000;
 /// Most nodes in one digest or delta; 256 replicas and some of their former generations.
 pub(super) const NODES_MAX: usize = 512;
 /// Most keys of one node.

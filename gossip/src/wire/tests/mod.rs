@@ -1,7 +1,7 @@
 //! Every message there and back, and nothing else in.
 
 mod releases;
-mod samples;
+pub(crate) mod samples;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::HELLO_TEXT_BYTES_MAX;
 use crate::dry_run::{self, DryRun, DryRunAnswer, Refusal, Reply};
 use crate::evidence::{
     BATCH_RECORDS_MAX, Batch, Gap, HEAT_COUNTS_MAX, LINKS_MAX, Mark, PULL_BATCHES_MAX, Record,

@@ -88,7 +88,7 @@ pub(super) fn summary() -> Summary {
     registry.summary()
 }
 
-pub(super) fn messages() -> Vec<Message> {
+pub(crate) fn messages() -> Vec<Message> {
     let gossip_addr = "[::1]:30002".parse().expect("address");
     vec![
         Message::Hello(Hello {
@@ -295,7 +295,7 @@ pub(super) fn decision() -> DryRunAnswer {
     }
 }
 
-pub(super) fn sealed(message: &Message) -> Vec<u8> {
+pub(crate) fn sealed(message: &Message) -> Vec<u8> {
     let mut out = Vec::new();
     encode(&mut out, 3, 4, message).expect("fits");
     out

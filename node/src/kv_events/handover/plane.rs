@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use grapevine_gossip::ReplicaId;
-use grapevine_gossip::evidence::Budget;
+use grapevine_gossip::budget::Budget;
 use grapevine_gossip::plane::{Context, Origin, Plane};
 use grapevine_gossip::wire::{Extra, Kind, Message, Rate, Role};
 use grapevine_kv_events::handover::{FRAME_BYTES_MAX, Question, read_question};

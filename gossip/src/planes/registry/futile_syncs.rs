@@ -39,6 +39,12 @@ impl FutileSyncs {
             .is_none_or(|(last, at)| last != pair || now.saturating_duration_since(*at) >= pause)
     }
 
+    /// Whether anything of this peer is remembered.
+    #[cfg(test)]
+    pub(super) fn remembers(&self, peer: &ReplicaId) -> bool {
+        self.0.contains_key(peer)
+    }
+
     /// Forgets peers that are gone.
     pub(super) fn retain(&mut self, is_there: impl Fn(&ReplicaId) -> bool) {
         self.0.retain(|peer, _| is_there(peer));

@@ -4,8 +4,6 @@
 //! it is the same replica started again and the others are gone. Whether they are is asked by the transport
 //! (`transport/twins.rs`); here it is remembered, and sent to the others as a membership fact.
 
-mod plane;
-
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,8 +11,6 @@ use std::time::{Duration, Instant};
 
 use crate::config::FACT_BYTES_MAX;
 use crate::replica::ReplicaId;
-
-pub(crate) use plane::TwinPlane;
 
 /// Two live processes under one id, as somebody saw them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,19 +62,19 @@ pub(crate) fn reported_by(fact: &str) -> impl Iterator<Item = Twin> {
 
 /// The process that a peer keeps instead of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct TwinKept {
     pub(crate) address: SocketAddr,
     pub(crate) generation: u64,
 }
 
 /// As the reason of a closed connection: `10.0.0.1:30002 1700000000000`.
-impl fmt::Display for Kept {
+impl fmt::Display for TwinKept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.address, self.generation)
     }
 }
 
-impl Kept {
+impl TwinKept {
     /// What the reason of a closed connection names.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (address, generation) = text.split_once(' ')?;
@@ -97,9 +93,9 @@ pub(crate) struct Sightings {
     seen: HashMap<ReplicaId, (Twin, Instant)>,
     /// The replicas that refuse this very process, each once: by the name in its certificate, not by the address, of which
     /// a liar can name many.
-    refusals: HashMap<ReplicaId, (Kept, Instant)>,
+    refusals: HashMap<ReplicaId, (TwinKept, Instant)>,
     /// A later process of our own id that this one met: there is nothing to believe.
-    met: Option<(Kept, Instant)>,
+    met: Option<(TwinKept, Instant)>,
     /// Generation of the process that was kept instead of this one, until this one has outrun it, and when it was
     /// last kept.
     above: Option<(u64, Instant)>,
@@ -125,7 +121,7 @@ impl Sightings {
     }
 
     /// A peer, which proved its certificate, keeps another process instead of this one.
-    pub(crate) fn refused(&mut self, by: &ReplicaId, kept: Kept, now: Instant) {
+    pub(crate) fn refused(&mut self, by: &ReplicaId, kept: TwinKept, now: Instant) {
         self.fade(now);
         if self.refusals.len() < SEEN_MAX || self.refusals.contains_key(by) {
             self.refusals.insert(by.clone(), (kept, now));
@@ -138,7 +134,7 @@ impl Sightings {
     }
 
     /// This process met a later one under its own id.
-    pub(crate) fn met(&mut self, kept: Kept, now: Instant) {
+    pub(crate) fn met(&mut self, kept: TwinKept, now: Instant) {
         self.met = Some((kept, now));
     }
 
@@ -230,8 +226,8 @@ mod tests {
         }
     }
 
-    fn kept(port: u16, generation: u64) -> Kept {
-        Kept {
+    fn kept(port: u16, generation: u64) -> TwinKept {
+        TwinKept {
             address: address(port),
             generation,
         }
@@ -264,8 +260,8 @@ mod tests {
         let fact = fact_of(&many);
         assert!(fact.len() <= FACT_BYTES_MAX && reported_by(&fact).count() > 3);
         let reported = kept(1, u64::MAX);
-        assert_eq!(Kept::parse(&reported.to_string()), Some(reported));
-        assert_eq!(Kept::parse(""), None);
+        assert_eq!(TwinKept::parse(&reported.to_string()), Some(reported));
+        assert_eq!(TwinKept::parse(""), None);
     }
 
     #[test]

@@ -1,16 +1,20 @@
 //! Evidence and heat between replicas: sent to the peers in batches, received from them, repaired after gaps.
 
+mod outbox;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::{
-    Batch, Evidence, EvidenceEvent, EvidenceSnapshot, Gap, Head, HeatReport, Inbox, KnownWorkers,
-    ListenerQueue, Mark, Outbox, Outcome, Pending, Pull, Record, Recorded, snapshot_pieces,
-};
+pub(crate) use outbox::Outbox;
+
 use crate::config::EvidenceConfig;
+use crate::evidence::{
+    Batch, Evidence, EvidenceEvent, EvidenceSnapshot, Gap, Head, HeatReport, Inbox, KnownWorkers,
+    ListenerQueue, Mark, Outcome, Pending, Pull, Record, Recorded, snapshot_pieces,
+};
 use crate::metrics::Metrics;
 use crate::peers::Reason;
 use crate::plane::{Context, Origin, Plane, RequestError, Surroundings};
@@ -39,7 +43,7 @@ impl PendingHandle {
 
     /// Queues a record for the next batch, if there are other replicas.
     pub(crate) fn record(&self, record: Record, is_solo: bool) {
-        self.metrics.evidence("told", 1);
+        self.metrics.evidence("recorded", 1);
         if is_solo {
             return;
         }
@@ -164,9 +168,9 @@ impl EvidencePlane {
 
     /// Counts what came, and passes it to the listener.
     fn pass(&mut self, outcome: Outcome) {
-        self.metrics.evidence("heard", outcome.records());
+        self.metrics.evidence("received", outcome.records());
         self.metrics.evidence("stale", outcome.stale);
-        self.metrics.evidence_batches("heard", outcome.fresh);
+        self.metrics.evidence_batches("received", outcome.fresh);
         self.metrics
             .evidence_batches("duplicate", outcome.duplicate);
         self.metrics.evidence_batches("lost", outcome.lost);
@@ -365,6 +369,31 @@ impl Plane for EvidencePlane {
             .log()
             .retain(|record| known_workers.allows(record));
         self.metrics.evidence("stale", outdated);
+    }
+}
+
+#[cfg(test)]
+impl super::tests::Remembers for EvidencePlane {
+    fn remembers(&self, peer: &ReplicaId) -> Vec<&'static str> {
+        let Self {
+            config: _,
+            replica: _,
+            generation: _,
+            pending: _,
+            known_workers: _,
+            outbox,
+            inbox,
+            listener,
+            source: _,
+            metrics: _,
+            due: _,
+            second: _,
+        } = self;
+        super::tests::named([
+            ("outbox", outbox.remembers(peer)),
+            ("inbox", inbox.remembers(peer)),
+            ("listener", listener.remembers(peer)),
+        ])
     }
 }
 

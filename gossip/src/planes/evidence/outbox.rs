@@ -7,10 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::budget::Budget;
-use super::log::Log;
-use super::{Batch, Gap, HeatReport, Mark, Record};
+use crate::budget::Budget;
 use crate::config::EvidenceConfig;
+use crate::evidence::{Batch, Gap, HeatReport, Log, Mark, Record};
 use crate::replica::ReplicaId;
 use crate::wire::Message;
 
@@ -83,6 +82,17 @@ impl Outbox {
         self.courses
             .retain(|_, course| now.saturating_duration_since(course.linked) < COURSE_KEPT);
         withheld
+    }
+
+    /// Whether anything of this peer is remembered.
+    #[cfg(test)]
+    pub(crate) fn remembers(&self, peer: &ReplicaId) -> bool {
+        let Self {
+            bytes_per_s: _,
+            log: _,
+            courses,
+        } = self;
+        courses.contains_key(peer)
     }
 
     /// Answers a peer that missed batches: what is kept, and as much of it as its budget allows.

@@ -1,21 +1,16 @@
 //! Dry runs: what would another replica decide about this request?
 //!
-//! Pure; `plane.rs` is what replicas ask each other. A replica samples its own requests and asks one peer; how often both name the same worker is
+//! Pure; `planes/dry_run.rs` is what replicas ask each other. A replica samples its own requests and asks one peer; how often both name the same worker is
 //! the cluster's agreement as a live number. Nothing is placed by it. What the hashes mean is
 //! placement's business.
-
-mod plane;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::evidence::Budget;
+use crate::budget::Budget;
 use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
-
-pub use plane::DryRunHandler;
-pub(crate) use plane::{DryRunPlane, decision};
 
 /// Greatest length of a pool's name in bytes.
 pub const POOL_BYTES_MAX: usize = 256;
@@ -202,13 +197,17 @@ impl Quota {
         }
     }
 
+    /// Forgets peers with which there was nothing for a while; their budgets are full again.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        self.peers.retain(|_, course| {
+            course.open() > 0 || now.saturating_duration_since(course.used) < FORGOTTEN_AFTER
+        });
+    }
+
     /// Takes one question; `None` if it is one too many.
     pub(crate) fn open(&mut self, peer: &ReplicaId, now: Instant) -> Option<Permit> {
         if !self.peers.contains_key(peer) && self.peers.len() >= PEERS_MAX {
-            let is_used = |course: &Course| {
-                course.open() > 0 || now.saturating_duration_since(course.used) < FORGOTTEN_AFTER
-            };
-            self.peers.retain(|_, course| is_used(course));
+            self.expire(now);
             if self.peers.len() >= PEERS_MAX {
                 return None;
             }
@@ -227,6 +226,12 @@ impl Quota {
         Some(Permit {
             _open: course.open.clone(),
         })
+    }
+
+    /// Whether anything of this peer is remembered.
+    #[cfg(test)]
+    pub(crate) fn remembers(&self, peer: &ReplicaId) -> bool {
+        self.peers.contains_key(peer)
     }
 }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{AskError, DryRun, DryRunAnswer, Permit, Quota, Refusal, Reply};
+use crate::dry_run::{AskError, DryRun, DryRunAnswer, Permit, Quota, Refusal, Reply};
 use crate::metrics::{DryRuns, Metrics};
 use crate::peers::Reason;
-use crate::plane::{Context, Origin, Plane, RequestError};
+use crate::plane::{Context, Origin, Plane, RequestError, Surroundings};
 use crate::replica::ReplicaId;
 use crate::wire::{Message, Received};
 
@@ -80,14 +80,37 @@ impl Plane for DryRunPlane {
         let metrics = self.metrics.clone();
         let Some(open) = self.answered.open(from.peer, cx.now) else {
             cx.strike(from.peer, Reason::TooMany);
-            return cx.answer(told(&metrics, Reply::Refused(Refusal::TooMany)));
+            return cx.answer(counted(&metrics, Reply::Refused(Refusal::TooMany)));
         };
         let handler = self.handler.clone();
         cx.answer_later(move || {
             let _open = open;
             let reply = decide(handler, Arc::unwrap_or_clone(question));
-            vec![told(&metrics, reply)]
+            vec![counted(&metrics, reply)]
         });
+    }
+
+    /// Forgets peers that ask no more, whether they left or died.
+    fn on_tick(&mut self, _: &Surroundings, cx: &mut Context) -> Option<Instant> {
+        self.asked.expire(cx.now);
+        self.answered.expire(cx.now);
+        None
+    }
+}
+
+#[cfg(test)]
+impl super::tests::Remembers for DryRunPlane {
+    fn remembers(&self, peer: &ReplicaId) -> Vec<&'static str> {
+        let Self {
+            handler: _,
+            asked,
+            answered,
+            metrics: _,
+        } = self;
+        super::tests::named([
+            ("asked", asked.remembers(peer)),
+            ("answered", answered.remembers(peer)),
+        ])
     }
 }
 
@@ -109,7 +132,7 @@ fn decide(handler: Option<DryRunHandler>, question: DryRun) -> Reply {
 }
 
 /// Counts a reply and makes it a message.
-fn told(metrics: &Metrics, reply: Reply) -> Message {
+fn counted(metrics: &Metrics, reply: Reply) -> Message {
     let outcome = match &reply {
         Reply::Decided(_) => "decided",
         Reply::Refused(Refusal::TooMany) => "too_many",

@@ -1,9 +1,11 @@
 //! This replica's own peer state: brought into form, and sent when it is due.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use super::part::Entry;
-use super::{HealthClaim, Heard, Pace, PeerState, Quarantined, RENEW_AFTER, Sighting, TenantUse};
+use crate::peer_state::{
+    HealthClaim, Heard, Pace, PartEntry, PeerState, Quarantined, RENEW_AFTER, Sighting, TenantUse,
+};
 use crate::wire::Message;
 
 /// What is sent to the others, and when it was sent last.
@@ -35,6 +37,35 @@ trait Sent {
     fn has_news(&self) -> bool;
     fn send_again(&mut self);
     fn due(&mut self, now: Instant) -> Option<Message>;
+}
+
+/// An entry, and the message that carries its part.
+trait Carried: PartEntry {
+    const MESSAGE: fn(Arc<Vec<Self>>) -> Message;
+}
+
+impl Carried for HealthClaim {
+    const MESSAGE: fn(Arc<Vec<Self>>) -> Message = Message::Health;
+}
+
+impl Carried for TenantUse {
+    const MESSAGE: fn(Arc<Vec<Self>>) -> Message = Message::Usage;
+}
+
+impl Carried for Quarantined {
+    const MESSAGE: fn(Arc<Vec<Self>>) -> Message = Message::Quarantine;
+}
+
+impl Carried for Pace {
+    const MESSAGE: fn(Arc<Vec<Self>>) -> Message = Message::Paces;
+}
+
+impl Carried for Sighting {
+    const MESSAGE: fn(Arc<Vec<Self>>) -> Message = Message::Sightings;
+}
+
+impl Carried for Heard {
+    const MESSAGE: fn(Arc<Vec<Self>>) -> Message = Message::Heard;
 }
 
 impl Publisher {
@@ -87,7 +118,7 @@ impl<T> Default for Part<T> {
     }
 }
 
-impl<T: Entry> Part<T> {
+impl<T: PartEntry> Part<T> {
     fn replace(&mut self, entries: Vec<T>, now: Instant) -> (&'static str, usize) {
         let (entries, cut) = T::fit(entries);
         let former = self.0.take();
@@ -109,7 +140,7 @@ impl<T: Entry> Part<T> {
     }
 }
 
-impl<T: Entry> Sent for Part<T> {
+impl<T: Carried> Sent for Part<T> {
     fn has_news(&self) -> bool {
         self.0.as_ref().is_some_and(|part| part.is_news)
     }
@@ -130,6 +161,6 @@ impl<T: Entry> Sent for Part<T> {
         part.sent = Some(now);
         let since = now.saturating_duration_since(part.at);
         let entries = part.entries.iter().map(|entry| entry.later(since));
-        Some(T::message(entries.collect()))
+        Some(T::MESSAGE(Arc::new(entries.collect())))
     }
 }

@@ -4,19 +4,25 @@
 //! Pure. Own changes and their confirmation: `agent/pushes.rs`; the first snapshot of a starting replica:
 //! `agent/bootstrap.rs`; the choice of peers to exchange with: `exchanges.rs`.
 
+mod exchanges;
+mod futile_syncs;
+mod pace;
+mod settling;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::exchanges::{Exchanges, Step};
-use super::pace::Pace;
-use super::{Contact, Entry, Registry, RegistryError, Reunion, Summary, Warmups};
+use exchanges::{Exchanges, Step};
+use pace::ViewPace;
+
 use crate::config::is_fact;
+use crate::facts::{FactMap, SeenReplica, fact};
 use crate::load::LoadFrame;
-use crate::membership::{FactMap, Sighting, fact};
 use crate::metrics::{Metrics, Why};
 use crate::peers::Reason;
 use crate::plane::{Context, NewView, Origin, Plane, RequestError, Seen, Surroundings};
+use crate::registry::{Contact, Entry, Registry, RegistryError, Reunion, Summary, Warmups};
 use crate::replica::ReplicaId;
 use crate::view::{ReplicaInfo, View};
 use crate::wire::{Message, Received, Snapshot, SyncRequest, SyncResponse, chunks};
@@ -46,11 +52,11 @@ pub(crate) struct RegistryPlane {
     address: SocketAddr,
     facts: FactMap,
     /// Replicas other than this one, each in the generation that it proved.
-    others: Vec<Sighting>,
+    others: Vec<SeenReplica>,
     /// When warm-ups end.
     warmups: Warmups,
     /// When changes become a view.
-    pace: Pace,
+    pace: ViewPace,
     /// When the view was begun that is being shown.
     began: Instant,
     load: LoadSource,
@@ -87,7 +93,7 @@ impl RegistryPlane {
             facts,
             others: Vec::new(),
             warmups: Warmups::default(),
-            pace: Pace::default(),
+            pace: ViewPace::default(),
             began: now,
             load,
             is_solo,
@@ -469,6 +475,39 @@ impl Plane for RegistryPlane {
     /// All others have seen it.
     fn on_view(&mut self, _: &View, cx: &mut Context) {
         self.pace.published(self.began, cx.now);
+    }
+}
+
+#[cfg(test)]
+impl super::tests::Remembers for RegistryPlane {
+    fn remembers(&self, peer: &ReplicaId) -> Vec<&'static str> {
+        let Self {
+            registry: _,
+            contact: _,
+            exchanges,
+            metrics: _,
+            replica: _,
+            generation: _,
+            address: _,
+            facts: _,
+            others,
+            warmups: _,
+            pace: _,
+            began: _,
+            load: _,
+            is_solo: _,
+            seen,
+            second: _,
+        } = self;
+        let is_in = |others: &[SeenReplica]| others.iter().any(|other| other.id == *peer);
+        super::tests::named([
+            ("exchanges", exchanges.remembers(peer)),
+            ("others", is_in(others)),
+            (
+                "seen",
+                seen.as_ref().is_some_and(|seen| is_in(&seen.others)),
+            ),
+        ])
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use super::Entry;
 use super::futile_syncs::{FutileSyncs, Pair};
 use super::settling::Settling;
 use crate::config::SYNC_EVERY;
-use crate::membership::fact;
+use crate::facts::fact;
 use crate::plane::Surroundings;
+use crate::registry::Entry;
 use crate::replica::ReplicaId;
 
 /// Exchanges with peers, and what is known of former ones.
@@ -123,6 +123,18 @@ impl Exchanges {
             self.futile.exchanged(peer, pair, now);
         }
         Step::Ended
+    }
+
+    /// Whether anything of this peer is remembered.
+    #[cfg(test)]
+    pub(super) fn remembers(&self, peer: &ReplicaId) -> bool {
+        let Self {
+            under_way,
+            futile,
+            settling: _,
+            last: _,
+        } = self;
+        under_way.contains_key(peer) || futile.remembers(peer)
     }
 
     /// What is known of this peer goes; an answer of it that still comes is of no exchange.

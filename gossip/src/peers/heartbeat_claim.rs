@@ -8,7 +8,7 @@ use crate::config::ROUND;
 
 /// The last that a replica reported about itself.
 #[derive(Clone, Copy)]
-pub(crate) struct Word {
+pub(crate) struct OwnHeartbeat {
     pub(crate) heartbeat: u64,
     pub(crate) version: u64,
     pub(crate) at: Instant,
@@ -18,13 +18,13 @@ pub(crate) struct Word {
 
 /// How fast the heartbeat of a replica rises in its own messages: with each message that it takes, so 20 to 50
 /// times a second.
-pub(crate) struct Pace {
+pub(crate) struct HeartbeatPace {
     per_s: u64,
     /// Where this measurement began.
     from: Option<(u64, Instant)>,
 }
 
-impl Word {
+impl OwnHeartbeat {
     /// Heartbeats that it has made by now if it lives: at its own pace for a while, later one a round at least.
     pub(crate) fn surely(&self, now: Instant) -> u64 {
         let since_ms = self.since_ms(now);
@@ -51,7 +51,7 @@ impl Word {
     }
 }
 
-impl Pace {
+impl HeartbeatPace {
     /// Nothing measured yet: one heartbeat a round.
     pub(crate) fn new() -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Pace {
     }
 
     /// Takes what the replica reports itself; returns its pace.
-    pub(crate) fn heard(&mut self, heartbeat: u64, now: Instant) -> u64 {
+    pub(crate) fn measure(&mut self, heartbeat: u64, now: Instant) -> u64 {
         let (said, at) = *self.from.get_or_insert((heartbeat, now));
         let ms = u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
         if ms >= MEASURED_OVER_MS {

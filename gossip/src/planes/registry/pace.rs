@@ -14,14 +14,14 @@ const REST_MAX: Duration = Duration::from_millis(100);
 
 /// Counts changes, and decides when they are to be published. Pure: `now` is an argument.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct ViewPace {
     latest: u64,
     published: u64,
     /// No view before this.
     rests_until: Option<Instant>,
 }
 
-impl Pace {
+impl ViewPace {
     /// Something changed. Whether it is to be published now.
     pub(super) fn changed(&mut self, now: Instant) -> bool {
         self.latest += 1;
@@ -55,7 +55,7 @@ mod tests {
     fn a_change_alone_is_published_at_once_and_a_row_of_them_together() {
         let begun = tokio::time::Instant::now().into_std();
         let at = |ms| begun + Duration::from_millis(ms);
-        let mut pace = Pace::default();
+        let mut pace = ViewPace::default();
         assert!(pace.changed(at(0)));
         assert_eq!(pace.published(at(0), at(10)), 1);
         assert_eq!(pace.due(), None);

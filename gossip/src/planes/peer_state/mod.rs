@@ -1,14 +1,18 @@
 //! Peer states between replicas: this replica's own sent to the peers, theirs kept as long as they are renewed.
 
+mod publisher;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use super::{PAUSE, PeerState, PeerStates, Publisher, Received, Taken};
+pub(crate) use publisher::Publisher;
+
 use crate::evidence::KnownWorkers;
 use crate::metrics::{Fate, Metrics};
+use crate::peer_state::{PAUSE, PeerState, PeerStates, ReceivedStates, Taken};
 use crate::peers::Reason;
 use crate::plane::{Context, Origin, Plane, Surroundings};
 use crate::replica::ReplicaId;
@@ -37,7 +41,7 @@ impl Shown {
 /// This replica's peer state and those of the others.
 pub(crate) struct PeerStatePlane {
     publisher: Publisher,
-    received: Received,
+    received: ReceivedStates,
     shown: Shown,
     /// Nothing is sent before.
     rests_until: Option<Instant>,
@@ -48,7 +52,7 @@ impl PeerStatePlane {
     pub(crate) fn new(shown: Shown, metrics: Metrics) -> Self {
         Self {
             publisher: Publisher::default(),
-            received: Received::default(),
+            received: ReceivedStates::default(),
             shown,
             rests_until: None,
             metrics,
@@ -142,6 +146,22 @@ impl Plane for PeerStatePlane {
     fn on_view(&mut self, view: &View, _: &mut Context) {
         let has_changed = self.received.follow(KnownWorkers::new(view));
         self.show(has_changed);
+    }
+}
+
+#[cfg(test)]
+impl super::tests::Remembers for PeerStatePlane {
+    fn remembers(&self, peer: &ReplicaId) -> Vec<&'static str> {
+        let Self {
+            publisher: _,
+            received,
+            shown,
+            rests_until: _,
+            metrics: _,
+        } = self;
+        let states = shown.states();
+        let is_shown = states.peers().any(|state| state.replica == *peer);
+        super::tests::named([("received", received.remembers(peer)), ("shown", is_shown)])
     }
 }
 

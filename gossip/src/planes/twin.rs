@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::{Twin, fact_of, reported_by};
-use crate::membership::fact;
+use crate::facts::fact;
 use crate::metrics::Metrics;
 use crate::peers::REPLICAS_MAX;
 use crate::plane::{Context, Origin, Plane, Seen, Surroundings};
 use crate::replica::ReplicaId;
+use crate::twin::{Twin, fact_of, reported_by};
 use crate::wire::Message;
 
 /// What is known now, by id.
@@ -32,7 +32,7 @@ struct Noted {
     logged: Option<Instant>,
 }
 
-/// Lines of the log for the sake of one teller, since a moment at most [`LOG_EACH`] ago.
+/// Lines of the log for the sake of one reporter, since a moment at most [`LOG_EACH`] ago.
 #[derive(Debug)]
 struct Share {
     since: Instant,
@@ -197,7 +197,26 @@ impl Plane for TwinPlane {
     }
 }
 
-/// Takes one line of the share of a teller; false if it has none left.
+#[cfg(test)]
+impl super::tests::Remembers for TwinPlane {
+    fn remembers(&self, peer: &ReplicaId) -> Vec<&'static str> {
+        let Self {
+            replica: _,
+            metrics: _,
+            twins,
+            kept_instead: _,
+            reported: _,
+            shares,
+        } = self;
+        let reports = |noted: &Noted| noted.twin.replica == *peer;
+        super::tests::named([
+            ("twins", twins.values().any(reports)),
+            ("shares", shares.contains_key(peer)),
+        ])
+    }
+}
+
+/// Takes one line of the share of a reporter; false if it has none left.
 fn spend(shares: &mut BTreeMap<ReplicaId, Share>, reporter: &ReplicaId, now: Instant) -> bool {
     if !shares.contains_key(reporter) && shares.len() >= REPLICAS_MAX {
         return false;
@@ -259,7 +278,7 @@ mod tests {
         assert_eq!(plane.list(), []);
     }
 
-    /// One liar reports other twins each round. The log names a few a minute and says that there are more; of those
+    /// One liar reports other twins each round. The log names a few a minute and adds that there are more; of those
     /// that it did not name it reports no end; and what an honest replica saw is named all the same.
     #[test]
     fn one_replica_cannot_flood_the_log() {
@@ -274,7 +293,7 @@ mod tests {
             cut += lines.cut.len();
         }
         assert_eq!((named, over, cut), (LINES_MAX, LINES_MAX, 1), "in a minute");
-        // The liar tells of it too, and of many more.
+        // The liar reports it too, and many more.
         let mut all: BTreeMap<_, _> = (0..8)
             .map(|n| reported(&format!("y{n}"), &["liar"]))
             .collect();

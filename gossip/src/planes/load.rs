@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::board::LoadBoard;
-use super::frame::LoadFrame;
-use super::plane::{Applied, LoadPlane};
+use crate::load::{Applied, LoadBoard, LoadFrame, LoadPlane};
 use crate::metrics::{Metrics, Why};
 use crate::plane::{Context, Origin, Plane, Surroundings};
 use crate::view::View;
@@ -92,5 +90,17 @@ impl Plane for LoadMessages {
 
     fn on_view(&mut self, view: &View, _: &mut Context) {
         self.plane.follow(view);
+    }
+}
+
+#[cfg(test)]
+impl super::tests::Remembers for LoadMessages {
+    fn remembers(&self, peer: &crate::replica::ReplicaId) -> Vec<&'static str> {
+        let Self {
+            plane,
+            metrics: _,
+            look: _,
+        } = self;
+        super::tests::named([("senders", plane.remembers(peer))])
     }
 }

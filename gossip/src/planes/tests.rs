@@ -1,0 +1,180 @@
+//! What is known of a peer leaves with it: whatever it sent, no plane holds anything of it a while after it left.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::config::{EvidenceConfig, LOAD_BATCH, ROUND};
+use crate::facts::{FactMap, SeenReplica, fact};
+use crate::load::{Coverage, LoadBoard, LoadFrame};
+use crate::metrics::Metrics;
+use crate::plane::{Context, Link, Origin, Plane, Seen, Surroundings};
+use crate::replica::ReplicaId;
+use crate::wire::tests::samples::{messages, sealed};
+use crate::wire::{Message, Role, decode};
+
+/// What a plane still holds of a peer. Implemented by taking the plane apart field by field, so that a new field does not
+/// compile until somebody decided whether it leaves with the peer.
+pub(super) trait Remembers {
+    /// Names of the parts that hold anything.
+    fn remembers(&self, peer: &ReplicaId) -> Vec<&'static str>;
+}
+
+/// The names of the parts that do.
+pub(super) fn named<const N: usize>(parts: [(&'static str, bool); N]) -> Vec<&'static str> {
+    let holding = parts.into_iter().filter(|(_, holds)| *holds);
+    holding.map(|(name, _)| name).collect()
+}
+
+/// The longest that anything is remembered against late frames, and some rounds.
+const WHILE: Duration = Duration::from_secs(65);
+
+fn id(name: &str) -> ReplicaId {
+    name.parse().expect("valid")
+}
+
+fn link(peer: &ReplicaId) -> Link {
+    Link {
+        peer: peer.clone(),
+        generation: 3,
+        room: 16,
+        address: "127.0.0.1:2".parse().expect("valid"),
+    }
+}
+
+/// As a replica sees others of which the first names a twin of itself and another registry.
+fn around(peers: &[ReplicaId]) -> Surroundings {
+    let facts = [
+        (fact::REGISTRY, "0000000b/1/0000000000000001"),
+        (fact::TWINS, "x/127.0.0.1:2/127.0.0.1:3"),
+    ];
+    let seen = peers.iter().map(|peer| SeenReplica {
+        id: peer.clone(),
+        generation: 3,
+        address: "127.0.0.1:2".parse().expect("valid"),
+        live: true,
+        facts: facts
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+    });
+    Surroundings {
+        links: peers.iter().map(link).collect(),
+        seen: Arc::new(Seen {
+            others: seen.collect(),
+            generation: 1,
+            is_synced: true,
+            ..Seen::default()
+        }),
+    }
+}
+
+/// Gives a plane everything that a peer may send it, then lets the peer go. What is remembered: before, just after, and
+/// after a while.
+fn life_of_a_peer<P: Plane + Remembers>(mut plane: P) -> [Vec<&'static str>; 3] {
+    let peer = id("x");
+    let mut now: Instant = tokio::time::Instant::now().into_std();
+    let mut cx = Context::at(now, 1_000);
+    plane.on_link(&peer, &mut cx);
+    plane.on_tick(&around(std::slice::from_ref(&peer)), &mut cx);
+    // Of the workers that this replica has, none; the sample is about others.
+    let load = Message::Load(LoadFrame {
+        workers_digest: 0,
+        coverage: Coverage::Changes,
+        slots: Vec::new(),
+    });
+    for (seq, message) in (5..).zip(messages().into_iter().chain([load])) {
+        let kind = message.kind();
+        if !plane.names().contains(&kind.plane) || matches!(kind.role, Role::Answer) {
+            continue;
+        }
+        let mut header = decode(&sealed(&message)).expect("whole").header;
+        header.seq = seq;
+        let origin = Origin {
+            peer: &peer,
+            header,
+            bytes: 100,
+        };
+        plane.on_message(origin, message, &mut cx);
+    }
+    // Further rounds, in which it is still there: its registry is compared once ours has settled.
+    for _ in 0..3 {
+        now += ROUND;
+        let mut cx = Context::at(now, 1_000);
+        plane.on_tick(&around(std::slice::from_ref(&peer)), &mut cx);
+    }
+    // The answers are made.
+    drop(cx);
+    let before = plane.remembers(&peer);
+    plane.on_left(&peer, &mut Context::at(now, 1_000));
+    let just_after = plane.remembers(&peer);
+    let end = now + WHILE;
+    while now < end {
+        now += ROUND;
+        plane.on_tick(&around(&[]), &mut Context::at(now, 1_000));
+    }
+    [before, just_after, plane.remembers(&peer)]
+}
+
+fn evidence(now: Instant) -> EvidencePlane {
+    let pending = PendingHandle::new(Metrics::default());
+    let config = EvidenceConfig::default();
+    EvidencePlane::new(id("me"), &config, pending, Metrics::default(), now)
+}
+
+fn registry(now: Instant) -> RegistryPlane {
+    let own = Own {
+        replica: id("me"),
+        generation: 1,
+        address: "127.0.0.1:1".parse().expect("valid"),
+        facts: FactMap::new(),
+    };
+    let load = Arc::new(|| LoadFrame {
+        coverage: Coverage::Full,
+        workers_digest: 0,
+        slots: Vec::new(),
+    });
+    RegistryPlane::new(own, load, false, Metrics::default(), now)
+}
+
+/// What stays for a while is what tells a late frame from a new one, or a flood from a burst.
+#[test]
+fn no_plane_holds_anything_of_a_peer_that_left() {
+    let now = tokio::time::Instant::now().into_std();
+    let load = LoadMessages::new(
+        Arc::new(LoadBoard::default()),
+        |_| 1.0,
+        LOAD_BATCH,
+        Metrics::default(),
+        now,
+    );
+    let lives = [
+        ("evidence", life_of_a_peer(evidence(now))),
+        ("load", life_of_a_peer(load)),
+        (
+            "peer state",
+            life_of_a_peer(PeerStatePlane::new(Shown::default(), Metrics::default())),
+        ),
+        ("registry", life_of_a_peer(registry(now))),
+        (
+            "dry run",
+            life_of_a_peer(DryRunPlane::new(Metrics::default())),
+        ),
+        (
+            "twin",
+            life_of_a_peer(TwinPlane::new(id("me"), Metrics::default())),
+        ),
+    ];
+    let expected: [(_, [&[&str]; 2]); 6] = [
+        ("evidence", [&["outbox", "inbox"], &["outbox"]]),
+        ("load", [&["senders"], &["senders"]]),
+        ("peer state", [&["received", "shown"], &["received"]]),
+        ("registry", [&["exchanges", "others", "seen"], &["seen"]]),
+        ("dry run", [&["answered"], &["answered"]]),
+        ("twin", [&["twins", "shares"], &["twins", "shares"]]),
+    ];
+    for ((name, [before, just_after, later]), (_, [held, stays])) in lives.iter().zip(expected) {
+        assert_eq!(before, held, "{name}, before");
+        assert_eq!(just_after, stays, "{name}, just after");
+        assert_eq!(later, &[] as &[&str], "{name}, after a while");
+    }
+}
