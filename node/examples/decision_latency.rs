@@ -13,27 +13,20 @@
 )]
 
 use std::hint::black_box;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use grapevine::all_metrics::AllMetrics;
+use grapevine::alone::{Alone, worker};
 use grapevine::api::Endpoint;
-use grapevine::cluster::agreement::Samples;
-use grapevine::cluster::{Cluster, Pairing, WorkerDefaults};
-use grapevine::config::{BreakerConfig, HealthConfig, KvEventsConfig, TransferConfig};
+use grapevine::cluster::Cluster;
+use grapevine::config::KvEventsConfig;
 use grapevine::kv_events::{Caches, Engine, Source, name_of};
 use grapevine::proxy::caller::Caller;
 use grapevine::proxy::routing_query::{RoutingInput, RoutingQuery};
-use grapevine::upstream::{Connector, ConnectorParts};
-use grapevine_gossip::Agent;
-use grapevine_gossip::config::Facts;
 use grapevine_gossip::load::Load;
-use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 use grapevine_kv_events::batch::{Batch, Event, Stored};
 use grapevine_kv_events::stream::Mark;
 use grapevine_kv_events::texts::TextName;
 use grapevine_kv_events::{BlockHash, Tier};
-use grapevine_placement::ClusterSettings;
 use http::HeaderMap;
 use serde_json::json;
 
@@ -64,7 +57,9 @@ fn main() {
         "", "mean", "p50", "p99", "p99.9"
     );
     for (name, with_events) in [("evidence alone", false), ("with KV events", true)] {
-        let (cluster, caches) = cluster(workers);
+        let Alone {
+            cluster, caches, ..
+        } = cluster(workers);
         if with_events {
             fill(&cluster, &caches, conversations);
         }
@@ -245,50 +240,11 @@ fn block(number: usize) -> BlockHash {
 }
 
 /// A replica alone, without workers behind their addresses.
-fn cluster(workers: usize) -> (Cluster, Arc<Caches>) {
-    let mut metrics = AllMetrics::new();
-    let gossip = grapevine_gossip::Metrics::register(metrics.registry_mut());
-    let facts = Facts {
-        http: String::new(),
-        admin: String::new(),
-        version: "1".to_owned(),
-        settings: String::new(),
-    };
-    let agent = Arc::new(Agent::solo("c", "r1", &facts, gossip).expect("valid names"));
-    for number in 0..workers {
-        let spec = WorkerSpec::new(RawWorker {
-            models: vec!["m".to_owned()],
-            ..RawWorker::at(format!("http://w{number}:8000"))
-        });
-        let id = format!("w{number}").parse().expect("an id");
-        agent
-            .configure(id, spec.expect("a worker"))
-            .expect("there is room");
-    }
-    let defaults = WorkerDefaults {
-        idle_max: Duration::from_secs(1).into(),
-        breaker: BreakerConfig::default().into(),
-        health: HealthConfig::default().into(),
-        worker_series: 100,
-        kv_connector: TransferConfig::default().connector,
-        pairing: Pairing::default(),
-        metrics: metrics.of_upstream(),
-        connector: Arc::new(Connector::load(ConnectorParts::default()).expect("nothing is read")),
-    };
-    let (samples, _) = Samples::new();
+fn cluster(workers: usize) -> Alone {
     let config = KvEventsConfig {
         text_blocks: (2 * ALL_BLOCKS) as u32,
         ..KvEventsConfig::default()
     };
-    let caches = Arc::new(Caches::new(&config, 0x5eed, metrics.kv_events.clone()));
-    let cluster = Cluster::new(
-        ClusterSettings::default(),
-        defaults,
-        &agent,
-        samples,
-        metrics.cluster.clone(),
-        Arc::clone(&caches),
-    );
-    cluster.update(&agent.view());
-    (cluster, caches)
+    let workers = (0..workers).map(|number| worker(number, "m"));
+    Alone::new("r1", workers, &config, 100)
 }

@@ -8,6 +8,7 @@
 pub mod admin;
 pub mod admission;
 pub mod all_metrics;
+pub mod alone;
 pub mod api;
 pub mod app;
 pub mod cache;

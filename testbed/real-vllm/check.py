@@ -3,19 +3,16 @@
 
 run.sh makes the environment and calls this script; README.md lists the checks. Exit code 0: everything held.
 """
-import argparse
 import concurrent.futures
 import contextlib
 import json
 import random
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 from openai import OpenAI
 
-from real import KV_MIB, MODEL, Worker, run_checks, text, user
+from real import MODEL, command_line, run_checks, text, two_workers, user
 from processes import Failed, ask, cluster, ending_on_sigterm, until  # found by `real`
 
 REPLICAS = ("r1", "r2", "r3")
@@ -186,26 +183,14 @@ def killing_a_worker_loses_no_new_request(b):
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    ap.add_argument("--grapevine", type=Path, required=True, help="the binary")
-    ap.add_argument("--model", choices=KV_MIB, default="tiny")
-    a = ap.parse_args()
-    binary = a.grapevine.resolve()
-
+    a = command_line(__doc__, "tiny")
     with ending_on_sigterm(), contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grapevine-real-vllm-")))
-        workers = []
-        for _ in range(2):
-            workers.append(Worker(a.model, folder))
-            stack.callback(workers[-1].child.stop)
-        print(f"starting two vLLM workers ({a.model} model, 20 s to 2 min) ...", flush=True)
-        for worker in workers:
-            worker.wait()
+        workers, folder = stack.enter_context(two_workers(a.model))
         urls = [w.url for w in workers]
 
         @contextlib.contextmanager
         def bench_of(policy):
-            with cluster(binary, folder / policy, REPLICAS, urls, ["--policy", policy]) as replicas:
+            with cluster(a.grapevine, folder / policy, REPLICAS, urls, ["--policy", policy]) as replicas:
                 yield Bench(workers, replicas)
 
         b = stack.enter_context(bench_of("prefix"))

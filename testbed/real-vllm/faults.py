@@ -4,16 +4,13 @@
 run.sh --faults makes the environment and calls this script; README.md lists the checks. Exit code 0: everything held.
 Times are reported, not asserted, except for generous limits.
 """
-import argparse
 import concurrent.futures
 import contextlib
 import json
 import sys
-import tempfile
 import time
-from pathlib import Path
 
-from real import KV_MIB, MODEL, Worker, run_checks, text, user
+from real import MODEL, command_line, run_checks, text, two_workers, user
 from streams import Stream, chat
 from processes import Replica, ask, cluster, ending_on_sigterm, until  # found by `real`
 
@@ -195,25 +192,14 @@ def a_frozen_engine_is_left_and_comes_back(f):
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    ap.add_argument("--grapevine", type=Path, required=True, help="the binary")
-    ap.add_argument("--model", choices=KV_MIB, default="medium")
-    a = ap.parse_args()
-    binary = a.grapevine.resolve()
+    a = command_line(__doc__, "medium")
     with ending_on_sigterm(), contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grapevine-real-vllm-")))
-        workers = []
-        for _ in range(2):
-            workers.append(Worker(a.model, folder, arguments=["--max-num-queued-reqs", str(QUEUE)]))
-            stack.callback(lambda w=workers[-1]: w.child.stop())
-        print(f"starting two vLLM workers ({a.model} model, 20 s to 2 min) ...", flush=True)
-        for worker in workers:
-            worker.wait()
+        workers, folder = stack.enter_context(two_workers(a.model, ["--max-num-queued-reqs", str(QUEUE)]))
         config = folder / "grapevine.toml"
         config.write_text(CONFIG)
         urls = [w.url for w in workers]
         replicas = stack.enter_context(
-            cluster(binary, folder / "cluster", REPLICAS, urls, ["--config", config], kind=Replica))
+            cluster(a.grapevine, folder / "cluster", REPLICAS, urls, ["--config", config], kind=Replica))
         f = Faults(workers, replicas)
         f.settle()
         return run_checks((

@@ -3,14 +3,13 @@
 
 run.sh --ranks makes the environment and calls this script; README.md lists the checks. Exit code 0: everything held.
 """
-import argparse
 import contextlib
 import json
 import sys
 import tempfile
 from pathlib import Path
 
-from real import KV_MIB, MODEL, WORKER_START_S, Worker, run_checks, text, user
+from real import MODEL, WORKER_START_S, Worker, command_line, run_checks, text, user
 from processes import ask, cluster, ending_on_sigterm, free_port, until  # found by `real`
 
 REPLICAS = ("r1", "r2", "r3")
@@ -102,11 +101,7 @@ def external_balancing_is_refused_for_a_dense_model(start):
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    ap.add_argument("--grapevine", type=Path, required=True, help="the binary")
-    ap.add_argument("--model", choices=KV_MIB, default="tiny")
-    a = ap.parse_args()
-    binary = a.grapevine.resolve()
+    a = command_line(__doc__, "tiny")
     checks = []
     with ending_on_sigterm(), contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grapevine-real-vllm-")))
@@ -119,7 +114,7 @@ def main():
         def behind(urls, counted, arguments=(), declared=0):
             place = folder / f"cluster-{free_port()}"
             return Ranks(stack.enter_context(
-                cluster(binary, place, REPLICAS, urls, arguments, declared=declared)), counted)
+                cluster(a.grapevine, place, REPLICAS, urls, arguments, declared=declared)), counted)
 
         inside = started()
         print(f"starting a vLLM worker with {RANKS} ranks ({a.model} model, 1 to 3 min) ...", flush=True)

@@ -1,4 +1,6 @@
 """Shared by the scripts of this folder: real vLLM workers, prompts, and the table of results."""
+import argparse
+import contextlib
 import json
 import os
 import random
@@ -6,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -80,6 +83,32 @@ class Worker:
 
     def thaw(self):
         return self.signal_engine(signal.SIGCONT)
+
+
+def command_line(doc, model):
+    """The command line of a script: the binary, absolute, and the size of the workers' model."""
+    ap = argparse.ArgumentParser(description=doc.splitlines()[0])
+    ap.add_argument("--grapevine", type=Path, required=True, help="the binary")
+    ap.add_argument("--model", choices=KV_MIB, default=model)
+    a = ap.parse_args()
+    a.grapevine = a.grapevine.resolve()
+    return a
+
+
+@contextlib.contextmanager
+def two_workers(model, arguments=()):
+    """Two workers that answer, and a folder for replicas; both end with it."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grapevine-real-vllm-")))
+        workers = []
+        for _ in range(2):
+            worker = Worker(model, folder, arguments=arguments)
+            stack.callback(worker.child.stop)
+            workers.append(worker)
+        print(f"starting two vLLM workers ({model} model, 20 s to 2 min) ...", flush=True)
+        for worker in workers:
+            worker.wait()
+        yield workers, folder
 
 
 def run_checks(checks):

@@ -312,13 +312,7 @@ async fn a_stream_without_its_end_mark_is_not_whole() {
         repeat: 3,
         gzip: false,
     };
-    let fault = Fault {
-        reply: Some(reply),
-        ..Fault::default()
-    };
-    house.workers[0]
-        .add_rule(Rule::next(1, fault))
-        .expect("room for a rule");
+    house.reply_next(reply);
     let body = greedy(streamed("no end mark", 2));
     let cut = ask(&house, &body).await;
     assert_eq!(cut.pieces.concat(), events.repeat(3).into_bytes());

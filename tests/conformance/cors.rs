@@ -1,6 +1,6 @@
 //! Web pages: the answers to a browser on which pages may send and read.
 
-use grapevine_testbed::fake_worker::{Canned, Fault, Rule};
+use grapevine_testbed::fake_worker::Canned;
 use grapevine_tests::chat::chat;
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Head, Response};
@@ -54,12 +54,7 @@ fn as_vllm_by_default(house: &House) {
         repeat: 1,
         gzip: false,
     };
-    let fault = Fault {
-        reply: Some(reply),
-        ..Fault::default()
-    };
-    let next = Rule::next(1, fault);
-    house.workers[0].add_rule(next).expect("room for a rule");
+    house.reply_next(reply);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use grapevine_testbed::fake_worker::{Canned, Entry, Fault, Rule};
+use grapevine_testbed::fake_worker::{Canned, Entry};
 use grapevine_tests::chat::{MODEL, chat};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Response};
@@ -167,13 +167,7 @@ async fn only_end_to_end_headers_reach_the_client() {
         repeat: 1,
         gzip: false,
     };
-    let fault = Fault {
-        reply: Some(reply),
-        ..Fault::default()
-    };
-    house.workers[0]
-        .add_rule(Rule::next(1, fault))
-        .expect("room for a rule");
+    house.reply_next(reply);
     let answer = ask(&house, &[]).await;
     assert_eq!(answer.text(), "{\"from\":\"worker\"}");
     assert_eq!(answer.head.header("x-model-version"), Some("7"));

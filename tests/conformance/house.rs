@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use grapevine_testbed::fake_worker::{Config, Entry, FakeWorker};
+use grapevine_testbed::fake_worker::{Canned, Config, Entry, FakeWorker, Fault, Rule};
 use grapevine_tests::chat;
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::invariants;
@@ -63,6 +63,17 @@ impl House {
         })
         .await;
         Self { cluster, workers }
+    }
+
+    /// Its first worker replies to the next request with this.
+    pub(crate) fn reply_next(&self, reply: Canned) {
+        let fault = Fault {
+            reply: Some(reply),
+            ..Fault::default()
+        };
+        self.workers[0]
+            .add_rule(Rule::next(1, fault))
+            .expect("room for a rule");
     }
 
     /// Waits until the replica takes traffic, and its view, which follows by gossip's way, has it as ready.

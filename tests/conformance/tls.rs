@@ -356,13 +356,7 @@ async fn a_client_that_does_not_read_over_tls_is_cut() {
         repeat: 64 << 10,
         gzip: false,
     };
-    let fault = Fault {
-        reply: Some(reply),
-        ..Fault::default()
-    };
-    house.workers[0]
-        .add_rule(Rule::next(1, fault))
-        .expect("room for a rule");
+    house.reply_next(reply);
     let client = papers.authority.client();
     let mut stream = connect(client, house.data()).await.expect("connected");
     let body = chat("much", 1).to_string();

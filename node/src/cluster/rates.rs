@@ -121,8 +121,9 @@ const LATE: Duration = Duration::from_secs(1);
 mod tests {
     use grapevine_gossip::peer_state::ReceivedState;
 
-    use super::super::tests::{House, WORKERS, house};
+    use super::super::tests::{WORKERS, house};
     use super::*;
+    use crate::alone::Alone;
 
     fn states_of(replica: &str, paces: Vec<Pace>, now: Instant) -> PeerStates {
         let now = now.into_std();
@@ -140,7 +141,7 @@ mod tests {
     }
 
     /// So many answers of each worker to this replica, after about the same time.
-    fn answers(house: &House, count: u32, millis: f64) {
+    fn answers(house: &Alone, count: u32, millis: f64) {
         for worker in house.cluster.fleet().workers() {
             for answer in 0..count {
                 let noise = f64::from(answer * 5 % 7);
@@ -151,7 +152,7 @@ mod tests {
         }
     }
 
-    fn rates(house: &House) -> Vec<u64> {
+    fn rates(house: &Alone) -> Vec<u64> {
         let fleet = house.cluster.fleet();
         let rates = fleet
             .workers()

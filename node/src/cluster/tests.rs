@@ -1,10 +1,7 @@
 //! Laws of what decisions leave behind and what other replicas add.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use grapevine_gossip::Agent;
-use grapevine_gossip::config::Facts;
 use grapevine_gossip::dry_run::DryRun;
 use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport, Retraction};
 use grapevine_gossip::registry::Worker as RegisteredWorker;
@@ -12,68 +9,21 @@ use grapevine_gossip::worker::{Labels, RawWorker, Source, State, WorkerId, Worke
 use grapevine_placement::{ClusterSettings, Key, KeyBuilder, Reason};
 use grapevine_transfer::label;
 
-use super::{Cluster, Placed, WorkerDefaults};
-use crate::all_metrics::AllMetrics;
+use super::Placed;
+use crate::alone::{Alone, worker};
 use crate::api::cards::Card;
-use crate::cluster::agreement::{Samples, encode_key};
-use crate::config::{BreakerConfig, HealthConfig, KvEventsConfig};
+use crate::cluster::agreement::encode_key;
+use crate::config::KvEventsConfig;
 use crate::http::sse::Usage;
-use crate::kv_events::Caches;
-use crate::upstream::{Connector, ConnectorParts, Worker};
+use crate::upstream::Worker;
 
 pub(super) const MODEL: &str = "m";
 pub(super) const WORKERS: usize = 4;
 
-pub(super) struct House {
-    pub(super) cluster: Cluster,
-    agent: Arc<Agent>,
-}
-
-pub(super) fn house() -> House {
-    let mut metrics = AllMetrics::new();
-    let gossip = grapevine_gossip::Metrics::register(metrics.registry_mut());
-    let facts = Facts {
-        http: String::new(),
-        admin: String::new(),
-        version: "1".to_owned(),
-        settings: String::new(),
-    };
-    let agent = Arc::new(Agent::solo("c", "r1", &facts, gossip).expect("valid names"));
-    for number in 0..WORKERS {
-        let spec = WorkerSpec::new(RawWorker {
-            models: vec![MODEL.to_owned()],
-            ..RawWorker::at(format!("http://w{number}:8000"))
-        });
-        let id = format!("w{number}").parse().expect("an id");
-        agent
-            .configure(id, spec.expect("a worker"))
-            .expect("there is room");
-    }
-    let defaults = WorkerDefaults {
-        idle_max: Duration::from_secs(1).into(),
-        breaker: BreakerConfig::default().into(),
-        health: HealthConfig::default().into(),
-        connector: Arc::new(Connector::load(ConnectorParts::default()).expect("nothing is read")),
-        worker_series: WORKERS - 1,
-        kv_connector: grapevine_transfer::Connector::Nixl,
-        pairing: super::Pairing::default(),
-        metrics: metrics.of_upstream(),
-    };
-    let (samples, _) = Samples::new();
-    let cluster = Cluster::new(
-        ClusterSettings::default(),
-        defaults,
-        &agent,
-        samples,
-        metrics.cluster.clone(),
-        Arc::new(Caches::new(
-            &KvEventsConfig::default(),
-            0,
-            metrics.kv_events.clone(),
-        )),
-    );
-    cluster.update(&agent.view());
-    House { cluster, agent }
+/// A replica alone with its workers; one of them has no metrics of its own.
+pub(super) fn house() -> Alone {
+    let workers = (0..WORKERS).map(|number| worker(number, MODEL));
+    Alone::new("r1", workers, &KvEventsConfig::default(), WORKERS - 1)
 }
 
 fn key(text: &str, turns: usize) -> Key {
@@ -86,7 +36,7 @@ fn key(text: &str, turns: usize) -> Key {
     builder.finish()
 }
 
-impl House {
+impl Alone {
     fn place(&self, key: &Key) -> Placed {
         let pool = self.cluster.fleet().pool(MODEL).expect("it is served");
         self.cluster.place(&pool, key, &[]).expect("all are usable")
@@ -271,7 +221,7 @@ fn a_dry_run_decides_alike_and_leaves_nothing() {
 
 #[tokio::test]
 async fn a_joining_worker_changes_no_ring_until_it_is_active() {
-    let House { cluster, agent } = house();
+    let Alone { cluster, agent, .. } = house();
     let before = cluster.fleet().digest();
     let until_ms = agent.hybrid_ms() + 60_000;
     let spec = WorkerSpec::new(RawWorker {

@@ -1,23 +1,13 @@
 //! A body of the OpenAI API → key → decision.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use bytes::Bytes;
-use grapevine::all_metrics::AllMetrics;
+use grapevine::alone::{Alone, worker};
 use grapevine::api::endpoint::Form;
 use grapevine::api::{ApiError, Endpoint};
-use grapevine::cluster::agreement::Samples;
-use grapevine::cluster::{Cluster, Pairing, WorkerDefaults};
-use grapevine::config::{BreakerConfig, HealthConfig, KvEventsConfig, TransferConfig};
-use grapevine::kv_events::Caches;
+use grapevine::cluster::Cluster;
+use grapevine::config::KvEventsConfig;
 use grapevine::proxy::caller::Caller;
 use grapevine::proxy::routing_query::{RoutingInput, RoutingQuery};
-use grapevine::upstream::{Connector, ConnectorParts};
-use grapevine_gossip::Agent;
-use grapevine_gossip::config::Facts;
-use grapevine_gossip::worker::{RawWorker, WorkerSpec};
-use grapevine_placement::ClusterSettings;
 use http::{HeaderMap, HeaderValue};
 use serde_json::Value;
 
@@ -28,7 +18,7 @@ const BOUNDARY: &str = "multipart/form-data; boundary=b";
 
 thread_local! {
     /// Two replicas that know the same workers, which the first lists in another order.
-    static REPLICAS: [Cluster; 2] = [replica("r1", true), replica("r2", false)];
+    static REPLICAS: [Alone; 2] = [replica("r1", true), replica("r2", false)];
 }
 
 /// The first byte chooses the endpoint, the rest is the body.
@@ -44,7 +34,7 @@ pub fn body(data: &[u8]) {
     REPLICAS.with(|replicas| {
         let homes = replicas
             .each_ref()
-            .map(|cluster| home(cluster, endpoint, body));
+            .map(|replica| home(&replica.cluster, endpoint, body));
         assert_eq!(homes[0], homes[1], "two replicas, two workers");
     });
 }
@@ -108,52 +98,11 @@ fn check_model(form: Form, body: &[u8], asked: &Result<RoutingQuery, ApiError>) 
     );
 }
 
-fn replica(name: &str, backwards: bool) -> Cluster {
-    let mut metrics = AllMetrics::new();
-    let gossip = grapevine_gossip::Metrics::register(metrics.registry_mut());
-    let facts = Facts {
-        http: String::new(),
-        admin: String::new(),
-        version: "1".to_owned(),
-        settings: String::new(),
-    };
-    let agent = Arc::new(Agent::solo("c", name, &facts, gossip).expect("valid names"));
-    for number in 0..WORKERS {
-        let number = if backwards {
-            WORKERS - 1 - number
-        } else {
-            number
-        };
-        let spec = WorkerSpec::new(RawWorker {
-            models: vec![MODELS[number % MODELS.len()].to_owned()],
-            ..RawWorker::at(format!("http://w{number}:8000"))
-        });
-        let id = format!("w{number}").parse().expect("an id");
-        agent
-            .configure(id, spec.expect("a worker"))
-            .expect("there is room");
-    }
-    let defaults = WorkerDefaults {
-        idle_max: Duration::from_secs(1).into(),
-        breaker: BreakerConfig::default().into(),
-        health: HealthConfig::default().into(),
-        worker_series: 100,
-        kv_connector: TransferConfig::default().connector,
-        pairing: Pairing::default(),
-        metrics: metrics.of_upstream(),
-        connector: Arc::new(Connector::load(ConnectorParts::default()).expect("nothing is read")),
-    };
-    let (samples, _) = Samples::new();
-    let caches = Caches::new(&KvEventsConfig::default(), 0, metrics.kv_events.clone());
-    let metrics = metrics.cluster.clone();
-    let cluster = Cluster::new(
-        ClusterSettings::default(),
-        defaults,
-        &agent,
-        samples,
-        metrics,
-        Arc::new(caches),
-    );
-    cluster.update(&agent.view());
-    cluster
+fn replica(name: &str, backwards: bool) -> Alone {
+    let number = |at| if backwards { WORKERS - 1 - at } else { at };
+    let workers = (0..WORKERS).map(|at| {
+        let number = number(at);
+        worker(number, MODELS[number % MODELS.len()])
+    });
+    Alone::new(name, workers, &KvEventsConfig::default(), 100)
 }
