@@ -3,7 +3,8 @@
 
     mixed.py OLD NEW [--seconds 90] [--clients 16] [--tokens 60] [--json FILE]
 
-Three replicas of OLD behind the balancer of the testbed, four fake workers, streams in a closed loop. Each replica is
+Three replicas of OLD behind the balancer of the testbed, four fake workers, streams in a closed loop; these tools are those
+of NEW, so OLD may be what is shipped. Each replica is
 ended by SIGTERM and started again on its ports as NEW, one after the other; then each as OLD again. After every step
 a worker is added through one replica and removed through another, and all must hold the same registry and ring.
 
@@ -66,14 +67,14 @@ def roll(replicas, binary, extra):
 
 def run(folder, a):
     with contextlib.ExitStack() as stack:
-        *workers, extra = stack.enter_context(fake_workers(a.old, folder, WORKERS + 1))
+        *workers, extra = stack.enter_context(fake_workers(a.new, folder, WORKERS + 1))
         replicas = stack.enter_context(cluster(a.old, folder, REPLICAS, workers, (), Restartable))
         front = stack.enter_context(Child(
-            [a.old, "balancer", "--port", 0, "--check-path", "/readiness", "--check-interval", "100ms",
+            [a.new, "balancer", "--port", 0, "--check-path", "/readiness", "--check-interval", "100ms",
              "--backend", *(r.data for r in replicas)], folder / "balancer.log", announces=True))
         url = "http://" + front.listening()["http"]
         load = stack.enter_context(Child(
-            [a.old, "bench", "--model", "fake-model", "--url", url, "--concurrency", a.clients, "--max-tokens", a.tokens, "--requests", 10**9,
+            [a.new, "bench", "--model", "fake-model", "--url", url, "--concurrency", a.clients, "--max-tokens", a.tokens, "--requests", 10**9,
              "--duration", f"{a.seconds}s", "--json"], folder / "load.log", announces=True))
         for binary in (a.new, a.old):
             roll(replicas, binary, extra)
