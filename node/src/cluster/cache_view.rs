@@ -41,7 +41,7 @@ pub struct RecordedPlacement {
 }
 
 impl RecordedPlacement {
-    /// What the worker is to say with the blocks that the request stores, if it publishes them.
+    /// What the worker is to repeat with the blocks that the request stores, if it publishes them.
     pub fn text_name(&self) -> Option<TextName> {
         self.prediction.as_ref().map(Prediction::name)
     }
@@ -71,7 +71,7 @@ pub struct CacheView {
     state: Mutex<State>,
     hot: ArcSwap<HotSet>,
     agent: Arc<Agent>,
-    /// What workers say themselves.
+    /// What workers report themselves.
     caches: Arc<Caches>,
     metrics: ClusterMetrics,
     started: Instant,
@@ -172,7 +172,7 @@ impl CacheView {
         })
     }
 
-    /// What workers say themselves of their caches.
+    /// What workers report of their caches.
     pub fn told(&self) -> &Caches {
         &self.caches
     }

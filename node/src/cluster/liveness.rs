@@ -1,4 +1,4 @@
-//! Since when each replica is what it is seen to be, for people; and the lines of the log that say what it became.
+//! Since when each replica is what it is seen to be, for people; and the lines of the log about its changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ struct Past {
     since: Instant,
     /// Since when it is alive, or is not.
     alive_since: Instant,
-    /// It was seen alive; at first it is a name that others have told of.
+    /// It was seen alive; before that it is a name that others reported.
     was_alive: bool,
 }
 
@@ -55,13 +55,13 @@ pub struct Liveness {
     /// Its own changes are in the log already.
     own: ReplicaId,
     known: Mutex<BTreeMap<ReplicaId, Past>>,
-    /// Replicas that died without a word, and that gossip has forgotten since; since when they are dead.
+    /// Replicas that died without leaving, and that gossip has forgotten since; since when they are dead.
     lost: Mutex<BTreeMap<ReplicaId, Instant>>,
 }
 
 /// So many lost replicas are remembered, the latest.
 const LOST_MAX: usize = 64;
-/// So long: whoever takes replicas away without a word does not want to hear of it for ever.
+/// So long a dead replica is listed: an operator who removes replicas by killing them need not see them for ever.
 const LOST_FOR: Duration = Duration::from_secs(3_600);
 
 impl Liveness {
@@ -107,7 +107,7 @@ impl Liveness {
         }
     }
 
-    /// Replicas that died without a word and are in no view any more, and how long they have been dead; for an hour.
+    /// Replicas that died without leaving and are in no view any more, and how long they have been dead; for an hour.
     pub fn lost(&self) -> Vec<(ReplicaId, Duration)> {
         let lost = self.lost_ones();
         let lost = lost.iter().map(|(id, since)| (id.clone(), since.elapsed()));

@@ -92,7 +92,7 @@ pub struct WorkerDefaults {
     pub metrics: UpstreamMetrics,
     /// Most workers with series of their own.
     pub worker_series: usize,
-    /// How the KV travels of workers that do not say it.
+    /// How the KV of workers travels that do not name their connector.
     pub kv_connector: grapevine_transfer::Connector,
     /// Which of them may be a pair.
     pub pairing: Pairing,
@@ -498,7 +498,7 @@ impl Cluster {
         self.cache_view.fill(pool, key, candidates);
     }
 
-    /// Whether a worker that was not tried would take a request now, as far as health is believed and says.
+    /// Whether a worker that was not tried would take a request now, by what is believed of its health.
     pub fn has_another(&self, pool: &Pool, tried: &[usize]) -> bool {
         let picture = self.picture();
         let mut members = pool.members.iter().enumerate();
@@ -559,7 +559,7 @@ fn is_at_cap(member: &PoolMember, requests: f64) -> bool {
     member.max_in_flight.is_some_and(is_full) || member.worker.pause().is_some()
 }
 
-/// Tokens that its cache holds, once it has said so.
+/// Tokens that its cache holds, once it has reported that.
 fn kv_tokens(worker: &Worker) -> Option<u64> {
     let tokens = worker.cache_tokens.load(Ordering::Relaxed);
     (tokens > 0).then_some(tokens)

@@ -185,7 +185,7 @@ impl Halves {
         }
     }
 
-    /// Whether a prefill worker's answer to a response did not say where the KV of its prompt is: vLLM 0.32's does,
+    /// Whether a prefill worker's answer to a response did not name the place of its prompt's KV: vLLM 0.32's does,
     /// that of others does not.
     pub fn is_silent_of_responses(&self) -> bool {
         let mut workers = self.prefill.members.iter().map(|member| &member.worker);

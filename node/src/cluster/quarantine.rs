@@ -482,7 +482,7 @@ mod tests {
         here.receives(2, &there);
         assert!(here.holds("/a", b"deadly").is_some());
         assert!(there.holds("/a", b"deadly").is_some());
-        // And lifted again, by the one that only heard of it.
+        // And lifted again, by the one that only received it.
         tokio::time::advance(LIFTS_WITHIN * 2).await;
         assert_eq!(there.lift(None), 1);
         here.receives(2, &there);

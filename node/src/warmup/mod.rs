@@ -173,7 +173,7 @@ impl WarmUps {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets what cooled, and says what is kept.
+    /// Forgets what cooled, and updates the gauges of what is kept.
     fn tick(&self) {
         let hot = self.parts.cluster.cache_view().hot();
         let mut store = self.store();

@@ -26,7 +26,7 @@ const KEPT: [&str; 9] = [
     "add_special_tokens",
     "mm_processor_kwargs",
 ];
-/// Said after a shared prefix that has no user message yet: many chat templates refuse such a conversation.
+/// The user message after a shared prefix that has no user message yet: many chat templates refuse such a conversation.
 const SOMEBODY: &str = r#"{"role":"user","content":"."}"#;
 /// Bytes of text under one link of a key.
 const LINK_BYTES: usize = 256;
@@ -124,7 +124,7 @@ pub(super) fn cut(asked: &Asked<'_>, depth: Link, bytes_max: usize) -> Result<Ho
             add(&mut body, field, value);
         }
     }
-    // The only choice that some templates look at; the others ask for what one token cannot say.
+    // The only choice that some templates look at; the others ask for more than one token.
     if let Some(value) = fields.get("tool_choice").filter(|v| *v == r#""none""#) {
         add(&mut body, "tool_choice", value);
     }

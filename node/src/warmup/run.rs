@@ -31,9 +31,9 @@ use crate::upstream::patience::{Patience, WaitsFor};
 const TICK: Duration = Duration::from_secs(1);
 /// How often it is looked whether a new worker answers.
 const LOOK: Duration = Duration::from_millis(50);
-/// A healthy worker that has not said by now when it started does not say it.
+/// A healthy worker that has not reported its start by now does not report it.
 const STARTED_WITHIN: Duration = Duration::from_secs(1);
-/// Where workers publish what their caches hold, a new one has said so by now, or does not publish.
+/// Where workers publish what their caches hold, a new one has announced it by now, or does not publish.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// Bytes of an answer's first event that are held; one token is asked for.
 const HELD_BYTES: usize = 64 * 1024;
@@ -116,7 +116,7 @@ impl WarmUps {
         while tasks.join_next().await.is_some() {}
     }
 
-    /// One warm-up from its word to its end.
+    /// One warm-up from its first state to its end.
     async fn warm(self: Arc<Self>, id: WorkerId, warming: Warming, stop: CancellationToken) {
         let begun = Instant::now();
         let left = warming
@@ -196,7 +196,7 @@ impl WarmUps {
             let Some(result) = sent.join_next().await else {
                 return End::Complete;
             };
-            // A task that panicked has said so; its prompt counts as failed.
+            // The log has the panic already; its prompt counts as failed.
             let result = match result {
                 Ok((Ok(()), done)) => {
                     let cache_view = self.parts.cluster.cache_view();
@@ -217,7 +217,7 @@ impl WarmUps {
         }
     }
 
-    /// Waits until the worker has said what its cache holds; not for long, and only where any worker does.
+    /// Waits until the worker has published what its cache holds; not for long, and only where any worker does.
     async fn told_by(&self, worker: &Worker) {
         let caches = self.parts.cluster.cache_view();
         if !caches.told().hears_any() {
@@ -234,7 +234,7 @@ impl WarmUps {
         }
     }
 
-    /// Whether the worker says that it has what the prompt is to bring it: it was here before, or serves others, too.
+    /// Whether the worker publishes that it holds what the prompt is to bring it: it was here before, or serves others, too.
     fn is_held(&self, worker: &Worker, planned: &Planned) -> bool {
         let prompt = &planned.prompt;
         let caches = self.parts.cluster.cache_view();
@@ -248,7 +248,7 @@ impl WarmUps {
         prompts.get_or_create(&ResultLabels { result }).inc();
     }
 
-    /// Waits until the worker passes its probes, its models are known, and it said when it started: knowledge about
+    /// Waits until the worker passes its probes, its models are known, and it reported when it started: knowledge about
     /// a worker is dropped when that changes.
     async fn answering(&self, id: &WorkerId) -> Arc<Worker> {
         let mut looks = interval(LOOK);

@@ -56,7 +56,7 @@ impl Store {
         self.refused.insert(mark);
     }
 
-    /// Keeps a prompt if there is room, or colder ones can make it. Says which, for the counter.
+    /// Keeps a prompt if there is room, or colder ones can make it. Returns which of the two, for the counter.
     pub(super) fn keep(&mut self, prompt: HotPrompt, hot: &HotSet) -> &'static str {
         let (mark, bytes) = (prompt.mark, prompt.bytes());
         let heat = hot.count(mark);

@@ -1,4 +1,4 @@
-//! Do the replicas agree? What each says of itself ([`Views`]), and what it would decide ([`Survey`]).
+//! Do the replicas agree? What each reports of itself ([`Views`]), and what it would decide ([`Survey`]).
 
 mod compare;
 mod dry_run;

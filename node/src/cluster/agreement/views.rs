@@ -1,4 +1,4 @@
-//! Do the replicas agree, as far as each of them says? Counted, exported, and loud when settings differ.
+//! Do the replicas agree, by what each reports of itself? Counted, exported, and loud when settings differ.
 //!
 //! Ring digests differ for a moment after each change of the registry; settings differ only by mistake, and
 //! then the replicas send the same prefix to different workers for as long as the mistake lasts.
@@ -11,14 +11,14 @@ use grapevine_gossip::view::{ReplicaInfo, View};
 use crate::cluster::metrics::ClusterMetrics;
 use crate::live::Live;
 
-/// Compares what live replicas say with what this one holds.
+/// Compares what live replicas report with what this one holds.
 #[derive(Debug)]
 pub struct Views {
     /// This replica. What the view has of it may be older than its settings.
     own: ReplicaId,
     settings: Live<String>,
     metrics: ClusterMetrics,
-    /// Replicas that have been warned of, with what they said.
+    /// Replicas of which the log has warned, with what they reported.
     warned: BTreeSet<(String, String)>,
 }
 
@@ -45,7 +45,7 @@ impl Views {
 
         let differing: BTreeSet<_> = live
             .iter()
-            // A replica that has just been met has not said anything yet.
+            // A replica that has just been met has not reported anything yet.
             .filter(|r| r.id != self.own && !r.settings.is_empty() && r.settings != *ours)
             .map(|r| (r.id.to_string(), r.settings.clone()))
             .collect();
