@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-use super::result::EndpointResult;
 use crate::stats::{median, median_range};
 use crate::tally::Summary;
 
@@ -68,13 +67,13 @@ pub struct Ratio {
 }
 
 impl Comparison {
-    pub(super) fn of(first: &EndpointResult, second: &EndpointResult, seed: u64) -> Self {
+    /// Of the rounds of both, in their order.
+    pub(super) fn of(first: &[Summary], second: &[Summary], seed: u64) -> Self {
         let ratios = FIGURES.iter();
-        let ratios =
-            ratios.filter_map(|figure| Ratio::of(figure, &first.rounds, &second.rounds, seed));
+        let ratios = ratios.filter_map(|figure| Ratio::of(figure, first, second, seed));
         Self {
             method: METHOD,
-            rounds: first.rounds.len().min(second.rounds.len()) as u64,
+            rounds: first.len().min(second.len()) as u64,
             ratios: ratios.collect(),
         }
     }
@@ -118,7 +117,7 @@ mod tests {
     use super::*;
     use crate::tally::Times;
 
-    fn rounds(ttfts: &[f64]) -> EndpointResult {
+    fn rounds(ttfts: &[f64]) -> Vec<Summary> {
         let round = |ttft: &f64| Summary {
             ttft: Times {
                 count: 1,
@@ -127,15 +126,7 @@ mod tests {
             },
             ..Summary::default()
         };
-        EndpointResult {
-            name: String::new(),
-            urls: Vec::new(),
-            summary: Summary::default(),
-            shed: 0,
-            unfinished: 0,
-            rounds: ttfts.iter().map(round).collect(),
-            windows: Vec::new(),
-        }
+        ttfts.iter().map(round).collect()
     }
 
     #[test]

@@ -114,7 +114,10 @@ impl RunResult {
         stop: &Stop,
     ) -> Self {
         let comparison = match endpoints.as_slice() {
-            [first, second] => Some(Comparison::of(first, second, setup.plan.seed)),
+            [first, second] => {
+                let seed = setup.plan.seed;
+                Some(Comparison::of(&first.rounds, &second.rounds, seed))
+            }
             _ => None,
         };
         Self {
