@@ -142,13 +142,14 @@ impl PeerLimits {
 }
 
 /// What each [`Lane`] lets through a second, and at once. An honest replica of 16 sends some 20 chitchat
-/// messages a second, at most 50 frames of load and as many of
+/// messages a second, 50 frames of load and as many of
 /// evidence (each 20 ms; more when it goes on after a pause), dials once in 100 ms at worst, and asks for
-/// the registry once a round; a push is one for each change that somebody makes.
+/// the registry once a round; a push is one for each change that somebody makes. One of up to four sends 200 frames of
+/// load while requests come without a pause ([`crate::load::RISE_INTERVAL`]).
 const LIMITS: [(u32, u32); 7] = [
     (8 << 20, 64 << 20),
     (100, 400),
-    (100, 500),
+    (400, 2000),
     (300, 3000),
     (20, 100),
     (500, 5000),
@@ -167,7 +168,13 @@ const OUTRUN_PAUSE: Duration = Duration::from_secs(10 * 60);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::load::{Load, LoadBoard, LoadPlane};
+    use crate::registry::Registry;
+    use crate::view::View;
+    use crate::worker::{RawWorker, Source, WorkerId, WorkerSpec};
 
     fn start() -> Instant {
         tokio::time::Instant::now().into_std()
@@ -202,6 +209,33 @@ mod tests {
             offences += u32::from(limits.spend(Lane::Gossip, 1, now) == Allowed::Offence);
         }
         assert!((36..=40).contains(&offences), "{offences} in 10 s");
+    }
+
+    /// A replica that places requests without a pause sends as often as it may; for that nobody is cut off.
+    #[test]
+    fn load_under_full_traffic_is_no_flood() {
+        let board = Arc::<LoadBoard>::default();
+        let mut plane = LoadPlane::new(Arc::clone(&board), |_| 1.0, Duration::from_millis(20));
+        let mut registry = Registry::new("r".parse().expect("an id"));
+        let spec = WorkerSpec::new(RawWorker::at("http://w:8000")).expect("a URL");
+        let worker: WorkerId = "w".parse().expect("an id");
+        let put = registry.put(worker.clone(), Source::Admin, spec, 1);
+        put.expect("room");
+        plane.follow(&View::new(&registry, Vec::new()));
+        plane.set_live(3);
+        let (mut now, mut limits, mut frames) = (start(), PeerLimits::new(start()), 0);
+        for _ in 0..12_000 {
+            board.cell(&worker).add(Load {
+                requests: 1,
+                ..Load::default()
+            });
+            if plane.collect(now).is_some() {
+                frames += 1;
+                assert_eq!(limits.spend(Lane::Load, 1, now), Allowed::Yes, "{frames}");
+            }
+            now = plane.next_look(now);
+        }
+        assert!(frames > 11_000, "in a minute: {frames}");
     }
 
     #[test]
