@@ -26,9 +26,11 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 pub const IDLE_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Load that rose is sent within this, whatever the interval of batches; falls wait for the batch.
 pub const RISE_INTERVAL: Duration = Duration::from_millis(5);
-/// A change is sent again with so many frames after its own, at the latest each batch: one of them may be lost, and
-/// until it is sent again a replica that missed it decides on other numbers than all others.
-pub(super) const REPEATS: u8 = 2;
+/// A change is sent again with so many frames after its own: one of them may be lost, and until it is sent again a
+/// replica that missed it decides on other numbers than all others.
+pub(super) const REPEATS: u8 = 3;
+/// The last so many of them wait for another frame, at the latest each batch; those before go at the next looks.
+const PATIENT_REPEATS: u8 = 1;
 /// Least time between two frames, for each live replica: what a frame costs grows with the number of
 /// its receivers. 4 replicas send every 5 ms, 8 every 10 ms, 16 every 20 ms, 40
 /// and more every 50 ms.
@@ -220,8 +222,8 @@ impl LoadPlane {
 
     /// The frame that is due now, for all peers: changes since the last one, everything once a
     /// second (or when that is shorter), an empty frame after a pause; else `None`. Call it at
-    /// [`next_look`](Self::next_look): rises go at once, falls within a batch; above 4 replicas both wait longer,
-    /// up to 50 ms. Load that did not last since the call before is not sent.
+    /// [`next_look`](Self::next_look): rises go at once, falls within a batch, both again at the next two looks; above 4
+    /// replicas all wait longer, up to 50 ms. Load that did not last since the call before is not sent.
     pub fn collect(&mut self, now: Instant) -> Option<LoadFrame> {
         let is_due = |last: Option<Instant>, interval| {
             last.is_none_or(|last| now.saturating_duration_since(last) >= interval)
@@ -234,7 +236,7 @@ impl LoadPlane {
         let mut changes = self.empty_frame(Coverage::Changes);
         let mut full = self.empty_frame(Coverage::Full);
         let mut changed = Vec::new();
-        let mut has_risen = false;
+        let (mut has_risen, mut is_repeat_due) = (false, false);
         for (slot, position) in self.slots.iter().zip(0..) {
             let load = slot.cell.take_lasting();
             let update = SlotLoad {
@@ -245,6 +247,7 @@ impl LoadPlane {
                 has_risen |= load.is_above(slot.sent);
                 changed.push(update);
             }
+            is_repeat_due |= slot.repeats > PATIENT_REPEATS;
             if load != slot.sent || slot.repeats > 0 {
                 changes.slots.push(update);
             }
@@ -253,7 +256,7 @@ impl LoadPlane {
             }
         }
         let is_batch_due = is_due(self.sent_at, self.batch.saturating_sub(PACE_SLACK));
-        if !has_risen && !is_full_due && !is_batch_due {
+        if !has_risen && !is_repeat_due && !is_full_due && !is_batch_due {
             return None;
         }
         let is_idle = full.slots.is_empty();
