@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 
 from cost_account import Cpu, SystemCalls, resident_kb
-from cost_cases import OpenRate, Plain, Streams, grown_kb, resting_connections, resting_streams
+from cost_cases import HalfCapacity, OpenRate, Plain, Streams, grown_kb, resting_connections, resting_streams
 from processes import Failed, ask, ending_on_sigterm
 from routers import Grapevine, Haproxy, HaproxyHash, Nginx, fake_worker, instant_workers, wait_until_routing
 
@@ -39,6 +39,7 @@ PLAIN = {
 }
 WITHOUT_GAP = {"64 streams without a gap": Streams(64, 64)}
 WITH_GAP = {"500 streams, 20 ms": Streams(500, 400)}
+HALF = "half of its own capacity, 1 KB"
 IDLE_CONNECTION, IDLE_STREAM, START = "kB per idle connection", "kB per idle stream", "MiB at start"
 ENGINE = ["--max-num-seqs", 512, "--step-per-sequence", "0s", "--prefill-tokens-per-s", 1e9,
           "--max-num-batched-tokens", 1_000_000, "--num-gpu-blocks", 200_000]
@@ -124,6 +125,8 @@ class Run:
             child, workers = instant_workers(self.folder, WORKERS, OTHER_CORE)
             stack.enter_context(child)
             self.take_turns(PLAIN, workers)
+            if not self.args.calls:
+                self.take_turns({HALF: HalfCapacity(self.args.testbed, self.cores)}, workers)
             self.memory(IDLE_CONNECTION, workers, resting_connections)
         for cases, step in (WITHOUT_GAP, "0ms"), (WITH_GAP, "20ms"):
             with contextlib.ExitStack() as stack:
@@ -150,16 +153,16 @@ class Run:
         rows = ["| case | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
         for case in cases:
             for field in fields:
-                field = {START: "mib", IDLE_STREAM: "kb", IDLE_CONNECTION: "kb"}.get(case, field)
+                field = {START: "mib", IDLE_STREAM: "kb", IDLE_CONNECTION: "kb", HALF: "added_p99_us"}.get(case, field)
                 unit = {**PLAIN, **WITHOUT_GAP, **WITH_GAP}.get(case)
-                what = {"cpu_us": "us/", "calls": "system calls/", "futex": "futex calls/"}.get(field, "")
+                what = {"cpu_us": "us/", "added_p99_us": "us at p99", "calls": "system calls/", "futex": "futex calls/"}.get(field, "")
                 base = median(self.results[titles[0]].get(case, ()), field)
                 cells = []
                 for title in titles:
                     value = median(self.results[title].get(case, ()), field)
                     ratio = f" = {value / base:.2f} x" if value is not None and base and title != titles[0] else ""
                     cells.append("–" if value is None else f"{value:.3g}{ratio}")
-                rows.append(f"| {case}{f', {what}{unit.unit}' if unit else ''} | " + " | ".join(cells) + " |")
+                rows.append(f"| {case}{f', {what}{unit.unit if unit else str()}' if what else ''} | " + " | ".join(cells) + " |")
         return "\n".join(rows)
 
 

@@ -9,10 +9,11 @@ import json
 import random
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
-from cost_account import resident_kb
+from cost_account import Cpu, resident_kb
 from open_loop import OpenLoop
 from processes import Failed, ask
 from routers import on_core
@@ -74,6 +75,42 @@ class OpenRate:
         times = sorted(outcome.ended_at - outcome.sent_at for outcome in loop.outcomes)
         at = lambda share: times[int(len(times) * share)] * 1e6
         return len(times), spent, {"p50_us": at(.5), "p99_us": at(.99)}
+
+
+class HalfCapacity:
+    """The time that a router adds at half of the rate at which all its cores would be busy; a unit is a request.
+
+    That rate is first found out at 64 connections, for each router its own. `grapevine bench` sends at it, evenly; to a
+    worker directly first, whose p99 is what a request takes without a router.
+    """
+
+    unit = "request"
+
+    def __init__(self, bench, threads):
+        self.bench, self.threads = bench, threads
+
+    def run(self, router, core, seconds, workers):
+        before = Cpu.of(router)
+        requests, _, _ = Plain(64, 1_024).run(router, core, WARM_UP_S, workers)
+        spent = (Cpu.of(router) - before).per(requests, WARM_UP_S)["cpu_us"]
+        rate = int(self.threads / spent * 1e6 / 2)
+        alone, found = (self.latency(core, address, rate, seconds) for address in (workers[0], router.data))
+        return requests + found["count"], seconds, {
+            "rate": rate, "shed": found["shed"], "p50_us": found["p50_ms"] * 1e3, "p99_us": found["p99_ms"] * 1e3,
+            "added_p99_us": (found["p99_ms"] - alone["p99_ms"]) * 1e3}
+
+    def latency(self, core, address, rate, seconds):
+        with tempfile.TemporaryDirectory(prefix="grapevine-rate-") as folder:
+            result = Path(folder, "result.json")
+            command = [*on_core(core), self.bench, "bench", "--url", f"http://{address}", "--model", "fake-model",
+                       "--plain", "--rate", rate, "--pacing", "even", "--requests", int(rate * seconds),
+                       "--duration", f"{int(seconds) + 10}s", "--shape", "shared", "--groups", PROMPTS,
+                       "--shared-bytes", 960, "--own-bytes", 64, "--max-tokens", 40, "--warm-up", 200, "--json", result]
+            done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=seconds + 60)
+            if done.returncode or not result.exists():
+                raise Failed(f"{address} at {rate}/s: {done.stderr[-500:]}")
+            endpoint = json.loads(result.read_text())["endpoints"][0]
+        return {**endpoint["summary"]["latency"], "shed": endpoint["shed"]}
 
 
 class Streams:

@@ -9,10 +9,22 @@ pub(super) const CHUNK_LINE_BYTES_MAX: usize = 4 * 1024;
 /// Longest trailer section, in bytes.
 const TRAILER_BYTES_MAX: usize = 16 * 1024;
 
-/// Where in a chunked body a connection is: what comes next.
-#[derive(Debug)]
-pub(in crate::listener) enum Chunked {
+/// Most bytes of all extensions of one body: a client that sends a chunk's one byte behind 4 KiB of them is not carried.
+const EXTENSION_BYTES_MAX: usize = 16 * 1024;
+
+/// Where in a chunked body a connection is.
+#[derive(Debug, Default)]
+pub(in crate::listener) struct Chunked {
+    next: Next,
+    /// Bytes of extensions so far.
+    extensions: usize,
+}
+
+/// What comes next.
+#[derive(Debug, Default)]
+enum Next {
     /// The line with a chunk's size.
+    #[default]
     Size,
     /// So many bytes of a chunk.
     Data(u64),
@@ -23,6 +35,11 @@ pub(in crate::listener) enum Chunked {
 }
 
 impl Chunked {
+    /// Whether the bytes that come next are the body's own.
+    pub(in crate::listener) fn is_within_data(&self) -> bool {
+        matches!(self.next, Next::Data(_))
+    }
+
     /// Takes a line, or what has come of a chunk, off the front of `rest`; whether that ended the body. `begun` keeps
     /// the beginning of a line whose end has not come.
     ///
@@ -33,29 +50,34 @@ impl Chunked {
         begun: &mut Vec<u8>,
         rest: &mut &[u8],
     ) -> Result<bool, &'static str> {
-        match self {
-            Self::Data(left) => {
+        match &mut self.next {
+            Next::Data(left) => {
                 if skip(left, rest) {
-                    *self = Self::End;
+                    self.next = Next::End;
                 }
             }
-            Self::Size => {
+            Next::Size => {
                 if let Some(line) = chunk_line(begun, rest)? {
-                    *self = match chunk_size(&line)? {
-                        0 => Self::Trailers(0),
-                        size => Self::Data(size),
+                    let (size, extension) = chunk_size(&line)?;
+                    self.extensions += extension;
+                    if self.extensions > EXTENSION_BYTES_MAX {
+                        return Err("the extensions of chunks are too long");
+                    }
+                    self.next = match size {
+                        0 => Next::Trailers(0),
+                        size => Next::Data(size),
                     };
                 }
             }
-            Self::End => {
+            Next::End => {
                 if let Some(line) = chunk_line(begun, rest)? {
                     if !line.is_empty() {
                         return Err("a chunk is longer than its size");
                     }
-                    *self = Self::Size;
+                    self.next = Next::Size;
                 }
             }
-            Self::Trailers(seen) => {
+            Next::Trailers(seen) => {
                 if let Some(line) = chunk_line(begun, rest)? {
                     if line.is_empty() {
                         return Ok(true);
@@ -97,7 +119,8 @@ fn chunk_line<'a>(
     }))
 }
 
-fn chunk_size(line: &[u8]) -> Result<u64, &'static str> {
+/// The size that a line says, and how many of its bytes are extensions.
+fn chunk_size(line: &[u8]) -> Result<(u64, usize), &'static str> {
     const HEX_DIGITS_MAX: usize = 15;
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit());
     let digits = digits.count();
@@ -108,5 +131,6 @@ fn chunk_size(line: &[u8]) -> Result<u64, &'static str> {
         return Err("the size of a chunk is malformed");
     }
     let text = std::str::from_utf8(&line[..digits]).expect("hexadecimal digits are text");
-    Ok(u64::from_str_radix(text, 16).expect("fifteen hexadecimal digits fit 64 bits"))
+    let size = u64::from_str_radix(text, 16).expect("fifteen hexadecimal digits fit 64 bits");
+    Ok((size, line.len() - digits))
 }

@@ -95,7 +95,7 @@ impl State {
         match length {
             BodyLength::Nothing => Self::head(),
             BodyLength::Fixed(bytes) => Self::Fixed(bytes),
-            BodyLength::Chunked => Self::Chunked(Chunked::Size),
+            BodyLength::Chunked => Self::Chunked(Chunked::default()),
         }
     }
 }

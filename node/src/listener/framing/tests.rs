@@ -164,6 +164,13 @@ fn bad_chunks_are_refused() {
             "{body:?}: {result:?}"
         );
     }
+    let extended = format!("1;{}\r\na\r\n", "e".repeat(1000));
+    let (few, many) = (extended.repeat(16), extended.repeat(17));
+    assert_eq!(fed(format!("{head}{few}").as_bytes()).1, Ok(()));
+    assert!(matches!(
+        fed(format!("{head}{many}").as_bytes()).1,
+        Err(FramingError::Body(..))
+    ));
     let endless = format!("{head}1;{}", "e".repeat(2 * CHUNK_LINE_BYTES_MAX));
     assert!(matches!(
         fed(endless.as_bytes()).1,

@@ -56,6 +56,11 @@ impl Asked {
             || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED))
     }
 
+    /// Whether a length that the maker of the answer has put into its headers stays there.
+    fn may_repeat_length(self, status: StatusCode) -> bool {
+        status == StatusCode::NOT_MODIFIED || self.may_say_length(status)
+    }
+
     fn may_have_body(self, status: StatusCode) -> bool {
         !self.is_head && self.may_say_length(status)
     }
@@ -65,21 +70,26 @@ impl Asked {
 pub(super) fn encode(head: &Parts, length: Option<u64>, asked: Asked) -> AnswerHead {
     let (status, headers) = (head.status, &head.headers);
     let is_switch = status == StatusCode::SWITCHING_PROTOCOLS;
-    let said = headers.get(header::CONTENT_LENGTH);
-    let said = said.filter(|_| !is_switch);
-    let said_length = said.and_then(|value| value.to_str().ok()?.parse().ok());
-    let framed = match length.or(said_length) {
+    let said = said_length(headers).filter(|_| asked.may_repeat_length(status));
+    let framed = match length.or(said) {
         _ if !asked.may_have_body(status) => Framed::Length(0),
         Some(bytes) => Framed::Length(bytes),
         None if asked.is_http10 => Framed::UntilClose,
         None => Framed::Chunked,
     };
+    // What is said is what is sent, or would be.
+    let said = said.filter(|bytes| match framed {
+        Framed::Length(sent) => *bytes == sent || !asked.may_have_body(status),
+        Framed::Chunked | Framed::UntilClose => false,
+    });
     let says_close = connection_says(headers, "close");
     let keeps_alive = asked.keeps_alive && !says_close && framed != Framed::UntilClose;
     let mut bytes = Vec::with_capacity(HEAD_BYTES + headers.len() * HEADER_BYTES);
     begin(&mut bytes, status, asked.is_http10);
     for (name, value) in headers {
-        if matches!(*name, header::TRANSFER_ENCODING | header::TRAILER) {
+        if matches!(*name, header::TRANSFER_ENCODING | header::TRAILER)
+            || *name == header::CONTENT_LENGTH && said.is_none()
+        {
             continue;
         }
         line(&mut bytes, name.as_str(), value.as_bytes());
@@ -130,6 +140,16 @@ fn line(bytes: &mut Vec<u8>, name: &str, value: &[u8]) {
     bytes.extend_from_slice(b": ");
     bytes.extend_from_slice(value);
     bytes.extend_from_slice(b"\r\n");
+}
+
+/// What `Content-Length` says; none if it says nothing, or nothing that all readers understand alike.
+fn said_length(headers: &HeaderMap) -> Option<u64> {
+    let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return None;
+    };
+    let is_plain = value.as_bytes().iter().all(u8::is_ascii_digit);
+    value.to_str().ok().filter(|_| is_plain)?.parse().ok()
 }
 
 fn connection_says(headers: &HeaderMap, option: &str) -> bool {

@@ -27,9 +27,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use self::answer::Asked;
 use self::clock::Clock;
 use self::request::RequestHead;
-pub(super) use self::send::SendError;
+pub use self::send::SendError;
 use self::send::Sending;
-pub(super) use self::wire::{Shared, Wire, lock};
+pub(super) use self::wire::lock;
+pub use self::wire::{Shared, Wire};
 use super::framing::{BodyLength, Fault};
 use super::http1_guard::{self, Waits};
 use crate::api::ApiError;
@@ -40,7 +41,7 @@ use crate::proxy::ClientLeft;
 
 /// How a connection ended that did not end well.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ConnectionError {
+pub enum ConnectionError {
     /// The client's socket.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -57,7 +58,7 @@ pub(super) enum ConnectionError {
 
 /// How a connection ended well.
 #[derive(Debug)]
-pub(super) enum Ended<B> {
+pub enum Ended<B> {
     /// Between two requests.
     Closed,
     /// The last answer was a 101, whose body this is: the stream speaks another protocol from now on.
@@ -78,7 +79,7 @@ enum Next {
 ///
 /// # Errors
 /// See [`ConnectionError`].
-pub(super) async fn serve<Io, S, F, B>(
+pub async fn serve<Io, S, F, B>(
     wire: &Shared<Io>,
     waits: Waits,
     refusals: &RefusalMetrics,
@@ -111,7 +112,10 @@ where
         let (head, body) = response.into_parts();
         let is_switch = head.status == StatusCode::SWITCHING_PROTOCOLS;
         let has_waited = is_switch && poll_fn(|cx| Poll::Ready(lock(wire).has_waited(cx))).await;
-        asked.keeps_alive &= !lock(wire).is_leaving();
+        // Whatever of its body is left, the request has its answer.
+        let can_go_on = poll_fn(|cx| Poll::Ready(lock(wire).gives_up_body(cx))).await;
+        asked.keeps_alive &=
+            can_go_on && head.status != StatusCode::REQUEST_TIMEOUT && !lock(wire).is_leaving();
         let head = answer::encode(&head, body.size_hint().exact(), asked);
         let keeps_alive = head.keeps_alive;
         if is_switch {
@@ -125,8 +129,7 @@ where
         let mut sending = Sending::new(head, body);
         poll_fn(|cx| sending.poll(wire, cx)).await?;
         drop(sending);
-        let goes_on = poll_fn(|cx| Poll::Ready(lock(wire).ends_request(cx))).await;
-        if !keeps_alive || !goes_on {
+        if !keeps_alive || !poll_fn(|cx| poll_end(wire, &mut clock, cx)).await {
             break;
         }
     }
@@ -187,6 +190,25 @@ where
     };
     clock.stop();
     Poll::Ready(Ok(next))
+}
+
+/// Ends a request that has its answer; whether another one can be read behind it.
+fn poll_end<Io>(wire: &Shared<Io>, clock: &mut Clock, cx: &mut Context<'_>) -> Poll<bool>
+where
+    Io: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut wire = lock(wire);
+    let goes_on = match wire.poll_end_request(cx) {
+        Poll::Ready(goes_on) => goes_on,
+        Poll::Pending if wire.is_leaving() => false,
+        Poll::Pending => {
+            // The rest of a body has no more time than a head.
+            ready!(clock.poll_late(true, cx));
+            false
+        }
+    };
+    clock.stop();
+    Poll::Ready(goes_on)
 }
 
 /// Says the last words on a connection of which no more can be read.

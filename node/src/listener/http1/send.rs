@@ -25,7 +25,7 @@ const SIZE_LINE_BYTES: usize = 18;
 
 /// Why an answer was not sent to its end.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::listener) enum SendError {
+pub enum SendError {
     /// The client's socket.
     #[error(transparent)]
     Io(#[from] io::Error),

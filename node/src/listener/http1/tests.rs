@@ -250,21 +250,69 @@ async fn a_client_that_waits_for_leave_gets_it_when_its_body_is_read() {
     assert_eq!(&answer, b"HTTP/1.1 200 OK");
     // Refused without a look at the body: nobody can tell whether it will come.
     let refused = heard(&[head.as_bytes()], |_| async { Ok(text("no")) }).await;
-    assert_eq!(refused, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nno");
+    let last = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno";
+    assert_eq!(refused, last);
+}
+
+/// Answers with the target alone.
+async fn unread(request: Request<ClientBody>) -> Result<Answer, ClientLeft> {
+    Ok(text(request.uri().path().to_owned()))
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_nobody_reads_is_passed_over_if_it_has_come() {
-    let service =
-        |request: Request<ClientBody>| async move { Ok(text(request.uri().path().to_owned())) };
+async fn a_body_that_nobody_reads_is_passed_over() {
     let body = "POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab";
     let two = [body, GET].concat();
-    let both = heard(&[two.as_bytes()], service).await;
+    let both = heard(&[two.as_bytes()], unread).await;
     assert_eq!(both.matches("HTTP/1.1 200").count(), 2, "{both}");
     // Half of it: what comes later cannot be told from a request.
     let half = &body[..body.len() - 1];
-    let one = heard(&[half.as_bytes()], service).await;
+    let one = heard(&[half.as_bytes()], unread).await;
     assert_eq!(one.matches("HTTP/1.1 200").count(), 1, "{one}");
+    // Its end may come after the answer.
+    let (mut client, _wire, _task) = served(unread);
+    let mut answer = vec![0; one.len() + "date: \r\n".len() + 29];
+    client.write_all(half.as_bytes()).await.expect("room");
+    client.read_exact(&mut answer).await.expect("an answer");
+    tokio::time::sleep(WAITS.header / 2).await;
+    client.write_all(b"b").await.expect("room");
+    client.write_all(GET.as_bytes()).await.expect("room");
+    let mut next = [0; 15];
+    client.read_exact(&mut next).await.expect("the next answer");
+    assert_eq!(&next, b"HTTP/1.1 200 OK");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rest_of_a_body_that_nobody_reads_is_not_waited_for_long() {
+    let (mut client, _wire, task) = served(unread);
+    let began = Instant::now();
+    let half = b"POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\na";
+    client.write_all(half).await.expect("room");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.expect("text");
+    assert!(answer.ends_with("\r\n\r\n/a"), "{answer}");
+    assert_eq!(began.elapsed(), WAITS.header);
+    assert_eq!(task.await.expect("no panic"), Ok(false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_the_last_says_so() {
+    let large = "content-length: 1000000\r\n\r\n";
+    let chunked = "transfer-encoding: chunked\r\n\r\n1\r\na\r\n";
+    let malformed = "transfer-encoding: chunked\r\n\r\nx";
+    for rest in [large, chunked, malformed] {
+        let post = format!("POST / HTTP/1.1\r\nhost: a\r\n{rest}");
+        let words = heard(&[post.as_bytes()], unread).await;
+        assert!(words.contains("\r\nconnection: close\r\n"), "{words}");
+    }
+    let words = heard(&[GET.as_bytes(), GET.as_bytes()], |_| async {
+        let mut late = text("late");
+        *late.status_mut() = StatusCode::REQUEST_TIMEOUT;
+        Ok(late)
+    })
+    .await;
+    assert!(words.contains("\r\nconnection: close\r\n"), "{words}");
+    assert_eq!(words.matches("HTTP/1.1 408").count(), 1, "{words}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -338,6 +386,44 @@ async fn an_answer_shorter_than_it_says_is_cut() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_length_is_said_and_it_is_that_of_the_body() {
+    let said = async |status: u16, lengths: &'static [&'static str]| {
+        heard(&[GET.as_bytes()], move |_| async move {
+            let mut answer = Response::new(stream(["abc"]));
+            *answer.status_mut() = StatusCode::from_u16(status).expect("a status");
+            for length in lengths {
+                let length = HeaderValue::from_static(length);
+                answer.headers_mut().append(header::CONTENT_LENGTH, length);
+            }
+            Ok(answer)
+        })
+        .await
+    };
+    let right = said(200, &["3"]).await;
+    assert_eq!(right, "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc");
+    for doubtful in [&["3", "3"][..], &["+3"], &["3, 3"], &[""]] {
+        let chunked = said(200, doubtful).await;
+        let expected = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+        assert_eq!(chunked, expected, "{doubtful:?}");
+    }
+    let none = said(204, &["3"]).await;
+    assert_eq!(none, "HTTP/1.1 204 No Content\r\n\r\n");
+    let would = said(304, &["3"]).await;
+    assert_eq!(
+        would,
+        "HTTP/1.1 304 Not Modified\r\ncontent-length: 3\r\n\r\n"
+    );
+    let own = heard(&[GET.as_bytes()], |_| async {
+        let mut answer = text("abc");
+        let wrong = HeaderValue::from_static("5");
+        answer.headers_mut().insert(header::CONTENT_LENGTH, wrong);
+        Ok(answer)
+    })
+    .await;
+    assert_eq!(own, "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc");
+}
+
+#[tokio::test(start_paused = true)]
 async fn another_protocol_begins_only_if_the_client_has_waited_for_it() {
     let switch = |_| async {
         let mut answer = Response::new(Empty::new().boxed());
@@ -386,6 +472,12 @@ async fn a_body_does_not_outlive_its_request() {
     let post = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab";
     client.write_all(post.as_bytes()).await.expect("room");
     let mut kept = bodies.recv().await.expect("a body");
+    let mut answer = [0; 15];
+    client.read_exact(&mut answer).await.expect("an answer");
+    // Not a byte of the next request is its.
+    assert!(kept.frame().await.expect("an end").is_err());
+    client.write_all(post.as_bytes()).await.expect("room");
+    let mut kept = bodies.recv().await.expect("another body");
     client.write_all(post.as_bytes()).await.expect("room");
     let _ = bodies.recv().await.expect("another body");
     assert!(kept.frame().await.expect("an end").is_err());

@@ -21,11 +21,11 @@ use crate::listener::framing::{BodyLength, Chunked, Fault, HeadLimits};
 
 /// Most bytes of one read, where nobody knows how many there are. A head and a short prompt come in one.
 const READ_BYTES: usize = 16 * 1024;
-/// So much of a body that nobody has asked for is read, so that the connection can go on.
+/// So much of a body that nobody reads is waited for, so that the connection can go on.
 const DRAIN_BYTES: usize = 64 * 1024;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-const OTHER_REQUEST: BodyError = BodyError::Broke("its request has ended");
+const REQUEST_ENDED: BodyError = BodyError::Broke("its request has ended");
 const CUT_SHORT: &str = "the connection ended within the body";
 
 thread_local! {
@@ -33,11 +33,11 @@ thread_local! {
 }
 
 /// A connection, shared by who serves it and the body of its request, both in one task.
-pub(in crate::listener) type Shared<Io> = Arc<Mutex<Wire<Io>>>;
+pub type Shared<Io> = Arc<Mutex<Wire<Io>>>;
 
 /// The stream, and where in it the reader is.
 #[derive(Debug)]
-pub(in crate::listener) struct Wire<Io> {
+pub struct Wire<Io> {
     pub(super) io: Io,
     limits: HeadLimits,
     /// What has come and was not used yet.
@@ -68,7 +68,7 @@ enum Reading {
 
 impl<Io> Wire<Io> {
     /// Before the first byte.
-    pub(in crate::listener) fn shared(io: Io, limits: HeadLimits) -> Shared<Io> {
+    pub fn shared(io: Io, limits: HeadLimits) -> Shared<Io> {
         Arc::new(Mutex::new(Self {
             io,
             limits,
@@ -142,7 +142,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Wire<Io> {
             BodyLength::Nothing => Reading::Ended,
             BodyLength::Fixed(bytes) => Reading::Fixed(bytes),
             BodyLength::Chunked => Reading::Chunked {
-                chunked: Chunked::Size,
+                chunked: Chunked::default(),
                 line: Vec::new(),
             },
         };
@@ -236,7 +236,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Wire<Io> {
             }
             Reading::Chunked { chunked, line } => {
                 while !self.input.is_empty() {
-                    let is_data = matches!(chunked, Chunked::Data(_));
+                    let is_data = chunked.is_within_data();
                     let mut rest = &*self.input;
                     let has_ended = chunked.feed(line, &mut rest)?;
                     let data = self.input.split_to(self.input.len() - rest.len());
@@ -253,23 +253,43 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Wire<Io> {
         }
     }
 
-    /// Ends the request in progress; whether another one can be read behind it. Of a body that nobody has read, what has
-    /// come is passed over; more than that is not waited for.
-    pub(super) fn ends_request(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut drained = 0;
+    /// Nobody reads the rest of the body in progress: passes over what of it has come. Whether another request may follow,
+    /// for all of it is over or its end is near.
+    pub(super) fn gives_up_body(&mut self, cx: &mut Context<'_>) -> bool {
         // A client that was not asked for its body may send it, or not.
-        let waits = !self.continues.is_empty();
-        while !waits && drained <= DRAIN_BYTES {
-            match self.poll_body(cx) {
-                Poll::Ready(Some(Ok(data))) => drained += data.len(),
-                Poll::Ready(None) => {
+        if !self.continues.is_empty() {
+            return false;
+        }
+        let mut passed = 0;
+        while passed <= DRAIN_BYTES
+            && let Poll::Ready(Some(Ok(data))) = self.poll_body(cx)
+        {
+            passed += data.len();
+        }
+        match self.reading {
+            Reading::Ended => true,
+            Reading::Fixed(left) => left <= DRAIN_BYTES as u64,
+            Reading::Head(_) | Reading::Chunked { .. } | Reading::Broken(_) => false,
+        }
+    }
+
+    /// Waits for the end of a body whose end is near; whether it has come, and the next head may.
+    pub(super) fn poll_end_request(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        loop {
+            match ready!(self.poll_body(cx)) {
+                Some(Ok(_)) => {}
+                Some(Err(_)) => return Poll::Ready(false),
+                None => {
                     self.reading = Reading::Head(None);
-                    return true;
+                    return Poll::Ready(true);
                 }
-                Poll::Ready(Some(Err(_))) | Poll::Pending => break,
             }
         }
-        false
+    }
+
+    /// Whether a body of this request may read.
+    fn reads_body_of(&self, request: u64) -> bool {
+        self.requests == request && !matches!(self.reading, Reading::Head(_))
     }
 
     /// Reads a body of known length to the end of `buffer`.
@@ -314,8 +334,8 @@ impl<Io: AsyncRead + AsyncWrite + Unpin + Send> BodySource for Mutex<Wire<Io>> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         let mut wire = lock(self);
-        if wire.requests != request {
-            return Poll::Ready(Some(Err(OTHER_REQUEST)));
+        if !wire.reads_body_of(request) {
+            return Poll::Ready(Some(Err(REQUEST_ENDED)));
         }
         wire.poll_body(cx)
             .map(|next| next.map(|data| data.map_err(BodyError::Broke)))
@@ -328,8 +348,8 @@ impl<Io: AsyncRead + AsyncWrite + Unpin + Send> BodySource for Mutex<Wire<Io>> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<usize, BodyError>> {
         let mut wire = lock(self);
-        if wire.requests != request {
-            return Poll::Ready(Err(OTHER_REQUEST));
+        if !wire.reads_body_of(request) {
+            return Poll::Ready(Err(REQUEST_ENDED));
         }
         wire.poll_fill(buffer, cx)
             .map(|read| read.map_err(BodyError::Broke))
