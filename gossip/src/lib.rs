@@ -55,5 +55,5 @@ pub use metrics::Metrics;
 pub use planes::{DryRunHandler, EvidenceSource};
 pub use registry::ChangeError;
 pub use replica::{ReplicaId, ReplicaIdError};
-pub use transport::SilentSeed;
 pub use transport::{Network, SystemNetwork};
+pub use transport::{PathReport, SilentSeed};

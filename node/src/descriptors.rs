@@ -48,7 +48,8 @@ fn raised() -> Option<u64> {
     }
 }
 
-fn fitting(asked: u32, limit: Option<u64>) -> u32 {
+/// How many connections of clients fit into a limit of open files, `asked` at most.
+pub(crate) fn fitting(asked: u32, limit: Option<u64>) -> u32 {
     let Some(files) = limit else { return asked };
     let with_spare = |connections| u64::from(connections + spare(connections));
     let reserved = RESERVED + 2 * with_spare(operators(limit));

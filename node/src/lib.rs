@@ -30,6 +30,7 @@ pub mod listener;
 pub mod live;
 pub mod log_limit;
 pub mod logging;
+pub mod machine;
 pub mod memory;
 pub mod metrics;
 pub mod page;

@@ -36,6 +36,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Register(args) => return small_runtime()?.block_on(cli::register(*args)),
         Command::Ca(args) => cli::ca(args),
         Command::Keys(args) => cli::keys(args),
+        Command::Doctor(args) => small_runtime()?.block_on(cli::doctor(args, environment())),
         Command::Events(args) => small_runtime()?.block_on(cli::events(args)),
         Command::Status(args) => small_runtime()?.block_on(cli::status(args)),
         Command::Top(args) => small_runtime()?.block_on(cli::top(args)),
@@ -56,18 +57,22 @@ fn serve(args: ServeArgs) -> Result<ExitCode, Failure> {
     if std::env::var_os("GRAPEVINE_PROVOKE").is_some_and(|value| value == "1") {
         grapevine::fault_injection::enable();
     }
-    let environment = std::env::vars_os().filter_map(|(name, value)| {
-        Some((
-            name.into_string().ok()?,
-            value.to_string_lossy().into_owned(),
-        ))
-    });
-    match args.task(environment)? {
+    match args.task(environment())? {
         Task::PrintConfig => cli::print_line(documented_defaults().trim_end())?,
         Task::Check(origin) => cli::check(&origin)?,
         Task::Run(config, origin) => return replica(*config, *origin),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The variables of this process; names that are no text are none of ours.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os().filter_map(|(name, value)| {
+        Some((
+            name.into_string().ok()?,
+            value.to_string_lossy().into_owned(),
+        ))
+    })
 }
 
 fn replica(config: Config, origin: Layers) -> Result<ExitCode, Failure> {

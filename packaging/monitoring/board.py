@@ -121,7 +121,8 @@ ROWS = [
         ("Different ring digests", "none", [("rings", f'count(count_values("digest", grapevine_ring_digest{{{OF}}}))')], ""),
         ("Replicas live and agreeing", "none", [
             ("live, seen by {{instance}}", gauge("replicas_live")),
-            ("agreeing with {{instance}}", gauge("replicas_agreeing"))], ""),
+            ("agreeing with {{instance}}", gauge("replicas_agreeing")),
+            ("not heard by {{instance}}", gauge("replicas_unheard"))], ""),
         ("Registries and settings that differ", "none", [
             ("registries, {{instance}}", gauge("gossip_registry_differing")),
             ("settings, {{instance}}", gauge("settings_differing"))], ""),

@@ -7,7 +7,7 @@ use super::Agent;
 use crate::plane::Context;
 use crate::planes::LoadMessages;
 use crate::replica::ReplicaId;
-use crate::transport::SilentSeed;
+use crate::transport::{PathReport, SilentSeed};
 
 /// What this replica has with another one. Nothing of it where there is neither a connection nor a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct PeerLink {
     /// Since its latest report of load, which every replica sends several times a second. None of one that was silent
     /// for long.
     pub heard: Option<Duration>,
+    /// What the path carries; none while there is no connection.
+    pub path: Option<PathReport>,
 }
 
 impl Agent {
@@ -28,10 +30,11 @@ impl Agent {
         let Some(net) = self.0.driver.net() else {
             return links;
         };
-        for (id, round_trip, certificate_ends) in net.transport.seen_links() {
-            let link = links.entry(id).or_default();
-            link.round_trip = Some(round_trip);
-            link.certificate_ends = certificate_ends;
+        for seen in net.transport.seen_links() {
+            let link = links.entry(seen.peer).or_default();
+            link.round_trip = Some(seen.path.round_trip);
+            link.certificate_ends = seen.certificate_ends;
+            link.path = Some(seen.path);
         }
         for (id, ago) in self.heard() {
             links.entry(id).or_default().heard = Some(ago);

@@ -28,6 +28,7 @@ mod peer;
 mod refusal_tests;
 mod reminders;
 mod seeds;
+mod seen;
 mod slept;
 mod stream;
 #[cfg(test)]
@@ -65,6 +66,8 @@ pub(crate) use network::system_ms;
 pub use network::{Network, SystemNetwork};
 use peer::Peers;
 pub use seeds::SilentSeed;
+pub use seen::PathReport;
+use seen::SeenLink;
 
 /// The receiver of what arrives. Called from connection tasks: must not wait.
 pub(crate) trait Receiver: Send + Sync + 'static {
@@ -289,14 +292,10 @@ impl Transport {
         ways.collect()
     }
 
-    /// The open connections that this replica dialled: the peer, a round trip, and the end of the certificate that it
-    /// showed.
-    pub(crate) fn seen_links(&self) -> Vec<(ReplicaId, Duration, Option<SystemTime>)> {
-        let links = self.shared.peers().links();
-        let seen = links.into_iter().map(|(id, connection)| {
-            let ends = credentials::leaf_of(&connection).map(|leaf| leaf.until);
-            (id, connection.rtt(), ends)
-        });
+    /// The open connections that this replica dialled.
+    pub(crate) fn seen_links(&self) -> Vec<SeenLink> {
+        let links = self.shared.peers().links().into_iter();
+        let seen = links.map(|(peer, connection)| SeenLink::of(peer, &connection));
         seen.collect()
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use grapevine_gossip::PeerLink;
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 use super::Admin;
 use super::links::Unheard;
 use super::page::{PAGE, Page};
+use crate::api::cards::Card;
 use crate::cluster::Fleet;
 use crate::kv_events::EngineView;
 use crate::page::history::minute::Minute;
@@ -260,6 +262,15 @@ pub(super) struct WorkerView {
     /// By live replica, as each reports; null of one that sent nothing for 2 s. Of a single worker only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) in_flight_at: Option<BTreeMap<String, Option<u32>>>,
+    /// Models that the registry says it serves, and that it did not list when this replica asked it last.
+    unlisted_models: Vec<String>,
+    /// Seconds by which its clock is ahead of this replica's, by the `Date` of its latest answer to a check; null where
+    /// it sends none.
+    clock_ahead_s: Option<i64>,
+    /// Answers at this replica whose usage said how much of the prompt was cached, since the worker came.
+    usage_with_details: u64,
+    /// Answers at this replica whose usage did not.
+    usage_without_details: u64,
     /// Share of its prompt tokens that came from its cache within ten minutes, 0 to 1; null where none was reported.
     hit_rate: Option<f64>,
     pending_prefill_tokens: f64,
@@ -504,6 +515,10 @@ impl Admin {
             in_flight: load.exact_requests,
             in_flight_here: worker.load.own().requests,
             in_flight_at: None,
+            unlisted_models: unlisted(spec.models(), &worker.cards.load()),
+            clock_ahead_s: worker.clock.ahead_s(),
+            usage_with_details: worker.series.usages.detailed.load(Ordering::Relaxed),
+            usage_without_details: worker.series.usages.plain.load(Ordering::Relaxed),
             hit_rate: self.hit_rate(&worker.id),
             pending_prefill_tokens: load.common.prefill_tokens,
             context_tokens: load.common.context_tokens,
@@ -522,6 +537,16 @@ impl Admin {
     fn hit_rate(&self, worker: &WorkerId) -> Option<f64> {
         let of = |history: &History| history.workers.hit_rate(worker.as_str(), HIT_RATE_OVER);
         self.recorder.show(|history, _| of(history))
+    }
+}
+
+/// Models that a worker should serve and does not list; nothing is known of one that lists none.
+fn unlisted(models: &[String], listed: &[Card]) -> Vec<String> {
+    let is_listed = |model: &&String| listed.iter().any(|card| card.id() == model.as_str());
+    let unlisted = models.iter().filter(|model| !is_listed(model));
+    match listed.is_empty() {
+        true => Vec::new(),
+        false => unlisted.cloned().collect(),
     }
 }
 

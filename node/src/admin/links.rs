@@ -73,6 +73,13 @@ impl Admin {
         }
     }
 
+    /// Live replicas that this one does not hear.
+    pub(super) fn count_unheard(&self) -> i64 {
+        let unheard = self.describe_unheard(&self.agent.view());
+        let own = unheard.iter().filter(|pair| pair.replica == self.replica);
+        own.count() as i64
+    }
+
     pub(super) fn describe_unheard(&self, view: &View) -> Vec<Unheard> {
         let liveness = self.cluster.liveness();
         let is_settled = |replica: &&ReplicaInfo| {

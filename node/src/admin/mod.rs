@@ -6,6 +6,7 @@
 //! | `GET /readyz` | the replica takes traffic; else what is missing |
 //! | `GET /metrics` | OpenMetrics for clients that name it, else text format 0.0.4 |
 //! | `GET /cluster` | replicas as this one sees them, registry, ring digest |
+//! | `GET /about` | what this replica alone knows of itself and of its machine; for `grapevine doctor` |
 //! | `GET /events` | faults, repairs and changes of the last hour, as this replica saw them, oldest first |
 //! | `GET /history?worker=`, `?replica=` | the last hour in figures: of the cluster, of one worker, of one replica |
 //! | `GET /links` | which replica hears which |
@@ -27,6 +28,7 @@
 //!
 //! Never on the data port. Beyond loopback it needs a token. Web pages are kept out by `gate.rs`.
 
+mod about;
 mod describe;
 mod difference;
 mod explain;
@@ -78,6 +80,7 @@ use crate::listener::Door;
 use crate::listener::framing::HeadLimits;
 use crate::listener::http1_guard::{Guarded, Waits};
 use crate::live::Live;
+use crate::memory::Memory;
 use crate::metrics::{Form, ReasonLabels};
 use crate::page::sampler::Recorder;
 use crate::readiness::Readiness;
@@ -88,6 +91,7 @@ use crate::tenants::{Keys, bearer};
 use crate::upstream::Connector;
 use crate::warmup::WarmUps;
 
+pub use about::Configured;
 pub use gate::Gate;
 use gate::GateRefusal;
 pub use pages::Pages;
@@ -143,6 +147,10 @@ pub struct Admin {
     pub reload: mpsc::Sender<Wish>,
     /// Fingerprint of the settings that must be equal on all replicas.
     pub settings: Live<String>,
+    /// What the configuration says of this replica.
+    pub configured: Live<Configured>,
+    /// Memory against its limit.
+    pub memory: Arc<Memory>,
     /// How requests are divided.
     pub transfer: Live<TransferConfig>,
     /// Clients must send it.
@@ -280,7 +288,7 @@ impl Admin {
         }
     }
 
-    async fn route(&self, request: Request<Incoming>) -> Result<Answer, ApiError> {
+    async fn route(self: &Arc<Self>, request: Request<Incoming>) -> Result<Answer, ApiError> {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
         let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
@@ -305,6 +313,7 @@ impl Admin {
         match (&head.method, segments.as_slice()) {
             (&Method::GET, ["metrics"]) => Ok(self.metrics(Form::asked_for(&head.headers))),
             (&Method::GET, ["cluster"]) => Ok(json(StatusCode::OK, &self.describe_cluster())),
+            (&Method::GET, ["about"]) => Ok(self.show_about().await),
             (&Method::GET, ["events"]) => Ok(json(StatusCode::OK, &self.describe_events())),
             (&Method::GET, ["history"]) => {
                 Ok(json(StatusCode::OK, &self.describe_history(&query)?))
@@ -391,6 +400,14 @@ impl Admin {
             Ok(reloaded) => Ok(json(StatusCode::OK, &reloaded)),
             Err(error) => Err(ApiError::new(ErrorKind::InvalidRequest, error)),
         }
+    }
+
+    /// What the kernel says is read from files.
+    async fn show_about(self: &Arc<Self>) -> Answer {
+        let admin = Arc::clone(self);
+        let looked = tokio::task::spawn_blocking(move || admin.describe_about()).await;
+        let about = looked.expect("a look at the machine does not panic");
+        json(StatusCode::OK, &about)
     }
 
     async fn describe_caches(&self, query: &Query<'_>) -> Result<Answer, ApiError> {

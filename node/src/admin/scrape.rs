@@ -25,6 +25,10 @@ impl Admin {
     /// Gauges that follow from other state are set here, when they are read.
     pub(super) fn metrics(&self, form: Form) -> Answer {
         self.show_process();
+        self.metrics
+            .cluster
+            .replicas_unheard
+            .set(self.count_unheard());
         let fleet = self.cluster.fleet();
         let models = &self.metrics.requests.models;
         models.keep(|model| fleet.pool(model).is_some());

@@ -30,6 +30,8 @@ pub(super) struct Opened {
     pub(super) readiness: Arc<Readiness>,
     /// Where clients' connections are served; kept to the end.
     pub(super) lanes: Arc<Lanes>,
+    /// Memory against its limit.
+    pub(super) memory: Arc<Memory>,
 }
 
 /// Opens the data port.
@@ -57,7 +59,11 @@ pub(super) fn start_front(
     let readiness = readiness(base, followed, &memory);
     let front = Front {
         proxy: Arc::new(Proxy::new(proxy_parts(
-            base, followed, limits, memory, &readiness,
+            base,
+            followed,
+            limits,
+            Arc::clone(&memory),
+            &readiness,
         )?)),
         tls,
         timeouts: base.live(|config| config.timeouts.clone()),
@@ -73,7 +79,11 @@ pub(super) fn start_front(
     let lanes = Arc::new(lanes(config.listen.threads)?);
     let accepting = listener::run(door, Arc::new(front), Arc::clone(&lanes), connections);
     base.shutdown.accepting().spawn(accepting);
-    Ok(Opened { readiness, lanes })
+    Ok(Opened {
+        readiness,
+        lanes,
+        memory,
+    })
 }
 
 fn lanes(threads: Option<u32>) -> anyhow::Result<Lanes> {

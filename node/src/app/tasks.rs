@@ -13,7 +13,7 @@ use super::cluster::Followed;
 use super::discovery::Discovered;
 use super::front::Opened;
 use super::limits::Limits;
-use crate::admin::{self, Admin, Gate, Pages, Port};
+use crate::admin::{self, Admin, Configured, Gate, Pages, Port};
 use crate::config::{Config, Layers};
 #[cfg(debug_assertions)]
 use crate::fault_injection;
@@ -102,6 +102,8 @@ pub(super) fn start_admin(
         board: discovered.board,
         leases: discovered.leases,
         settings: base.live(Config::fingerprint),
+        configured: base.live(Configured::of),
+        memory: opened.memory,
         transfer: base.live(|config| config.transfer.clone()),
         credentials: discovered.credentials,
         connector,

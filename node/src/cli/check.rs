@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use grapevine_discovery::file::examine;
+use grapevine_discovery::file;
 #[cfg(feature = "kubernetes")]
 use grapevine_discovery::kubernetes::mistakes_of_kubeconfig;
 use grapevine_gossip::identity::PemFiles;
@@ -28,6 +28,19 @@ use super::show::print_line;
 /// # Errors
 /// All mistakes, one a line, or standard output is closed.
 pub fn check(origin: &Layers) -> Result<(), Failure> {
+    let (_, problems, notes) = examine(origin);
+    if !problems.is_empty() {
+        return Err(ConfigError::Invalid(problems).into());
+    }
+    for note in notes {
+        print_line(&note)?;
+    }
+    print_line("the configuration is good")
+}
+
+/// The settings as far as they could be read, every mistake in them and in the files that they name, and what is no
+/// mistake and should be known.
+pub(super) fn examine(origin: &Layers) -> (Config, Vec<Problem>, Vec<String>) {
     let (config, problems) = Config::examine(origin);
     let mut files = Files { origin, problems };
     files.listener(&config.tls);
@@ -36,13 +49,9 @@ pub fn check(origin: &Layers) -> Result<(), Failure> {
     files.keys(&config);
     files.kubernetes(&config.kubernetes);
     let unmatched = files.found_workers(&config);
-    if !files.problems.is_empty() {
-        return Err(ConfigError::Invalid(files.problems).into());
-    }
-    for note in config.notes().into_iter().chain(unmatched) {
-        print_line(&note)?;
-    }
-    print_line("the configuration is good")
+    let problems = files.problems;
+    let notes = config.notes().into_iter().chain(unmatched).collect();
+    (config, problems, notes)
 }
 
 /// The files that a configuration names, and the mistakes so far.
@@ -184,7 +193,7 @@ impl Files<'_> {
 
     /// Returns notes about patterns that match no file, which may be intended.
     fn found_workers(&mut self, config: &Config) -> Vec<String> {
-        let examined = examine(&config.files.paths);
+        let examined = file::examine(&config.files.paths);
         for mistake in &examined.mistakes {
             self.wrong("files", "paths", mistake);
         }

@@ -8,6 +8,9 @@ use url::Url;
 
 use super::failure::Failure;
 
+/// Where a replica's admin port is unless its configuration says otherwise.
+pub(super) const DEFAULT_ADMIN: &str = "http://127.0.0.1:30001";
+
 /// Replica that gets the command; any will do, they share one view.
 #[derive(clap::Args)]
 pub(super) struct AdminArgs {
@@ -15,7 +18,7 @@ pub(super) struct AdminArgs {
     #[arg(
         long,
         value_name = "URL",
-        default_value = "http://127.0.0.1:30001",
+        default_value = DEFAULT_ADMIN,
         env = "GRAPEVINE_ADMIN_URL"
     )]
     admin: Url,
@@ -74,6 +77,12 @@ impl AdminClient {
         self.call(Method::GET, path, query, Vec::new()).await
     }
 
+    /// What is no JSON, such as metrics.
+    pub(super) async fn text(&self, path: &[&str]) -> Result<String, Failure> {
+        let (_, bytes) = self.exchange(Method::GET, path, &[], Vec::new()).await?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
     /// Sends a JSON body to the address made of these segments and reads the JSON answer.
     pub(super) async fn call(
         &self,
@@ -82,6 +91,27 @@ impl AdminClient {
         query: &[(&str, &str)],
         body: Vec<u8>,
     ) -> Result<Value, Failure> {
+        let (status, bytes) = self.exchange(method, path, query, body).await?;
+        if bytes.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&bytes).map_err(|_| {
+            let what = format!(
+                "{} answers, but not as a Grapevine admin port: {status}",
+                self.url
+            );
+            Failure::Refused(what)
+        })
+    }
+
+    /// Sends a body and reads the answer, which is a good one.
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, bytes::Bytes), Failure> {
         // A URL's segments leave them out without a word: another worker would be meant.
         if path
             .iter()
@@ -119,16 +149,7 @@ impl AdminClient {
         if !status.is_success() {
             return Err(self.refused(status, &bytes));
         }
-        if bytes.is_empty() {
-            return Ok(Value::Null);
-        }
-        serde_json::from_slice(&bytes).map_err(|_| {
-            let what = format!(
-                "{} answers, but not as a Grapevine admin port: {status}",
-                self.url
-            );
-            Failure::Refused(what)
-        })
+        Ok((status, bytes))
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {

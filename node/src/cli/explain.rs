@@ -53,9 +53,14 @@ pub async fn explain(args: ExplainArgs) -> Result<(), Failure> {
         query.push(("load", "ignore"));
     }
     let client = AdminClient::new(&args.admin)?;
-    let answer = client
-        .call(Method::POST, &["explain"], &query, body)
-        .await?;
+    let asked = client.call(Method::POST, &["explain"], &query, body).await;
+    let answer = match asked {
+        Err(Failure::Refused(why)) if args.prompt.is_some() => {
+            let models = served(&client).await?;
+            return Err(without_model(args.model.as_deref(), &models, why));
+        }
+        asked => asked?,
+    };
     if args.admin.json {
         return print_json(&answer);
     }
@@ -77,6 +82,39 @@ pub async fn explain(args: ExplainArgs) -> Result<(), Failure> {
     note(&answer)?;
     print_line("")?;
     print_order(&answer)
+}
+
+/// The models that the cluster serves, each once.
+async fn served(client: &AdminClient) -> Result<Vec<String>, Failure> {
+    let rings = client.get(&["ring"]).await?;
+    let pools = rows(&rings, "pools").iter();
+    let mut models: Vec<String> = pools.map(|pool| field(pool, "model")).collect();
+    models.sort();
+    models.dedup();
+    Ok(models)
+}
+
+/// What a refusal comes from, if it is the model: one must be named where several are served.
+fn without_model(model: Option<&str>, models: &[String], why: String) -> Failure {
+    /// More are counted.
+    const NAMED: usize = 20;
+    let more = match models.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = models.iter().take(NAMED).cloned().collect::<Vec<_>>();
+    let named = format!("{}{more}", named.join(", "));
+    match model {
+        None if models.len() > 1 => {
+            let what =
+                format!("the cluster serves several models; choose one with --model: {named}");
+            Failure::Usage(what)
+        }
+        Some(model) if !models.is_empty() && !models.iter().any(|known| known == model) => {
+            Failure::Refused(format!("{why}; the cluster serves {named}"))
+        }
+        _ => Failure::Refused(why),
+    }
 }
 
 /// The workers in their order, with what KV events say of each where any publishes.
@@ -180,6 +218,20 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_must_be_named_where_several_are_served() {
+        let models = ["a", "b"].map(str::to_owned);
+        let refused = |model, models: &[String]| without_model(model, models, "no".to_owned());
+        let several = refused(None, &models);
+        assert!(matches!(several, Failure::Usage(_)));
+        assert!(several.to_string().ends_with("--model: a, b"), "{several}");
+        let unknown = refused(Some("c"), &models);
+        assert_eq!(unknown.to_string(), "no; the cluster serves a, b");
+        for (model, models) in [(None, &models[..1]), (Some("a"), &models[..]), (None, &[])] {
+            assert_eq!(refused(model, models).to_string(), "no");
+        }
+    }
 
     #[test]
     fn a_worker_that_is_named_though_it_is_bad_comes_with_the_reason() {

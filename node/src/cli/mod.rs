@@ -1,12 +1,12 @@
 //! The command line: one binary, `grapevine`, and what each of its commands does.
 //!
-//! `serve` is a router replica; `status`, `top`, `workers`, `cache`, `quarantine` and `explain` talk to the admin port of
-//! any replica; `bench` sends load to any endpoint; `register` is a worker's way into the cluster; `ca` makes
+//! `serve` is a router replica; `status`, `top`, `doctor`, `workers`, `cache`, `quarantine` and `explain` talk to the
+//! admin port of any replica; `bench` sends load to any endpoint; `register` is a worker's way into the cluster; `ca` makes
 //! certificates, `keys` keys of clients; `probe` is for health checks, `man` and `completions` for packages. The others
 //! are the testbed's, and are there with the feature of that name alone: what is shipped is built without it.
 //!
 //! Exit codes: 0 done; 1 refused or failed; 2 wrong command line or configuration; 3 no replica
-//! answers; 4 `status` or `top --once` found something wrong. Those of `serve` are with [`crate::shutdown::Ending`].
+//! answers; 4 `status`, `top --once` or `doctor` found something wrong. Those of `serve` are with [`crate::shutdown::Ending`].
 
 use std::ffi::OsString;
 
@@ -19,6 +19,7 @@ mod check;
 mod client;
 mod config;
 mod description;
+mod doctor;
 mod drain;
 mod events;
 mod explain;
@@ -40,6 +41,7 @@ pub use ca::{CaArgs, ca};
 pub use cache::{CacheArgs, cache};
 pub use check::check;
 pub use config::{ConfigArgs, config};
+pub use doctor::{DoctorArgs, doctor};
 pub use events::{EventsArgs, events};
 pub use explain::{ExplainArgs, explain};
 pub use failure::Failure;
@@ -92,7 +94,7 @@ Exit codes:
   1  refused, by a replica or the system
   2  the command line or the configuration is wrong; nothing was done
   3  no replica answers at the admin address; whether a change was made is not known
-  4  of `status` and `top --once`: something is wrong with the cluster
+  4  of `status`, `top --once` and `doctor`: something is wrong
   5  of `serve`: a second signal ended it at once"
     )
 }
@@ -107,6 +109,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Show the cluster live, in a terminal.
     Top(TopArgs),
+    /// Look for what should be mended, in a running cluster or a configuration, and say how.
+    Doctor(DoctorArgs),
     /// Show what became of replicas and workers, in order.
     Events(EventsArgs),
     /// List, add, drain or remove workers.
@@ -200,5 +204,7 @@ fn is_flag_of_serve(word: &str) -> bool {
     !has(&command) && command.find_subcommand("serve").is_some_and(has)
 }
 
+#[cfg(test)]
+mod examples_tests;
 #[cfg(test)]
 mod tests;

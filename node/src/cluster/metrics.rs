@@ -30,6 +30,7 @@ metrics! {
             "prefix_index_events", "Entries that were forgotten or refused, and answers that corrected";
         hot_prefixes: Gauge, "hot_prefixes", "Prefixes that are counted as warm over the whole cluster";
         heat_digest: Gauge, "heat_digest", "Digest of the counts of warm prefixes";
+        replicas_unheard: Gauge, "replicas_unheard", "Live replicas that this one does not hear";
         replicas_live: Gauge, "replicas_live", "Live replicas, this one included";
         replicas_agreeing: Gauge,
             "replicas_agreeing", "Live replicas with this one's ring digest and settings, itself included";

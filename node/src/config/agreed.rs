@@ -3,10 +3,16 @@
 //! `[cluster]` and `[[model]]` as placement sees them, and those settings of other sections that say how replicas act on
 //! one worker together. Secrets are no part of it: what is published must not help to guess one.
 
+use std::collections::BTreeMap;
+
 use grapevine_placement::total_digest;
 
-use super::Config;
 use super::setting::Setting;
+use super::table::Section;
+use super::{ClusterConfig, Config, ModelConfig};
+
+/// Keys of `[cluster]` and `[[model]]` that are each replica's own affair, or are compared otherwise.
+const OWN: [&str; 4] = ["id", "load_batch", "name", "failover"];
 
 impl Config {
     /// The fingerprint: replicas with the same one agree.
@@ -23,6 +29,26 @@ impl Config {
             bytes.extend(format!("\n{key} = {value}").into_bytes());
         }
         total_digest(&[], &[], &bytes).to_string()
+    }
+
+    /// What the fingerprint is made from, by name, with values as in the file (`unset` where there is none): two replicas
+    /// whose fingerprints differ find here in what. No secret is among them.
+    #[must_use]
+    pub fn must_agree(&self) -> BTreeMap<String, String> {
+        let is_shared = |(key, _): &(&'static str, Option<String>)| !OWN.contains(key);
+        let of_cluster = self.cluster.shown().into_iter().filter(is_shared);
+        let of_cluster =
+            of_cluster.map(|(key, value)| (format!("{}.{key}", ClusterConfig::NAME), value));
+        let of_models = self.model.iter().flat_map(|model| {
+            let shown = model.shown().into_iter().filter(is_shared);
+            let name = |key: &str| format!("{}[{}].{key}", ModelConfig::NAME, model.name);
+            shown.map(move |(key, value)| (name(key), value))
+        });
+        let others = self.agreed().into_iter();
+        let others = others.map(|(key, value)| (key.to_owned(), value));
+        let all = of_cluster.chain(of_models).chain(others);
+        all.map(|(key, value)| (key, value.unwrap_or_else(|| "unset".to_owned())))
+            .collect()
     }
 
     /// Settings outside of `[cluster]` and `[[model]]` that must be equal, as in the file.
@@ -46,8 +72,59 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::table::Section as _;
-    use crate::config::{DecodeAlone, Secret, TransferConfig};
+    use crate::config::{DecodeAlone, Layers, Secret, TransferConfig};
+
+    fn of_text(text: &str) -> Config {
+        let layers = Layers {
+            file: Some(("grapevine.toml".into(), text.to_owned())),
+            ..Layers::default()
+        };
+        Config::from_layers(layers).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let plain = of_text("");
+        let check = |text: &str, expected: &[(&str, &str)]| {
+            let other = of_text(text);
+            assert_eq!(
+                plain.fingerprint() != other.fingerprint(),
+                !expected.is_empty(),
+                "{text}"
+            );
+            let (ours, theirs) = (plain.must_agree(), other.must_agree());
+            let differing = theirs
+                .iter()
+                .filter(|(key, value)| ours.get(*key) != Some(value));
+            let named: Vec<_> = differing
+                .map(|(key, value)| (key.as_str(), value.as_str()))
+                .collect();
+            assert_eq!(named, expected, "{text}");
+        };
+        check(
+            "cluster.virtual_nodes = 17",
+            &[("cluster.virtual_nodes", "17")],
+        );
+        check("cluster.seed = 7", &[("cluster.seed", "7")]);
+        check(
+            "cluster.tenant_header = \"x-tenant\"",
+            &[("cluster.tenant_header", "\"x-tenant\"")],
+        );
+        check("discovery.hold = \"7s\"", &[("discovery.hold", "\"7s\"")]);
+        check("cluster.load_batch = \"30ms\"", &[]);
+        check("cluster.id = \"other\"", &[]);
+        check("limits.requests = 7", &[]);
+        let of_model = [
+            ("model[m].decode_policy", "unset"),
+            ("model[m].policy", "\"round_robin\""),
+            ("model[m].prefill_policy", "unset"),
+            ("model[m].targets", "unset"),
+        ];
+        check(
+            "[[model]]\nname = \"m\"\npolicy = \"round_robin\"",
+            &of_model,
+        );
+    }
 
     #[test]
     fn all_of_transfer_is_agreed() {

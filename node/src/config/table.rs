@@ -23,6 +23,9 @@ pub(crate) trait Section: Default {
     /// so that one run reports every mistake.
     fn read(table: &SectionValues, problems: &mut Vec<Problem>) -> Self;
 
+    /// Every key with its value as TOML; none where it is unset. Secrets are as they are shown: hidden.
+    fn shown(&self) -> Vec<(&'static str, Option<String>)>;
+
     /// Keys of which the other one has another value.
     fn differing(&self, other: &Self) -> Vec<&'static str>;
 
@@ -137,6 +140,10 @@ macro_rules! section {
                     is_live: section!(@live $($live)?),
                 },
             )*];
+
+            fn shown(&self) -> Vec<(&'static str, Option<String>)> {
+                vec![$((stringify!($key), $crate::config::setting::Setting::show(&self.$key)),)*]
+            }
 
             fn differing(&self, other: &Self) -> Vec<&'static str> {
                 let pairs = [$((stringify!($key), self.$key != other.$key)),*];

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::machine::cgroups::{self, Version, number};
+
 /// A limit beyond this is none: cgroup v1 writes "unlimited" as a number close to 2^63.
 const LIMIT_MAX: u64 = 1 << 60;
 
@@ -37,24 +39,23 @@ pub(super) struct Cgroup {
 impl Cgroup {
     /// The one with the smallest limit, of this process's own and those around it.
     pub(super) fn own() -> Option<Self> {
-        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        Self::smallest(Path::new("/sys/fs/cgroup"), &own)
+        Self::smallest(Path::new(cgroups::ROOT), &cgroups::own()?)
     }
 
     /// `own`: the process's `/proc/self/cgroup`.
     fn smallest(root: &Path, own: &str) -> Option<Self> {
-        let limited = own.lines().flat_map(|line| {
-            // hierarchy:controllers:path; version 2 has hierarchy 0 and no controllers.
-            let mut parts = line.splitn(3, ':');
-            let (hierarchy, controllers, path) = (parts.next(), parts.next(), parts.next());
-            let (folder, names) = match (hierarchy, controllers) {
-                (Some("0"), Some("")) => (root.to_owned(), VERSION_2),
-                (_, Some(names)) if names.split(',').any(|name| name == "memory") => {
-                    (root.join("memory"), VERSION_1)
-                }
-                _ => return Vec::new(),
+        let folders = cgroups::folders(root, own, "memory").into_iter();
+        let limited = folders.filter_map(|(version, folder)| {
+            let names = match version {
+                Version::One => VERSION_1,
+                Version::Two => VERSION_2,
             };
-            limited_on_the_way(&folder, path.unwrap_or_default(), names)
+            let limit = number(&folder.join(names.limit)).filter(|limit| *limit < LIMIT_MAX)?;
+            Some(Self {
+                limit,
+                folder,
+                names,
+            })
         });
         limited.min_by_key(|cgroup| cgroup.limit)
     }
@@ -71,30 +72,6 @@ impl Cgroup {
         });
         Some(usage.saturating_sub(files.sum()))
     }
-}
-
-fn number(file: &Path) -> Option<u64> {
-    fs::read_to_string(file).ok()?.trim().parse().ok()
-}
-
-/// The folder and those below it along the path that have a limit. In a container the path may be that of the host,
-/// and not there; the container's own limit is then in the first folder.
-fn limited_on_the_way(folder: &Path, path: &str, names: Names) -> Vec<Cgroup> {
-    let mut at = folder.to_owned();
-    let mut folders = vec![at.clone()];
-    for name in path.split('/').filter(|name| !name.is_empty()) {
-        at.push(name);
-        folders.push(at.clone());
-    }
-    let limited = folders.into_iter().filter_map(|folder| {
-        let limit = number(&folder.join(names.limit)).filter(|limit| *limit < LIMIT_MAX)?;
-        Some(Cgroup {
-            limit,
-            folder,
-            names,
-        })
-    });
-    limited.collect()
 }
 
 #[cfg(test)]

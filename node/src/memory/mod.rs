@@ -100,6 +100,13 @@ impl Memory {
         }
     }
 
+    /// The limit in bytes, and what counts against it now; none where there is no limit.
+    #[must_use]
+    pub fn limit(&self) -> Option<(u64, Option<u64>)> {
+        let limit = self.limit.as_ref()?;
+        Some((limit.bytes(), limit.counted()))
+    }
+
     /// Whether new requests should be turned away.
     #[must_use]
     pub fn is_short(&self) -> bool {

@@ -29,7 +29,8 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn plain(value: &Value) -> String {
+/// A value as text.
+pub fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => clean(text).into_owned(),
         Value::Bool(true) => "yes".to_owned(),

@@ -1,5 +1,6 @@
 //! The series of one worker that requests count in.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -17,6 +18,17 @@ pub struct WorkerMetricCache {
     pub first_token: OnceLock<Histogram>,
     /// Tokens, by model; at most [`MODELS_MAX`] and one for all others.
     pub tokens: ArcSwap<Vec<Arc<TokenSeries>>>,
+    /// Answers whose usage said how much of the prompt was cached, and answers whose usage did not.
+    pub usages: UsageCounts,
+}
+
+/// Answers that came with their usage.
+#[derive(Debug, Default)]
+pub struct UsageCounts {
+    /// With `prompt_tokens_details.cached_tokens`.
+    pub detailed: AtomicU64,
+    /// Without.
+    pub plain: AtomicU64,
 }
 
 /// Models of one worker whose tokens are counted apart, the first that it was asked for.
@@ -45,6 +57,7 @@ impl Default for WorkerMetricCache {
             attempts: CachedSeries::new(ATTEMPT_RESULTS.len()),
             first_token: OnceLock::new(),
             tokens: ArcSwap::default(),
+            usages: UsageCounts::default(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Metrics of workers: their health, what is tried on them, and what their answers hold.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::registry::Registry;
@@ -138,6 +139,12 @@ impl AnswerMetrics {
     /// Counts the tokens that a worker reported; `expected`: those that were expected in its cache, if it reported what
     /// was there.
     pub fn count(&self, worker: &Worker, model: &Arc<str>, usage: &Usage, expected: Option<u32>) {
+        let usages = &worker.series.usages;
+        let counted = match usage.cached_tokens {
+            Some(_) => &usages.detailed,
+            None => &usages.plain,
+        };
+        counted.fetch_add(1, Ordering::Relaxed);
         let series = self.tokens(worker, model);
         series.prompt.inc_by(usage.prompt_tokens);
         series.cached.inc_by(usage.cached_tokens.unwrap_or(0));

@@ -3,6 +3,7 @@
 pub mod address;
 pub mod atomic_instant;
 pub mod attempt;
+pub mod clock;
 pub mod connection;
 pub mod connector;
 pub mod duty;

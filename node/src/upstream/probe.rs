@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use http::header::DATE;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -144,6 +146,9 @@ struct Failed {
 async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), Failed> {
     let result = get(worker, &parts.config.now()).await;
     worker.connected(&result.as_ref().map_err(io_kind));
+    if let Some(date) = result.as_ref().ok().and_then(date) {
+        worker.clock.note(date, SystemTime::now());
+    }
     match result {
         Ok(response) if response.status().is_success() => Ok(()),
         Ok(response) => Err(Failed {
@@ -156,6 +161,10 @@ async fn check(worker: &Worker, parts: &ProbeParts) -> Result<(), Failed> {
             how: how(&error),
         }),
     }
+}
+
+fn date(response: &reqwest::Response) -> Option<&str> {
+    response.headers().get(DATE)?.to_str().ok()
 }
 
 /// Which kind of failure an error is that left a check without an answer.

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::address::Address;
 use super::atomic_instant::AtomicInstant;
+use super::clock::ClockOffset;
 use super::connection::Connection;
 use super::connector::Connector;
 use super::health::Health;
@@ -71,6 +72,8 @@ pub struct Worker {
     pub cards: ArcSwap<Vec<Card>>,
     /// Restart counter in the registry: the second at which it started, as far as it reports that.
     pub epoch: AtomicU64,
+    /// How far its clock is from this replica's.
+    pub clock: ClockOffset,
     /// Tokens that its cache holds, as it says; 0 until it has said.
     pub cache_tokens: AtomicU64,
     born: Instant,
@@ -129,6 +132,7 @@ impl Worker {
             doubted: Notify::new(),
             cards: ArcSwap::default(),
             epoch: AtomicU64::new(0),
+            clock: ClockOffset::default(),
             cache_tokens: AtomicU64::new(0),
             born: Instant::now(),
             scraped_ms: AtomicU64::new(0),

@@ -1,9 +1,10 @@
-//! Alarms of replicas: certificates that end, other settings, two processes of one id.
+//! Alarms of replicas: certificates that end, other settings, two processes of one id, a broken link, few files.
 
 use std::time::Duration;
 
 use grapevine_tests::chat;
 use grapevine_tests::cluster::{Identity, Plan, ca};
+use grapevine_tests::gate::Gate;
 use grapevine_tests::process::Program;
 use grapevine_tests::tls::Authority;
 
@@ -51,4 +52,22 @@ async fn alarms_of_replicas_fire_under_their_faults_alone() {
     cluster.set_program(Program::default());
     cluster.join_as("r1", short, seeds).await;
     prometheus.fires(&faults::TWINS).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_link_and_few_files_have_alarms_of_their_own() {
+    let workers = chat::workers(1, &chat::paced(Duration::from_millis(2))).await;
+    let gates = [Gate::open().await, Gate::open().await, Gate::open().await];
+    let mut cluster = Plan::default().workers(&workers).found().await;
+    for (name, gate) in ["r1", "r2", "r3"].into_iter().zip(&gates) {
+        let seeds = gates.iter().map(|gate| gate.address().to_string());
+        cluster.join_behind(name, gate, seeds.collect()).await;
+    }
+    cluster.settled().await;
+    let mut prometheus = Prometheus::start(&cluster).await;
+    Gate::cut_one_way(&gates[0], &gates[1]);
+    prometheus.fires(&faults::BROKEN_LINK).await;
+    let process = cluster.replicas[2].process();
+    process.limit_descriptors(process.descriptors() + 8);
+    prometheus.fires(&faults::FEW_FILES).await;
 }

@@ -55,7 +55,7 @@ impl Views {
                 replica,
                 theirs,
                 ours = *ours,
-                "settings that must be equal on all replicas differ ([cluster], [[model]], [transfer], and those of discovery): they send the same prefix to different workers, or judge one worker differently; make them equal"
+                "settings that must be equal on all replicas differ ([cluster], [[model]], [transfer], and those of discovery): they send the same prefix to different workers, or judge one worker differently; `grapevine doctor` names them; make them equal"
             );
         }
         self.warned = differing;

@@ -1,0 +1,60 @@
+//! Certificates of a running cluster: those between replicas, and those of data ports.
+
+use crate::cli::doctor::facts::ClusterFacts;
+use crate::cli::doctor::finding::Finding;
+use crate::shown::{field, rows};
+
+/// Days left at which it should be renewed; reminders in the log begin then, too.
+const ADVICE_DAYS: i64 = 30;
+const PROBLEM_DAYS: i64 = 7;
+const DAY_S: f64 = 86_400.0;
+
+pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
+    for row in rows(&facts.cluster, "replicas") {
+        let id = field(row, "id");
+        let Some(days) = row["certificate_days"].as_i64() else {
+            continue;
+        };
+        let todo = format!(
+            "grapevine ca issue {id} --force, and its two files onto its machine; no restart is needed"
+        );
+        let finding = graded(days, &format!("the certificate of {id}"));
+        found.extend(finding.map(|finding| finding.of([&id]).todo(todo)));
+    }
+    for replica in &facts.replicas {
+        let now_s = replica.about["now_ms"].as_f64().unwrap_or(0.0) / 1e3;
+        for (name, ends_s) in &replica.metrics {
+            let Some(labels) = name.strip_prefix("grapevine_tls_certificate_expires_seconds")
+            else {
+                continue;
+            };
+            if now_s <= 0.0 || *ends_s <= 0.0 {
+                continue;
+            }
+            let days = ((ends_s - now_s) / DAY_S).floor() as i64;
+            let whose = format!("the certificate of {} at {}", in_words(labels), replica.id);
+            let todo = "replace its files; they are read again by themselves";
+            found.extend(graded(days, &whose).map(|finding| finding.of([&replica.id]).todo(todo)));
+        }
+    }
+}
+
+/// `{files="listener"}`: `listener`.
+fn in_words(labels: &str) -> &str {
+    labels.split('"').nth(1).unwrap_or("a port")
+}
+
+/// A finding, if it ends soon; `whose` is the subject.
+pub(super) fn graded(days: i64, whose: &str) -> Option<Finding> {
+    let make = match days {
+        ..=PROBLEM_DAYS => Finding::problem,
+        ..=ADVICE_DAYS => Finding::advice,
+        _ => return None,
+    };
+    let what = match days {
+        ..0 => format!("{whose} ended {} days ago", -days),
+        0 => format!("{whose} ends today"),
+        _ => format!("{whose} ends in {days} days"),
+    };
+    Some(make("certificate", what))
+}

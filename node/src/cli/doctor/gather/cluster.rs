@@ -1,0 +1,203 @@
+//! A running cluster: what the asked replica knows, and what each other one says of itself where its admin port answers.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use url::Url;
+
+use super::net::failure_to_connect;
+use crate::cli::client::AdminClient;
+use crate::cli::doctor::facts::{ClusterFacts, DataPort, ReplicaFacts};
+use crate::cli::failure::Failure;
+use crate::shown::{field, rows};
+
+/// Rings differ for a moment after each change of the workers; what differs for longer than this lasts.
+const SECOND_LOOK: Duration = Duration::from_secs(3);
+/// Metrics that the checks read.
+const METRICS: [&str; 3] = [
+    "grapevine_tls_certificate_expires_seconds",
+    "grapevine_log_lines_dropped_total",
+    "grapevine_limits_reached_total",
+];
+
+/// Asks the replica, and those that it names.
+///
+/// # Errors
+/// The first one does not answer, or refuses.
+pub(in super::super) async fn gather(client: &AdminClient) -> Result<ClusterFacts, Failure> {
+    let mut cluster = client.get(&["cluster"]).await?;
+    if is_in_motion(&cluster) {
+        sleep(SECOND_LOOK).await;
+        cluster = client.get(&["cluster"]).await?;
+    }
+    let workers = crate::cli::workers::all_workers(client).await?;
+    let discovery = client.get(&["discovery"]).await?;
+    let own = field(&cluster, "replica");
+    let mut facts = ClusterFacts {
+        workers: rows(&workers, "workers").to_vec(),
+        sources: rows(&discovery, "sources").to_vec(),
+        replicas: vec![replica(client, &own).await?],
+        ..ClusterFacts::default()
+    };
+    let mut asking = JoinSet::new();
+    let live = rows(&cluster, "replicas")
+        .iter()
+        .filter(|row| row["live"] == true);
+    for row in live.clone().filter(|row| field(row, "id") != own) {
+        let (id, admin) = (field(row, "id"), field(row, "admin"));
+        let Ok(url) = Url::parse(&format!("http://{admin}")) else {
+            facts
+                .not_asked
+                .push((id, "it names no admin address".to_owned()));
+            continue;
+        };
+        let other = client.elsewhere(url)?;
+        asking.spawn(async move {
+            let asked = replica(&other, &id).await;
+            (id, asked)
+        });
+    }
+    while let Some(asked) = asking.join_next().await {
+        match asked {
+            Ok((_, Ok(replica))) => facts.replicas.push(replica),
+            Ok((id, Err(failure))) => facts.not_asked.push((id, failure.to_string())),
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        }
+    }
+    facts.replicas[1..].sort_by(|a, b| a.id.cmp(&b.id));
+    facts.not_asked.sort();
+    facts.data_ports = data_ports(&cluster, &facts).await;
+    facts.cluster = cluster;
+    Ok(facts)
+}
+
+/// Whether live replicas differ in what becomes equal by itself.
+fn is_in_motion(cluster: &Value) -> bool {
+    let live = rows(cluster, "replicas")
+        .iter()
+        .filter(|row| row["live"] == true);
+    let mut seen = live.map(|row| (field(row, "ring"), field(row, "registry")));
+    let first = seen.next();
+    seen.any(|row| Some(row) != first) || rows(cluster, "unheard").iter().any(|_| true)
+}
+
+/// What a replica says of itself; it must be the one that is meant, since many have the same loopback address.
+async fn replica(client: &AdminClient, id: &str) -> Result<ReplicaFacts, Failure> {
+    let cluster = client.get(&["cluster"]).await?;
+    let answers = field(&cluster, "replica");
+    if answers != id {
+        let what = format!(
+            "{answers} answers at {}, where it says to be: an address of its own machine alone",
+            client.url()
+        );
+        return Err(Failure::Refused(what));
+    }
+    let asked = Instant::now();
+    let about = match client.get(&["about"]).await {
+        Ok(about) => about,
+        // An earlier release has none.
+        Err(Failure::Refused(_)) => Value::Null,
+        Err(failure) => return Err(failure),
+    };
+    let (now, took) = (now_ms(), asked.elapsed());
+    let unsure_ms = i64::try_from(took.as_millis() / 2).unwrap_or(i64::MAX);
+    let ahead = |theirs: i64| theirs - (now - unsure_ms);
+    Ok(ReplicaFacts {
+        ahead_ms: about["now_ms"].as_i64().map(ahead),
+        metrics: wanted(&client.text(&["metrics"]).await?),
+        id: id.to_owned(),
+        cluster,
+        about,
+        unsure_ms,
+    })
+}
+
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    i64::try_from(now.unwrap_or_default().as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Of metrics as text, those that the checks read.
+fn wanted(text: &str) -> Vec<(String, f64)> {
+    let lines = text
+        .lines()
+        .filter(|line| METRICS.iter().any(|name| line.starts_with(name)));
+    let parsed = lines.filter_map(|line| {
+        let (series, value) = line.rsplit_once(' ')?;
+        Some((series.to_owned(), value.parse().ok()?))
+    });
+    parsed.collect()
+}
+
+/// Tries the data ports: of loopback ones those of replicas that answered at loopback, which are this machine's.
+async fn data_ports(cluster: &Value, facts: &ClusterFacts) -> Vec<DataPort> {
+    let mut trying = JoinSet::new();
+    for row in rows(cluster, "replicas") {
+        let (replica, address) = (field(row, "id"), field(row, "data"));
+        let is_asked = facts.replicas.iter().any(|asked| asked.id == replica);
+        let is_here = is_asked && is_loopback(&field(row, "admin"));
+        if row["live"] != true || (is_loopback(&address) && !is_here) {
+            continue;
+        }
+        trying.spawn(async move {
+            DataPort {
+                failed: failure_to_connect(&address).await,
+                replica,
+                address,
+            }
+        });
+    }
+    let mut tried = trying.join_all().await;
+    tried.sort_by(|a, b| a.replica.cmp(&b.replica));
+    tried
+}
+
+fn is_loopback(address: &str) -> bool {
+    let parsed = address.parse::<std::net::SocketAddr>();
+    parsed.is_ok_and(|address| address.ip().is_loopback() || address.ip().is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_metrics_that_are_read_are_found() {
+        let text = "# HELP grapevine_limits_reached x\ngrapevine_limits_reached_total{limit=\"a b\"} 3\n\
+             grapevine_requests_total 9\ngrapevine_log_lines_dropped_total 0\n";
+        let expected = [
+            (
+                "grapevine_limits_reached_total{limit=\"a b\"}".to_owned(),
+                3.0,
+            ),
+            ("grapevine_log_lines_dropped_total".to_owned(), 0.0),
+        ];
+        assert_eq!(wanted(text), expected);
+    }
+
+    #[test]
+    fn a_second_look_is_for_what_becomes_equal() {
+        let row = |ring: &str, live: bool| json!({ "ring": ring, "registry": "x", "live": live });
+        let cluster = |rows: &[Value]| json!({ "replicas": rows });
+        assert!(!is_in_motion(&cluster(&[row("a", true), row("a", true)])));
+        assert!(!is_in_motion(&cluster(&[row("a", true), row("b", false)])));
+        assert!(is_in_motion(&cluster(&[row("a", true), row("b", true)])));
+    }
+
+    #[test]
+    fn loopback_is_known() {
+        for (address, expected) in [
+            ("127.0.0.1:9", true),
+            ("[::1]:9", true),
+            ("0.0.0.0:9", true),
+            ("10.0.0.2:9", false),
+            ("gpu-1:9", false),
+        ] {
+            assert_eq!(is_loopback(address), expected, "{address}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! `grapevine doctor`: looks at a configuration, at a running cluster, or at both, as an experienced operator would.
+//!
+//! `gather` collects facts, `checks` makes findings of them, this file prints them. It changes nothing.
+
+mod checks;
+mod facts;
+mod finding;
+mod gather;
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+
+use clap::builder::styling::{AnsiColor, Style};
+use serde_json::{Value, json};
+use url::Url;
+
+use self::facts::Facts;
+use self::finding::{Finding, Severity, count};
+use super::client::{AdminClient, DEFAULT_ADMIN};
+use super::failure::Failure;
+use super::show::{print_json, print_line};
+use crate::config::Layers;
+use crate::shown::clean;
+
+/// Raised when a field of `--json` leaves or changes its meaning; new fields do not raise it.
+const SCHEMA: u32 = 1;
+
+/// Looks at a running cluster or a configuration as an experienced operator would, and says what to do.
+///
+/// Of a cluster: replicas, settings that differ and by what, clocks, paths between replicas, workers, certificates,
+/// files, processors, memory. Of a file (--config): its mistakes, what it names, ports, seeds, workers, limits of this
+/// machine. The worst comes first. Nothing is changed.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  grapevine doctor                                  # the cluster of the replica on this machine
+  grapevine doctor --admin http://10.0.0.2:30001
+  grapevine doctor --config grapevine.toml          # before a start: nothing needs to run
+  grapevine doctor --config grapevine.toml --admin http://127.0.0.1:30001   # and what runs against the file
+  grapevine doctor --json --fail-on advice
+
+Exit codes: 0 nothing of the severity of --fail-on, or worse, was found; 2 the file cannot be read; 3 no replica
+answers; 4 something was found.")]
+pub struct DoctorArgs {
+    /// Look at this configuration file, on this machine; no replica needs to run.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Look at the cluster of the replica with this admin address. Without --config: http://127.0.0.1:30001.
+    #[arg(long, value_name = "URL", env = "GRAPEVINE_ADMIN_URL")]
+    admin: Option<Url>,
+    /// Admin token, needed beyond loopback.
+    #[arg(long, env = "GRAPEVINE_ADMIN__TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// From which severity on the exit code is 4.
+    #[arg(long, value_name = "SEVERITY", default_value = "problem")]
+    fail_on: Severity,
+    /// Write JSON instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints what was found. `environment`: variables that lie over the file.
+///
+/// # Errors
+/// The file cannot be read; no replica answers, or it refuses; something was found that is as bad as was asked for.
+pub async fn doctor(
+    args: DoctorArgs,
+    environment: impl Iterator<Item = (String, String)>,
+) -> Result<(), Failure> {
+    let mut facts = Facts::default();
+    if let Some(path) = &args.config {
+        let mut layers = Layers {
+            environment: environment.collect(),
+            ..Layers::default()
+        };
+        layers.read_file(path)?;
+        facts.config = Some(gather::config::gather(path, &layers).await);
+    }
+    if args.config.is_none() || args.admin.is_some() {
+        let default = || Url::parse(DEFAULT_ADMIN).expect("the default is an address");
+        let admin = args.admin.clone().unwrap_or_else(default);
+        let client = AdminClient::at(admin, args.token.clone())?;
+        facts.cluster = Some(gather::cluster::gather(&client).await?);
+    }
+    let findings = checks::all(&facts);
+    match args.json {
+        true => print_json(&as_json(&facts, &findings))?,
+        false => print_text(&facts, &findings)?,
+    }
+    match findings
+        .iter()
+        .any(|finding| finding.severity >= args.fail_on)
+    {
+        true => Err(Failure::NotWell),
+        false => Ok(()),
+    }
+}
+
+fn as_json(facts: &Facts, findings: &[Finding]) -> Value {
+    let cluster = facts.cluster.as_ref();
+    json!({
+        "schema": SCHEMA,
+        "config": facts.config.as_ref().map(|config| &config.path),
+        "asked": cluster.map(|cluster| cluster.replicas.iter().map(|replica| &replica.id).collect::<Vec<_>>()),
+        "not_asked": cluster.map(|cluster| {
+            let not_asked = cluster.not_asked.iter();
+            not_asked.map(|(id, why)| json!({ "replica": id, "why": why })).collect::<Vec<_>>()
+        }),
+        "findings": findings.iter().map(Finding::to_json).collect::<Vec<_>>(),
+    })
+}
+
+fn print_text(facts: &Facts, findings: &[Finding]) -> Result<(), Failure> {
+    print_line(&clean(&headline(facts, findings)))?;
+    for finding in findings {
+        let todo = match finding.todo.as_str() {
+            "" => String::new(),
+            todo => format!(" → {todo}"),
+        };
+        let severity = coloured(finding.severity);
+        let (what, todo) = (clean(&finding.what), clean(&todo));
+        print_line(&format!("{severity} {:<12} {what}{todo}", finding.check))?;
+    }
+    Ok(())
+}
+
+/// What was looked at, and how much was found.
+fn headline(facts: &Facts, findings: &[Finding]) -> String {
+    let mut looked = Vec::new();
+    if let Some(cluster) = &facts.cluster {
+        let known = crate::shown::rows(&cluster.cluster, "replicas").len();
+        looked.push(format!(
+            "{} ({} asked) and {}",
+            count(known, "replica"),
+            cluster.replicas.len(),
+            count(cluster.workers.len(), "worker")
+        ));
+    }
+    if let Some(config) = &facts.config {
+        looked.push(config.path.clone());
+    }
+    let of = |severity| {
+        findings
+            .iter()
+            .filter(|finding| finding.severity == severity)
+            .count()
+    };
+    let found = match (of(Severity::Problem), of(Severity::Advice)) {
+        (0, 0) => "nothing that needs to be done".to_owned(),
+        (0, advice) => format!("no problem, {advice} to do better"),
+        (problems, 0) => count(problems, "problem"),
+        (problems, advice) => format!("{}, {advice} to do better", count(problems, "problem")),
+    };
+    format!("looked at {}: {found}", looked.join(" and at "))
+}
+
+fn coloured(severity: Severity) -> String {
+    let (sign, colour) = match severity {
+        Severity::Problem => ("✖ problem", AnsiColor::Red),
+        Severity::Advice => ("▲ advice ", AnsiColor::Yellow),
+        Severity::Info => ("  info   ", AnsiColor::Cyan),
+    };
+    let is_wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    if !is_wanted || !std::io::stdout().is_terminal() {
+        return sign.to_owned();
+    }
+    let style = Style::new().bold().fg_color(Some(colour.into()));
+    format!("{style}{sign}{style:#}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_says_what_was_looked_at_and_found() {
+        let facts = Facts {
+            config: Some(facts::ConfigFacts {
+                path: "g.toml".to_owned(),
+                ..Default::default()
+            }),
+            cluster: None,
+        };
+        let problem = || Finding::problem("port", "a");
+        let advice = || Finding::advice("port", "b");
+        let check = |found: &[Finding], expected: &str| {
+            assert_eq!(
+                headline(&facts, found),
+                format!("looked at g.toml: {expected}")
+            );
+        };
+        check(&[], "nothing that needs to be done");
+        check(
+            &[Finding::info("port", "c")],
+            "nothing that needs to be done",
+        );
+        check(&[advice()], "no problem, 1 to do better");
+        check(&[problem(), advice()], "1 problem, 1 to do better");
+        check(&[problem(), problem()], "2 problems");
+    }
+}

@@ -1,0 +1,107 @@
+//! The examples of all help texts are command lines that the program understands as they stand.
+
+use clap::CommandFactory as _;
+
+use super::Cli;
+
+/// The words of the commands of this program in one line, as a shell parts them: what is piped into, or follows `&&`,
+/// is a command of its own; redirections and comments are left out.
+fn commands_in(line: &str) -> Vec<Vec<String>> {
+    let (mut commands, mut words, mut word) = (Vec::new(), Vec::new(), None::<String>);
+    let mut quote = None;
+    let mut letters = line.chars().peekable();
+    let mut is_target = false;
+    while let Some(letter) = letters.next() {
+        match (quote, letter) {
+            (Some(open), _) if letter == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (None, '#') if word.is_none() => break,
+            (None, ' ') => {
+                let ended = word.take().filter(|_| !std::mem::take(&mut is_target));
+                words.extend(ended);
+            }
+            (None, '>') => {
+                is_target = true;
+                letters.next_if_eq(&' ');
+            }
+            (None, '&' | '|' | ';') => {
+                words.extend(word.take());
+                commands.push(std::mem::take(&mut words));
+            }
+            _ => word.get_or_insert_default().push(letter),
+        }
+        // A file that is written to ends with the word.
+        if letter == '>' && letters.peek() == Some(&'>') {
+            letters.next();
+            letters.next_if_eq(&' ');
+        }
+    }
+    words.extend(word.filter(|_| !is_target));
+    commands.push(words);
+    commands.retain(|words| words.first().is_some_and(|word| word == "grapevine"));
+    commands
+}
+
+/// The examples of a help text.
+fn examples_in(help: &str) -> Vec<Vec<String>> {
+    let whole = help.replace("\\\n", " ");
+    whole
+        .lines()
+        .flat_map(|line| commands_in(line.trim()))
+        .collect()
+}
+
+fn check(command: &clap::Command, path: &str, seen: &mut usize) {
+    let help = [command.get_after_help(), command.get_after_long_help()];
+    for example in help
+        .into_iter()
+        .flatten()
+        .flat_map(|help| examples_in(&help.to_string()))
+    {
+        let words = example.iter().map(Into::into);
+        if let Err(error) = Cli::of(words) {
+            let is_help = !error.use_stderr();
+            assert!(is_help, "{path}: {example:?}: {error}");
+        }
+        *seen += 1;
+    }
+    for sub in command.get_subcommands() {
+        check(sub, &format!("{path} {}", sub.get_name()), seen);
+    }
+}
+
+#[test]
+fn examples_of_every_help_text_are_understood() {
+    let mut seen = 0;
+    check(&Cli::command(), "grapevine", &mut seen);
+    assert!(seen > 60, "{seen} examples were found");
+}
+
+#[test]
+fn a_line_is_parted_as_a_shell_does() {
+    let parted = |line: &str| {
+        let commands = commands_in(line).into_iter();
+        commands.map(|words| words.join("_")).collect::<Vec<_>>()
+    };
+    assert_eq!(parted("grapevine status   # now"), ["grapevine_status"]);
+    assert_eq!(
+        parted("grapevine explain --prompt 'why # so?'"),
+        ["grapevine_explain_--prompt_why # so?"]
+    );
+    assert_eq!(
+        parted("grapevine ca init && grapevine ca issue r2"),
+        ["grapevine_ca_init", "grapevine_ca_issue_r2"]
+    );
+    assert_eq!(
+        parted("grapevine status > /dev/null || page-somebody"),
+        ["grapevine_status"]
+    );
+    assert_eq!(
+        parted("grapevine keys new a >> keys.toml   # x"),
+        ["grapevine_keys_new_a"]
+    );
+    assert_eq!(parted("kill -HUP 7"), [""; 0]);
+}

@@ -1,0 +1,84 @@
+//! What the machine, or the container, gives this process: files, processors, memory, room for gossip's packets.
+//!
+//! Read from `/proc` and from the cgroups when an operator asks, never for a request. What the system does not say is
+//! left out rather than guessed.
+
+pub(crate) mod cgroups;
+mod cpu;
+pub(crate) mod udp;
+
+use std::path::Path;
+
+use procfs::process::{LimitValue, Process};
+use serde::Serialize;
+
+pub use cpu::Cpu;
+pub use udp::Udp;
+
+/// What there is for this process.
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    /// Open files; null where the system does not say.
+    files: Option<Files>,
+    cpu: Cpu,
+    /// The socket of gossip; null where there is none.
+    udp: Option<Udp>,
+}
+
+#[derive(Debug, Serialize)]
+struct Files {
+    /// Open file descriptors.
+    open: usize,
+    /// Most that may be open; null: not limited.
+    most: Option<u64>,
+}
+
+impl Machine {
+    /// Looks now; `gossip_port`: that of the socket that gossip has.
+    #[must_use]
+    pub fn look(gossip_port: Option<u16>) -> Self {
+        Self {
+            files: files(),
+            cpu: Cpu::look(),
+            udp: gossip_port.and_then(|port| Udp::look(Path::new("/proc/self/net"), port)),
+        }
+    }
+}
+
+fn files() -> Option<Files> {
+    let own = Process::myself().ok()?;
+    Some(Files {
+        open: own.fd_count().ok()?,
+        most: files_max(&own),
+    })
+}
+
+fn files_max(process: &Process) -> Option<u64> {
+    match process.limits().ok()?.max_open_files.soft_limit {
+        LimitValue::Unlimited => None,
+        LimitValue::Value(most) => Some(most),
+    }
+}
+
+/// Most files that this process may have open; none: not limited, or not known.
+#[must_use]
+pub fn own_files_max() -> Option<u64> {
+    files_max(&Process::myself().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_files_and_processors() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let port = socket.local_addr().expect("bound").port();
+        let shown = serde_json::to_value(Machine::look(Some(port))).expect("a value");
+        assert!(shown["files"]["open"].as_u64() >= Some(3), "{shown}");
+        assert!(shown["cpu"]["usable"].as_u64() >= Some(1), "{shown}");
+        assert_eq!(shown["udp"]["dropped"], 0, "{shown}");
+        let without = serde_json::to_value(Machine::look(None)).expect("a value");
+        assert!(without["udp"].is_null(), "{without}");
+    }
+}
