@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What the page costs: its bytes with 12 and with 1,000 workers, and a replica's CPU with 0, 1 and 10 viewers.
 
-    testbed/bench/page.py [--grapevine target/debug/grapevine] [--seconds 30] [--out FILE]
+    testbed/bench/page.py [--grapevine target/debug/grapevine] [--replicas 3] [--seconds 30] [--out FILE]
 
-Three replicas and 12 fake workers that nobody uses; then 1,000 registered addresses, of which 988 lead nowhere.
+So many replicas and 12 fake workers that nobody uses; then 1,000 registered addresses, of which 988 lead nowhere.
 """
 import argparse
 import contextlib
@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+import processes
 from processes import ask, cluster, fake_workers, run_script, show
 
 PATHS = ("/", "/page/style.css", "/page/script.js")
@@ -70,14 +71,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     target = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).parents[2] / "target"))
     parser.add_argument("--grapevine", type=Path, default=target / "debug" / "grapevine")
+    parser.add_argument("--replicas", type=int, default=3)
+    parser.add_argument("--workers", default="12,1000", help="figures with so many workers, rising from 12")
     parser.add_argument("--seconds", type=int, default=30, help="of each figure of CPU")
     parser.add_argument("--out", type=Path, help="file for the figures, as JSON")
     args = parser.parse_args()
-    row = {}
+    names = [f"r{n}" for n in range(1, args.replicas + 1)]
+    # Each replica takes its time to start on a machine that runs all of them.
+    processes.JOIN_S += 10 * args.replicas
+    row = {"replicas": args.replicas, "load average": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         urls = stack.enter_context(fake_workers(args.grapevine, folder, 12))
-        first, *_ = stack.enter_context(cluster(args.grapevine, folder, ["r1", "r2", "r3"], urls))
-        for workers in (12, 1_000):
+        first, *_ = stack.enter_context(cluster(args.grapevine, folder, names, urls))
+        for workers in map(int, args.workers.split(",")):
             if workers > 12:
                 added = [{"url": f"http://127.0.0.1:{port}", "models": ["fake-model"]} for port in range(2, workers - 10)]
                 status, _, body = ask(first.admin, "POST", "/workers?warmup=false", json.dumps(added))

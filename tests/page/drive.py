@@ -8,7 +8,9 @@ Anything that the policy of the page refuses, any request to elsewhere, any erro
 in any view (all its rules, light and dark) fails the run. Exit code 0: everything held.
 """
 import argparse
+import contextlib
 import http.client
+import http.server
 import json
 import os
 import re
@@ -17,6 +19,8 @@ import signal
 import sys
 import tempfile
 import threading
+import time
+import urllib.parse
 from pathlib import Path
 
 from axe_playwright_python.sync_playwright import Axe
@@ -28,6 +32,8 @@ from processes import Child, Failed, ask, run_script, until  # noqa: E402
 LIMIT_S = 60            # for a change to be seen in the browser; generous, since machines are busy
 MODEL = "fake-model"
 TOKEN = "a-token-of-the-operator"
+FOREIGN = "attacker.example"        # its names lead to this machine, in the browser alone
+HOSTILE = "</td><script>alert(1)</script><img/src=x/onerror=alert(1)>"
 SIZES = {"wide": (1440, 1000), "narrow": (390, 844)}
 
 
@@ -74,11 +80,15 @@ class Cluster:
             self.workers.append(child)
         urls = [worker.url for worker in self.workers]
         self.replicas = []
+        self.args, self.issue, self.urls = args, lambda name: run("issue", name), urls
         for n in range(1, 4):
-            run("issue", f"r{n}")
-            seeds = [replica.at["gossip"] for replica in self.replicas]
-            self.replicas.append(Replica(args, f"r{n}", folder, urls, seeds))
+            self.add(f"r{n}")
         until(lambda: all(self.agrees(replica) for replica in self.replicas), LIMIT_S, "the replicas agree")
+
+    def add(self, name):
+        self.issue(name)
+        seeds = [replica.at["gossip"] for replica in self.replicas[:3]]
+        self.replicas.append(Replica(self.args, name, self.folder, self.urls, seeds))
 
     def agrees(self, replica):
         view = json.loads(ask(replica.at["admin"], "GET", "/cluster")[2])
@@ -113,7 +123,7 @@ class Browser:
 
     def __init__(self, playwright):
         self.browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", f"--host-resolver-rules=MAP *.{FOREIGN} 127.0.0.1"])
         self.faults, self.axe, self.rules = [], Axe(), set()
 
     def open(self, scheme="light", size="wide", scripts=True):
@@ -124,6 +134,13 @@ class Browser:
         page.on("console", lambda line: self.heard(line.type, line.text))
         page.on("pageerror", lambda error: self.faults.append(f"script: {error}"))
         page.on("request", lambda request: self.asked(request.url))
+        page.on("dialog", lambda dialog: self.faults.append(f"a dialog: {dialog.message}"))
+        return page
+
+    def open_foreign(self):
+        """A page of others, which may do as it likes."""
+        page = self.browser.new_context().new_page()
+        page.on("dialog", lambda dialog: self.faults.append(f"a dialog: {dialog.message}"))
         return page
 
     def heard(self, kind, text):
@@ -284,6 +301,134 @@ def faults(args, cluster, browser, page):
     says(page, "3 replicas that agree")
 
 
+def attacks(args, cluster, browser, page):
+    """Names that are markup wherever somebody else chooses one, and pages of others that reach for the port."""
+    first = cluster.replicas[0]
+    step("markup as a worker's id, model and zone, in a request's headers and in its model")
+    # Ids have neither spaces nor quotes; what they may have is tried, and more of it in the model's name.
+    worker = {"id": HOSTILE, "url": "http://127.0.0.1:9", "models": [HOSTILE + " \"'&"], "zone": "<b>zone"}
+    status, _, body = ask(first.at["admin"], "POST", "/workers?warmup=false", json.dumps(worker))
+    if status not in (200, 201):
+        raise Failed(f"the worker was refused: {status} {body[:300]!r}")
+    chat = {"model": worker["models"][0], "messages": [{"role": "user", "content": "hi"}]}
+    markup = "<script>alert(1)</script>"
+    headers = {"x-request-id": markup, "user-agent": markup, "x-tenant": markup}
+    ask(first.at["data"], "POST", "/v1/chat/completions", json.dumps(chat), headers)
+    page.goto(first.page + "/")
+    row = page.locator("#workers tbody tr", has_text="onerror=alert(1)").first
+    expect(row).to_be_visible()
+    row.locator("a").first.click()
+    expect(page.locator("h1")).to_contain_text("</td><script>")
+    browser.accessible(page, "hostile worker")
+    picture(args, page, "hostile-worker")
+    page.get_by_role("link", name="Where would it go?").click()
+    expect(page.get_by_label("Model")).to_contain_text("</td><script>")
+    made = page.evaluate("[document.querySelectorAll('script:not([src])').length, document.querySelectorAll('img').length]")
+    if made != [0, 0]:
+        raise Failed(f"a name became markup: {made}")
+    quoted = urllib.parse.quote(worker["id"], safe="")
+    status, _, body = ask(first.at["admin"], "DELETE", f"/workers/{quoted}")
+    if status != 200:
+        raise Failed(f"the worker was not removed: {status} {body[:300]!r}")
+
+    step("a rebound name, and a page of others that posts, fetches, frames and listens")
+    port = first.at["admin"].rsplit(":", 1)[1]
+    before = ask(first.at["admin"], "GET", "/workers")[2]
+    foreign = browser.open_foreign()
+    answer = foreign.goto(f"http://rebound.{FOREIGN}:{port}/")
+    if answer.status != 403:
+        raise Failed(f"a rebound name got {answer.status}")
+    with served(FOREIGN_PAGE.replace("PORT", port)) as at:
+        foreign.goto(f"http://www.{FOREIGN}:{at}/")
+        expect(foreign.locator("#done")).to_have_text(re.compile("^read: 0, of "), timeout=LIMIT_S * 1000)
+        tried = foreign.locator("#done").inner_text()
+        foreign.locator("form").evaluate("form => form.submit()")
+        foreign.wait_for_url(f"http://127.0.0.1:{port}/**")
+        if "permission_denied" not in foreign.content():
+            raise Failed(f"a form of others was taken: {foreign.content()[:300]}")
+    foreign.context.close()
+    # The rest of a worker may change meanwhile; its existence and state may not.
+    rows = lambda text: [(w["id"], w["state"]) for w in json.loads(text)["workers"]]
+    if rows(before) != rows(ask(first.at["admin"], "GET", "/workers")[2]):
+        raise Failed("a page of others changed the workers")
+    step(f"  {tried}")
+    page.goto(first.page + "/")
+
+
+FOREIGN_PAGE = """<!doctype html><title>others</title><p id="done"></p>
+<form method="post" action="http://127.0.0.1:PORT/page/ask"><input name="prompt" value="x"><input name="model" value="y"></form>
+<iframe src="http://127.0.0.1:PORT/"></iframe>
+<script>
+const at = "http://127.0.0.1:PORT";
+const json = {"content-type": "application/json"};
+const worker = JSON.stringify({url: "http://127.0.0.1:9", models: ["stolen"]});
+const tries = [
+  () => fetch(at + "/cluster"), () => fetch(at + "/workers"), () => fetch(at + "/about"), () => fetch(at + "/metrics"),
+  () => fetch(at + "/workers", {method: "POST", headers: json, body: worker}),
+  () => fetch(at + "/workers", {method: "POST", mode: "no-cors", body: worker}),
+  () => fetch(at + "/add_worker?url=http://127.0.0.1:9", {method: "POST", mode: "no-cors"}),
+  () => fetch(at + "/config/reload", {method: "POST", mode: "no-cors"}),
+  () => fetch(at + "/quarantine", {method: "DELETE"}),
+  () => new Promise((good, bad) => { const s = new EventSource(at + "/page/live"); s.onmessage = good; s.onerror = bad; }),
+];
+Promise.all(tries.map(go => go().then(answer => answer.type !== "opaque", () => false))).then(seen => {
+  document.getElementById("done").textContent = "read: " + seen.filter(Boolean).length + ", of " + seen.length + " tries";
+});
+</script>"""
+
+
+@contextlib.contextmanager
+def served(text):
+    """One page, on a port of its own."""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = text.encode()
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+
+
+def large(args, cluster, browser):
+    """Many replicas and workers: each view as long as its limits, as quick to read, and no wider than the window."""
+    first = cluster.replicas[0]
+    step(f"{args.replicas} replicas and {args.workers} workers")
+    for n in range(len(cluster.replicas) + 1, args.replicas + 1):
+        cluster.add(f"r{n}")
+    added = [{"url": f"http://127.0.0.1:{port}", "models": [MODEL]} for port in range(2, args.workers - 2)]
+    status, _, body = ask(first.at["admin"], "POST", "/workers?warmup=false", json.dumps(added))
+    if status not in (200, 201):
+        raise Failed(f"{status} {body[:300]!r}")
+    page = browser.open()
+    page.goto(first.page + "/")
+    says(page, f"of {args.workers} workers usable", within_s=3 * LIMIT_S)
+    expect(page.locator("#replicas tbody tr")).to_have_count(min(args.replicas, 50), timeout=3 * LIMIT_S * 1000)
+    expect(page.locator("#workers tbody tr")).to_have_count(min(args.workers, 50))
+    sizes = {path: len(ask(first.at["admin"], "GET", path)[2]) for path in ("/", "/page/style.css", "/page/script.js")}
+    began = time.monotonic()
+    page.reload()
+    says(page, "usable")
+    print(f"  {sum(sizes.values())} bytes, shown after {time.monotonic() - began:.2f} s", flush=True)
+    if sum(sizes.values()) > 150_000:
+        raise Failed(f"the page is larger than 150 kB: {sizes}")
+    browser.accessible(page, "large")
+    pictures(args, browser, first.page + "/", "large")
+    page.locator("#workers tbody a").first.click()
+    expect(page.locator("h1")).to_contain_text("Worker http://")
+    page.context.close()
+
+
 def token(args, folder, browser):
     step("a token, a session, and its end")
     with Child([args.binary, "serve", "--replica-id", "alone", "--port", 0, "--admin-port", 0, "--gossip-port", 0,
@@ -318,6 +463,8 @@ def main():
     target = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).parents[2] / "target"))
     parser.add_argument("--binary", type=Path, default=target / "debug" / "grapevine")
     parser.add_argument("--pictures", type=Path, help="folder for pictures of each view")
+    parser.add_argument("--replicas", type=int, default=0, help="at the end, so many replicas ...")
+    parser.add_argument("--workers", type=int, default=200, help="... and so many workers, most of which lead nowhere")
     args = parser.parse_args()
     expect.set_options(timeout=LIMIT_S * 1000)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -331,7 +478,10 @@ def main():
             views(args, cluster, browser, page)
             faults(args, cluster, browser, page)
             pictures(args, browser, cluster.replicas[0].page + "/", "well")
+            attacks(args, cluster, browser, page)
             token(args, folder, browser)
+            if args.replicas:
+                large(args, cluster, browser)
             browser.judge()
         finally:
             traffic.over.set()
