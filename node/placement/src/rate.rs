@@ -5,11 +5,15 @@
 //! token over the tokens that had to be computed before it, found by least squares; a worker that answers equally
 //! late at any load has a slope of 0, and no queue to flee.
 //!
+//! Each answer is compared with the few before it from the same worker to the same replica, never with all: answers get
+//! later for other causes, too (longer answers to wait for, a busier host, other models), mostly at times when there is
+//! also more to compute, and over minutes that looks like a slope. And what fits neither line nor noise counts for
+//! little, as the first answers after such a change.
+//!
 //! A slope from few answers is chance, and equal workers must stay equal. So [`Observed::interval`] says where the
 //! slope lies for sure, and a rate leaves what is taken for typical only as far as that interval demands.
 //!
-//! Sums over answers can be merged (Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing
-//! Sample Variances", 1979): replicas send each other theirs, and all learn the same.
+//! Sums can be added: replicas send each other theirs, and all learn the same.
 
 /// Milliseconds for a token to compute; finite, from [`Rate::LEAST`] up.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -74,10 +78,13 @@ pub struct Observed {
     /// Means.
     tokens: f64,
     millis: f64,
-    /// Sums of squares and products of the distances from the means.
+    /// Sums of squares and products of the distances from the moving means, [`Observed::UNMOVED`] of them: where nothing
+    /// drifts, those of the distances from the means.
     tokens_squares: f64,
     products: f64,
     millis_squares: f64,
+    /// Moving means of tokens and milliseconds; none where several observations were added.
+    moving: Option<(f64, f64)>,
 }
 
 impl Observed {
@@ -87,6 +94,15 @@ impl Observed {
     pub const TOKENS_MAX: f64 = 1e8;
     /// Longest time of one observation in milliseconds, an hour; more counts as that.
     pub const MILLIS_MAX: f64 = 3.6e6;
+    /// Fewer answers show nothing.
+    const ANSWERS_MIN: f64 = 8.0;
+    /// Answers of a moving mean.
+    ///
+    /// Lower: nothing that drifts is taken for a slope. Higher: queues that grow over some answers show, and the error
+    /// of each count of tokens, which is what the sender knew, hides less of the slope.
+    const MOVING: f64 = 8.0;
+    /// What is left of a squared distance from a moving mean if that mean were exact.
+    const UNMOVED: f64 = 1.0 - 0.5 / Self::MOVING;
 
     /// An answer began `millis` after it was asked for, with so many `tokens` to be computed before.
     ///
@@ -102,22 +118,61 @@ impl Observed {
         };
         let tokens = number(tokens, Self::TOKENS_MAX);
         let millis = number(millis, Self::MILLIS_MAX);
-        let old = Self {
-            count: self.count * KEPT,
-            tokens_squares: self.tokens_squares * KEPT,
-            products: self.products * KEPT,
-            millis_squares: self.millis_squares * KEPT,
-            ..*self
-        };
-        *self = old.merged(&Self {
-            count: 1.0,
-            tokens,
-            millis,
-            ..Self::default()
-        });
+        let (mean_tokens, mean_millis) = self.moving.unwrap_or((tokens, millis));
+        let (far_tokens, far_millis) = (tokens - mean_tokens, millis - mean_millis);
+        let weight = Self::UNMOVED * self.fit(far_tokens, far_millis);
+        for sum in [
+            &mut self.count,
+            &mut self.tokens_squares,
+            &mut self.products,
+            &mut self.millis_squares,
+        ] {
+            *sum *= KEPT;
+        }
+        self.tokens_squares += weight * far_tokens * far_tokens;
+        self.products += weight * far_tokens * far_millis;
+        self.millis_squares += weight * far_millis * far_millis;
+        self.count += 1.0;
+        self.tokens += (tokens - self.tokens) / self.count;
+        self.millis += (millis - self.millis) / self.count;
+        self.moving = Some((
+            mean_tokens + far_tokens / Self::MOVING,
+            mean_millis + far_millis / Self::MOVING,
+        ));
     }
 
-    /// Both together, as if one had seen all answers.
+    /// How far an answer so far from the moving means belongs to what was seen so far, 0 to 1.
+    ///
+    /// One that is many times as far from the line as usual comes from something else: it counts as much as one at that
+    /// many times the usual distance. So if noise has grown, or the line has changed, it is learned within some hundred
+    /// answers.
+    fn fit(&self, tokens: f64, millis: f64) -> f64 {
+        /// Times the usual distance.
+        const FAR: f64 = 4.0;
+        /// Squared milliseconds that are noise anywhere.
+        const NOISE: f64 = 1.0;
+        if self.count < Self::ANSWERS_MIN {
+            return 1.0;
+        }
+        let (slope, left_over) = self.line();
+        let usual = left_over / (Self::UNMOVED * self.count) + NOISE;
+        let distance = (millis - slope * tokens).powi(2);
+        (FAR * FAR * usual / distance.max(f64::MIN_POSITIVE)).min(1.0)
+    }
+
+    /// Slope of the line, and what of the squares of milliseconds it does not explain.
+    fn line(&self) -> (f64, f64) {
+        let slope = if self.tokens_squares > 0.0 {
+            self.products / self.tokens_squares
+        } else {
+            0.0
+        };
+        let left_over = self.millis_squares - slope * self.products;
+        (slope, left_over.max(0.0))
+    }
+
+    /// Both together: of two workers, or of one by the answers to two replicas. What one of them answers later than the
+    /// other says nothing about a slope.
     #[must_use]
     pub fn merged(&self, other: &Self) -> Self {
         let count = self.count + other.count;
@@ -125,15 +180,14 @@ impl Observed {
             return Self::default();
         }
         let share = other.count / count;
-        let (tokens, millis) = (other.tokens - self.tokens, other.millis - self.millis);
-        let between = self.count * share;
         Self {
             count,
-            tokens: self.tokens + tokens * share,
-            millis: self.millis + millis * share,
-            tokens_squares: self.tokens_squares + other.tokens_squares + tokens * tokens * between,
-            products: self.products + other.products + tokens * millis * between,
-            millis_squares: self.millis_squares + other.millis_squares + millis * millis * between,
+            tokens: self.tokens + (other.tokens - self.tokens) * share,
+            millis: self.millis + (other.millis - self.millis) * share,
+            tokens_squares: self.tokens_squares + other.tokens_squares,
+            products: self.products + other.products,
+            millis_squares: self.millis_squares + other.millis_squares,
+            moving: None,
         }
     }
 
@@ -149,8 +203,7 @@ impl Observed {
     /// every prompt waits for as many tokens, that alone shows.
     #[must_use]
     pub fn interval(&self, errors: f64) -> (f64, f64) {
-        const ANSWERS_MIN: f64 = 8.0;
-        if self.count < ANSWERS_MIN {
+        if self.count < Self::ANSWERS_MIN {
             return (0.0, f64::INFINITY);
         }
         let mean_error = self.millis_squares.max(0.0).sqrt() / self.count;
@@ -158,8 +211,7 @@ impl Observed {
         if self.tokens_squares <= 0.0 {
             return (0.0, whole);
         }
-        let slope = self.products / self.tokens_squares;
-        let left_over = (self.millis_squares - slope * self.products).max(0.0);
+        let (slope, left_over) = self.line();
         let error = (left_over / ((self.count - 2.0) * self.tokens_squares)).sqrt();
         let high = (slope + errors * error).min(whole).max(0.0);
         let low = (slope - errors * error).clamp(0.0, high);
@@ -207,6 +259,7 @@ impl Observed {
             tokens_squares,
             products,
             millis_squares,
+            moving: None,
         })
     }
 }
@@ -228,7 +281,7 @@ mod tests {
     /// So many answers with tokens from 0 up to `most`, of a line with a noise that is not chance.
     fn line(count: u32, most: f64, base: f64, slope: f64, noise: f64) -> Observed {
         observed((0..count).map(|index| {
-            let tokens = most * f64::from(index * 7 % count) / f64::from(count);
+            let tokens = most * f64::from(index * 61 % count) / f64::from(count);
             let noise = noise * (f64::from(index * 13 % 29) / 14.0 - 1.0);
             (tokens, base + slope * tokens + noise)
         }))
@@ -300,6 +353,48 @@ mod tests {
         assert!(Rate::of_pool(&observed).millis() < 1e-3);
     }
 
+    /// Answers that come later at a time when there is also more to compute are no queue.
+    #[test]
+    fn what_changes_meanwhile_is_no_queue() {
+        // Answers, their milliseconds, and the most tokens before one, of each time.
+        let table = [
+            ("suddenly", vec![(400, 40.0, 200.0), (80, 200.0, 3e3)]),
+            (
+                "and sooner",
+                vec![(400, 200.0, 9e3), (80, 10.0, 500.0), (200, 10.0, 100.0)],
+            ),
+            (
+                "slowly",
+                (0..40_u32)
+                    .map(|at| (10, 20.0 + 4.0 * f64::from(at), 250.0 * f64::from(at)))
+                    .collect(),
+            ),
+        ];
+        for (name, times) in table {
+            let mut worker = Observed::default();
+            for (count, millis, most) in times {
+                for index in 0..count {
+                    let noise = f64::from(index * 13 % 29) / 29.0;
+                    let tokens = most * f64::from(index * 61 % count) / f64::from(count);
+                    worker.see(tokens, millis + noise);
+                }
+            }
+            let rate = Rate::of_pool(&worker).millis();
+            assert!(rate < Rate::TYPICAL.millis() / 10.0, "{name}: {rate}");
+        }
+    }
+
+    #[test]
+    fn a_worker_that_slows_down_is_found_out() {
+        let mut worker = line(2_000, 1e4, 7.0, 0.024, 1.0);
+        for index in 0..600_u32 {
+            let tokens = f64::from(index * 61 % 100) * 100.0;
+            worker.see(tokens, 7.0 + 0.24 * tokens);
+        }
+        let rate = Rate::of_pool(&worker).millis();
+        assert!(rate > 0.1, "{rate}");
+    }
+
     #[test]
     fn numbers_that_no_answers_give_are_refused() {
         let good = line(50, 1e4, 7.0, 0.02, 3.0).parts();
@@ -326,22 +421,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merging_is_as_seeing_all(
-            answers in prop::collection::vec((0.0..1e5_f64, 0.0..1e4_f64), 2..60),
-            cut in 0..60_usize,
+        fn order_of_merging_is_irrelevant(
+            parts in prop::collection::vec(
+                prop::collection::vec((0.0..1e5_f64, 0.0..1e4_f64), 1..20), 1..6),
         ) {
-            let (left, right) = answers.split_at(cut.min(answers.len()));
-            let once = |part: &[(f64, f64)]| {
-                // Without forgetting: each answer merged with its whole weight.
-                part.iter().fold(Observed::default(), |sum, &(tokens, millis)| {
-                    sum.merged(&Observed { count: 1.0, tokens, millis, ..Observed::default() })
-                })
-            };
-            let (all, both) = (once(&answers), once(left).merged(&once(right)));
-            let close = |a: f64, b: f64| (a - b).abs() <= 1e-6 * (1.0 + a.abs());
-            prop_assert!(close(all.count, both.count) && close(all.tokens, both.tokens));
-            prop_assert!(close(all.tokens_squares, both.tokens_squares));
-            prop_assert!(close(all.products, both.products));
+            let parts: Vec<_> = parts.into_iter().map(observed).collect();
+            let sum = |sum: Observed, one: &Observed| sum.merged(one);
+            let forth = parts.iter().fold(Observed::default(), sum);
+            let back = parts.iter().rev().fold(Observed::default(), sum);
+            let close = |a: f32, b: f32| (a - b).abs() <= 1e-5 * (1.0 + a.abs());
+            let numbers = forth.parts().into_iter().zip(back.parts());
+            prop_assert!(numbers.into_iter().all(|(a, b)| close(a, b)), "{forth:?} {back:?}");
         }
 
         #[test]

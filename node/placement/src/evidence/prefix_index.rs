@@ -89,10 +89,12 @@ struct WorkerCache {
 }
 
 /// What [`PrefixIndex::fill`] finds of a worker.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Row {
     /// Tokens that it holds by evidence.
     held: u32,
+    /// Records since it was sent them last.
+    ago: u64,
     /// What the worker says itself goes so far.
     until: u32,
 }
@@ -208,7 +210,7 @@ impl PrefixIndex {
     /// If there are fewer slots than candidates.
     pub fn fill(&self, key: &Key, slots: &[Slot], now: Duration, candidates: &mut [Candidate]) {
         let oldest = seconds(now.saturating_sub(self.settings.age_max));
-        let mut rows = vec![Row { held: 0, until: 0 }; self.workers.len()];
+        let mut rows = vec![Row::default(); self.workers.len()];
         for (slot, candidate) in slots.iter().zip(&*candidates) {
             rows[slot.0 as usize].until = candidate.told.map_or(0, |told| told.until_tokens);
         }
@@ -225,6 +227,7 @@ impl PrefixIndex {
                 };
                 if row.held == 0 && entry.second >= oldest {
                     row.held = mark.tokens;
+                    row.ago = self.records - entry.used;
                     unknown -= 1;
                 }
             }
@@ -236,6 +239,7 @@ impl PrefixIndex {
             let slot = slots[index].0;
             let told = candidate.told.map_or(0, |told| told.held_tokens);
             candidate.held_tokens = rows[slot as usize].held.max(told);
+            candidate.held_ago = rows[slot as usize].ago;
             candidate.known_tokens = self.table.tokens(slot);
             candidate.kv_tokens = self.workers[slot as usize].reported;
         }

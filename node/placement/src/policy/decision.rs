@@ -85,6 +85,8 @@ pub struct Candidate {
     pub slow_start: Option<f64>,
     /// Tokens of this prompt that it is known to hold ([`crate::PrefixIndex::fill`]).
     pub held_tokens: u32,
+    /// How many placements ago, of those that this replica knows of, it was last sent these; 0 where that is not known.
+    pub held_ago: u64,
     /// What it says itself of this prompt, where it publishes what its cache holds.
     pub told: Option<Told>,
     /// Tokens of all prompts that it is known to hold; only policy `cache_aware` looks at them.

@@ -52,8 +52,8 @@ pub(super) struct Fleet<'a> {
     pub(super) mean_requests: f64,
     /// The same in a surge ([`Candidate::surge_requests`]).
     mean_surge: f64,
-    /// No turn of a conversation: most of the prompt is hot, or all of it was placed before.
-    /// Many requests like it may come and end together.
+    /// Many requests like this one may come and end together: most of the prompt is hot, or it is what is sent all the
+    /// time.
     alike: bool,
     /// In thousandths.
     mean_weight: f64,
@@ -74,11 +74,14 @@ struct Census {
     held_tokens: u32,
     requests: f64,
     surge_requests: f64,
+    /// Least number of placements since a worker was sent the whole prompt.
+    whole_ago: Option<u64>,
 }
 
 impl Census {
-    fn of(candidates: &[Candidate]) -> Self {
+    fn of(candidates: &[Candidate], key: &Key) -> Self {
         let mut census = Self::default();
+        let whole = key.marks().last().map_or(u32::MAX, |mark| mark.tokens);
         for candidate in candidates {
             let standing = candidate.standing;
             census.bad += usize::from(standing.is_bad());
@@ -88,6 +91,12 @@ impl Census {
             census.held_tokens = census.held_tokens.max(candidate.held_tokens);
             census.requests = census.requests.max(candidate.load.requests);
             census.surge_requests = census.surge_requests.max(candidate.surge_requests);
+            if candidate.held_tokens >= whole {
+                let ago = census
+                    .whole_ago
+                    .map_or(candidate.held_ago, |least| least.min(candidate.held_ago));
+                census.whole_ago = Some(ago);
+            }
         }
         census
     }
@@ -110,9 +119,10 @@ impl<'a> Fleet<'a> {
         let place = Home::of(settings, view, key);
         let order = ring.order(place.hash).ok_or(NoWorker::Empty)?;
         let home = place.first(&order, |_| true).ok_or(NoWorker::Empty)?;
-        let census = Census::of(candidates);
-        let is_whole = |held: u32| key.marks().last().is_some_and(|last| held >= last.tokens);
+        let census = Census::of(candidates, key);
         let is_mostly_hot = place.inner_tokens > key.prompt_tokens() / 2;
+        // As often as a hot prefix, before heat can know: counts of placements, far below 2^53.
+        let is_often = |ago: u64| settings.heat.share.get() * ago as f64 <= ring.len() as f64;
         let mut fleet = Self {
             settings,
             key,
@@ -120,7 +130,7 @@ impl<'a> Fleet<'a> {
             home,
             known: census.held_tokens > place.inner_tokens,
             held_tokens: census.held_tokens,
-            alike: is_mostly_hot || is_whole(census.held_tokens),
+            alike: is_mostly_hot || census.whole_ago.is_some_and(is_often),
             place,
             ring,
             candidates,

@@ -14,29 +14,32 @@ fn a_surge_stays_within_its_bound_before_anybody_hears_of_it() {
         .order(key.marks().first().expect("long enough").hash)
         .expect("members")
         .home();
-    let decide = |at_home: f64, elsewhere: f64, heard: f64, is_repeated: bool| {
+    let decide = |at_home: f64, elsewhere: f64, heard: f64, held_ago: Option<u64>| {
         let mut candidates = [IDLE; 4];
         for (index, candidate) in candidates.iter_mut().enumerate() {
             candidate.load.requests = heard;
             candidate.surge_requests = if index == home { at_home } else { elsewhere };
         }
-        if is_repeated {
+        if let Some(held_ago) = held_ago {
             candidates[home].held_tokens = key.marks().last().expect("long enough").tokens;
+            candidates[home].held_ago = held_ago;
         }
         decide(&PolicySettings::default(), &ring, &key, &candidates, &[], 0).expect("workers")
     };
     let heard = 11.0;
     assert_eq!(
-        decide(30.0, 50.0 / 3.0, heard, true).reason,
+        decide(30.0, 50.0 / 3.0, heard, Some(8)).reason,
         Reason::SpillBound
     );
-    assert_eq!(decide(29.0, 51.0 / 3.0, heard, true).worker, home);
-    // A prompt that was not seen before is no crowd, and neither are a replica's few requests.
-    assert_eq!(decide(30.0, 50.0 / 3.0, heard, false).worker, home);
-    assert_eq!(decide(12.0, 4.0, 3.0, true).worker, home);
+    assert_eq!(decide(29.0, 51.0 / 3.0, heard, Some(8)).worker, home);
+    // A prompt that was not seen before is no crowd, nor is one that comes less often than one request in twice as many
+    // as there are workers, and neither are a replica's few requests.
+    assert_eq!(decide(30.0, 50.0 / 3.0, heard, None).worker, home);
+    assert_eq!(decide(30.0, 50.0 / 3.0, heard, Some(9)).worker, home);
+    assert_eq!(decide(12.0, 4.0, 3.0, Some(0)).worker, home);
     // Of a crowd that nobody has heard of any prompt may be one.
     assert_eq!(
-        decide(30.0, 50.0 / 3.0, 9.0, false).reason,
+        decide(30.0, 50.0 / 3.0, 9.0, None).reason,
         Reason::SpillBound
     );
 }

@@ -106,6 +106,7 @@ pub(crate) const IDLE: Candidate = Candidate {
     at_cap: false,
     slow_start: None,
     held_tokens: 0,
+    held_ago: 0,
     known_tokens: 0,
     told: None,
     kv_tokens: None,

@@ -36,6 +36,34 @@ fn held(prefix_index: &PrefixIndex, slots: &[Slot], key: &Key, now: Duration) ->
 }
 
 #[test]
+fn how_often_a_prompt_comes_is_told_in_placements() {
+    let (mut prefix_index, slots) = prefix_index(PrefixIndexSettings::default());
+    let often = conversation(0, 2);
+    let ago = |prefix_index: &PrefixIndex| {
+        let mut candidates: Vec<Candidate> = idle(slots.len());
+        prefix_index.fill(&often, &slots, NOW, &mut candidates);
+        candidates
+            .iter()
+            .map(|one| one.held_ago)
+            .collect::<Vec<_>>()
+    };
+    prefix_index.record(slots[1], often.marks(), NOW);
+    assert_eq!(ago(&prefix_index), [0, 0, 0]);
+    for other in 1..=5 {
+        prefix_index.record(slots[2], conversation(other, 2).marks(), NOW);
+    }
+    let marks: Vec<u64> = conversation(6, 2)
+        .marks()
+        .iter()
+        .map(|mark| mark.hash)
+        .collect();
+    prefix_index.learn("a", 1, &marks, NOW);
+    assert_eq!(ago(&prefix_index), [0, 6, 0]);
+    prefix_index.record(slots[1], often.marks(), NOW);
+    assert_eq!(ago(&prefix_index), [0, 0, 0]);
+}
+
+#[test]
 fn the_next_turn_finds_the_last_one() {
     let (mut prefix_index, slots) = prefix_index(PrefixIndexSettings::default());
     let first = conversation(1, 2);

@@ -48,7 +48,10 @@ impl Plain<'_> {
     fn looked_over(mut self) -> Self {
         let is_well = |of| matches!(of, Standing::Usable | Standing::Full | Standing::Doubted);
         let last = self.key.marks().last();
-        let is_whole = |of: &Candidate| last.is_some_and(|last| of.held_tokens >= last.tokens);
+        let often = self.candidates.len() as f64 / self.settings.heat.share.get();
+        let is_often_whole = |of: &Candidate| {
+            last.is_some_and(|last| of.held_tokens >= last.tokens) && of.held_ago as f64 <= often
+        };
         let mut whole = Whole {
             panics: self
                 .settings
@@ -57,7 +60,7 @@ impl Plain<'_> {
             means: (1.0, 1.0, 1.0),
             rate: Rate::TYPICAL.millis(),
             known: self.candidates.iter().any(|of| of.held_tokens > 0),
-            alike: self.candidates.iter().any(is_whole),
+            alike: self.candidates.iter().any(is_often_whole),
         };
         self.whole = Some(whole);
         whole.means = self.means();
@@ -369,6 +372,7 @@ fn candidate(bits: u64, rare: u64, busy: f64) -> Candidate {
         } else {
             0
         },
+        held_ago: (bits >> 44) & 0x3f,
         known_tokens: 0,
         told: None,
         // Of every size: a queue that costs nothing, and one that costs four times what is typical.
