@@ -313,7 +313,7 @@ impl Admin {
         match (&head.method, segments.as_slice()) {
             (&Method::GET, ["metrics"]) => Ok(self.metrics(Form::asked_for(&head.headers))),
             (&Method::GET, ["cluster"]) => Ok(json(StatusCode::OK, &self.describe_cluster())),
-            (&Method::GET, ["about"]) => Ok(self.show_about().await),
+            (&Method::GET, ["about"]) => self.show_about().await,
             (&Method::GET, ["events"]) => Ok(json(StatusCode::OK, &self.describe_events())),
             (&Method::GET, ["history"]) => {
                 Ok(json(StatusCode::OK, &self.describe_history(&query)?))
@@ -403,11 +403,12 @@ impl Admin {
     }
 
     /// What the kernel says is read from files.
-    async fn show_about(self: &Arc<Self>) -> Answer {
+    async fn show_about(self: &Arc<Self>) -> Result<Answer, ApiError> {
         let admin = Arc::clone(self);
-        let looked = tokio::task::spawn_blocking(move || admin.describe_about()).await;
-        let about = looked.expect("a look at the machine does not panic");
-        json(StatusCode::OK, &about)
+        let about = tokio::task::spawn_blocking(move || admin.describe_about()).await;
+        let about = about
+            .map_err(|_| ApiError::new(ErrorKind::Internal, "the machine was not looked at"))?;
+        Ok(json(StatusCode::OK, &about))
     }
 
     async fn describe_caches(&self, query: &Query<'_>) -> Result<Answer, ApiError> {

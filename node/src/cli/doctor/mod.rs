@@ -39,8 +39,8 @@ Examples:
   grapevine doctor --config grapevine.toml --admin http://127.0.0.1:30001   # and what runs against the file
   grapevine doctor --json --fail-on advice
 
-Exit codes: 0 nothing of the severity of --fail-on, or worse, was found; 2 the file cannot be read; 3 no replica
-answers; 4 something was found.")]
+Exit codes: 0 nothing of the severity of --fail-on, or worse, was found; 1 a replica refuses; 2 the file cannot be
+read; 3 no replica answers; 4 something was found.")]
 pub struct DoctorArgs {
     /// Look at this configuration file, on this machine; no replica needs to run.
     #[arg(long, value_name = "FILE")]
