@@ -46,10 +46,12 @@ fn in_words(labels: &str) -> &str {
 
 /// A finding, if it ends soon; `whose` is the subject.
 pub(super) fn graded(days: i64, whose: &str) -> Option<Finding> {
-    let make = match days {
-        ..=PROBLEM_DAYS => Finding::problem,
-        ..=ADVICE_DAYS => Finding::advice,
-        _ => return None,
+    let make = if days <= PROBLEM_DAYS {
+        Finding::problem
+    } else if days <= ADVICE_DAYS {
+        Finding::advice
+    } else {
+        return None;
     };
     let what = match days {
         ..0 => format!("{whose} ended {} days ago", -days),

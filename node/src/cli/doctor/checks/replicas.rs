@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::cli::doctor::facts::{ClusterFacts, ReplicaFacts};
-use crate::cli::doctor::finding::{Finding, named, verb};
+use crate::cli::doctor::finding::{Finding, named};
 use crate::shown::summary::seconds;
 use crate::shown::{field, rows};
 
@@ -182,8 +182,8 @@ fn releases(live: &[&Value], found: &mut Vec<Finding>) {
     }
     let count = groups.len();
     let what = format!("{count} releases run together: {}", grouped(&groups));
-    let todo = match verb(count - 1, "", "more") {
-        "" => "finish the roll: features of the later one wait until all run it",
+    let todo = match count {
+        2 => "finish the roll: features of the later one wait until all run it",
         _ => "only neighbouring releases are meant to run together: bring all to one",
     };
     let ids = groups.values().flatten().copied();

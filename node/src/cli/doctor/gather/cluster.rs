@@ -45,7 +45,7 @@ pub(in super::super) async fn gather(client: &AdminClient) -> Result<ClusterFact
     let live = rows(&cluster, "replicas")
         .iter()
         .filter(|row| row["live"] == true);
-    for row in live.clone().filter(|row| field(row, "id") != own) {
+    for row in live.filter(|row| field(row, "id") != own) {
         let (id, admin) = (field(row, "id"), field(row, "admin"));
         let Ok(url) = Url::parse(&format!("http://{admin}")) else {
             facts
@@ -80,7 +80,7 @@ fn is_in_motion(cluster: &Value) -> bool {
         .filter(|row| row["live"] == true);
     let mut seen = live.map(|row| (field(row, "ring"), field(row, "registry")));
     let first = seen.next();
-    seen.any(|row| Some(row) != first) || rows(cluster, "unheard").iter().any(|_| true)
+    seen.any(|row| Some(row) != first) || !rows(cluster, "unheard").is_empty()
 }
 
 /// What a replica says of itself; it must be the one that is meant, since many have the same loopback address.
