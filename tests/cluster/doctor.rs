@@ -148,7 +148,7 @@ async fn planted_faults_are_named_each_with_what_to_do() {
     .await;
     // Few files left, and a replica that died.
     let process = cluster.replicas[1].process();
-    process.limit_descriptors(process.descriptors() + 8);
+    process.limit_descriptors(process.descriptors() + 4);
     is_found(
         &cluster,
         "problem",

@@ -103,10 +103,11 @@ pub(super) const BROKEN_LINK: Fault = Fault::new(
     &["LinkBroken"],
     &["ReplicaMissing", "RingsDiffer"],
 );
+/// Checks of workers that want a new connection may fail for it.
 pub(super) const FEW_FILES: Fault = Fault::new(
     "a replica may hardly open a file more",
     &["DescriptorsScarce"],
-    &[],
+    &["WorkerDown", "WorkersBad", "NotReady"],
 );
 
 // Sources of workers: `sources`.

@@ -68,6 +68,6 @@ async fn a_broken_link_and_few_files_have_alarms_of_their_own() {
     Gate::cut_one_way(&gates[0], &gates[1]);
     prometheus.fires(&faults::BROKEN_LINK).await;
     let process = cluster.replicas[2].process();
-    process.limit_descriptors(process.descriptors() + 8);
+    process.limit_descriptors(process.descriptors() + 2);
     prometheus.fires(&faults::FEW_FILES).await;
 }
