@@ -24,6 +24,7 @@ pub mod heat;
 pub mod key;
 pub mod load;
 mod logarithm;
+mod mark_map;
 pub mod models;
 pub mod order;
 pub mod policy;

@@ -3,17 +3,7 @@
 //! One slab with two intrusive lists through it: the holders of a mark, and each worker's entries from the most to
 //! the least recently used. Every operation but the walk over a mark's holders takes constant time.
 
-#![allow(
-    clippy::disallowed_types,
-    reason = "the map is looked up by key and never iterated, so its order shows nowhere"
-)]
-
-use std::{
-    collections::HashMap,
-    hash::{BuildHasherDefault, Hasher},
-};
-
-use crate::key::added_tokens;
+use crate::{key::added_tokens, mark_map::MarkMap};
 
 /// No entry.
 const NONE: u32 = u32::MAX;
@@ -55,29 +45,11 @@ impl Default for RecencyList {
     }
 }
 
-/// Marks are hashes: their own bits spread them well enough.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct IdentityHasher(u64);
-
-impl Hasher for IdentityHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("keys are u64");
-    }
-
-    fn write_u64(&mut self, mark: u64) {
-        // The low byte is a size; the table takes its position from the low bits.
-        self.0 = mark.rotate_left(32);
-    }
-}
-
 /// All entries.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
-    heads: HashMap<u64, u32, BuildHasherDefault<IdentityHasher>>,
+    /// Never walked through.
+    heads: MarkMap<u32>,
     entries: Vec<IndexEntry>,
     free: Vec<u32>,
     lists: Vec<RecencyList>,

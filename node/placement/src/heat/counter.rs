@@ -4,10 +4,10 @@
 //! goes to prefixes that many requests share, not to the tails of each, and heat creeps down a chain one mark in a
 //! few requests.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use super::{HeatReport, REPORT_LINKS_MAX};
-use crate::{key::Key, ratio::Ratio};
+use crate::{key::Key, mark_map::MarkMap, ratio::Ratio};
 
 /// How heat is counted and reported. Cluster-wide.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,7 +44,8 @@ const UNITS: f64 = 16.0;
 #[derive(Clone, Debug)]
 pub struct HeatCounter {
     half_life: Duration,
-    counts: BTreeMap<u64, f64>,
+    /// Walked through in any order: each count decays by itself, and reports are sorted.
+    counts: MarkMap<f64>,
     total: f64,
     decayed_at: Duration,
     last_report: HeatReport,
@@ -56,7 +57,7 @@ impl HeatCounter {
     pub fn new(settings: &HeatSettings) -> Self {
         Self {
             half_life: settings.half_life.max(Duration::from_secs(1)),
-            counts: BTreeMap::new(),
+            counts: MarkMap::default(),
             total: 0.0,
             decayed_at: Duration::ZERO,
             last_report: HeatReport::default(),
