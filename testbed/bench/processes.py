@@ -61,6 +61,15 @@ def free_port():
         return s.getsockname()[1]
 
 
+def free_ports(count):
+    """So many of them, each another one."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+
+
 def ask(address, method, path, body=None, headers=(), within_s=60):
     """One request on a connection of its own: (status, headers with lower-case names, body bytes)."""
     host, port = address.rsplit(":", 1)

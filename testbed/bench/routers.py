@@ -5,7 +5,7 @@ and haproxy pass streams on unbuffered.
 """
 from pathlib import Path
 
-from processes import Child, Failed, Replica, answers, ask, free_port, until
+from processes import Child, Failed, Replica, answers, ask, free_port, free_ports, until
 
 READY_S = 15
 CHAT_REPLY = ('{"id":"chatcmpl-0","object":"chat.completion","created":1,"model":"fake-model","choices":[{"index":0,'
@@ -29,7 +29,7 @@ def instant_workers(folder, count, core):
 
     A fake worker models an engine, which would limit the rate here.
     """
-    ports = [free_port() for _ in range(count)]
+    ports = free_ports(count)
     config = Path(folder, "workers.cfg")
     for name, reply in ("chat", CHAT_REPLY), ("models", MODELS_REPLY):
         Path(folder, f"{name}.json").write_text(reply)
