@@ -12,7 +12,6 @@ use crate::cluster::metrics::{ClusterMetrics, QuarantineMetrics};
 use crate::discovery::{DiscoveryMetrics, PingMetrics};
 use crate::kv_events::KvMetrics;
 use crate::listener::FrontMetrics;
-use crate::metrics::Form;
 use crate::metrics::operator::OperatorMetrics;
 use crate::metrics::process::{ProcessMetrics, SystemMetrics};
 use crate::metrics::refusals::RefusalMetrics;
@@ -157,11 +156,6 @@ impl AllMetrics {
             let _ = write!(out, "\n# encoding failed: {error}\n");
         }
         out
-    }
-
-    /// Everything, in the form that a scraper asked for.
-    pub fn written(&self, form: Form) -> String {
-        form.of(self.encode())
     }
 }
 

@@ -64,7 +64,8 @@ ROWS = [
     ("Time", [
         ("First token", "s", quantiles("first_token_seconds", OF_MODEL), ""),
         ("First token by model, p95", "s", quantiles("first_token_seconds", OF_MODEL, "model")[1:2], ""),
-        ("Between tokens, mean of a stream", "s", quantiles("inter_token_seconds", OF_MODEL), ""),
+        ("Between tokens", "s", quantiles("inter_token_seconds", OF_MODEL), ""),
+        ("For each token, mean of a stream", "s", quantiles("time_per_output_token_seconds", OF_MODEL), ""),
         ("Whole request", "s", quantiles("request_seconds", OF_MODEL), ""),
         ("Added by the router before the worker, queues left out", "s", quantiles("preparation_seconds"), ""),
         ("One decision", "s", quantiles("decision_seconds"), ""),

@@ -121,11 +121,16 @@ async fn streams_are_counted_by_their_pace() {
     http1::post(house.data(), CHATS, &chat("at once", 5)).await;
     let metrics = house.cluster.replicas[0].admin().metrics().await;
     let value = |name: &str| metrics.sum(name, MODEL);
-    for name in ["inter_token", "stream_pause"] {
+    for name in ["time_per_output_token", "stream_pause"] {
         let count = value(&format!("grapevine_{name}_seconds_count"));
         assert_eq!(count, 1.0, "{name}: a plain answer has no pace");
     }
-    let mean = value("grapevine_inter_token_seconds_sum");
+    // Each gap between five tokens; the worker's last event is without one.
+    let gaps = value("grapevine_inter_token_seconds_count");
+    assert!((4.0..=5.0).contains(&gaps), "{gaps} gaps");
+    let sum = value("grapevine_inter_token_seconds_sum");
+    assert!(sum > 0.0, "{sum} s");
+    let mean = value("grapevine_time_per_output_token_seconds_sum");
     let longest = value("grapevine_stream_pause_seconds_sum");
     assert!(mean > 0.0 && longest > 0.0, "{mean} {longest}");
     println!("50 ms a token: mean {mean} s, longest pause {longest} s");

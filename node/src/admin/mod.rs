@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `GET /healthz` | the process runs |
 //! | `GET /readyz` | the replica takes traffic; else what is missing |
-//! | `GET /metrics` | OpenMetrics for clients that name it, else text format 0.0.4 |
+//! | `GET /metrics` | OpenMetrics or Prometheus' protobuf for clients that name them, else text format 0.0.4 |
 //! | `GET /cluster` | replicas as this one sees them, registry, ring digest |
 //! | `GET /about` | what this replica alone knows of itself and of its machine; for `grapevine doctor` |
 //! | `GET /events` | faults, repairs and changes of the last hour, as this replica saw them, oldest first |
@@ -44,7 +44,7 @@ mod workers;
 
 use std::convert::Infallible;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -123,6 +123,8 @@ pub struct Admin {
     pub agent: Arc<Agent>,
     /// All metrics.
     pub metrics: Arc<AllMetrics>,
+    /// One reader of them at a time.
+    pub reading: Mutex<()>,
     /// Admission to the data port.
     pub admission: Arc<Admission>,
     /// Where this replica is between start and end.
@@ -270,20 +272,23 @@ impl Admin {
             return self.page(&head, body).await;
         }
         let answer = match port {
-            Port::Metrics => self.metrics_only(&request),
+            Port::Metrics => match self.metrics_only(&request) {
+                Ok(form) => self.metrics(form).await,
+                Err(error) => Err(error),
+            },
             Port::Admin => self.route(request).await,
         };
         let answer: Answer = answer.unwrap_or_else(|error| error.response().map(Full::new));
         answer.map(Outgoing::Left)
     }
 
-    fn metrics_only(&self, request: &Request<Incoming>) -> Result<Answer, ApiError> {
+    fn metrics_only(&self, request: &Request<Incoming>) -> Result<Form, ApiError> {
         let gate = self.metrics_gate.now();
         gate.check_page(request.headers())
             .and_then(|()| gate.check_host(request.headers(), request.uri().authority()))
             .map_err(|refused| self.refusal(refused))?;
         match (request.method(), request.uri().path()) {
-            (&Method::GET, "/metrics") => Ok(self.metrics(Form::asked_for(request.headers()))),
+            (&Method::GET, "/metrics") => Ok(Form::asked_for(request.headers())),
             _ => Err(not_found("this port serves GET /metrics")),
         }
     }
@@ -311,7 +316,7 @@ impl Admin {
             .map_err(|refused| self.refusal(refused))?;
         let query = Query(head.uri.query().unwrap_or_default());
         match (&head.method, segments.as_slice()) {
-            (&Method::GET, ["metrics"]) => Ok(self.metrics(Form::asked_for(&head.headers))),
+            (&Method::GET, ["metrics"]) => self.metrics(Form::asked_for(&head.headers)).await,
             (&Method::GET, ["cluster"]) => Ok(json(StatusCode::OK, &self.describe_cluster())),
             (&Method::GET, ["about"]) => self.show_about().await,
             (&Method::GET, ["events"]) => Ok(json(StatusCode::OK, &self.describe_events())),

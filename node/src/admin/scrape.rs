@@ -1,12 +1,13 @@
 //! The answer to `GET /metrics`: gauges that follow from other state, and then everything.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use grapevine_placement::Claim;
-use http::{HeaderValue, Response, header};
-use http_body_util::Full;
+use http::StatusCode;
 
-use super::{Admin, Answer};
+use super::{Admin, Answer, answer};
+use crate::api::ApiError;
+use crate::api::error::ErrorKind;
 use crate::cluster::Fleet;
 use crate::metrics::Form;
 use crate::upstream::worker::OTHER_WORKERS;
@@ -22,8 +23,20 @@ struct Others {
 }
 
 impl Admin {
-    /// Gauges that follow from other state are set here, when they are read.
-    pub(super) fn metrics(&self, form: Form) -> Answer {
+    pub(super) async fn metrics(&self, form: Form) -> Result<Answer, ApiError> {
+        let open = self.exposition();
+        // With a thousand workers that is a tenth of a second of work, for which gossip does not wait.
+        let body = tokio::task::spawn_blocking(move || form.of(open)).await;
+        let body =
+            body.map_err(|_| ApiError::new(ErrorKind::Internal, "it could not be written"))?;
+        Ok(answer(StatusCode::OK, form.content_type(), body))
+    }
+
+    /// All metrics as they are now, as OpenMetrics text. Gauges that follow from other state are set here, when they are
+    /// read.
+    pub fn exposition(&self) -> String {
+        // Some are cleared before they are set.
+        let _one = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         self.show_process();
         self.metrics
             .cluster
@@ -42,10 +55,7 @@ impl Admin {
         self.admission.show();
         let quarantined = self.quarantine.count();
         self.metrics.marks.quarantined.set(quarantined as i64);
-        let mut response = Response::new(Full::from(self.metrics.written(form)));
-        let kind = HeaderValue::from_static(form.content_type());
-        response.headers_mut().insert(header::CONTENT_TYPE, kind);
-        response
+        self.metrics.encode()
     }
 
     fn show_process(&self) {

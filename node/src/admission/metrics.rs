@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::api::Priority;
 #[cfg(test)]
 use crate::metrics::Row;
-use crate::metrics::{Counter, Family, Gauge, Histogram, Histograms, metrics, seconds};
+use crate::metrics::{Counter, Family, Gauge, Histogram, Histograms, label_set, metrics, seconds};
 
 /// How a request's admission ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,10 +85,9 @@ pub struct QueueLabels {
     pub class: &'static str,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ModelStateLabels {
-    model: Arc<str>,
-    state: &'static str,
+label_set! {
+    /// A model, and what its requests do.
+    ModelStateLabels { model: Arc<str>, state: &'static str }
 }
 
 metrics! {

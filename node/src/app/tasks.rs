@@ -1,6 +1,6 @@
 //! Starts what stands beside requests: the configuration that is read again, the word of leaving, the operators' ports.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::Context;
 use grapevine_gossip::Agent;
@@ -93,6 +93,7 @@ pub(super) fn start_admin(
         cluster: followed.cluster,
         agent: Arc::clone(base.agent),
         metrics: Arc::clone(base.metrics),
+        reading: Mutex::default(),
         admission: limits.admission,
         phase: base.phase(),
         readiness: opened.readiness,

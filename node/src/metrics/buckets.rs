@@ -1,6 +1,8 @@
 //! Bounds of histograms, in seconds, where powers of two are too coarse or too few.
 
-use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+
+use super::TracedHistogram;
 
 /// Times to a first token: steps of a quarter between 20 ms and 2 s, where the promises of services are, and up to 10
 /// minutes for long prompts that wait.
@@ -16,15 +18,15 @@ const REQUEST: [f64; 22] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0,
     120.0, 300.0, 600.0, 900.0, 1_200.0, 1_800.0,
 ];
-/// Mean time between two tokens of a stream: fine where engines are, 5 to 100 ms.
-const INTER_TOKEN: [f64; 22] = [
+/// Time between two tokens of a stream: fine where engines are, 5 to 100 ms.
+pub(super) const INTER_TOKEN: [f64; 22] = [
     0.000_5, 0.001, 0.002, 0.003, 0.005, 0.007_5, 0.01, 0.012_5, 0.015, 0.02, 0.025, 0.03, 0.04,
     0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 5.0,
 ];
 
 /// Times to a first token.
-pub fn first_token() -> Histogram {
-    Histogram::new(FIRST_TOKEN)
+pub fn first_token() -> TracedHistogram {
+    TracedHistogram::new(FIRST_TOKEN)
 }
 
 /// Times to a first token of one worker.
@@ -33,13 +35,18 @@ pub fn first_token_of_worker() -> Histogram {
 }
 
 /// Times of whole requests.
-pub fn request() -> Histogram {
-    Histogram::new(REQUEST)
+pub fn request() -> TracedHistogram {
+    TracedHistogram::new(REQUEST)
 }
 
-/// Times between tokens.
-pub fn inter_token() -> Histogram {
-    Histogram::new(INTER_TOKEN)
+/// Times for each token of one stream.
+pub fn per_token() -> TracedHistogram {
+    TracedHistogram::new(INTER_TOKEN)
+}
+
+/// Longest pauses of streams: from 1 ms on, each bound twice the one before.
+pub fn pause() -> TracedHistogram {
+    TracedHistogram::new(exponential_buckets(0.001, 2.0, 18))
 }
 
 #[cfg(test)]

@@ -8,24 +8,31 @@
 
 pub mod buckets;
 pub mod cached_series;
+mod exemplars;
 mod exposition;
+mod gaps;
 mod labels;
 pub mod operator;
 pub mod process;
+mod protobuf;
 pub mod refusals;
+pub(crate) mod snapshot;
 
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::metrics::histogram::exponential_buckets;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
+pub use exemplars::{SampledSpan, TracedHistogram, TracedHistograms};
 pub use exposition::Form;
+pub use gaps::{GapHistogram, Gaps};
 pub use labels::{
     ActionLabels, AgreementLabels, AttemptLabels, ClaimLabels, ErrorLabels, EventLabels,
     LimitLabels, ModelEndpointLabels, ModelLabels, PortLabels, ReasonLabels, RequestLabels,
     ResultLabels, SourceLabels, SourceStateLabels, StateLabels, TokenLabels, WorkerLabels,
     WorkerModelLabels,
 };
+pub(crate) use labels::{encode_label, label_set};
 pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::family::Family;
 pub use prometheus_client::metrics::gauge::Gauge;

@@ -15,8 +15,8 @@ use crate::cluster::metrics::QuarantineMetrics;
 use crate::metrics::Row;
 use crate::metrics::refusals::RefusalMetrics;
 use crate::metrics::{
-    Counter, Family, Histogram, Histograms, ModelEndpointLabels, ModelLabels, ReasonLabels,
-    RequestLabels, ResultLabels, buckets, metrics, seconds,
+    Counter, Family, GapHistogram, Histogram, ModelEndpointLabels, ModelLabels, ReasonLabels,
+    RequestLabels, ResultLabels, TracedHistograms, buckets, metrics, seconds,
 };
 use crate::seats::TrafficMetrics;
 use crate::upstream::metrics::{AnswerMetrics, AttemptMetrics};
@@ -27,16 +27,19 @@ metrics! {
         /// Each is counted once, at its end.
         requests: Family<RequestLabels, Counter>,
             "requests", "Requests by endpoint, model, outcome and class of the status";
-        request_seconds: Histograms<ModelEndpointLabels> = Family::new_with_constructor(buckets::request),
+        request_seconds: TracedHistograms<ModelEndpointLabels> = Family::new_with_constructor(buckets::request),
             "request" Seconds, "From the head of a request to the last byte of its answer";
         /// Of streams: a plain answer shows no token before its last.
-        first_token_seconds: Histograms<ModelLabels> = Family::new_with_constructor(buckets::first_token),
+        first_token_seconds: TracedHistograms<ModelLabels> = Family::new_with_constructor(buckets::first_token),
             "first_token" Seconds, "From the head of a request to the first event of its stream";
+        /// Each gap of each stream, added at its end.
+        inter_token_seconds: Family<ModelLabels, GapHistogram>,
+            "inter_token" Seconds, "Time between two tokens of a stream, an event taken for one";
         /// One observation a stream.
-        inter_token_seconds: Histograms<ModelLabels> = Family::new_with_constructor(buckets::inter_token),
-            "inter_token" Seconds, "Mean time between two tokens of a stream";
+        time_per_output_token_seconds: TracedHistograms<ModelLabels> = Family::new_with_constructor(buckets::per_token),
+            "time_per_output_token" Seconds, "Mean time for a token of a stream after its first one";
         /// One observation a stream.
-        stream_pause_seconds: Histograms<ModelLabels> = Family::new_with_constructor(|| seconds(0.001, 18)),
+        stream_pause_seconds: TracedHistograms<ModelLabels> = Family::new_with_constructor(buckets::pause),
             "stream_pause" Seconds, "Longest pause between two events of a stream";
         /// What the router adds before the worker.
         preparation_seconds: Histogram = seconds(0.000_05, 20),

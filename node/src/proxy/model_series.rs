@@ -16,7 +16,8 @@ use super::record::Outcome;
 use crate::api::Endpoint;
 use crate::metrics::cached_series::CachedSeries;
 use crate::metrics::{
-    Counter, Histogram, Histograms, ModelEndpointLabels, ModelLabels, RequestLabels,
+    Counter, GapHistogram, ModelEndpointLabels, ModelLabels, RequestLabels, SampledSpan,
+    TracedHistogram, TracedHistograms,
 };
 
 /// Requests for models that have no series of their own.
@@ -40,11 +41,13 @@ fn class_of(status: Option<StatusCode>) -> usize {
 #[derive(Debug, Clone)]
 pub struct StreamPace {
     /// From the head of a request to its first token.
-    pub first_token: Histogram,
-    /// Mean time between two tokens of a stream.
-    pub inter_token: Histogram,
+    pub first_token: TracedHistogram,
+    /// Time between two tokens of a stream.
+    pub inter_token: GapHistogram,
+    /// Mean time for a token of a stream.
+    pub per_token: TracedHistogram,
     /// Longest pause of a stream.
-    pub pause: Histogram,
+    pub pause: TracedHistogram,
 }
 
 /// The series of one model.
@@ -61,7 +64,7 @@ pub struct ModelSeries {
 struct EndpointSeries {
     /// By outcome, then by class of the status.
     ended: CachedSeries<Counter>,
-    seconds: Histogram,
+    seconds: TracedHistogram,
 }
 
 impl ModelSeries {
@@ -83,10 +86,14 @@ impl ModelSeries {
     pub fn pace(&self) -> &StreamPace {
         self.pace.get_or_init(|| {
             let labels = ModelLabels::of(&self.label);
-            let of = |family: &Histograms<ModelLabels>| family.get_or_create_owned(&labels);
+            let of = |family: &TracedHistograms<ModelLabels>| family.get_or_create_owned(&labels);
             StreamPace {
                 first_token: of(&self.families.first_token_seconds),
-                inter_token: of(&self.families.inter_token_seconds),
+                inter_token: self
+                    .families
+                    .inter_token_seconds
+                    .get_or_create_owned(&labels),
+                per_token: of(&self.families.time_per_output_token_seconds),
                 pause: of(&self.families.stream_pause_seconds),
             }
         })
@@ -97,13 +104,14 @@ impl ModelSeries {
         self.of(endpoint);
     }
 
-    /// Counts the end of a request.
+    /// Counts the end of a request, which was traced in this span.
     pub fn ended(
         &self,
         endpoint: Endpoint,
         outcome: Outcome,
         status: Option<StatusCode>,
         elapsed: Duration,
+        within: Option<SampledSpan>,
     ) {
         let of = self.of(endpoint);
         let class = class_of(status);
@@ -112,7 +120,7 @@ impl ModelSeries {
         of.ended.count(index, find, |counter| {
             counter.inc();
         });
-        of.seconds.observe(elapsed.as_secs_f64());
+        of.seconds.observe(elapsed, within);
     }
 
     fn of(&self, endpoint: Endpoint) -> &EndpointSeries {
@@ -158,11 +166,12 @@ impl ModelSeries {
         let labels = ModelLabels::of(&self.label);
         for family in [
             &families.first_token_seconds,
-            &families.inter_token_seconds,
+            &families.time_per_output_token_seconds,
             &families.stream_pause_seconds,
         ] {
             family.remove(&labels);
         }
+        families.inter_token_seconds.remove(&labels);
         let used = Endpoint::ALL.into_iter();
         for endpoint in used.filter(|of| self.endpoints[*of as usize].get().is_some()) {
             let labels = self.endpoint_labels(endpoint);
@@ -266,7 +275,7 @@ mod tests {
 
     fn end(series: &ModelSeries, status: u16) {
         let status = StatusCode::from_u16(status).ok();
-        series.ended(Endpoint::Chat, Outcome::Success, status, SECOND);
+        series.ended(Endpoint::Chat, Outcome::Success, status, SECOND, None);
     }
 
     #[test]
@@ -309,7 +318,7 @@ mod tests {
         for status in [101, 204, 302, 499, 599, 999] {
             end(series, status);
         }
-        series.ended(Endpoint::Chat, Outcome::ClientLeft, None, SECOND);
+        series.ended(Endpoint::Chat, Outcome::ClientLeft, None, SECOND, None);
         for class in CLASSES {
             let of_class = format!("status=\"{class}\"");
             let counted = lines(&metrics, &of_class);
@@ -326,7 +335,7 @@ mod tests {
         let table = &metrics.requests.models;
         table.limit(1);
         let under_way = table.of(&"gone".into());
-        under_way.pace().first_token.observe(0.1);
+        under_way.pace().first_token.observe(SECOND, None);
         end(&under_way, 200);
         table.keep(|_| false);
         assert!(

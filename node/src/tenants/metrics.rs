@@ -2,24 +2,15 @@
 
 use std::sync::Arc;
 
-use prometheus_client::encoding::EncodeLabelSet;
+use crate::metrics::{Counter, Family, Gauge, ReasonLabels, ResultLabels, label_set, metrics};
 
-use crate::metrics::{Counter, Family, Gauge, ReasonLabels, ResultLabels, metrics};
-
-/// One tenant of the file.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct TenantLabels {
-    /// Its name.
-    pub tenant: Arc<str>,
+label_set! {
+    /// One tenant of the file.
+    TenantLabels { tenant: Arc<str> }
 }
-
-/// A tenant and why its requests were turned away.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct TenantReasonLabels {
-    /// Its name.
-    pub tenant: Arc<str>,
-    /// One of [`REFUSALS`].
-    pub reason: &'static str,
+label_set! {
+    /// A tenant and why its requests were turned away, one of [`REFUSALS`].
+    TenantReasonLabels { tenant: Arc<str>, reason: &'static str }
 }
 
 /// Why requests of a tenant are turned away.

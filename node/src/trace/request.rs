@@ -10,6 +10,7 @@ use opentelemetry::{Context, KeyValue, Value};
 use opentelemetry_sdk::trace::Span;
 
 use super::Tracing;
+use crate::metrics::SampledSpan;
 
 /// W3C trace context, level 1.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -67,6 +68,15 @@ impl RequestTrace {
     /// The trace's id: 32 hexadecimal digits.
     pub fn id(&self) -> impl Display + use<> {
         self.span.span_context().trace_id()
+    }
+
+    /// Its span, if the trace is sampled: then the collector has it.
+    pub fn sampled(&self) -> Option<SampledSpan> {
+        let context = self.span.span_context();
+        context.is_sampled().then(|| SampledSpan {
+            trace: context.trace_id(),
+            span: context.span_id(),
+        })
     }
 
     /// The request waited this long for admission, until now.

@@ -8,15 +8,12 @@ use prometheus_client::encoding::EncodeLabelSet;
 
 use super::worker::Worker;
 use crate::metrics::{
-    Counter, Family, FloatGauge, Gauge, ModelLabels, ResultLabels, WorkerLabels, metrics,
+    Counter, Family, FloatGauge, Gauge, ModelLabels, ResultLabels, WorkerLabels, label_set, metrics,
 };
 
-/// A worker and what its health became.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-#[allow(missing_docs, reason = "the fields are the labels")]
-pub struct ChangeLabels {
-    pub worker: Arc<str>,
-    pub to: &'static str,
+label_set! {
+    /// A worker and what its health became.
+    ChangeLabels { worker: Arc<str>, to: &'static str }
 }
 
 /// One verdict.
@@ -35,7 +32,7 @@ metrics! {
     /// Health of workers.
     pub HealthMetrics {
         healthy: Family<WorkerLabels, Gauge>, "worker_healthy", "1 when health checks pass";
-        breaker: Family<WorkerLabels, Gauge>, "worker_breaker", "0 closed, 1 half-open, 2 open";
+        breaker: Family<WorkerLabels, Gauge>, "worker_breaker", "0 closed, 1 open, 2 half-open";
         stalled: Family<WorkerLabels, Gauge>,
             "worker_stalled", "1 while it takes requests and delivers no token";
         doubted: Family<WorkerLabels, Gauge>,
@@ -99,8 +96,8 @@ impl HealthMetrics {
             &self.breaker,
             match report.breaker {
                 BreakerState::Closed => 0,
-                BreakerState::HalfOpen => 1,
-                BreakerState::Open => 2,
+                BreakerState::Open => 1,
+                BreakerState::HalfOpen => 2,
             },
         );
         set(&self.stalled, (report.verdict == Claim::Stalled).into());

@@ -5,6 +5,7 @@
 
 mod expressions;
 mod faults;
+mod forms;
 mod members;
 mod prometheus;
 mod quiet;

@@ -53,7 +53,12 @@ fn quick_rules() -> String {
 impl Prometheus {
     /// Scrapes these replicas twice a second. Returned once it has seen all of them.
     pub(super) async fn start(cluster: &Cluster) -> Self {
-        let mut started = Self::spawn(cluster).await;
+        Self::start_with(cluster, &[]).await
+    }
+
+    /// The same with features that are off by default.
+    pub(super) async fn start_with(cluster: &Cluster, features: &[&str]) -> Self {
+        let mut started = Self::spawn(cluster, features).await;
         eventually(LIMIT, "Prometheus is ready", async || {
             let answer = http1::get(started.address, "/-/ready").await;
             (answer.head.status == 200)
@@ -75,7 +80,7 @@ impl Prometheus {
         started
     }
 
-    async fn spawn(cluster: &Cluster) -> Self {
+    async fn spawn(cluster: &Cluster, features: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory can be made");
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("rules.yml"), quick_rules()).expect("a file can be written");
@@ -95,6 +100,7 @@ impl Prometheus {
             .arg(argument("config.file", &at("prometheus.yml")))
             .arg(argument("storage.tsdb.path", &at("data")))
             .arg("--web.listen-address=127.0.0.1:0")
+            .arg(format!("--enable-feature={}", features.join(",")))
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
@@ -130,16 +136,29 @@ impl Prometheus {
 
     /// The series that an expression gives now.
     pub(super) async fn query(&self, expression: &str) -> Vec<Value> {
-        let mut path = "/api/v1/query?query=".to_owned();
+        let answer = self.ask("query?query=", expression).await;
+        match &answer["data"]["result"] {
+            Value::Array(series) if answer["data"]["resultType"] == "vector" => series.clone(),
+            other => vec![other.clone()],
+        }
+    }
+
+    /// Series with the exemplars that it has of an expression.
+    pub(super) async fn exemplars(&self, expression: &str) -> Vec<Value> {
+        let answer = self
+            .ask("query_exemplars?start=1&end=9999999999&query=", expression)
+            .await;
+        answer["data"].as_array().cloned().unwrap_or_default()
+    }
+
+    async fn ask(&self, path: &str, expression: &str) -> Value {
+        let mut path = format!("/api/v1/{path}");
         for byte in expression.bytes() {
             let _ = write!(path, "%{byte:02X}");
         }
         let answer = self.get(&path).await;
         assert_eq!(answer["status"], "success", "{expression}: {answer}");
-        match &answer["data"]["result"] {
-            Value::Array(series) if answer["data"]["resultType"] == "vector" => series.clone(),
-            other => vec![other.clone()],
-        }
+        answer
     }
 
     /// Alarms that fire now.

@@ -63,7 +63,7 @@ pub struct Counted {
     pub verdicts: [u64; VERDICTS.len()],
     /// Times to first tokens, in seconds.
     pub first_token: Buckets,
-    /// Mean times between tokens, one a stream, in seconds.
+    /// Times between tokens, in seconds.
     pub inter_token: Buckets,
     /// Times in queues, in seconds.
     pub queue: Buckets,

@@ -143,7 +143,7 @@ pub fn of_cluster(history: &History, now: Moment) -> Vec<Chart> {
         ),
         chart(
             "inter-token",
-            "Time between tokens, mean of a stream",
+            "Time between tokens",
             Unit::Seconds,
             vec![
                 line("median", &|of| of.inter_token.p50),

@@ -6,7 +6,7 @@ use prometheus_client::registry::Registry;
 
 use crate::all_metrics::AllMetrics;
 use crate::api::error::ErrorKind;
-use crate::page::history::buckets::Buckets;
+use crate::metrics::snapshot::{Sample, samples};
 use crate::page::history::{Counted, OUTCOMES, VERDICTS};
 use crate::proxy::record::Outcome;
 
@@ -43,7 +43,7 @@ impl Counters {
         let mut counted = Counted::default();
         // Writing into a string cannot fail.
         if text::encode(&mut written, &self.0).is_ok() {
-            written.lines().for_each(|line| count(line, &mut counted));
+            samples(&written).for_each(|sample| count(&sample, &mut counted));
         }
         counted
     }
@@ -58,76 +58,45 @@ pub fn reached(metrics: &AllMetrics) -> Vec<(String, u64)> {
     if text::encode(&mut written, &registry).is_err() {
         return Vec::new();
     }
-    let of_line = |line: &str| {
-        let (series, value) = line.rsplit_once(' ')?;
-        let (name, labels) = series.split_once('{')?;
-        let count = value.parse().ok().filter(|count| *count > 0)?;
-        let limit = label(labels, "limit").filter(|_| name == "limits_total")?;
-        Some((limit.to_owned(), count))
+    let of_sample = |sample: Sample<'_>| {
+        let count = sample.value.parse().ok().filter(|count| *count > 0)?;
+        Some((sample.label("limit")?.to_owned(), count))
     };
-    let mut reached: Vec<(String, u64)> = written.lines().filter_map(of_line).collect();
+    let mut reached: Vec<(String, u64)> = samples(&written).filter_map(of_sample).collect();
     reached.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     reached
 }
 
-/// Adds what a line says; one that says nothing of interest changes nothing.
-fn count(line: &str, counted: &mut Counted) {
-    let Some((series, value)) = line.rsplit_once(' ') else {
+/// Adds what a sample says; one that says nothing of interest changes nothing.
+fn count(sample: &Sample<'_>, counted: &mut Counted) {
+    let Ok(value) = sample.value.parse::<u64>() else {
         return;
     };
-    let Ok(value) = value.parse::<u64>() else {
-        return;
-    };
-    let Some((name, labels)) = series.split_once('{') else {
-        return;
-    };
-    let buckets = match name {
+    let buckets = match sample.name {
         "errors_total" => {
-            let code = label(labels, "code");
+            let code = sample.label("code");
             let is_not_now = code.is_some_and(|code| NOT_NOW.map(ErrorKind::code).contains(&code));
             counted.refused[0] += u64::from(is_not_now) * value;
             return;
         }
         "requests_total" => {
-            let is_error = label(labels, "outcome") == Some(Outcome::Error.as_str());
-            let is_ours = label(labels, "status") == Some("5xx");
+            let outcome = sample.label("outcome");
+            let is_error = outcome == Some(Outcome::Error.as_str());
+            let is_ours = sample.label("status") == Some("5xx");
             counted.refused[1] += u64::from(is_error && is_ours) * value;
-            return add(
-                &OUTCOMES,
-                label(labels, "outcome"),
-                value,
-                &mut counted.outcomes,
-            );
+            return add(&OUTCOMES, outcome, value, &mut counted.outcomes);
         }
         "agreement_total" => {
-            return add(
-                &VERDICTS,
-                label(labels, "result"),
-                value,
-                &mut counted.verdicts,
-            );
+            let result = sample.label("result");
+            return add(&VERDICTS, result, value, &mut counted.verdicts);
         }
         "first_bucket" => &mut counted.first_token,
         "between_bucket" => &mut counted.inter_token,
         "queue_bucket" => &mut counted.queue,
         _ => return,
     };
-    add_bucket(buckets, labels, value);
-}
-
-/// The bound is the first label of a bucket, before what names from outside could imitate.
-fn add_bucket(buckets: &mut Buckets, labels: &str, value: u64) {
-    let bound = labels
-        .strip_prefix("le=\"")
-        .and_then(|rest| rest.split_once('"'));
-    match bound.map(|(bound, _)| bound) {
-        Some("+Inf") => buckets.add(f64::INFINITY, value),
-        Some(bound) => {
-            if let Ok(bound) = bound.parse() {
-                buckets.add(bound, value);
-            }
-        }
-        None => {}
+    if let Some(bound) = sample.label("le").and_then(|bound| bound.parse().ok()) {
+        buckets.add(bound, value);
     }
 }
 
@@ -135,13 +104,6 @@ fn add<const N: usize>(names: &[&str; N], name: Option<&str>, value: u64, to: &m
     if let Some(at) = names.iter().position(|of| Some(*of) == name) {
         to[at] += value;
     }
-}
-
-fn label<'a>(labels: &'a str, name: &str) -> Option<&'a str> {
-    let labels = labels.trim_end_matches('}').split(',');
-    let mut pairs = labels.filter_map(|pair| pair.split_once('='));
-    let (_, value) = pairs.find(|(of, _)| *of == name)?;
-    Some(value.trim_matches('"'))
 }
 
 #[cfg(test)]
@@ -154,6 +116,7 @@ mod tests {
     use super::*;
     use crate::api::Endpoint;
     use crate::metrics::AgreementLabels;
+    use crate::page::history::buckets::Buckets;
 
     #[test]
     fn what_is_counted_is_read_whatever_models_are_called() {
@@ -168,15 +131,17 @@ mod tests {
             (Endpoint::Completions, Outcome::Success),
             (Endpoint::Completions, Outcome::WorkerBroke),
         ] {
-            models.unknown().ended(endpoint, outcome, None, time);
+            models.unknown().ended(endpoint, outcome, None, time, None);
         }
         for status in [StatusCode::BAD_GATEWAY, StatusCode::BAD_REQUEST] {
             let ended = (Endpoint::Chat, Outcome::Error, Some(status));
-            models.unknown().ended(ended.0, ended.1, ended.2, time);
+            models
+                .unknown()
+                .ended(ended.0, ended.1, ended.2, time, None);
         }
         for model in ["m", "le=\"9\",x=\"", "a} 7", "ü b"] {
             let series = models.of(&Arc::from(model));
-            series.pace().first_token.observe(time.as_secs_f64());
+            series.pace().first_token.observe(time, None);
         }
         let labels = AgreementLabels {
             result: "load",

@@ -19,8 +19,9 @@ impl Record {
         let elapsed = self.started.elapsed();
         let metrics = &self.metrics;
         metrics.traffic.requests_active.dec();
+        let within = self.sampled_span();
         self.series
-            .ended(self.endpoint, outcome, self.status, elapsed);
+            .ended(self.endpoint, outcome, self.status, elapsed, within);
         metrics.answers.relayed(self.events);
         if let Some(way) = self.split {
             metrics.split.way(way);
@@ -40,20 +41,24 @@ impl Record {
         }
     }
 
-    /// One observation a stream: a histogram is behind a lock, which no event waits for.
+    /// Once a stream: a histogram is behind a lock, which no event waits for.
     fn count_pace(&self, outcome: Outcome) {
+        if let Some(gaps) = &self.gaps {
+            self.series.pace().inter_token.add(gaps);
+        }
         let (Outcome::Success, 2..) = (outcome, self.events) else {
             return;
         };
-        let pace = self.series.pace();
+        let (pace, within) = (self.series.pace(), self.sampled_span());
         let tokens = self
             .usage
             .map_or(self.counted_tokens, |usage| usage.completion_tokens);
         if tokens > 1 {
             let mean = self.streamed.as_secs_f64() / (tokens - 1) as f64;
-            pace.inter_token.observe(mean);
+            let mean = Duration::from_secs_f64(mean);
+            pace.per_token.observe(mean, within);
         }
-        pace.pause.observe(self.longest_pause.as_secs_f64());
+        pace.pause.observe(self.longest_pause, within);
     }
 
     fn ended(&self, outcome: Outcome) -> Ended<'_> {

@@ -7,6 +7,7 @@ mod prefill;
 pub use self::outcome::Outcome;
 
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::api::{ApiError, Endpoint, Priority};
 use crate::cache::Recording;
 use crate::cluster::{Cluster, RecordedPlacement};
 use crate::http::sse::{Scan, Usage};
+use crate::metrics::{Gaps, SampledSpan};
 use crate::tenants::bucket::Quota;
 use crate::tenants::{ApiKey, Tenant};
 use crate::trace::RequestTrace;
@@ -101,6 +103,8 @@ pub struct Record {
     streamed: Duration,
     /// Longest pause between two of them.
     longest_pause: Duration,
+    /// The gaps between its tokens, once there is one.
+    gaps: Option<Box<Gaps>>,
     /// What placement recorded for the last attempt.
     recorded: Option<RecordedPlacement>,
     first_token: Option<Duration>,
@@ -152,6 +156,7 @@ impl Record {
             trace: None,
             streamed: Duration::ZERO,
             longest_pause: Duration::ZERO,
+            gaps: None,
             tenant: None,
             priority: Priority::default(),
             queued: None,
@@ -206,9 +211,10 @@ impl Record {
             recorded.settle();
         }
         if streams {
-            let seconds = elapsed.as_secs_f64();
-            self.series.pace().first_token.observe(seconds);
+            let first_token = &self.series.pace().first_token;
+            first_token.observe(elapsed, self.sampled_span());
             if let Some(worker) = &self.worker {
+                let seconds = elapsed.as_secs_f64();
                 self.metrics.answers.first_token(worker, seconds);
             }
         }
@@ -349,18 +355,38 @@ impl Record {
         }
     }
 
-    /// An event of a stream came this long after the one before.
-    pub fn event_after(&mut self, pause: Duration) {
+    /// An event of a stream came this long after the one before, or some that came together; with them the tokens rose
+    /// from the range's start to its end, as [`Scan::tokens`] counts.
+    pub fn event_after(&mut self, pause: Duration, tokens: Range<u64>) {
         self.streamed += pause;
         self.longest_pause = self.longest_pause.max(pause);
+        // The first token has none before it.
+        let first_gap = self.roles() + 1;
+        let (pause, from) = match tokens.start < first_gap {
+            true => (Duration::ZERO, first_gap),
+            false => (pause, tokens.start),
+        };
+        let gaps = tokens.end.saturating_sub(from);
+        if gaps > 0 {
+            self.gaps.get_or_insert_default().count(pause, gaps);
+        }
+    }
+
+    /// Events before the first token: a chat's first one names the role.
+    fn roles(&self) -> u64 {
+        u64::from(self.endpoint == Endpoint::Chat)
+    }
+
+    /// The request's span, if its trace is sampled.
+    fn sampled_span(&self) -> Option<SampledSpan> {
+        self.trace.as_ref()?.sampled()
     }
 
     /// What was read of a stream; `None`: it was none.
     pub fn streamed(&mut self, scan: Option<&Scan>) {
         self.usage = scan.and_then(|scan| scan.usage);
         self.events = scan.map_or(0, |scan| scan.events);
-        // A chat's first event names the role.
-        let roles = u64::from(self.endpoint == Endpoint::Chat);
+        let roles = self.roles();
         self.counted_tokens = scan.map_or(0, |scan| scan.tokens().saturating_sub(roles));
     }
 

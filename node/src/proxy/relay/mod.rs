@@ -172,11 +172,17 @@ impl Relay {
     fn see(&mut self, data: &Bytes) {
         #[cfg(debug_assertions)]
         crate::fault_injection::panic_in("stream", self.record.request_id());
-        let progress = self.scan.as_mut().is_none_or(|scan| scan.read(data));
+        let (progress, tokens) = match &mut self.scan {
+            Some(scan) => {
+                let before = scan.tokens();
+                (scan.read(data), before..scan.tokens())
+            }
+            None => (true, 0..0),
+        };
         self.record.passes(data);
         if progress {
             let now = Instant::now();
-            self.record.event_after(now - self.last_event);
+            self.record.event_after(now - self.last_event, tokens);
             self.last_event = now;
             // What a slow reader left behind says nothing about the worker as it is now.
             if std::mem::take(&mut self.waited) && self.scan.is_some() {
