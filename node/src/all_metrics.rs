@@ -12,6 +12,7 @@ use crate::cluster::metrics::{ClusterMetrics, QuarantineMetrics};
 use crate::discovery::{DiscoveryMetrics, PingMetrics};
 use crate::kv_events::KvMetrics;
 use crate::listener::FrontMetrics;
+use crate::metrics::export::ExportMetrics;
 use crate::metrics::operator::OperatorMetrics;
 use crate::metrics::process::{ProcessMetrics, SystemMetrics};
 use crate::metrics::refusals::RefusalMetrics;
@@ -69,6 +70,8 @@ all_metrics! {
     cache: CacheMetrics,
     /// Traces.
     trace: TraceMetrics,
+    /// Metrics for a collector.
+    export: ExportMetrics,
     /// Which requests were let in, and which wait.
     admission: AdmissionMetrics,
     /// Clients' keys and tenants.

@@ -33,6 +33,7 @@ pub mod logging;
 pub mod machine;
 pub mod memory;
 pub mod metrics;
+pub mod otlp;
 pub mod page;
 pub mod proxy;
 pub mod readiness;

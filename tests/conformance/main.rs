@@ -31,6 +31,7 @@ mod leaving;
 mod loops;
 mod many_workers;
 mod memory;
+mod metrics_export;
 mod model_shares;
 mod models;
 mod odd_workers;

@@ -1,4 +1,4 @@
-//! A collector of OpenTelemetry traces: takes OTLP, over HTTP or gRPC, and keeps the spans.
+//! A collector of OpenTelemetry: takes OTLP, over HTTP or gRPC, and keeps spans and metrics.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -8,14 +8,24 @@ use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Incoming;
+use hyper::header::HeaderValue;
+use hyper::http::request::Parts;
 use hyper::service::service_fn;
-use hyper::{HeaderMap, Request, Response};
+use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsPartialSuccess, ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::metrics::v1::ResourceMetrics;
+pub use opentelemetry_proto::tonic::metrics::v1::{
+    Metric, NumberDataPoint, metric::Data, number_data_point,
+};
 use opentelemetry_proto::tonic::trace::v1::ResourceSpans;
 pub use opentelemetry_proto::tonic::trace::v1::Span;
-use prost::Message;
+use prost::Message as _;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -34,9 +44,24 @@ enum Protocol {
 
 #[derive(Default)]
 struct Seen {
-    /// Path and content type of each message.
-    heads: Vec<(String, String)>,
-    bodies: Vec<Bytes>,
+    messages: Vec<Received>,
+    /// Status over HTTP, where it is not 200.
+    status: Option<StatusCode>,
+    /// Points of each message of metrics that are refused, over HTTP.
+    refused: i64,
+}
+
+/// What came.
+struct Received {
+    path: String,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Received {
+    fn is_of(&self, signal: &str) -> bool {
+        self.path.to_lowercase().contains(signal)
+    }
 }
 
 impl Collector {
@@ -99,27 +124,68 @@ impl Collector {
         format!("\"{}\"", self.address)
     }
 
+    /// From now on each message over HTTP is answered with this status.
+    pub fn answer(&self, status: u16) {
+        let status = StatusCode::from_u16(status).expect("a status");
+        self.seen().status = Some(status);
+    }
+
+    /// From now on so many points of each message of metrics over HTTP are refused.
+    pub fn refuse(&self, points: i64) {
+        self.seen().refused = points;
+    }
+
     /// Path and content type of each message so far.
     pub fn heads(&self) -> Vec<(String, String)> {
-        self.seen().heads.clone()
+        let seen = self.seen();
+        let head =
+            |message: &Received| (message.path.clone(), text(&message.headers["content-type"]));
+        seen.messages.iter().map(head).collect()
+    }
+
+    /// A header of each message so far.
+    pub fn headers(&self, name: &str) -> Vec<Option<String>> {
+        let seen = self.seen();
+        let header = |message: &Received| message.headers.get(name).map(text);
+        seen.messages.iter().map(header).collect()
     }
 
     /// Whether this text is anywhere in the received messages.
     pub fn was_told(&self, text: &str) -> bool {
         let seen = self.seen();
         let has = |body: &Bytes| body.windows(text.len()).any(|part| part == text.as_bytes());
-        seen.bodies.iter().any(has)
+        seen.messages.iter().any(|message| has(&message.body))
     }
 
     /// Spans so far, by resource.
     pub fn resources(&self) -> Vec<ResourceSpans> {
         let seen = self.seen();
-        let messages = seen.bodies.iter().map(|body| {
-            ExportTraceServiceRequest::decode(body.clone()).expect("messages are protobuf")
+        let of_traces = seen.messages.iter().filter(|of| of.is_of("trace"));
+        let messages = of_traces.map(|of| {
+            ExportTraceServiceRequest::decode(of.body.clone()).expect("messages are protobuf")
         });
         messages
             .flat_map(|message| message.resource_spans)
             .collect()
+    }
+
+    /// Metrics so far, by resource; each export has all of them.
+    pub fn metrics(&self) -> Vec<ResourceMetrics> {
+        let seen = self.seen();
+        let of_metrics = seen.messages.iter().filter(|of| of.is_of("metrics"));
+        let messages = of_metrics.map(|of| {
+            ExportMetricsServiceRequest::decode(of.body.clone()).expect("messages are protobuf")
+        });
+        messages
+            .flat_map(|message| message.resource_metrics)
+            .collect()
+    }
+
+    /// What came of one metric, oldest first.
+    pub fn metric(&self, name: &str) -> Vec<Metric> {
+        let scopes = self.metrics().into_iter().flat_map(|of| of.scope_metrics);
+        let metrics = scopes.flat_map(|scope| scope.metrics);
+        metrics.filter(|metric| metric.name == name).collect()
     }
 
     /// Spans so far.
@@ -139,12 +205,22 @@ impl Collector {
 async fn take(
     seen: &Mutex<Seen>,
     request: Request<Incoming>,
-) -> Result<Response<Empty<Bytes>>, Infallible> {
-    let head = head_of(&request);
-    if let Ok(body) = request.into_body().collect().await {
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (head, body) = request.into_parts();
+    if let Ok(body) = body.collect().await {
         keep(seen, head, body.to_bytes());
     }
-    Ok(Response::new(Empty::new()))
+    let seen = seen.lock().expect("no holder of this lock panics");
+    let partial = ExportMetricsPartialSuccess {
+        rejected_data_points: seen.refused,
+        error_message: "not these".to_owned(),
+    };
+    let answer = ExportMetricsServiceResponse {
+        partial_success: (seen.refused > 0).then_some(partial),
+    };
+    let mut response = Response::new(Full::from(answer.encode_to_vec()));
+    *response.status_mut() = seen.status.unwrap_or_default();
+    Ok(response)
 }
 
 /// A call: a byte that marks it as not compressed, four bytes of length, and the message.
@@ -153,9 +229,9 @@ async fn take_call(
     request: Request<Incoming>,
     status: u16,
 ) -> Result<Response<BoxBody<Bytes, Infallible>>, Infallible> {
-    let head = head_of(&request);
-    assert_eq!(request.headers()["te"], "trailers");
-    if let Ok(body) = request.into_body().collect().await {
+    let (head, body) = request.into_parts();
+    assert_eq!(head.headers["te"], "trailers");
+    if let Ok(body) = body.collect().await {
         let mut message = body.to_bytes();
         let prefix = message.split_to(5);
         let length = u32::try_from(message.len()).expect("a short message");
@@ -178,26 +254,27 @@ async fn take_call(
     Ok(response.map(|()| body.with_trailers(async { Some(Ok(end)) }).boxed()))
 }
 
-fn head_of(request: &Request<Incoming>) -> (String, String) {
-    let kind = request.headers().get("content-type");
-    let kind = kind
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    (request.uri().path().to_owned(), kind.to_owned())
+fn keep(seen: &Mutex<Seen>, head: Parts, body: Bytes) {
+    let mut seen = seen.lock().expect("no holder of this lock panics");
+    seen.messages.push(Received {
+        path: head.uri.path().to_owned(),
+        headers: head.headers,
+        body,
+    });
 }
 
-fn keep(seen: &Mutex<Seen>, head: (String, String), body: Bytes) {
-    let mut seen = seen.lock().expect("no holder of this lock panics");
-    seen.heads.push(head);
-    seen.bodies.push(body);
+fn text(value: &HeaderValue) -> String {
+    value.to_str().expect("text").to_owned()
 }
 
 /// An attribute of a span as text; numbers in decimal. `None` when it is not there.
 pub fn attribute(span: &Span, key: &str) -> Option<String> {
-    let found = span
-        .attributes
-        .iter()
-        .find(|attribute| attribute.key == key)?;
+    among(&span.attributes, key)
+}
+
+/// The same among any attributes.
+pub fn among(attributes: &[KeyValue], key: &str) -> Option<String> {
+    let found = attributes.iter().find(|attribute| attribute.key == key)?;
     match found.value.as_ref()?.value.as_ref()? {
         Value::StringValue(text) => Some(text.clone()),
         Value::IntValue(number) => Some(number.to_string()),

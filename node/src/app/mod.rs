@@ -84,7 +84,7 @@ pub async fn run(
     let connector = Arc::clone(&ways.connector);
     start_admin(
         base, followed, discovered, limits, opened, connector, operators,
-    );
+    )?;
     changes.on(|config| logging::follow(&config.log));
     let limits = base.live(|config| ShutdownLimits {
         settle: config.timeouts.settle,

@@ -19,6 +19,7 @@ use crate::config::{Config, Layers};
 use crate::fault_injection;
 use crate::left_out::LeftOut;
 use crate::listener::Door;
+use crate::metrics::export::Exporter;
 use crate::page::sampler::{Recorder, Sampler, SamplerParts};
 use crate::reload::{Apply, Reload, Wish};
 use crate::shutdown::Phase;
@@ -77,7 +78,10 @@ pub(super) struct ForOperators {
     pub(super) reload: mpsc::Sender<Wish>,
 }
 
-/// Opens the admin port, and that of metrics where there is one.
+/// Opens the admin port, and that of metrics where there is one, and sends metrics to a collector where that is wanted.
+///
+/// # Errors
+/// Metrics cannot be sent as configured.
 pub(super) fn start_admin(
     base: Base<'_>,
     followed: Followed,
@@ -86,7 +90,13 @@ pub(super) fn start_admin(
     opened: Opened,
     connector: Arc<Connector>,
     operators: ForOperators,
-) {
+) -> anyhow::Result<()> {
+    let exporter = Exporter::new(
+        &base.config.metrics_export,
+        &base.config.trace.service_name,
+        base.replica,
+        &base.metrics.export,
+    )?;
     let recorder = start_sampler(base, &followed);
     let admin = Arc::new(Admin {
         replica: base.replica.to_owned(),
@@ -129,6 +139,11 @@ pub(super) fn start_admin(
     if let Some(socket) = operators.metrics {
         base.tasks().spawn(serve(socket, Port::Metrics));
     }
+    if let Some(exporter) = exporter {
+        let exporting = exporter.run(move || admin.exposition(), base.phase());
+        base.tasks().spawn(exporting);
+    }
+    Ok(())
 }
 
 /// Keeps the last hour for the page.

@@ -13,7 +13,7 @@ use super::error::{Origin, Problem};
 use super::raw::Raw;
 use super::section_values::SectionValues;
 use super::selector;
-use super::types::{SECRET_BYTES_MIN, Secret, TraceProtocol};
+use super::types::{OtlpProtocol, SECRET_BYTES_MIN, Secret};
 
 /// Everything that does not fit together, each at the place of the setting to change.
 pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
@@ -30,7 +30,7 @@ pub(super) fn problems(config: &Config, raw: &Raw) -> Vec<Problem> {
     workers(config, &mut checks);
     discovery(config, &mut checks);
     models(config, &mut checks);
-    traces(config, &mut checks);
+    collectors(config, &mut checks);
     checks.problems
 }
 
@@ -98,24 +98,35 @@ fn admin(config: &Config, checks: &mut Checks<'_>) {
     );
 }
 
-fn traces(config: &Config, checks: &mut Checks<'_>) {
-    let Some(collector) = &config.trace.endpoint else {
-        return;
-    };
-    let is_grpc = config.trace.protocol == TraceProtocol::Grpc;
-    checks.refuse_if(
-        collector.is_target && !is_grpc,
-        "trace",
-        "endpoint",
-        "host:port is how gRPC's addresses are written: set trace.protocol = \"grpc\" (--otlp-traces-protocol \
-         grpc), or write http://host:port for OTLP over HTTP",
-    );
-    checks.refuse_if(
-        is_grpc && collector.url.path() != "/",
-        "trace",
-        "endpoint",
-        "a gRPC collector has no path: write http://host:port",
-    );
+fn collectors(config: &Config, checks: &mut Checks<'_>) {
+    let (trace, metrics) = (&config.trace, &config.metrics_export);
+    for (section, flag, endpoint, protocol) in [
+        ("trace", "traces", &trace.endpoint, trace.protocol),
+        (
+            "metrics_export",
+            "metrics",
+            &metrics.endpoint,
+            metrics.protocol,
+        ),
+    ] {
+        let Some(collector) = endpoint else { continue };
+        let is_grpc = protocol == OtlpProtocol::Grpc;
+        checks.refuse_if(
+            collector.is_target && !is_grpc,
+            section,
+            "endpoint",
+            format!(
+                "host:port is how gRPC's addresses are written: set {section}.protocol = \"grpc\" \
+                 (--otlp-{flag}-protocol grpc), or write http://host:port for OTLP over HTTP"
+            ),
+        );
+        checks.refuse_if(
+            is_grpc && collector.url.path() != "/",
+            section,
+            "endpoint",
+            "a gRPC collector has no path: write http://host:port",
+        );
+    }
 }
 
 /// Two of ours cannot listen at one address.

@@ -61,10 +61,10 @@ pub use kv_events::KvEventsConfig;
 pub use print::documented_defaults;
 pub use realtime::RealtimeConfig;
 pub use tls::TlsConfig;
-pub use trace::TraceConfig;
+pub use trace::{MetricsExportConfig, TraceConfig};
 pub use transfer::{DecodeAlone, TransferConfig};
 pub use types::{
-    AllowedHost, ByteSize, Coding, Collector, HostPort, Name, PriceRule, Secret, TraceProtocol,
+    AllowedHost, ByteSize, Coding, Collector, HostPort, Name, OtlpProtocol, PriceRule, Secret,
 };
 pub use upstream::{
     BreakerConfig, HealthConfig, RetryConfig, WorkerConfig, WorkerHttp2, WorkersConfig,
@@ -143,6 +143,8 @@ pub struct Config {
     pub limits: LimitConfig,
     /// OpenTelemetry traces.
     pub trace: TraceConfig,
+    /// Metrics for a collector.
+    pub metrics_export: MetricsExportConfig,
     /// Logging.
     pub log: LogConfig,
 }
@@ -277,7 +279,8 @@ impl Config {
         }
         sections!(
             replica listen tls cors admin metrics gossip cluster workers discovery files dns kubernetes leases pings retry
-            breaker health failover transfer kv_events warmup realtime cache admission keys timeouts limits trace log;
+            breaker health failover transfer kv_events warmup realtime cache admission keys timeouts limits trace
+            metrics_export log;
             repeated: model;
             workers: worker
         );
@@ -343,6 +346,7 @@ impl Config {
             timeouts: raw.read(),
             limits: raw.read(),
             trace: raw.read(),
+            metrics_export: raw.read(),
             log: raw.read(),
         }
     }
@@ -400,6 +404,7 @@ fn sections() -> impl Iterator<Item = (&'static str, &'static [&'static str], &'
         of::<TimeoutConfig>(),
         of::<LimitConfig>(),
         of::<TraceConfig>(),
+        of::<MetricsExportConfig>(),
         of::<LogConfig>(),
     ]
     .into_iter()

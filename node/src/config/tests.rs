@@ -117,6 +117,20 @@ fn mistakes_are_named_with_place_and_remedy() {
         ],
     );
     check(
+        "[metrics_export]\nendpoint = \"collector:4317\"",
+        &[
+            "g.toml:2:12: metrics_export.endpoint: host:port is how gRPC's addresses are written: set \
+           metrics_export.protocol = \"grpc\" (--otlp-metrics-protocol grpc), or write http://host:port for OTLP over \
+           HTTP",
+        ],
+    );
+    check(
+        "[metrics_export]\nprotocol = \"grpc\"\nendpoint = \"http://collector:4317/v1/metrics\"",
+        &[
+            "g.toml:3:12: metrics_export.endpoint: a gRPC collector has no path: write http://host:port",
+        ],
+    );
+    check(
         "[trace]\nprotocol = \"grpc\"\nendpoint = \"http://collector:4317/v1/traces\"",
         &["g.toml:3:12: trace.endpoint: a gRPC collector has no path: write http://host:port"],
     );

@@ -384,7 +384,7 @@ impl Coding {
     }
 }
 
-/// Where traces are sent.
+/// Where spans or metrics are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collector {
     /// `http` or `https`, without user and password: it is printed as it is.
@@ -419,16 +419,16 @@ impl fmt::Display for Collector {
     }
 }
 
-/// How traces are sent: the words of OpenTelemetry's variable OTEL_EXPORTER_OTLP_PROTOCOL.
+/// How they are sent: the words of OpenTelemetry's variable OTEL_EXPORTER_OTLP_PROTOCOL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TraceProtocol {
+pub enum OtlpProtocol {
     /// A message is the body of a POST.
     HttpProtobuf,
     /// A message is a call over HTTP/2.
     Grpc,
 }
 
-impl TraceProtocol {
+impl OtlpProtocol {
     pub(super) const ALL: [Self; 2] = [Self::HttpProtobuf, Self::Grpc];
 
     /// Its word in the configuration.

@@ -18,7 +18,7 @@ use super::cors::Origin;
 use super::setting::{Setting, Value, mismatch};
 use super::transfer::DecodeAlone;
 use super::types::{
-    AllowedHost, ByteSize, Coding, Collector, HostPort, Name, PriceRule, Secret, TraceProtocol,
+    AllowedHost, ByteSize, Coding, Collector, HostPort, Name, OtlpProtocol, PriceRule, Secret,
 };
 use super::upstream::WorkerHttp2;
 use crate::api::{OpenPath, Priority};
@@ -414,7 +414,7 @@ words! {
     ];
     HashAlgorithm, "HASH", HashAlgorithm::ALL, HashAlgorithm::as_str, [];
     PriceRule, "RULE", PriceRule::ALL, PriceRule::as_str, [];
-    TraceProtocol, "PROTOCOL", TraceProtocol::ALL, TraceProtocol::as_str, [
+    OtlpProtocol, "PROTOCOL", OtlpProtocol::ALL, OtlpProtocol::as_str, [
         "http/json" => "is not spoken here; every collector that takes it takes http/protobuf at the same port"
     ];
     Coding, "CODING", Coding::ALL, Coding::as_str, [];

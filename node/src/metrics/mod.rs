@@ -9,6 +9,7 @@
 pub mod buckets;
 pub mod cached_series;
 mod exemplars;
+pub mod export;
 mod exposition;
 mod gaps;
 mod labels;

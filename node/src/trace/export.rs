@@ -2,17 +2,16 @@
 //!
 //! The SDK's own batch processor has a thread that blocks and counts what it drops for itself only; this one is a
 //! task of the runtime, ends with the replica, and its counts are metrics. A message that fails is not sent again:
-//! spans of a collector that is down are not worth the memory. Over HTTP and over gRPC (`grpc`) alike.
+//! spans of a collector that is down are not worth the memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
-use http_body_util::BodyExt as _;
+use http::{Request, Response};
 use opentelemetry::Context;
-use opentelemetry_http::{HttpClient, HttpError, ResponseBodyTooLarge};
+use opentelemetry_http::{HttpClient, HttpError};
 use opentelemetry_otlp::{Protocol, RetryPolicy, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
@@ -21,14 +20,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 
-use super::{TraceMetrics, grpc};
-use crate::config::{TraceConfig, TraceProtocol};
+use super::TraceMetrics;
+use crate::config::TraceConfig;
+use crate::otlp::{self, Client, Signal};
 use crate::shutdown::Phase;
 
-/// Longest answer of a collector, in bytes, that is read; it says how many spans it refused.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Between two looks whether a connection that carries calls lives.
-const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// Time for the last spans at the end of the process.
 const LAST_WITHIN: Duration = Duration::from_secs(1);
 
@@ -62,8 +58,11 @@ pub(super) fn queue(
     resource: &Resource,
     metrics: &TraceMetrics,
 ) -> anyhow::Result<(Queue, SpanSender)> {
-    let client = Client::new(config, endpoint)?;
-    let why = Arc::clone(&client.why);
+    let why = Why::default();
+    let client = Reporting {
+        client: Client::new(config.protocol, endpoint, config.timeout)?,
+        why: Arc::clone(&why),
+    };
     let mut exporter = SpanExporter::builder()
         .with_http()
         .with_http_client(client)
@@ -71,10 +70,7 @@ pub(super) fn queue(
         // The message is the same in both protocols; the client puts it into a call where that is wanted.
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(config.timeout)
-        .with_endpoint(match config.protocol {
-            TraceProtocol::HttpProtobuf => target(endpoint),
-            TraceProtocol::Grpc => grpc::target(endpoint),
-        })
+        .with_endpoint(Signal::Traces.target(config.protocol, endpoint))
         .build()?;
     exporter.set_resource(resource);
     // There from the start: nothing lost is a zero and not a gap.
@@ -96,15 +92,6 @@ pub(super) fn queue(
         works: true,
     };
     Ok((queue, sender))
-}
-
-/// OTLP's path where the endpoint has none of its own.
-fn target(endpoint: &Url) -> String {
-    let mut target = endpoint.clone();
-    if target.path() == "/" {
-        target.set_path("/v1/traces");
-    }
-    target.into()
 }
 
 impl SpanProcessor for Queue {
@@ -188,113 +175,25 @@ impl SpanSender {
     }
 }
 
-/// The exporter's way out. It follows no redirects and uses no proxy of the environment.
+/// The exporter's way out, which keeps what it reports.
 #[derive(Debug)]
-struct Client {
-    http: reqwest::Client,
-    protocol: TraceProtocol,
-    within: Duration,
+struct Reporting {
+    client: Client,
     why: Why,
 }
 
-impl Client {
-    fn new(config: &TraceConfig, endpoint: &Url) -> anyhow::Result<Self> {
-        let mut http = reqwest::Client::builder()
-            .timeout(config.timeout)
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy();
-        if endpoint.scheme() == "http" {
-            // Without this a bare image without CA roots is an error.
-            http = http.tls_certs_only([]);
-        }
-        if config.protocol == TraceProtocol::Grpc {
-            // One connection carries all calls, and nothing else would show that it is dead.
-            http = http
-                .http2_prior_knowledge()
-                .http2_keep_alive_interval(KEEP_ALIVE)
-                .http2_keep_alive_timeout(config.timeout);
-        }
-        Ok(Self {
-            http: http.build()?,
-            protocol: config.protocol,
-            within: config.timeout,
-            why: Why::default(),
-        })
-    }
-
-    async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        match self.protocol {
-            TraceProtocol::HttpProtobuf => Ok(self.send(request).await?.0),
-            TraceProtocol::Grpc => {
-                let (response, end) = self.send(grpc::call(request, self.within)).await?;
-                if response.status() != StatusCode::OK {
-                    return Ok(response);
-                }
-                let (head, body) = response.into_parts();
-                // Where there is no message, the head says it all.
-                let end = end.as_ref().unwrap_or(&head.headers);
-                let message = grpc::answer(body, end)?;
-                Ok(Response::from_parts(head, message))
-            }
-        }
-    }
-
-    /// An answer, and the headers behind its body.
-    async fn send(
-        &self,
-        request: Request<Bytes>,
-    ) -> Result<(Response<Bytes>, Option<HeaderMap>), HttpError> {
-        let answer = self.http.execute(request.try_into()?).await?;
-        let (head, mut rest) = Response::<reqwest::Body>::from(answer).into_parts();
-        let (mut body, mut end) = (Vec::new(), None);
-        while let Some(frame) = rest.frame().await {
-            match frame?.into_data() {
-                Ok(data) if body.len() + data.len() > ANSWER_BYTES_MAX => {
-                    return Err(Box::new(ResponseBodyTooLarge::new()));
-                }
-                Ok(data) => body.extend_from_slice(&data),
-                Err(frame) => end = frame.into_trailers().ok(),
-            }
-        }
-        Ok((Response::from_parts(head, body.into()), end))
-    }
-}
-
 #[async_trait]
-impl HttpClient for Client {
+impl HttpClient for Reporting {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let answer = self.exchange(request).await;
+        let answer = self.client.exchange(request).await;
         if let Err(error) = &answer {
-            *lock(&self.why) = chain(&**error);
+            *lock(&self.why) = otlp::chain(&**error);
         }
         answer
     }
 }
 
-/// An error and what is behind it: reqwest's own words alone name the address only.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let words: Vec<String> = causes.map(ToString::to_string).collect();
-    words.join(": ")
-}
-
 fn lock(why: &Why) -> std::sync::MutexGuard<'_, String> {
     // Each change is complete before anything could panic.
     why.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_path_is_otlps_unless_another_is_given() {
-        for (endpoint, expected) in [
-            ("http://collector:4318", "http://collector:4318/v1/traces"),
-            ("http://collector:4318/", "http://collector:4318/v1/traces"),
-            ("https://x/otlp/v1/traces", "https://x/otlp/v1/traces"),
-        ] {
-            assert_eq!(target(&endpoint.parse().expect("a URL")), expected);
-        }
-    }
 }

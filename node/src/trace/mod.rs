@@ -16,7 +16,6 @@
 //! ids and a header. Spans wait in a bounded queue for one task that sends them (`export`); nothing waits for it.
 
 mod export;
-mod grpc;
 mod metrics;
 mod request;
 
@@ -29,7 +28,6 @@ use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{SpanKind, TraceContextExt, Tracer, TracerProvider};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_http::HeaderExtractor;
-use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
 
@@ -39,6 +37,7 @@ pub use request::{Ended, RequestTrace};
 
 use crate::api::Endpoint;
 use crate::config::{Collector, TraceConfig};
+use crate::otlp;
 
 /// Makes the spans of requests.
 #[derive(Debug)]
@@ -60,11 +59,7 @@ impl Tracing {
         let Some(Collector { url: endpoint, .. }) = &config.endpoint else {
             return Ok(None);
         };
-        let resource = Resource::builder()
-            .with_service_name(config.service_name.clone())
-            .with_attribute(KeyValue::new("service.instance.id", replica.to_owned()))
-            .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
-            .build();
+        let resource = otlp::resource(&config.service_name, replica);
         let (queue, sender) = export::queue(config, endpoint, &resource, metrics)
             .with_context(|| format!("cannot send traces to {endpoint}"))?;
         let provider = SdkTracerProvider::builder()

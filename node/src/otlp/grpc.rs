@@ -9,10 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, TE};
 use http::{HeaderMap, Request};
 use percent_encoding::percent_decode;
-use url::Url;
 
-/// The one method that is called.
-const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -32,13 +29,6 @@ pub(super) enum GrpcError {
     Refused(String, String),
 }
 
-/// Where calls go.
-pub(super) fn target(endpoint: &Url) -> String {
-    let mut target = endpoint.clone();
-    target.set_path(EXPORT);
-    target.into()
-}
-
 /// Makes a call of a message.
 pub(super) fn call(request: Request<Bytes>, within: Duration) -> Request<Bytes> {
     let (mut head, message) = request.into_parts();
@@ -47,7 +37,7 @@ pub(super) fn call(request: Request<Bytes>, within: Duration) -> Request<Bytes> 
     headers.insert(TE, HeaderValue::from_static("trailers"));
     let millis = HeaderValue::try_from(format!("{}m", within.as_millis()));
     headers.insert(TIMEOUT, millis.expect("digits and a letter"));
-    let length = u32::try_from(message.len()).expect("a batch of spans is far below 4 GiB");
+    let length = u32::try_from(message.len()).expect("messages are far below 4 GiB");
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + message.len());
     framed.put_u8(0);
     framed.put_u32(length);
@@ -69,7 +59,7 @@ pub(super) fn answer(mut body: Bytes, end: &HeaderMap) -> Result<Bytes, GrpcErro
             message.decode_utf8_lossy().into_owned(),
         ));
     }
-    // What it says is only how many spans it left out, so one that cannot be read is not worth an error.
+    // What it says is only how much it left out, so one that cannot be read is not worth an error.
     let length = match body.get(..PREFIX_BYTES) {
         Some([0, length @ ..]) => length
             .iter()
@@ -95,17 +85,13 @@ mod tests {
 
     #[test]
     fn a_call_is_the_message_behind_its_length() {
-        let endpoint: Url = "https://collector:4317".parse().expect("a URL");
-        let request = Request::post(target(&endpoint))
+        let request = Request::post("https://collector:4317/Service/Export")
             .header(CONTENT_TYPE, "application/x-protobuf")
             .header("x-key", "kept")
             .body(Bytes::from_static(b"spans"))
             .expect("a request");
         let call = call(request, Duration::from_secs(5));
-        assert_eq!(
-            call.uri(),
-            "https://collector:4317/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-        );
+        assert_eq!(call.uri(), "https://collector:4317/Service/Export");
         for (name, value) in [
             ("content-type", "application/grpc"),
             ("te", "trailers"),
