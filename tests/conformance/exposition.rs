@@ -196,7 +196,7 @@ async fn scrapers_get_the_form_that_they_ask_for() {
 async fn no_name_of_a_model_breaks_a_scrape() {
     const ODD: &str = "odd\\ \"name\",outcome=\"} 9 # {";
     let worker = FakeWorkerConfig {
-        models: vec![ODD.to_owned()],
+        models: vec![ODD.to_owned(), "fake-model".to_owned()],
         ..quick()
     };
     let house = House::of(Plan::default(), vec![worker]).await;

@@ -137,7 +137,6 @@ async fn a_collector_gets_what_scrapers_get() {
     let spans = collector.spans();
     let mut ids = spans.iter().map(|span| &span.span_id);
     assert!(ids.any(|id| *id == exemplar.span_id), "{exemplar:?}");
-    house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,12 +1,28 @@
-//! The two waits between requests: an idle connection is closed quietly, an unfinished head is answered.
+//! The waits between requests: an idle connection is closed quietly, an unfinished head is answered.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::listener::http1_guard::Waits;
+
+/// How long a client that was told that it may ask again has for that, once the connection is to end: it may have sent
+/// its next request before it sees that.
+const LAST_CALL: Duration = Duration::from_millis(500);
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// The next request.
+    Request,
+    /// The rest of a head, or of a body that nobody reads.
+    Rest,
+    /// A request that may be on its way already.
+    LastCall,
+}
 
 /// Measures one wait after the other.
 #[derive(Debug)]
@@ -14,7 +30,7 @@ pub(super) struct Clock {
     waits: Waits,
     /// Since when is waited; none: nothing is waited for.
     since: Option<Instant>,
-    is_within_head: bool,
+    wait: Wait,
     /// Never later than what is due, often earlier: to set it anew for each request would cost more. None before the first
     /// wait.
     timer: Option<Pin<Box<Sleep>>>,
@@ -25,7 +41,7 @@ impl Clock {
         Self {
             waits,
             since: None,
-            is_within_head: false,
+            wait: Wait::Request,
             timer: None,
         }
     }
@@ -36,17 +52,18 @@ impl Clock {
     }
 
     /// Nothing came: ready if it is too late. Called whenever more was waited for in vain.
-    pub(super) fn poll_late(&mut self, is_within_head: bool, cx: &mut Context<'_>) -> Poll<()> {
-        let is_new = self.since.is_none() || self.is_within_head != is_within_head;
-        self.is_within_head = is_within_head;
+    pub(super) fn poll_late(&mut self, wait: Wait, cx: &mut Context<'_>) -> Poll<()> {
+        let is_new = self.since.is_none() || self.wait != wait;
+        self.wait = wait;
         let since = match self.since.filter(|_| !is_new) {
             Some(since) => since,
             None => *self.since.insert(Instant::now()),
         };
         let due = since
-            + match is_within_head {
-                true => self.waits.header,
-                false => self.waits.keep_alive,
+            + match wait {
+                Wait::Request => self.waits.keep_alive,
+                Wait::Rest => self.waits.header,
+                Wait::LastCall => LAST_CALL,
             };
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
         if due < timer.deadline() {

@@ -25,7 +25,7 @@ use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::answer::Asked;
-use self::clock::Clock;
+use self::clock::{Clock, Wait};
 use self::request::RequestHead;
 pub use self::send::SendError;
 use self::send::Sending;
@@ -75,7 +75,7 @@ enum Next {
 }
 
 /// Serves requests until either side ends the connection. Polled again after [`Wire::leave`], it ends as soon as nothing
-/// is in progress.
+/// is in progress; a client whose last answer did not say so has a moment for a request that it may have sent.
 ///
 /// # Errors
 /// See [`ConnectionError`].
@@ -93,8 +93,10 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let mut clock = Clock::new(waits);
+    let mut may_ask_again = false;
     loop {
-        let head = match poll_fn(|cx| poll_next(wire, &mut clock, refusals, cx)).await? {
+        let next = poll_fn(|cx| poll_next(wire, &mut clock, may_ask_again, refusals, cx));
+        let head = match next.await? {
             Next::Request(head) => head,
             Next::End => break,
             Next::Refused(error) => return Err(refuse(wire, refusals, &error).await),
@@ -132,6 +134,7 @@ where
         if !keeps_alive || !poll_fn(|cx| poll_end(wire, &mut clock, cx)).await {
             break;
         }
+        may_ask_again = lock(wire).is_leaving();
     }
     poll_fn(|cx| Pin::new(&mut lock(wire).io).poll_shutdown(cx)).await?;
     Ok(Ended::Closed)
@@ -152,9 +155,11 @@ where
     Request::from_parts(head.parts, ClientBody::Http1(body))
 }
 
+/// The next request. `may_ask_again`: the end was decided while the last answer went out, which did not say so.
 fn poll_next<Io>(
     wire: &Shared<Io>,
     clock: &mut Clock,
+    may_ask_again: bool,
     refusals: &RefusalMetrics,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<Next>>
@@ -174,13 +179,17 @@ where
             }
         },
         // What has come by now is served; what has begun to come is not waited for.
-        Poll::Pending if wire.is_leaving() => Next::End,
+        Poll::Pending if wire.is_leaving() && !may_ask_again => Next::End,
         Poll::Pending => {
-            let is_within_head = wire.is_within_head();
-            ready!(clock.poll_late(is_within_head, cx));
-            match is_within_head {
-                false => Next::End,
-                true => {
+            let wait = match wire.is_within_head() {
+                true => Wait::Rest,
+                false if wire.is_leaving() => Wait::LastCall,
+                false => Wait::Request,
+            };
+            ready!(clock.poll_late(wait, cx));
+            match wait {
+                Wait::Request | Wait::LastCall => Next::End,
+                Wait::Rest => {
                     refusals.limit_reached("header");
                     let message = "the head of the request did not arrive in time";
                     Next::Refused(ApiError::new(ErrorKind::RequestTimeout, message))
@@ -203,7 +212,7 @@ where
         Poll::Pending if wire.is_leaving() => false,
         Poll::Pending => {
             // The rest of a body has no more time than a head.
-            ready!(clock.poll_late(true, cx));
+            ready!(clock.poll_late(Wait::Rest, cx));
             false
         }
     };

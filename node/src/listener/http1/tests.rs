@@ -327,6 +327,49 @@ async fn a_connection_told_to_leave_ends_between_two_requests_and_answers_what_h
     assert_eq!(task.await.expect("no panic"), Ok(false));
 }
 
+/// The head of an answer that is under way when the end is decided has promised that the connection goes on.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_was_not_told_of_the_end_may_ask_once_more() {
+    const PROMPT: Duration = Duration::from_millis(100);
+    for late in [PROMPT, Duration::from_secs(2)] {
+        let (sender, receiver) = mpsc::channel::<Bytes>(1);
+        let receiver = std::sync::Mutex::new(Some(receiver));
+        let (mut client, wire, task) = served(move |request| {
+            let receiver = receiver.lock().expect("no panic").take();
+            let path = request.uri().path().to_owned();
+            async move {
+                Ok(match receiver {
+                    Some(first) => Response::new(BoxBody::new(Channel(first))),
+                    None => text(path),
+                })
+            }
+        });
+        client.write_all(GET.as_bytes()).await.expect("room");
+        sender.send(Bytes::from_static(b"a")).await.expect("asked");
+        let mut begun = [0; 1];
+        client.read_exact(&mut begun).await.expect("an answer");
+        lock(&wire).leave();
+        drop(sender);
+        let mut first = Vec::new();
+        while !first.ends_with(b"\r\n0\r\n\r\n") {
+            client.read_buf(&mut first).await.expect("the rest");
+        }
+        let first = String::from_utf8(first).expect("text");
+        assert!(!first.contains("connection: close"), "{first}");
+        tokio::time::sleep(late).await;
+        let sent = client.write_all(GET.as_bytes()).await;
+        let mut next = String::new();
+        let heard = client.read_to_string(&mut next).await;
+        if late == PROMPT {
+            assert!(next.contains("connection: close\r\n"), "{next} {sent:?}");
+            assert!(next.ends_with("\r\n\r\n/"), "{next} {heard:?}");
+        } else {
+            assert_eq!(next, "", "nobody waits that long");
+        }
+        assert_eq!(task.await.expect("no panic"), Ok(false));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_body_is_asked_for_more_only_when_the_client_has_taken_what_came() {
     const PART: usize = 1024;

@@ -86,7 +86,8 @@ impl<Io> Wire<Io> {
         Some(wire.into_inner().unwrap_or_else(PoisonError::into_inner).io)
     }
 
-    /// No request is read after the one in progress, or the head that has come whole.
+    /// No request is read after the one in progress, or the head that has come whole; one more where the answer in progress
+    /// has begun without saying so.
     pub(in crate::listener) fn leave(&mut self) {
         self.is_leaving = true;
     }
