@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use grapevine_tests::chat::{self, distinct};
+use grapevine_tests::chat;
 use grapevine_tests::cluster::{Cluster, Plan, Replica};
 use grapevine_tests::http1;
 use grapevine_tests::invariants;

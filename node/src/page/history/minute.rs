@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::buckets::Buckets;
 use super::{History, OUTCOMES, Sample, Spread};
 
 /// What counts as the last minute.
@@ -20,7 +21,7 @@ pub struct Minute {
     pub failed: u64,
     /// Requests that were not taken, or for which no worker had an answer.
     pub refused: u64,
-    /// Times to first tokens in the latest sample that has any, in seconds.
+    /// Times to first tokens, in seconds; none where none came.
     pub first_token: Option<Spread>,
     /// Requests at workers now, from all replicas.
     pub in_flight: f32,
@@ -51,14 +52,28 @@ impl History {
             ended: ended(0),
             failed: ended(FAILURES),
             refused: samples.clone().map(|of| u64::from(of.refused)).sum(),
-            first_token: samples
-                .clone()
-                .map(|sample| sample.first_token)
-                .find(|spread| !spread.p50.is_nan()),
+            first_token: self.first_tokens(),
             in_flight: last.levels.in_flight,
             waiting: last.levels.waiting,
             hit_rate: (prompt > 0).then(|| cached as f64 / prompt as f64),
         })
+    }
+}
+
+impl History {
+    /// Keeps what the minute before `at` needs: seven counts, as samples are taken.
+    pub(super) fn note_first_tokens(&mut self, at: Duration, counted: Buckets) {
+        self.first_tokens.push_back((at, counted));
+        let is_spare = |next: &(Duration, Buckets)| next.0 + MINUTE <= at;
+        while self.first_tokens.get(1).is_some_and(is_spare) {
+            self.first_tokens.pop_front();
+        }
+    }
+
+    fn first_tokens(&self) -> Option<Spread> {
+        let (_, before) = self.first_tokens.front()?;
+        let (_, now) = self.first_tokens.back()?;
+        Some(now.spread_since(before)).filter(|spread| !spread.p50.is_nan())
     }
 }
 
@@ -99,5 +114,22 @@ mod tests {
         assert_eq!(minute.refused, 12);
         assert_eq!((minute.waiting, minute.hit_rate), (30.0, Some(0.75)));
         assert_eq!(minute.first_token, None, "the last one came earlier");
+    }
+
+    #[test]
+    fn first_tokens_are_those_of_the_whole_minute() {
+        let mut history = History::default();
+        for n in 0..=9_u32 {
+            let mut taken = Taken::default();
+            // One slow request in the latest sample, many fast ones before it, and others that are too old.
+            let (fast, slow) = (u64::from(n.min(8)) * 10, u64::from(n == 9));
+            taken.counted.first_token.add(0.1, fast);
+            taken.counted.first_token.add(5.0, fast + slow);
+            history.take(EVERY * n, taken);
+            assert!(history.first_tokens.len() <= 7);
+        }
+        let spread = history.minute().and_then(|minute| minute.first_token);
+        let spread = spread.expect("51 requests");
+        assert!(spread.p50 <= 0.1 && spread.p99 > 0.1, "{spread:?}");
     }
 }

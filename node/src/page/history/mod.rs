@@ -145,6 +145,8 @@ pub struct Taken {
 pub struct History {
     samples: VecDeque<Sample>,
     before: Option<(Duration, Counted)>,
+    /// Times to first tokens as counted at each moment of the last minute, and at the last one before it.
+    first_tokens: VecDeque<(Duration, Buckets)>,
     /// Workers by id.
     pub workers: Tracks<WorkerSample>,
     /// Replicas by id.
@@ -158,6 +160,7 @@ impl Default for History {
         Self {
             samples: VecDeque::new(),
             before: None,
+            first_tokens: VecDeque::new(),
             workers: Tracks::new(WORKERS_MAX),
             replicas: Tracks::new(REPLICAS_MAX),
             marks: Marks::default(),
@@ -191,6 +194,7 @@ impl History {
             }
             self.samples.push_back(sample);
         }
+        self.note_first_tokens(at, counted.first_token.clone());
         self.before = Some((at, counted));
         self.marks.forget_before(at.saturating_sub(hour()));
         self.workers.push(at, workers) + self.replicas.push(at, replicas)
