@@ -1,0 +1,83 @@
+//! Replicas: in trouble, gone, alone.
+
+use super::{check, row};
+use crate::cli::doctor::facts::ClusterFacts;
+use crate::cli::doctor::finding::Severity::{Advice, Info, Problem};
+use serde_json::{Value, json};
+
+#[test]
+fn replicas_in_trouble_are_named() {
+    let of = |at: usize, key: &'static str, value: Value| {
+        move |facts: &mut ClusterFacts| facts.cluster["replicas"][at][key] = value
+    };
+    check(
+        of(2, "live", false.into()),
+        Problem,
+        "replica",
+        &["r3 is dead for 40 s", "start it again"],
+    );
+    check(
+        of(2, "leaving", true.into()),
+        Info,
+        "replica",
+        &["r3 is leaving for 40 s"],
+    );
+    let not_ready = |facts: &mut ClusterFacts| {
+        facts.cluster["replicas"][1]["ready"] = false.into();
+        facts.replicas[1].cluster["missing"] = json!(["no_worker_reachable"]);
+    };
+    check(
+        not_ready,
+        Problem,
+        "replica",
+        &["r2 is not ready for 40 s: no_worker_reachable", "Readiness"],
+    );
+    let lost =
+        |facts: &mut ClusterFacts| facts.cluster["lost"] = json!([{ "id": "r4", "for_s": 300 }]);
+    check(lost, Problem, "replica", &["r4 died 5 min ago"]);
+    let twins = |facts: &mut ClusterFacts| {
+        facts.cluster["twins"] =
+            json!([{ "id": "r2", "kept": "10.0.0.2:2", "cut_off": "10.0.0.9:2" }]);
+    };
+    check(
+        twins,
+        Problem,
+        "twins",
+        &["two processes run as r2", "10.0.0.9:2 is cut off", "revoke"],
+    );
+    let silent = |facts: &mut ClusterFacts| {
+        facts.replicas[0].cluster["silent_seeds"] = json!([{ "seed": "r9:30002", "for_s": 50, "why": null }, { "seed": "r8:1", "for_s": 2, "why": "revoked" }]);
+    };
+    check(
+        silent,
+        Problem,
+        "seeds",
+        &[
+            "r1 is alone",
+            "r9:30002 (no answer for 50 s)",
+            "r8:1 (revoked)",
+            "UDP",
+            "1,228",
+        ],
+    );
+    let single = |facts: &mut ClusterFacts| {
+        facts.cluster["replicas"] = json!([row("r1")]);
+        facts.replicas.truncate(1);
+        facts.replicas[0].about["seeds"] = json!([]);
+    };
+    check(
+        single,
+        Advice,
+        "alone",
+        &["r1 is the only replica", "--seed"],
+    );
+    let not_asked = |facts: &mut ClusterFacts| {
+        facts.replicas.pop();
+        facts
+            .not_asked
+            .push(("r3".to_owned(), "refused".to_owned()));
+    };
+    check(not_asked, Info, "asked", &["r3 was not asked: refused"]);
+    let earlier = |facts: &mut ClusterFacts| facts.replicas[1].about = Value::Null;
+    check(earlier, Info, "asked", &["r2 does not tell"]);
+}

@@ -1,0 +1,134 @@
+//! Workers: in trouble, and what they do not tell.
+
+use super::{check, found, well};
+use crate::cli::doctor::facts::ClusterFacts;
+use crate::cli::doctor::finding::Severity::{Advice, Info, Problem};
+use serde_json::{Value, json};
+
+#[test]
+fn workers_in_trouble_are_named_with_what_to_do() {
+    let of = |key: &'static str, value: Value| {
+        move |facts: &mut ClusterFacts| facts.workers[1][key] = value
+    };
+    let frozen = of("verdict", "stalled".into());
+    check(
+        frozen,
+        Problem,
+        "worker",
+        &["1 worker is giving no tokens: http://b:1", "engine's log"],
+    );
+    let refused = |facts: &mut ClusterFacts| {
+        for worker in &mut facts.workers {
+            (worker["verdict"], worker["failed_check"]) = ("unreachable".into(), "refused".into());
+            worker["why"] = "a long chain of causes".into();
+        }
+    };
+    check(
+        refused,
+        Problem,
+        "worker",
+        &[
+            "2 workers are refusing connections: http://a:1, http://b:1 →",
+            "workers remove",
+        ],
+    );
+    check(
+        of("unlisted_models", json!(["m"])),
+        Problem,
+        "models",
+        &["http://b:1 is registered for m", "/v1/models"],
+    );
+    let without = |facts: &mut ClusterFacts| facts.workers[1]["usage_with_details"] = 0.into();
+    check(
+        without,
+        Advice,
+        "usage",
+        &[
+            "1 worker says not how much",
+            "--enable-prompt-tokens-details",
+        ],
+    );
+    let mut few = well();
+    (
+        few.workers[1]["usage_with_details"],
+        few.workers[1]["usage_without_details"],
+    ) = (0.into(), 3.into());
+    assert_eq!(found(few), [], "three cold prompts say nothing");
+    check(
+        of("kv_caches", json!([])),
+        Advice,
+        "kv_events",
+        &[
+            "1 worker publishes no KV events: http://b:1; the others do",
+            "--kv-events-config",
+        ],
+    );
+    let nobody = |facts: &mut ClusterFacts| {
+        facts
+            .workers
+            .iter_mut()
+            .for_each(|worker| worker["kv_caches"] = json!([]))
+    };
+    check(
+        nobody,
+        Info,
+        "kv_events",
+        &["2 workers publish no KV events"],
+    );
+    let off = |facts: &mut ClusterFacts| {
+        nobody(facts);
+        facts
+            .replicas
+            .iter_mut()
+            .for_each(|replica| replica.about["kv_events"] = false.into());
+    };
+    let mut cluster = well();
+    off(&mut cluster);
+    assert_eq!(found(cluster), [], "they are turned off");
+    let cut = of(
+        "kv_caches",
+        json!([{ "connected": false, "believed": false }]),
+    );
+    check(cut, Advice, "kv_events", &["does not stand: http://b:1"]);
+    let contradicted = of(
+        "kv_caches",
+        json!([{ "connected": true, "believed": false }]),
+    );
+    check(contradicted, Info, "kv_events", &["not believed"]);
+    check(
+        of("models", json!(["n"])),
+        Info,
+        "models",
+        &["one worker alone serves 2 models: m, n"],
+    );
+    check(
+        of("drained", true.into()),
+        Info,
+        "worker",
+        &["1 worker is drained by hand", "activate"],
+    );
+    check(
+        |facts| facts.workers.clear(),
+        Problem,
+        "worker",
+        &["there is no worker"],
+    );
+    let source = |facts: &mut ClusterFacts| {
+        facts.sources = vec![json!({ "source": "dns", "up": false, "failure": "no such name" })];
+    };
+    check(
+        source,
+        Problem,
+        "source",
+        &["dns is not seen: no such name"],
+    );
+    let contested = |facts: &mut ClusterFacts| {
+        facts.sources = vec![json!({ "source": "dns", "up": true, "contested": 2, "refused": 0 })];
+    };
+    check(
+        contested,
+        Advice,
+        "source",
+        &["see dns differently", "2 workers"],
+    );
+}
