@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::HeaderValue;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 use url::Url;
@@ -19,7 +20,8 @@ pub(super) struct AdminArgs {
         long,
         value_name = "URL",
         default_value = DEFAULT_ADMIN,
-        env = "GRAPEVINE_ADMIN_URL"
+        env = "GRAPEVINE_ADMIN_URL",
+        value_parser = admin_url
     )]
     admin: Url,
     /// Admin token, needed beyond loopback.
@@ -28,6 +30,19 @@ pub(super) struct AdminArgs {
     /// Write the replica's JSON instead of text.
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// An admin address as it is written on a command line.
+///
+/// # Errors
+/// It is none.
+pub(super) fn admin_url(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).ok().filter(is_admin);
+    url.ok_or_else(|| "no admin address: write http://address:port".to_owned())
+}
+
+fn is_admin(url: &Url) -> bool {
+    url.scheme() == "http" && !url.cannot_be_a_base()
 }
 
 /// A client of one replica's admin API.
@@ -44,8 +59,15 @@ impl AdminClient {
 
     /// A client of the admin port at this address.
     pub(super) fn at(url: Url, token: Option<String>) -> Result<Self, Failure> {
-        if url.scheme() != "http" || url.cannot_be_a_base() {
+        if !is_admin(&url) {
             let what = format!("{url} is no admin address: write http://address:port");
+            return Err(Failure::Usage(what));
+        }
+        if token
+            .as_deref()
+            .is_some_and(|token| HeaderValue::from_str(token).is_err())
+        {
+            let what = "the admin token has characters that no header may have".to_owned();
             return Err(Failure::Usage(what));
         }
         Ok(Self {
@@ -269,6 +291,27 @@ mod tests {
     fn answer(status: &str, body: &str) -> String {
         let length = body.len();
         format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}")
+    }
+
+    #[test]
+    fn what_is_no_address_or_token_is_a_mistake_of_the_command_line() {
+        for text in [
+            "",
+            "127.0.0.1:30001",
+            "10.0.0.1",
+            "ftp://x",
+            "https://x",
+            "http://",
+        ] {
+            let error = admin_url(text).expect_err(text);
+            assert!(error.contains("write http://address:port"), "{error}");
+        }
+        let url = || admin_url("http://[::1]:30001").expect("an address");
+        for token in ["two\nlines", "\u{7f}"] {
+            let refused = AdminClient::at(url(), Some(token.to_owned())).err();
+            let is_usage = matches!(refused, Some(Failure::Usage(text)) if !text.contains(token));
+            assert!(is_usage, "{token:?}");
+        }
     }
 
     #[tokio::test]

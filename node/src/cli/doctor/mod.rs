@@ -16,7 +16,7 @@ use url::Url;
 
 use self::facts::Facts;
 use self::finding::{Finding, Severity, count};
-use super::client::{AdminClient, DEFAULT_ADMIN};
+use super::client::{AdminClient, DEFAULT_ADMIN, admin_url};
 use super::failure::Failure;
 use super::show::{print_json, print_line};
 use crate::config::Layers;
@@ -46,7 +46,7 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Look at the cluster of the replica with this admin address. Without --config: http://127.0.0.1:30001.
-    #[arg(long, value_name = "URL", env = "GRAPEVINE_ADMIN_URL")]
+    #[arg(long, value_name = "URL", env = "GRAPEVINE_ADMIN_URL", value_parser = admin_url)]
     admin: Option<Url>,
     /// Admin token, needed beyond loopback.
     #[arg(long, env = "GRAPEVINE_ADMIN__TOKEN", hide_env_values = true)]

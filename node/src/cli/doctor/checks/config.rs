@@ -13,7 +13,7 @@ const IPV6_UDP: u32 = 48;
 pub(super) fn check(facts: &ConfigFacts, found: &mut Vec<Finding>) {
     for mistake in &facts.mistakes {
         let todo = format!(
-            "grapevine serve --config {} --check shows all of them at once",
+            "mend it: grapevine serve --config {} --check says when the file is whole; what it leaves out is not judged before",
             facts.path
         );
         found.push(
@@ -22,7 +22,9 @@ pub(super) fn check(facts: &ConfigFacts, found: &mut Vec<Finding>) {
                 .todo(todo),
         );
     }
-    for note in &facts.notes {
+    // What could not be read has its default: it may be there all the same.
+    let is_read = facts.mistakes.is_empty();
+    for note in facts.notes.iter().filter(|_| is_read) {
         found.push(Finding::info("config", note).of([&facts.path]));
     }
     for certificate in &facts.certificates {
@@ -72,6 +74,9 @@ fn seeds(facts: &ConfigFacts, found: &mut Vec<Finding>) {
         one_seed(seed, found);
     }
     let others = facts.seeds.iter().filter(|seed| !seed.is_own).count();
+    if !facts.mistakes.is_empty() {
+        return;
+    }
     if facts.gossips && others == 0 {
         let what = "no seed but itself: this replica finds others only if they name it";
         let todo = "gossip.seeds = [\"HOST:30002\", ...] with two or three replicas; on all of them the same list will do";

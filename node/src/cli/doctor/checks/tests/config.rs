@@ -80,6 +80,18 @@ fn of_a_file_that_is_good_nothing_is_said_and_of_others_what_is_wrong() {
         "config",
         &["g.toml:3:1", "--check"],
     );
+    // What could not be read is not said to be missing.
+    check_file(
+        |file| {
+            file.mistakes = vec!["g.toml:3:1: wrong".to_owned()];
+            file.notes = vec!["no workers".to_owned()];
+            file.gossips = false;
+            file.seeds.clear();
+        },
+        Problem,
+        "config",
+        &["g.toml:3:1", "not judged"],
+    );
     check_file(
         |file| file.notes = vec!["no workers".to_owned()],
         Info,
