@@ -51,20 +51,22 @@ impl Problem {
     /// Whether this mistake may be all that is behind the other one, which settings of a section make together: both are
     /// in one section, this one is a section whose name was meant for that one, or it hides which sections there are.
     pub(super) fn spoils(&self, other: &Self) -> bool {
-        let section = |of: &Self| {
-            let name = of.key.split('.').next().unwrap_or_default().to_owned();
-            // [[worker]] and [workers] make one list.
-            name.trim_end_matches('s').to_owned()
-        };
-        let is_named_so = |written: &str| {
-            let others = section(other);
-            let meant = nearest(written, super::sections().map(|(section, ..)| section));
-            meant.is_some_and(|meant| meant.trim_end_matches('s') == others)
-                || written.trim_end_matches('s') == others
-        };
+        self.hides(other.key.split('.').next().unwrap_or_default())
+    }
+
+    /// Whether settings of this section may be there that could not be read.
+    pub fn hides(&self, section: &str) -> bool {
+        // [[worker]] and [workers] make one list.
+        let one = |section: &str| section.trim_end_matches('s').to_owned();
+        let is_it = |written: &str| one(written) == one(section);
+        let own = self.key.split('.').next().unwrap_or_default();
         match self.key.strip_prefix('[') {
-            Some(written) => is_named_so(written.trim_matches(['[', ']'])),
-            None => self.key.is_empty() || section(self) == section(other),
+            Some(written) => {
+                let written = written.trim_matches(['[', ']']);
+                let meant = nearest(written, super::sections().map(|(section, ..)| section));
+                is_it(written) || meant.is_some_and(is_it)
+            }
+            None => self.key.is_empty() || is_it(own),
         }
     }
 }

@@ -69,6 +69,8 @@ pub(super) struct ConfigFacts {
     pub(super) seeds: Vec<SeedFact>,
     /// Gossip is set up: it has certificates.
     pub(super) gossips: bool,
+    /// Settings of gossip may be there that could not be read.
+    pub(super) gossip_unread: bool,
     pub(super) workers: Vec<WorkerFact>,
     /// Connections that the file allows, and how many fit into this shell's limit of open files.
     pub(super) connections: (u32, u32),

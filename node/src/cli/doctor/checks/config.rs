@@ -13,7 +13,7 @@ const IPV6_UDP: u32 = 48;
 pub(super) fn check(facts: &ConfigFacts, found: &mut Vec<Finding>) {
     for mistake in &facts.mistakes {
         let todo = format!(
-            "mend it: grapevine serve --config {} --check says when the file is whole; what it leaves out is not judged before",
+            "mend it: grapevine serve --config {} --check says when the file is whole; what could not be read is not judged before",
             facts.path
         );
         found.push(
@@ -74,7 +74,7 @@ fn seeds(facts: &ConfigFacts, found: &mut Vec<Finding>) {
         one_seed(seed, found);
     }
     let others = facts.seeds.iter().filter(|seed| !seed.is_own).count();
-    if !facts.mistakes.is_empty() {
+    if facts.gossip_unread {
         return;
     }
     if facts.gossips && others == 0 {

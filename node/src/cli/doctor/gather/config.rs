@@ -36,6 +36,7 @@ pub(in super::super) async fn gather(path: &Path, layers: &Layers) -> ConfigFact
         replica: config.replica_id(),
         is_named: config.replica.id.is_some(),
         mistakes: mistakes.iter().map(ToString::to_string).collect(),
+        gossip_unread: mistakes.iter().any(|mistake| mistake.hides("gossip")),
         notes,
         certificates: certificates(&config),
         ports: ports(&config).await,

@@ -85,6 +85,7 @@ fn of_a_file_that_is_good_nothing_is_said_and_of_others_what_is_wrong() {
         |file| {
             file.mistakes = vec!["g.toml:3:1: wrong".to_owned()];
             file.notes = vec!["no workers".to_owned()];
+            file.gossip_unread = true;
             file.gossips = false;
             file.seeds.clear();
         },
