@@ -37,6 +37,7 @@ pub mod peer_state;
 mod peers;
 pub mod plane;
 mod planes;
+mod recent_least;
 pub mod registry;
 #[cfg(test)]
 mod releases;

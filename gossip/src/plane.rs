@@ -118,8 +118,8 @@ pub(crate) struct Seen {
     pub(crate) others: Vec<SeenReplica>,
     /// The generation under which this replica speaks.
     pub(crate) generation: u64,
-    /// Estimated time to the middle peer.
-    pub(crate) one_way: Option<Duration>,
+    /// The shortest time of late to each connected peer.
+    pub(crate) ways: Vec<(ReplicaId, Duration)>,
     /// Ids under which this replica saw two processes.
     pub(crate) twins: Vec<Twin>,
     /// The process that the cluster keeps instead of this one.

@@ -62,8 +62,22 @@ async fn replicas_measure_that_they_agree_and_say_why_not() {
             replica.name,
             metrics.series("grapevine_agreement_samples_total")
         );
+        let name = "grapevine_agreement_samples_total";
+        let count = |result: &str| metrics.sum(name, &format!("result=\"{result}\""));
+        for result in ["settings", "membership", "heat", "evidence", "health"] {
+            assert_eq!(count(result), 0.0, "{}: {result}", replica.name);
+        }
+        // A peer is asked some milliseconds after the decision: on a busy machine, load may have changed meanwhile.
+        let (same, load) = (count("same"), count("load"));
+        assert!(load <= same / 4.0, "{}: {same} {load}", replica.name);
         let ratio = metrics.sum("grapevine_agreement_ratio", "");
-        assert_eq!(ratio, 1.0, "one request at a time: nothing can differ");
+        let counted = same / (same + load);
+        // One more may have been counted since.
+        assert!(
+            (ratio - counted).abs() < 0.06,
+            "{}: {ratio} {counted}",
+            replica.name
+        );
     }
 
     // The most costly mistake: another seed, so every prefix has another home.

@@ -7,7 +7,6 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 use super::{Driver, Hosted};
 use crate::config::ROUND;
 use crate::facts::SeenReplica;
-use crate::load::middle;
 use crate::plane::{Plane, Seen};
 
 impl Driver {
@@ -70,7 +69,7 @@ impl Driver {
         self.0.seen.store(Arc::new(Seen {
             others,
             generation: transport.generation(),
-            one_way: middle(&mut transport.one_ways()),
+            ways: transport.one_ways(),
             twins: transport.twins(),
             kept_instead: transport.kept_instead(),
             address: Some(transport.address()),

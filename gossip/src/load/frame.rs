@@ -67,6 +67,15 @@ pub enum Coverage {
     Full,
 }
 
+/// When a frame was sent, and when it is to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Microseconds of the sender's monotonic clock, from a zero that stays through a generation.
+    pub sent_us: u64,
+    /// Microseconds after that, when every replica takes the frame over.
+    pub hold_us: u32,
+}
+
 /// One message of the load plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadFrame {
@@ -76,32 +85,45 @@ pub struct LoadFrame {
     pub coverage: Coverage,
     /// Loads in rising order of slots, without repetitions.
     pub slots: Vec<SlotLoad>,
+    /// Without one it counts when it comes: from releases before 0.2, and in a snapshot.
+    pub moment: Option<Moment>,
+    /// The changes of frames before it, once more, should those have been lost; the oldest first. At most
+    /// [`EARLIER_MAX`].
+    pub earlier: Vec<Earlier>,
 }
 
+/// The changes of an earlier frame: they count when that frame does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Earlier {
+    /// Microseconds before this frame at which it was sent.
+    pub before_us: u32,
+    /// Loads in rising order of slots, without repetitions.
+    pub slots: Vec<SlotLoad>,
+}
+
+/// Greatest number of frames whose changes one repeats.
+pub const EARLIER_MAX: usize = 8;
+
 impl LoadFrame {
-    /// Length of the shorter form on the wire in bytes.
+    /// Length of the shorter form on the wire in bytes, and of what stands behind it.
     pub fn wire_len(&self) -> usize {
-        if self.is_dense_shorter() {
+        let form = if self.is_dense_shorter() {
             self.dense_len()
         } else {
-            self.sparse_len()
-        }
+            sparse_len(&self.slots)
+        };
+        let Some(Moment { sent_us, hold_us }) = self.moment else {
+            return form;
+        };
+        let moment = varint_len(sent_us) + varint_len(hold_us.into());
+        let earlier = self.earlier.iter();
+        let earlier = earlier.map(|e| varint_len(e.before_us.into()) + sparse_len(&e.slots));
+        form + moment + varint_len(self.earlier.len() as u64) + earlier.sum::<usize>()
     }
 
     /// Whether the dense form is possible and shorter.
     pub(crate) fn is_dense_shorter(&self) -> bool {
-        self.coverage == Coverage::Full && self.dense_len() < self.sparse_len()
-    }
-
-    /// Length of the sparse form on the wire in bytes: gap and load of each listed slot.
-    fn sparse_len(&self) -> usize {
-        let mut next = 0;
-        let mut len = varint_len(self.slots.len() as u64);
-        for SlotLoad { slot, load } in &self.slots {
-            len += varint_len(u64::from(slot - next)) + load.wire_len();
-            next = slot + 1;
-        }
-        len
+        self.coverage == Coverage::Full && self.dense_len() < sparse_len(&self.slots)
     }
 
     /// Length of the dense form on the wire in bytes: all slots up to the last one listed, so it
@@ -117,6 +139,17 @@ impl LoadFrame {
     pub(crate) fn dense_slots(&self) -> usize {
         self.slots.last().map_or(0, |last| last.slot as usize + 1)
     }
+}
+
+/// Length of the sparse form on the wire in bytes: gap and load of each listed slot.
+fn sparse_len(slots: &[SlotLoad]) -> usize {
+    let mut next = 0;
+    let mut len = varint_len(slots.len() as u64);
+    for SlotLoad { slot, load } in slots {
+        len += varint_len(u64::from(slot - next)) + load.wire_len();
+        next = slot + 1;
+    }
+    len
 }
 
 /// Length of a number in the codec's variable-length form.

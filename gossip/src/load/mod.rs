@@ -10,11 +10,13 @@
 //! - [`LoadPlane`]: owned by the agent: collects own changes into frames, takes the frames of others,
 //!   writes their damped sums to the board.
 //! - `planes/load.rs`: the same among the planes of an agent: when frames go out, what becomes of those that come.
+//! - `moment.rs`: when a frame counts: at the same moment for all who have it.
 //! - `sent.rs`: which of the own numbers the others know by now. Decisions are made on those: exact own
 //!   counts, which nobody else has, would part the replicas.
 
 mod board;
 mod frame;
+mod moment;
 mod plane;
 mod sent;
 #[cfg(test)]
@@ -22,9 +24,8 @@ mod tests;
 mod trust_cap;
 
 pub use board::{LoadBoard, LoadCell, OthersLoad, SENDER_SILENT_AFTER};
-pub use frame::{Coverage, Load, LoadFrame, SlotLoad};
+pub use frame::{Coverage, EARLIER_MAX, Earlier, Load, LoadFrame, Moment, SlotLoad};
 pub use plane::{
     Applied, FULL_INTERVAL, HEARTBEAT_INTERVAL, IDLE_HEARTBEAT_INTERVAL, LoadPlane, RISE_INTERVAL,
     SENDER_FORGET_AFTER, SENDERS_MAX,
 };
-pub use sent::middle;

@@ -3,12 +3,13 @@
 //! What goes out is load that lasted ([`LoadCell::take_lasting`]); what was sent comes back as this
 //! replica's own common knowledge (`sent.rs`), so that all replicas decide on the same numbers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::board::{LoadBoard, LoadCell, OthersLoad, SENDER_SILENT_AFTER};
-use super::frame::{Coverage, Load, LoadFrame, SlotLoad};
+use super::frame::{Coverage, EARLIER_MAX, Earlier, Load, LoadFrame, Moment, SlotLoad};
+use super::moment::{PeerClock, hold};
 use super::sent::Sent;
 use super::trust_cap::{Total, TrustCap, trust_caps};
 use crate::registry::Worker;
@@ -26,8 +27,8 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
 pub const IDLE_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Load that rose is sent within this, whatever the interval of batches; falls wait for the batch.
 pub const RISE_INTERVAL: Duration = Duration::from_millis(5);
-/// A change is sent again with so many frames after its own: one of them may be lost, and until it is sent again a
-/// replica that missed it decides on other numbers than all others.
+/// A change is sent again with so many frames after its own: one of them may be lost, and a replica that missed it decides
+/// on other numbers than all others.
 pub(super) const REPEATS: u8 = 3;
 /// The last so many of them wait for another frame, at the latest each batch; those before go at the next looks.
 const PATIENT_REPEATS: u8 = 1;
@@ -41,6 +42,8 @@ const PACE_MAX: Duration = Duration::from_millis(50);
 const PACE_SLACK: Duration = Duration::from_micros(2500);
 /// A sender is forgotten after this long; no frame of it is under way any more.
 pub const SENDER_FORGET_AFTER: Duration = Duration::from_secs(60);
+/// Frames of one sender that are held at most; the oldest of more count at once.
+const HELD_MAX: usize = 64;
 /// Greatest number of senders remembered.
 pub const SENDERS_MAX: usize = 256;
 
@@ -65,8 +68,14 @@ struct Slot {
     cell: Arc<LoadCell>,
     /// What was last sent to the others.
     sent: Load,
-    /// It is sent again with so many further frames.
+}
+
+/// Changes that were sent, and will be again.
+struct Recent {
+    sent_us: u64,
+    /// With so many further frames.
     repeats: u8,
+    slots: Vec<SlotLoad>,
 }
 
 /// What is known of one other replica.
@@ -75,9 +84,24 @@ struct Sender {
     share: Share,
     /// Generation and sequence number of the latest frame.
     latest: (u64, u64),
+    /// When the latest that counts was sent, by its clock; `None` before the first that says so.
+    counted_us: Option<u64>,
     received_at: Instant,
+    /// As its stamps show it.
+    clock: Option<PeerClock>,
+    /// Frames that do not count yet, in the order in which they were sent.
+    held: VecDeque<Held>,
     /// Values of this generation, by slot of our list of workers.
     loads: Vec<Load>,
+}
+
+/// A frame until it counts.
+struct Held {
+    sent_us: u64,
+    counts_from: Instant,
+    /// What it does not list is zero: it is full, or nothing is known that it could change.
+    is_whole: bool,
+    slots: Vec<SlotLoad>,
 }
 
 /// Owned by the agent. Frames are given to and taken from the caller; nothing is sent here.
@@ -88,6 +112,14 @@ pub struct LoadPlane {
     workers_digest: u32,
     slots: Vec<Slot>,
     sent: Sent,
+    /// The changes of the latest frames, the oldest first; at most [`EARLIER_MAX`].
+    recent: VecDeque<Recent>,
+    /// How long frames are held, this replica's.
+    hold: Duration,
+    /// The shortest time of late to each connected peer.
+    ways: BTreeMap<ReplicaId, Duration>,
+    /// Zero of the stamps.
+    zero: Option<Instant>,
     senders: BTreeMap<ReplicaId, Sender>,
     cut: u32,
     summed_at: Option<Instant>,
@@ -104,6 +136,10 @@ impl LoadPlane {
             damping,
             batch,
             sent: Sent::default(),
+            recent: VecDeque::new(),
+            hold: Duration::ZERO,
+            ways: BTreeMap::new(),
+            zero: None,
             workers_digest: 0,
             slots: Vec::new(),
             senders: BTreeMap::new(),
@@ -121,6 +157,10 @@ impl LoadPlane {
         {
             return;
         }
+        // Slots of frames that are held are positions in the former list.
+        for sender in self.senders.values_mut() {
+            while sender.take_over().is_some() {}
+        }
         let position = |id: &WorkerId| self.slots.binary_search_by(|old| old.id.cmp(id)).ok();
         let workers = || view.workers().iter();
         let old_position: Vec<_> = workers().map(|worker| position(&worker.id)).collect();
@@ -133,7 +173,6 @@ impl LoadPlane {
                 cell,
                 id: worker.id.clone(),
                 sent,
-                repeats: 0,
             }
         };
         let slots = workers().zip(&old_position).map(slot).collect();
@@ -146,6 +185,7 @@ impl LoadPlane {
         self.workers_digest = view.workers_digest();
         self.slots = slots;
         self.sent.forget();
+        self.recent.clear();
         self.full_sent_at = None;
         self.board.drop_unheld();
     }
@@ -171,13 +211,23 @@ impl LoadPlane {
             workers_digest: _,
             slots: _,
             sent: _,
+            recent: _,
+            hold: _,
+            ways,
+            zero: _,
             senders,
             cut: _,
             summed_at: _,
             sent_at: _,
             full_sent_at: _,
         } = self;
-        senders.contains_key(peer)
+        senders.contains_key(peer) || ways.contains_key(peer)
+    }
+
+    /// How many frames of this peer do not count yet.
+    #[cfg(test)]
+    pub(super) fn held(&self, peer: &ReplicaId) -> usize {
+        self.senders.get(peer).map_or(0, |sender| sender.held.len())
     }
 
     /// Takes how many replicas are live, this one included.
@@ -185,9 +235,10 @@ impl LoadPlane {
         self.board.set_live(replicas.max(1));
     }
 
-    /// Takes how long a frame is under way to the middle peer ([`super::middle`]).
-    pub fn set_one_way(&mut self, time: Duration) {
-        self.sent.set_one_way(time);
+    /// Takes how long a frame is under way, at its shortest, to each connected peer.
+    pub fn set_ways(&mut self, ways: &[(ReplicaId, Duration)]) {
+        self.ways = ways.iter().take(SENDERS_MAX).cloned().collect();
+        self.hold = hold(ways.iter().map(|(_, way)| *way));
     }
 
     /// When to [collect](Self::collect) next: soon while anything is in flight or not yet sent, else
@@ -195,9 +246,9 @@ impl LoadPlane {
     pub fn next_look(&self, now: Instant) -> Instant {
         let rests = |slot: &Slot| {
             let nothing = Load::default();
-            slot.repeats == 0 && slot.sent == nothing && slot.cell.own() == nothing
+            slot.sent == nothing && slot.cell.own() == nothing
         };
-        let wait = if self.slots.iter().all(rests) {
+        let wait = if self.recent.is_empty() && self.slots.iter().all(rests) {
             self.batch
         } else {
             RISE_INTERVAL
@@ -212,12 +263,30 @@ impl LoadPlane {
         last.is_none_or(|last| now.saturating_duration_since(last) + PACE_SLACK >= self.batch)
     }
 
-    /// What was sent and has arrived by now becomes known. Returns when the next of it will.
+    /// What was sent and received, and counts by now, is taken over. Returns when the next of it will.
     pub fn settle(&mut self, now: Instant) -> Option<Instant> {
         for SlotLoad { slot, load } in self.sent.arrived(now) {
             self.slots[slot as usize].cell.set_known(load);
         }
-        self.sent.next()
+        let mut next = self.sent.next();
+        let (mut is_whole, mut changed) = (false, Vec::new());
+        for sender in self.senders.values_mut() {
+            while sender.is_due(now)
+                && let Some(frame) = sender.take_over()
+            {
+                is_whole |= frame.is_whole;
+                changed.extend(frame.slots.iter().map(|slot| slot.slot as usize));
+            }
+            let held = sender.held.front().map(|frame| frame.counts_from);
+            next = [next, held].into_iter().flatten().min();
+        }
+        // At once, and not when the sums are made next: what replicas know at different times parts them.
+        if is_whole {
+            self.aggregate(now);
+        } else {
+            changed.into_iter().for_each(|slot| self.sum(slot));
+        }
+        next
     }
 
     /// The frame that is due now, for all peers: changes since the last one, everything once a
@@ -235,8 +304,7 @@ impl LoadPlane {
         let is_full_due = is_due(self.full_sent_at, FULL_INTERVAL);
         let mut changes = self.empty_frame(Coverage::Changes);
         let mut full = self.empty_frame(Coverage::Full);
-        let mut changed = Vec::new();
-        let (mut has_risen, mut is_repeat_due) = (false, false);
+        let mut has_risen = false;
         for (slot, position) in self.slots.iter().zip(0..) {
             let load = slot.cell.take_lasting();
             let update = SlotLoad {
@@ -245,27 +313,27 @@ impl LoadPlane {
             };
             if load != slot.sent {
                 has_risen |= load.is_above(slot.sent);
-                changed.push(update);
-            }
-            is_repeat_due |= slot.repeats > PATIENT_REPEATS;
-            if load != slot.sent || slot.repeats > 0 {
                 changes.slots.push(update);
             }
             if load != Load::default() {
                 full.slots.push(update);
             }
         }
+        let mut recent = self.recent.iter();
+        let is_repeat_due = recent.any(|recent| recent.repeats > PATIENT_REPEATS);
         let is_batch_due = is_due(self.sent_at, self.batch.saturating_sub(PACE_SLACK));
         if !has_risen && !is_repeat_due && !is_full_due && !is_batch_due {
             return None;
         }
         let is_idle = full.slots.is_empty();
-        let frame = if is_full_due || full.wire_len() < changes.wire_len() {
+        let changed = changes.slots.clone();
+        let mut frame = if is_full_due || full.wire_len() < changes.wire_len() {
             full
         } else {
             changes
         };
-        if frame.coverage == Coverage::Changes && frame.slots.is_empty() {
+        let is_empty = frame.slots.is_empty() && self.recent.is_empty();
+        if frame.coverage == Coverage::Changes && is_empty {
             let heartbeat = if is_idle {
                 IDLE_HEARTBEAT_INTERVAL
             } else {
@@ -279,16 +347,44 @@ impl LoadPlane {
         if frame.coverage == Coverage::Full {
             self.full_sent_at = Some(now);
         }
-        for slot in &mut self.slots {
-            slot.repeats = slot.repeats.saturating_sub(1);
-        }
+        let zero = *self.zero.get_or_insert(now);
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let sent_us = micros(now.saturating_duration_since(zero));
+        frame.moment = Some(Moment {
+            sent_us,
+            hold_us: micros(self.hold) as u32, // at most that of the farthest peer that is waited for
+        });
+        frame.earlier = self.repeat(sent_us);
         for SlotLoad { slot, load } in &changed {
-            let slot = &mut self.slots[*slot as usize];
-            (slot.sent, slot.repeats) = (*load, REPEATS);
+            self.slots[*slot as usize].sent = *load;
         }
-        self.sent.record(changed, now);
+        if !changed.is_empty() {
+            self.recent.push_back(Recent {
+                sent_us,
+                repeats: REPEATS,
+                slots: changed.clone(),
+            });
+        }
+        self.sent.record(changed, now + self.hold);
         self.settle(now);
         Some(frame)
+    }
+
+    /// The changes of the latest frames, for one that is sent now.
+    fn repeat(&mut self, now_us: u64) -> Vec<Earlier> {
+        let too_many = (self.recent.len() + 1).saturating_sub(EARLIER_MAX);
+        self.recent.drain(..too_many);
+        let earlier = self.recent.iter_mut().map(|recent| {
+            recent.repeats -= 1;
+            let before_us = now_us.saturating_sub(recent.sent_us);
+            Earlier {
+                before_us: u32::try_from(before_us).unwrap_or(u32::MAX),
+                slots: recent.slots.clone(),
+            }
+        });
+        let earlier = earlier.collect();
+        self.recent.retain(|recent| recent.repeats > 0);
+        earlier
     }
 
     /// Takes a frame of the authenticated replica `from`; `generation` and `seq` are from its header.
@@ -300,46 +396,36 @@ impl LoadPlane {
         frame: &LoadFrame,
         now: Instant,
     ) -> Applied {
+        let number = (generation, seq);
         if let Some(sender) = self.senders.get(from)
-            && (generation, seq) <= sender.latest
+            && sender.knows(number, frame.moment)
         {
             return Applied::Stale;
         }
         if frame.workers_digest != self.workers_digest {
             return Applied::OtherWorkers;
         }
-        let is_rising = frame.slots.is_sorted_by(|a, b| a.slot < b.slot);
-        if !is_rising || frame.dense_slots() > self.slots.len() {
+        let earlier = || frame.earlier.iter().map(|earlier| &earlier.slots);
+        let mut lists = earlier().chain([&frame.slots]);
+        let is_sound = |slots: &Vec<SlotLoad>| {
+            let is_rising = slots.is_sorted_by(|a, b| a.slot < b.slot);
+            let last = slots.last().map(|last| last.slot as usize);
+            is_rising && last.is_none_or(|last| last < self.slots.len())
+        };
+        if frame.earlier.len() > EARLIER_MAX || !lists.all(is_sound) {
             return Applied::Malformed;
         }
         if !self.senders.contains_key(from) && self.senders.len() >= SENDERS_MAX {
             return Applied::TooManySenders;
         }
-        let sender = self.senders.entry(from.clone()).or_insert_with(|| Sender {
-            share: Share::default(),
-            latest: (generation, seq),
-            received_at: now,
-            loads: vec![Load::default(); self.slots.len()],
-        });
-        // Without a base of this generation, or after a silence, slots not listed are unknown: zero
-        // until the next full frame.
-        let has_base = sender.latest.0 == generation && sender.is_heard(now);
-        if frame.coverage == Coverage::Full || !has_base {
-            sender.loads.fill(Load::default());
-        }
-        for SlotLoad { slot, load } in &frame.slots {
-            sender.loads[*slot as usize] = load.clamped();
-        }
-        sender.latest = (generation, seq);
-        sender.received_at = now;
-        // At once, and not when the sums are made next: what replicas know at different times parts them.
-        if frame.coverage == Coverage::Changes && has_base {
-            for SlotLoad { slot, .. } in &frame.slots {
-                self.sum(*slot as usize);
-            }
-        } else {
+        let way = self.ways.get(from).copied().unwrap_or_default();
+        let slots = self.slots.len();
+        let sender = self.senders.entry(from.clone());
+        let sender = sender.or_insert_with(|| Sender::new(slots, now));
+        if sender.take(number, frame, way, now) {
             self.aggregate(now);
         }
+        self.settle(now);
         Applied::Fresh
     }
 
@@ -422,6 +508,8 @@ impl LoadPlane {
             workers_digest: self.workers_digest,
             coverage,
             slots: Vec::new(),
+            moment: None,
+            earlier: Vec::new(),
         }
     }
 }
@@ -459,5 +547,118 @@ impl Sender {
 
     fn is_heard(&self, now: Instant) -> bool {
         self.age(now) < SENDER_SILENT_AFTER
+    }
+
+    /// Nothing is known of it yet.
+    fn new(slots: usize, now: Instant) -> Self {
+        Self {
+            share: Share::default(),
+            latest: (0, 0),
+            counted_us: None,
+            received_at: now,
+            clock: None,
+            held: VecDeque::new(),
+            loads: vec![Load::default(); slots],
+        }
+    }
+
+    /// Whether this frame, or a later one, counts already, or it is held.
+    fn knows(&self, number: (u64, u64), moment: Option<Moment>) -> bool {
+        match moment {
+            Some(moment) if number.0 == self.latest.0 => self.knows_sent(moment.sent_us),
+            // Of a former process, or without a place among those that are held.
+            _ => number <= self.latest,
+        }
+    }
+
+    fn knows_sent(&self, sent_us: u64) -> bool {
+        let counts = self.counted_us.is_some_and(|counted| sent_us <= counted);
+        counts || self.held.iter().any(|held| held.sent_us == sent_us)
+    }
+
+    /// Takes a frame that is sound and not known yet, and the earlier ones in it that were lost. `way`: the shortest
+    /// from the sender. Returns whether it counts at once.
+    fn take(&mut self, number: (u64, u64), frame: &LoadFrame, way: Duration, now: Instant) -> bool {
+        // Without a base of this generation, or after a silence, slots not listed are unknown: zero
+        // until the next full frame.
+        let has_base = self.latest.0 == number.0 && self.is_heard(now);
+        let is_whole = frame.coverage == Coverage::Full || !has_base;
+        if self.latest.0 != number.0 {
+            self.clock = None;
+            self.counted_us = None;
+        }
+        self.latest = self.latest.max(number);
+        self.received_at = now;
+        let moment = frame.moment.map(|moment| {
+            let clock = self
+                .clock
+                .get_or_insert_with(|| PeerClock::new(moment, now));
+            (moment, clock.wait(moment, way, now))
+        });
+        let Some((moment, wait)) = moment.filter(|_| has_base) else {
+            // There is no moment at which it would have to count, and what was held is older.
+            while self.take_over().is_some() {}
+            self.count(&frame.slots, is_whole);
+            self.counted_us = frame
+                .moment
+                .map(|moment| moment.sent_us)
+                .or(self.counted_us);
+            return true;
+        };
+        let earlier = frame.earlier.iter().map(|earlier| {
+            let before = Duration::from_micros(earlier.before_us.into());
+            Held {
+                sent_us: moment.sent_us.saturating_sub(earlier.before_us.into()),
+                counts_from: now + wait.saturating_sub(before),
+                is_whole: false,
+                slots: earlier.slots.clone(),
+            }
+        });
+        let last = Held {
+            sent_us: moment.sent_us,
+            counts_from: now + wait,
+            is_whole,
+            slots: frame.slots.clone(),
+        };
+        for held in earlier.chain([last]) {
+            if !self.knows_sent(held.sent_us) {
+                self.hold(held);
+            }
+        }
+        false
+    }
+
+    /// Keeps a frame until it counts. It stands where it was sent, although it may come after later ones.
+    fn hold(&mut self, frame: Held) {
+        let place = self
+            .held
+            .partition_point(|held| held.sent_us < frame.sent_us);
+        self.held.insert(place, frame);
+        while self.held.len() > HELD_MAX {
+            self.take_over();
+        }
+    }
+
+    /// Whether the oldest frame that is held counts by now; none overtakes it.
+    fn is_due(&self, now: Instant) -> bool {
+        let oldest = self.held.front();
+        oldest.is_some_and(|held| held.counts_from <= now)
+    }
+
+    /// The oldest frame that is held counts from now on.
+    fn take_over(&mut self) -> Option<Held> {
+        let frame = self.held.pop_front()?;
+        self.count(&frame.slots, frame.is_whole);
+        self.counted_us = Some(frame.sent_us);
+        Some(frame)
+    }
+
+    fn count(&mut self, slots: &[SlotLoad], is_whole: bool) {
+        if is_whole {
+            self.loads.fill(Load::default());
+        }
+        for SlotLoad { slot, load } in slots {
+            self.loads[*slot as usize] = load.clamped();
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The load plane from frame to board.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -113,10 +114,13 @@ impl Node {
     }
 }
 
+/// What a frame says, with what it repeats.
 fn slots(frame: Option<LoadFrame>) -> Option<(Coverage, Vec<(u32, u32)>)> {
     let frame = frame?;
     let pair = |slot: &SlotLoad| (slot.slot, slot.load.requests);
-    Some((frame.coverage, frame.slots.iter().map(pair).collect()))
+    let earlier = frame.earlier.iter().flat_map(|earlier| &earlier.slots);
+    let said: BTreeMap<u32, u32> = earlier.chain(&frame.slots).map(pair).collect();
+    Some((frame.coverage, said.into_iter().collect()))
 }
 
 #[test]
@@ -246,11 +250,15 @@ fn what_does_not_last_is_never_told() {
 #[test]
 fn own_load_is_known_once_the_others_can_have_it() {
     let mut node = Node::new(&["a", "b"]);
-    node.plane.set_one_way(3 * MS);
+    node.plane.set_ways(&[(replica("s"), 3 * MS)]);
     node.add("b", requests(2));
-    node.collect();
-    let due = node.now + 3 * MS;
-    assert_eq!(node.plane.settle(node.now + 2 * MS), Some(due));
+    let hold_us = node
+        .collect()
+        .and_then(|frame| frame.moment)
+        .expect("sent")
+        .hold_us;
+    let due = node.now + Duration::from_micros(hold_us.into());
+    assert_eq!(node.plane.settle(due - MS), Some(due));
     assert_eq!(node.known("b"), 0);
     assert_eq!(node.plane.settle(due), None);
     assert_eq!(node.known("b"), 2);
@@ -476,6 +484,69 @@ proptest! {
         }
     }
 
+    /// The same while frames take up to 4 ms longer than the shortest way, and one of them is lost between two that
+    /// arrive.
+    #[test]
+    fn known_is_what_the_others_count_although_frames_are_late_and_lost(
+        steps in prop::collection::vec((0..3usize, 1..50u32, 0..12u32), 1..30),
+        fates in prop::collection::vec((1..=4u32, 0..3u32), 40),
+    ) {
+        let names = ["a", "b", "c"];
+        let (mut sender, mut receiver) = (Node::new(&names), Node::new(&names));
+        sender.plane.set_ways(&[(replica("r"), MS)]);
+        receiver.plane.set_ways(&[(replica("s"), MS)]);
+        let zero = sender.collect().expect("the first");
+        sender.pass(MS);
+        receiver.pass(MS).hear("s", 1, &zero);
+        let (mut on_the_way, mut seq, mut lost) = (Vec::new(), 1, 0);
+        let mut fates = fates.into_iter().cycle();
+        let mut steps = steps.into_iter().peekable();
+        let mut change_at = 1;
+        // Long enough for the last of it to count.
+        let mut rest = 60;
+        for at in 2.. {
+            if steps.peek().is_none() {
+                rest -= 1;
+            }
+            if rest == 0 {
+                break;
+            }
+            receiver.pass(MS);
+            sender.pass(MS);
+            if at >= change_at && let Some((worker, n, wait)) = steps.next() {
+                let cell = sender.board.cell(&id(names[worker]));
+                cell.subtract(requests(cell.own().requests / 2));
+                cell.add(requests(n));
+                change_at = at + wait;
+            }
+            if at % 5 == 0 && let Some(frame) = sender.collect() {
+                seq += 1;
+                let (way, fate) = fates.next().expect("a cycle");
+                // The next repeats it 5 ms later, and is in time if it arrives.
+                let is_lost = fate == 0 && lost == 0;
+                lost = u32::from(is_lost);
+                if !is_lost {
+                    on_the_way.push((at + way, seq, frame));
+                }
+            }
+            sender.plane.settle(sender.now);
+            on_the_way.retain(|(arrives, seq, frame)| {
+                if *arrives == at {
+                    receiver.hear("s", *seq, frame);
+                }
+                *arrives > at
+            });
+            receiver.plane.settle(receiver.now);
+            for name in names {
+                let others = receiver.board.cell(&id(name)).others().requests;
+                prop_assert_eq!(others, f64::from(sender.known(name)), "{} after {} ms", name, at);
+            }
+        }
+        for name in names {
+            prop_assert_eq!(sender.known(name), sender.board.cell(&id(name)).own().requests);
+        }
+    }
+
     /// With lost frames, the receiver is right again after the next full frame.
     #[test]
     fn a_full_frame_repairs_losses(steps in prop::collection::vec((0..3usize, 0..50u32, any::<bool>()), 1..60)) {
@@ -499,6 +570,45 @@ proptest! {
             prop_assert_eq!(receiver.others(name), f64::from(own));
         }
     }
+}
+
+/// What a liar has held is bounded, and no broken list of it counts.
+#[test]
+fn what_is_held_is_bounded_and_sound() {
+    let mut node = Node::new(&["a", "b"]);
+    let frame = |sent_us, slot, earlier: usize| LoadFrame {
+        moment: Some(Moment {
+            sent_us,
+            hold_us: u32::MAX,
+        }),
+        earlier: vec![
+            Earlier {
+                before_us: 1,
+                slots: vec![SlotLoad {
+                    slot,
+                    load: requests(1),
+                }],
+            };
+            earlier
+        ],
+        ..node.frame(Coverage::Changes, &[(0, sent_us as u32 % 10)])
+    };
+    let frames: Vec<_> = (0..200).map(|at| frame(at, 1, 0)).collect();
+    let (beyond, too_many) = (frame(500, 2, 1), frame(500, 1, EARLIER_MAX + 1));
+    let full = node.frame(Coverage::Full, &[]);
+    node.hear("s", 1, &full);
+    for (seq, frame) in (2..).zip(&frames) {
+        assert_eq!(node.hear("s", seq, frame), Applied::Fresh);
+        assert_eq!(node.hear("s", seq, frame), Applied::Stale, "it is held");
+    }
+    let held = node.plane.held(&replica("s"));
+    assert!((1..100).contains(&held), "{held}");
+    assert_eq!(node.hear("s", 300, &beyond), Applied::Malformed);
+    assert_eq!(node.hear("s", 301, &too_many), Applied::Malformed);
+    // Another list of workers: positions in the former one mean nothing in it.
+    node.plane.follow(&view(&["a", "b", "c"]));
+    assert_eq!(node.plane.held(&replica("s")), 0);
+    assert_eq!(node.others("a"), 9.0);
 }
 
 /// A replica that was paused decides before its own tasks have looked again: by its own counts then.

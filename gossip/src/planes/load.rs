@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::load::{Applied, LoadBoard, LoadFrame, LoadPlane};
 use crate::metrics::{Metrics, Why};
-use crate::plane::{Context, Origin, Plane, Surroundings};
+use crate::plane::{Context, Origin, Plane, Seen, Surroundings};
 use crate::view::View;
 use crate::wire::Message;
 
@@ -15,6 +15,10 @@ pub(crate) struct LoadMessages {
     metrics: Metrics,
     /// When it is next looked whether a frame is due.
     look: Instant,
+    /// The time that was asked for last: a frame that counts before it wakes the plane.
+    called: Instant,
+    /// The look at the other replicas that was used last.
+    seen: Arc<Seen>,
 }
 
 impl LoadMessages {
@@ -30,6 +34,8 @@ impl LoadMessages {
             plane: LoadPlane::new(board, damping, batch),
             metrics,
             look: now,
+            called: now,
+            seen: Arc::default(),
         }
     }
 
@@ -73,19 +79,25 @@ impl Plane for LoadMessages {
         if applied == Applied::Malformed {
             cx.refuse(from.peer);
         }
+        let settles = self.plane.settle(cx.now);
+        if settles.is_some_and(|settles| settles < self.called) {
+            cx.wake();
+        }
     }
 
     fn on_tick(&mut self, around: &Surroundings, cx: &mut Context) -> Option<Instant> {
         let live = around.seen.others.iter().filter(|seen| seen.live).count();
         self.plane.set_live(1 + live as u32);
-        if let Some(time) = around.seen.one_way {
-            self.plane.set_one_way(time);
+        if !Arc::ptr_eq(&self.seen, &around.seen) {
+            self.plane.set_ways(&around.seen.ways);
+            self.seen = Arc::clone(&around.seen);
         }
         if let Some(frame) = self.look(cx.now) {
             cx.send_to_all(Message::Load(frame));
         }
         let settles = self.plane.settle(cx.now);
-        Some(settles.map_or(self.look, |settles| settles.min(self.look)))
+        self.called = settles.map_or(self.look, |settles| settles.min(self.look));
+        Some(self.called)
     }
 
     fn on_view(&mut self, view: &View, _: &mut Context) {
@@ -100,6 +112,8 @@ impl super::tests::Remembers for LoadMessages {
             plane,
             metrics: _,
             look: _,
+            called: _,
+            seen: _,
         } = self;
         super::tests::named([("senders", plane.remembers(peer))])
     }

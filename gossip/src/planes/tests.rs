@@ -81,6 +81,8 @@ fn life_of_a_peer<P: Plane + Remembers>(mut plane: P) -> [Vec<&'static str>; 3] 
         workers_digest: 0,
         coverage: Coverage::Changes,
         slots: Vec::new(),
+        moment: None,
+        earlier: Vec::new(),
     });
     for (seq, message) in (5..).zip(messages().into_iter().chain([load])) {
         let kind = message.kind();
@@ -132,6 +134,8 @@ fn registry(now: Instant) -> RegistryPlane {
         coverage: Coverage::Full,
         workers_digest: 0,
         slots: Vec::new(),
+        moment: None,
+        earlier: Vec::new(),
     });
     RegistryPlane::new(own, load, false, Metrics::default(), now)
 }

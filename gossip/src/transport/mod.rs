@@ -285,10 +285,13 @@ impl Transport {
         self.shared.peers().linked_ids()
     }
 
-    /// Estimated time to each connected peer: half of a round trip.
-    pub(crate) fn one_ways(&self) -> Vec<Duration> {
-        let links = self.shared.peers().links();
-        let ways = links.iter().map(|(_, connection)| connection.rtt() / 2);
+    /// The shortest time of late to each connected peer.
+    pub(crate) fn one_ways(&self) -> Vec<(ReplicaId, Duration)> {
+        let links = self.shared.peers().links().into_iter();
+        let ways = links.map(|(peer, connection)| {
+            let way = window::shortest_way(&connection);
+            (peer, way)
+        });
         ways.collect()
     }
 

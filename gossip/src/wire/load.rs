@@ -2,14 +2,16 @@
 
 use super::body::{Body, Frame};
 use crate::frame::{self, Decode, Encode, FrameError};
-use crate::load::{Coverage, Load, LoadFrame, SlotLoad};
+use crate::load::{Coverage, Earlier, Load, LoadFrame, Moment, SlotLoad};
 
 #[derive(Encode, Decode)]
 pub(super) struct WireSparse {
     workers_digest: u32,
-    /// Gap to the slot after the one before, and load.
-    slots: Vec<(u32, WireLoad)>,
+    slots: WireSlots,
 }
+
+/// Gap to the slot after the one before, and load.
+type WireSlots = Vec<(u32, WireLoad)>;
 
 #[derive(Encode, Decode)]
 struct WireDense {
@@ -20,6 +22,20 @@ struct WireDense {
 
 /// Requests, prefill tokens, context tokens.
 type WireLoad = (u32, u64, u64);
+
+/// Behind each of the forms, since 0.2.
+#[derive(Encode, Decode)]
+struct WireMoment {
+    /// When it was sent, and how long after that it counts, in microseconds.
+    sent_us: u64,
+    hold_us: u32,
+    /// Of earlier frames, microseconds before this one, and their changes.
+    earlier: Vec<(u32, WireSlots)>,
+}
+
+/// A form, and what stands behind it.
+#[derive(Encode)]
+struct WithMoment<T: Encode>(T, WireMoment);
 
 /// Codes of the three forms.
 mod code {
@@ -42,56 +58,98 @@ impl Body for LoadFrame {
 
     fn seal(&self, frame: Frame<'_>) -> Result<(), FrameError> {
         match self.coverage {
-            _ if self.is_dense_shorter() => frame.put(code::FULL_DENSE, &WireDense::from(self)),
-            Coverage::Changes => frame.put(code::CHANGES, &self.to_wire()),
-            Coverage::Full => frame.put(code::FULL_SPARSE, &self.to_wire()),
+            _ if self.is_dense_shorter() => {
+                self.put(frame, code::FULL_DENSE, WireDense::from(self))
+            }
+            Coverage::Changes => self.put(frame, code::CHANGES, self.to_wire()),
+            Coverage::Full => self.put(frame, code::FULL_SPARSE, self.to_wire()),
         }
     }
 
     fn read(code: u8, body: &mut &[u8], _: &mut usize) -> Result<Self, FrameError> {
-        match code {
-            code::CHANGES => frame::decode::<WireSparse>(body)?.checked(Coverage::Changes),
-            code::FULL_SPARSE => frame::decode::<WireSparse>(body)?.checked(Coverage::Full),
-            _ => Ok(frame::decode::<WireDense>(body)?.into()),
+        let mut load = match code {
+            code::CHANGES => frame::decode::<WireSparse>(body)?.checked(Coverage::Changes)?,
+            code::FULL_SPARSE => frame::decode::<WireSparse>(body)?.checked(Coverage::Full)?,
+            _ => Self::from(frame::decode::<WireDense>(body)?),
+        };
+        if !body.is_empty() {
+            let WireMoment {
+                sent_us,
+                hold_us,
+                earlier,
+            } = frame::decode(body)?;
+            load.moment = Some(Moment { sent_us, hold_us });
+            let earlier = earlier.into_iter().map(|(before_us, slots)| {
+                let slots = core_slots(slots)?;
+                Ok(Earlier { before_us, slots })
+            });
+            load.earlier = earlier.collect::<Result<_, FrameError>>()?;
         }
+        Ok(load)
+    }
+}
+
+impl LoadFrame {
+    fn put(&self, frame: Frame<'_>, code: u8, form: impl Encode) -> Result<(), FrameError> {
+        let Some(Moment { sent_us, hold_us }) = self.moment else {
+            return frame.put(code, &form);
+        };
+        let earlier = self.earlier.iter();
+        let earlier = earlier.map(|earlier| (earlier.before_us, wire_slots(&earlier.slots)));
+        let moment = WireMoment {
+            sent_us,
+            hold_us,
+            earlier: earlier.collect(),
+        };
+        frame.put(code, &WithMoment(form, moment))
     }
 }
 
 impl From<&LoadFrame> for WireSparse {
     fn from(frame: &LoadFrame) -> Self {
-        let mut next = 0;
-        let gap_and_load = |slot: &SlotLoad| {
-            let gap = slot.slot - next;
-            next = slot.slot + 1;
-            (gap, wire_load(slot.load))
-        };
         Self {
             workers_digest: frame.workers_digest,
-            slots: frame.slots.iter().map(gap_and_load).collect(),
+            slots: wire_slots(&frame.slots),
         }
     }
 }
 
 impl WireSparse {
     fn checked(self, coverage: Coverage) -> Result<LoadFrame, FrameError> {
-        let mut next = 0u32;
-        let mut slots = Vec::with_capacity(self.slots.len());
-        for (gap, load) in self.slots {
-            // One below the end, so that the next slot is a number too.
-            let slot = next.checked_add(gap).filter(|slot| *slot < u32::MAX);
-            let slot = slot.ok_or(FrameError::Value("slot"))?;
-            next = slot + 1;
-            slots.push(SlotLoad {
-                slot,
-                load: core_load(load),
-            });
-        }
         Ok(LoadFrame {
             workers_digest: self.workers_digest,
             coverage,
-            slots,
+            slots: core_slots(self.slots)?,
+            moment: None,
+            earlier: Vec::new(),
         })
     }
+}
+
+fn wire_slots(slots: &[SlotLoad]) -> WireSlots {
+    let mut next = 0;
+    let gap_and_load = |slot: &SlotLoad| {
+        let gap = slot.slot - next;
+        next = slot.slot + 1;
+        (gap, wire_load(slot.load))
+    };
+    slots.iter().map(gap_and_load).collect()
+}
+
+fn core_slots(wire: WireSlots) -> Result<Vec<SlotLoad>, FrameError> {
+    let mut next = 0u32;
+    let mut slots = Vec::with_capacity(wire.len());
+    for (gap, load) in wire {
+        // One below the end, so that the next slot is a number too.
+        let slot = next.checked_add(gap).filter(|slot| *slot < u32::MAX);
+        let slot = slot.ok_or(FrameError::Value("slot"))?;
+        next = slot + 1;
+        slots.push(SlotLoad {
+            slot,
+            load: core_load(load),
+        });
+    }
+    Ok(slots)
 }
 
 impl From<&LoadFrame> for WireDense {
@@ -115,6 +173,8 @@ impl From<WireDense> for LoadFrame {
             workers_digest: wire.workers_digest,
             coverage: Coverage::Full,
             slots: slots.filter(|slot| slot.load != Load::default()).collect(),
+            moment: None,
+            earlier: Vec::new(),
         }
     }
 }

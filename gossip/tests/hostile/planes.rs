@@ -23,6 +23,8 @@ fn full(workers_digest: u32, slots: usize, load: Load) -> Message {
         workers_digest,
         coverage: Coverage::Full,
         slots: (0..slots as u32).map(slot).collect(),
+        moment: None,
+        earlier: Vec::new(),
     })
 }
 
@@ -108,6 +110,8 @@ async fn poisoned_load_is_bounded_and_ends_with_its_sender() {
             slot: 500,
             load: own,
         }],
+        moment: None,
+        earlier: Vec::new(),
     };
     let mut times = 0;
     while line.say(&Message::Load(beyond.clone())).await {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use grapevine_gossip::ReplicaId;
 use grapevine_gossip::load::{
     HEARTBEAT_INTERVAL, Load as Counts, LoadBoard, LoadCell, LoadFrame, LoadPlane, RISE_INTERVAL,
-    middle,
 };
 use grapevine_gossip::registry::Registry;
 use grapevine_gossip::view::View;
@@ -22,6 +21,8 @@ use super::scenario::{Scenario, chance};
 const TRANSIT_US: u64 = 2_000;
 /// Greatest random addition to that, drawn for each frame and receiver.
 const JITTER_US: u64 = 4_000;
+/// Timers of the router end at whole milliseconds: what counts from a moment on counts up to that much later.
+const TIMER_US: u64 = 1_000;
 /// After so many ticks without a change a replica has nothing to send, and ticks stop until its counts
 /// change.
 const QUIET_TICKS: u32 = 16;
@@ -82,20 +83,22 @@ impl News {
             1
         };
         let batch = Duration::from_micros(scenario.load_age_us);
+        let start = tokio::time::Instant::now().into_std();
+        let id = |index: usize| -> ReplicaId { format!("r{index}").parse().expect("an id") };
         let node = |index: usize| {
             let board = Arc::<LoadBoard>::default();
             let mut plane = LoadPlane::new(Arc::clone(&board), damping, batch);
             plane.follow(&view);
             plane.set_live(live);
             let others = (0..scenario.replicas).filter(|&other| other != index);
-            let way = |other| TRANSIT_US + JITTER_US / 2 + slow(scenario.slow_us, index, other);
-            let mut ways: Vec<_> = others.map(|o| Duration::from_micros(way(o))).collect();
-            if let Some(way) = middle(&mut ways) {
-                plane.set_one_way(way);
-            }
+            let way = |other| TRANSIT_US + slow(scenario.slow_us, index, other);
+            let ways: Vec<_> = others
+                .map(|other| (id(other), Duration::from_micros(way(other))))
+                .collect();
+            plane.set_ways(&ways);
             let cell = |worker: &String| board.cell(&worker.parse().expect("an id"));
             Node {
-                id: format!("r{index}").parse().expect("an id"),
+                id: id(index),
                 cells: workers.iter().map(cell).collect(),
                 plane,
                 board,
@@ -105,7 +108,7 @@ impl News {
             }
         };
         Self {
-            start: tokio::time::Instant::now().into_std(),
+            start,
             nodes: (0..scenario.replicas).map(node).collect(),
             deliveries: Vec::new(),
             free: Vec::new(),
@@ -208,10 +211,12 @@ impl News {
 
     /// The cluster's load as a replica sees it now.
     pub(super) fn see(&mut self, now_us: u64, viewer: usize, seen: &mut Vec<Seen>) {
-        let now = self.at(now_us);
+        let phase = TIMER_US * viewer as u64 / self.nodes.len() as u64;
+        let timer_us = (now_us + phase) / TIMER_US * TIMER_US;
+        let timer = self.at(timer_us.saturating_sub(phase));
         let Self { nodes, shared, .. } = self;
         let node = &mut nodes[viewer];
-        node.plane.settle(now);
+        node.plane.settle(timer);
         let picture = Picture::new(node.board.live(), node.board.reporting());
         seen.clear();
         seen.extend(node.cells.iter().map(|cell| {

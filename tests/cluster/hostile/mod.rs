@@ -60,6 +60,8 @@ async fn one_liar_about_load_moves_no_share_and_fails_no_request() {
                 workers_digest,
                 coverage: Coverage::Full,
                 slots: (0..slots as u32).map(slot).collect(),
+                moment: None,
+                earlier: Vec::new(),
             })
         };
         let during = tokio::select! {
@@ -246,6 +248,8 @@ async fn attack(scene: &Scene) {
                     workers_digest,
                     coverage: Coverage::Full,
                     slots: Vec::new(),
+                    moment: None,
+                    earlier: Vec::new(),
                 })
             }),
         ),

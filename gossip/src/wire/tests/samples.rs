@@ -9,7 +9,7 @@ use crate::evidence::{
     Batch, Evidence, EvidenceSnapshot, Gap, Head, HeatReport, LINKS_MAX, Mark, Record, Retraction,
 };
 use crate::hlc::Stamp;
-use crate::load::{Coverage, Load, LoadFrame, SlotLoad};
+use crate::load::{Coverage, Earlier, Load, LoadFrame, Moment, SlotLoad};
 use crate::peer_state::{
     AGE_MAX, Claim, HealthClaim, Heard, Pace, Quarantined, Sighting, TenantUse,
 };
@@ -79,7 +79,25 @@ pub(super) fn load(coverage: Coverage, slots: &[(u32, u32)]) -> LoadFrame {
         workers_digest: 0xabcd,
         coverage,
         slots: slots.iter().map(slot).collect(),
+        moment: None,
+        earlier: Vec::new(),
     }
+}
+
+/// The same as a replica sends it by itself: with its moment, and what was sent before.
+pub(super) fn sent(frame: LoadFrame) -> Message {
+    let earlier = |before_us, slots: &[(u32, u32)]| Earlier {
+        before_us,
+        slots: load(Coverage::Changes, slots).slots,
+    };
+    Message::Load(LoadFrame {
+        moment: Some(Moment {
+            sent_us: 1 << 33,
+            hold_us: 12_000,
+        }),
+        earlier: vec![earlier(70_000, &[]), earlier(5_000, &[(3, 1), (70_000, 2)])],
+        ..frame
+    })
 }
 
 pub(super) fn summary() -> Summary {
@@ -117,10 +135,10 @@ pub(crate) fn messages() -> Vec<Message> {
             entries: entries(),
             last: true,
         }),
-        Message::Load(load(Coverage::Changes, &[(0, 1), (7, 0), (4095, 300)])),
-        Message::Load(load(Coverage::Full, &[(2000, 1)])),
-        Message::Load(load(Coverage::Full, &[(0, 1), (1, 2), (2, 3)])),
-        Message::Load(load(Coverage::Full, &[])),
+        sent(load(Coverage::Changes, &[(0, 1), (7, 0), (4095, 300)])),
+        sent(load(Coverage::Full, &[(2000, 1)])),
+        sent(load(Coverage::Full, &[(0, 1), (1, 2), (2, 3)])),
+        sent(load(Coverage::Full, &[])),
         Message::SnapshotRequest,
         Message::Snapshot(Snapshot {
             entries: entries(),
