@@ -27,7 +27,8 @@ async fn chat_until(
     eventually(LIMIT, "enough comparisons", async || {
         for &replica in replicas {
             let data = cluster.replicas[replica].data();
-            let response = http1::post(data, "/v1/chat/completions", &chats[turn]).await;
+            let sent = http1::post(data, "/v1/chat/completions", &chats[turn]);
+            let response = cluster.one_by_one(sent).await;
             assert_eq!(response.head.status, 200, "{}", response.text());
             turn = (turn + 1) % chats.len();
         }
@@ -62,22 +63,8 @@ async fn replicas_measure_that_they_agree_and_say_why_not() {
             replica.name,
             metrics.series("grapevine_agreement_samples_total")
         );
-        let name = "grapevine_agreement_samples_total";
-        let count = |result: &str| metrics.sum(name, &format!("result=\"{result}\""));
-        for result in ["settings", "membership", "heat", "evidence", "health"] {
-            assert_eq!(count(result), 0.0, "{}: {result}", replica.name);
-        }
-        // A peer is asked some milliseconds after the decision: on a busy machine, load may have changed meanwhile.
-        let (same, load) = (count("same"), count("load"));
-        assert!(load <= same / 4.0, "{}: {same} {load}", replica.name);
         let ratio = metrics.sum("grapevine_agreement_ratio", "");
-        let counted = same / (same + load);
-        // One more may have been counted since.
-        assert!(
-            (ratio - counted).abs() < 0.06,
-            "{}: {ratio} {counted}",
-            replica.name
-        );
+        assert_eq!(ratio, 1.0, "one request at a time: nothing can differ");
     }
 
     // The most costly mistake: another seed, so every prefix has another home.

@@ -4,15 +4,21 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::time::Duration;
 
+use grapevine_gossip::load::RISE_INTERVAL;
 use grapevine_testbed::fake_worker::FakeWorker;
 use serde::Deserialize;
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 use crate::admin::Admin;
 use crate::gate::Gate;
 use crate::process::{self, Process, Program, Signal};
 use crate::wait::{LIMIT, eventually};
+
+/// A look, a batch, and the time that a frame is held and under way on one machine.
+const NEWS: Duration = Duration::from_millis(50);
 
 /// How a cluster is started.
 #[derive(Debug, Clone)]
@@ -242,6 +248,40 @@ impl Cluster {
                 }
             }
             Ok(())
+        })
+        .await;
+    }
+
+    /// Sends one of the requests that follow each other, and waits until it counts no more: on a busy machine it can last
+    /// long enough to be told, and its end counts after it. One that ended before it could be told never counts.
+    pub async fn one_by_one<T>(&self, request: impl Future<Output = T>) -> T {
+        let begun = Instant::now();
+        let answer = request.await;
+        // It is given back a moment after its last byte was sent.
+        if begun.elapsed() >= RISE_INTERVAL / 2 {
+            self.rests().await;
+        }
+        answer
+    }
+
+    /// Waits until no running replica counted any load for as long as news of the last of it takes.
+    async fn rests(&self) {
+        let mut since = None;
+        eventually(LIMIT, "no load counts", async || {
+            for replica in self.running() {
+                for worker in replica.admin().workers().await {
+                    let load =
+                        worker.in_flight + worker.pending_prefill_tokens + worker.context_tokens;
+                    if load > 0.0 {
+                        since = None;
+                        return Err(format!("{} counts {load} at {}", replica.name, worker.id));
+                    }
+                }
+            }
+            let rested = since.get_or_insert_with(Instant::now).elapsed();
+            (rested >= NEWS)
+                .then_some(())
+                .ok_or_else(|| format!("rests for {rested:?}"))
         })
         .await;
     }

@@ -11,6 +11,7 @@
 //!   writes their damped sums to the board.
 //! - `planes/load.rs`: the same among the planes of an agent: when frames go out, what becomes of those that come.
 //! - `moment.rs`: when a frame counts: at the same moment for all who have it.
+//! - `sender.rs`: what is known of one other replica, and which of its frames do not count yet.
 //! - `sent.rs`: which of the own numbers the others know by now. Decisions are made on those: exact own
 //!   counts, which nobody else has, would part the replicas.
 
@@ -18,6 +19,7 @@ mod board;
 mod frame;
 mod moment;
 mod plane;
+mod sender;
 mod sent;
 #[cfg(test)]
 mod tests;

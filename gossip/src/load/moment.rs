@@ -14,12 +14,12 @@ use super::frame::Moment;
 use crate::recent_least::RecentLeast;
 
 /// The longest that a frame is held, whatever it says: a quarter of a second old, load counts less for everybody.
-pub(super) const HOLD_MAX: Duration = Duration::from_millis(250);
+const HOLD_MAX: Duration = Duration::from_millis(250);
 /// Longest way to a peer for which the others wait. Who is farther takes frames when they come.
 const WAY_MAX: Duration = Duration::from_millis(100);
 /// What a frame may need besides its way: the next look, in whose frame it is repeated if it was lost, and what busy
 /// machines add.
-pub(super) const HOLD_MARGIN: Duration = Duration::from_millis(8);
+const HOLD_MARGIN: Duration = Duration::from_millis(8);
 
 /// How long a replica with these ways to its peers has its frames held: as long as the farthest needs, but for those
 /// that are too far to wait for. Without peers not at all.

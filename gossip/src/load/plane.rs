@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::board::{LoadBoard, LoadCell, OthersLoad, SENDER_SILENT_AFTER};
+use super::board::{LoadBoard, LoadCell, OthersLoad};
 use super::frame::{Coverage, EARLIER_MAX, Earlier, Load, LoadFrame, Moment, SlotLoad};
-use super::moment::{PeerClock, hold};
+use super::moment::hold;
+use super::sender::{Sender, Share};
 use super::sent::Sent;
 use super::trust_cap::{Total, TrustCap, trust_caps};
 use crate::registry::Worker;
@@ -42,8 +43,6 @@ const PACE_MAX: Duration = Duration::from_millis(50);
 const PACE_SLACK: Duration = Duration::from_micros(2500);
 /// A sender is forgotten after this long; no frame of it is under way any more.
 pub const SENDER_FORGET_AFTER: Duration = Duration::from_secs(60);
-/// Frames of one sender that are held at most; the oldest of more count at once.
-const HELD_MAX: usize = 64;
 /// Greatest number of senders remembered.
 pub const SENDERS_MAX: usize = 256;
 
@@ -78,32 +77,6 @@ struct Recent {
     slots: Vec<SlotLoad>,
 }
 
-/// What is known of one other replica.
-struct Sender {
-    /// How much of its values counted when the sums were made last.
-    share: Share,
-    /// Generation and sequence number of the latest frame.
-    latest: (u64, u64),
-    /// When the latest that counts was sent, by its clock; `None` before the first that says so.
-    counted_us: Option<u64>,
-    received_at: Instant,
-    /// As its stamps show it.
-    clock: Option<PeerClock>,
-    /// Frames that do not count yet, in the order in which they were sent.
-    held: VecDeque<Held>,
-    /// Values of this generation, by slot of our list of workers.
-    loads: Vec<Load>,
-}
-
-/// A frame until it counts.
-struct Held {
-    sent_us: u64,
-    counts_from: Instant,
-    /// What it does not list is zero: it is full, or nothing is known that it could change.
-    is_whole: bool,
-    slots: Vec<SlotLoad>,
-}
-
 /// Owned by the agent. Frames are given to and taken from the caller; nothing is sent here.
 pub struct LoadPlane {
     board: Arc<LoadBoard>,
@@ -118,7 +91,7 @@ pub struct LoadPlane {
     hold: Duration,
     /// The shortest time of late to each connected peer.
     ways: BTreeMap<ReplicaId, Duration>,
-    /// Zero of the stamps.
+    /// Zero of the moments that are sent.
     zero: Option<Instant>,
     senders: BTreeMap<ReplicaId, Sender>,
     cut: u32,
@@ -227,7 +200,7 @@ impl LoadPlane {
     /// How many frames of this peer do not count yet.
     #[cfg(test)]
     pub(super) fn held(&self, peer: &ReplicaId) -> usize {
-        self.senders.get(peer).map_or(0, |sender| sender.held.len())
+        self.senders.get(peer).map_or(0, Sender::held)
     }
 
     /// Takes how many replicas are live, this one included.
@@ -277,8 +250,7 @@ impl LoadPlane {
                 is_whole |= frame.is_whole;
                 changed.extend(frame.slots.iter().map(|slot| slot.slot as usize));
             }
-            let held = sender.held.front().map(|frame| frame.counts_from);
-            next = [next, held].into_iter().flatten().min();
+            next = [next, sender.next()].into_iter().flatten().min();
         }
         // At once, and not when the sums are made next: what replicas know at different times parts them.
         if is_whole {
@@ -510,155 +482,6 @@ impl LoadPlane {
             slots: Vec::new(),
             moment: None,
             earlier: Vec::new(),
-        }
-    }
-}
-
-/// How much of a sender's values counts: by their age, and by how far it is believed.
-#[derive(Clone, Copy)]
-struct Share {
-    weight: f64,
-    cap: TrustCap,
-}
-
-impl Default for Share {
-    /// Nothing.
-    fn default() -> Self {
-        Self {
-            weight: 0.0,
-            cap: TrustCap::WHOLE,
-        }
-    }
-}
-
-impl Share {
-    fn add(self, load: Load, sum: &mut OthersLoad) {
-        let Self { weight, cap } = self;
-        sum.requests += weight * cap.requests * f64::from(load.requests);
-        sum.prefill_tokens += weight * cap.prefill_tokens * load.prefill_tokens as f64;
-        sum.context_tokens += weight * cap.context_tokens * load.context_tokens as f64;
-    }
-}
-
-impl Sender {
-    fn age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.received_at)
-    }
-
-    fn is_heard(&self, now: Instant) -> bool {
-        self.age(now) < SENDER_SILENT_AFTER
-    }
-
-    /// Nothing is known of it yet.
-    fn new(slots: usize, now: Instant) -> Self {
-        Self {
-            share: Share::default(),
-            latest: (0, 0),
-            counted_us: None,
-            received_at: now,
-            clock: None,
-            held: VecDeque::new(),
-            loads: vec![Load::default(); slots],
-        }
-    }
-
-    /// Whether this frame, or a later one, counts already, or it is held.
-    fn knows(&self, number: (u64, u64), moment: Option<Moment>) -> bool {
-        match moment {
-            Some(moment) if number.0 == self.latest.0 => self.knows_sent(moment.sent_us),
-            // Of a former process, or without a place among those that are held.
-            _ => number <= self.latest,
-        }
-    }
-
-    fn knows_sent(&self, sent_us: u64) -> bool {
-        let counts = self.counted_us.is_some_and(|counted| sent_us <= counted);
-        counts || self.held.iter().any(|held| held.sent_us == sent_us)
-    }
-
-    /// Takes a frame that is sound and not known yet, and the earlier ones in it that were lost. `way`: the shortest
-    /// from the sender. Returns whether it counts at once.
-    fn take(&mut self, number: (u64, u64), frame: &LoadFrame, way: Duration, now: Instant) -> bool {
-        // Without a base of this generation, or after a silence, slots not listed are unknown: zero
-        // until the next full frame.
-        let has_base = self.latest.0 == number.0 && self.is_heard(now);
-        let is_whole = frame.coverage == Coverage::Full || !has_base;
-        if self.latest.0 != number.0 {
-            self.clock = None;
-            self.counted_us = None;
-        }
-        self.latest = self.latest.max(number);
-        self.received_at = now;
-        let moment = frame.moment.map(|moment| {
-            let clock = self
-                .clock
-                .get_or_insert_with(|| PeerClock::new(moment, now));
-            (moment, clock.wait(moment, way, now))
-        });
-        let Some((moment, wait)) = moment.filter(|_| has_base) else {
-            // There is no moment at which it would have to count, and what was held is older.
-            while self.take_over().is_some() {}
-            self.count(&frame.slots, is_whole);
-            self.counted_us = frame
-                .moment
-                .map(|moment| moment.sent_us)
-                .or(self.counted_us);
-            return true;
-        };
-        let earlier = frame.earlier.iter().map(|earlier| {
-            let before = Duration::from_micros(earlier.before_us.into());
-            Held {
-                sent_us: moment.sent_us.saturating_sub(earlier.before_us.into()),
-                counts_from: now + wait.saturating_sub(before),
-                is_whole: false,
-                slots: earlier.slots.clone(),
-            }
-        });
-        let last = Held {
-            sent_us: moment.sent_us,
-            counts_from: now + wait,
-            is_whole,
-            slots: frame.slots.clone(),
-        };
-        for held in earlier.chain([last]) {
-            if !self.knows_sent(held.sent_us) {
-                self.hold(held);
-            }
-        }
-        false
-    }
-
-    /// Keeps a frame until it counts. It stands where it was sent, although it may come after later ones.
-    fn hold(&mut self, frame: Held) {
-        let place = self
-            .held
-            .partition_point(|held| held.sent_us < frame.sent_us);
-        self.held.insert(place, frame);
-        while self.held.len() > HELD_MAX {
-            self.take_over();
-        }
-    }
-
-    /// Whether the oldest frame that is held counts by now; none overtakes it.
-    fn is_due(&self, now: Instant) -> bool {
-        let oldest = self.held.front();
-        oldest.is_some_and(|held| held.counts_from <= now)
-    }
-
-    /// The oldest frame that is held counts from now on.
-    fn take_over(&mut self) -> Option<Held> {
-        let frame = self.held.pop_front()?;
-        self.count(&frame.slots, frame.is_whole);
-        self.counted_us = Some(frame.sent_us);
-        Some(frame)
-    }
-
-    fn count(&mut self, slots: &[SlotLoad], is_whole: bool) {
-        if is_whole {
-            self.loads.fill(Load::default());
-        }
-        for SlotLoad { slot, load } in slots {
-            self.loads[*slot as usize] = load.clamped();
         }
     }
 }

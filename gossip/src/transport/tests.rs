@@ -363,3 +363,32 @@ async fn closing_is_bounded_and_ends_all_tasks() {
     assert_eq!(closed_with(&connection).await, Some(Close::Leaving));
     assert!(bench.transport.shared.tracker.is_empty());
 }
+
+/// Replicas count a frame of load at one moment by it: the smoothed time would be taken in its place without a word.
+#[tokio::test]
+async fn the_shortest_way_is_measured() {
+    let bench = Bench::new().await;
+    let identity = identity_of(&bench.authority, "a");
+    let mut config = identity::client_config(&identity).expect("config");
+    config.transport_config(limits::quic());
+    let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("endpoint");
+    endpoint.set_default_client_config(config);
+    let connecting = endpoint
+        .connect(bench.transport.address(), "me.demo")
+        .expect("dials");
+    let connection = connecting.await.expect("connects");
+    let shortest = async {
+        loop {
+            if let Some(shortest) = window::shortest_round_trip(&connection) {
+                break shortest;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let shortest = timeout(LIMIT, shortest).await.expect("acknowledged");
+    assert!(
+        shortest > Duration::ZERO && shortest < LIMIT,
+        "{shortest:?}"
+    );
+    assert!(window::shortest_way(&connection) <= shortest / 2);
+}

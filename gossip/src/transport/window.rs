@@ -30,13 +30,16 @@ impl ControllerFactory for Floored {
     }
 }
 
-/// The shortest time of late from here to the peer: half of a round trip. The smoothed one has what the peer's and this
-/// machine's other work added.
+/// The shortest time of late from here to the peer: half of a round trip. The smoothed one, which stands in before
+/// anything was acknowledged, has what the peer's and this machine's other work added.
 pub(super) fn shortest_way(connection: &Connection) -> Duration {
+    shortest_round_trip(connection).unwrap_or_else(|| connection.rtt()) / 2
+}
+
+pub(super) fn shortest_round_trip(connection: &Connection) -> Option<Duration> {
     let state = connection.congestion_state().into_any();
-    let window = state.downcast_ref::<Window>();
-    let round_trip = window.and_then(|window| window.round_trip);
-    round_trip.map_or_else(|| connection.rtt(), |least| least.get()) / 2
+    let window = state.downcast_ref::<Window>()?;
+    window.round_trip.map(|least| least.get())
 }
 
 #[derive(Debug, Clone)]
