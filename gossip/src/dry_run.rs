@@ -40,13 +40,16 @@ pub struct KeyParts {
     pub marks: Vec<(u64, u32)>,
 }
 
-/// The question: to which worker would you send this request, if it came to you now?
+/// The question: to which worker would you have sent this request, if it had come to you at that moment?
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DryRun {
     /// Name of the pool, as the model is named; at most [`POOL_BYTES_MAX`], no control characters.
     pub pool: String,
     /// The request.
     pub key: KeyParts,
+    /// The moment by the asker's clock of load, in microseconds ([`crate::load::LoadBoard::clock_us`]); `None`: when it is
+    /// asked. Load counts for all replicas at one moment, but questions take time.
+    pub at_us: Option<u64>,
 }
 
 impl DryRun {

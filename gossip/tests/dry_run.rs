@@ -4,7 +4,7 @@
 mod agents;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agents::{LIMIT, Running, authority};
 use grapevine_gossip::config::Facts;
@@ -39,11 +39,12 @@ fn question(pool: &str) -> DryRun {
                 .map(|n| (n << 40, n as u32 * 700))
                 .collect(),
         },
+        at_us: None,
     }
 }
 
 /// Answers with what it was asked, so that the test sees what arrived.
-fn decide(asked: DryRun) -> Option<DryRunAnswer> {
+fn decide(asked: DryRun, _: Option<Instant>) -> Option<DryRunAnswer> {
     (asked == question("known")).then(|| DryRunAnswer {
         worker: Some("http://10.0.0.1:8000".parse().expect("valid")),
         reason: "spill_bound".into(),
@@ -73,10 +74,10 @@ async fn peers_say_what_they_would_decide() {
     let refused = |refusal| Err(AskError::Refused(refusal));
     assert_eq!(ask("known").await, refused(Refusal::NotServed));
     a.agent.answer_dry_runs(Arc::new(decide));
-    assert_eq!(ask("known").await.ok(), decide(question("known")));
+    assert_eq!(ask("known").await.ok(), decide(question("known"), None));
     assert_eq!(ask("unknown").await, refused(Refusal::Declined));
     // A handler that breaks a limit is refused where it is, not held against its replica.
-    a.agent.answer_dry_runs(Arc::new(|_| {
+    a.agent.answer_dry_runs(Arc::new(|_, _| {
         Some(DryRunAnswer {
             reason: "r".repeat(REASON_BYTES_MAX + 1),
             ..DryRunAnswer::default()
@@ -121,6 +122,42 @@ async fn peers_say_what_they_would_decide() {
     };
     timeout(LIMIT, gone).await.expect("a is not asked any more");
     b.agent.shutdown().await;
+}
+
+/// By the clock that the asker's frames of load show.
+#[tokio::test]
+async fn a_question_is_about_the_moment_that_the_asker_names() {
+    let authority = authority();
+    let a = Running::of(&authority, "a", &[]).await;
+    let b = Running::of(&authority, "b", &[a.seed()]).await;
+    let (heard, mut moments) = tokio::sync::mpsc::channel(4);
+    a.agent.answer_dry_runs(Arc::new(move |_, at| {
+        heard.try_send(at).expect("the test listens");
+        None
+    }));
+    let ask = async |at_us: Option<u64>| {
+        let question = DryRun {
+            at_us,
+            ..question("known")
+        };
+        b.agent.ask(&id("a"), question).await
+    };
+    let named = async {
+        loop {
+            if ask(Some(1_000)).await == Err(AskError::Refused(Refusal::Declined))
+                && moments.recv().await.expect("it was asked").is_some()
+            {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    };
+    timeout(LIMIT, named).await.expect("a learns b's clock");
+    let declined = ask(None).await;
+    assert_eq!(declined, Err(AskError::Refused(Refusal::Declined)));
+    assert_eq!(moments.recv().await, Some(None), "as of when it is asked");
+    b.agent.shutdown().await;
+    a.agent.shutdown().await;
 }
 
 #[tokio::test]

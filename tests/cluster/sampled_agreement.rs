@@ -39,7 +39,9 @@ async fn chat_until(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_measure_that_they_agree_and_say_why_not() {
-    let workers = chat::workers(WORKERS, &chat::paced(std::time::Duration::ZERO)).await;
+    // A request lasts long enough to be load for all while the peer is asked: it has to answer about the moment before.
+    let step = std::time::Duration::from_micros(500);
+    let workers = chat::workers(WORKERS, &chat::paced(step)).await;
     let mut cluster = Plan::default()
         .set("gossip.agreement_samples", "50")
         .workers(&workers)

@@ -136,7 +136,7 @@ fn asked(agent: &Agent, peer: &ReplicaId) -> Vec<Message> {
 async fn a_flood_of_questions_is_struck() {
     let authority = identity::create("demo").expect("authority");
     let agent = start(&authority, &[]).await;
-    let handler: DryRunHandler = Arc::new(|_| Some(DryRunAnswer::default()));
+    let handler: DryRunHandler = Arc::new(|_, _| Some(DryRunAnswer::default()));
     agent.answer_dry_runs(handler);
     let peer: ReplicaId = "b".parse().expect("valid");
     let replies: Vec<_> = (0..500)

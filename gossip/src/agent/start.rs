@@ -197,7 +197,7 @@ impl Agent {
         let registry = Hosted::new(registry);
         let evidence = Hosted::new(evidence);
         let peer_state = Hosted::new(PeerStatePlane::new(shown.clone(), metrics.clone()));
-        let dry_runs = Hosted::new(DryRunPlane::new(metrics.clone()));
+        let dry_runs = Hosted::new(DryRunPlane::new(board.clone(), metrics.clone()));
         let twins = Hosted::new(TwinPlane::new(replica.clone(), metrics.clone()));
         let mut planes: Vec<Arc<Hosted<dyn Plane>>> = vec![
             registry.clone(),

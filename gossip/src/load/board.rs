@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::frame::Load;
+use super::past::{Changes, Past};
+use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
 
 /// Damped sums of what the other replicas have on one worker. Not whole numbers, since old counts
@@ -18,6 +20,15 @@ pub struct OthersLoad {
     pub prefill_tokens: f64,
     /// Tokens of context held.
     pub context_tokens: f64,
+}
+
+/// What all replicas can know of the load of one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Common {
+    /// Of this replica's own, as [`LoadCell::known`].
+    pub known: Load,
+    /// As [`LoadCell::others`].
+    pub others: OthersLoad,
 }
 
 /// A [`Load`] that many threads change.
@@ -130,6 +141,7 @@ impl LoadCell {
         low.least(own)
     }
 
+    /// Without a trace of what it was: the list of workers is another one, and so are decisions.
     pub(super) fn set_known(&self, load: Load) {
         self.known.store(load);
     }
@@ -143,7 +155,15 @@ impl LoadCell {
         }
     }
 
-    pub(super) fn set_others(&self, load: OthersLoad) {
+    /// What a decision is the same by as on the other replicas.
+    pub fn common(&self) -> Common {
+        Common {
+            known: self.known(),
+            others: self.others(),
+        }
+    }
+
+    fn set_others(&self, load: OthersLoad) {
         self.others_requests.store(load.requests.to_bits(), Relaxed);
         self.others_prefill_tokens
             .store(load.prefill_tokens.to_bits(), Relaxed);
@@ -165,6 +185,11 @@ pub struct LoadBoard {
     since: OnceLock<Instant>,
     /// Milliseconds after that, of the last time.
     summed: AtomicU64,
+    /// Zero of this replica's clock of load.
+    zero: OnceLock<Instant>,
+    /// Zero of the others' clocks of load, by ours.
+    zeros: Mutex<BTreeMap<ReplicaId, Instant>>,
+    changes: Mutex<Changes>,
 }
 
 impl Default for LoadBoard {
@@ -175,6 +200,9 @@ impl Default for LoadBoard {
             live: AtomicU32::new(1),
             since: OnceLock::new(),
             summed: AtomicU64::new(0),
+            zero: OnceLock::new(),
+            zeros: Mutex::default(),
+            changes: Mutex::default(),
         }
     }
 }
@@ -213,6 +241,49 @@ impl LoadBoard {
         now.saturating_duration_since(summed) > SENDER_SILENT_AFTER
     }
 
+    /// A moment by this replica's clock of load: microseconds since it first needed one. Others know it by the frames of
+    /// load that they get from here.
+    pub fn clock_us(&self, moment: Instant) -> u64 {
+        let zero = *self.zero.get_or_init(|| moment);
+        let since = moment.saturating_duration_since(zero);
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// A moment by another replica's clock of load, by ours; `None` for one whose clock is not known.
+    pub fn moment_of(&self, replica: &ReplicaId, clock_us: u64) -> Option<Instant> {
+        let zero = *lock(&self.zeros).get(replica)?;
+        zero.checked_add(Duration::from_micros(clock_us))
+    }
+
+    /// The common load as it was at a moment up to a quarter of a second ago.
+    pub fn past(&self, moment: Instant) -> Past {
+        lock(&self.changes).since(moment)
+    }
+
+    /// Takes the others' clocks; who is not among them is forgotten.
+    pub(super) fn set_zeros<'a>(&self, zeros: impl Iterator<Item = (&'a ReplicaId, Instant)>) {
+        let mut known = lock(&self.zeros);
+        known.clear();
+        known.extend(zeros.map(|(replica, zero)| (replica.clone(), zero)));
+    }
+
+    /// Changes the common load of workers; what it was is remembered for a while.
+    pub(super) fn change<'a>(
+        &self,
+        cells: impl Iterator<Item = (&'a WorkerId, &'a LoadCell, Common)>,
+        now: Instant,
+    ) {
+        let mut changes = lock(&self.changes);
+        for (worker, cell, common) in cells {
+            let before = cell.common();
+            if common != before {
+                changes.add(worker, before, now);
+                cell.set_known(common.known);
+                cell.set_others(common.others);
+            }
+        }
+    }
+
     pub(super) fn summed(&self, now: Instant) {
         let since = *self.since.get_or_init(|| now);
         let after = now.saturating_duration_since(since).as_millis();
@@ -234,9 +305,13 @@ impl LoadBoard {
     }
 
     fn cells(&self) -> MutexGuard<'_, BTreeMap<WorkerId, Arc<LoadCell>>> {
-        // Every update of the map is one call, so a panic elsewhere leaves it whole.
-        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.cells)
     }
+}
+
+/// Every update of what is locked here is one call, so a panic elsewhere leaves it whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The values of a replica that was silent for this long count no more.

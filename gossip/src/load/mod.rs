@@ -12,12 +12,14 @@
 //! - `planes/load.rs`: the same among the planes of an agent: when frames go out, what becomes of those that come.
 //! - `moment.rs`: when a frame counts: at the same moment for all who have it.
 //! - `sender.rs`: what is known of one other replica, and which of its frames do not count yet.
+//! - `past.rs`: what counted a moment ago, for peers that ask about a decision that they have made.
 //! - `sent.rs`: which of the own numbers the others know by now. Decisions are made on those: exact own
 //!   counts, which nobody else has, would part the replicas.
 
 mod board;
 mod frame;
 mod moment;
+mod past;
 mod plane;
 mod sender;
 mod sent;
@@ -25,8 +27,9 @@ mod sent;
 mod tests;
 mod trust_cap;
 
-pub use board::{LoadBoard, LoadCell, OthersLoad, SENDER_SILENT_AFTER};
+pub use board::{Common, LoadBoard, LoadCell, OthersLoad, SENDER_SILENT_AFTER};
 pub use frame::{Coverage, EARLIER_MAX, Earlier, Load, LoadFrame, Moment, SlotLoad};
+pub use past::Past;
 pub use plane::{
     Applied, FULL_INTERVAL, HEARTBEAT_INTERVAL, IDLE_HEARTBEAT_INTERVAL, LoadPlane, RISE_INTERVAL,
     SENDER_FORGET_AFTER, SENDERS_MAX,

@@ -53,6 +53,18 @@ impl PeerClock {
         }
     }
 
+    /// Its zero by our clock, if the shortest way from its sender takes `way`; `None` for a clock that lies.
+    pub(super) fn zero(&self, way: Duration) -> Option<Instant> {
+        let (first_sent, first_came) = self.first;
+        let sent =
+            i128::from(self.soonest.get()) - i128::from(first_sent) - way.as_micros() as i128;
+        let micros = Duration::from_micros(u64::try_from(sent.unsigned_abs()).ok()?);
+        match sent < 0 {
+            true => first_came.checked_sub(micros),
+            false => first_came.checked_add(micros),
+        }
+    }
+
     /// How long a frame that came now is still to be held, if the shortest way from its sender takes `way`.
     pub(super) fn wait(&mut self, moment: Moment, way: Duration, now: Instant) -> Duration {
         let (first_sent, first_came) = self.first;
@@ -92,6 +104,8 @@ mod tests {
                 let wait = clock.wait(moment(sent.into()), way * MS, came);
                 if sent > 0 && sent < 12_000 {
                     assert_eq!(came + wait, zero + MS * (sent + 10), "{way} {sent}");
+                    let of_clock = zero.checked_sub(Duration::from_secs(7));
+                    assert_eq!(clock.zero(way * MS), of_clock, "{way} {sent}");
                 }
             }
         }
@@ -118,6 +132,7 @@ mod tests {
             for at in [0, 1, 60_000] {
                 let wait = clock.wait(lie(second), Duration::ZERO, zero + MS * at);
                 assert!(wait <= HOLD_MAX);
+                let _ = clock.zero(Duration::ZERO); // does not panic
             }
         }
     }

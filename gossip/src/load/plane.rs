@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::board::{LoadBoard, LoadCell, OthersLoad};
+use super::board::{Common, LoadBoard, LoadCell, OthersLoad};
 use super::frame::{Coverage, EARLIER_MAX, Earlier, Load, LoadFrame, Moment, SlotLoad};
 use super::moment::hold;
 use super::sender::{Sender, Share};
@@ -91,8 +91,6 @@ pub struct LoadPlane {
     hold: Duration,
     /// The shortest time of late to each connected peer.
     ways: BTreeMap<ReplicaId, Duration>,
-    /// Zero of the moments that are sent.
-    zero: Option<Instant>,
     senders: BTreeMap<ReplicaId, Sender>,
     cut: u32,
     summed_at: Option<Instant>,
@@ -112,7 +110,6 @@ impl LoadPlane {
             recent: VecDeque::new(),
             hold: Duration::ZERO,
             ways: BTreeMap::new(),
-            zero: None,
             workers_digest: 0,
             slots: Vec::new(),
             senders: BTreeMap::new(),
@@ -187,7 +184,6 @@ impl LoadPlane {
             recent: _,
             hold: _,
             ways,
-            zero: _,
             senders,
             cut: _,
             summed_at: _,
@@ -238,9 +234,16 @@ impl LoadPlane {
 
     /// What was sent and received, and counts by now, is taken over. Returns when the next of it will.
     pub fn settle(&mut self, now: Instant) -> Option<Instant> {
-        for SlotLoad { slot, load } in self.sent.arrived(now) {
-            self.slots[slot as usize].cell.set_known(load);
-        }
+        let known = self.sent.arrived(now).map(|SlotLoad { slot, load }| {
+            let Slot { id, cell, .. } = &self.slots[slot as usize];
+            let others = cell.others();
+            let common = Common {
+                known: load,
+                others,
+            };
+            (id, &**cell, common)
+        });
+        self.board.change(known, now);
         let mut next = self.sent.next();
         let (mut is_whole, mut changed) = (false, Vec::new());
         for sender in self.senders.values_mut() {
@@ -256,7 +259,7 @@ impl LoadPlane {
         if is_whole {
             self.aggregate(now);
         } else {
-            changed.into_iter().for_each(|slot| self.sum(slot));
+            self.sum(changed.into_iter(), now);
         }
         next
     }
@@ -319,12 +322,10 @@ impl LoadPlane {
         if frame.coverage == Coverage::Full {
             self.full_sent_at = Some(now);
         }
-        let zero = *self.zero.get_or_insert(now);
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let sent_us = micros(now.saturating_duration_since(zero));
+        let sent_us = self.board.clock_us(now);
         frame.moment = Some(Moment {
             sent_us,
-            hold_us: micros(self.hold) as u32, // at most that of the farthest peer that is waited for
+            hold_us: self.hold.as_micros() as u32, // at most that of the farthest peer that is waited for
         });
         frame.earlier = self.repeat(sent_us);
         for SlotLoad { slot, load } in &changed {
@@ -401,13 +402,18 @@ impl LoadPlane {
         Applied::Fresh
     }
 
-    /// Writes the sum of one slot, each sender weighed as the last time.
-    fn sum(&self, slot: usize) {
-        let mut sum = OthersLoad::default();
-        for sender in self.senders.values() {
-            sender.share.add(sender.loads[slot], &mut sum);
-        }
-        self.slots[slot].cell.set_others(sum);
+    /// Writes the sums of these slots, each sender weighed as the last time.
+    fn sum(&self, slots: impl Iterator<Item = usize>, now: Instant) {
+        let sums = slots.map(|slot| {
+            let mut others = OthersLoad::default();
+            for sender in self.senders.values() {
+                sender.share.add(sender.loads[slot], &mut others);
+            }
+            let Slot { id, cell, .. } = &self.slots[slot];
+            let known = cell.known();
+            (id, &**cell, Common { known, others })
+        });
+        self.board.change(sums, now);
     }
 
     /// Writes to the board what all live senders have together, each weighed by its age and believed
@@ -437,9 +443,12 @@ impl LoadPlane {
                 Share { weight, cap }
             });
         }
-        for slot in 0..self.slots.len() {
-            self.sum(slot);
-        }
+        self.sum(0..self.slots.len(), now);
+        let zeros = self.senders.iter().filter_map(|(id, sender)| {
+            let way = self.ways.get(id).copied().unwrap_or_default();
+            Some((id, sender.zero(way)?))
+        });
+        self.board.set_zeros(zeros);
         self.summed_at = Some(now);
         self.board.set_reporting(heard);
         self.board.summed(now);

@@ -48,6 +48,11 @@ impl Sender {
         self.age(now) < SENDER_SILENT_AFTER
     }
 
+    /// Zero of its clock by ours, if the shortest way from it takes `way`; `None` before its first frame that tells it.
+    pub(super) fn zero(&self, way: Duration) -> Option<Instant> {
+        self.clock.as_ref()?.zero(way)
+    }
+
     /// Nothing is known of it yet; its values have this many slots.
     pub(super) fn new(slots: usize, now: Instant) -> Self {
         Self {

@@ -485,7 +485,7 @@ proptest! {
     }
 
     /// The same while frames take up to 4 ms longer than the shortest way, and one of them is lost between two that
-    /// arrive.
+    /// arrive. Asked later about a moment by the sender's clock, the receiver says what it counted then.
     #[test]
     fn known_is_what_the_others_count_although_frames_are_late_and_lost(
         steps in prop::collection::vec((0..3usize, 1..50u32, 0..12u32), 1..30),
@@ -499,6 +499,7 @@ proptest! {
         sender.pass(MS);
         receiver.pass(MS).hear("s", 1, &zero);
         let (mut on_the_way, mut seq, mut lost) = (Vec::new(), 1, 0);
+        let mut looks: Vec<(Instant, Vec<u32>)> = Vec::new();
         let mut fates = fates.into_iter().cycle();
         let mut steps = steps.into_iter().peekable();
         let mut change_at = 1;
@@ -540,6 +541,20 @@ proptest! {
             for name in names {
                 let others = receiver.board.cell(&id(name)).others().requests;
                 prop_assert_eq!(others, f64::from(sender.known(name)), "{} after {} ms", name, at);
+            }
+            looks.push((sender.now, names.map(|name| sender.known(name)).to_vec()));
+            for later in [0, 1, 7, 30] {
+                let Some((moment, known)) = looks.iter().rev().nth(later) else {
+                    continue;
+                };
+                let moment = sender.board.clock_us(*moment);
+                let moment = receiver.board.moment_of(&replica("s"), moment).expect("its clock is known");
+                let past = receiver.board.past(moment);
+                for (name, known) in names.into_iter().zip(known) {
+                    let now = receiver.board.cell(&id(name)).common();
+                    let then = past.of(&id(name)).unwrap_or(now).others.requests;
+                    prop_assert_eq!(then, f64::from(*known), "{} {} ms before {} ms", name, later, at);
+                }
             }
         }
         for name in names {

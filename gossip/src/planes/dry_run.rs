@@ -4,27 +4,32 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::dry_run::{AskError, DryRun, DryRunAnswer, Permit, Quota, Refusal, Reply};
+use crate::load::LoadBoard;
 use crate::metrics::{DryRuns, Metrics};
 use crate::peers::Reason;
 use crate::plane::{Context, Origin, Plane, RequestError, Surroundings};
 use crate::replica::ReplicaId;
 use crate::wire::{Message, Received};
 
-/// What answers the questions of peers: `None` if it cannot decide, for example about an unknown pool.
-pub type DryRunHandler = Arc<dyn Fn(DryRun) -> Option<DryRunAnswer> + Send + Sync>;
+/// What answers the questions of peers: `None` if it cannot decide, for example about an unknown pool. The moment is the
+/// one that the question is about, by this replica's clock: `None` is now.
+pub type DryRunHandler = Arc<dyn Fn(DryRun, Option<Instant>) -> Option<DryRunAnswer> + Send + Sync>;
 
 /// The peers that this replica may ask, and those that it answers.
 pub(crate) struct DryRunPlane {
     handler: Option<DryRunHandler>,
+    /// Knows the clocks of peers.
+    board: Arc<LoadBoard>,
     asked: Quota,
     answered: Quota,
     metrics: Metrics,
 }
 
 impl DryRunPlane {
-    pub(crate) fn new(metrics: Metrics) -> Self {
+    pub(crate) fn new(board: Arc<LoadBoard>, metrics: Metrics) -> Self {
         Self {
             handler: None,
+            board,
             asked: Quota::asking(),
             answered: Quota::answering(),
             metrics,
@@ -83,9 +88,12 @@ impl Plane for DryRunPlane {
             return cx.answer(counted(&metrics, Reply::Refused(Refusal::TooMany)));
         };
         let handler = self.handler.clone();
+        let at = question
+            .at_us
+            .and_then(|at_us| self.board.moment_of(from.peer, at_us));
         cx.answer_later(move || {
             let _open = open;
-            let reply = decide(handler, Arc::unwrap_or_clone(question));
+            let reply = decide(handler, Arc::unwrap_or_clone(question), at);
             vec![counted(&metrics, reply)]
         });
     }
@@ -103,6 +111,7 @@ impl super::tests::Remembers for DryRunPlane {
     fn remembers(&self, peer: &ReplicaId) -> Vec<&'static str> {
         let Self {
             handler: _,
+            board: _,
             asked,
             answered,
             metrics: _,
@@ -114,11 +123,11 @@ impl super::tests::Remembers for DryRunPlane {
     }
 }
 
-fn decide(handler: Option<DryRunHandler>, question: DryRun) -> Reply {
+fn decide(handler: Option<DryRunHandler>, question: DryRun, at: Option<Instant>) -> Reply {
     let Some(handler) = handler else {
         return Reply::Refused(Refusal::NotServed);
     };
-    match handler(question) {
+    match handler(question, at) {
         Some(answer) if answer.is_valid() => Reply::Decided(answer),
         Some(answer) => {
             tracing::error!(

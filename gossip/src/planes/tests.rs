@@ -161,7 +161,7 @@ fn no_plane_holds_anything_of_a_peer_that_left() {
         ("registry", life_of_a_peer(registry(now))),
         (
             "dry run",
-            life_of_a_peer(DryRunPlane::new(Metrics::default())),
+            life_of_a_peer(DryRunPlane::new(Arc::default(), Metrics::default())),
         ),
         (
             "twin",

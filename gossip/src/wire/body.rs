@@ -57,6 +57,14 @@ macro_rules! behind_a_pointer {
             fn from_wire(wire: T::Wire, refused: &mut usize) -> Result<Self, FrameError> {
                 T::from_wire(wire, refused).map(Self::new)
             }
+
+            fn seal(&self, frame: Frame<'_>) -> Result<(), FrameError> {
+                T::seal(self, frame)
+            }
+
+            fn read(code: u8, body: &mut &[u8], refused: &mut usize) -> Result<Self, FrameError> {
+                T::read(code, body, refused).map(Self::new)
+            }
         }
     )*};
 }

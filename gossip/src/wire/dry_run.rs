@@ -1,8 +1,8 @@
 //! Dry runs as they travel. Hashes take eight bytes each, as in evidence.
 
-use super::body::Body;
+use super::body::{Body, Frame};
 use crate::dry_run::{DryRun, DryRunAnswer, KeyParts, Refusal, Reply};
-use crate::frame::{Decode, Encode, FrameError};
+use crate::frame::{self, Decode, Encode, FrameError};
 use crate::worker::WorkerId;
 
 type WireHash = [u8; 8];
@@ -19,6 +19,10 @@ pub(super) struct WireQuestion {
     prompt_tokens: u32,
     marks: Vec<(WireHash, u32)>,
 }
+
+/// A question, and behind it, since 0.2, the moment that it is about.
+#[derive(Encode)]
+struct WithMoment(WireQuestion, u64);
 
 /// A code of [`code`], and the decision if there is one.
 #[derive(Encode, Decode)]
@@ -78,12 +82,29 @@ impl Body for DryRun {
                 prompt_tokens: wire.prompt_tokens,
                 marks: wire.marks.into_iter().map(core_link).collect(),
             },
+            at_us: None,
         };
         if question.is_valid() {
             Ok(question)
         } else {
             Err(FrameError::Value("dry run"))
         }
+    }
+
+    fn seal(&self, frame: Frame<'_>) -> Result<(), FrameError> {
+        let code = frame.codes[0];
+        match self.at_us {
+            Some(at_us) => frame.put(code, &WithMoment(self.to_wire(), at_us)),
+            None => frame.put(code, &self.to_wire()),
+        }
+    }
+
+    fn read(_code: u8, body: &mut &[u8], refused: &mut usize) -> Result<Self, FrameError> {
+        let mut question = Self::from_wire(frame::decode(body)?, refused)?;
+        if !body.is_empty() {
+            question.at_us = Some(frame::decode(body)?);
+        }
+        Ok(question)
     }
 }
 

@@ -140,8 +140,8 @@ fn cluster(base: Base<'_>, connector: &Arc<Connector>, caches: &Arc<Caches>) -> 
 /// What peers ask for is in the cluster, as long as it lives.
 fn answer_peers(agent: &Agent, cluster: &Arc<Cluster>) {
     let asked = Arc::downgrade(cluster);
-    agent.answer_dry_runs(Arc::new(move |question| {
-        asked.upgrade().and_then(|c| c.dry_run(question))
+    agent.answer_dry_runs(Arc::new(move |question, at| {
+        asked.upgrade().and_then(|c| c.dry_run(question, at))
     }));
     let known = Arc::downgrade(cluster);
     agent.serve_evidence(Arc::new(move || {

@@ -8,6 +8,7 @@ pub mod agreement;
 mod cache_view;
 mod fleet;
 mod liveness;
+mod load_at;
 pub mod metrics;
 mod pairing;
 mod peer_state;
@@ -34,8 +35,8 @@ use grapevine_gossip::view::View as Registered;
 use grapevine_gossip::worker::{Role, State, WorkerId};
 use grapevine_placement::load::{Picture, Seen};
 use grapevine_placement::{
-    Candidate, ClusterSettings, Decision, Explanation, Key, Load, NoWorker, Policy, Reason,
-    Standing, View, decide, explain,
+    Candidate, ClusterSettings, Decision, Explanation, Key, NoWorker, Policy, Reason, Standing,
+    View, decide, explain,
 };
 use grapevine_transfer::{Half, label};
 use rand::Rng;
@@ -49,6 +50,7 @@ pub use self::fleet::Fleet;
 pub(crate) use self::fleet::pool_for_tests;
 use self::fleet::{Registration, assemble};
 use self::liveness::Liveness;
+use self::load_at::LoadAt;
 use self::metrics::ClusterMetrics;
 pub use self::pairing::{Mate, Pairing, Pairs};
 pub use self::peer_state::{OwnUse, PeerStateTask, Sightings};
@@ -373,7 +375,7 @@ impl Cluster {
             _ => 0,
         };
         let (decision, sample) = CANDIDATES.with_borrow_mut(|candidates| {
-            self.candidates(pool, key, candidates, true);
+            self.candidates(pool, key, candidates, LoadAt::Now);
             let hot = self.cache_view.hot();
             let view = View {
                 ring: &pool.ring,
@@ -405,7 +407,7 @@ impl Cluster {
     /// No worker may take it.
     pub fn preview(&self, pool: &Pool, key: &Key) -> Result<Decision, NoWorker> {
         CANDIDATES.with_borrow_mut(|candidates| {
-            self.candidates(pool, key, candidates, true);
+            self.candidates(pool, key, candidates, LoadAt::Now);
             let hot = self.cache_view.hot();
             let view = View {
                 ring: &pool.ring,
@@ -449,7 +451,12 @@ impl Cluster {
             _ => self.requests.load(Ordering::Relaxed),
         };
         CANDIDATES.with_borrow_mut(|candidates| {
-            self.candidates(pool, key, candidates, with_load);
+            let load = if with_load {
+                LoadAt::Now
+            } else {
+                LoadAt::Nothing
+            };
+            self.candidates(pool, key, candidates, load);
             let hot = self.cache_view.hot();
             let view = View {
                 ring: &pool.ring,
@@ -459,11 +466,17 @@ impl Cluster {
         })
     }
 
-    fn candidates(&self, pool: &Pool, key: &Key, candidates: &mut Vec<Candidate>, with_load: bool) {
+    fn candidates(
+        &self,
+        pool: &Pool,
+        key: &Key,
+        candidates: &mut Vec<Candidate>,
+        load: LoadAt<'_>,
+    ) {
         let picture = self.picture();
         candidates.clear();
         candidates.extend(pool.members.iter().map(|member| {
-            let seen = seen(picture, &member.worker);
+            let seen = load.seen(picture, &member.worker);
             let look = member.worker.health.look();
             let at_cap = is_at_cap(member, seen.exact_requests);
             let standing = if member.draining {
@@ -477,7 +490,7 @@ impl Cluster {
             } else {
                 Standing::Usable
             };
-            if !with_load {
+            if matches!(load, LoadAt::Nothing) {
                 return Candidate {
                     standing,
                     ..Candidate::default()
@@ -506,14 +519,17 @@ impl Cluster {
             !tried.contains(&index)
                 && !member.draining
                 && member.worker.health.is_usable()
-                && !is_at_cap(member, seen(picture, &member.worker).exact_requests)
+                && !is_at_cap(
+                    member,
+                    LoadAt::Now.seen(picture, &member.worker).exact_requests,
+                )
         });
         another && !pool.panics()
     }
 
     /// Cluster-wide load of a worker, as placement counts it: what all replicas know of, and exact requests.
     pub fn load_of(&self, worker: &Worker) -> Seen {
-        seen(self.picture(), worker)
+        LoadAt::Now.seen(self.picture(), worker)
     }
 
     /// How much of the cluster's load is known at this moment. A replica that was paused knows its own only, until it
@@ -563,21 +579,4 @@ fn is_at_cap(member: &PoolMember, requests: f64) -> bool {
 fn kv_tokens(worker: &Worker) -> Option<u64> {
     let tokens = worker.cache_tokens.load(Ordering::Relaxed);
     (tokens > 0).then_some(tokens)
-}
-
-/// Load of a worker as a picture shows it.
-fn seen(picture: Picture, worker: &Worker) -> Seen {
-    let counts = |load: grapevine_gossip::load::Load| Load {
-        requests: load.requests.into(),
-        prefill_tokens: load.prefill_tokens as f64,
-        context_tokens: load.context_tokens as f64,
-    };
-    let cell = &worker.load;
-    let others = cell.others();
-    let others = Load {
-        requests: others.requests,
-        prefill_tokens: others.prefill_tokens,
-        context_tokens: others.context_tokens,
-    };
-    picture.see(counts(cell.own()), counts(cell.known()), others)
 }

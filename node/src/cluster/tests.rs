@@ -201,9 +201,16 @@ fn a_dry_run_decides_alike_and_leaves_nothing() {
     let question = || DryRun {
         pool: MODEL.to_owned(),
         key: encode_key(&conversation),
+        at_us: None,
     };
-    let answer = house.cluster.dry_run(question()).expect("it is served");
-    assert_eq!(house.cluster.dry_run(question()).expect("the same"), answer);
+    let answer = house
+        .cluster
+        .dry_run(question(), None)
+        .expect("it is served");
+    assert_eq!(
+        house.cluster.dry_run(question(), None).expect("the same"),
+        answer
+    );
     let placed = house.place(&conversation);
     assert_eq!(answer.worker, Some(placed.worker.id.clone()));
     assert_eq!(answer.reason, placed.decision.reason.as_str());
@@ -213,10 +220,14 @@ fn a_dry_run_decides_alike_and_leaves_nothing() {
         pool: "unknown".to_owned(),
         ..question()
     };
-    assert_eq!(house.cluster.dry_run(unknown), None);
+    assert_eq!(house.cluster.dry_run(unknown, None), None);
     let mut broken = question();
     broken.key.prompt_tokens = 0;
-    assert_eq!(house.cluster.dry_run(broken), None, "marks beyond its end");
+    assert_eq!(
+        house.cluster.dry_run(broken, None),
+        None,
+        "marks beyond its end"
+    );
 }
 
 #[tokio::test]

@@ -169,7 +169,10 @@ pub(crate) fn messages() -> Vec<Message> {
         Message::EvidenceSizeRequest,
         Message::EvidenceSize(u64::MAX),
         Message::Heat(Arc::new(heat(2))),
-        Message::DryRunRequest(Arc::new(DryRun::default())),
+        Message::DryRunRequest(Arc::new(DryRun {
+            at_us: Some(0),
+            ..DryRun::default()
+        })),
         Message::DryRunRequest(Arc::new(question(dry_run::MARKS_MAX as u32))),
         Message::DryRunAnswer(Box::new(Reply::Decided(DryRunAnswer::default()))),
         Message::DryRunAnswer(Box::new(Reply::Decided(decision()))),
@@ -298,6 +301,7 @@ pub(super) fn question(marks: u32) -> DryRun {
                 .map(|n| (u64::MAX - u64::from(n), n * 128))
                 .collect(),
         },
+        at_us: Some(u64::MAX),
     }
 }
 

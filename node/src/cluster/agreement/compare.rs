@@ -18,6 +18,8 @@ pub struct Sample {
     pub explanation: Explanation,
     /// Digest of the hot set that it was made with.
     pub heat: Digest,
+    /// When it was made, by this replica's clock of load.
+    pub at_us: u64,
 }
 
 impl Sample {
@@ -217,6 +219,7 @@ mod tests {
                 rows: vec![row(1, 0, Fared::Chosen), row(0, w0_expected, w0)],
             },
             heat: HEAT,
+            at_us: 0,
         }
     }
 

@@ -4,15 +4,22 @@ use std::sync::Arc;
 
 use grapevine_gossip::dry_run::{DryRun, DryRunAnswer};
 use grapevine_placement::{Candidate, Key, Policy, View, decide, explain};
+use tokio::time::Instant;
 
 use super::compare::{Sample, decode_key, encode_key};
+use crate::cluster::load_at::LoadAt;
 use crate::cluster::pool::Pool;
 use crate::cluster::{CANDIDATES, Cluster};
 
 impl Cluster {
-    /// What this replica would decide about a peer's request; `None` for a pool that it does not have, a key that
-    /// no replica of this release sends, or a policy that draws.
-    pub fn dry_run(&self, question: DryRun) -> Option<DryRunAnswer> {
+    /// What this replica would have decided about a peer's request by the load of a moment up to a quarter of a second ago,
+    /// or of now; `None` for a pool that it does not have, a key that no replica of this release sends, or a policy that
+    /// draws.
+    pub fn dry_run(
+        &self,
+        question: DryRun,
+        at: Option<std::time::Instant>,
+    ) -> Option<DryRunAnswer> {
         let fleet = self.fleet();
         let pool = fleet.pool_named(&question.pool)?;
         if draws(pool.policy.policy) {
@@ -25,7 +32,9 @@ impl Cluster {
             hot: &hot,
         };
         let decision = CANDIDATES.with_borrow_mut(|candidates| {
-            self.candidates(&pool, &key, candidates, true);
+            let past = at.map(|at| self.board.past(at));
+            let load = past.as_ref().map_or(LoadAt::Now, LoadAt::Then);
+            self.candidates(&pool, &key, candidates, load);
             decide(&pool.policy, view, &key, candidates, &[], 0)
         });
         let id = |index: usize| pool.members[index].worker.id.clone();
@@ -49,7 +58,13 @@ impl Cluster {
         DryRun {
             pool: pool.name().to_owned(),
             key: encode_key(key),
+            at_us: Some(self.clock_us()),
         }
+    }
+
+    /// Now, as questions name moments.
+    fn clock_us(&self) -> u64 {
+        self.board.clock_us(Instant::now().into_std())
     }
 
     /// The decision with its work shown, if this request shall be compared with a peer's.
@@ -65,6 +80,7 @@ impl Cluster {
             key: encode_key(key),
             explanation: explain(&pool.policy, view, key, candidates, &[], 0),
             heat: view.hot.digest(),
+            at_us: self.clock_us(),
         })
     }
 }

@@ -1,8 +1,7 @@
 //! Agreement as a live number: a few real requests a second, each compared with what one peer would decide.
 //!
 //! The request path only hands over a decision that it makes anyway; asking is a task of its own, and a request
-//! never waits for it. The peer is asked within a millisecond or so, so what differs is what the replicas know at
-//! the same moment.
+//! never waits for it. The peer is asked about the moment of the decision: it answers by the load that counted there then.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -165,6 +164,7 @@ impl SurveyParts {
         let question = DryRun {
             pool: sample.pool.name().to_owned(),
             key: std::mem::take(&mut sample.key),
+            at_us: Some(sample.at_us),
         };
         let verdict = match agent.ask(peer, question).await {
             Ok(answer) => {

@@ -1,0 +1,41 @@
+//! Load of workers as decisions count it.
+
+use grapevine_gossip::load::{Common, Past};
+use grapevine_placement::Load;
+use grapevine_placement::load::{Picture, Seen};
+
+use crate::upstream::Worker;
+
+/// Which load a decision is made by.
+#[derive(Clone, Copy)]
+pub(super) enum LoadAt<'a> {
+    /// None, as in a quiet cluster.
+    Nothing,
+    /// What counts now.
+    Now,
+    /// What counted at a moment of late; this replica's own that nobody else knew as it is now.
+    Then(&'a Past),
+}
+
+impl LoadAt<'_> {
+    /// Load of a worker as a picture shows it.
+    pub(super) fn seen(self, picture: Picture, worker: &Worker) -> Seen {
+        let counts = |load: grapevine_gossip::load::Load| Load {
+            requests: load.requests.into(),
+            prefill_tokens: load.prefill_tokens as f64,
+            context_tokens: load.context_tokens as f64,
+        };
+        let cell = &worker.load;
+        let past = match self {
+            Self::Then(past) => past.of(&worker.id),
+            Self::Nothing | Self::Now => None,
+        };
+        let Common { known, others } = past.unwrap_or_else(|| cell.common());
+        let others = Load {
+            requests: others.requests,
+            prefill_tokens: others.prefill_tokens,
+            context_tokens: others.context_tokens,
+        };
+        picture.see(counts(cell.own()), counts(known), others)
+    }
+}
