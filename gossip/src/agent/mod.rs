@@ -18,6 +18,7 @@ mod start;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,6 +78,12 @@ pub enum WorkerReport {
 /// Dropping it stops nothing; [`Agent::shutdown`] does.
 #[derive(Clone)]
 pub struct Agent(Arc<Parts>);
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Agent").field(&self.0.replica).finish()
+    }
+}
 
 struct Parts {
     replica: ReplicaId,
@@ -165,6 +172,18 @@ impl Agent {
     /// Load counters: own ones are written by the data path, others' sums are written here.
     pub fn load(&self) -> &Arc<LoadBoard> {
         &self.0.board
+    }
+
+    /// What counts by now is taken over. Call it before a decision that is to be the one of all replicas: timers end late,
+    /// each replica's by another time. Nearly always one atomic load; it never waits.
+    pub fn settle_load(&self, now: Instant) {
+        let now = now.into_std();
+        // Whoever has the plane is about to do the same.
+        if self.0.board.is_due(now)
+            && let Some(mut load) = self.0.load.try_lock()
+        {
+            load.plane.settle(now);
+        }
     }
 
     /// Adds a worker of the configuration file, under stamp 0: any explicit change wins over it.

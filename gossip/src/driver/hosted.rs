@@ -1,7 +1,7 @@
 //! A plane in the hands of the driver.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use tokio::sync::Notify;
 
@@ -34,6 +34,15 @@ impl<P: Plane + ?Sized> Hosted<P> {
     pub fn lock(&self) -> MutexGuard<'_, P> {
         // A plane that panicked has changed its state by whole calls into pure parts until then.
         self.plane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, unless somebody has it already.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, P>> {
+        match self.plane.try_lock() {
+            Ok(plane) => Some(plane),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 

@@ -190,6 +190,8 @@ pub struct LoadBoard {
     /// Zero of the others' clocks of load, by ours.
     zeros: Mutex<BTreeMap<ReplicaId, Instant>>,
     changes: Mutex<Changes>,
+    /// When the common load changes next, by this replica's clock of load.
+    due_us: AtomicU64,
 }
 
 impl Default for LoadBoard {
@@ -203,6 +205,7 @@ impl Default for LoadBoard {
             zero: OnceLock::new(),
             zeros: Mutex::default(),
             changes: Mutex::default(),
+            due_us: AtomicU64::new(u64::MAX),
         }
     }
 }
@@ -258,6 +261,18 @@ impl LoadBoard {
     /// The common load as it was at a moment up to a quarter of a second ago.
     pub fn past(&self, moment: Instant) -> Past {
         lock(&self.changes).since(moment)
+    }
+
+    /// Whether the common load is to change by now, and has not yet: timers end late, by a millisecond or more.
+    pub fn is_due(&self, now: Instant) -> bool {
+        let due_us = self.due_us.load(Relaxed);
+        due_us != u64::MAX && due_us <= self.clock_us(now)
+    }
+
+    pub(super) fn set_due(&self, next: Option<Instant>, now: Instant) {
+        self.zero.get_or_init(|| now);
+        let due_us = next.map_or(u64::MAX, |next| self.clock_us(next));
+        self.due_us.store(due_us, Relaxed);
     }
 
     /// Takes the others' clocks; who is not among them is forgotten.

@@ -32,12 +32,10 @@ impl Changes {
         while self.0.len() >= CHANGES_MAX || self.0.front().is_some_and(is_old) {
             self.0.pop_front();
         }
+        // In order, whatever the caller says: `since` counts on it.
+        let at = self.0.back().map_or(now, |last| last.at.max(now));
         let worker = worker.clone();
-        self.0.push_back(Change {
-            at: now,
-            worker,
-            before,
-        });
+        self.0.push_back(Change { at, worker, before });
     }
 
     /// How it was at a moment, or, if that is too long ago, at the oldest that is remembered.

@@ -232,9 +232,23 @@ impl LoadPlane {
         last.is_none_or(|last| now.saturating_duration_since(last) + PACE_SLACK >= self.batch)
     }
 
-    /// What was sent and received, and counts by now, is taken over. Returns when the next of it will.
+    /// What was sent and received, and counts by now, is taken over, as of the moment from which it counts: so it does
+    /// not matter when, nor by whom, this is called. Returns when the next of it will count.
     pub fn settle(&mut self, now: Instant) -> Option<Instant> {
-        let known = self.sent.arrived(now).map(|SlotLoad { slot, load }| {
+        loop {
+            let senders = self.senders.values().filter_map(Sender::next);
+            match senders.chain(self.sent.next()).min() {
+                Some(next) if next <= now => self.settle_at(next),
+                next => {
+                    self.board.set_due(next, now);
+                    return next;
+                }
+            }
+        }
+    }
+
+    fn settle_at(&mut self, moment: Instant) {
+        let known = self.sent.arrived(moment).map(|SlotLoad { slot, load }| {
             let Slot { id, cell, .. } = &self.slots[slot as usize];
             let others = cell.others();
             let common = Common {
@@ -243,25 +257,22 @@ impl LoadPlane {
             };
             (id, &**cell, common)
         });
-        self.board.change(known, now);
-        let mut next = self.sent.next();
+        self.board.change(known, moment);
         let (mut is_whole, mut changed) = (false, Vec::new());
         for sender in self.senders.values_mut() {
-            while sender.is_due(now)
+            while sender.is_due(moment)
                 && let Some(frame) = sender.take_over()
             {
                 is_whole |= frame.is_whole;
                 changed.extend(frame.slots.iter().map(|slot| slot.slot as usize));
             }
-            next = [next, sender.next()].into_iter().flatten().min();
         }
         // At once, and not when the sums are made next: what replicas know at different times parts them.
         if is_whole {
-            self.aggregate(now);
+            self.aggregate_at(moment);
         } else {
-            self.sum(changed.into_iter(), now);
+            self.sum(changed.into_iter(), moment);
         }
-        next
     }
 
     /// The frame that is due now, for all peers: changes since the last one, everything once a
@@ -338,7 +349,7 @@ impl LoadPlane {
                 slots: changed.clone(),
             });
         }
-        self.sent.record(changed, now + self.hold);
+        self.sent.record(changed, now, self.hold);
         self.settle(now);
         Some(frame)
     }
@@ -420,6 +431,11 @@ impl LoadPlane {
     /// within its cap (`trust_cap.rs`). Call it after frames were applied, and at least every batch
     /// interval.
     pub fn aggregate(&mut self, now: Instant) {
+        self.settle(now);
+        self.aggregate_at(now);
+    }
+
+    fn aggregate_at(&mut self, now: Instant) {
         self.senders
             .retain(|_, sender| sender.age(now) < SENDER_FORGET_AFTER);
         let heard = || {

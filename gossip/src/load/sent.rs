@@ -5,7 +5,7 @@
 //! others (`moment.rs`).
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::frame::SlotLoad;
 
@@ -16,19 +16,24 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// These slots were sent, and count from then on.
-    pub(super) fn record(&mut self, slots: Vec<SlotLoad>, counts_from: Instant) {
-        if !slots.is_empty() {
-            self.on_the_way.push_back((counts_from, slots));
+    /// These slots were sent, and count when that time is over.
+    pub(super) fn record(&mut self, slots: Vec<SlotLoad>, now: Instant, hold: Duration) {
+        if slots.is_empty() {
+            return;
         }
+        if self.on_the_way.len() >= FRAMES_MAX
+            && let Some((counts_from, _)) = self.on_the_way.front_mut()
+        {
+            *counts_from = now.min(*counts_from);
+        }
+        self.on_the_way.push_back((now + hold, slots));
     }
 
     /// What has become known by now, the oldest first.
     pub(super) fn arrived(&mut self, now: Instant) -> impl Iterator<Item = SlotLoad> {
         // Although the hold became shorter, nothing overtakes what was sent before.
-        let late = self.on_the_way.len().saturating_sub(FRAMES_MAX);
         let due = self.on_the_way.iter().take_while(|(at, _)| *at <= now);
-        let count = due.count().max(late);
+        let count = due.count();
         self.on_the_way.drain(..count).flat_map(|(_, slots)| slots)
     }
 
@@ -43,13 +48,11 @@ impl Sent {
     }
 }
 
-/// Frames on their way at most, one each 5 ms; the oldest of more are taken for known.
+/// Frames on their way at most, one each 5 ms; the oldest of more is known at once.
 const FRAMES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::frame::Load;
     use super::*;
 
@@ -67,8 +70,8 @@ mod tests {
     fn what_was_sent_is_known_when_it_counts_and_in_order() {
         let start = tokio::time::Instant::now().into_std();
         let mut sent = Sent::default();
-        sent.record(vec![slot(0, 1)], start + 5 * MS);
-        sent.record(vec![slot(0, 2)], start + 2 * MS);
+        sent.record(vec![slot(0, 1)], start, 5 * MS);
+        sent.record(vec![slot(0, 2)], start, 2 * MS);
         assert_eq!(sent.arrived(start + 4 * MS).count(), 0, "none overtakes");
         assert_eq!(sent.next(), Some(start + 5 * MS));
         let all: Vec<_> = sent.arrived(start + 5 * MS).collect();
@@ -80,10 +83,12 @@ mod tests {
     fn memory_has_a_limit() {
         let start = tokio::time::Instant::now().into_std();
         let mut sent = Sent::default();
+        let mut known = 0;
         for at in 0..100 {
-            sent.record(vec![slot(0, at)], start + MS);
+            sent.record(vec![slot(0, at)], start, MS);
+            known += sent.arrived(start).count();
         }
-        assert_eq!(sent.arrived(start).count(), 100 - FRAMES_MAX);
+        assert_eq!(known, 100 - FRAMES_MAX);
         assert_eq!(sent.arrived(start + MS).count(), FRAMES_MAX);
     }
 }

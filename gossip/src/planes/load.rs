@@ -92,6 +92,8 @@ impl Plane for LoadMessages {
             self.plane.set_ways(&around.seen.ways);
             self.seen = Arc::clone(&around.seen);
         }
+        // Before the sums are made: what is due counts from before.
+        self.plane.settle(cx.now);
         if let Some(frame) = self.look(cx.now) {
             cx.send_to_all(Message::Load(frame));
         }

@@ -107,6 +107,7 @@ pub struct Cluster {
     settings: ClusterSettings,
     defaults: WorkerDefaults,
     board: Arc<LoadBoard>,
+    agent: Arc<Agent>,
     metrics: ClusterMetrics,
     cache_view: CacheView,
     rates: Rates,
@@ -135,6 +136,7 @@ impl Cluster {
             defaults,
             rates: Rates::default(),
             board: Arc::clone(agent.load()),
+            agent: Arc::clone(agent),
             metrics,
             samples,
             requests: AtomicU64::new(0),
@@ -473,6 +475,7 @@ impl Cluster {
         candidates: &mut Vec<Candidate>,
         load: LoadAt<'_>,
     ) {
+        self.agent.settle_load(Instant::now());
         let picture = self.picture();
         candidates.clear();
         candidates.extend(pool.members.iter().map(|member| {

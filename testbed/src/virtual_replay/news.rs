@@ -21,8 +21,6 @@ use super::scenario::{Scenario, chance};
 const TRANSIT_US: u64 = 2_000;
 /// Greatest random addition to that, drawn for each frame and receiver.
 const JITTER_US: u64 = 4_000;
-/// Timers of the router end at whole milliseconds: what counts from a moment on counts up to that much later.
-const TIMER_US: u64 = 1_000;
 /// After so many ticks without a change a replica has nothing to send, and ticks stop until its counts
 /// change.
 const QUIET_TICKS: u32 = 16;
@@ -211,12 +209,10 @@ impl News {
 
     /// The cluster's load as a replica sees it now.
     pub(super) fn see(&mut self, now_us: u64, viewer: usize, seen: &mut Vec<Seen>) {
-        let phase = TIMER_US * viewer as u64 / self.nodes.len() as u64;
-        let timer_us = (now_us + phase) / TIMER_US * TIMER_US;
-        let timer = self.at(timer_us.saturating_sub(phase));
+        let now = self.at(now_us);
         let Self { nodes, shared, .. } = self;
         let node = &mut nodes[viewer];
-        node.plane.settle(timer);
+        node.plane.settle(now);
         let picture = Picture::new(node.board.live(), node.board.reporting());
         seen.clear();
         seen.extend(node.cells.iter().map(|cell| {

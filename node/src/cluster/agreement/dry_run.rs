@@ -32,6 +32,7 @@ impl Cluster {
             hot: &hot,
         };
         let decision = CANDIDATES.with_borrow_mut(|candidates| {
+            self.agent.settle_load(Instant::now());
             let past = at.map(|at| self.board.past(at));
             let load = past.as_ref().map_or(LoadAt::Now, LoadAt::Then);
             self.candidates(&pool, &key, candidates, load);
