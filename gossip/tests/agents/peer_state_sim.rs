@@ -1,8 +1,5 @@
 //! Peer states between real agents on a simulated network that loses packets and cuts replicas off.
 
-#[path = "common/sim.rs"]
-mod sim;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +8,9 @@ use grapevine_gossip::identity::Identity;
 use grapevine_gossip::peer_state::{Claim, HealthClaim, PeerState, TenantUse};
 use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 
-use sim::{cut_off_first, identities, lose, name, network, pass, run, with, worker};
+use crate::simulated::{
+    self, cut_off_first, identities, lose, name, network, pass, run, with, worker,
+};
 
 const REPLICAS: usize = 4;
 const TENANT: u64 = 7;
@@ -41,7 +40,7 @@ fn claim_of(count: u32) -> Claim {
 }
 
 async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> turmoil::Result {
-    let agent = sim::start(at, 0..1, identity, seed).await?;
+    let agent = simulated::start(at, 0..1, identity, seed).await?;
     let spec = WorkerSpec::new(RawWorker::at(worker().as_str()))?;
     agent.configure(worker(), spec)?;
     let mut tick = tokio::time::interval(Duration::from_millis(20));

@@ -1,10 +1,6 @@
 //! Real agents on a simulated network: hosts `r0`, `r1` and so on, and steps of simulated time.
 //!
 //! Simulated seconds: a test asks what holds, not how fast. A failure names its seed.
-#![allow(dead_code, reason = "each test takes a part of it")]
-
-#[path = "network.rs"]
-mod network;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +12,7 @@ use grapevine_gossip::worker::WorkerId;
 use grapevine_gossip::{Agent, Metrics, StartError};
 use turmoil::Sim;
 
-use network::SimNetwork;
+use crate::network::SimNetwork;
 
 const PORT: u16 = 30_002;
 

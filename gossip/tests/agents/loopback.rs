@@ -1,12 +1,9 @@
 //! Agents with real sockets and certificates on loopback, each on a free port.
 
-#[path = "common/agents.rs"]
-mod agents;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use agents::{LIMIT, Running, authority, issue};
+use crate::running::{LIMIT, Running, authority, issue};
 use grapevine_gossip::config::Facts;
 use grapevine_gossip::identity::{self, Authority};
 use grapevine_gossip::load::Load;

@@ -1,12 +1,9 @@
 //! Peer states between agents with real sockets and certificates on loopback.
 
-#[path = "common/agents.rs"]
-mod agents;
-
 use std::ops::Deref;
 use std::time::Duration;
 
-use agents::{LIMIT, Running, authority};
+use crate::running::{LIMIT, Running, authority};
 use grapevine_gossip::config::Facts;
 use grapevine_gossip::identity::Authority;
 use grapevine_gossip::peer_state::{Claim, HealthClaim, PeerState, PeerStates, TenantUse};

@@ -1,9 +1,6 @@
 //! Certificates of other authorities than `grapevine ca`: RSA and ECDSA, as cert-manager makes them.
 
-#[path = "common/agents.rs"]
-mod agents;
-
-use agents::Running;
+use crate::running::Running;
 use base64::Engine as _;
 use grapevine_gossip::identity::Identity;
 use rcgen::{
@@ -13,7 +10,7 @@ use rcgen::{
 };
 
 /// PKCS #8 of a 2,048-bit key that nothing but this test knows; the library cannot make one.
-const RSA_KEY: &str = include_str!("common/rsa-key-of-tests.pem");
+const RSA_KEY: &str = include_str!("rsa-key-of-tests.pem");
 /// Bytes of PKCS #8 before the PKCS #1 key that it wraps, at this length of key.
 const PKCS8_HEAD: usize = 26;
 

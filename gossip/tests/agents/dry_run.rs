@@ -1,12 +1,9 @@
 //! Dry runs between agents with real sockets and certificates on loopback.
 
-#[path = "common/agents.rs"]
-mod agents;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agents::{LIMIT, Running, authority};
+use crate::running::{LIMIT, Running, authority};
 use grapevine_gossip::config::Facts;
 use grapevine_gossip::dry_run::{
     AskError, DryRun, DryRunAnswer, KeyParts, MARKS_MAX, REASON_BYTES_MAX, Refusal,

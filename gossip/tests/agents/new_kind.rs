@@ -1,9 +1,6 @@
 //! A new kind of message from beginning to end: its row, its plane, and two agents that exchange it.
 
-#[path = "common/agents.rs"]
-mod agents;
-
-use agents::{Running, authority, issue, until};
+use crate::running::{Running, authority, issue, until};
 use grapevine_gossip::plane::{Context, Origin, Plane};
 use grapevine_gossip::wire::{Extra, Kind, Message, Queue, Rate, Role};
 use grapevine_gossip::{Hosted, ReplicaId};

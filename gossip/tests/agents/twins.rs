@@ -1,8 +1,5 @@
 //! Two processes under one replica id: named everywhere, one of them not ready, and never taken for a restart.
 
-#[path = "common/agents.rs"]
-mod agents;
-
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -10,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use agents::{Running, authority, until};
+use crate::running::{self, Running, authority, until};
 use async_trait::async_trait;
 use grapevine_gossip::identity::{Authority, Identity};
 use grapevine_gossip::twin::Twin;
@@ -110,7 +107,7 @@ impl Drop for Process {
 }
 
 fn issue(authority: &Authority, replica: &str) -> Identity {
-    agents::issue(authority, "demo", replica)
+    running::issue(authority, "demo", replica)
 }
 
 /// `r1`, its identity, and two others, which see each other.

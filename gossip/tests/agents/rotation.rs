@@ -1,8 +1,5 @@
 //! Certificates, authorities and revocations replaced under running agents, on loopback.
 
-#[path = "common/agents.rs"]
-mod agents;
-
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -10,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use agents::{LIMIT, Running, live};
+use crate::running::{LIMIT, Running, live};
 use grapevine_gossip::config::Facts;
 use grapevine_gossip::identity::{self, Authority, Identity, Leaf, Term};
 use grapevine_gossip::{Agent, Metrics};

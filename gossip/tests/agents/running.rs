@@ -1,5 +1,4 @@
 //! Agents with real sockets and certificates on loopback, each on a free port, and what tests ask them.
-#![allow(dead_code, reason = "each test takes a part of it")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,8 +1,5 @@
 //! Warm-ups and restarts of workers between real agents on a simulated network.
 
-#[path = "common/sim.rs"]
-mod sim;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +7,7 @@ use grapevine_gossip::identity::Identity;
 use grapevine_gossip::view::View;
 use grapevine_gossip::worker::{RawWorker, Source, State, WorkerSpec};
 
-use sim::{identities, name, network, run, with, worker};
+use crate::simulated::{self, identities, name, network, run, with, worker};
 
 const REPLICAS: usize = 3;
 const SEED: u64 = 7;
@@ -31,7 +28,7 @@ type Shared = Arc<Mutex<Stage>>;
 
 /// Replica 0 adds the worker and warms it; every replica that the stage asks to notices the restart.
 async fn replica(at: usize, identity: Identity, shared: Shared) -> turmoil::Result {
-    let agent = sim::start(at, 0..REPLICAS, identity, 0).await?;
+    let agent = simulated::start(at, 0..REPLICAS, identity, 0).await?;
     let mut tick = tokio::time::interval(Duration::from_millis(20));
     let (mut is_added, mut is_told) = (false, false);
     loop {

@@ -1,14 +1,11 @@
 //! Evidence and heat between agents with real sockets and certificates on loopback.
 
-#[path = "common/agents.rs"]
-mod agents;
-
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agents::{LIMIT, Running, authority};
+use crate::running::{LIMIT, Running, authority};
 use grapevine_gossip::Agent;
 use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport, LINKS_MAX, Retraction};
 use grapevine_gossip::identity::Authority;

@@ -1,15 +1,12 @@
 //! Evidence between peers that are not alike: one that is full and others that are empty, one that
 //! sends far too much beside others that do not. Real sockets and certificates on loopback.
 
-#[path = "common/agents.rs"]
-mod agents;
-
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agents::{LIMIT, Running, authority, until};
+use crate::running::{LIMIT, Running, authority, until};
 use grapevine_gossip::config::EvidenceConfig;
 use grapevine_gossip::evidence::{Evidence, EvidenceEvent, LINKS_MAX};
 use grapevine_gossip::identity::Authority;
