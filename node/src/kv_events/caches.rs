@@ -10,7 +10,7 @@ use grapevine_kv_events::batch::{Batch, Event, Limits as BatchLimits};
 use grapevine_kv_events::index::{Index, Limits as IndexLimits};
 use grapevine_kv_events::likeness::Likeness;
 use grapevine_kv_events::publisher::{Knowledge, Publisher};
-use grapevine_kv_events::stream::{Limits as StreamLimits, Mark, Stream};
+use grapevine_kv_events::stream::{Cause, Limits as StreamLimits, Mark, Stream};
 use grapevine_kv_events::texts::{Lesson, Limits as TextLimits, Speaker, Texts};
 use serde::Serialize;
 use tokio::time::Instant;
@@ -84,6 +84,8 @@ pub(super) struct State {
     pub(super) mark: Option<Mark>,
     is_connected: bool,
     is_current: bool,
+    /// Its process is gone, and another one is in its place.
+    is_former: bool,
     /// The log has that its batches cannot be read.
     has_told: bool,
     /// When it was last known that nothing is missing.
@@ -265,7 +267,10 @@ impl Caches {
         // In any case: a listener that ends in the middle of its work may have begun anew.
         state.publisher.forget(&mut self.index_mut());
         if was_known {
-            self.metrics.forgot(LEFT);
+            self.metrics.forgot(match state.is_former {
+                true => Cause::Restart.as_str(),
+                false => LEFT,
+            });
         }
     }
 
@@ -521,6 +526,11 @@ impl Engine {
             tells_all: publisher.knowledge() == Knowledge::Whole && state.is_current,
             block_tokens: publisher.block_tokens(),
         });
+    }
+
+    /// The worker was started anew: once this engine ends, that is why.
+    pub(super) fn note_restart(&self) {
+        self.state().is_former = true;
     }
 
     /// Whether there is a subscription to it.

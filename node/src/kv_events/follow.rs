@@ -105,7 +105,7 @@ async fn hear(worker: Arc<Worker>, mut parts: KvParts) {
             // Another process: nothing of what is known holds. Without a replay socket each connection begins anew, and the
             // one to this process may have heard all of it already.
             if found.sources.iter().all(|source| source.replay.is_some()) {
-                found.begin(Vec::new(), &worker, &parts);
+                found.restarted(&worker, &parts);
             }
             ask_at = Instant::now();
         }
@@ -173,6 +173,15 @@ impl Found {
             self.listeners.push((engine, AbortOnDropHandle::new(task)));
         }
         self.sources = sources;
+    }
+
+    /// Nothing of what is known holds: another process answers. A listener whose connection ended with the former one may
+    /// not have come back to notice it by itself.
+    fn restarted(&mut self, worker: &Arc<Worker>, parts: &KvParts) {
+        for (engine, _) in &self.listeners {
+            engine.note_restart();
+        }
+        self.begin(Vec::new(), worker, parts);
     }
 
     /// Whether a subscription ended: the worker may publish elsewhere since.
