@@ -6,7 +6,7 @@
 #[cfg(test)]
 use grapevine_placement::Key;
 use grapevine_placement::{KeyBuilder, KeySettings};
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use serde_json::value::RawValue;
 
 #[cfg(test)]
@@ -15,22 +15,30 @@ use crate::api::endpoint::TextIn;
 use crate::api::json::Text;
 use crate::api::prompt::for_each_element;
 use crate::api::request::{BodyView, ChatMessage, Content, Prompt};
+use crate::http::headers::SESSION;
 
 /// Name the session whose turns belong together; replaces the anchor that the text gives. The second is SMG's.
-pub(crate) const SESSION_HEADERS: [&str; 2] = ["x-session-id", "x-smg-routing-key"];
+pub(crate) static SESSION_HEADERS: [HeaderName; 2] =
+    [SESSION, HeaderName::from_static("x-smg-routing-key")];
 /// Name a user, a tenant or a flow: wider than a session, so only `consistent_hash` looks at them.
 /// Not `x-request-id` or `x-trace-id`, which differ per request.
-pub(crate) const USER_HEADERS: [&str; 3] = ["x-user-id", "x-tenant-id", "x-correlation-id"];
+pub(crate) static USER_HEADERS: [HeaderName; 3] = [
+    HeaderName::from_static("x-user-id"),
+    HeaderName::from_static("x-tenant-id"),
+    HeaderName::from_static("x-correlation-id"),
+];
 
 /// Tells the key which session and which user the request names.
-pub(crate) fn name_sessions(builder: &mut KeyBuilder, headers: &HeaderMap, view: &BodyView<'_>) {
-    let header = |names: &[&str]| {
-        names
-            .iter()
-            .find_map(|name| headers.get(*name))
-            .map(|value| value.as_bytes().to_vec())
+pub(crate) fn name_sessions<'a>(
+    builder: &mut KeyBuilder,
+    headers: &'a HeaderMap,
+    view: &'a BodyView<'_>,
+) {
+    let header = |names: &[HeaderName]| {
+        let value = names.iter().find_map(|name| headers.get(name));
+        value.map(|value| value.as_bytes())
     };
-    let body = |text: &Option<Text<'_>>| text.as_ref().map(|text| text.0.as_bytes().to_vec());
+    let body = |text: &'a Option<Text<'_>>| text.as_ref().map(|text| text.0.as_bytes());
     let session = header(&SESSION_HEADERS)
         .or_else(|| body(&view.session_params_id))
         .or_else(|| body(&view.session_id));

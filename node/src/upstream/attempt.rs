@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::response::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use tokio::time::{Instant, sleep_until};
 
-use super::connection::{AnswerBody, Connection, SendError, Switched};
+use super::connection::{AnswerBody, Connection, SendError, Switched, WorkerRequest};
 pub use super::failure::{Failure, is_retryable};
 use super::patience::{Known, Next, Patience};
 use super::worker::Worker;
@@ -41,7 +41,7 @@ pub struct Outgoing {
     pub method: Method,
     /// Path and query, as the client wrote them.
     pub target: Uri,
-    /// Headers for a worker; `Host` is added per worker.
+    /// Headers for a worker; those that differ from worker to worker take the place of any here.
     pub headers: HeaderMap,
     /// The client's body, unchanged but for an alias.
     pub body: WorkerBody,
@@ -249,12 +249,13 @@ async fn send(
     outgoing: &Outgoing,
     connect: Duration,
 ) -> Result<(Connection, Response<AnswerBody>), Failure> {
+    let request = request_for(worker, outgoing);
     let mut was_sent = false;
     // What is at rest may speak HTTP/2, which knows no change of protocols.
     let switches = outgoing.upgrade.is_some();
     let idle = (!switches).then(|| worker.idle.take(Instant::now()));
     if let Some(mut idle) = idle.flatten() {
-        match idle.send(request_for(worker, outgoing)).await {
+        match idle.send(&request).await {
             Ok(response) => return Ok((idle, response)),
             // The worker closed it while the request was on its way: the one race that an idle limit leaves.
             Err(SendError::Unsent(_)) => {}
@@ -262,9 +263,10 @@ async fn send(
             Err(error) => return Err(error.into()),
         }
     }
+    // On the heap: most requests find a connection, and must not have the room that its handshakes need.
     let opened = match switches {
-        true => worker.connect_http1(connect).await,
-        false => worker.connect(connect).await,
+        true => Box::pin(worker.connect_http1(connect)).await,
+        false => Box::pin(worker.connect(connect)).await,
     };
     worker.connected(&opened);
     let mut fresh = opened.map_err(|error| match was_sent {
@@ -272,7 +274,7 @@ async fn send(
         true => Failure::Closed(error.into()),
         false => Failure::Connect(error),
     })?;
-    let response = fresh.send(request_for(worker, outgoing)).await?;
+    let response = fresh.send(&request).await?;
     Ok((fresh, response))
 }
 
@@ -372,29 +374,22 @@ async fn first_data(
     Ok(None)
 }
 
-fn request_for(worker: &Worker, outgoing: &Outgoing) -> Request<WorkerBody> {
-    let mut request = Request::new(outgoing.body.clone());
-    *request.method_mut() = outgoing.method.clone();
-    *request.uri_mut() = worker.address.target(&outgoing.target);
-    let mut headers = outgoing.headers.clone();
-    headers.insert(header::HOST, worker.address.host.clone());
-    if let Some(key) = worker.connector.authorization(&worker.address.url) {
-        headers.insert(header::AUTHORIZATION, key);
+fn request_for<'a>(worker: &Worker, outgoing: &'a Outgoing) -> WorkerRequest<'a> {
+    let (address, body) = (&worker.address, &outgoing.body);
+    let key = worker.connector.authorization(&address.url);
+    let length = body.len();
+    WorkerRequest {
+        method: &outgoing.method,
+        target: address.target(&outgoing.target),
+        headers: &outgoing.headers,
+        own: [
+            Some((header::HOST, address.host.clone())),
+            key.map(|key| (header::AUTHORIZATION, key)),
+            address.rank().map(|rank| (RANK, rank.into())),
+            (length > 0).then(|| (header::CONTENT_LENGTH, length.into())),
+        ],
+        body,
     }
-    if let Some(rank) = worker.address.rank() {
-        headers.insert(RANK, HeaderValue::from(rank));
-    }
-    if !outgoing.body.is_empty() {
-        headers.insert(
-            header::CONTENT_LENGTH,
-            HeaderValue::from(outgoing.body.len()),
-        );
-    }
-    if outgoing.upgrade.is_some() {
-        handshake::switch(&mut headers);
-    }
-    *request.headers_mut() = headers;
-    request
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {

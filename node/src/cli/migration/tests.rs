@@ -89,11 +89,11 @@ fn the_page_says_of_policies_and_headers_what_is_so() {
             }
         }
     }
-    for header in SESSION_HEADERS {
-        assert!(row(header).contains("| session |"), "{header}");
+    for header in &SESSION_HEADERS {
+        assert!(row(header.as_str()).contains("| session |"), "{header}");
     }
-    for header in USER_HEADERS {
-        assert!(row(header).contains("| user |"), "{header}");
+    for header in &USER_HEADERS {
+        assert!(row(header.as_str()).contains("| user |"), "{header}");
     }
     assert!(row(TARGET_WORKER.as_str()).contains("| 400 |"));
     let priorities = crate::config::AdmissionConfig::default().priority_headers;

@@ -12,8 +12,8 @@ use super::outgoing::outgoing;
 use super::read::{EntryParts, caller};
 use crate::admission::byte_budget::ByteBudget;
 use crate::api::ApiError;
-use crate::http::headers;
 use crate::http::worker_body::WorkerBody;
+use crate::http::{handshake, headers};
 use crate::proxy::body::HeldBody;
 use crate::proxy::deaths::Company;
 use crate::proxy::realtime::watch::SessionScope;
@@ -67,14 +67,16 @@ impl Admitted {
         }
         head.uri = renamed(head.uri, model);
         let nothing = WorkerBody::unchanged(Bytes::new());
+        let mut outgoing = Outgoing {
+            // Nothing has been said in it yet.
+            repeatable: true,
+            upgrade: Some(opening.accept),
+            ..outgoing(head, nothing, record.request_id(), key.is_some())
+        };
+        handshake::switch(&mut outgoing.headers);
         Ok(Asked {
             explained,
-            outgoing: Outgoing {
-                // Nothing has been said in it yet.
-                repeatable: true,
-                upgrade: Some(opening.accept),
-                ..outgoing(head, nothing, record.request_id(), key.is_some())
-            },
+            outgoing,
             query,
             body: HeldBody {
                 bytes: Bytes::new(),

@@ -13,13 +13,14 @@ use bytes::Bytes;
 use h2::client::{Builder, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{Request, Response, Uri, Version, header, request};
+use http::{Request, Response, Uri, Version, header};
 use http_body::Frame;
 use tokio::time::timeout;
 
 use super::broken::{Broken, SendError};
 use super::length::{BodyLength, body_length};
 use super::limits::{HEADERS_MAX, READ_BYTES_MAX};
+use super::request::WorkerRequest;
 use crate::http::worker_body::WorkerBody;
 use crate::upstream::head_count::{Counted, HEAD_BYTES_MAX, HeadCount};
 use crate::upstream::tls::WorkerIo;
@@ -101,10 +102,9 @@ impl Connection {
 
     pub(super) async fn send(
         &mut self,
-        request: Request<WorkerBody>,
+        request: &WorkerRequest<'_>,
     ) -> Result<Response<AnswerBody>, SendError> {
-        let (parts, body) = request.into_parts();
-        let request = Request::from_parts(self.parts_of(parts), ());
+        let (request, body) = (self.head_of(request), request.body.clone());
         poll_fn(|cx| self.sender.poll_ready(cx))
             .await
             .map_err(unsent)?;
@@ -150,26 +150,29 @@ impl Connection {
     }
 
     /// A head as HTTP/2 has it: `Host` is a part of the target.
-    fn parts_of(&self, mut parts: request::Parts) -> request::Parts {
-        let host = parts.headers.remove(header::HOST);
+    fn head_of(&self, request: &WorkerRequest<'_>) -> Request<()> {
+        let mut head = Request::new(());
+        *head.method_mut() = request.method.clone();
+        *head.version_mut() = Version::HTTP_2;
+        let headers = head.headers_mut();
+        for (name, value) in request.lines() {
+            let mut value = value.clone();
+            // The next request on this connection may be another client's: its key has no place in the common table.
+            if matches!(*name, header::AUTHORIZATION | header::COOKIE) {
+                value.set_sensitive(true);
+            }
+            headers.append(name, value);
+        }
+        let host = headers.remove(header::HOST);
         let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
-        let path = parts.uri.path_and_query().cloned();
+        let path = request.target.path_and_query().cloned();
         let mut target = http::uri::Parts::default();
         target.scheme = Some(self.scheme.clone());
         target.authority = authority;
         target.path_and_query = Some(path.unwrap_or(PathAndQuery::from_static("/")));
         // Without an authority it is none: h2 then says so.
-        parts.uri = Uri::from_parts(target).unwrap_or_default();
-        parts.version = Version::HTTP_2;
-        // The next request on this connection may be another client's: its key has no place in the common table.
-        for name in [header::AUTHORIZATION, header::COOKIE] {
-            if let header::Entry::Occupied(mut values) = parts.headers.entry(name) {
-                values
-                    .iter_mut()
-                    .for_each(|value| value.set_sensitive(true));
-            }
-        }
-        parts
+        *head.uri_mut() = Uri::from_parts(target).unwrap_or_default();
+        head
     }
 
     pub(super) fn is_reusable(&mut self, cx: &mut Context<'_>) -> bool {

@@ -10,22 +10,23 @@ pub mod http1;
 mod http2;
 mod length;
 mod limits;
+mod request;
 
 use std::io;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::Response;
 use http_body::Frame;
 use tokio::time::Instant;
 
 pub use self::broken::{Broken, SendError};
 pub use self::http1::Switched;
+pub use self::request::WorkerRequest;
 use super::address::Address;
 use super::connector::Connector;
 use crate::config::WorkerHttp2;
-use crate::http::worker_body::WorkerBody;
 
 /// A connection to one worker.
 #[derive(Debug)]
@@ -83,17 +84,20 @@ impl Connection {
         }
     }
 
-    /// Sends a request, whose `Host` is the worker's, and waits for the response's head.
+    /// Sends a request and waits for the response's head.
     ///
     /// # Errors
     /// How far it had got when the connection failed.
     pub async fn send(
         &mut self,
-        request: Request<WorkerBody>,
+        request: &WorkerRequest<'_>,
     ) -> Result<Response<AnswerBody>, SendError> {
         Ok(match &mut self.speaks {
             Speaks::Http1(connection) => connection.send(request).await?.map(AnswerBody::Http1),
-            Speaks::Http2(connection) => connection.send(request).await?.map(AnswerBody::Http2),
+            Speaks::Http2(connection) => {
+                let sent = Box::pin(connection.send(request));
+                sent.await?.map(AnswerBody::Http2)
+            }
         })
     }
 

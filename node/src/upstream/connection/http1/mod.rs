@@ -20,7 +20,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::Response;
 use http_body::Frame;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::timeout;
@@ -30,7 +30,7 @@ pub use self::head::{Head, HeadReader};
 use self::inbox::Inbox;
 use self::upload::Upload;
 use super::broken::{Broken, SendError};
-use crate::http::worker_body::WorkerBody;
+use super::request::WorkerRequest;
 use crate::upstream::tls::WorkerIo;
 
 /// Longest wait for the last of a request whose connection changes its protocol.
@@ -73,14 +73,14 @@ impl Connection {
 
     pub(super) async fn send(
         &mut self,
-        request: Request<WorkerBody>,
+        request: &WorkerRequest<'_>,
     ) -> Result<Response<AnswerBody>, SendError> {
         let look = poll_fn(|cx| Poll::Ready(self.poll_unfit(cx)));
         if let Poll::Ready(broken) = look.await {
             return Err(SendError::Unsent(broken));
         }
         self.is_free = false;
-        let mut reader = HeadReader::of(request.method());
+        let mut reader = HeadReader::of(request.method);
         self.upload = Some(Upload::of(request));
         let head = poll_fn(|cx| self.poll_head(&mut reader, cx)).await?;
         self.keeps_alive = head.keeps_alive;

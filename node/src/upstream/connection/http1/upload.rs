@@ -5,10 +5,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
-use http::{Request, header, request};
 use tokio::io::AsyncWrite;
 
 use crate::http::worker_body::WorkerBody;
+use crate::upstream::connection::request::WorkerRequest;
 
 /// Pieces that are written at once: the head, and those that a body has mostly.
 const PIECES: usize = 4;
@@ -27,13 +27,11 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    pub(super) fn of(request: Request<WorkerBody>) -> Self {
-        let (parts, rest) = request.into_parts();
-        let mut upload = Self {
-            pieces: [const { Bytes::new() }; PIECES],
-            rest,
-        };
-        upload.pieces[0] = head_of(&parts, upload.rest.len());
+    pub(super) fn of(request: &WorkerRequest<'_>) -> Self {
+        let mut pieces = [const { Bytes::new() }; PIECES];
+        pieces[0] = head_of(request);
+        let rest = request.body.clone();
+        let mut upload = Self { pieces, rest };
         upload.fill(1);
         upload
     }
@@ -78,25 +76,18 @@ impl Upload {
     }
 }
 
-/// RFC 9112, sections 2 to 5. A body without a length gets the one that it has.
-fn head_of(parts: &request::Parts, body: u64) -> Bytes {
-    let target = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let lines = parts.headers.iter();
+/// RFC 9112, sections 2 to 5.
+fn head_of(request: &WorkerRequest<'_>) -> Bytes {
+    let (method, target) = (request.method.as_str(), request.target.path_and_query());
+    let target = target.map_or("/", |path| path.as_str());
+    let lines = request.lines();
     let lines = lines.map(|(name, value)| name.as_str().len() + value.len() + LINE_EXTRA);
-    let first = parts.method.as_str().len() + target.len() + FIRST_LINE_EXTRA;
+    let first = method.len() + target.len() + FIRST_LINE_EXTRA;
     let mut head = Vec::with_capacity(first + lines.sum::<usize>() + END.len());
     let mut add = |parts: &[&[u8]]| parts.iter().for_each(|part| head.extend_from_slice(part));
-    add(&[
-        parts.method.as_str().as_bytes(),
-        b" ",
-        target.as_bytes(),
-        VERSION,
-    ]);
-    for (name, value) in &parts.headers {
+    add(&[method.as_bytes(), b" ", target.as_bytes(), VERSION]);
+    for (name, value) in request.lines() {
         add(&[name.as_str().as_bytes(), b": ", value.as_bytes(), END]);
-    }
-    if body > 0 && !parts.headers.contains_key(header::CONTENT_LENGTH) {
-        add(&[b"content-length: ", body.to_string().as_bytes(), END]);
     }
     add(&[END]);
     head.into()

@@ -1,14 +1,16 @@
 //! A connection against workers on real sockets that do as they like.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::http::worker_body::WorkerBody;
 use crate::upstream::connection::http1::*;
 
 const WITHIN: Duration = Duration::from_secs(30);
@@ -22,18 +24,32 @@ async fn pair() -> (Connection, TcpStream) {
     (Connection::new(io), accepted.expect("accepted").0)
 }
 
-fn request(body: WorkerBody) -> Request<WorkerBody> {
-    let mut request = Request::new(body);
-    *request.method_mut() = Method::POST;
-    *request.uri_mut() = "/v1/completions?x=1".parse().expect("a target");
-    request
-        .headers_mut()
-        .insert(header::HOST, HeaderValue::from_static("worker:1"));
-    request
+fn request(body: &WorkerBody) -> WorkerRequest<'_> {
+    static HEADERS: LazyLock<HeaderMap> = LazyLock::new(|| {
+        let line = |name, value| (name, HeaderValue::from_static(value));
+        let lines = [
+            line(header::ACCEPT, "a"),
+            line(header::AUTHORIZATION, "the client's"),
+        ];
+        lines.into_iter().collect()
+    });
+    let length = body.len();
+    WorkerRequest {
+        method: &Method::POST,
+        target: Uri::from_static("/v1/completions?x=1"),
+        headers: &HEADERS,
+        own: [
+            Some((header::HOST, HeaderValue::from_static("worker:1"))),
+            Some((header::AUTHORIZATION, HeaderValue::from_static("own"))),
+            None,
+            (length > 0).then(|| (header::CONTENT_LENGTH, length.into())),
+        ],
+        body,
+    }
 }
 
-fn small() -> Request<WorkerBody> {
-    request(WorkerBody::unchanged(Bytes::from_static(b"{}")))
+fn small() -> WorkerBody {
+    WorkerBody::unchanged(Bytes::from_static(b"{}"))
 }
 
 async fn head_of_request(worker: &mut TcpStream) -> String {
@@ -74,9 +90,9 @@ async fn body_of(connection: &mut Connection, body: &mut AnswerBody) -> Result<V
 
 async fn send(
     connection: &mut Connection,
-    request: Request<WorkerBody>,
+    body: WorkerBody,
 ) -> Result<Response<AnswerBody>, SendError> {
-    timeout(WITHIN, connection.send(request))
+    timeout(WITHIN, connection.send(&request(&body)))
         .await
         .expect("an answer, or none")
 }
@@ -100,18 +116,15 @@ async fn a_request_is_written_as_it_is_and_the_connection_serves_again() {
         heads
     });
     let bytes = Bytes::from_static(b"{\"model\": \"x\"}");
-    let mut first = request(WorkerBody::with_text(&bytes, 10..13, "name"));
-    first
-        .headers_mut()
-        .insert(header::CONTENT_LENGTH, HeaderValue::from(17));
-    for request in [first, request(WorkerBody::unchanged(Bytes::new()))] {
-        let response = send(&mut connection, request).await.expect("answered");
+    let first = WorkerBody::with_text(&bytes, 10..13, "name");
+    for body in [first, WorkerBody::unchanged(Bytes::new())] {
+        let response = send(&mut connection, body).await.expect("answered");
         assert_eq!(response.status(), StatusCode::OK);
         let read = body_of(&mut connection, &mut response.into_body()).await;
         assert_eq!(read.expect("whole"), b"ok");
     }
     let heads = serving.await.expect("served");
-    let line = "POST /v1/completions?x=1 HTTP/1.1\r\nhost: worker:1\r\n";
+    let line = "POST /v1/completions?x=1 HTTP/1.1\r\naccept: a\r\nhost: worker:1\r\nauthorization: own\r\n";
     assert_eq!(
         heads,
         [
@@ -138,7 +151,7 @@ async fn a_body_larger_than_the_sockets_room_arrives_whole() {
         worker.write_all(SMALL.as_bytes()).await.expect("read");
         worker
     });
-    let response = send(&mut connection, request(WorkerBody::unchanged(bytes))).await;
+    let response = send(&mut connection, WorkerBody::unchanged(bytes)).await;
     let mut body = response.expect("answered").into_body();
     assert_eq!(
         body_of(&mut connection, &mut body).await.expect("whole"),
@@ -160,7 +173,7 @@ async fn an_answer_before_the_end_of_the_request_is_seen() {
             stays.then_some(worker)
         });
         let bytes = Bytes::from(vec![b'x'; 32 << 20]);
-        let response = send(&mut connection, request(WorkerBody::unchanged(bytes))).await;
+        let response = send(&mut connection, WorkerBody::unchanged(bytes)).await;
         let response = response.expect("answered");
         assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
         let read = body_of(&mut connection, &mut response.into_body()).await;
@@ -341,7 +354,9 @@ async fn a_connection_that_waits_holds_no_buffer() {
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
         "9\r\ndata: 1\n\n\r\n",
     );
-    let mut sending = Box::pin(connection.send(small()));
+    let body = small();
+    let request = request(&body);
+    let mut sending = Box::pin(connection.send(&request));
     let early = timeout(Duration::ZERO, sending.as_mut()).await;
     assert!(early.is_err(), "nobody answered");
     head_of_request(&mut worker).await;
