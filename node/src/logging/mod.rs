@@ -3,6 +3,8 @@
 //! A reader of standard error that stops reading would otherwise stop the router: its threads
 //! would wait inside the write. Here a line that finds the queue full is dropped and counted.
 
+mod line;
+
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
@@ -48,13 +50,16 @@ pub fn lines_dropped() -> u64 {
 /// The process has a log already.
 pub fn start(config: &LogConfig) -> Result<LogGuard, TryInitError> {
     let (queue, writer) = queue(io::stderr());
-    let lines = tracing_subscriber::fmt::layer().with_writer(queue);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_timer(line::Time)
+        .with_writer(queue);
     let (filter, handle) = reload::Layer::new(filter(config));
     let registry = tracing_subscriber::registry().with(filter);
     if config.json {
         registry.with(lines.json().flatten_event(true)).try_init()?;
     } else {
-        registry.with(lines.with_ansi(false)).try_init()?;
+        let lines = lines.with_ansi(false).fmt_fields(line::Fields);
+        registry.with(lines).try_init()?;
     }
     // There is one log, so there is one of these.
     let _ = FILTER.set(handle);
