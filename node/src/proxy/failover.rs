@@ -123,7 +123,7 @@ pub struct Moved {
 
 impl OnBreak {
     /// For a stream that was asked for with failover and has begun on this worker.
-    pub(super) fn of(dispatch: &Arc<Dispatch>, asked: Asked, worker: WorkerId) -> Self {
+    pub(super) fn of(dispatch: &Arc<Dispatch>, asked: Box<Asked>, worker: WorkerId) -> Self {
         let ask = match Ask::read(asked.endpoint(), asked.body_at_worker()) {
             None => return Self::End,
             Some(Err(reason)) => return Self::Refused(reason),
@@ -136,7 +136,7 @@ impl OnBreak {
         Self::Move(Box::new(Failover {
             continuation: Continuation::new(ask, room),
             dispatch: Arc::clone(dispatch),
-            asked: Arc::new(asked),
+            asked: Arc::from(asked),
             tried: vec![worker],
             moves: 0,
             search: None,

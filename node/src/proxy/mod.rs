@@ -334,7 +334,7 @@ impl Proxy {
         body: ClientBody,
         endpoint: Endpoint,
         key: Option<Arc<ApiKey>>,
-        mut record: Record,
+        mut record: Box<Record>,
     ) -> Response<ResponseBody> {
         let whole = self.dispatch.timeouts.look().whole_request;
         let deadline = whole.map(|limit| record.started() + limit);
@@ -431,7 +431,8 @@ impl Proxy {
         if let (Some(Way::Pair(form)), Some(halves)) = (way, asked.pool().halves()) {
             let halves = Arc::clone(halves);
             let mut plan = ToPair::new(asked, dispatch, record, halves, form);
-            return Ok(retry::run(&mut plan, &policy).await);
+            // On the heap: a request that goes to one worker must not have the room that two legs need.
+            return Ok(Box::pin(retry::run(&mut plan, &policy)).await);
         }
         if let Some(Way::One(why)) = way {
             record.goes(why);

@@ -106,7 +106,7 @@ impl Refusal {
     /// Ends the request with it; `no_room`: the status of an answer that means this.
     pub(super) fn response(
         mut self,
-        mut record: Record,
+        mut record: Box<Record>,
         no_room: NoRoomStatus,
     ) -> Response<ResponseBody> {
         self.say_no_room(no_room.status());

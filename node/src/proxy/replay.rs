@@ -14,12 +14,12 @@ use crate::cache::Answer;
 pub struct Replay {
     answer: Arc<Answer>,
     next: usize,
-    record: Record,
+    record: Box<Record>,
 }
 
 impl Replay {
     /// Of a kept stream, from its beginning.
-    pub(super) fn new(answer: Arc<Answer>, record: Record) -> Self {
+    pub(super) fn new(answer: Arc<Answer>, record: Box<Record>) -> Self {
         Self {
             answer,
             next: 0,

@@ -63,7 +63,7 @@ impl Body for ResponseBody {
 }
 
 /// Answers a request with a kept answer. Its tokens are not counted: no worker computed them.
-pub(super) fn kept(answer: Arc<Answer>, mut record: Record) -> Response<ResponseBody> {
+pub(super) fn kept(answer: Arc<Answer>, mut record: Box<Record>) -> Response<ResponseBody> {
     // Nothing scarce is held for a reader that may be slow.
     record.admission = None;
     record.status = Some(StatusCode::OK);

@@ -39,7 +39,7 @@ pub struct Tunnel {
     config: Arc<RealtimeConfig>,
     deadline: Option<Instant>,
     in_flight: InFlight,
-    record: Record,
+    record: Box<Record>,
     gone: Gone,
     /// Of a client that may not say everything.
     watch: Option<Watch>,
@@ -69,7 +69,7 @@ impl Tunnel {
         worker: Switched,
         config: Arc<RealtimeConfig>,
         deadline: Option<Instant>,
-        (in_flight, record): (InFlight, Record),
+        (in_flight, record): (InFlight, Box<Record>),
         session: Session,
     ) -> Self {
         let said_to = in_flight.worker();

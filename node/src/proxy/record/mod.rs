@@ -114,16 +114,16 @@ pub struct Record {
 }
 
 impl Record {
-    /// Begins with the request's head.
+    /// Begins with the request's head. On the heap: it is large, and goes from hand to hand.
     pub fn new(
         metrics: Arc<ProxyMetrics>,
         cluster: Arc<Cluster>,
         endpoint: Endpoint,
         request_id: HeaderValue,
         is_cutting: Arc<AtomicBool>,
-    ) -> Self {
+    ) -> Box<Self> {
         metrics.traffic.requests_active.inc();
-        Self {
+        Box::new(Self {
             series: Arc::clone(metrics.requests.models.unknown()),
             metrics,
             cluster,
@@ -165,7 +165,7 @@ impl Record {
             first_token: None,
             is_cutting,
             finished: false,
-        }
+        })
     }
 
     /// How a request ended that was dropped before its end.

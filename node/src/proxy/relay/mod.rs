@@ -64,7 +64,7 @@ pub struct Relay {
     in_flight: InFlight,
     gone: Gone,
     cutoff: Option<Cutoff>,
-    record: Record,
+    record: Box<Record>,
     scan: Option<Scan>,
     silence: Silence,
     last_event: Instant,
@@ -84,7 +84,7 @@ impl Relay {
     pub fn new(
         begun: Begun,
         in_flight: InFlight,
-        record: Record,
+        record: Box<Record>,
         silence: Silence,
     ) -> (http::response::Parts, Self) {
         let now = Instant::now();

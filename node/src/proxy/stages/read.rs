@@ -177,7 +177,7 @@ impl Read {
         self,
         entry: &EntryParts<'_>,
         record: &mut Record,
-    ) -> Result<Asked, ApiError> {
+    ) -> Result<Box<Asked>, ApiError> {
         let Self {
             head,
             body,
@@ -220,7 +220,7 @@ impl Read {
                 Some(entry.finder.holder_of(wanted).await?)
             }
         };
-        Ok(Asked {
+        Ok(Box::new(Asked {
             explained,
             outgoing,
             division,
@@ -236,7 +236,7 @@ impl Read {
             company: Company::default(),
             session: None,
             _counted: entry.budget.request(),
-        })
+        }))
     }
 
     /// What the response cache has to know of it.

@@ -33,7 +33,7 @@ impl Admitted {
         entry: &EntryParts<'_>,
         bodies: &Arc<ByteBudget>,
         record: &mut Record,
-    ) -> Result<Asked, ApiError> {
+    ) -> Result<Box<Asked>, ApiError> {
         let Accepted {
             mut head,
             endpoint,
@@ -74,7 +74,7 @@ impl Admitted {
             ..outgoing(head, nothing, record.request_id(), key.is_some())
         };
         handshake::switch(&mut outgoing.headers);
-        Ok(Asked {
+        Ok(Box::new(Asked {
             explained,
             outgoing,
             query,
@@ -96,7 +96,7 @@ impl Admitted {
                 scope,
             }),
             _counted: entry.budget.request(),
-        })
+        }))
     }
 }
 

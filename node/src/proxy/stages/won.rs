@@ -38,14 +38,14 @@ pub(in crate::proxy) enum Shown {
 /// A request at its commit.
 #[derive(Debug)]
 pub(in crate::proxy) struct Won {
-    pub(super) asked: Asked,
+    pub(super) asked: Box<Asked>,
     pub(super) sent: Sent,
 }
 
 impl Won {
     /// An answer that the client will see; none other will be asked for.
     pub(in crate::proxy) fn of(
-        asked: Asked,
+        asked: Box<Asked>,
         sent: Sent,
         holders: &Holders,
         warm_ups: &WarmUps,
@@ -78,7 +78,7 @@ impl Won {
         self,
         dispatch: &Arc<Dispatch>,
         sessions: &Sessions,
-        mut record: Record,
+        mut record: Box<Record>,
     ) -> Response<ResponseBody> {
         let Placed { mut in_flight, .. } = self.sent.placed;
         in_flight.prefilled();
