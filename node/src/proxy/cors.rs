@@ -70,7 +70,7 @@ impl Cors {
             let message = "this origin is not among cors.allowed_origins";
             return Some(Err(ApiError::new(ErrorKind::PermissionDenied, message)));
         }
-        let mut response = Response::new(ResponseBody::Full(None));
+        let mut response = Response::new(ResponseBody::Full(None, None));
         *response.status_mut() = StatusCode::NO_CONTENT;
         let out = response.headers_mut();
         let methods = self.methods.as_ref().unwrap_or(asked);

@@ -17,8 +17,8 @@ use crate::cache::Answer;
 /// What is sent behind a head.
 #[derive(Debug)]
 pub enum ResponseBody {
-    /// Known bytes; `None` once they are sent.
-    Full(Option<Bytes>),
+    /// Known bytes; `None` once they are given. What is still to be written of the request goes with its answer.
+    Full(Option<Bytes>, Option<Box<Record>>),
     /// An answer on its way.
     Relay(Box<Relay>),
     /// A kept answer on its way.
@@ -29,7 +29,14 @@ pub enum ResponseBody {
 
 impl From<Bytes> for ResponseBody {
     fn from(bytes: Bytes) -> Self {
-        Self::Full(Some(bytes).filter(|b| !b.is_empty()))
+        Self::Full(Some(bytes).filter(|b| !b.is_empty()), None)
+    }
+}
+
+impl ResponseBody {
+    /// All of the answer to a request that has ended.
+    pub(super) fn of_request(bytes: Bytes, record: Box<Record>) -> Self {
+        Self::Full(Some(bytes).filter(|b| !b.is_empty()), Some(record))
     }
 }
 
@@ -42,7 +49,7 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RelayError>>> {
         match &mut *self {
-            Self::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            Self::Full(bytes, _) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
             Self::Relay(relay) => relay.poll_guarded(cx),
             Self::Replay(replay) => Poll::Ready(replay.next().map(|piece| Ok(Frame::data(piece)))),
             Self::Tunnel(_) => Poll::Ready(None),
@@ -50,12 +57,14 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Full(None) | Self::Tunnel(_))
+        matches!(self, Self::Full(None, _) | Self::Tunnel(_))
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Full(bytes, _) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
+            }
             Self::Relay(_) | Self::Replay(_) => SizeHint::default(),
             Self::Tunnel(_) => SizeHint::with_exact(0),
         }
@@ -75,7 +84,7 @@ pub(super) fn kept(answer: Arc<Answer>, mut record: Box<Record>) -> Response<Res
         let body = answer.body();
         record.passes(&body);
         record.finish(Outcome::Success);
-        ResponseBody::from(body)
+        ResponseBody::of_request(body, record)
     });
     *response.headers_mut() = headers;
     response.headers_mut().insert(header::AGE, age);

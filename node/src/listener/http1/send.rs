@@ -79,8 +79,10 @@ impl Piece {
 /// An answer on its way out.
 #[derive(Debug)]
 pub(super) struct Sending<B> {
-    /// None: nothing of it is to come.
-    body: Option<B>,
+    /// Kept to the end of the answer: what it does when it is dropped keeps nobody waiting.
+    body: B,
+    /// Nothing of it is to come.
+    has_ended: bool,
     framed: Framed,
     unsent: VecDeque<Piece>,
     /// The body was asked for the first time.
@@ -97,7 +99,8 @@ where
     pub(super) fn new(head: AnswerHead, body: B) -> Self {
         let is_empty = head.framed == Framed::Length(0);
         Self {
-            body: (!is_empty).then_some(body),
+            body,
+            has_ended: is_empty,
             framed: head.framed,
             unsent: VecDeque::from([Piece::Shared(head.bytes.into())]),
             has_begun: false,
@@ -135,7 +138,7 @@ where
                 ready!(Pin::new(&mut lock(wire).io).poll_flush(cx))?;
                 self.must_flush = false;
             }
-            if self.body.is_some() {
+            if !self.has_ended {
                 self.unsent = VecDeque::new();
                 ready!(lock(wire).poll_left(cx));
                 return Poll::Ready(Err(SendError::ClientLeft));
@@ -178,8 +181,8 @@ where
         let mut bytes = 0;
         while bytes < BATCH_BYTES
             && self.unsent.len() < BATCH_PIECES
-            && let Some(body) = &mut self.body
-            && let Poll::Ready(next) = Pin::new(body).poll_frame(cx)
+            && !self.has_ended
+            && let Poll::Ready(next) = Pin::new(&mut self.body).poll_frame(cx)
         {
             match next {
                 None => self.end(),
@@ -189,13 +192,13 @@ where
                         bytes += data.len();
                         self.push(data);
                     }
-                    if self.body.as_ref().is_some_and(Body::is_end_stream) {
+                    if self.body.is_end_stream() {
                         self.end();
                     }
                 }
                 Some(Err(error)) => {
                     self.failed = Some(SendError::Body(error.into()));
-                    self.body = None;
+                    self.has_ended = true;
                 }
             }
         }
@@ -210,9 +213,7 @@ where
             Framed::Length(left) => {
                 data.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
                 *left -= data.len() as u64;
-                if *left == 0 {
-                    self.body = None;
-                }
+                self.has_ended = *left == 0;
                 self.unsent.push_back(Piece::Shared(data));
             }
             Framed::Chunked => self.unsent.extend([
@@ -225,7 +226,7 @@ where
 
     /// The body has ended.
     fn end(&mut self) {
-        self.body = None;
+        self.has_ended = true;
         match self.framed {
             Framed::Chunked => {
                 let last = Bytes::from_static(b"0\r\n\r\n");

@@ -10,13 +10,14 @@ use crate::trace::Ended;
 use crate::upstream::Worker;
 
 impl Record {
-    /// Counts and logs. Later calls do nothing.
+    /// Counts. Later calls do nothing.
     pub fn finish(&mut self, outcome: Outcome) {
-        if std::mem::replace(&mut self.finished, true) {
+        if self.ended.is_some() {
             return;
         }
         self.admission = None;
         let elapsed = self.started.elapsed();
+        self.ended = Some((outcome, elapsed));
         let metrics = &self.metrics;
         metrics.traffic.requests_active.dec();
         let within = self.sampled_span();
@@ -35,6 +36,13 @@ impl Record {
             recording.keep();
         }
         self.count_pace(outcome);
+    }
+
+    /// Logs, and hands the spans over.
+    pub(super) fn write(&mut self) {
+        let Some((outcome, elapsed)) = self.ended else {
+            return;
+        };
         self.log(outcome, elapsed);
         if let Some(trace) = self.trace.take() {
             trace.end(&self.ended(outcome));

@@ -33,7 +33,8 @@ use crate::trace::RequestTrace;
 use crate::upstream::Worker;
 use crate::upstream::attempt::Failure;
 
-/// Filled in as the request goes on; written when it ends or, at the latest, when it is dropped.
+/// Filled in as the request goes on; counted when it ends or, at the latest, when it is dropped. Its line and its spans
+/// are written when it is dropped: whoever holds it until the answer is out does not make a client wait for them.
 #[derive(Debug)]
 pub struct Record {
     metrics: Arc<ProxyMetrics>,
@@ -110,7 +111,8 @@ pub struct Record {
     first_token: Option<Duration>,
     /// Whether this replica ends now.
     is_cutting: Arc<AtomicBool>,
-    finished: bool,
+    /// How it ended, and after what time.
+    ended: Option<(Outcome, Duration)>,
 }
 
 impl Record {
@@ -164,7 +166,7 @@ impl Record {
             recorded: None,
             first_token: None,
             is_cutting,
-            finished: false,
+            ended: None,
         })
     }
 
@@ -413,9 +415,10 @@ impl Drop for Record {
     fn drop(&mut self) {
         // A handler that is dropped before it answered: hyper saw the client leave, mostly.
         let outcome = self.abandoned();
-        if !self.finished && outcome == Outcome::Error {
+        if self.ended.is_none() && outcome == Outcome::Error {
             self.status = Some(StatusCode::INTERNAL_SERVER_ERROR);
         }
         self.finish(outcome);
+        self.write();
     }
 }

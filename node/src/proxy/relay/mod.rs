@@ -157,6 +157,9 @@ impl Relay {
                     let data = data.clone();
                     self.see(&data);
                 }
+                if self.body.is_end_stream() {
+                    self.finish(cx);
+                }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(None) => {

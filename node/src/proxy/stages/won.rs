@@ -108,7 +108,7 @@ impl Won {
                 };
                 in_flight.end(outcome.verdict());
                 record.finish(outcome);
-                Response::from_parts(parts, bytes.into())
+                Response::from_parts(parts, ResponseBody::of_request(bytes, record))
             }
             Answer::Switched(..) => unreachable!("a tunnel is no answer to pass on"),
             Answer::Begun(begun) => {
