@@ -42,7 +42,7 @@ pub const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 pub const SESSION: HeaderName = HeaderName::from_static("x-session-id");
 
 /// Meant for one hop, in either direction.
-const HOP_BY_HOP: [HeaderName; 8] = [
+static HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -53,8 +53,17 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     HeaderName::from_static("http2-settings"),
 ];
 
+/// Of a request alone; `Host` and the length are set anew, and `Expect: 100-continue` has been answered by this hop.
+static OF_THIS_HOP: [HeaderName; 5] = [
+    header::TE,
+    header::PROXY_AUTHORIZATION,
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::EXPECT,
+];
+
 /// Would have a server take another path or method than those that were judged here.
-const OTHER_TARGET: [HeaderName; 13] = [
+static OTHER_TARGET: [HeaderName; 13] = [
     HeaderName::from_static("x-original-url"),
     HeaderName::from_static("x-original-uri"),
     HeaderName::from_static("x-original-path"),
@@ -75,40 +84,23 @@ pub fn clean_request(headers: &mut HeaderMap) {
     remove_named_by_connection(headers);
     remove_all(headers, |name| {
         let text = name.as_str();
-        text.starts_with("x-") && (text.starts_with(INTERNAL_PREFIX) || OTHER_TARGET.contains(name))
+        let is_own_or_misleads =
+            || text.starts_with(INTERNAL_PREFIX) || OTHER_TARGET.contains(name);
+        HOP_BY_HOP.contains(name)
+            || OF_THIS_HOP.contains(name)
+            || text.starts_with("x-") && is_own_or_misleads()
     });
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
-    for name in [
-        header::TE,
-        header::PROXY_AUTHORIZATION,
-        header::HOST,
-        header::CONTENT_LENGTH,
-        // `100-continue` has been answered by this hop.
-        header::EXPECT,
-    ] {
-        headers.remove(name);
-    }
 }
 
 /// Drops from a worker's head what must not reach the client. Which pages may read an answer is said by `cors` alone.
 pub fn clean_response(headers: &mut HeaderMap) {
-    let is_cors = |name: &HeaderName| name.as_str().starts_with(CORS_PREFIX);
-    // Most answers hold none of them, and a look at a few names is cheaper than eight look-ups.
-    if !headers
-        .keys()
-        .any(|name| HOP_BY_HOP.contains(name) || is_cors(name))
-    {
-        return;
-    }
     remove_named_by_connection(headers);
-    remove_all(headers, is_cors);
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
+    remove_all(headers, |name| {
+        HOP_BY_HOP.contains(name) || name.as_str().starts_with(CORS_PREFIX)
+    });
 }
 
+/// Looks at the names that are there: few of those that are looked for ever are.
 fn remove_all(headers: &mut HeaderMap, which: impl Fn(&HeaderName) -> bool) {
     let names: Vec<HeaderName> = headers.keys().filter(|n| which(n)).cloned().collect();
     for name in names {
