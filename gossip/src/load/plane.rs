@@ -150,7 +150,7 @@ impl LoadPlane {
             let moved = old_position
                 .iter()
                 .map(|old| old.map_or(Load::default(), |at| sender.loads[at]));
-            sender.loads = moved.collect();
+            sender.follow(moved.collect());
         }
         self.workers_digest = view.workers_digest();
         self.slots = slots;
@@ -382,7 +382,7 @@ impl LoadPlane {
     ) -> Applied {
         let number = (generation, seq);
         if let Some(sender) = self.senders.get(from)
-            && sender.knows(number, frame.moment)
+            && sender.knows(number, frame)
         {
             return Applied::Stale;
         }

@@ -2,11 +2,11 @@
 //!
 //! Pure.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::board::{OthersLoad, SENDER_SILENT_AFTER};
-use super::frame::{Coverage, Load, LoadFrame, Moment, SlotLoad};
+use super::frame::{Coverage, Load, LoadFrame, SlotLoad};
 use super::moment::PeerClock;
 use super::trust_cap::TrustCap;
 
@@ -22,6 +22,8 @@ pub(super) struct Sender {
     /// When the latest that counts was sent, by its clock; `None` before the first that says so.
     counted_us: Option<u64>,
     received_at: Instant,
+    /// The slots that frames of a new process listed before a full one came; `None` after that.
+    partial: Option<BTreeSet<u32>>,
     /// As its frames show it.
     clock: Option<PeerClock>,
     /// Frames that do not count yet, in the order in which they were sent.
@@ -60,6 +62,7 @@ impl Sender {
             latest: (0, 0),
             counted_us: None,
             received_at: now,
+            partial: None,
             clock: None,
             held: VecDeque::new(),
             loads: vec![Load::default(); slots],
@@ -67,11 +70,29 @@ impl Sender {
     }
 
     /// Whether this frame, or a later one, counts already, or it is held.
-    pub(super) fn knows(&self, number: (u64, u64), moment: Option<Moment>) -> bool {
-        match moment {
+    pub(super) fn knows(&self, number: (u64, u64), frame: &LoadFrame) -> bool {
+        match frame.moment {
             Some(moment) if number.0 == self.latest.0 => self.knows_sent(moment.sent_us),
+            None if self.is_overtaken_base(number, frame) => false,
             // Of a former process, or without a place among those that are held.
             _ => number <= self.latest,
+        }
+    }
+
+    /// Whether it is a snapshot that frames of changes overtook: what they do not list is still to be had from it.
+    fn is_overtaken_base(&self, number: (u64, u64), frame: &LoadFrame) -> bool {
+        let is_snapshot = frame.coverage == Coverage::Full && frame.moment.is_none();
+        is_snapshot
+            && self.partial.is_some()
+            && number.0 == self.latest.0
+            && number.1 < self.latest.1
+    }
+
+    /// Slots have other positions now, and these loads.
+    pub(super) fn follow(&mut self, loads: Vec<Load>) {
+        self.loads = loads;
+        if let Some(listed) = &mut self.partial {
+            listed.clear();
         }
     }
 
@@ -89,6 +110,13 @@ impl Sender {
         way: Duration,
         now: Instant,
     ) -> bool {
+        if self.is_overtaken_base(number, frame) {
+            let listed = self.partial.take().unwrap_or_default();
+            let mut rest = frame.slots.clone();
+            rest.retain(|at| !listed.contains(&at.slot));
+            self.count(&rest, false);
+            return true;
+        }
         // Without a base of this generation, or after a silence, slots not listed are unknown: zero
         // until the next full frame.
         let has_base = self.latest.0 == number.0 && self.is_heard(now);
@@ -96,6 +124,14 @@ impl Sender {
         if self.latest.0 != number.0 {
             self.clock = None;
             self.counted_us = None;
+            self.partial = Some(BTreeSet::new());
+        }
+        if frame.coverage == Coverage::Full {
+            self.partial = None;
+        }
+        let earlier = || frame.earlier.iter().flat_map(|earlier| &earlier.slots);
+        if let Some(listed) = &mut self.partial {
+            listed.extend(earlier().chain(&frame.slots).map(|at| at.slot));
         }
         self.latest = self.latest.max(number);
         self.received_at = now;
@@ -108,7 +144,9 @@ impl Sender {
         let Some((moment, wait)) = moment.filter(|_| has_base) else {
             // There is no moment at which it would have to count, and what was held is older.
             while self.take_over().is_some() {}
-            self.count(&frame.slots, is_whole);
+            self.count(&[], is_whole);
+            earlier().for_each(|at| self.count(std::slice::from_ref(at), false));
+            self.count(&frame.slots, false);
             self.counted_us = frame
                 .moment
                 .map(|moment| moment.sent_us)

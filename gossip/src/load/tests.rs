@@ -625,6 +625,26 @@ fn what_is_due_counts_from_its_own_moment_whenever_it_is_taken_over() {
     }
 }
 
+/// A newcomer asks for a snapshot, and frames of changes may come before it: they say nothing of all other workers.
+#[test]
+fn a_snapshot_that_changes_overtook_fills_in_the_rest() {
+    let mut node = Node::new(&["a", "b", "c"]);
+    let snapshot = node.frame(Coverage::Full, &[(0, 1), (1, 2)]);
+    let mut change = node.frame(Coverage::Changes, &[(1, 5)]);
+    change.moment = Some(Moment {
+        sent_us: 9,
+        hold_us: 0,
+    });
+    assert_eq!(node.hear("s", 7, &change), Applied::Fresh);
+    assert_eq!(["a", "b", "c"].map(|w| node.others(w)), [0.0, 5.0, 0.0]);
+    assert_eq!(node.hear("s", 6, &snapshot), Applied::Fresh);
+    assert_eq!(["a", "b", "c"].map(|w| node.others(w)), [1.0, 5.0, 0.0]);
+    // Once: another one that is late says nothing new.
+    let old = node.frame(Coverage::Full, &[(2, 9)]);
+    assert_eq!(node.hear("s", 5, &old), Applied::Stale);
+    assert_eq!(node.others("c"), 0.0);
+}
+
 /// What a liar has held is bounded, and no broken list of it counts.
 #[test]
 fn what_is_held_is_bounded_and_sound() {
