@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::running::{LIMIT, Running, authority, issue};
+use crate::running::{LIMIT, Running, authority, issue, until};
 use grapevine_gossip::config::Facts;
 use grapevine_gossip::identity::{self, Authority};
 use grapevine_gossip::load::Load;
@@ -122,11 +122,14 @@ async fn a_newcomer_is_ready_with_the_load_of_the_others() {
     let (id, spec) = worker(8000);
     let put = a.agent.put_worker(id.clone(), Source::Admin, spec).await;
     put.expect("added");
-    a.agent.load().cell(&id).add(Load {
+    let held = a.agent.load().cell(&id);
+    held.add(Load {
         requests: 3,
         prefill_tokens: 100,
         context_tokens: 200,
     });
+    // What is there for a moment only is told to nobody.
+    until("the load has lasted", || held.known().requests == 3).await;
     for newcomer in ["b", "c", "d"] {
         let newcomer = start(&authority, newcomer, &[a.seed()]).await;
         // Before that nobody routes by its view, into which a peer may have pushed the worker already.
