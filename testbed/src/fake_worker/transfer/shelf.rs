@@ -140,6 +140,8 @@ impl Shelf {
     pub(in crate::fake_worker) fn keep(self: &Arc<Self>, hold: Hold, kept: Kept, limit: Duration) {
         let key = hold.key.clone();
         let shelf = Arc::downgrade(self);
+        // Before the expiry begins, which must find what it is for.
+        let mut state = self.state();
         let expiry = tokio::spawn(async move {
             tokio::time::sleep(limit).await;
             if let Some(shelf) = shelf.upgrade() {
@@ -151,11 +153,14 @@ impl Shelf {
             _kept: kept,
             _expiry: AbortOnDropHandle::new(expiry),
         };
-        let mut state = self.state();
+        let key = shelved.hold.key.clone();
         if let Some(older) = state.held.insert(shelved.hold.key.clone(), shelved) {
             state.remember(older, HoldState::Released);
         }
         drop(state);
+        if limit.is_zero() {
+            self.free(&key, HoldState::Expired);
+        }
         self.changed.notify_waiters();
     }
 
