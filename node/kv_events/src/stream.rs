@@ -31,7 +31,8 @@ pub struct Limits {
     pub waiting_bytes: usize,
     /// Messages of which a repetition is recognised. Default 64. A repetition of an older one looks like a restart.
     pub remembered: usize,
-    /// Replays in a row that bring nothing new. Default 3. Then what is missing counts as lost.
+    /// Replays in a row that bring nothing new, or something else than what was heard. Default 3. Then what is missing
+    /// counts as lost, and what was heard as right.
     pub vain_replays: u32,
 }
 
@@ -166,6 +167,8 @@ pub struct Stream<P> {
     waiting_bytes: usize,
     /// Replays in a row that brought nothing new.
     vain: u32,
+    /// Replays in a row that were asked for since a message is not the one that was known by its number.
+    contradicted: u32,
     /// The replay under way brought something new.
     is_fruitful: bool,
     /// The replay under way was asked for though nothing was missing, and has brought nothing so far.
@@ -191,6 +194,7 @@ impl<P> Stream<P> {
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             vain: 0,
+            contradicted: 0,
             is_fruitful: false,
             is_look: false,
             has_failed: false,
@@ -233,7 +237,7 @@ impl<P> Stream<P> {
     /// A connection to the publisher is open, and subscribed.
     pub fn connected(&mut self, steps: &mut Vec<Step<P>>) {
         self.clear_waiting();
-        self.vain = 0;
+        (self.vain, self.contradicted) = (0, 0);
         if self.has_replay {
             self.is_unproven = !self.applied.is_empty();
             self.ask(steps);
@@ -326,6 +330,9 @@ impl<P> Stream<P> {
         self.state = State::Live;
         self.is_look = false;
         self.take_waiting(steps);
+        if self.state == State::Live {
+            self.contradicted = 0;
+        }
     }
 
     /// The replay could not be had, or broke off. What is known so far holds, unless the process may be another one; what
@@ -377,11 +384,15 @@ impl<P> Stream<P> {
             Some(next) if message.sequence < next => {
                 if self.is_remembered(&message) == Some(true) {
                     self.counts.repeated += 1;
-                } else if self.has_replay && self.vain < self.limits.vain_replays {
+                } else if self.has_replay
+                    && self.vain.max(self.contradicted) < self.limits.vain_replays
+                {
+                    // It waits, and is compared again with what the replay brings.
+                    self.contradicted += 1;
                     self.begin_anew(Cause::Restart, steps);
                     self.wait(message, steps);
                 } else {
-                    self.vain = 0;
+                    (self.vain, self.contradicted) = (0, 0);
                     self.counts.restarts += 1;
                     self.forget(Cause::Restart, steps);
                     self.apply(message, steps);

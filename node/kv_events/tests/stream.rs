@@ -565,3 +565,35 @@ fn what_waits_for_a_replay_is_bounded() {
     assert_eq!(stream.last(), Some(13));
     assert!(stream.is_current());
 }
+
+/// What was heard while a replay was under way is not what the replay has, as often as it is asked.
+#[test]
+fn messages_that_the_replay_contradicts_do_not_have_it_asked_for_ever() {
+    let mut stream = Stream::new(true, limits(100));
+    steps(|s| stream.connected(s));
+    for sequence in [1, 2] {
+        steps(|s| stream.heard(message(9, sequence), s));
+    }
+    let anew = [Step::Forget(Cause::Restart), Step::Ask(0)];
+    for _ in 0..limits(100).vain_replays {
+        (0..3).for_each(|sequence| drop(steps(|s| stream.replayed(message(1, sequence), s))));
+        assert_eq!(steps(|s| stream.replay_ended(s)), anew);
+        assert!(!stream.is_current());
+    }
+    (0..3).for_each(|sequence| drop(steps(|s| stream.replayed(message(1, sequence), s))));
+    let as_heard = [
+        Step::Forget(Cause::Restart),
+        LATER,
+        Step::Apply(1),
+        Step::Apply(2),
+    ];
+    assert_eq!(steps(|s| stream.replay_ended(s)), as_heard);
+    assert!(stream.is_current());
+    // A later look finds what the publisher has.
+    assert_eq!(steps(|s| stream.verify(s)), [Step::Ask(2)]);
+    assert_eq!(steps(|s| stream.replayed(message(1, 2), s)), anew);
+    (0..3).for_each(|sequence| drop(steps(|s| stream.replayed(message(1, sequence), s))));
+    steps(|s| stream.replay_ended(s));
+    assert!(stream.is_current());
+    assert_eq!(stream.last(), Some(2));
+}
