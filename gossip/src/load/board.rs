@@ -5,31 +5,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::common::{Common, OthersLoad};
 use super::frame::Load;
 use super::past::{Changes, Past};
 use crate::replica::ReplicaId;
 use crate::worker::WorkerId;
-
-/// Damped sums of what the other replicas have on one worker. Not whole numbers, since old counts
-/// weigh less.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct OthersLoad {
-    /// Requests in flight.
-    pub requests: f64,
-    /// Prompt tokens still to be computed.
-    pub prefill_tokens: f64,
-    /// Tokens of context held.
-    pub context_tokens: f64,
-}
-
-/// What all replicas can know of the load of one worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Common {
-    /// Of this replica's own, as [`LoadCell::known`].
-    pub known: Load,
-    /// As [`LoadCell::others`].
-    pub others: OthersLoad,
-}
 
 /// A [`Load`] that many threads change.
 #[derive(Debug, Default)]

@@ -17,6 +17,7 @@
 //!   counts, which nobody else has, would part the replicas.
 
 mod board;
+mod common;
 mod frame;
 mod moment;
 mod past;
@@ -27,7 +28,8 @@ mod sent;
 mod tests;
 mod trust_cap;
 
-pub use board::{Common, LoadBoard, LoadCell, OthersLoad, SENDER_SILENT_AFTER};
+pub use board::{LoadBoard, LoadCell, SENDER_SILENT_AFTER};
+pub use common::{Common, OthersLoad};
 pub use frame::{Coverage, EARLIER_MAX, Earlier, Load, LoadFrame, Moment, SlotLoad};
 pub use past::Past;
 pub use plane::{

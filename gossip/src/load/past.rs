@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::board::Common;
+use super::common::Common;
 use crate::worker::WorkerId;
 
 /// Changes that are older are forgotten. Questions take milliseconds, on a busy machine some tens.

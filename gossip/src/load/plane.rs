@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::board::{Common, LoadBoard, LoadCell, OthersLoad};
+use super::board::{LoadBoard, LoadCell};
+use super::common::{Common, OthersLoad};
 use super::frame::{Coverage, EARLIER_MAX, Earlier, Load, LoadFrame, Moment, SlotLoad};
 use super::moment::hold;
 use super::sender::{Sender, Share};

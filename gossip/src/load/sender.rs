@@ -5,7 +5,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::board::{OthersLoad, SENDER_SILENT_AFTER};
+use super::board::SENDER_SILENT_AFTER;
+use super::common::OthersLoad;
 use super::frame::{Coverage, Load, LoadFrame, SlotLoad};
 use super::moment::PeerClock;
 use super::trust_cap::TrustCap;

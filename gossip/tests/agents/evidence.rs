@@ -1,52 +1,19 @@
 //! Evidence and heat between agents with real sockets and certificates on loopback.
 
 use std::collections::BTreeSet;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::listening::Listening;
 use crate::running::{LIMIT, Running, authority};
 use grapevine_gossip::Agent;
 use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport, LINKS_MAX, Retraction};
 use grapevine_gossip::identity::Authority;
 use grapevine_gossip::worker::{RawWorker, Source, WorkerId, WorkerSpec};
-use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-/// An agent and the evidence that it receives.
-struct Listening {
-    running: Running,
-    events: mpsc::Receiver<EvidenceEvent>,
-}
-
-impl Deref for Listening {
-    type Target = Running;
-
-    fn deref(&self) -> &Running {
-        &self.running
-    }
-}
-
-impl Listening {
-    async fn start(authority: &Authority, replica: &str, seeds: &[String]) -> Self {
-        let running = Running::of(authority, replica, seeds).await;
-        let events = running.agent.evidence();
-        Self { running, events }
-    }
-
-    /// The next event for which `wanted` gives a value.
-    async fn receives<T>(&mut self, what: &str, wanted: impl Fn(&EvidenceEvent) -> Option<T>) -> T {
-        let next = async {
-            loop {
-                let heard = self.events.recv().await.expect("the agent runs");
-                if let Some(value) = wanted(&heard) {
-                    return value;
-                }
-            }
-        };
-        let found = timeout(LIMIT, next).await;
-        found.unwrap_or_else(|_| panic!("{} never heard {what}", self.agent.replica()))
-    }
+async fn start(authority: &Authority, replica: &str, seeds: &[String]) -> Listening {
+    Listening::to(Running::of(authority, replica, seeds).await)
 }
 
 fn worker() -> WorkerId {
@@ -90,9 +57,9 @@ fn evidence_from<'a>(from: &'a str) -> impl Fn(&EvidenceEvent) -> Option<Evidenc
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_replicas_hear_each_other_and_a_newcomer_all() {
     let authority = authority();
-    let mut a = Listening::start(&authority, "a", &[]).await;
-    let mut b = Listening::start(&authority, "b", &[a.seed()]).await;
-    let mut c = Listening::start(&authority, "c", &[a.seed(), b.seed()]).await;
+    let mut a = start(&authority, "a", &[]).await;
+    let mut b = start(&authority, "b", &[a.seed()]).await;
+    let mut c = start(&authority, "c", &[a.seed(), b.seed()]).await;
     for running in [&a, &b, &c] {
         running.becomes_ready().await;
         running.is_linked_to(2).await;
@@ -147,7 +114,7 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
                 .collect()
         }));
     }
-    let mut d = Listening::start(&authority, "d", &[b.seed()]).await;
+    let mut d = start(&authority, "d", &[b.seed()]).await;
     let mut taken = BTreeSet::new();
     while taken.len() < BELIEVED as usize {
         let evidence = d.receives("the snapshot", |heard| match heard {
@@ -190,9 +157,9 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_arrives_whole() {
     let authority = authority();
-    let a = Listening::start(&authority, "a", &[]).await;
-    let mut b = Listening::start(&authority, "b", &[a.seed()]).await;
-    let mut c = Listening::start(&authority, "c", &[a.seed()]).await;
+    let a = start(&authority, "a", &[]).await;
+    let mut b = start(&authority, "b", &[a.seed()]).await;
+    let mut c = start(&authority, "c", &[a.seed()]).await;
     for running in [&a, &b, &c] {
         running.becomes_ready().await;
         running.is_linked_to(2).await;

@@ -2,31 +2,16 @@
 //! sends far too much beside others that do not. Real sockets and certificates on loopback.
 
 use std::collections::BTreeSet;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::listening::Listening;
 use crate::running::{LIMIT, Running, authority, until};
 use grapevine_gossip::config::EvidenceConfig;
 use grapevine_gossip::evidence::{Evidence, EvidenceEvent, LINKS_MAX};
 use grapevine_gossip::identity::Authority;
 use grapevine_gossip::worker::{RawWorker, WorkerId, WorkerSpec};
-use tokio::sync::mpsc;
 use tokio::time::timeout;
-
-/// An agent and the evidence that it receives.
-struct Listening {
-    running: Running,
-    events: mpsc::Receiver<EvidenceEvent>,
-}
-
-impl Deref for Listening {
-    type Target = Running;
-
-    fn deref(&self) -> &Running {
-        &self.running
-    }
-}
 
 async fn start(
     authority: &Authority,
@@ -37,8 +22,7 @@ async fn start(
     let running = Running::of_limits(authority, replica, seeds, evidence).await;
     let spec = WorkerSpec::new(RawWorker::at(worker().as_str())).expect("valid");
     running.agent.configure(worker(), spec).expect("room");
-    let events = running.agent.evidence();
-    Listening { running, events }
+    Listening::to(running)
 }
 
 fn worker() -> WorkerId {

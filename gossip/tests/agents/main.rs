@@ -9,6 +9,7 @@ mod evidence;
 mod evidence_peers;
 mod evidence_sim;
 mod key_types;
+mod listening;
 mod loopback;
 mod network;
 mod new_kind;

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use grapevine_gossip::identity::Identity;
 use grapevine_gossip::peer_state::{Claim, HealthClaim, PeerState, TenantUse};
-use grapevine_gossip::worker::{RawWorker, WorkerSpec};
 
 use crate::simulated::{
-    self, cut_off_first, identities, lose, name, network, pass, run, with, worker,
+    cut_off_first, identities, lose, name, network, pass, run, start_with_worker, with, worker,
 };
 
 const REPLICAS: usize = 4;
@@ -40,9 +39,7 @@ fn claim_of(count: u32) -> Claim {
 }
 
 async fn replica(at: usize, identity: Identity, seed: u64, shared: Shared) -> turmoil::Result {
-    let agent = simulated::start(at, 0..1, identity, seed).await?;
-    let spec = WorkerSpec::new(RawWorker::at(worker().as_str()))?;
-    agent.configure(worker(), spec)?;
+    let agent = start_with_worker(at, identity, seed).await?;
     let mut tick = tokio::time::interval(Duration::from_millis(20));
     loop {
         tick.tick().await;

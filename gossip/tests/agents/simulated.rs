@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use grapevine_gossip::config::{Facts, GossipConfig};
 use grapevine_gossip::identity::{self, Identity};
-use grapevine_gossip::worker::WorkerId;
+use grapevine_gossip::worker::{RawWorker, WorkerId, WorkerSpec};
 use grapevine_gossip::{Agent, Metrics, StartError};
 use turmoil::Sim;
 
@@ -71,6 +71,17 @@ pub(crate) async fn start(
         seed: seed + at as u64,
     });
     Agent::start_on(network, config, identity, |_| 1.0, Metrics::default()).await
+}
+
+/// The same, asking the first replica, with [`worker`] in its configuration.
+pub(crate) async fn start_with_worker(
+    at: usize,
+    identity: Identity,
+    seed: u64,
+) -> turmoil::Result<Agent> {
+    let agent = start(at, 0..1, identity, seed).await?;
+    agent.configure(worker(), WorkerSpec::new(RawWorker::at(worker().as_str()))?)?;
+    Ok(agent)
 }
 
 /// Steps until it is so; fails after so much simulated time.

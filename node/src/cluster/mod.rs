@@ -475,8 +475,9 @@ impl Cluster {
         candidates: &mut Vec<Candidate>,
         load: LoadAt<'_>,
     ) {
-        self.agent.settle_load(Instant::now());
-        let picture = self.picture();
+        let now = Instant::now();
+        self.agent.settle_load(now);
+        let picture = self.picture(now);
         candidates.clear();
         candidates.extend(pool.members.iter().map(|member| {
             let seen = load.seen(picture, &member.worker);
@@ -516,7 +517,7 @@ impl Cluster {
 
     /// Whether a worker that was not tried would take a request now, by what is believed of its health.
     pub fn has_another(&self, pool: &Pool, tried: &[usize]) -> bool {
-        let picture = self.picture();
+        let picture = self.picture(Instant::now());
         let mut members = pool.members.iter().enumerate();
         let another = members.any(|(index, member)| {
             !tried.contains(&index)
@@ -532,13 +533,13 @@ impl Cluster {
 
     /// Cluster-wide load of a worker, as placement counts it: what all replicas know of, and exact requests.
     pub fn load_of(&self, worker: &Worker) -> Seen {
-        LoadAt::Now.seen(self.picture(), worker)
+        LoadAt::Now.seen(self.picture(Instant::now()), worker)
     }
 
     /// How much of the cluster's load is known at this moment. A replica that was paused knows its own only, until it
     /// has summed up the others' again.
-    fn picture(&self) -> Picture {
-        let others_count = !self.board.is_stale(Instant::now().into_std());
+    fn picture(&self, now: Instant) -> Picture {
+        let others_count = !self.board.is_stale(now.into_std());
         let heard = if others_count {
             self.board.reporting()
         } else {
