@@ -100,8 +100,8 @@ pub enum Reply {
 /// Why a peer did not decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It does not know the pool, or cannot decide now.
-    #[error("it knows no such pool")]
+    /// It does not know the pool, cannot decide now, or does not remember the moment.
+    #[error("it knows no such pool, or not what counted at that moment")]
     Declined,
     /// Nothing at the peer answers dry runs.
     #[error("it answers no dry runs")]

@@ -238,8 +238,8 @@ impl LoadBoard {
         zero.checked_add(Duration::from_micros(clock_us))
     }
 
-    /// The common load as it was at a moment up to a quarter of a second ago.
-    pub fn past(&self, moment: Instant) -> Past {
+    /// The common load as it was at a moment up to a quarter of a second ago; `None` if that is forgotten.
+    pub fn past(&self, moment: Instant) -> Option<Past> {
         lock(&self.changes).since(moment)
     }
 
@@ -253,6 +253,15 @@ impl LoadBoard {
         self.zero.get_or_init(|| now);
         let due_us = next.map_or(u64::MAX, |next| self.clock_us(next));
         self.due_us.store(due_us, Relaxed);
+    }
+
+    /// Takes another's clock as it shows by its latest frame.
+    pub(super) fn set_zero(&self, replica: &ReplicaId, zero: Instant) {
+        let mut zeros = lock(&self.zeros);
+        match zeros.get_mut(replica) {
+            Some(known) => *known = zero,
+            None => drop(zeros.insert(replica.clone(), zero)),
+        }
     }
 
     /// Takes the others' clocks; who is not among them is forgotten.

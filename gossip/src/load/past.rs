@@ -16,7 +16,11 @@ const CHANGES_MAX: usize = 4_096;
 
 /// The changes of late, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Changes(VecDeque<Change>);
+pub(super) struct Changes {
+    remembered: VecDeque<Change>,
+    /// When the latest of those that are forgotten was.
+    forgotten: Option<Instant>,
+}
 
 #[derive(Debug)]
 struct Change {
@@ -29,25 +33,26 @@ impl Changes {
     /// A worker's common load changes now from what it was.
     pub(super) fn add(&mut self, worker: &WorkerId, before: Common, now: Instant) {
         let is_old = |change: &Change| now.saturating_duration_since(change.at) > REMEMBERED;
-        while self.0.len() >= CHANGES_MAX || self.0.front().is_some_and(is_old) {
-            self.0.pop_front();
+        let changes = &mut self.remembered;
+        while changes.len() >= CHANGES_MAX || changes.front().is_some_and(is_old) {
+            self.forgotten = changes.pop_front().map(|change| change.at);
         }
         // In order, whatever the caller says: `since` counts on it.
-        let at = self.0.back().map_or(now, |last| last.at.max(now));
+        let at = changes.back().map_or(now, |last| last.at.max(now));
         let worker = worker.clone();
-        self.0.push_back(Change { at, worker, before });
+        changes.push_back(Change { at, worker, before });
     }
 
-    /// How it was at a moment, or, if that is too long ago, at the oldest that is remembered.
-    pub(super) fn since(&self, moment: Instant) -> Past {
-        let later = self.0.iter().rev();
+    /// How it was at a moment; `None` if changes after it are forgotten.
+    pub(super) fn since(&self, moment: Instant) -> Option<Past> {
+        if self.forgotten.is_some_and(|last| last > moment) {
+            return None;
+        }
+        let later = self.remembered.iter().rev();
         let later = later.take_while(|change| change.at > moment);
         // The oldest of them comes last, and is what counted at the moment.
-        Past(
-            later
-                .map(|change| (change.worker.clone(), change.before))
-                .collect(),
-        )
+        let before = later.map(|change| (change.worker.clone(), change.before));
+        Some(Past(before.collect()))
     }
 }
 
@@ -97,7 +102,7 @@ mod tests {
             (30, None, None),
             (99, None, None),
         ] {
-            let past = changes.since(zero + ms * MS);
+            let past = changes.since(zero + ms * MS).expect("all are remembered");
             assert_eq!(past.of(&a), of_a.map(requests), "{ms} ms");
             assert_eq!(past.of(&b), of_b.map(requests), "{ms} ms");
         }
@@ -111,9 +116,12 @@ mod tests {
         for before in 0..CHANGES_MAX as u32 + 10 {
             changes.add(&worker, requests(before), zero);
         }
-        assert_eq!(changes.0.len(), CHANGES_MAX);
-        assert_eq!(changes.since(zero - MS).of(&worker), Some(requests(10)));
+        assert_eq!(changes.remembered.len(), CHANGES_MAX);
+        assert_eq!(changes.since(zero - MS), None);
         changes.add(&worker, requests(7), zero + REMEMBERED + MS);
-        assert_eq!(changes.0.len(), 1);
+        assert_eq!(changes.remembered.len(), 1);
+        assert_eq!(changes.since(zero - MS), None);
+        let past = changes.since(zero).expect("it is remembered");
+        assert_eq!(past.of(&worker), Some(requests(7)));
     }
 }

@@ -407,7 +407,13 @@ impl LoadPlane {
         let slots = self.slots.len();
         let sender = self.senders.entry(from.clone());
         let sender = sender.or_insert_with(|| Sender::new(slots, now));
-        if sender.take(number, frame, way, now) {
+        let counts_at_once = sender.take(number, frame, way, now);
+        // At once: a question about what this replica knew before it got the frame must not be read by a clock that says
+        // it has long had it.
+        if let Some(zero) = sender.zero(way) {
+            self.board.set_zero(from, zero);
+        }
+        if counts_at_once {
             self.aggregate(now);
         }
         self.settle(now);

@@ -90,10 +90,14 @@ impl Plane for DryRunPlane {
         let handler = self.handler.clone();
         let at = question
             .at_us
-            .and_then(|at_us| self.board.moment_of(from.peer, at_us));
+            .map(|at_us| self.board.moment_of(from.peer, at_us));
+        if at == Some(None) {
+            // Of another moment is no answer. Its clock is known by its first frame of load, which is soon.
+            return cx.answer(counted(&metrics, Reply::Refused(Refusal::Declined)));
+        }
         cx.answer_later(move || {
             let _open = open;
-            let reply = decide(handler, Arc::unwrap_or_clone(question), at);
+            let reply = decide(handler, Arc::unwrap_or_clone(question), at.flatten());
             vec![counted(&metrics, reply)]
         });
     }

@@ -117,7 +117,7 @@ proptest! {
                 };
                 let moment = sender.board.clock_us(*moment);
                 let moment = receiver.board.moment_of(&replica("s"), moment).expect("its clock is known");
-                let past = receiver.board.past(moment);
+                let past = receiver.board.past(moment).expect("it is remembered");
                 for (name, known) in names.into_iter().zip(known) {
                     let now = receiver.board.cell(&id(name)).common();
                     let then = past.of(&id(name)).unwrap_or(now).others.requests;

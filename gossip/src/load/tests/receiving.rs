@@ -185,7 +185,7 @@ fn what_is_due_counts_from_its_own_moment_whenever_it_is_taken_over() {
     node.pass(25 * MS).plane.settle(first + 25 * MS);
     assert!(!node.board.is_due(node.now));
     let counted = |ms| {
-        let past = node.board.past(first + ms * MS);
+        let past = node.board.past(first + ms * MS).expect("it is remembered");
         let now = node.board.cell(&id("a")).common();
         past.of(&id("a")).unwrap_or(now).others.requests
     };
@@ -193,6 +193,33 @@ fn what_is_due_counts_from_its_own_moment_whenever_it_is_taken_over() {
     for (ms, requests) in expected {
         assert_eq!(counted(ms), requests, "after {ms} ms");
     }
+}
+
+/// The sooner a frame comes, the more it tells of its sender's clock, and a question may come right behind it.
+#[test]
+fn what_came_after_a_moment_did_not_count_there_whatever_the_frames_before_said_of_the_clock() {
+    let mut node = Node::new(&["a"]);
+    let hear = |node: &mut Node, seq, coverage, sent_ms: u64, n| {
+        let frame = LoadFrame {
+            moment: Some(Moment {
+                sent_us: sent_ms * 1_000,
+                hold_us: 8_000,
+            }),
+            ..node.frame(coverage, &[(0, n)])
+        };
+        assert_eq!(node.hear("s", seq, &frame), Applied::Fresh);
+    };
+    // Of a busy machine: 40 ms late. The next is not.
+    hear(&mut node, 1, Coverage::Full, 100, 0);
+    node.pass(60 * MS);
+    hear(&mut node, 2, Coverage::Changes, 200, 3);
+    node.pass(8 * MS);
+    node.plane.settle(node.now);
+    assert_eq!(node.board.cell(&id("a")).common().others.requests, 3.0);
+    let moment = node.board.moment_of(&replica("s"), 199_000);
+    let past = node.board.past(moment.expect("its clock is known"));
+    let then = past.expect("it is remembered").of(&id("a"));
+    assert_eq!(then.map(|common| common.others.requests), Some(0.0));
 }
 
 /// A newcomer asks for a snapshot, and frames of changes may come before it: they say nothing of all other workers.

@@ -13,8 +13,8 @@ use crate::cluster::{CANDIDATES, Cluster};
 
 impl Cluster {
     /// What this replica would have decided about a peer's request by the load of a moment up to a quarter of a second ago,
-    /// or of now; `None` for a pool that it does not have, a key that no replica of this release sends, or a policy that
-    /// draws.
+    /// or of now; `None` for a moment longer ago, a pool that it does not have, a key that no replica of this release
+    /// sends, or a policy that draws.
     pub fn dry_run(
         &self,
         question: DryRun,
@@ -33,11 +33,14 @@ impl Cluster {
         };
         let decision = CANDIDATES.with_borrow_mut(|candidates| {
             self.agent.settle_load(Instant::now());
-            let past = at.map(|at| self.board.past(at));
+            let past = match at {
+                Some(at) => Some(self.board.past(at)?),
+                None => None,
+            };
             let load = past.as_ref().map_or(LoadAt::Now, LoadAt::Then);
             self.candidates(&pool, &key, candidates, load);
-            decide(&pool.policy, view, &key, candidates, &[], 0)
-        });
+            Some(decide(&pool.policy, view, &key, candidates, &[], 0))
+        })?;
         let id = |index: usize| pool.members[index].worker.id.clone();
         let decided = decision.as_ref().ok();
         Some(DryRunAnswer {
