@@ -101,6 +101,8 @@ impl Observed {
     /// Lower: nothing that drifts is taken for a slope. Higher: queues that grow over some answers show, and the error
     /// of each count of tokens, which is what the sender knew, hides less of the slope.
     const MOVING: f64 = 8.0;
+    /// Squared milliseconds of an answer that are noise anywhere.
+    const NOISE: f64 = 1.0;
     /// What is left of a squared distance from a moving mean if that mean were exact.
     const UNMOVED: f64 = 1.0 - 0.5 / Self::MOVING;
 
@@ -149,13 +151,11 @@ impl Observed {
     fn fit(&self, tokens: f64, millis: f64) -> f64 {
         /// Times the usual distance.
         const FAR: f64 = 4.0;
-        /// Squared milliseconds that are noise anywhere.
-        const NOISE: f64 = 1.0;
         if self.count < Self::ANSWERS_MIN {
             return 1.0;
         }
         let (slope, left_over) = self.line();
-        let usual = left_over / (Self::UNMOVED * self.count) + NOISE;
+        let usual = left_over / (Self::UNMOVED * self.count) + Self::NOISE;
         let distance = (millis - slope * tokens).powi(2);
         (FAR * FAR * usual / distance.max(f64::MIN_POSITIVE)).min(1.0)
     }
@@ -199,8 +199,10 @@ impl Observed {
 
     /// Least and greatest milliseconds a token that these answers allow; 0 and infinity for too few of them.
     ///
-    /// So many standard errors around the slope. And no token took longer than all of the time to the first one: where
-    /// every prompt waits for as many tokens, that alone shows.
+    /// So many standard errors around the slope; more of them for few answers, whose own scatter tells little of what it
+    /// is (Student's distribution has such tails). No queue makes answers sooner: a slope below 0 is one of 0 and chance.
+    /// And no token took longer than all of the time to the first one: where every prompt waits for as many tokens, that
+    /// alone shows.
     #[must_use]
     pub fn interval(&self, errors: f64) -> (f64, f64) {
         if self.count < Self::ANSWERS_MIN {
@@ -212,9 +214,13 @@ impl Observed {
             return (0.0, whole);
         }
         let (slope, left_over) = self.line();
-        let error = (left_over / ((self.count - 2.0) * self.tokens_squares)).sqrt();
-        let high = (slope + errors * error).min(whole).max(0.0);
-        let low = (slope - errors * error).clamp(0.0, high);
+        let freedom = self.count - 2.0;
+        let scatter = left_over / freedom + Self::NOISE;
+        let errors = errors * (1.0 + errors * errors / (2.0 * freedom));
+        let range = errors * (scatter / self.tokens_squares).sqrt();
+        let slope = slope.max(0.0);
+        let high = (slope + range).min(whole);
+        let low = (slope - range).clamp(0.0, high);
         (low, high)
     }
 
@@ -308,6 +314,15 @@ mod tests {
                 observed((0..100).map(|_| (512.0, 0.5))),
                 0.0009,
                 0.001,
+            ),
+            (
+                "sooner after a few, for another cause",
+                observed((0..14_u32).map(|index| {
+                    let is_later = f64::from(index / 7);
+                    (227.0 + 10.0 * is_later, 45.0 - 9.0 * is_later)
+                })),
+                typical,
+                typical,
             ),
             (
                 "noise that hides the line",
