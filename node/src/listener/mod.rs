@@ -383,7 +383,7 @@ where
     let wire = Wire::shared(io, head);
     let ended = {
         let served = http1::serve(&wire, waits, &front.metrics.refusals, service);
-        drive_http1(pin!(served), || http1::lock(&wire).leave(), seat, front).await?
+        drive_http1(pin!(served), &wire, seat, front).await?
     };
     if let Ended::Switched(ResponseBody::Tunnel(Some(tunnel))) = ended
         && let Some(client) = Wire::into_io(wire)
@@ -394,11 +394,10 @@ where
     Ok(())
 }
 
-/// Serves HTTP/1 to the end of the connection, or of the replica, or until the protocol changes. `leave`: tells the
-/// connection to end when nothing is in progress.
-async fn drive_http1(
+/// Serves HTTP/1 to the end of the connection, or of the replica, or until the protocol changes.
+async fn drive_http1<Io>(
     mut connection: Pin<&mut impl Future<Output = Result<Ended<ResponseBody>, ConnectionError>>>,
-    leave: impl Fn(),
+    wire: &http1::Shared<Io>,
     seat: &Seat,
     front: &Front,
 ) -> Result<Ended<ResponseBody>, ConnectionError> {
@@ -406,9 +405,9 @@ async fn drive_http1(
         // In this order: a request may be waiting in the socket of which nothing was read yet.
         biased;
         result = connection.as_mut() => return result,
-        () = front.phase.draining() => leave(),
+        () = front.phase.draining() => http1::lock(wire).leave(),
         () = seat.progress().told_to_leave() => {
-            leave();
+            http1::lock(wire).make_room();
             if let Some(ended) = Box::pin(seat.goodbye(connection.as_mut())).await {
                 return ended.map(|()| Ended::Closed);
             }

@@ -9,9 +9,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::listener::http1_guard::Waits;
 
-/// How long a client that was told that it may ask again has for that, once the connection is to end: it may have sent
-/// its next request before it sees that.
-const LAST_CALL: Duration = Duration::from_millis(500);
+/// How long a client has behind an answer, or a connection's beginning, for its next request where the connection is to
+/// end and no answer said so: it may have sent it before it sees that. On a busy machine, with a balancer between, this
+/// takes hundreds of milliseconds.
+const LAST_CALL: Duration = Duration::from_secs(1);
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub(super) enum Wait {
     Request,
     /// The rest of a head, or of a body that nobody reads.
     Rest,
-    /// A request that may be on its way already.
+    /// A request that may be on its way already. The wait for it has begun when that for any request did.
     LastCall,
 }
 
@@ -53,7 +54,8 @@ impl Clock {
 
     /// Nothing came: ready if it is too late. Called whenever more was waited for in vain.
     pub(super) fn poll_late(&mut self, wait: Wait, cx: &mut Context<'_>) -> Poll<()> {
-        let is_new = self.since.is_none() || self.wait != wait;
+        let goes_on = self.wait == wait || (self.wait, wait) == (Wait::Request, Wait::LastCall);
+        let is_new = self.since.is_none() || !goes_on;
         self.wait = wait;
         let since = match self.since.filter(|_| !is_new) {
             Some(since) => since,

@@ -75,7 +75,8 @@ enum Next {
 }
 
 /// Serves requests until either side ends the connection. Polled again after [`Wire::leave`], it ends as soon as nothing
-/// is in progress; a client whose last answer did not say so has a moment for a request that it may have sent.
+/// is in progress; but its last answer did not say so, and behind that the client has a moment for a request that it may
+/// have sent.
 ///
 /// # Errors
 /// See [`ConnectionError`].
@@ -93,9 +94,8 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let mut clock = Clock::new(waits);
-    let mut may_ask_again = false;
     loop {
-        let next = poll_fn(|cx| poll_next(wire, &mut clock, may_ask_again, refusals, cx));
+        let next = poll_fn(|cx| poll_next(wire, &mut clock, refusals, cx));
         let head = match next.await? {
             Next::Request(head) => head,
             Next::End => break,
@@ -134,7 +134,6 @@ where
         if !keeps_alive || !poll_fn(|cx| poll_end(wire, &mut clock, cx)).await {
             break;
         }
-        may_ask_again = lock(wire).is_leaving();
     }
     poll_fn(|cx| Pin::new(&mut lock(wire).io).poll_shutdown(cx)).await?;
     Ok(Ended::Closed)
@@ -155,11 +154,10 @@ where
     Request::from_parts(head.parts, ClientBody::Http1(body))
 }
 
-/// The next request. `may_ask_again`: the end was decided while the last answer went out, which did not say so.
+/// The next request.
 fn poll_next<Io>(
     wire: &Shared<Io>,
     clock: &mut Clock,
-    may_ask_again: bool,
     refusals: &RefusalMetrics,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<Next>>
@@ -178,8 +176,7 @@ where
                 Next::Refused(fault.error())
             }
         },
-        // What has come by now is served; what has begun to come is not waited for.
-        Poll::Pending if wire.is_leaving() && !may_ask_again => Next::End,
+        Poll::Pending if wire.is_in_the_way() => Next::End,
         Poll::Pending => {
             let wait = match wire.is_within_head() {
                 true => Wait::Rest,

@@ -26,6 +26,8 @@ const WAITS: Waits = Waits {
     header: Duration::from_secs(15),
     keep_alive: Duration::from_secs(75),
 };
+/// Within this a connection notices what it was told.
+const LOOK: Duration = Duration::from_millis(5);
 const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
 type Answer = Response<BoxBody<Bytes, Infallible>>;
@@ -59,7 +61,15 @@ where
     let own = Arc::clone(&wire);
     let task = tokio::spawn(async move {
         let refusals = RefusalMetrics::register(&mut Registry::default());
-        let ended = serve(&own, WAITS, &refusals, service).await;
+        let mut serving = std::pin::pin!(serve(&own, WAITS, &refusals, service));
+        // Whoever tells a connection something polls it behind that.
+        let mut looks = tokio::time::interval(LOOK);
+        let ended = loop {
+            tokio::select! {
+                ended = &mut serving => break ended,
+                _ = looks.tick() => {}
+            }
+        };
         ended
             .map(|ended| matches!(ended, Ended::Switched(_)))
             .map_err(|error| error.to_string())
@@ -368,6 +378,57 @@ async fn a_client_that_was_not_told_of_the_end_may_ask_once_more() {
         }
         assert_eq!(task.await.expect("no panic"), Ok(false));
     }
+}
+
+/// A client whose answer has just ended, or that has just connected, has asked for more before it can see the end.
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_told_to_leave_waits_a_second_from_when_its_client_might_have_asked() {
+    let ms = Duration::from_millis;
+    // Whether it had an answer, how long it rested when it was told, how much later the client asks, whether it is served.
+    for (had_one, rested, later, is_served) in [
+        (true, ms(0), ms(900), true),
+        (true, ms(800), ms(100), true),
+        (true, ms(800), ms(300), false),
+        (true, ms(1_100), ms(10), false),
+        (false, ms(100), ms(700), true),
+        (false, ms(100), ms(1_000), false),
+    ] {
+        let (mut client, wire, task) = served(echo);
+        if had_one {
+            client.write_all(GET.as_bytes()).await.expect("room");
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"GET / ") {
+                client.read_buf(&mut answer).await.expect("an answer");
+            }
+        }
+        tokio::time::sleep(rested).await;
+        lock(&wire).leave();
+        tokio::time::sleep(later).await;
+        let _ = client.write_all(GET.as_bytes()).await;
+        let mut answer = String::new();
+        let _ = client.read_to_string(&mut answer).await;
+        let case = format!("{had_one} {rested:?} {later:?}");
+        assert_eq!(
+            answer.contains("connection: close\r\n"),
+            is_served,
+            "{case}"
+        );
+        assert_eq!(answer.ends_with("GET / "), is_served, "{case}");
+        assert_eq!(task.await.expect("no panic"), Ok(false), "{case}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_place_is_needed_no_first_request_is_waited_for() {
+    let (mut client, wire, task) = served(echo);
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let before = Instant::now();
+    lock(&wire).make_room();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.expect("text");
+    assert_eq!(answer, "");
+    assert!(before.elapsed() <= LOOK, "{:?}", before.elapsed());
+    assert_eq!(task.await.expect("no panic"), Ok(false));
 }
 
 #[tokio::test(start_paused = true)]

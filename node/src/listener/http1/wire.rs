@@ -48,6 +48,8 @@ pub struct Wire<Io> {
     /// What is left to be said to a client that waits for leave to send its body.
     continues: &'static [u8],
     is_leaving: bool,
+    /// Its place is wanted for another client: while it leaves, it waits for no first request.
+    is_in_the_way: bool,
 }
 
 #[derive(Debug)]
@@ -77,6 +79,7 @@ impl<Io> Wire<Io> {
             requests: 0,
             continues: &[],
             is_leaving: false,
+            is_in_the_way: false,
         }))
     }
 
@@ -86,10 +89,21 @@ impl<Io> Wire<Io> {
         Some(wire.into_inner().unwrap_or_else(PoisonError::into_inner).io)
     }
 
-    /// No request is read after the one in progress, or the head that has come whole; one more where the answer in progress
-    /// has begun without saying so.
+    /// No request is read after the one in progress, or the head that has come whole; one more where the last answer began
+    /// without saying so, or none was given yet, if it comes soon.
     pub(in crate::listener) fn leave(&mut self) {
         self.is_leaving = true;
+    }
+
+    /// The same, because another client needs the place: without a first request it ends now.
+    pub(in crate::listener) fn make_room(&mut self) {
+        self.is_leaving = true;
+        self.is_in_the_way = true;
+    }
+
+    /// Whether nobody may count on an answer here that has not asked for it by now.
+    pub(super) fn is_in_the_way(&self) -> bool {
+        self.is_in_the_way && self.requests == 0
     }
 
     pub(super) fn is_leaving(&self) -> bool {
