@@ -44,6 +44,8 @@ pub(super) struct Lease {
     in_flight: Option<u64>,
     /// A renewal was taken, and nothing has ended it since.
     is_held: bool,
+    /// A renewal was sent, and its answer not heard.
+    is_asked_for: bool,
     /// What was last reported, so that it is reported once.
     reported: Option<String>,
 }
@@ -66,6 +68,7 @@ impl Lease {
             sent: 0,
             in_flight: None,
             is_held: false,
+            is_asked_for: false,
             reported: None,
         })
     }
@@ -75,9 +78,9 @@ impl Lease {
         self.in_flight
     }
 
-    /// Whether the worker is registered by this process.
+    /// Whether the worker is registered by this process, or may be: it was about to hear that.
     pub(super) fn is_held(&self) -> bool {
-        self.is_held
+        self.is_held || self.is_asked_for
     }
 
     /// Registers the worker in this state, or renews its lease.
@@ -85,7 +88,11 @@ impl Lease {
         self.body.insert("state".into(), asked.into());
         let body = Value::Object(self.body.clone()).to_string();
         self.in_flight = None;
-        match self.call(Method::PUT, body.into_bytes()).await {
+        // Stays so if nobody waits for the answer any more.
+        self.is_asked_for = true;
+        let answer = self.call(Method::PUT, body.into_bytes()).await;
+        self.is_asked_for = false;
+        match answer {
             Ok(lease) => {
                 let state = lease["state"].as_str().unwrap_or("unknown");
                 self.report(match state {
@@ -128,6 +135,7 @@ impl Lease {
     pub(super) async fn release(&mut self) -> Result<(), Failure> {
         self.call(Method::DELETE, Vec::new()).await?;
         self.is_held = false;
+        self.is_asked_for = false;
         Ok(())
     }
 
@@ -200,19 +208,47 @@ mod tests {
     use crate::cli::{Cli, Command};
 
     fn lease(credential: &[&str]) -> Lease {
+        lease_at("http://r:1", credential)
+    }
+
+    fn lease_at(replica: &str, credential: &[&str]) -> Lease {
+        // As `main` does; another test may have.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let words = [
             "grapevine",
             "register",
             "--worker",
             "http://w:1",
             "--to",
-            "http://r:1",
+            replica,
         ];
         match Cli::try_parse_from(words.iter().chain(credential)).map(|cli| cli.command) {
             Ok(Command::Register(args)) => Lease::new(&"w".parse().expect("an id"), &args),
             _ => panic!("not register: {credential:?}"),
         }
         .unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    /// A signal may come between the registration and its answer; the worker must be taken out all the same.
+    #[tokio::test]
+    async fn a_lease_whose_answer_was_not_waited_for_may_be_held() {
+        let replica = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let replica = replica.expect("a port");
+        let address = replica.local_addr().expect("bound");
+        let mut lease = lease_at(&format!("http://{address}"), &["--credential", "gvw1_x"]);
+        assert!(!lease.is_held());
+        let asked = async {
+            let (stream, _) = replica.accept().await.expect("it is asked");
+            stream.readable().await.expect("a request");
+        };
+        tokio::select! {
+            _ = lease.renew("active") => panic!("nobody has answered"),
+            () = asked => {}
+        }
+        assert!(lease.is_held());
+        drop(replica);
+        assert!(matches!(lease.renew("active").await, Renewed::Unreachable));
+        assert!(!lease.is_held(), "it was not taken");
     }
 
     #[test]
