@@ -178,9 +178,10 @@ where
         },
         Poll::Pending if wire.is_in_the_way() => Next::End,
         Poll::Pending => {
+            // Whoever drips a head does not hold up the end for longer than one who sends nothing.
             let wait = match wire.is_within_head() {
+                _ if wire.is_leaving() => Wait::LastCall,
                 true => Wait::Rest,
-                false if wire.is_leaving() => Wait::LastCall,
                 false => Wait::Request,
             };
             ready!(clock.poll_late(wait, cx));

@@ -419,6 +419,27 @@ async fn an_idle_connection_told_to_leave_waits_a_second_from_when_its_client_mi
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_head_that_drips_does_not_hold_up_the_end() {
+    let (mut client, wire, task) = served(echo);
+    let before = Instant::now();
+    client.write_all(b"GET /").await.expect("room");
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    lock(&wire).leave();
+    let drip = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let _ = client.write_all(b"a").await;
+        }
+    };
+    tokio::select! {
+        () = drip => {}
+        ended = task => assert_eq!(ended.expect("no panic"), Ok(false)),
+    }
+    let took = before.elapsed();
+    assert!(took <= Duration::from_millis(1_050), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn where_the_place_is_needed_no_first_request_is_waited_for() {
     let (mut client, wire, task) = served(echo);
     tokio::time::sleep(Duration::from_millis(10)).await;
