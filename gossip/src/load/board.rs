@@ -264,11 +264,9 @@ impl LoadBoard {
         }
     }
 
-    /// Takes the others' clocks; who is not among them is forgotten.
-    pub(super) fn set_zeros<'a>(&self, zeros: impl Iterator<Item = (&'a ReplicaId, Instant)>) {
-        let mut known = lock(&self.zeros);
-        known.clear();
-        known.extend(zeros.map(|(replica, zero)| (replica.clone(), zero)));
+    /// Forgets the clocks of all others but these.
+    pub(super) fn keep_zeros(&self, is_known: impl Fn(&ReplicaId) -> bool) {
+        lock(&self.zeros).retain(|replica, _| is_known(replica));
     }
 
     /// Changes the common load of workers; what it was is remembered for a while.

@@ -467,11 +467,9 @@ impl LoadPlane {
             });
         }
         self.sum(0..self.slots.len(), now);
-        let zeros = self.senders.iter().filter_map(|(id, sender)| {
-            let way = self.ways.get(id).copied().unwrap_or_default();
-            Some((id, sender.zero(way)?))
-        });
-        self.board.set_zeros(zeros);
+        let senders = &self.senders;
+        self.board
+            .keep_zeros(|replica| senders.contains_key(replica));
         self.summed_at = Some(now);
         self.board.set_reporting(heard);
         self.board.summed(now);
