@@ -8,8 +8,8 @@ Measured by the operating system's accounting of the router's processes, not by 
 side by side, take turns; medians of the rounds, and their ratio to nginx in the same run. `--cores`: how many the
 router may use, each in a table of its own. `--cases`: only those whose names contain one of the words, by commas.
 `--calls` counts system calls and futex calls instead of time, for a run of its own. `--peers` adds vllm-router and SMG
-from their wheels. `--quiet` adds Grapevine without its log line for each request. Needs nginx, haproxy, wrk and
-taskset, for `--calls` root and perf, and two cores that are otherwise quiet. See README.md for how to profile.
+from their wheels. `--quiet` adds Grapevine without its log line for each request. Needs nginx, haproxy, wrk,
+taskset, for the rows of TLS openssl and h2load (nghttp2), for `--calls` root and perf, and two cores that are otherwise quiet. See README.md for how to profile.
 """
 import argparse
 import contextlib
@@ -22,9 +22,10 @@ import tempfile
 from pathlib import Path
 
 from cost_account import Cpu, SystemCalls, resident_kb
-from cost_cases import HalfCapacity, OpenRate, Plain, Streams, grown_kb, resting_connections, resting_streams
+from cost_cases import HalfCapacity, Multiplexed, OpenRate, Plain, Streams, grown_kb, resting_connections, resting_streams
 from processes import Failed, ask, ending_on_sigterm
-from routers import Grapevine, Haproxy, HaproxyHash, Nginx, fake_worker, instant_workers, wait_until_routing
+from routers import (Grapevine, Haproxy, HaproxyHash, Nginx, Way, certificate, fake_worker, instant_workers,
+                     wait_until_routing)
 
 OTHER_CORE = 1          # of load and workers
 ROUTER_CORES = {1: "0", 2: "0,1"}
@@ -37,6 +38,11 @@ PLAIN = {
     "16 connections, 64 KB": Plain(16, 65_536),
     "open loop, 2,000/s": OpenRate(),
 }
+SECURE = {
+    "64 connections, 1 KB, TLS": Plain(64, 1_024),
+    "16 connections of 4 streams, 1 KB, HTTP/2 over TLS": Multiplexed(16, 4, 1_024),
+}
+HTTP2_WORKERS = {"64 connections, 1 KB, workers over HTTP/2": Plain(64, 1_024)}
 WITHOUT_GAP = {"64 streams without a gap": Streams(64, 64)}
 WITH_GAP = {"500 streams, 20 ms": Streams(500, 400)}
 HALF = "half of its own capacity, 1 KB"
@@ -50,7 +56,7 @@ class Run:
 
     def __init__(self, args, kinds, folder, cores):
         self.args, self.kinds, self.folder, self.cores = args, kinds, folder, cores
-        self.results = {title: {} for title, _ in kinds}
+        self.results = {title: {} for title, *_ in kinds}
         self.started = 0
 
     def wanted(self, name):
@@ -61,14 +67,16 @@ class Run:
         print(f"{self.cores} cores, {case}, {title}: " + ", ".join(f"{k} {v:.4g}" for k, v in figures.items()),
               file=sys.stderr)
 
-    def routers(self, stack, workers):
-        """All of them, fresh, in front of these workers."""
+    def routers(self, stack, workers, way=Way()):
+        """All of them that can, fresh, in front of these workers."""
         routers = []
-        for _, make in self.kinds:
+        for _, make, can in self.kinds:
+            if not can(way):
+                continue
             self.started += 1
             place = Path(self.folder, f"{self.cores}-{self.started}")
             place.mkdir()
-            routers.append(stack.enter_context(make(place, workers, ROUTER_CORES[self.cores])))
+            routers.append(stack.enter_context(make(place, workers, ROUTER_CORES[self.cores], *([way] if way != Way() else []))))
             wait_until_routing(routers[-1], WORKERS)
         return routers
 
@@ -97,12 +105,12 @@ class Run:
             return {name: count / units for name, count in account.counted.items()}
         return {**cpu.per(units, took), **more}
 
-    def take_turns(self, cases, workers):
+    def take_turns(self, cases, workers, way=Way()):
         cases = {name: case for name, case in cases.items() if self.wanted(name)}
         if not cases:
             return
         with contextlib.ExitStack() as stack:
-            routers = self.routers(stack, workers)
+            routers = self.routers(stack, workers, way)
             for name, case in cases.items():
                 for router in routers:      # connections and caches fill before anything counts
                     case.run(router, OTHER_CORE, WARM_UP_S, workers)
@@ -128,6 +136,9 @@ class Run:
             if not self.args.calls:
                 self.take_turns({HALF: HalfCapacity(self.args.testbed, self.cores)}, workers)
             self.memory(IDLE_CONNECTION, workers, resting_connections)
+            if any(map(self.wanted, SECURE)):
+                self.take_turns(SECURE, workers, Way(tls=certificate(self.folder)))
+            self.take_turns(HTTP2_WORKERS, workers, Way(workers_http2=True))
         for cases, step in (WITHOUT_GAP, "0ms"), (WITH_GAP, "20ms"):
             with contextlib.ExitStack() as stack:
                 workers = []
@@ -147,14 +158,14 @@ class Run:
 
     def table(self):
         """The results as Markdown: each figure, and its ratio to nginx's."""
-        titles = [title for title, _ in self.kinds]
+        titles = [title for title, *_ in self.kinds]
         cases = list(dict.fromkeys(case for of in self.results.values() for case in of))
         fields = ["calls", "futex"] if self.args.calls else ["cpu_us"]
         rows = ["| case | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
         for case in cases:
             for field in fields:
                 field = {START: "mib", IDLE_STREAM: "kb", IDLE_CONNECTION: "kb", HALF: "added_p99_us"}.get(case, field)
-                unit = {**PLAIN, **WITHOUT_GAP, **WITH_GAP}.get(case)
+                unit = {**PLAIN, **SECURE, **HTTP2_WORKERS, **WITHOUT_GAP, **WITH_GAP}.get(case)
                 what = {"cpu_us": "us/", "added_p99_us": "us at p99", "calls": "system calls/", "futex": "futex calls/"}.get(field, "")
                 base = median(self.results[titles[0]].get(case, ()), field)
                 cells = []
@@ -171,16 +182,18 @@ def median(measured, field):
 
 
 def kinds_of(args):
-    """(title, constructor of folder, workers and cores), nginx first: all others are compared with it."""
-    kinds = [(kind.title, kind) for kind in (Nginx, Haproxy, HaproxyHash)]
+    """(title, constructor of folder, workers, cores and way, which ways it can go), nginx first: all others are compared
+    with it."""
+    kinds = [(kind.title, kind, kind.can) for kind in (Nginx, Haproxy, HaproxyHash)]
     for title, binary in args.grapevine:
-        kinds.append((title, lambda *rest, t=title, b=binary: Grapevine(t, b, (), *rest)))
+        kinds.append((title, lambda *rest, t=title, b=binary: Grapevine(t, b, (), *rest), lambda _way: True))
         if args.quiet:
             quiet = f"{title} --log-level=warn"
-            kinds.append((quiet, lambda *rest, t=quiet, b=binary: Grapevine(t, b, ("--log-level", "warn"), *rest)))
+            kinds.append((quiet, lambda *rest, t=quiet, b=binary: Grapevine(t, b, ("--log-level", "warn"), *rest),
+                          lambda _way: True))
     if args.peers:
         import peers
-        kinds += peers.kinds()
+        kinds += [(*kind, lambda way: way == Way()) for kind in peers.kinds()]
     return kinds
 
 

@@ -8,8 +8,10 @@ import itertools
 import json
 import math
 import random
+import re
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -24,10 +26,14 @@ RATE = 2_000
 WARM_UP_S = 1.0
 
 
+def url_of(router):
+    return router.data if "://" in router.data else f"http://{router.data}"
+
+
 def wrk(router, core, connections, seconds, size, stream, max_tokens):
     script = Path(__file__).resolve().parent / "prompts.lua"
     return [*on_core(core), "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "60s",
-            "-s", str(script), f"http://{router.data}", "--",
+            "-s", str(script), url_of(router), "--",
             str(size), str(PROMPTS), str(stream).lower(), str(max_tokens)]
 
 
@@ -46,6 +52,31 @@ class Plain:
         if result["failed"] or not result["requests"]:
             raise Failed(f"{router.title}: {result}")
         return result["requests"], result["seconds"], {"p50_us": result["p50_us"], "p99_us": result["p99_us"]}
+
+
+class Multiplexed:
+    """Plain answers over HTTP/2, on each connection so many streams at once; one prompt; a unit is a request."""
+
+    unit = "request"
+
+    def __init__(self, connections, streams, size):
+        self.connections, self.streams, self.size = connections, streams, size
+
+    def run(self, router, core, seconds, _workers):
+        prompt = "the quick brown fox jumps over the lazy dog " * (self.size // 44)
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as body:
+            json.dump({"model": "fake-model", "max_tokens": 40, "messages": [{"role": "user", "content": prompt}]}, body)
+            body.flush()
+            command = [*on_core(core), "h2load", "-t1", f"-c{self.connections}", f"-m{self.streams}", f"-D{seconds}",
+                       "-d", body.name, "-H", "content-type: application/json", "-H", "authorization: Bearer none",
+                       f"{url_of(router)}/v1/chat/completions"]
+            done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds + 30)
+        counts = re.search(r"^requests: .* (\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", done.stdout, re.MULTILINE)
+        protocol = re.search(r"^Application protocol: (\S+)", done.stdout, re.MULTILINE)
+        # What is under way when the time is up counts as none of them.
+        if not counts or not int(counts[1]) or any(map(int, counts.groups()[1:])) or (protocol and protocol[1] != "h2"):
+            raise Failed(f"{router.title}: {done.stdout[-800:]}{done.stderr[-300:]}")
+        return int(counts[1]), seconds, {}
 
 
 class OpenRate:

@@ -3,6 +3,8 @@
 Every router has as many threads or processes as cores (`"0"`, `"0,1"`) and keeps its connections to the workers; nginx
 and haproxy pass streams on unbuffered.
 """
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from processes import Child, Failed, Replica, answers, ask, free_port, free_ports, until
@@ -15,6 +17,27 @@ CHAT_REPLY = ('{"id":"chatcmpl-0","object":"chat.completion","created":1,"model"
 MODELS_REPLY = '{"object":"list","data":[{"id":"fake-model","object":"model","created":1,"owned_by":"bench"}]}'
 
 
+@dataclass(frozen=True)
+class Way:
+    """How clients and workers speak; without anything HTTP/1.1 in the clear."""
+    tls: Path | None = None         # a file with a certificate and its key: clients come over TLS, with either version
+    workers_http2: bool = False     # workers are asked in HTTP/2
+
+
+def certificate(folder):
+    """A file with a certificate that nobody signed and its key, for `Way.tls`."""
+    both, key = Path(folder, "tls.pem"), Path(folder, "tls.key")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
+                    "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", both],
+                   check=True, capture_output=True)
+    both.write_text(both.read_text() + key.read_text())
+    return both
+
+
+def at(port, way):
+    return f"{'https://' if way.tls else ''}127.0.0.1:{port}"
+
+
 def on_core(core):
     """Words before a command that runs on these cores alone: a number, or several as taskset takes them."""
     return ["taskset", "-c", str(core)]
@@ -25,7 +48,8 @@ def threads_on(cores):
 
 
 def instant_workers(folder, count, core):
-    """Workers that read the whole request and answer at once: one haproxy process, `count` ports.
+    """Workers that read the whole request and answer at once, in the HTTP that they are asked in: one haproxy process,
+    `count` ports.
 
     A fake worker models an engine, which would limit the rate here.
     """
@@ -71,8 +95,13 @@ def fake_worker(binary, folder, core, arguments):
 class Nginx(Child):
     title = "nginx"
 
-    def __init__(self, folder, workers, cores):
-        self.data = f"127.0.0.1:{free_port()}"
+    @staticmethod
+    def can(way):
+        return not way.workers_http2
+
+    def __init__(self, folder, workers, cores, way=Way()):
+        port = free_port()
+        self.data = at(port, way)
         config = Path(folder, "nginx.conf")
         config.write_text(f"""
 daemon off;
@@ -97,7 +126,8 @@ http {{
     keepalive_timeout 4s;
   }}
   server {{
-    listen {self.data} backlog=4096;
+    listen 127.0.0.1:{port}{' ssl http2' if way.tls else ''} backlog=4096;
+    {f"ssl_certificate {way.tls}; ssl_certificate_key {way.tls};" if way.tls else ""}
     location / {{
       proxy_pass http://workers;
       proxy_http_version 1.1;
@@ -114,8 +144,13 @@ http {{
 class Haproxy(Child):
     title, buffer, rules = "haproxy", 16_384, ("balance roundrobin",)
 
-    def __init__(self, folder, workers, cores):
-        self.data = f"127.0.0.1:{free_port()}"
+    @staticmethod
+    def can(_way):
+        return True
+
+    def __init__(self, folder, workers, cores, way=Way()):
+        port = free_port()
+        self.data = at(port, way)
         config = Path(folder, "haproxy.cfg")
         config.write_text(f"""
 global
@@ -130,10 +165,10 @@ defaults
   timeout server 1h
   http-reuse always
 frontend front
-  bind {self.data} backlog 4096
+  bind 127.0.0.1:{port}{f" ssl crt {way.tls} alpn h2,http/1.1" if way.tls else ""} backlog 4096
   default_backend workers
 backend workers
-{"".join(f"  {rule}{chr(10)}" for rule in self.rules)}{"".join(f"  server w{n} {worker} pool-max-conn 1024{chr(10)}" for n, worker in enumerate(workers))}
+{"".join(f"  {rule}{chr(10)}" for rule in self.rules)}{"".join(f"  server w{n} {worker} pool-max-conn 1024{' proto h2' * way.workers_http2}{chr(10)}" for n, worker in enumerate(workers))}
 """)
         super().__init__(["haproxy", "-q", "-f", config], Path(folder, "haproxy.log"), prefix=on_core(cores))
 
@@ -148,10 +183,17 @@ class HaproxyHash(Haproxy):
 class Grapevine(Replica):
     """Default settings but for `arguments`: policy `prefix`, every body parsed and hashed, one log line a request."""
 
-    def __init__(self, title, binary, arguments, folder, workers, cores):
+    def __init__(self, title, binary, arguments, folder, workers, cores, way=Way()):
         self.title = title
         urls = [f"http://{worker}" for worker in workers]
-        super().__init__(binary, "bench", folder, ["--worker-urls", *urls, *arguments], prefix=on_core(cores))
+        arguments = ["--worker-urls", *urls, *arguments]
+        if way.tls:
+            arguments += ["--ssl-certfile", way.tls, "--ssl-keyfile", way.tls.with_suffix(".key")]
+        if way.workers_http2:
+            arguments += ["--worker-http2", "on"]
+        super().__init__(binary, "bench", folder, arguments, prefix=on_core(cores))
+        if way.tls:
+            self.data = f"https://{self.data}"
 
 
 def wait_until_routing(router, worker_count):
