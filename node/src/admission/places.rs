@@ -42,7 +42,7 @@ pub(super) struct Places {
     kept_milli: u32,
     in_use: u32,
     reading: u32,
-    held: HashMap<Arc<str>, u32>,
+    held: HashMap<Arc<str>, u32, foldhash::fast::RandomState>,
     /// Models that are served.
     models: u32,
     kept: Kept,
@@ -88,7 +88,7 @@ impl Places {
             kept_milli: kept_milli.min(1_000),
             in_use: 0,
             reading: 0,
-            held: HashMap::new(),
+            held: HashMap::default(),
             models: 0,
             kept: Kept::of(all, 0, kept_milli),
             kept_in_use: 0,

@@ -11,6 +11,8 @@ use std::fmt;
 use std::ops::Range;
 
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::Deserializer as Json;
+use serde_json::de::Read;
 use serde_json::value::RawValue;
 
 use super::Endpoint;
@@ -30,6 +32,8 @@ pub struct BodyView<'a> {
     pub model_json: Option<&'a RawValue>,
     /// `messages`.
     pub messages: Option<Vec<ChatMessage<'a>>>,
+    /// It is a chat, and has none.
+    pub lacks_messages: bool,
     /// `system`, as JSON: what Anthropic's messages begin with.
     pub system: Option<&'a RawValue>,
     /// `instructions`: what a response's input begins with.
@@ -63,6 +67,14 @@ pub struct BodyView<'a> {
 /// Reads a view; `messages`, nearly all of most bodies, in the same pass, unless their form has turned out unknown.
 struct Reader {
     messages: bool,
+}
+
+impl Reader {
+    /// Reads all of a body.
+    fn read<'de, R: Read<'de>>(self, mut json: Json<R>) -> serde_json::Result<BodyView<'de>> {
+        let view = self.deserialize(&mut json)?;
+        json.end().map(|()| view)
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for Reader {
@@ -174,24 +186,34 @@ impl<'a> BodyView<'a> {
         if endpoint.traits().form == Form::Nothing {
             return Ok(Self::default());
         }
-        let read = |messages| {
-            let mut json = serde_json::Deserializer::from_slice(body);
-            let view = Reader { messages }.deserialize(&mut json)?;
-            json.end().map(|()| view)
+        // Of text that is known to be UTF-8 no string is checked again. Elsewhere only strings that are read are.
+        let text = simdutf8::basic::from_utf8(body).ok();
+        let read = |messages| match text {
+            Some(text) => Reader { messages }.read(Json::from_str(text)),
+            None => Reader { messages }.read(Json::from_slice(body)),
         };
-        let (view, known) = match read(true) {
-            Ok(view) => (view, true),
-            Err(error) if error.is_data() => {
-                let view = read(false).map_err(|_| json_error(body, &error))?;
-                (view, false)
-            }
-            Err(error) => return Err(json_error(body, &error)),
-        };
-        if endpoint == Endpoint::Chat && known && view.messages.is_none() {
-            let message = "you must provide a messages parameter";
-            return Err(ApiError::invalid("messages", message));
+        match read(true) {
+            Ok(view) => Ok(Self {
+                lacks_messages: endpoint == Endpoint::Chat && view.messages.is_none(),
+                ..view
+            }),
+            Err(error) if error.is_data() => read(false).map_err(|_| json_error(body, &error)),
+            Err(error) => Err(json_error(body, &error)),
         }
-        Ok(view)
+    }
+
+    /// Refuses a chat without messages; to be asked once its model is known to be served.
+    ///
+    /// # Errors
+    /// 400 in OpenAI's shape.
+    pub fn check_messages(&self) -> Result<(), ApiError> {
+        match self.lacks_messages {
+            true => Err(ApiError::invalid(
+                "messages",
+                "you must provide a messages parameter",
+            )),
+            false => Ok(()),
+        }
     }
 }
 

@@ -26,6 +26,23 @@ fn text_borrows_unless_escaped() {
 }
 
 #[test]
+fn only_what_is_read_must_be_utf8() {
+    let table: &[(&[u8], bool)] = &[
+        (b"{\"model\":\"m\",\"x\":\"\xff\",\"messages\":[]}", true),
+        (b"{\"model\":\"m\xff\",\"messages\":[]}", false),
+        (
+            b"{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}",
+            false,
+        ),
+        (b"{\"model\":\"m\",\"messages\":[]} \xff", false),
+    ];
+    for (body, is_read) in table {
+        let view = BodyView::parse(Endpoint::Chat, body);
+        assert_eq!(view.is_ok(), *is_read, "{}", body.escape_ascii());
+    }
+}
+
+#[test]
 fn parts_count_by_text_or_by_json() {
     let view = chat(
         r#"{"model":"m","messages":[{"role":"user","content":[
@@ -123,7 +140,8 @@ fn bad_bodies_name_what_is_wrong() {
             "expected form",
         ),
     ] {
-        let error = BodyView::parse(Endpoint::Chat, body.as_bytes()).expect_err(body);
+        let view = BodyView::parse(Endpoint::Chat, body.as_bytes());
+        let error = view.and_then(|view| view.check_messages()).expect_err(body);
         assert!(
             error.message.contains(expected),
             "{body:?} -> {}",

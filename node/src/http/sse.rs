@@ -5,8 +5,11 @@
 //! WHATWG HTML, section 9.2.6 gives the line rules; vLLM sends `data: <json>\n\n`, and for `/v1/responses` and
 //! `/v1/messages` a line `event: <name>` before it. Those two have no `[DONE]`: the name of the last event ends them.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
-use memchr::{memchr, memmem};
+use memchr::memchr;
+use memchr::memmem::{Finder, FinderRev};
 use serde::Deserialize;
 
 use crate::api::ApiError;
@@ -23,6 +26,11 @@ const LAST_EVENTS: [&[u8]; 3] = [
 /// Names of events that say that the worker failed.
 const ERROR_EVENTS: [&[u8]; 2] = [b"error", b"response.failed"];
 
+/// What the counts follow. To make a search ready takes longer than to look through an event, so it is done once.
+const USAGE: &[u8] = b"\"usage\":";
+static LAST_USAGE: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(USAGE));
+static COUNTS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\":{"));
+
 /// Token counts of a finished request, as vLLM reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -37,7 +45,6 @@ pub struct Usage {
 /// Finds `usage` in a plain answer or one event, by its last mention: an answer is not parsed for three
 /// numbers. A mention inside of generated text is escaped, so it does not match.
 pub fn usage_of(json: &[u8]) -> Option<Usage> {
-    const NAME: &[u8] = b"\"usage\":";
     #[derive(Deserialize)]
     struct RawUsage {
         #[serde(default, alias = "input_tokens")]
@@ -53,7 +60,7 @@ pub fn usage_of(json: &[u8]) -> Option<Usage> {
     struct Details {
         cached_tokens: Option<u64>,
     }
-    let value = memmem::rfind(json, NAME)? + NAME.len();
+    let value = LAST_USAGE.rfind(json)? + USAGE.len();
     let mut values = serde_json::Deserializer::from_slice(&json[value..]).into_iter::<RawUsage>();
     let usage = values.next()?.ok()?;
     Some(Usage {
@@ -141,7 +148,7 @@ impl Scan {
             self.events += 1;
             self.done |= value == b"[DONE]";
             self.error |= value.starts_with(b"{\"error\"");
-            if memmem::find(whole, b"\"usage\":{").is_some() {
+            if COUNTS.find(whole).is_some() {
                 self.usage = usage_of(&whole[b"data:".len()..]).or(self.usage);
             }
         }

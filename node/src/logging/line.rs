@@ -11,6 +11,9 @@ use tracing_subscriber::field::{MakeVisitor, VisitFmt, VisitOutput};
 use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 use tracing_subscriber::fmt::time::FormatTime;
 
+/// Most lines of requests have no more fields than fit into so many bytes.
+const USUAL_BYTES: usize = 512;
+
 /// The time with microseconds.
 pub(super) struct Time;
 
@@ -33,6 +36,7 @@ impl<'a> MakeVisitor<Writer<'a>> for Fields {
     fn make_visitor(&self, line: Writer<'a>) -> FieldWriter<'a> {
         FieldWriter {
             line,
+            text: String::with_capacity(USUAL_BYTES),
             is_first: true,
             result: Ok(()),
         }
@@ -41,6 +45,8 @@ impl<'a> MakeVisitor<Writer<'a>> for Fields {
 
 pub(super) struct FieldWriter<'a> {
     line: Writer<'a>,
+    /// What is next in the line. The line's own writer is asked through two tables of functions each time.
+    text: String,
     is_first: bool,
     result: fmt::Result,
 }
@@ -50,36 +56,49 @@ impl FieldWriter<'_> {
     fn usual(&mut self, record: impl FnOnce(&mut DefaultVisitor<'_>)) {
         if self.result.is_ok() {
             let is_first = std::mem::take(&mut self.is_first);
-            let mut usual = DefaultVisitor::new(self.line.by_ref(), is_first);
+            let mut usual = DefaultVisitor::new(Writer::new(&mut self.text), is_first);
             record(&mut usual);
             self.result = usual.finish();
         }
     }
 
-    /// A name, and its value behind one mark and before another.
-    fn direct(&mut self, name: &str, open: &str, value: &str, close: &str) {
-        if self.result.is_ok() {
-            let gap = match std::mem::take(&mut self.is_first) {
-                true => "",
-                false => " ",
-            };
-            let parts = [gap, name, open, value, close].into_iter();
-            let mut parts = parts.filter(|part| !part.is_empty());
-            self.result = parts.try_for_each(|part| self.line.write_str(part));
+    fn pass_on(&mut self) {
+        if self.result.is_ok() && !self.text.is_empty() {
+            self.result = self.line.write_str(&self.text);
         }
+        self.text.clear();
+    }
+
+    /// A name, and room for its value.
+    fn direct(&mut self, name: &str) -> &mut String {
+        if !std::mem::take(&mut self.is_first) {
+            self.text.push(' ');
+        }
+        self.text.push_str(name);
+        self.text.push('=');
+        &mut self.text
     }
 
     fn number(&mut self, field: &Field, value: u64) {
         match is_usual(field) {
             true => self.usual(|usual| usual.record_u64(field, value)),
-            false => self.direct(field.name(), "=", Digits::of(value).text(), ""),
+            false => {
+                let mut digits = itoa::Buffer::new();
+                self.direct(field.name()).push_str(digits.format(value));
+            }
         }
     }
 }
 
 impl Visit for FieldWriter<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let from = self.text.len();
         self.usual(|usual| usual.record_debug(field, value));
+        // An entry is one line: an error may have several.
+        if field.name() != "message" && self.text[from..].contains('\n') {
+            let value = self.text.split_off(from);
+            self.text.push_str(&value.replace('\n', "\\n"));
+        }
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
@@ -87,10 +106,14 @@ impl Visit for FieldWriter<'_> {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
-        match is_usual(field) || !value.as_bytes().iter().all(is_plain) {
+        match is_usual(field) || !is_plain(value) {
             true => self.usual(|usual| usual.record_str(field, value)),
-            false => self.direct(field.name(), "=\"", value, "\""),
+            false => {
+                let text = self.direct(field.name());
+                text.push('"');
+                text.push_str(value);
+                text.push('"');
+            }
         }
     }
 
@@ -106,21 +129,29 @@ impl Visit for FieldWriter<'_> {
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        match Digits::of_tenths(value).filter(|_| !is_usual(field)) {
-            Some(digits) => self.direct(field.name(), "=", digits.text(), ""),
+        match in_tenths(value).filter(|_| !is_usual(field)) {
+            Some(tenths) => {
+                let mut digits = itoa::Buffer::new();
+                let text = self.direct(field.name());
+                text.push_str(digits.format(tenths / 10));
+                text.push('.');
+                text.push_str(digits.format(tenths % 10));
+            }
             None => self.usual(|usual| usual.record_f64(field, value)),
         }
     }
 }
 
 impl VisitOutput<fmt::Result> for FieldWriter<'_> {
-    fn finish(self) -> fmt::Result {
+    fn finish(mut self) -> fmt::Result {
+        self.pass_on();
         self.result
     }
 }
 
 impl VisitFmt for FieldWriter<'_> {
     fn writer(&mut self) -> &mut dyn fmt::Write {
+        self.pass_on();
         &mut self.line
     }
 }
@@ -131,54 +162,18 @@ fn is_usual(field: &Field) -> bool {
     name == "message" || name.starts_with("log.") || name.starts_with("r#")
 }
 
-/// A number in decimal.
-struct Digits {
-    /// As many as the largest number has, and two for a point and what is behind it.
-    text: [u8; 22],
-    from: usize,
+/// Nothing in it is written in another form within quotes. All of it is looked at, many bytes at a time.
+fn is_plain(value: &str) -> bool {
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') & (byte != b'"') & (byte != b'\\');
+    value.bytes().fold(true, |all, byte| all & is_plain(byte))
 }
 
-impl Digits {
-    const NONE: Self = Self {
-        text: [0; 22],
-        from: 22,
-    };
-
-    fn of(number: u64) -> Self {
-        Self::NONE.behind(number)
-    }
-
-    /// A number that has one digit behind the point at most, and is not so large that it is written in another form.
-    fn of_tenths(number: f64) -> Option<Self> {
-        let tenths = (number * 10.0).round();
-        let is_usual = number.is_sign_positive() && tenths < 1e15 && tenths / 10.0 == number;
-        is_usual.then(|| {
-            let tenths = tenths as u64;
-            let mut digits = Self::of(tenths % 10);
-            digits.push(b'.');
-            digits.behind(tenths / 10)
-        })
-    }
-
-    fn push(&mut self, byte: u8) {
-        self.from -= 1;
-        self.text[self.from] = byte;
-    }
-
-    /// With a number in front of what there is.
-    fn behind(mut self, mut number: u64) -> Self {
-        loop {
-            self.push(b'0' + (number % 10) as u8);
-            number /= 10;
-            if number == 0 {
-                return self;
-            }
-        }
-    }
-
-    fn text(&self) -> &str {
-        std::str::from_utf8(&self.text[self.from..]).expect("digits")
-    }
+/// A number that has one digit behind the point at most, and is not so large that it is written in another form.
+fn in_tenths(number: f64) -> Option<u64> {
+    let tenths = (number * 10.0).round();
+    let is_usual = number.is_sign_positive() && tenths < 1e15 && tenths / 10.0 == number;
+    // Whole, and far below 2^63.
+    is_usual.then_some(tenths as u64)
 }
 
 #[cfg(test)]
@@ -245,7 +240,7 @@ mod tests {
             "o'clock",
             "a \"b\" \\ c",
             "umläut",
-            "\u{1b}[31m\u{7f}\n\0",
+            "\u{1b}[31m\u{7f}\0",
         ];
         for text in texts {
             tracing::info!(text, none = None::<&str>, some = Some(text), "the {text}");
@@ -275,6 +270,24 @@ mod tests {
         tracing::error!(error = as_error, "failed");
         let span = tracing::info_span!("within", of = "it", count = 3);
         span.in_scope(|| tracing::info!(first = 1));
+    }
+
+    #[test]
+    fn an_entry_is_one_line() {
+        let lines = Lines::default();
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false);
+        let layer = layer.fmt_fields(Fields).with_writer(lines.clone());
+        let subscriber = tracing_subscriber::registry().with(layer);
+        tracing::subscriber::with_default(subscriber, || {
+            let error = "first\nsecond";
+            tracing::warn!(%error, "it failed");
+        });
+        let text = lines.text();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(
+            text.ends_with(" it failed error=first\\nsecond\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl ModelSeries {
 pub struct ModelTable {
     families: RequestFamilies,
     most: AtomicUsize,
-    known: RwLock<HashMap<Arc<str>, Arc<ModelSeries>>>,
+    known: RwLock<HashMap<Arc<str>, Arc<ModelSeries>, foldhash::fast::RandomState>>,
     other: Arc<ModelSeries>,
     unknown: Arc<ModelSeries>,
 }

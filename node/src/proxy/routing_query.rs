@@ -111,6 +111,7 @@ impl RoutingQuery {
             caller,
         };
         let pool = choice.pool(model, |name| key_of(name).home())?.in_use();
+        view.check_messages()?;
         // The pool of all workers has no model: its requests keep the name that they came with.
         let is_alias =
             |asked: &str| asked != pool.model() && settings.models.targets_of(asked).is_some();

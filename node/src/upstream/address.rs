@@ -14,6 +14,8 @@ pub struct Address {
     pub host: HeaderValue,
     /// What an https worker's certificate must name.
     pub server_name: Option<ServerName<'static>>,
+    /// Path that all of its requests are below; mostly empty.
+    path: Box<str>,
 }
 
 /// A worker whose address cannot be dialled.
@@ -47,6 +49,7 @@ impl Address {
             host: HeaderValue::from_str(url.authority())
                 .map_err(|_| error("its host is not ASCII"))?,
             server_name,
+            path: url.path().into(),
             url,
         })
     }
@@ -66,7 +69,7 @@ impl Address {
 
     /// The target of a request at this worker.
     pub fn target(&self, path_and_query: &Uri) -> Uri {
-        let base = self.url.path();
+        let base = &*self.path;
         if base.is_empty() {
             return path_and_query.clone();
         }
