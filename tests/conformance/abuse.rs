@@ -366,5 +366,13 @@ async fn a_client_that_never_reads_is_cut() {
         stalled.rest().await.is_err(),
         "an answer that was cut is not whole"
     );
+    eventually(LIMIT, "the limit counts", async || {
+        let metrics = house.cluster.replicas[0].admin().metrics().await;
+        let cut = metrics.sum("grapevine_limits_reached_total", "\"write_stall\"");
+        (cut == 1.0)
+            .then_some(())
+            .ok_or_else(|| format!("{cut} cut"))
+    })
+    .await;
     house.close().await;
 }

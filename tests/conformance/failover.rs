@@ -151,6 +151,37 @@ fn continuations(entries: &[Entry]) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_worker_is_counted_the_tokens_that_it_made() {
+    let plan = patient().set("failover.enabled", "true");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    // Without and with the counts of a worker.
+    for number in [0, 2] {
+        let (body, id) = (request(CHATS, number), format!("counted-{number}"));
+        let counted = async |worker: usize| {
+            let metrics = house.cluster.replicas[0].admin().metrics().await;
+            let url = house.workers[worker].url();
+            metrics.count("grapevine_completion_tokens_total", &url)
+        };
+        let home = house.home(&body).await;
+        let before = [counted(home).await, counted(1 - home).await];
+        break_home(
+            &house,
+            CHATS,
+            &body,
+            &id,
+            Fault::stop(Point::Event(4), How::Fin),
+        )
+        .await;
+        ask(house.data(), CHATS, &[("x-request-id", &id)], &body).await;
+        let of_home = counted(home).await - before[0];
+        let of_next = counted(1 - home).await - before[1];
+        assert_eq!(of_home + of_next, f64::from(TOKENS), "{number}");
+        assert!((1.0..5.0).contains(&of_home), "{number}: {of_home}");
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_broken_stream_is_read_as_if_it_had_not_broken() {
     let plan = patient().set("failover.enabled", "true");
     let house = House::of(plan, vec![quick(); 2]).await;

@@ -1,11 +1,16 @@
 //! HTTP/2 with prior knowledge: the same answers, many at once on one connection, and resets that count.
 
+use std::future::poll_fn;
+use std::net::SocketAddr;
+
 use grapevine_tests::chat::{self, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
 use grapevine_tests::wait::{LIMIT, eventually};
+use http::Request;
 use reqwest::{Client, Version};
 use serde_json::Value;
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Duration;
 
@@ -71,6 +76,52 @@ async fn answers_over_http2_are_those_over_http1() {
         metrics.sum("grapevine_connections", "") <= 2.0,
         "one connection carries all"
     );
+    house.close().await;
+}
+
+/// Sends `bytes` more of a body once its request was refused; whether the replica took all of it.
+async fn is_heard_out(data: SocketAddr, bytes: usize) -> bool {
+    let socket = TcpStream::connect(data).await.expect("accepted");
+    let (mut requests, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+    let connection = tokio::spawn(connection);
+    let url = format!("http://{data}/nosuch");
+    let head = Request::post(url).body(()).expect("a head");
+    let (answer, mut body) = requests.send_request(head, false).expect("a stream");
+    let (head, mut answer) = answer.await.expect("an answer").into_parts();
+    assert_eq!(head.status.as_u16(), 404);
+    while let Some(piece) = answer.data().await {
+        let piece = piece.expect("a whole answer");
+        let taken = answer.flow_control().release_capacity(piece.len());
+        taken.expect("as much as there was");
+    }
+    let mut left = bytes;
+    while left > 0 {
+        body.reserve_capacity(left);
+        let Some(Ok(room)) = poll_fn(|cx| body.poll_capacity(cx)).await else {
+            return false;
+        };
+        left -= room.min(left);
+        let piece = vec![b'x'; room.min(bytes)];
+        if body.send_data(piece.into(), left == 0).is_err() {
+            return false;
+        }
+    }
+    connection.abort();
+    true
+}
+
+/// A reset behind an answer makes common clients drop the answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_request_may_end_its_body() {
+    let house = House::new(1).await;
+    for bytes in [8, 400_000] {
+        // A machine that stands still for as long as the replica listens is asked again.
+        let mut tries = 0..3;
+        let data = house.data();
+        while !is_heard_out(data, bytes).await {
+            assert!(tries.next().is_some(), "{bytes} bytes were never taken");
+        }
+    }
     house.close().await;
 }
 

@@ -105,6 +105,39 @@ async fn a_client_that_leaves_during_silent_prefill_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_within_its_body_is_counted_as_such() {
+    let house = House::new(1).await;
+    let chunked = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{\"mod";
+    let announced =
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 5000\r\n\r\n{";
+    let mut half_open = Vec::new();
+    let mut left = 0.0;
+    for begun in [chunked.as_slice(), announced] {
+        for way in [Way::Fin, Way::Rst, Way::HalfClose] {
+            let mut connection = Connection::open(house.data()).await;
+            connection.send(begun).await.expect("taken");
+            half_open.push(leave(connection, way).await);
+            left += 1.0;
+            let what = format!("{way:?} counts");
+            eventually(LIMIT, &what, async || {
+                let metrics = house.cluster.replicas[0].admin().metrics().await;
+                let counted = metrics.sum("grapevine_requests_total", "client_left");
+                (counted == left)
+                    .then_some(())
+                    .ok_or_else(|| format!("{counted} of {left}"))
+            })
+            .await;
+        }
+    }
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    assert_eq!(
+        metrics.sum("grapevine_errors_total", "invalid_request"),
+        0.0
+    );
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_leaves_mid_stream_is_noticed() {
     let config = paced(Duration::from_millis(10));
     let house = House::of(Plan::default(), vec![config]).await;

@@ -120,7 +120,8 @@ pub struct AdmissionMetrics {
 pub(super) struct WaitTimer<'a> {
     length: &'a Gauge,
     waited: &'a Histogram,
-    since: Instant,
+    /// None: the queue did not take it.
+    since: Option<Instant>,
 }
 
 impl AdmissionMetrics {
@@ -192,20 +193,27 @@ impl AdmissionMetrics {
         WaitTimer {
             length,
             waited: &self.waited[queue as usize][class.index()],
-            since: Instant::now(),
+            since: Some(Instant::now()),
         }
     }
 }
 
 impl WaitTimer<'_> {
-    pub(super) fn elapsed(&self) -> Duration {
-        self.since.elapsed()
+    /// It was refused at once.
+    pub(super) fn was_refused(&mut self) {
+        self.since = None;
+    }
+
+    pub(super) fn waited(&self) -> Option<Duration> {
+        self.since.map(|since| since.elapsed())
     }
 }
 
 impl Drop for WaitTimer<'_> {
     fn drop(&mut self) {
         self.length.dec();
-        self.waited.observe(self.elapsed().as_secs_f64());
+        if let Some(waited) = self.waited() {
+            self.waited.observe(waited.as_secs_f64());
+        }
     }
 }

@@ -109,6 +109,33 @@ pub struct AdmissionRefused {
     pub error: ApiError,
     /// Its key's rate limit.
     pub quota: Option<Quota>,
+    /// How long it waited, if it did.
+    pub queued: Option<Duration>,
+}
+
+/// A request beyond a limit of its key.
+struct Limited {
+    error: ApiError,
+    quota: Option<Quota>,
+}
+
+impl From<Limited> for AdmissionRefused {
+    fn from(limited: Limited) -> Self {
+        Self {
+            error: limited.error,
+            quota: limited.quota,
+            queued: None,
+        }
+    }
+}
+
+/// A request that is in and gets no place of its model.
+#[derive(Debug)]
+pub struct Refused {
+    /// What the client gets.
+    pub error: ApiError,
+    /// How long it waited, if it did.
+    pub queued: Option<Duration>,
 }
 
 /// A request that is in and gets no worker.
@@ -232,7 +259,13 @@ impl Admission {
                 .await
             {
                 Ok(waited) => Some(waited),
-                Err(error) => return Err(AdmissionRefused { error, quota }),
+                Err(Refused { error, queued }) => {
+                    return Err(AdmissionRefused {
+                        error,
+                        quota,
+                        queued,
+                    });
+                }
             },
         };
         if let Some(seat) = &mut seat {
@@ -257,7 +290,7 @@ impl Admission {
         key: Option<&Arc<ApiKey>>,
         model: &Arc<str>,
         ask: &Ask,
-    ) -> Result<Option<Duration>, ApiError> {
+    ) -> Result<Option<Duration>, Refused> {
         if self.permits.change(permit, model) {
             return Ok(None);
         }
@@ -281,7 +314,8 @@ impl Admission {
         self.parts.metrics.show_models(held, waiting);
     }
 
-    /// Places a request that is in: tries, and while every worker of the model is at its own limit, waits in a queue.
+    /// Places a request that is in: tries, and while every worker of the model is at its own limit, waits in a queue. Says
+    /// how long it waited, if it did.
     ///
     /// # Errors
     /// No worker may take it, the queue is full, or the wait was too long.
@@ -290,11 +324,11 @@ impl Admission {
         model: &Arc<str>,
         ask: &Ask,
         mut place: impl FnMut() -> Result<T, NoWorker>,
-    ) -> Result<T, Unplaced> {
+    ) -> (Result<T, Unplaced>, Option<Duration>) {
         if !self.permits.at_workers.is_waited_for(model) {
             match place() {
                 Err(NoWorker::Full) => {}
-                done => return done.map_err(Unplaced::NoWorker),
+                done => return (done.map_err(Unplaced::NoWorker), None),
             }
         }
         let mut waiting = Pending::new(&self.parts.metrics, For::Worker, ask.class());
@@ -319,14 +353,14 @@ impl Admission {
             }
         };
         waiting.ended(verdict);
-        placed
+        (placed, waiting.waited())
     }
 
     fn within_limits(
         &self,
         key: &Arc<ApiKey>,
         ask: &Ask,
-    ) -> Result<(Option<Seat>, Option<Quota>), AdmissionRefused> {
+    ) -> Result<(Option<Seat>, Option<Quota>), Limited> {
         let others = &*self.parts.others;
         let (seat, here) = key.tenant().enter();
         if let Some(most) = key.requests_max() {
@@ -361,10 +395,10 @@ impl Admission {
         verdict: Verdict,
         what: String,
         quota: Option<Quota>,
-    ) -> AdmissionRefused {
+    ) -> Limited {
         self.parts.metrics.count(ask.class(), verdict);
         key.tenant().refused(verdict.as_str());
-        AdmissionRefused {
+        Limited {
             error: ApiError::new(ErrorKind::RateLimited, what),
             quota,
         }
@@ -386,12 +420,12 @@ impl Admission {
         key: Option<&Arc<ApiKey>>,
         ask: &Ask,
         turn: impl Future<Output = Result<(), TurnedAway>>,
-    ) -> Result<Duration, ApiError> {
+    ) -> Result<Duration, Refused> {
         let mut waiting = Pending::new(&self.parts.metrics, For::Admission, ask.class());
         match turn.await {
             Ok(()) => {
                 waiting.ended(None);
-                Ok(waiting.waiting.elapsed())
+                Ok(waiting.waited().unwrap_or_default())
             }
             Err(turned) => {
                 let verdict = verdict_of(turned);
@@ -399,7 +433,10 @@ impl Admission {
                 if let Some(key) = key {
                     key.tenant().refused(verdict.as_str());
                 }
-                Err(turned_away(verdict))
+                Err(Refused {
+                    error: turned_away(verdict),
+                    queued: waiting.waited(),
+                })
             }
         }
     }
@@ -438,6 +475,14 @@ impl<'a> Pending<'a> {
     /// None: it goes on, and is counted elsewhere.
     fn ended(&mut self, verdict: Option<Verdict>) {
         self.verdict = verdict;
+        if let Some(Verdict::QueueFull | Verdict::QueueBytes) = verdict {
+            self.waiting.was_refused();
+        }
+    }
+
+    /// How long it has waited; none: the queue did not take it.
+    fn waited(&self) -> Option<Duration> {
+        self.waiting.waited()
     }
 }
 

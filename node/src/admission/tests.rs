@@ -84,7 +84,8 @@ impl Door {
         let admitted = self.admission.admit(None, &ask, 2).await;
         let mut admitted = admitted.map_err(|refused| refused.error)?;
         let permit = &mut admitted.permit;
-        admitted.queued = self.admission.enter(permit, None, model, &ask).await?;
+        let entered = self.admission.enter(permit, None, model, &ask).await;
+        admitted.queued = entered.map_err(|refused| refused.error)?;
         Ok(admitted)
     }
 
@@ -250,18 +251,19 @@ async fn room_at_a_worker_is_waited_for_in_turn() {
     let mut second = Box::pin(door.admission.place(&model, &ask, take));
     assert!(poll_once(second.as_mut()).is_none());
     drop(held);
-    assert!(first.await.is_ok());
-    let refused = second.await.expect_err("nothing becomes free");
+    let (placed, waited) = first.await;
+    assert!(placed.is_ok() && waited.is_some());
+    let (refused, waited) = second.await;
+    let refused = refused.expect_err("nothing becomes free");
+    assert!(waited.is_some_and(|waited| waited > Duration::ZERO));
     let Unplaced::TurnedAway(error) = refused else {
         panic!("{refused:?}");
     };
     assert_eq!(error.kind, ErrorKind::Overloaded);
     let unhealthy = || Err::<(), _>(NoWorker::Unhealthy);
-    let refused = door
-        .admission
-        .place(&model, &ask, unhealthy)
-        .await
-        .expect_err("at once");
+    let (refused, waited) = door.admission.place(&model, &ask, unhealthy).await;
+    let refused = refused.expect_err("at once");
+    assert_eq!(waited, None);
     assert!(matches!(refused, Unplaced::NoWorker(NoWorker::Unhealthy)));
 }
 

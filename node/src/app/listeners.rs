@@ -1,5 +1,6 @@
 //! Sockets of a replica.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use anyhow::Context;
@@ -23,19 +24,24 @@ pub(super) fn bind(
 ) -> anyhow::Result<Listeners> {
     let listen = |host, port, flag: &'static str| {
         let address = SocketAddr::new(host, port);
-        listener::bind(address)
-            .with_context(|| format!("cannot listen on {address}; choose another --{flag}"))
+        listener::bind(address).map_err(|error| {
+            let other = match error.kind() {
+                ErrorKind::AddrNotAvailable => "an address of this machine",
+                _ => flag,
+            };
+            anyhow::Error::new(error).context(format!("cannot listen on {address}; choose {other}"))
+        })
     };
     Ok(Listeners {
         data: match data {
             Some(socket) => {
                 inherited(socket).context("cannot use the socket that was handed over")?
             }
-            None => listen(config.listen.host, config.listen.port, "port")?,
+            None => listen(config.listen.host, config.listen.port, "another --port")?,
         },
-        admin: listen(config.admin.host, config.admin.port, "admin-port")?,
+        admin: listen(config.admin.host, config.admin.port, "another --admin-port")?,
         metrics: if config.metrics.enabled {
-            let flag = "prometheus-port, or --disable-prometheus";
+            let flag = "another --prometheus-port, or --disable-prometheus";
             Some(listen(config.metrics.host, config.metrics.port, flag)?)
         } else {
             None
@@ -44,7 +50,7 @@ pub(super) fn bind(
             Some(address) => Some(listen(
                 address.ip(),
                 address.port(),
-                "vllm-discovery-address",
+                "another --vllm-discovery-address",
             )?),
             None => None,
         },

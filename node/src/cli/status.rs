@@ -16,6 +16,7 @@ use crate::shown::summary::{replica_rank, seconds, summary, worker_rank};
 /// Shows the cluster: what is wrong, replicas, workers, and whether all hold the same ring.
 ///
 /// The first line says what is wrong, and for how long; the worst rows come first. Exit code 4 where something is wrong.
+/// Rings that differ count once they have differed for a second, which the news of a change may take.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -73,8 +74,25 @@ pub async fn status(args: StatusArgs) -> Result<(), Failure> {
     }
 }
 
+/// Right behind a change replicas have other rings for as long as the news takes: they are looked at again so many times.
+const SECOND_LOOKS: u32 = 10;
+const SECOND_LOOK: Duration = Duration::from_millis(100);
+
+/// The cluster; where the rings of live replicas differ, once they agree or have had a second for it.
+async fn settled(client: &AdminClient) -> Result<Value, Failure> {
+    let mut cluster = client.get(&["cluster"]).await?;
+    for _ in 0..SECOND_LOOKS {
+        if cluster["agreeing"].as_u64() >= cluster["live"].as_u64() {
+            break;
+        }
+        sleep(SECOND_LOOK).await;
+        cluster = client.get(&["cluster"]).await?;
+    }
+    Ok(cluster)
+}
+
 async fn look(client: &AdminClient, args: &StatusArgs) -> Result<(), Failure> {
-    let cluster = client.get(&["cluster"]).await?;
+    let cluster = settled(client).await?;
     let workers = super::workers::all_workers(client).await?;
     let links = match args.links {
         true => Some(client.get(&["links"]).await?),

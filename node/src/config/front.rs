@@ -152,7 +152,10 @@ section! {
         ///
         /// Lower: broken streams end, or go on elsewhere, sooner. Higher: more of them outlive a worker's pause.
         worker_bad: Duration = secs(15), in ms(1)..=HOUR, live now;
-        /// Longest time that a client may leave its answer unread.
+        /// Longest time that a client may take nothing of its answer.
+        ///
+        /// Seen where the replica's kernel has room for more: it takes the next bytes once a good part of the up to
+        /// 128 KiB that wait there has gone. So a client that reads less than some 64 KiB in this time is cut, too.
         write_stall: Duration = secs(60), in ms(1)..=HOUR, live now;
         /// Longest time of a whole request, all attempts and the stream included; 0 is off.
         whole_request: Option<Duration> = None, flag "request-timeout-secs" Secs, live now;

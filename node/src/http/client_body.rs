@@ -3,15 +3,20 @@
 //! HTTP/2 has hyper's body. An HTTP/1 body is a handle on its connection, whose bytes are read only when it is asked for
 //! them, straight into the reader's buffer where its length is known.
 
+use std::error::Error as _;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Weak;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
 
 /// The body of a client's request.
 #[derive(Debug)]
@@ -19,18 +24,71 @@ pub enum ClientBody {
     /// On a connection of its own, one request at a time.
     Http1(Http1Body),
     /// A stream of HTTP/2.
-    Http2(Incoming),
+    Http2(Http2Body),
+}
+
+/// How long, and for how many bytes, a body of HTTP/2 is taken that nobody reads any more.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 32 * 1024 * 1024;
+
+/// The body of an HTTP/2 request.
+///
+/// One that is dropped before its end is taken for a moment all the same: else its stream would be reset behind the
+/// answer, which RFC 9113, section 8.1, allows, and common clients (curl, httpx) then drop the answer, too.
+#[derive(Debug)]
+pub struct Http2Body(Option<Incoming>);
+
+impl From<Incoming> for Http2Body {
+    fn from(body: Incoming) -> Self {
+        Self(Some(body))
+    }
+}
+
+impl Drop for Http2Body {
+    fn drop(&mut self) {
+        let Some(mut rest) = self.0.take().filter(|body| !body.is_end_stream()) else {
+            return;
+        };
+        // Without a runtime the process ends.
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        runtime.spawn(timeout(LINGER, async move {
+            let mut left = LINGER_BYTES;
+            while left > 0
+                && let Some(Ok(frame)) = rest.frame().await
+            {
+                left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            }
+        }));
+    }
 }
 
 /// Why a body cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// The connection ended or failed, or its framing is wrong.
+    /// The client left before its end.
+    #[error("the client left within the body")]
+    Left,
+    /// Its framing is wrong, or its request is over.
     #[error("the body broke off: {0}")]
     Broke(&'static str),
     /// HTTP/2's own reasons.
     #[error(transparent)]
-    Http2(#[from] hyper::Error),
+    Http2(hyper::Error),
+}
+
+impl From<hyper::Error> for BodyError {
+    fn from(error: hyper::Error) -> Self {
+        let cause = error
+            .source()
+            .and_then(|cause| cause.downcast_ref::<h2::Error>());
+        let has_left = |cause: &h2::Error| cause.is_io() || (cause.is_remote() && cause.is_reset());
+        match cause.is_some_and(has_left) {
+            true => Self::Left,
+            false => Self::Http2(error),
+        }
+    }
 }
 
 /// A connection that a body is read from. `request`: the number of the body's request on it.
@@ -71,7 +129,7 @@ impl fmt::Debug for Http1Body {
     }
 }
 
-const CLOSED: BodyError = BodyError::Broke("the connection is closed");
+const CLOSED: BodyError = BodyError::Left;
 
 impl Http1Body {
     /// The body of a connection's request; `length` in bytes, none if its chunks tell it.
@@ -167,23 +225,26 @@ impl Body for ClientBody {
             Self::Http1(body) => body
                 .poll_data(cx)
                 .map(|next| next.map(|data| data.map(Frame::data))),
-            Self::Http2(body) => Pin::new(body)
+            Self::Http2(Http2Body(Some(body))) => Pin::new(body)
                 .poll_frame(cx)
-                .map(|next| next.map(|frame| frame.map_err(BodyError::Http2))),
+                .map(|next| next.map(|frame| frame.map_err(BodyError::from))),
+            Self::Http2(Http2Body(None)) => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Http1(body) => body.has_ended,
-            Self::Http2(body) => body.is_end_stream(),
+            Self::Http2(Http2Body(body)) => body.as_ref().is_none_or(Body::is_end_stream),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Http1(body) => body.left.map_or_else(SizeHint::new, SizeHint::with_exact),
-            Self::Http2(body) => body.size_hint(),
+            Self::Http2(Http2Body(body)) => {
+                body.as_ref().map_or_else(SizeHint::new, Body::size_hint)
+            }
         }
     }
 }

@@ -83,6 +83,7 @@ impl ClientIo {
             Box::pin(sleep(max))
         });
         ready!(timer.as_mut().poll(cx));
+        self.progress.set_stalled();
         Poll::Ready(Err(io::Error::new(
             io::ErrorKind::TimedOut,
             "the client took no byte for the write-stall limit",
@@ -281,6 +282,7 @@ mod tests {
     #[tokio::test]
     async fn blocked_write_fails_after_the_stall_limit() {
         let (client, mut io, _socket) = pair().await;
+        let progress = io.progress.clone();
         let block = vec![0_u8; 1 << 20];
         let error = loop {
             match io.write_all(&block).await {
@@ -289,6 +291,7 @@ mod tests {
             }
         };
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(progress.has_stalled());
         drop(client);
     }
 }

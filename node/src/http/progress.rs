@@ -20,6 +20,8 @@ struct Shared {
     requests: AtomicU32,
     /// The client does not take what is to be sent.
     is_write_blocked: AtomicBool,
+    /// Its client took nothing for too long.
+    has_stalled: AtomicBool,
     /// Milliseconds after `accepted`, of the end of the last answer.
     ended: AtomicU64,
     /// The connection speaks another protocol from now on.
@@ -34,6 +36,7 @@ impl Default for Progress {
             accepted: Instant::now(),
             requests: AtomicU32::new(0),
             is_write_blocked: AtomicBool::new(false),
+            has_stalled: AtomicBool::new(false),
             ended: AtomicU64::new(0),
             has_switched: AtomicBool::new(false),
             leave: Notify::new(),
@@ -74,6 +77,16 @@ impl Progress {
     /// Whether the last write has to wait for the client.
     pub(crate) fn set_write_blocked(&self, is_blocked: bool) {
         self.0.is_write_blocked.store(is_blocked, Ordering::Relaxed);
+    }
+
+    /// The client took nothing for longer than it may.
+    pub(crate) fn set_stalled(&self) {
+        self.0.has_stalled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the connection ended because of that.
+    pub(crate) fn has_stalled(&self) -> bool {
+        self.0.has_stalled.load(Ordering::Relaxed)
     }
 
     /// Tells the connection to leave, once.

@@ -158,6 +158,9 @@ async fn serve(stream: io::Result<TcpStream>, peer: SocketAddr, seat: Seat, fron
         Ok(stream) => serve_connection(stream, peer, &seat, &front).await,
         Err(error) => Err(error.into()),
     };
+    if seat.progress().has_stalled() {
+        front.metrics.refusals.limit_reached("write_stall");
+    }
     if let Err(error) = served {
         tracing::debug!(%peer, error = &*error, "connection ended");
     }
@@ -441,7 +444,7 @@ where
         let front = Arc::clone(front);
         let cutoff = Cutoff::of_task(&front.phase);
         async move {
-            let request = request.map(ClientBody::Http2);
+            let request = request.map(|body| ClientBody::Http2(body.into()));
             if !has_place && let Some(refusal) = front.proxy.turn_away(&request) {
                 return Ok(refusal);
             }

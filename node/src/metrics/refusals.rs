@@ -4,7 +4,7 @@ use super::{Counter, ErrorLabels, Family, LimitLabels, metrics};
 use crate::api::error::ErrorKind;
 
 /// Limits whose times of being reached are counted. Labels of a metric: stable.
-const LIMITS: [&str; 19] = [
+const LIMITS: [&str; 20] = [
     "accept",
     "admin_connections",
     "body_bytes",
@@ -24,6 +24,7 @@ const LIMITS: [&str; 19] = [
     "realtime_session_bytes",
     "realtime_sessions",
     "upload_bytes",
+    "write_stall",
 ];
 
 metrics! {

@@ -175,8 +175,10 @@ impl Pieces {
             return Ok(Some(piece.len()));
         }
         self.gather(self.missing());
-        let read = incoming.read_into(&mut self.all).await.map_err(broken)?;
-        Ok(Some(read).filter(|read| *read > 0))
+        match incoming.read_into(&mut self.all).await {
+            Ok(read) => Ok(Some(read).filter(|read| *read > 0)),
+            Err(error) => Err(broken(error).await),
+        }
     }
 
     /// Bytes that are still to come, as far as its head says.
@@ -319,14 +321,22 @@ async fn in_time<T>(
 /// The next bytes of a body; none at its end. Trailers are passed over. Cancel safe.
 async fn next_data(incoming: &mut ClientBody) -> Result<Option<Bytes>, BodyError> {
     while let Some(frame) = incoming.frame().await {
-        if let Ok(data) = frame.map_err(broken)?.into_data() {
+        let data = match frame {
+            Ok(frame) => frame.into_data(),
+            Err(error) => return Err(broken(error).await),
+        };
+        if let Ok(data) = data {
             return Ok(Some(data));
         }
     }
     Ok(None)
 }
 
-fn broken(_: client_body::BodyError) -> BodyError {
+/// Nobody reads an answer to a client that has left: whoever serves its connection sees that, too, and drops the request.
+async fn broken(error: client_body::BodyError) -> BodyError {
+    if let client_body::BodyError::Left = error {
+        std::future::pending::<()>().await;
+    }
     malformed("the body broke off, or its chunks are malformed")
 }
 

@@ -289,7 +289,9 @@ impl AttemptPlan for ToNext<'_> {
         let admission = &self.dispatch.admission;
         let waits_by = admission.ask_again(self.asked.waits_by, self.asked.deadline());
         let pool = Arc::clone(&self.pool);
-        with_room(admission, waits_by, &pool, || self.place(passed_over)).await
+        // The stream has begun: what it waits for now is no queue before its answer.
+        let (placed, _) = with_room(admission, waits_by, &pool, || self.place(passed_over)).await;
+        placed
     }
 
     fn place(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, NoWorker> {

@@ -13,6 +13,14 @@ pub(super) fn out_of_time() -> ApiError {
     )
 }
 
+/// The same within an answer.
+pub(super) fn out_of_time_midway() -> ApiError {
+    ApiError::new(
+        ErrorKind::UpstreamTimeout,
+        "the time limit for the whole request is reached",
+    )
+}
+
 /// Workers ended while they had this request. No 5xx: no proxy in between is to send it again.
 pub(super) fn condemned() -> ApiError {
     ApiError::new(

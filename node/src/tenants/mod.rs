@@ -179,6 +179,9 @@ impl Keys {
                         "missing" => {
                             "an API key is needed: send it as `Authorization: Bearer <key>`"
                         }
+                        "unreadable" => {
+                            "send one API key, and once: as `Authorization: Bearer <key>`, or as `x-api-key`"
+                        }
                         _ => "this API key is not served; check it, or ask for a new one",
                     },
                 ))

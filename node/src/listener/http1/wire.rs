@@ -178,9 +178,12 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Wire<Io> {
         })
     }
 
-    /// Ready once the client has closed its side, or the stream has failed, behind a request whose body is read. A TLS
-    /// client may close without closing its socket. What it sends instead is kept, one read of it.
+    /// Ready once the client has closed its side, or the stream has failed, within a body or behind a request whose body
+    /// is read. A TLS client may close without closing its socket. What it sends instead is kept, one read of it.
     pub(super) fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if matches!(self.reading, Reading::Broken(CUT_SHORT)) {
+            return Poll::Ready(());
+        }
         if !self.input.is_empty() || !matches!(self.reading, Reading::Ended) {
             return Poll::Pending;
         }
@@ -342,6 +345,13 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> Wire<Io> {
     }
 }
 
+fn body_error(what: &'static str) -> BodyError {
+    match what {
+        CUT_SHORT => BodyError::Left,
+        what => BodyError::Broke(what),
+    }
+}
+
 impl<Io: AsyncRead + AsyncWrite + Unpin + Send> BodySource for Mutex<Wire<Io>> {
     fn poll_data(
         &self,
@@ -353,7 +363,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin + Send> BodySource for Mutex<Wire<Io>> {
             return Poll::Ready(Some(Err(REQUEST_ENDED)));
         }
         wire.poll_body(cx)
-            .map(|next| next.map(|data| data.map_err(BodyError::Broke)))
+            .map(|next| next.map(|data| data.map_err(body_error)))
     }
 
     fn poll_read_into(
@@ -367,6 +377,6 @@ impl<Io: AsyncRead + AsyncWrite + Unpin + Send> BodySource for Mutex<Wire<Io>> {
             return Poll::Ready(Err(REQUEST_ENDED));
         }
         wire.poll_fill(buffer, cx)
-            .map(|read| read.map_err(BodyError::Broke))
+            .map(|read| read.map_err(body_error))
     }
 }

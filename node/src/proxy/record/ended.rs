@@ -94,14 +94,19 @@ impl Record {
     fn count_tokens(&self, worker: &Worker) {
         let (answers, model) = (&self.metrics.answers, self.series.label());
         let Some(usage) = self.usage else {
-            answers.count_events(worker, model, self.counted_tokens);
+            let own = self.counted_tokens.saturating_sub(self.moved_tokens);
+            answers.count_events(worker, model, own);
             return;
         };
         let has_told = usage.cached_tokens.is_some();
         let says = has_told && !self.kv_arrived;
         let recorded = self.recorded.as_ref().filter(|_| says);
         let expected = recorded.map(RecordedPlacement::expected_tokens);
-        answers.count(worker, model, &usage, expected);
+        let own = Usage {
+            completion_tokens: usage.completion_tokens.saturating_sub(self.moved_tokens),
+            ..usage
+        };
+        answers.count(worker, model, &own, expected);
         if let Some(recorded) = recorded {
             self.cluster.cache_view().correct(recorded, &usage);
         }

@@ -74,6 +74,8 @@ pub struct Record {
     events: u64,
     /// Tokens of the answer, an event taken for one: for an answer whose worker reports none.
     counted_tokens: u64,
+    /// Those of them that earlier workers made, and that are counted as theirs.
+    moved_tokens: u64,
     /// Bytes of its own body, once that is there.
     pub bytes_in: Option<u64>,
     /// Bytes of the answer's body.
@@ -147,6 +149,7 @@ impl Record {
             usage: None,
             events: 0,
             counted_tokens: 0,
+            moved_tokens: 0,
             bytes_in: None,
             bytes_out: 0,
             error: None,
@@ -279,13 +282,22 @@ impl Record {
     }
 
     /// The stream goes on from a worker that has computed its prompt, the last one of `attempts` that were asked.
+    /// `scan`: what was read of it so far.
     pub fn moved(
         &mut self,
         worker: &Arc<Worker>,
         reason: &'static str,
         recorded: Option<RecordedPlacement>,
         attempts: u32,
+        scan: Option<&Scan>,
     ) {
+        let tokens = self.tokens_of(scan);
+        if let Some(former) = &self.worker {
+            let own = tokens.saturating_sub(self.moved_tokens);
+            let model = self.series.label();
+            self.metrics.answers.count_events(former, model, own);
+        }
+        self.moved_tokens = tokens;
         self.attempts += attempts.saturating_sub(1);
         self.placed(worker, reason, recorded);
         if let Some(recorded) = &mut self.recorded {
@@ -388,8 +400,11 @@ impl Record {
     pub fn streamed(&mut self, scan: Option<&Scan>) {
         self.usage = scan.and_then(|scan| scan.usage);
         self.events = scan.map_or(0, |scan| scan.events);
-        let roles = self.roles();
-        self.counted_tokens = scan.map_or(0, |scan| scan.tokens().saturating_sub(roles));
+        self.counted_tokens = self.tokens_of(scan);
+    }
+
+    fn tokens_of(&self, scan: Option<&Scan>) -> u64 {
+        scan.map_or(0, |scan| scan.tokens().saturating_sub(self.roles()))
     }
 
     /// The router's own error is a part of what the client gets.

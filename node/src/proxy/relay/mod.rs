@@ -296,7 +296,7 @@ impl Relay {
         let broke = |message| ApiError::new(ErrorKind::UpstreamBroke, message);
         let error = match outcome {
             Outcome::WorkerStalled => broke("the worker stopped producing tokens"),
-            Outcome::OutOfTime => broke("the request's time limit is reached"),
+            Outcome::OutOfTime => own_words::out_of_time_midway(),
             Outcome::ShutDown => own_words::shutting_down(),
             _ => broke("the worker's answer broke off"),
         };

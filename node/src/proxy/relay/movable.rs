@@ -186,8 +186,9 @@ impl Relay {
     /// Another worker has begun to answer.
     fn go_on(&mut self, moved: Moved) -> Bytes {
         let worker = moved.in_flight.worker();
+        let scan = self.scan.as_ref();
         self.record
-            .moved(worker, moved.reason, moved.recorded, moved.attempts);
+            .moved(worker, moved.reason, moved.recorded, moved.attempts, scan);
         self.in_flight = moved.in_flight;
         self.held = Some(moved.begun.held);
         self.body = moved.begun.body;

@@ -162,7 +162,8 @@ impl AttemptPlan for ToPair<'_> {
         let pool = Arc::clone(self.asked.pool_arc());
         let halves = Arc::clone(&self.halves);
         self.record.prepared();
-        let chosen = with_room(admission, waits_by, &pool, || self.choose()).await;
+        let (chosen, waited) = with_room(admission, waits_by, &pool, || self.choose()).await;
+        self.record.waited(waited);
         chosen.map_err(|exhausted| match (exhausted, halves.pairs.mismatch()) {
             (Exhausted::Unplaced(_), Some(why)) => Exhausted::TurnedAway(nobody_talks(why)),
             // Back-pressure has an answer of its own.

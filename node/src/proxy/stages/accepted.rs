@@ -86,6 +86,7 @@ impl Accepted {
             }
             Err(refused) => {
                 record.quota = refused.quota;
+                record.waited(refused.queued);
                 Err(refused.error)
             }
         }

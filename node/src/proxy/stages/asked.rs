@@ -282,7 +282,9 @@ impl AttemptPlan for ToWorker<'_> {
         let (admission, waits_by) = (&self.dispatch.admission, self.asked.waits_by);
         let pool = Arc::clone(&self.asked.query.pool);
         self.record.prepared();
-        with_room(admission, waits_by, &pool, || self.place(tried)).await
+        let (placed, waited) = with_room(admission, waits_by, &pool, || self.place(tried)).await;
+        self.record.waited(waited);
+        placed
     }
 
     fn place(&mut self, tried: &mut Vec<usize>) -> Result<Placed, NoWorker> {
@@ -328,20 +330,22 @@ impl AttemptPlan for ToWorker<'_> {
 }
 
 /// While every worker is at its own limit, the request waits for its turn. For workers that said when to come back
-/// it does not wait: its client is sent that time.
+/// it does not wait: its client is sent that time. Says how long it waited, if it did.
 pub(in crate::proxy) async fn with_room<P>(
     admission: &Admission,
     waits_by: Ask,
     pool: &Pool,
     mut place: impl FnMut() -> Result<P, NoWorker>,
-) -> Result<P, Exhausted> {
+) -> (Result<P, Exhausted>, Option<Duration>) {
     let place = || match place() {
         Err(NoWorker::Full) if shortest_pause(pool).is_none() => Err(NoWorker::Full),
         done => Ok(done),
     };
-    match admission.place(&pool.label(), &waits_by, place).await {
+    let (placed, waited) = admission.place(&pool.label(), &waits_by, place).await;
+    let placed = match placed {
         Ok(placed) => placed.map_err(Exhausted::Unplaced),
         Err(Unplaced::NoWorker(nobody)) => Err(Exhausted::Unplaced(nobody)),
         Err(Unplaced::TurnedAway(error)) => Err(Exhausted::TurnedAway(error)),
-    }
+    };
+    (placed, waited)
 }

@@ -273,8 +273,10 @@ impl EntryParts<'_> {
             return Ok(());
         };
         let model = query.pool.label();
-        let waited = self.admission.enter(permit, key, &model, waits_by).await?;
+        let entered = self.admission.enter(permit, key, &model, waits_by).await;
+        let waited = *entered.as_ref().unwrap_or_else(|refused| &refused.queued);
         record.waited(waited);
+        entered.map_err(|refused| refused.error)?;
         if waited.is_some() {
             query.renew(self.cluster);
         }
