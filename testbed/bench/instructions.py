@@ -2,18 +2,21 @@
 """Instructions of a request through one replica, by valgrind's callgrind: other work on the machine hardly changes them.
 
     instructions.py --grapevine [NAME=]BINARY ... --testbed BINARY [--requests 800] [--sizes 1024,8192] [--rounds 3]
+                    [--keep FOLDER]
 
 One thread of the router, 8 connections, answers of 40 tokens at once from 4 fake workers; prompts of `--sizes` bytes, of
 200 kinds. Counted between two commands to callgrind, after a warm-up, for the whole process: gossip, probes and timers are
 in it, so few requests give more each. Median of the rounds, least and most. Runs scatter by some thousands, since callgrind
 runs one thread at a time. `--testbed` has the fake worker; what is shipped has none. Build with line tables and without
-stripping (`cargo build --profile dist` with CARGO_PROFILE_DIST_STRIP=none) to see functions by `callgrind_annotate`.
+stripping (`cargo build --profile dist` with CARGO_PROFILE_DIST_STRIP=none), and `--keep` the profiles, to see functions by
+`callgrind_annotate`.
 Needs valgrind.
 """
 import argparse
 import http.client
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -32,8 +35,8 @@ ENGINE = ["--max-num-seqs", 512, "--step-per-sequence", "0s", "--step-base", "0s
 class Counted(Replica):
     """A replica whose instructions are counted on request. Valgrind starts it slowly."""
 
-    def __init__(self, title, binary, folder, workers):
-        self.title, self.folder = title, Path(folder)
+    def __init__(self, title, binary, folder, workers, keep):
+        self.title, self.folder, self.keep = title, Path(folder), keep
         self.profile = self.folder / "callgrind.out"
         super().__init__(binary, "counted", folder,
                          ["--threads", 1, "--worker-urls", *(f"http://{worker}" for worker in workers)],
@@ -54,7 +57,10 @@ class Counted(Replica):
         self.control("-d")
         new = until(lambda: set(self.folder.glob("callgrind.out*")) - before, 60, "a profile")
         self.control("-i", "off")
-        totals = re.findall(r"^(?:totals|summary): (\d+)", new.pop().read_text(errors="replace"), re.MULTILINE)
+        profile = new.pop()
+        if self.keep:
+            shutil.copy(profile, self.keep / f"{self.title}.{profile.name}")
+        totals = re.findall(r"^(?:totals|summary): (\d+)", profile.read_text(errors="replace"), re.MULTILINE)
         if not totals:
             raise Failed("the profile has no total")
         return int(totals[-1])
@@ -96,7 +102,7 @@ def send(address, requests, prompts):
 
 
 def measure(title, binary, args, folder, workers):
-    with Counted(title, binary, folder, workers) as replica:
+    with Counted(title, binary, folder, workers, args.keep) as replica:
         wait_until_routing(replica, WORKERS)
         for size in args.sizes:
             prompts = bodies(size)
@@ -114,7 +120,10 @@ def main():
     ap.add_argument("--requests", type=int, default=800)
     ap.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], default=[1_024, 8_192])
     ap.add_argument("--rounds", type=int, default=3)
+    ap.add_argument("--keep", type=Path, metavar="FOLDER", help="put the profile of each round there")
     args = ap.parse_args()
+    if args.keep:
+        args.keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         workers = []
         for number in range(WORKERS):

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::task::Poll;
 
 use grapevine_tests::chat::{self, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
@@ -79,10 +80,11 @@ async fn answers_over_http2_are_those_over_http1() {
     house.close().await;
 }
 
-/// Sends `bytes` more of a body once its request was refused; whether the replica took all of it.
+/// Sends `bytes` more of a body once its request was refused; whether its stream stayed open for them.
 async fn is_heard_out(data: SocketAddr, bytes: usize) -> bool {
     let socket = TcpStream::connect(data).await.expect("accepted");
-    let (mut requests, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+    let (mut requests, mut connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+    let mut pings = connection.ping_pong().expect("asked once");
     let connection = tokio::spawn(connection);
     let url = format!("http://{data}/nosuch");
     let head = Request::post(url).body(()).expect("a head");
@@ -94,14 +96,20 @@ async fn is_heard_out(data: SocketAddr, bytes: usize) -> bool {
         let taken = answer.flow_control().release_capacity(piece.len());
         taken.expect("as much as there was");
     }
+    // What was sent behind the answer has come before the answer to this.
+    pings.ping(h2::Ping::opaque()).await.expect("it lives");
+    let reset = poll_fn(|cx| Poll::Ready(body.poll_reset(cx))).await;
+    if reset.is_ready() {
+        return false;
+    }
     let mut left = bytes;
     while left > 0 {
         body.reserve_capacity(left);
         let Some(Ok(room)) = poll_fn(|cx| body.poll_capacity(cx)).await else {
             return false;
         };
-        left -= room.min(left);
-        let piece = vec![b'x'; room.min(bytes)];
+        let piece = vec![b'x'; room.min(left)];
+        left -= piece.len();
         if body.send_data(piece.into(), left == 0).is_err() {
             return false;
         }
@@ -114,7 +122,8 @@ async fn is_heard_out(data: SocketAddr, bytes: usize) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_request_may_end_its_body() {
     let house = House::new(1).await;
-    for bytes in [8, 400_000] {
+    // The second is more than fits into a stream's window.
+    for bytes in [8, 4_000_000] {
         // A machine that stands still for as long as the replica listens is asked again.
         let mut tries = 0..3;
         let data = house.data();
@@ -122,6 +131,48 @@ async fn a_refused_request_may_end_its_body() {
             assert!(tries.next().is_some(), "{bytes} bytes were never taken");
         }
     }
+    house.close().await;
+}
+
+/// By a reset of its stream, or of the connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_within_its_body_is_counted_as_such() {
+    let house = House::new(1).await;
+    let data = house.data();
+    for (by_reset, left) in [(true, 1.0), (false, 2.0)] {
+        let socket = TcpStream::connect(data).await.expect("accepted");
+        let (mut requests, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+        let connection = tokio::spawn(connection);
+        let head = Request::post(format!("http://{data}/v1/chat/completions"));
+        let head = head.body(()).expect("a head");
+        let (_answer, mut body) = requests.send_request(head, false).expect("a stream");
+        body.send_data("{\"mod".into(), false).expect("it is open");
+        eventually(LIMIT, "the request is there", async || {
+            let metrics = house.cluster.replicas[0].admin().metrics().await;
+            let active = metrics.sum("grapevine_requests_active", "");
+            (active == 1.0)
+                .then_some(())
+                .ok_or_else(|| format!("{active} are"))
+        })
+        .await;
+        match by_reset {
+            true => body.send_reset(h2::Reason::CANCEL),
+            false => connection.abort(),
+        }
+        eventually(LIMIT, "it counts", async || {
+            let metrics = house.cluster.replicas[0].admin().metrics().await;
+            let counted = metrics.sum("grapevine_requests_total", "client_left");
+            (counted == left)
+                .then_some(())
+                .ok_or_else(|| format!("{counted} of {left}"))
+        })
+        .await;
+    }
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    assert_eq!(
+        metrics.sum("grapevine_errors_total", "invalid_request"),
+        0.0
+    );
     house.close().await;
 }
 
