@@ -25,11 +25,12 @@ class Way:
 
 
 def certificate(folder):
-    """A file with a certificate that nobody signed and its key, for `Way.tls`."""
+    """A file with a certificate that only itself signed and its key, for `Way.tls`."""
     both, key = Path(folder, "tls.pem"), Path(folder, "tls.key")
+    # Not an authority, though nobody else signed it: verifiers refuse an authority's certificate as a server's.
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
-                    "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", both],
-                   check=True, capture_output=True)
+                    "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-addext",
+                    "basicConstraints=critical,CA:FALSE", "-keyout", key, "-out", both], check=True, capture_output=True)
     both.write_text(both.read_text() + key.read_text())
     return both
 
