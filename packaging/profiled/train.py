@@ -51,6 +51,13 @@ def send(binary, urls, loads, requests, more=()):
         print(f"{summary['succeeded']} requests {' '.join(map(str, words))}", file=sys.stderr, flush=True)
 
 
+def ended_well(*replicas):
+    """What was killed instead of ended has written no counts."""
+    for replica in replicas:
+        if replica.process.returncode != 0:
+            raise Failed(f"{replica.name} ended with {replica.process.returncode}: {replica.last_words()}")
+
+
 def through_tls(args, folder, workers):
     """Clients and a replica speak HTTP/1.1 and HTTP/2 over TLS with another replica."""
     pem = certificate(folder)
@@ -63,6 +70,7 @@ def through_tls(args, folder, workers):
                 until(lambda: replica.admin_get("/cluster")["ready"], 30, f"{replica.name} is ready")
             send(args.testbed, [f"https://{behind.data}"], FEWER, args.requests, ["--ca", pem])
             send(args.testbed, [f"http://{front.data}"], FEWER, args.requests)
+    ended_well(behind, front)
 
 
 def main():
@@ -76,6 +84,7 @@ def main():
         workers = stack.enter_context(fake_workers(args.testbed, folder, WORKERS, ENGINE))
         with cluster(args.instrumented, folder, REPLICAS, workers) as replicas:
             send(args.testbed, [f"http://{replica.data}" for replica in replicas], LOADS, args.requests)
+        ended_well(*replicas)
         through_tls(args, folder, workers)
 
 
