@@ -1,8 +1,8 @@
 //! Counter: the marks of this replica's requests, with decay, in bounded memory.
 //!
-//! A request counts along its chain for as long as the marks are warm, and once at the first that is not. So memory
-//! goes to prefixes that many requests share, not to the tails of each, and heat creeps down a chain one mark in a
-//! few requests.
+//! A request counts along its chain for as long as the marks are warm, and at the first few that are not. So memory
+//! goes to prefixes that many requests share, not to the tails of each, and heat goes down a chain a few marks in a few
+//! requests: a prefix of thousands of tokens is known to be hot after some tens of requests.
 
 use std::time::Duration;
 
@@ -33,6 +33,9 @@ impl Default for HeatSettings {
 const LINKS_MAX: usize = 4_096;
 /// Requests that make a mark warm: its children are counted from then on.
 const WARM: f64 = 3.0;
+/// Marks of a request that are counted behind the warm ones, while there is room for so many: so the whole of a long
+/// prefix is warm after some tens of requests.
+const STRIDE: usize = 8;
 /// Part of all requests that a mark needs to be reported: far below any pool's hot share, so that sums are complete.
 const REPORT_SHARE: f64 = 1.0 / 2_048.0;
 /// A reported count stays as it is until the count has moved away from it by this part.
@@ -68,20 +71,27 @@ impl HeatCounter {
     pub fn count(&mut self, key: &Key) {
         self.total += 1.0;
         let chain = std::iter::once(key.model()).chain(key.marks().iter().map(|mark| mark.hash));
+        // Where marks are many, each has the place of one request only.
+        let most = if self.counts.len() < LINKS_MAX / 2 {
+            STRIDE
+        } else {
+            1
+        };
+        let mut cold = 0;
         for link in chain {
-            if let Some(count) = self.counts.get_mut(&link) {
+            let count = if let Some(count) = self.counts.get_mut(&link) {
                 *count += 1.0;
-                if *count < WARM {
-                    return;
-                }
+                *count
             } else {
                 // Full of colder marks until the next decay: a new one waits.
                 if self.counts.len() < LINKS_MAX {
                     self.counts.insert(link, 1.0);
                 }
-                if link != key.model() {
-                    return;
-                }
+                1.0
+            };
+            cold += usize::from(count < WARM && link != key.model());
+            if cold == most {
+                return;
             }
         }
     }

@@ -57,6 +57,30 @@ fn what_everybody_sends_spreads_over_everybody() {
     assert_eq!(homes(&ring, &HotSet::sum([&told])).len(), 8);
 }
 
+#[test]
+fn the_whole_of_a_long_prefix_is_hot_soon() {
+    let prompts = |count: u64| {
+        (0..count).map(|number| {
+            let own = format!("{number:08} {}", "q".repeat(2_000));
+            chat(&[("system", &"s".repeat(16_000)), ("user", &own)])
+        })
+    };
+    let ring = equal_ring(8);
+    let hot = HotSet::sum([&report(prompts(40))]);
+    let view = View {
+        ring: &ring,
+        hot: &hot,
+    };
+    let key = prompts(41).last().expect("some");
+    let settings = PolicySettings::default();
+    let decision = decide(&settings, view, &key, &idle(8), &[], 0).expect("workers");
+    assert!(
+        (3_900..4_100).contains(&decision.common_tokens),
+        "{} of 4,000 tokens are hot",
+        decision.common_tokens
+    );
+}
+
 /// A prefix that carries little more than a worker's share stays on a few workers, and every replica that it is
 /// split over counts only a part of it.
 #[test]
