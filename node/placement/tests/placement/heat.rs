@@ -71,7 +71,7 @@ fn the_whole_of_a_long_prefix_is_hot_soon() {
         ring: &ring,
         hot: &hot,
     };
-    let key = prompts(41).last().expect("some");
+    let key = prompts(41).next_back().expect("some");
     let settings = PolicySettings::default();
     let decision = decide(&settings, view, &key, &idle(8), &[], 0).expect("workers");
     assert!(
