@@ -135,21 +135,29 @@ impl<'a> Split<'a> {
         transfer.expect("without a transfer every plan is to compute alone")
     }
 
-    /// Waits until the keys and values of all sequences are here; returns at once if they are computed here. For each
-    /// sequence, whether they are those of its own prompt.
-    pub(super) async fn receive(&self, ticket: &mut Ticket) -> Result<Vec<bool>, NoBlocks> {
-        match &self.plan {
-            Plan::Hang => std::future::pending().await,
-            Plan::Take(_) | Plan::Await(_) | Plan::Garbage => {}
-            _ => return Ok(vec![true; self.contents.len()]),
-        }
-        let mut unclaimed = Unclaimed {
+    /// What a request that was admitted has to give back if its client leaves before it asks.
+    pub(super) fn unclaimed(&self) -> Unclaimed {
+        Unclaimed {
             worker: Arc::clone(self.worker),
             source: match &self.plan {
                 Plan::Take(source) => Some(source.clone()),
                 _ => None,
             },
-        };
+        }
+    }
+
+    /// Waits until the keys and values of all sequences are here; returns at once if they are computed here. For each
+    /// sequence, whether they are those of its own prompt.
+    pub(super) async fn receive(
+        &self,
+        ticket: &mut Ticket,
+        mut unclaimed: Unclaimed,
+    ) -> Result<Vec<bool>, NoBlocks> {
+        match &self.plan {
+            Plan::Hang => std::future::pending().await,
+            Plan::Take(_) | Plan::Await(_) | Plan::Garbage => {}
+            _ => return Ok(vec![true; self.contents.len()]),
+        }
         let rank: &Rank = &self.worker.ranks[self.rank as usize];
         let mut own = Vec::with_capacity(self.contents.len());
         for (index, content) in self.contents.iter().enumerate() {
@@ -321,7 +329,7 @@ fn reader<'a>(worker: &'a Worker, transfer: &'a Transfer, delay: Duration) -> Re
 
 /// Blocks that a request was told of and has not asked for. Dropped so, as when the client leaves while the request
 /// waits, it tells the other side to free them: vLLM's decode side does that for a request that it never scheduled.
-struct Unclaimed {
+pub(super) struct Unclaimed {
     worker: Arc<Worker>,
     source: Option<Source>,
 }

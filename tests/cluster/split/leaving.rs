@@ -3,7 +3,9 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use grapevine_testbed::fake_worker::{Drip, Entry, FakeWorker, Fault, HoldState, KvFault, Role};
+use grapevine_testbed::fake_worker::{
+    Drip, Entry, FakeWorker, Fault, HoldState, KvFault, Leg, Role,
+};
 use grapevine_tests::chat::{Stream, distinct};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection};
@@ -125,7 +127,13 @@ async fn a_client_that_leaves_while_blocks_are_on_their_way() {
     let scene = scene(Plan::default(), 1, &halves(1, 1)).await;
     next(scene.decode()[0], Fault::kv(KvFault::SlowMs(10_000)));
     let connection = send(&scene, &as_stream(&one_chat(), 5)).await;
-    arrives(scene.decode()[0]).await;
+    // Before, the engine knows nothing of the blocks, and they stay until their time is over.
+    until("the engine has the leg", async || {
+        let log = scene.decode()[0].log();
+        log.first()
+            .is_some_and(|entry| entry.leg == Some(Leg::Decode))
+    })
+    .await;
     drop(connection);
     is_left(scene.decode()[0], Instant::now()).await;
     scene.ends().await;

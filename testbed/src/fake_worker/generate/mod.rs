@@ -182,7 +182,10 @@ impl<'a> Exchange<'a> {
             Err(refusal) => return self.overloaded(refusal, reply).await,
         };
         self.name_leg(kv, entry);
-        match reply.unless_gone(self.split.receive(&mut ticket)).await? {
+        // Made here: of a client that is gone already nothing below is begun.
+        let unclaimed = self.split.unclaimed();
+        let received = self.split.receive(&mut ticket, unclaimed);
+        match reply.unless_gone(received).await? {
             Ok(own) => self.garble(&own),
             Err(why) => return self.no_blocks(why, reply, entry).await,
         }
