@@ -110,6 +110,20 @@ async fn the_admin_api_takes_its_token_and_nothing_else() {
             "{path}"
         );
     }
+    for (method, path, allow) in [
+        ("GET", "/config/reload", "POST"),
+        ("GET", "/workers/x/drain", "POST"),
+        ("PUT", "/workers", "GET, HEAD, POST"),
+        ("POST", "/workers/x", "GET, HEAD, PATCH, DELETE"),
+        ("DELETE", "/events", "GET, HEAD"),
+        ("GET", "/leases/x", "PUT, DELETE"),
+        ("PUT", "/page/explain", "GET, HEAD, POST"),
+        ("DELETE", "/", "GET, HEAD"),
+    ] {
+        let answer = ask(at.admin, method, path, Some(&right)).await;
+        assert_refusal(&answer, 405, "method_not_allowed");
+        assert_eq!(answer.head.header("allow"), Some(allow), "{method} {path}");
+    }
     // Probes carry no token and get nothing else.
     assert_eq!(ask(at.admin, "GET", "/healthz", None).await.text(), "ok\n");
     let ready = ask(at.admin, "GET", "/readyz", None).await;

@@ -30,12 +30,12 @@
 
 mod about;
 mod describe;
-mod difference;
 mod explain;
 mod gate;
 mod history;
 mod leases;
 mod links;
+mod methods;
 mod page;
 mod pages;
 mod query;
@@ -287,7 +287,7 @@ impl Admin {
         gate.check_page(request.headers())
             .and_then(|()| gate.check_host(request.headers(), request.uri().authority()))
             .map_err(|refused| self.refusal(refused))?;
-        match (request.method(), request.uri().path()) {
+        match (methods::asked(request.method()), request.uri().path()) {
             (&Method::GET, "/metrics") => Ok(Form::asked_for(request.headers())),
             _ => Err(not_found("this port serves GET /metrics")),
         }
@@ -301,8 +301,9 @@ impl Admin {
             .now()
             .check_page(&head.headers)
             .map_err(|refused| self.refusal(refused))?;
+        let method = methods::asked(&head.method);
         // Liveness and readiness are for probes, which carry no token and learn nothing else.
-        match (&head.method, segments.as_slice()) {
+        match (method, segments.as_slice()) {
             (&Method::GET, ["healthz"]) => return Ok(text(StatusCode::OK, "ok\n")),
             (&Method::GET, ["readyz"]) => return Ok(self.readyz()),
             (_, ["leases", id]) if self.is_worker(&decoded(id)?, &head.headers) => {}
@@ -315,7 +316,7 @@ impl Admin {
         gate::check_body(&head.method, &head.headers, !body.is_end_stream())
             .map_err(|refused| self.refusal(refused))?;
         let query = Query(head.uri.query().unwrap_or_default());
-        match (&head.method, segments.as_slice()) {
+        match (method, segments.as_slice()) {
             (&Method::GET, ["metrics"]) => self.metrics(Form::asked_for(&head.headers)).await,
             (&Method::GET, ["cluster"]) => Ok(json(StatusCode::OK, &self.describe_cluster())),
             (&Method::GET, ["about"]) => self.show_about().await,
@@ -359,9 +360,7 @@ impl Admin {
             (&Method::DELETE, ["quarantine"]) => Ok(self.lifted(self.quarantine.lift(None))),
             (&Method::DELETE, ["quarantine", hash]) => self.lift(&decoded(hash)?),
             (&Method::POST, ["explain"]) => self.explain(&query, &head.headers, &read(body).await?),
-            _ => Err(not_found(
-                "no such admin endpoint; GET /workers, /cluster, /ring, /metrics, POST /explain are the most used",
-            )),
+            (_, segments) => Err(methods::unserved(&head.method, segments)),
         }
     }
 

@@ -15,9 +15,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::page::Page;
-use super::{Admin, Answer, difference, json, not_found};
+use super::{Admin, Answer, json, not_found};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
+use crate::shown::difference;
 use crate::upstream::address::Address;
 use crate::warmup::WARMED_TOGETHER_MAX;
 
@@ -298,7 +299,8 @@ impl Admin {
         let now = self.agent.view();
         let both = before.worker(id).zip(now.worker(id));
         both.map_or_else(Vec::new, |(before, after)| {
-            difference::between(before, after)
+            let changes = difference::between(before, after);
+            changes.iter().map(difference::Change::to_string).collect()
         })
     }
 

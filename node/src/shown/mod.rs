@@ -1,5 +1,6 @@
 //! What the admin API answers, as people read it: on the command line and on the page. Pure.
 
+pub mod difference;
 pub mod links;
 pub mod summary;
 

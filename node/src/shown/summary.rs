@@ -214,6 +214,9 @@ fn trouble_of_doubt(claim: &str) -> Option<&'static str> {
     }
 }
 
+/// Its latest check was good, and it is used again after a few of them.
+pub const RETURNING: &str = "answering checks again";
+
 /// A verdict on a worker in words, if it is a bad one; `check`: how the latest check failed, if it did.
 pub fn trouble_of_verdict(verdict: &str, check: Option<&str>) -> Option<&'static str> {
     match verdict {
@@ -223,8 +226,9 @@ pub fn trouble_of_verdict(verdict: &str, check: Option<&str>) -> Option<&'static
             Some("no_answer") => "not answering checks",
             Some("no_connection") => "unreachable",
             Some("bad_answer") => "failing checks",
+            // Connections fail, whatever its checks say.
             _ if verdict == "unreachable" => "unreachable",
-            _ => "failing checks",
+            _ => RETURNING,
         }),
         "stalled" => Some("giving no tokens"),
         "ejected" => Some("left alone after failed requests"),
@@ -364,7 +368,11 @@ mod tests {
             true,
         );
         let many: Vec<_> = (0..9)
-            .map(|n| worker(&format!("w{n}"), "active", "unhealthy", 130))
+            .map(|n| {
+                let mut bad = worker(&format!("w{n}"), "active", "unhealthy", 130);
+                bad["failed_check"] = "bad_answer".into();
+                bad
+            })
             .collect();
         let text = "2 replicas that agree; 0 of 9 workers usable: 9 failing checks for 2 min: w0, w1, w2, w3 and 5 more";
         check(&well, &many, text, true);
@@ -475,17 +483,18 @@ mod tests {
     fn how_a_check_failed_is_told_apart_and_a_worker_without_models_is_of_no_use() {
         let cluster =
             json!({ "digest": "d", "settings": "s", "replicas": [replica("r1", true, true, "d")] });
-        let checked = |check: &str| {
+        let checked = |check: Option<&str>| {
             let mut bad = worker("w1", "active", "unhealthy", 12);
             bad["failed_check"] = check.into();
             summary(&cluster, &[bad]).text
         };
         for (check, words) in [
-            ("refused", "refusing connections"),
-            ("no_address", "without an address"),
-            ("no_answer", "not answering checks"),
-            ("bad_answer", "failing checks"),
-            ("no_connection", "unreachable"),
+            (Some("refused"), "refusing connections"),
+            (Some("no_address"), "without an address"),
+            (Some("no_answer"), "not answering checks"),
+            (Some("bad_answer"), "failing checks"),
+            (Some("no_connection"), "unreachable"),
+            (None, "answering checks again"),
         ] {
             let expected = format!("1 replica; 0 of 1 worker usable: 1 {words} for 12 s: w1");
             assert_eq!(checked(check), expected);

@@ -28,10 +28,10 @@ use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use maud::{Markup, html};
 
+use super::methods::asked;
 use super::query::Query;
 use super::{Admin, Answer, decoded, gate, not_found, read_at_most};
 use crate::api::ApiError;
-use crate::api::error::ErrorKind;
 use crate::page::html::login::{self, Notice};
 use crate::page::html::{SCRIPT, STYLE, Shell, encoded, explain};
 use crate::page::model::{Listed, MODELS_SHOWN};
@@ -86,6 +86,14 @@ impl Path {
             _ => return Ok(None),
         }))
     }
+
+    fn methods(&self) -> &'static [&'static Method] {
+        match self {
+            Self::Login | Self::Explain => &[&Method::GET, &Method::HEAD, &Method::POST],
+            Self::Logout => &[&Method::POST],
+            _ => &[&Method::GET, &Method::HEAD],
+        }
+    }
 }
 
 /// Whether a path belongs to the page.
@@ -119,7 +127,8 @@ impl Admin {
         let path = Path::of(&segments)?.ok_or_else(|| not_found("the page has no such path"))?;
         let whole = |answer: Result<Answer, ApiError>| answer.map(|of| of.map(Either::Left));
         // The same for everybody, and what a form to sign in needs.
-        match (&head.method, &path) {
+        let method = asked(&head.method);
+        match (method, &path) {
             (&Method::GET, Path::Style) => {
                 return whole(Ok(asset("text/css; charset=utf-8", STYLE)));
             }
@@ -129,7 +138,8 @@ impl Admin {
             _ => {}
         }
         let session = self.visitor(head)?;
-        match (&head.method, path) {
+        let methods = path.methods();
+        match (method, path) {
             (&Method::GET, Path::Login) => whole(Ok(self.login_page(head, Notice::Asked))),
             (&Method::POST, Path::Login) => {
                 let form = self.form(head, body).await?;
@@ -157,10 +167,7 @@ impl Admin {
                 let form = self.form(head, body).await?;
                 whole(Ok(self.asked(head, &form).await))
             }
-            _ => Err(ApiError::new(
-                ErrorKind::MethodNotAllowed,
-                "this path of the page takes another method",
-            )),
+            _ => Err(ApiError::method_not_allowed(&head.method, methods)),
         }
     }
 

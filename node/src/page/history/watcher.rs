@@ -1,9 +1,14 @@
 //! What changed between two looks at the cluster, as marks. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
+use grapevine_gossip::worker::WorkerSpec;
+
 use super::marks::{Kind, Mark, Subject};
+use crate::shown::difference;
+use crate::shown::summary::RETURNING;
 
 /// So many workers to which the same happens at once are one mark.
 const TOGETHER: usize = 4;
@@ -23,13 +28,23 @@ pub struct ReplicaSeen {
     pub is_leaving: bool,
 }
 
+/// Parts of a description of which a change is a mark. What an engine itself says of its models may change each minute,
+/// and would leave no room for faults.
+const MARKED: [&str; 5] = ["url", "role", "weight", "max_in_flight", "zone"];
+
 /// A worker, as it is seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct WorkerSeen {
     /// What is wrong with it, in words.
     pub trouble: Option<&'static str>,
-    /// `active`, `warming` or `draining`.
-    pub state: &'static str,
+    /// How it is described.
+    pub spec: Arc<WorkerSpec>,
+}
+
+impl WorkerSeen {
+    fn state(&self) -> &'static str {
+        self.spec.state().as_str()
+    }
 }
 
 /// Remembers the latest look.
@@ -56,8 +71,16 @@ impl Watcher {
     }
 
     /// What became of workers since the latest look; the first look finds nothing.
-    pub fn workers(&mut self, at: Duration, now: BTreeMap<String, WorkerSeen>) -> Vec<Mark> {
+    pub fn workers(&mut self, at: Duration, mut now: BTreeMap<String, WorkerSeen>) -> Vec<Mark> {
         let before = self.workers.take();
+        // On its way back nothing new is wrong with it: until it is used it has what it had.
+        for (id, is) in now
+            .iter_mut()
+            .filter(|(_, is)| is.trouble == Some(RETURNING))
+        {
+            let was = before.as_ref().and_then(|before| before.get(id)?.trouble);
+            is.trouble = was.or(is.trouble);
+        }
         let marks = before.map_or_else(Vec::new, |before| of_workers(at, &before, &now));
         self.workers = Some(now);
         marks
@@ -106,7 +129,7 @@ fn of_workers(
     }
     for (id, is) in now {
         match before.get(id) {
-            None => note(id, Kind::Change, format!("was added, {}", is.state)),
+            None => note(id, Kind::Change, format!("was added, {}", is.state())),
             Some(was) => {
                 for (kind, text) in changes_of_worker(was, is) {
                     note(id, kind, text);
@@ -167,9 +190,14 @@ fn change_of_replica(was: &ReplicaSeen, is: &ReplicaSeen) -> Option<(Kind, &'sta
 
 fn changes_of_worker(was: &WorkerSeen, is: &WorkerSeen) -> Vec<(Kind, String)> {
     let mut changes = Vec::new();
-    if was.state != is.state {
-        let text = format!("is {} (was {})", is.state, was.state);
+    if was.state() != is.state() {
+        let text = format!("is {} (was {})", is.state(), was.state());
         changes.push((Kind::Change, text));
+    }
+    if !Arc::ptr_eq(&was.spec, &is.spec) {
+        let parts = difference::of_descriptions(&was.spec, &is.spec).into_iter();
+        let parts = parts.filter(|change| MARKED.contains(&change.part.as_str()));
+        changes.extend(parts.map(|change| (Kind::Change, format!("was changed, {change}"))));
     }
     match (was.trouble, is.trouble) {
         (Some(was), None) => changes.push((Kind::Repair, format!("is well again (was {was})"))),
@@ -181,9 +209,17 @@ fn changes_of_worker(was: &WorkerSeen, is: &WorkerSeen) -> Vec<(Kind, String)> {
 
 #[cfg(test)]
 mod tests {
+    use grapevine_gossip::worker::{RawWorker, State};
+
     use super::*;
 
     const AT: Duration = Duration::from_secs(7);
+
+    fn spec(change: impl FnOnce(&mut RawWorker)) -> Arc<WorkerSpec> {
+        let mut raw = RawWorker::at("http://w:8000");
+        change(&mut raw);
+        Arc::new(WorkerSpec::new(raw).expect("valid"))
+    }
 
     fn texts(marks: &[Mark]) -> Vec<String> {
         let text = |mark: &Mark| {
@@ -242,25 +278,63 @@ mod tests {
 
     #[test]
     fn workers_that_change_together_are_one_mark() {
-        let seen = |trouble, state| WorkerSeen { trouble, state };
-        let look = |count: usize, seen: WorkerSeen| {
-            let workers = (0..count).map(|n| (format!("w{n:03}"), seen));
+        let seen = |trouble| WorkerSeen {
+            trouble,
+            spec: spec(|_| {}),
+        };
+        let look = |count: usize, seen: &WorkerSeen| {
+            let workers = (0..count).map(|n| (format!("w{n:03}"), seen.clone()));
             workers.collect::<BTreeMap<_, _>>()
         };
-        let well = seen(None, "active");
+        let well = &seen(None);
         let mut watcher = Watcher::default();
         assert!(watcher.workers(AT, look(3, well)).is_empty());
-        let mut check = |count, seen, expected: &[&str]| {
+        let mut check = |count, seen: &WorkerSeen, expected: &[&str]| {
             assert_eq!(texts(&watcher.workers(AT, look(count, seen))), expected);
         };
         check(4, well, &["change: w003 was added, active"]);
         check(40, well, &["change: 32+4 were added, active"]);
-        let silent = seen(Some("giving no tokens"), "active");
-        check(40, silent, &["fault: 32+8 are giving no tokens"]);
+        let silent = seen(Some("giving no tokens"));
+        check(40, &silent, &["fault: 32+8 are giving no tokens"]);
         let again = "repair: 32+8 are well again (was giving no tokens)";
         check(40, well, &[again]);
         check(2, well, &["change: 32+6 were removed"]);
         let both = ["fault: w000 is unreachable", "fault: w001 is unreachable"];
-        check(2, seen(Some("unreachable"), "active"), &both);
+        check(2, &seen(Some("unreachable")), &both);
+        check(2, &seen(Some(RETURNING)), &[]);
+        let well_again = "is well again (was unreachable)";
+        let both = ["w000", "w001"].map(|id| format!("repair: {id} {well_again}"));
+        check(2, well, &[&both[0], &both[1]]);
+    }
+    #[test]
+    fn a_description_that_is_written_anew_is_marked_by_its_parts() {
+        let mut watcher = Watcher::default();
+        let mut check = |spec, expected: &[&str]| {
+            let seen = WorkerSeen {
+                trouble: None,
+                spec,
+            };
+            let now = BTreeMap::from([("w1".to_owned(), seen)]);
+            assert_eq!(texts(&watcher.workers(AT, now)), expected);
+        };
+        check(spec(|_| {}), &[]);
+        check(spec(|_| {}), &[]);
+        let heavy = |raw: &mut RawWorker| raw.weight_milli = 2_500;
+        check(spec(heavy), &["change: w1 was changed, weight: 1 -> 2.5"]);
+        let learned = |raw: &mut RawWorker| {
+            heavy(raw);
+            raw.models = vec!["a".to_owned()];
+        };
+        check(spec(learned), &[]);
+        let drained = |raw: &mut RawWorker| {
+            learned(raw);
+            raw.state = State::Draining;
+            raw.max_in_flight = Some(8);
+        };
+        let both = [
+            "change: w1 is draining (was active)",
+            "change: w1 was changed, max_in_flight: none -> 8",
+        ];
+        check(spec(drained), &both);
     }
 }

@@ -139,7 +139,7 @@ impl Sampler {
             let check = report.failed.as_ref().map(|(how, _)| how.as_str());
             let seen = WorkerSeen {
                 trouble: trouble_of_verdict(report.verdict.as_str(), check),
-                state: view.worker(&worker.id)?.spec.state().as_str(),
+                spec: Arc::clone(&view.worker(&worker.id)?.spec),
             };
             Some((worker.id.to_string(), seen))
         });

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::cli::doctor::facts::ClusterFacts;
 use crate::cli::doctor::finding::{Finding, count, named, verb};
-use crate::shown::summary::worker_trouble;
+use crate::shown::summary::{RETURNING, worker_trouble};
 use crate::shown::{field, rows};
 
 /// So many answers without details say that there never are any: vLLM leaves them out of an answer of whose prompt
@@ -121,6 +121,7 @@ fn remedy(trouble: &str) -> &'static str {
             "look whether the engine runs, and whether this machine reaches its port (firewall, workers.allow)"
         }
         "failing checks" => "its health path answers with an error: read the engine's log",
+        RETURNING => "it is used after a few good checks in a row: look again in some seconds",
         "giving no tokens" => {
             "it takes requests and computes nothing: read the engine's log, most often it must be started anew"
         }

@@ -1,17 +1,34 @@
 //! What a change made of a worker, in words: a description that is written anew replaces all of the former one, and the
 //! operator who wrote it may have meant a part.
 
+use std::fmt::{Display, Formatter, Result};
+
 use grapevine_gossip::registry::Worker;
 use grapevine_gossip::worker::WorkerSpec;
 
-/// What of a worker is otherwise now, as `role: prefill -> any`; empty if nothing is.
-pub(super) fn between(before: &Worker, after: &Worker) -> Vec<String> {
-    let (was, is) = (described(&before.spec), described(&after.spec));
-    let pairs = was.into_iter().zip(is);
-    let mut changes: Vec<String> = pairs
-        .filter(|(was, is)| was != is)
-        .map(|((name, was), (_, is))| change(name, &was, &is))
-        .collect();
+/// One part of a worker that is otherwise now; displayed as `role: prefill -> any`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Which part, by the name that the admin API has for it.
+    pub part: String,
+    was: String,
+    is: String,
+}
+
+impl Display for Change {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let shown = |part: &String| match part.as_str() {
+            "" => "none".to_owned(),
+            part => part.to_owned(),
+        };
+        let (was, is) = (shown(&self.was), shown(&self.is));
+        write!(f, "{}: {was} -> {is}", self.part)
+    }
+}
+
+/// What of a worker is otherwise now; empty if nothing is.
+pub fn between(before: &Worker, after: &Worker) -> Vec<Change> {
+    let mut changes = of_descriptions(&before.spec, &after.spec);
     for (name, is) in after.labels.iter() {
         let was = before.labels.get(name).unwrap_or_default();
         if was != is {
@@ -21,12 +38,18 @@ pub(super) fn between(before: &Worker, after: &Worker) -> Vec<String> {
     changes
 }
 
-fn change(name: &str, was: &str, is: &str) -> String {
-    let shown = |text: &str| match text {
-        "" => "none".to_owned(),
-        text => text.to_owned(),
-    };
-    format!("{name}: {} -> {}", shown(was), shown(is))
+/// The same of the descriptions alone, without labels.
+pub fn of_descriptions(before: &WorkerSpec, after: &WorkerSpec) -> Vec<Change> {
+    let pairs = described(before).into_iter().zip(described(after));
+    pairs
+        .filter(|(was, is)| was != is)
+        .map(|((name, was), (_, is))| change(name, &was, &is))
+        .collect()
+}
+
+fn change(part: &str, was: &str, is: &str) -> Change {
+    let (part, was, is) = (part.to_owned(), was.to_owned(), is.to_owned());
+    Change { part, was, is }
 }
 
 /// Each part of a description, as text; what is not set is empty.
@@ -89,7 +112,11 @@ mod tests {
             "kv.connector: nixl -> mooncake",
             "new: none -> 1",
         ];
-        assert_eq!(between(&before, &after), expected);
+        let found: Vec<_> = between(&before, &after)
+            .iter()
+            .map(Change::to_string)
+            .collect();
+        assert_eq!(found, expected);
         assert!(between(&after, &after).is_empty());
     }
 }
