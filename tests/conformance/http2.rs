@@ -6,8 +6,8 @@ use std::task::Poll;
 
 use grapevine_tests::chat::{self, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
-use grapevine_tests::http1;
 use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::{http1, invariants};
 use http::Request;
 use reqwest::{Client, Version};
 use serde_json::Value;
@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Duration;
 
 use crate::house::House;
+use crate::leaving::{PROMISED, unix_now};
 
 pub(crate) fn client() -> Client {
     // A second installation in this process changes nothing.
@@ -199,15 +200,18 @@ async fn a_reset_stream_is_closed_at_the_worker() {
         .await
         .expect("it has begun")
         .expect("a chunk");
+    let left = unix_now();
     drop(leaves);
-    let (_, took) = eventually(LIMIT, "the worker sees the close", async || {
-        let gone = worker.stats().clients_gone;
-        (gone == 1)
-            .then_some(())
-            .ok_or_else(|| format!("{gone} gone"))
+    let (gone, _) = eventually(LIMIT, "the worker sees the close", async || {
+        let log = worker.log();
+        let gone = log.iter().find_map(|entry| entry.client_gone_us);
+        gone.ok_or_else(|| format!("{log:?}"))
     })
     .await;
+    let took = Duration::from_micros(gone).saturating_sub(left);
     println!("stream reset by its client: closed at the worker after {took:?}");
+    assert!(took <= 10 * PROMISED, "{took:?} after the client left");
     let whole = stays.text().await.expect("its neighbour goes on");
     assert!(whole.ends_with("data: [DONE]\n\n"));
+    invariants::hold(&cluster, &[worker], &[]).await;
 }

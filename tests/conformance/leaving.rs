@@ -13,9 +13,9 @@ use crate::house::{House, quick};
 
 const CHATS: &str = "/v1/chat/completions";
 /// The promised time; the tests allow ten times as much, for a busy machine.
-const PROMISED: Duration = Duration::from_millis(100);
+pub(crate) const PROMISED: Duration = Duration::from_millis(100);
 
-fn unix_now() -> Duration {
+pub(crate) fn unix_now() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()

@@ -127,6 +127,41 @@ pub(super) fn one_ring(samples: &[Sample]) -> Promise {
     promise("no ring changes", digests.len() == 1, seen)
 }
 
+/// No replica that had found all others saw one of them as dead, and each has found them. One that gives no answer in
+/// time says nothing.
+pub(super) fn liveness(samples: &[Sample]) -> Promise {
+    let mut looks = 0_u64;
+    // Of each replica: when it has missed one, once it had found all.
+    let mut missed: BTreeMap<&str, Option<Vec<String>>> = BTreeMap::new();
+    for sample in samples {
+        let others = sample.replicas.len() as u64 - 1;
+        for replica in &sample.replicas {
+            let Some(seen) = &replica.seen else { continue };
+            looks += 1;
+            let of_replica = missed.entry(&replica.name).or_default();
+            match (seen.live_peers >= others, of_replica) {
+                (true, missed) => drop(missed.get_or_insert_default()),
+                (false, Some(missed)) => {
+                    missed.push(format!("{:.1} s", sample.at_ms as f64 / 1_000.0));
+                }
+                (false, None) => {}
+            }
+        }
+    }
+    let wrong = |missed: &Option<Vec<String>>| missed.as_ref().is_none_or(|at| !at.is_empty());
+    missed.retain(|_, missed| wrong(missed));
+    let seen = match missed.is_empty() {
+        true => format!("all of them in {looks} looks"),
+        false => format!("of {looks} looks, these missed one (none: found never all): {missed:?}"),
+    };
+    let held = looks > 0 && missed.is_empty();
+    promise(
+        "every replica finds all others and sees none of them as dead",
+        held,
+        seen,
+    )
+}
+
 /// Replicas chose the same worker, also under the fault, when load is left aside.
 pub(super) fn agreement(samples: &[Sample]) -> Promise {
     let idle = || samples.iter().filter_map(|sample| sample.agreement_idle);

@@ -111,6 +111,22 @@ fn one_other_ring_is_one_too_many() {
 }
 
 #[test]
+fn a_live_replica_that_is_called_dead_is_one_too_many() {
+    let well = sample(0, &["a", "a", "a"], 0.0);
+    assert!(liveness(std::slice::from_ref(&well)).held);
+    let mut missing = well.clone();
+    missing.replicas[1].seen.as_mut().expect("up").live_peers = 1;
+    assert!(!liveness(&[well.clone(), missing.clone()]).held);
+    // At first it still learns who is there; but it has to.
+    assert!(liveness(&[missing.clone(), well.clone()]).held);
+    assert!(!liveness(std::slice::from_ref(&missing)).held);
+    // Who gives no answer says nothing.
+    missing.replicas[1].seen = None;
+    assert!(liveness(&[well, missing]).held);
+    assert!(!liveness(&[]).held, "nothing seen");
+}
+
+#[test]
 fn a_leak_is_seen_and_a_plateau_is_none() {
     let hour = |mib: fn(f64) -> f64| -> Vec<Sample> {
         let at = (0..360).map(|step| step * 10_000);

@@ -78,6 +78,8 @@ pub(crate) enum Sight {
     Agreed { workers: usize },
     /// This replica sees so many others as alive.
     Peers { replica: usize, alive: u64 },
+    /// This replica reports that it is alone.
+    Alone { replica: usize },
     /// The rings of these replicas differ, as they must while a change has reached one side only.
     Apart,
 }
@@ -87,6 +89,8 @@ pub(crate) enum Sight {
 pub(crate) struct Terms {
     /// No replica's ring ever changes.
     pub(crate) ring_stays: bool,
+    /// All replicas that answer see all others alive, always.
+    pub(crate) liveness_stays: bool,
     /// All replicas choose the same worker, also under the fault, when load is left aside.
     pub(crate) agreement_stays: bool,
     /// Requests may be refused by 429 and 503.
@@ -103,6 +107,7 @@ impl Terms {
     /// Only liveness changes: rings stay the same, and every request is answered.
     pub(crate) const STEADY: Self = Self {
         ring_stays: true,
+        liveness_stays: false,
         agreement_stays: false,
         may_refuse: false,
         flat: false,

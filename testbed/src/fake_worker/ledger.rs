@@ -53,6 +53,8 @@ pub struct Entry {
     pub transfer_error: Option<String>,
     /// Answer tokens produced, also those that were not sent.
     pub tokens: u64,
+    /// Of these, handed to the kernel, each as an event of a stream; 0 if a reset may have taken them back.
+    pub streamed: u64,
     /// The whole reply was sent.
     pub complete: bool,
 }

@@ -333,6 +333,13 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
+    /// A token of a stream was written.
+    pub(super) fn token_sent(&self) {
+        if let Some(entry) = self.entry {
+            entry.update(|entry| entry.streamed += 1);
+        }
+    }
+
     fn client_gone(&self) -> Ended {
         if let Some(entry) = self.entry {
             entry.client_gone();
@@ -363,6 +370,10 @@ impl<'a> Reply<'a> {
                 let socket = SockRef::from(self.connection.stream());
                 if let Err(e) = socket.set_linger(Some(Duration::ZERO)) {
                     tracing::warn!("cannot reset, closing instead: {e}");
+                }
+                // The kernel at the other end throws away what was not read.
+                if let Some(entry) = self.entry {
+                    entry.update(|entry| entry.streamed = 0);
                 }
             }
             How::Crash => {

@@ -1,4 +1,5 @@
-//! In-flight counts return to zero: at the workers, at each replica, and in the counts that placement uses.
+//! In-flight counts return to zero: at the workers, at each replica, in the counts that placement
+//! uses, and in the queues.
 
 use grapevine_testbed::fake_worker::FakeWorker;
 
@@ -19,6 +20,7 @@ pub(super) async fn returns_to_zero(cluster: &Cluster, workers: &[FakeWorker]) {
                 "grapevine_requests_active",
                 "grapevine_worker_in_flight",
                 "grapevine_worker_in_flight_cluster",
+                "grapevine_queue_length",
             ] {
                 let left = metrics.sum(name, "");
                 if left != 0.0 {

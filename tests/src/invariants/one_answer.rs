@@ -1,5 +1,5 @@
-//! A request that a worker has answered to the end is never sent to another one, and a continuation of a
-//! broken answer is marked as such. A prompt that was computed for another worker is no answer.
+//! A request that a worker has answered to the end is never sent to another one, and one of which tokens were streamed is
+//! only ever continued, marked as such. A prompt that was computed for another worker is no answer.
 
 use std::collections::HashMap;
 
@@ -29,6 +29,13 @@ pub(super) fn for_every_request(workers: &[FakeWorker]) {
             answered.is_none(),
             "{id} was answered and sent again: {entries:#?}"
         );
+        for pair in answers.windows(2) {
+            let goes_on = continuation(pair[1]) > continuation(pair[0]);
+            assert!(
+                pair[0].streamed == 0 || goes_on,
+                "{id} was sent again after tokens of its answer: {entries:#?}"
+            );
+        }
         let numbers: Vec<u32> = entries.iter().map(continuation).collect();
         assert!(
             numbers.is_sorted(),

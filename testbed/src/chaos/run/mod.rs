@@ -161,6 +161,9 @@ pub(crate) async fn run(
     if terms.ring_stays {
         judged.push(promise::one_ring(&seen.samples));
     }
+    if terms.liveness_stays {
+        judged.push(promise::liveness(&seen.samples));
+    }
     if terms.agreement_stays {
         judged.push(promise::agreement(&seen.samples));
     }

@@ -1,6 +1,6 @@
 //! The states that a scenario waits for in samples of the replicas.
 
-use crate::chaos::record::{ReplicaSample, ReplicaState, Sample};
+use crate::chaos::record::{ReplicaSample, ReplicaState, Sample, Seen};
 use crate::chaos::scenario::Sight;
 
 impl Sight {
@@ -19,13 +19,16 @@ impl Sight {
                 well && sample.rings().len() == 1 && sample.registries().len() == 1
             }
             Self::Peers { replica, alive } => {
-                let nth = sample.replicas.get(replica - 1);
-                let seen = nth.and_then(|replica| replica.seen.as_ref());
-                seen.is_some_and(|seen| seen.live_peers == *alive)
+                seen_of(sample, *replica).is_some_and(|seen| seen.live_peers == *alive)
             }
+            Self::Alone { replica } => seen_of(sample, *replica).is_some_and(|seen| seen.isolated),
             Self::Apart => sample.rings().len() > 1,
         }
     }
+}
+
+fn seen_of(sample: &Sample, replica: usize) -> Option<&Seen> {
+    sample.replicas.get(replica - 1)?.seen.as_ref()
 }
 
 impl std::fmt::Display for Sight {
@@ -37,6 +40,7 @@ impl std::fmt::Display for Sight {
             Self::Peers { replica, alive } => {
                 write!(f, "replica {replica} sees {alive} others alive")
             }
+            Self::Alone { replica } => write!(f, "replica {replica} reports that it is alone"),
             Self::Apart => f.write_str("the cut is in effect: both sides hold different rings"),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{agreed, phase, replicas, sees};
+use super::{agreed, alone, phase, replicas, sees};
 use crate::chaos::fault::{Fault, Link, Node, Reach};
 use crate::chaos::scenario::{Expectation, Scenario, Shape, Sight, Step, Terms};
 
@@ -73,7 +73,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "gossip-blocked",
         title: "No replica receives gossip from any other, while their data ports work",
-        holds: "every replica still serves; no ring changes",
+        holds: "every replica still serves and reports that it is alone; no ring changes",
         terms: Terms::GOSSIP,
         replicas_min: 2,
         steps: blocked,
@@ -118,6 +118,7 @@ fn isolate(shape: &Shape) -> Vec<Step> {
     let mut steps = Vec::from(phase("before", shape.seconds(8.0)));
     steps.push(isolated(Node::Replica(last)));
     steps.push(sees(last, 0));
+    steps.push(alone(last));
     steps.extend(phase("one is alone", shape.seconds(20.0)));
     steps.push(Step::Do(Fault::Heal));
     steps.push(sees(last, last - 1));
@@ -181,6 +182,7 @@ fn blocked(shape: &Shape) -> Vec<Step> {
     let mut steps = Vec::from(phase("before", shape.seconds(8.0)));
     steps.extend(replicas(shape).map(isolated));
     steps.push(sees(1, 0));
+    steps.extend((1..=shape.replicas).map(alone));
     steps.extend(phase("no gossip at all", shape.seconds(20.0)));
     steps.push(Step::Do(Fault::Heal));
     steps.push(sees(1, shape.replicas - 1));

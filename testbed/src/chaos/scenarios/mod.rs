@@ -78,6 +78,14 @@ fn sees(replica: usize, alive: usize) -> Step {
     })
 }
 
+/// This replica reports that it is alone.
+fn alone(replica: usize) -> Step {
+    Step::Expect(Expectation {
+        what: Sight::Alone { replica },
+        within: NOTICE_WITHIN,
+    })
+}
+
 /// Load for a while, as a named phase.
 fn phase(name: &'static str, time: Duration) -> [Step; 2] {
     [Step::Phase(name), Step::Wait(time)]

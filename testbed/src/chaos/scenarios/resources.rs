@@ -19,6 +19,7 @@ pub(super) const ALL: &[Scenario] = &[
         holds: "no liveness changes, no timeout fires early, no ring changes",
         terms: Terms {
             errors: &["clock"],
+            liveness_stays: true,
             ..Terms::GOSSIP
         },
         replicas_min: 2,
@@ -27,8 +28,11 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "starve",
         title: "One replica gets a tenth of a processor",
-        holds: "it declares no live replica dead; no ring changes",
-        terms: Terms::STEADY,
+        holds: "no replica is declared dead; no ring changes",
+        terms: Terms {
+            liveness_stays: true,
+            ..Terms::STEADY
+        },
         replicas_min: 2,
         steps: |shape| life::starved(shape, 0.1),
     },

@@ -342,6 +342,7 @@ impl<'a> Exchange<'a> {
                 .bodies()
                 .token_event(index, &token, finish, usage(sent.tokens + 1));
             reply.event(&event).await?;
+            reply.token_sent();
             sent.tokens += 1;
         }
         Ok(usize::from(progress.done && sent.tokens > before))
