@@ -145,4 +145,34 @@ async fn a_worker_without_models_is_asked_for_them() {
             .ok_or_else(|| list.to_string())
     })
     .await;
+
+    // Another engine at its address, which the first request that it cannot serve tells.
+    let address = worker.addr();
+    worker.kill().await;
+    let other = chat::worker(Config {
+        listen: address,
+        ..serving(&["other", "adapter"])
+    })
+    .await;
+    eventually(LIMIT, "its models are learned", async || {
+        let asked = chat_of("found");
+        let answer = http1::post(house.data(), "/v1/chat/completions", &asked).await;
+        let list: Value = http1::get(house.data(), "/v1/models").await.json();
+        let ids: Vec<_> = (list["data"].as_array().into_iter().flatten())
+            .map(|model| model["id"].clone())
+            .collect();
+        (ids == ["adapter", "other"] && answer.head.status == 404)
+            .then_some(())
+            .ok_or_else(|| format!("{list} {}", answer.text()))
+    })
+    .await;
+    let answer = http1::post(house.data(), "/v1/chat/completions", &chat_of("other")).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    assert!(!other.log().is_empty());
+}
+
+fn chat_of(model: &str) -> Value {
+    let mut body = chat("a question", 1);
+    body["model"] = model.into();
+    body
 }

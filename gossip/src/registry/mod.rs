@@ -93,6 +93,8 @@ pub struct Worker {
     pub labels: Arc<Labels>,
     /// An administrator drained it, by a note beside its sources; its state is then `Draining`, too.
     pub is_drained: bool,
+    /// Nobody declared its models: those of the description are what it lists itself.
+    pub models_are_learned: bool,
 }
 
 /// One replica's copy of the map, and the clock that stamps its own writes.
@@ -342,6 +344,7 @@ impl Registry {
                     warming: Warming::of(said).filter(|_| !is_drained),
                     labels: labels(of_one),
                     is_drained,
+                    models_are_learned: said.spec.as_ref()?.models().is_empty(),
                 })
             })
             .collect()

@@ -281,6 +281,7 @@ impl Cluster {
             role: spec.role(),
             labels: Arc::clone(&registered.labels),
             ranks: ranks_of(registered),
+            models_are_learned: registered.models_are_learned,
         };
         if **worker.about.load() != about {
             worker.about.store(Arc::new(about));

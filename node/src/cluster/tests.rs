@@ -347,6 +347,7 @@ fn the_ranks_of_an_engine_are_those_that_it_reports_else_those_of_its_descriptio
             warming: None,
             labels: Arc::new(labels.expect("a label")),
             is_drained: false,
+            models_are_learned: false,
         })
     };
     assert_eq!(ranks(Some(4), Some("2")), Some(2));

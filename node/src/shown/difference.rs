@@ -87,6 +87,7 @@ mod tests {
             warming: None,
             labels: Arc::new(Labels::new(labels.iter().copied()).expect("valid")),
             is_drained: false,
+            models_are_learned: false,
         }
     }
 

@@ -39,6 +39,8 @@ pub struct About {
     pub labels: Arc<Labels>,
     /// Data-parallel ranks of its engine: as the engine reports them, else as they were declared; `None` = not known.
     pub ranks: Option<u32>,
+    /// Nobody declared its models: they are those that it lists.
+    pub models_are_learned: bool,
 }
 
 /// A registered worker.
@@ -66,7 +68,7 @@ pub struct Worker {
     pub models: ArcSwap<Vec<String>>,
     /// Its role and its labels, by the registry.
     pub about: ArcSwap<About>,
-    /// Wakes the one that asks the worker what pairs need: a request found that what is known is wrong.
+    /// Wakes the one that asks the worker about itself: a request found that what is known is wrong.
     pub doubted: Notify,
     /// What it said of each of its models when this replica asked it last.
     pub cards: ArcSwap<Vec<Card>>,
@@ -239,6 +241,11 @@ impl Worker {
     /// A transfer of KV from it failed: what is known of its engine is asked for again.
     pub fn doubt_engine(&self) {
         self.is_other_engine.store(true, Ordering::Relaxed);
+        self.doubted.notify_one();
+    }
+
+    /// It does not know what it was asked for: it is asked what it has.
+    pub fn doubt_models(&self) {
         self.doubted.notify_one();
     }
 

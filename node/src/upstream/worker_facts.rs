@@ -1,8 +1,9 @@
 //! What a worker reports about itself: the models it serves, the size of its cache, when it started.
 //!
-//! A worker whose models are not known is asked for them; the answer goes to the registry once, and a later
-//! difference is reported, never taken over silently: a pool that changed with what one replica happened to receive
-//! would differ between replicas. Answers that are late, too long or senseless change nothing: what was reported before
+//! A worker of which nobody declared the models is asked for them. The answer goes to the registry, and so does a later
+//! one that differs: another engine may have started at its address. Pools follow the registry alone, so they do not
+//! differ between replicas with what each happened to receive. Where models were declared, a difference is reported and
+//! nothing changes. Answers that are late, too long or senseless change nothing: what was reported before
 //! stays true, and the worker is no less healthy. Some answer late whenever they are busy.
 
 use std::sync::Arc;
@@ -27,8 +28,8 @@ const METRICS_BYTES_MAX: usize = 1 << 20;
 /// Between two times of asking one worker.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Asks each time that it is notified, at most once in [`PAUSE`]; what pairs need also where a request found it wrong,
-/// and again after growing pauses while it is missing.
+/// Asks each time that it is notified, at most once in [`PAUSE`]; for models and what pairs need also where a request
+/// found it wrong, and for the latter again after growing pauses while it is missing.
 pub(super) async fn ask_when_told(
     worker: &Arc<Worker>,
     parts: &ProbeParts,
@@ -48,6 +49,8 @@ pub(super) async fn ask_when_told(
             let mut engine = None;
             if is_told {
                 engine = ask_engine(worker, parts).await;
+            }
+            if is_told || is_doubted {
                 ask_models(worker, parts).await;
             }
             ask_for_pairs(worker, engine, (is_doubted, retry.is_none()), parts).await
@@ -136,8 +139,12 @@ async fn ask_models(worker: &Arc<Worker>, parts: &ProbeParts) {
         Ok(models) if models.is_empty() => {
             tracing::warn!(worker = &*worker.label, "worker lists no models");
         }
-        Ok(models) if known.is_empty() => {
-            learn(worker, Fact::Models(models), parts).await;
+        Ok(models) if worker.about.load().models_are_learned => {
+            let are_all_in =
+                |some: &[String], of: &[String]| some.iter().all(|model| of.contains(model));
+            if !are_all_in(&models, &known) || !are_all_in(&known, &models) {
+                learn(worker, Fact::Models(models), parts).await;
+            }
         }
         Ok(models) => {
             let missing: Vec<_> = known.iter().filter(|m| !models.contains(m)).collect();

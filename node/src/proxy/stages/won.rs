@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use grapevine_placement::Decision;
-use http::Response;
+use http::{Response, StatusCode};
 
 use super::asked::Asked;
 use super::placed::{Placed, Sent};
@@ -58,6 +58,9 @@ impl Won {
             }
             let (pool, key) = (&asked.query.pool, &asked.query.key);
             warm_ups.offer(asked.endpoint, pool, key, &asked.body.bytes);
+        } else if sent.answer.status() == StatusCode::NOT_FOUND && asked.endpoint.traits().computes
+        {
+            sent.placed.worker().doubt_models();
         }
         Self { asked, sent }
     }
