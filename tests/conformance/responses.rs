@@ -94,6 +94,17 @@ async fn every_replica_reaches_the_worker_that_holds_a_response() {
         }
     }
     assert!(used.len() > 1, "all by chance: {used:?}");
+    // A response that is read names no model; its tokens were counted when they were made.
+    for replica in cluster.running() {
+        let metrics = replica.admin().metrics().await;
+        for name in [
+            "grapevine_prompt_tokens_total",
+            "grapevine_completion_tokens_total",
+        ] {
+            assert!(metrics.sum(name, "") > 0.0, "{name}");
+            assert_eq!(metrics.sum(name, "model=\"unknown\""), 0.0, "{name}");
+        }
+    }
     for data in &data {
         let missing = http1::get(*data, "/v1/responses/resp_nobody").await;
         assert_error(&missing, 404, "not_found");

@@ -30,6 +30,8 @@ const ERROR_EVENTS: [&[u8]; 2] = [b"error", b"response.failed"];
 const USAGE: &[u8] = b"\"usage\":";
 static LAST_USAGE: LazyLock<FinderRev<'static>> = LazyLock::new(|| FinderRev::new(USAGE));
 static COUNTS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\":{"));
+/// Usage that comes as an event of its own (`stream_options.include_usage`) has no choice beside it.
+static NO_CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"choices\":[]"));
 
 /// Token counts of a finished request, as vLLM reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -88,6 +90,8 @@ pub struct Scan {
     pub named: bool,
     /// Events whose name is that of a piece of text.
     deltas: u64,
+    /// Events that hold usage and no text.
+    without_text: u64,
     head: [u8; LINE_HEAD_BYTES],
     head_len: usize,
 }
@@ -111,7 +115,10 @@ impl Scan {
     pub fn tokens(&self) -> u64 {
         match self.named {
             true => self.deltas,
-            false => self.events - u64::from(self.done && self.events > 0),
+            false => {
+                let others = self.without_text + u64::from(self.done);
+                self.events.saturating_sub(others)
+            }
         }
     }
 
@@ -150,6 +157,7 @@ impl Scan {
             self.error |= value.starts_with(b"{\"error\"");
             if COUNTS.find(whole).is_some() {
                 self.usage = usage_of(&whole[b"data:".len()..]).or(self.usage);
+                self.without_text += u64::from(NO_CHOICES.find(whole).is_some());
             }
         }
         self.head_len = 0;
@@ -213,7 +221,8 @@ mod tests {
     #[test]
     fn events_with_text_are_taken_for_tokens() {
         for (stream, tokens) in [
-            (STREAM, 2),
+            // Its usage is no token.
+            (STREAM, 1),
             (b"data: {}\n\ndata: {}\n\n".as_slice(), 2),
             (b"data: [DONE]\n\n", 0),
             (b"", 0),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Outcome, Record};
+use crate::api::Endpoint;
 use crate::api::error::ErrorKind;
 use crate::cluster::RecordedPlacement;
 use crate::http::sse::Usage;
@@ -16,6 +17,10 @@ impl Record {
             return;
         }
         self.admission = None;
+        if self.endpoint == Endpoint::Response {
+            // A stored answer that is read again: its tokens were counted when they were made.
+            self.usage = None;
+        }
         let elapsed = self.started.elapsed();
         self.ended = Some((outcome, elapsed));
         let metrics = &self.metrics;
