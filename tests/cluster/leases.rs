@@ -167,6 +167,27 @@ async fn a_worker_registers_itself_and_leaves_by_itself() {
     until(&cluster, &url, None, &registered.log).await;
     let status = registered.child.wait().await.expect("it can be waited for");
     assert!(status.success(), "{}", read(&registered.log));
+
+    // Nothing is left to be renewed, so nothing is missed.
+    eventually(
+        LIMIT,
+        "nobody renews for longer than a lease lasts",
+        async || {
+            let mut ages = Vec::new();
+            for replica in cluster.running() {
+                let answer =
+                    http1::exchange(replica.admin().0, "GET", "/discovery", &[], b"").await;
+                let source = answer.json::<serde_json::Value>()["sources"][0].clone();
+                assert_ne!(source["up"], false, "{source}");
+                // Of a replica that never heard a renewal there is none.
+                ages.push(source["age_s"].as_u64());
+            }
+            (ages.iter().max() >= Some(&Some(8)))
+                .then_some(())
+                .ok_or_else(|| format!("{ages:?}"))
+        },
+    )
+    .await;
 }
 
 /// Waits until a log has these words.

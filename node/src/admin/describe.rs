@@ -255,6 +255,8 @@ pub(super) struct WorkerView {
     doubted: Option<&'static str>,
     /// Share of the mean load that it may have, while it starts slowly.
     slow_start: Option<f64>,
+    /// Seconds for which it wants to be left alone, by its latest `Retry-After`.
+    paused_s: Option<u64>,
     /// Seconds since it last answered with its metrics.
     metrics_age_s: Option<u64>,
     in_flight: f64,
@@ -511,6 +513,7 @@ impl Admin {
             ejected_for_ms: u64::try_from(report.shut_for.as_millis()).unwrap_or(u64::MAX),
             doubted: report.doubt.map(Claim::as_str),
             slow_start: report.slow_start,
+            paused_s: worker.pause().map(|left| left.as_secs() + 1),
             metrics_age_s: worker.scraped_ago(Instant::now()).map(|age| age.as_secs()),
             in_flight: load.exact_requests,
             in_flight_here: worker.load.own().requests,

@@ -320,7 +320,9 @@ impl Leases {
         let (last, is_seeing, is_deaf) = {
             let heard = self.heard();
             let is_seeing = heard.hears(self.parts.config.look().ttl, now);
-            (heard.last, is_seeing, heard.is_deaf)
+            // Where no lease is left, nothing is to be heard.
+            let is_deaf = heard.is_deaf && !entries.is_empty();
+            (heard.last, is_seeing, is_deaf)
         };
         let ready = |entry: &&Entry| {
             let spec = entry.spec.as_ref();

@@ -53,7 +53,7 @@ pub struct BenchArgs {
     /// Open loop: requests (or conversations) in flight above which further ones are not sent, but counted
     #[arg(long, default_value_t = 1_000, value_parser = count, help_heading = "Load")]
     pub(super) in_flight_max: usize,
-    /// Requests to each endpoint, after which the run ends
+    /// Requests to each endpoint, after which the run ends; of several rounds each gets the same, rounded up
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), help_heading = "Load")]
     pub(super) requests: u64,
     /// Time of sending to each endpoint, after which nothing new is sent

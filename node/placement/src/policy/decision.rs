@@ -14,7 +14,7 @@ pub enum Standing {
     /// Healthy or not yet probed.
     #[default]
     Usable,
-    /// At its own limit of requests in flight.
+    /// At its own limit of requests in flight, or asked to be left alone for a while (`Retry-After`).
     Full,
     /// Failing probes, its breaker waits for a trial, or it delivers no tokens.
     Unhealthy,
@@ -262,7 +262,7 @@ impl fmt::Display for NoWorker {
         f.write_str(match self {
             Self::Empty => "no worker serves this model",
             Self::Tried => "every usable worker was tried",
-            Self::Full => "every worker is at its limit of requests in flight",
+            Self::Full => "every worker is at its limit of requests in flight, or asked to be left alone for a while",
             Self::Unhealthy => "no worker is healthy",
             Self::Draining => "every worker is draining",
         })

@@ -112,6 +112,9 @@ fn notes(worker: &Value) -> Vec<String> {
             share * 100.0
         ));
     }
+    if let Some(left) = worker["paused_s"].as_u64() {
+        notes.push(format!("asked to be left alone for {}", seconds(left)));
+    }
     let warm_up = &worker["warm_up"];
     if warm_up.is_object() {
         let left = seconds(warm_up["left_ms"].as_u64().unwrap_or(0) / 1_000);
