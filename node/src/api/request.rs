@@ -226,7 +226,16 @@ fn json_error(body: &[u8], error: &serde_json::Error) -> ApiError {
                 let what = without_values(&error.to_string());
                 format!("the body does not have the expected form: {what}")
             }
-            _ => format!("could not parse the JSON body of your request: {error}"),
+            _ => {
+                let why = error.to_string();
+                let half = match why.contains("hex escape") {
+                    true => {
+                        " (half of a surrogate pair, as \\ud83d without the escape that follows it, is no character)"
+                    }
+                    false => "",
+                };
+                format!("could not parse the JSON body of your request: {why}{half}")
+            }
         }
     };
     ApiError::new(ErrorKind::InvalidRequest, message)

@@ -256,6 +256,15 @@ fn numbers_that_json_does_not_have_are_refused() {
     }
 }
 
+#[test]
+fn half_a_surrogate_pair_is_named() {
+    for text in [r#""\ud83d""#, r#""\ud83d\n""#, r#""\ude00""#] {
+        let error = serde_json::from_str::<String>(text).expect_err("no character");
+        let message = json_error(text.as_bytes(), &error).message;
+        assert!(message.contains("surrogate pair"), "{text}: {message}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_a_view_or_a_400(

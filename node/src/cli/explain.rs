@@ -12,12 +12,15 @@ use super::show::{Column, field, print_json, print_line, print_table, rows};
 
 /// Shows where a request would go, and why, without sending it.
 #[derive(clap::Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "grapevine explain [OPTIONS] <FILE>\n       grapevine explain [OPTIONS] --prompt <TEXT>",
+    after_help = "\
 Examples:
   grapevine explain request.json
   curl-like input:   echo '{\"model\":\"m\",\"messages\":[...]}' | grapevine explain -
   a prompt:          grapevine explain --model m --prompt 'Why is the sky blue?'
-  by content alone:  grapevine explain request.json --ignore-load")]
+  by content alone:  grapevine explain request.json --ignore-load"
+)]
 pub struct ExplainArgs {
     /// JSON body of the request; - is standard input.
     #[arg(required_unless_present = "prompt", conflicts_with = "prompt")]
