@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use grapevine_testbed::fake_worker::{Config, Entry, FakeWorker, Fault, How, Point, Rule, When};
+use grapevine_testbed::fake_worker::{
+    Canned, Config, Entry, FakeWorker, Fault, How, Point, Rule, When,
+};
 use grapevine_tests::chat::{self, EXPLAIN, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan};
 use grapevine_tests::http1::{self, Response};
@@ -115,6 +117,51 @@ async fn every_replica_reaches_the_worker_that_holds_a_response() {
         assert_error(&odd, 404, "not_found");
     }
     invariants::hold(&cluster, &workers, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_is_read_as_a_stream_counts_no_tokens() {
+    let house = House::new(1).await;
+    let made = http1::post(house.data(), PATH, &asked("x")).await;
+    let id = made.json::<Value>()["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    let counted = async || {
+        let metrics = house.cluster.replicas[0].admin().metrics().await;
+        metrics.sum("grapevine_completion_tokens_total", "")
+    };
+    let before = counted().await;
+    assert!(before > 0.0, "those of the response itself");
+    let path = format!("{PATH}/{id}");
+    let delta = "event: response.output_text.delta\ndata: {}\n\n";
+    let reply = Canned {
+        status: 200,
+        headers: vec![("content-type".to_owned(), "text/event-stream".to_owned())],
+        body: Some(format!(
+            "{delta}{delta}event: response.completed\ndata: {{}}\n\n"
+        )),
+        // Longer than what is waited for as a whole.
+        repeat: 4_000,
+        gzip: false,
+    };
+    let rule = Rule {
+        when: When {
+            path: Some(path.clone()),
+            ..When::default()
+        },
+        ..Rule::always(Fault {
+            reply: Some(reply),
+            ..Fault::default()
+        })
+    };
+    house.workers[0].add_rule(rule).expect("room for a rule");
+    let read = http1::get(house.data(), &path).await;
+    assert_eq!(read.text().matches("delta").count(), 8_000);
+    // The line is written when all is counted.
+    house.until_log_says("endpoint=\"responses_by_id\"").await;
+    assert_eq!(counted().await, before);
+    house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

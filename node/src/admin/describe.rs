@@ -513,7 +513,7 @@ impl Admin {
             ejected_for_ms: u64::try_from(report.shut_for.as_millis()).unwrap_or(u64::MAX),
             doubted: report.doubt.map(Claim::as_str),
             slow_start: report.slow_start,
-            paused_s: worker.pause().map(|left| left.as_secs() + 1),
+            paused_s: worker.pause().map(|left| left.as_secs_f64().ceil() as u64),
             metrics_age_s: worker.scraped_ago(Instant::now()).map(|age| age.as_secs()),
             in_flight: load.exact_requests,
             in_flight_here: worker.load.own().requests,

@@ -244,9 +244,11 @@ impl Worker {
         self.doubted.notify_one();
     }
 
-    /// It does not know what it was asked for: it is asked what it has.
+    /// It does not know what it was asked for: it is asked what it has, unless somebody declared that.
     pub fn doubt_models(&self) {
-        self.doubted.notify_one();
+        if self.about.load().models_are_learned {
+            self.doubted.notify_one();
+        }
     }
 
     /// It is not at this address any more: what rests here is closed, and nothing more comes to rest.

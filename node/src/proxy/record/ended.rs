@@ -17,8 +17,9 @@ impl Record {
             return;
         }
         self.admission = None;
-        if self.endpoint == Endpoint::Response {
-            // A stored answer that is read again: its tokens were counted when they were made.
+        // A stored answer that is read again, whole or as a stream: its tokens were counted when they were made.
+        let is_reread = self.endpoint == Endpoint::Response;
+        if is_reread {
             self.usage = None;
         }
         let elapsed = self.started.elapsed();
@@ -32,7 +33,7 @@ impl Record {
         if let Some(way) = self.split {
             metrics.split.way(way);
         }
-        if let Some(worker) = &self.worker {
+        if let Some(worker) = self.worker.as_ref().filter(|_| !is_reread) {
             self.count_tokens(worker);
         }
         if let Some(recording) = self.recording.take()
