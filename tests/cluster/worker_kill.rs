@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use grapevine_tests::chat::{self, Ending, MODEL, Outcome, streamed};
 use grapevine_tests::cluster::Plan;
+use grapevine_tests::http1::{self, Connection};
 use grapevine_tests::invariants;
 use grapevine_tests::process::{Process, Signal};
 use grapevine_tests::wait::{LIMIT, eventually};
@@ -40,6 +41,29 @@ pub(crate) async fn start_worker(dir: &TempDir, name: &str, port: &str) -> (Proc
     let log = dir.path().join(format!("{name}.log"));
     let (process, Listening { http }) = Process::start(&args.map(str::to_owned), &log).await;
     (process, format!("http://{http}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fake_worker_that_a_fault_ends_is_a_process_that_ended() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let (mut process, url) = start_worker(&dir, "w", "0").await;
+    let address = url.strip_prefix("http://").map(str::parse);
+    let address = address
+        .expect("a URL")
+        .expect("an address in the fake worker's URL");
+    let body = chat::chat("end", 1).to_string();
+    let headers = [
+        ("content-type", "application/json"),
+        ("x-fault", r#"{"exit":true}"#),
+    ];
+    let request = http1::request("POST", "/v1/chat/completions", &headers, body.as_bytes());
+    let mut connection = Connection::open(address).await;
+    connection
+        .send(&request)
+        .await
+        .expect("the request is taken");
+    assert!(connection.is_closed().await);
+    assert!(process.ended().await.success(), "{}", process.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]

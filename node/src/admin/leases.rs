@@ -74,7 +74,7 @@ impl Admin {
             id: named,
             raw,
             labels,
-        } = Wanted::parse::<Wanted>(body)?.into_new()?;
+        } = super::body::parse::<Wanted>(body)?.into_new()?;
         if named.is_some_and(|named| named != id) {
             let differs = "the id in the body is not that of the path; leave it out";
             return Err(ApiError::invalid("id", differs));

@@ -29,6 +29,7 @@
 //! Never on the data port. Beyond loopback it needs a token. Web pages are kept out by `gate.rs`.
 
 mod about;
+mod body;
 mod describe;
 mod explain;
 mod gate;

@@ -11,11 +11,10 @@ use grapevine_gossip::worker::{
 };
 use grapevine_gossip::{Ack, ChangeError};
 use http::StatusCode;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::page::Page;
-use super::{Admin, Answer, json, not_found};
+use super::{Admin, Answer, body, json, not_found};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::shown::difference;
@@ -24,7 +23,7 @@ use crate::warmup::WARMED_TOGETHER_MAX;
 
 /// Body of `POST /workers`, and of `PATCH`, where what is absent stays.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object that describes a worker")]
 pub(super) struct Wanted {
     url: Option<String>,
     id: Option<String>,
@@ -105,15 +104,6 @@ impl Wanted {
         let mut raw = RawWorker::at(url);
         self.apply(&mut raw)?;
         Ok(New { id, raw, labels })
-    }
-
-    pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-        serde_json::from_slice(body).map_err(|error| {
-            ApiError::new(
-                ErrorKind::InvalidRequest,
-                format!("the body is wrong: {error}"),
-            )
-        })
     }
 
     /// Whether it has anything of a worker's description, beside its state and its labels.
@@ -202,13 +192,13 @@ impl Admin {
         if body.trim_ascii_start().starts_with(b"[") {
             return self.add_workers(warm_up, body).await;
         }
-        let new = Wanted::parse::<Wanted>(body)?.into_new()?;
+        let new = body::parse::<Wanted>(body)?.into_new()?;
         self.put(StatusCode::CREATED, new, warm_up).await
     }
 
     /// One change for all of them, so that they cost every replica one ring and not one each.
     async fn add_workers(&self, warm_up: bool, body: &[u8]) -> Result<Answer, ApiError> {
-        let wanted: Vec<Wanted> = Wanted::parse(body)?;
+        let wanted: Vec<Wanted> = body::parse(body)?;
         if wanted.is_empty() {
             return Err(ApiError::invalid("workers", "the list has no workers"));
         }
@@ -388,7 +378,7 @@ impl Admin {
 
     pub(super) async fn change_worker(&self, id: &str, body: &[u8]) -> Result<Answer, ApiError> {
         let mut raw = self.registered(id)?;
-        let mut wanted: Wanted = Wanted::parse(body)?;
+        let mut wanted: Wanted = body::parse(body)?;
         if wanted.id.as_deref().is_some_and(|new| new != id) {
             return Err(ApiError::invalid(
                 "id",

@@ -14,7 +14,7 @@ use grapevine_gossip::{Identity, IdentityError};
 use crate::app;
 use crate::config::{
     Config, ConfigError, KubernetesConfig, Layers, Origin, Problem, TlsConfig, WorkersConfig,
-    read_keys,
+    in_order_of_place, read_keys,
 };
 use crate::listener::tls::ListenerTls;
 use crate::tls::{FileError, read, read_certificates, read_private_key, read_roots, read_secret};
@@ -49,7 +49,7 @@ pub(super) fn examine(origin: &Layers) -> (Config, Vec<Problem>, Vec<String>) {
     files.keys(&config);
     files.kubernetes(&config.kubernetes);
     let unmatched = files.found_workers(&config);
-    let problems = files.problems;
+    let problems = in_order_of_place(files.problems);
     let notes = config.notes().into_iter().chain(unmatched).collect();
     (config, problems, notes)
 }

@@ -111,21 +111,21 @@ fn all_mistakes_are_reported_at_once_each_with_its_place() {
         &lines,
         &[
             "g.toml:2:8: listen.port: expected ",
-            // Settings that do not fit together, beside a value that is wrong in another section.
-            "configuration: replica.id: missing",
-            "configuration: workers.client_cert: missing",
-            "g.toml:10:7: tls.key: @/tls.pem: it holds no private key",
-            "g.toml:11:13: tls.client_ca: cannot read @/none.pem",
             "g.toml:4:6: gossip.ca: cannot read @/ca.pem",
             "g.toml:5:8: gossip.cert: @/tls.key: it holds no certificate",
             "g.toml:7:11: gossip.revoked: cannot read @/crl.pem",
+            "g.toml:10:7: tls.key: @/tls.pem: it holds no private key",
+            "g.toml:11:13: tls.client_ca: cannot read @/none.pem",
             "g.toml:13:6: workers.ca: cannot read @/none.pem",
+            // Settings that do not fit together, beside a value that is wrong in another section.
+            "g.toml:14:14: workers.client_cert: missing",
             "g.toml:15:16: workers.api_key_file: cannot read @/secret",
             "g.toml:18:16: worker.api_key_file: cannot read @/own",
-            "@/keys.toml:2:8: key.name: ",
             "g.toml:22:9: files.paths: @/missing.json: cannot be seen",
             "g.toml:22:9: files.paths: @/bad.json:",
             "g.toml:22:9: files.paths: @/worse.toml:2:7: ",
+            "@/keys.toml:2:8: key.name: ",
+            "configuration: replica.id: missing",
         ],
     );
 }

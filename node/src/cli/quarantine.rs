@@ -74,7 +74,10 @@ pub async fn quarantine(args: QuarantineArgs) -> Result<(), Failure> {
             if admin.json {
                 return print_json(&answer);
             }
-            print_line(&format!("{} lifted", field(&answer, "lifted")))
+            print_line(&format!(
+                "{} lifted here; the other replicas follow within seconds",
+                field(&answer, "lifted")
+            ))
         }
     }
 }

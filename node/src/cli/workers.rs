@@ -275,23 +275,25 @@ fn report_all(answer: &Value, admin: &AdminArgs) -> Result<(), Failure> {
     if admin.json {
         return print_json(answer);
     }
+    let changed = |worker: &&Value| !rows(worker, "changes").is_empty();
     let workers = rows(answer, "workers");
-    print_line(&format!("added {} workers{}", workers.len(), reach(answer)))?;
-    workers.iter().try_for_each(report_changes)
+    let known: Vec<&Value> = workers.iter().filter(changed).collect();
+    let of_them = match known.len() {
+        0 => String::new(),
+        known => format!(", of which {known} were known and are changed"),
+    };
+    let (count, reach) = (workers.len(), reach(answer));
+    print_line(&format!("added {count} workers{of_them}{reach}"))?;
+    let mut known = known.into_iter();
+    known.try_for_each(|worker| {
+        print_line(&format!("{}: {}", field(worker, "id"), changes_of(worker)))
+    })
 }
 
-/// Says what became otherwise of a worker that was known: `add` replaces all of its description.
-fn report_changes(worker: &Value) -> Result<(), Failure> {
+/// What became otherwise of a worker that was known: `add` replaces all of its description.
+fn changes_of(worker: &Value) -> String {
     let changes = rows(worker, "changes").iter().filter_map(Value::as_str);
-    let changes: Vec<&str> = changes.collect();
-    if changes.is_empty() {
-        return Ok(());
-    }
-    let id = field(worker, "id");
-    print_line(&format!(
-        "{id} was known, and is changed: {}",
-        changes.join("; ")
-    ))
+    changes.collect::<Vec<_>>().join("; ")
 }
 
 /// Prints how far a change went: a replica that is alone keeps it, but no other has it yet.
@@ -304,10 +306,12 @@ fn report(done: &str, answer: &Value, admin: &AdminArgs) -> Result<(), Failure> 
         Some("warming") => "; it is being warmed up and takes requests soon, see `workers list`",
         _ => "",
     };
-    print_line(&format!("{done} {}{reach}{warming}", field(answer, "id")))?;
-    match done {
-        "added" => report_changes(answer),
-        _ => Ok(()),
+    let id = field(answer, "id");
+    match changes_of(answer).as_str() {
+        changes if done == "added" && !changes.is_empty() => print_line(&format!(
+            "{id} was known, and is changed: {changes}{reach}{warming}"
+        )),
+        _ => print_line(&format!("{done} {id}{reach}{warming}")),
     }
 }
 

@@ -160,9 +160,12 @@ fn gossip(config: &Config, checks: &mut Checks<'_>) {
         ("key", &gossip.key),
     ];
     let set = files.iter().filter(|(_, file)| file.is_some()).count();
-    if set != 0 && set != files.len() {
+    if let Some((there, _)) = files.iter().find(|(_, file)| file.is_some()) {
         for (key, _) in files.iter().filter(|(_, file)| file.is_none()) {
-            checks.refuse_if(true, "gossip", key, "missing; ca, cert and key go together");
+            // What is missing is missing beside the others.
+            let origin = checks.raw.origin_of("gossip", there);
+            let what = "missing; ca, cert and key go together";
+            checks.refuse(origin, &format!("gossip.{key}"), what);
         }
     }
     checks.refuse_if(
@@ -259,8 +262,12 @@ fn tls(config: &Config, checks: &mut Checks<'_>) {
     ];
     for (section, [cert, key]) in pairs {
         for ((name, file), (other, other_file)) in [(cert, key), (key, cert)] {
-            let what = format!("missing; {other} and {name} go together");
-            checks.refuse_if(file.is_none() && other_file.is_some(), section, name, what);
+            if file.is_none() && other_file.is_some() {
+                // What is missing is missing beside the other one.
+                let origin = checks.raw.origin_of(section, other);
+                let what = format!("missing; {other} and {name} go together");
+                checks.refuse(origin, &format!("{section}.{name}"), what);
+            }
         }
     }
     checks.refuse_if(

@@ -71,6 +71,27 @@ impl Problem {
     }
 }
 
+/// Orders problems as their files are read: those of one file by line and column, files as they were met, and what has
+/// no place in a file behind.
+pub fn in_order_of_place(mut problems: Vec<Problem>) -> Vec<Problem> {
+    let mut files: Vec<PathBuf> = Vec::new();
+    for problem in &problems {
+        if let Origin::File { path, .. } = &problem.origin
+            && !files.contains(path)
+        {
+            files.push(path.clone());
+        }
+    }
+    problems.sort_by_key(|problem| match &problem.origin {
+        Origin::File { path, line, column } => {
+            let file = files.iter().position(|known| known == path);
+            (file.unwrap_or(files.len()), *line, *column)
+        }
+        _ => (files.len(), 0, 0),
+    });
+    problems
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}: ", self.origin)?;

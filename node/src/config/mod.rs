@@ -52,7 +52,7 @@ pub use cors::{CorsConfig, Origin as WebOrigin, Wild};
 pub use discovery::{
     DiscoveryConfig, DnsConfig, FilesConfig, KubernetesConfig, LeaseConfig, PingConfig,
 };
-pub use error::{ConfigError, Origin, Problem};
+pub use error::{ConfigError, Origin, Problem, in_order_of_place};
 pub use failover::FailoverConfig;
 pub use front::{
     AdminConfig, LimitConfig, ListenConfig, LogConfig, MetricsConfig, ReplicaConfig, TimeoutConfig,
@@ -254,7 +254,7 @@ impl Config {
         let together = check::problems(&config, &raw);
         let together: Vec<Problem> = together.into_iter().filter(fits_others).collect();
         problems.extend(together);
-        (config, problems)
+        (config, in_order_of_place(problems))
     }
 
     /// Takes over from a configuration that was read again what may change while the replica runs: the rows that are

@@ -263,7 +263,7 @@ fn unsafe_binds_are_refused_with_what_to_set() {
     );
     check(
         "[gossip]\nca = \"ca.pem\"\ncert = \"r1.pem\"\n[replica]\nid = \"r1\"",
-        &["configuration: gossip.key: missing; ca, cert and key go together"],
+        &["g.toml:2:6: gossip.key: missing; ca, cert and key go together"],
     );
 }
 
@@ -291,7 +291,7 @@ fn sections_must_fit_together() {
     );
     check(
         "[tls]\ncert = \"a.pem\"",
-        "configuration: tls.key: missing; cert and key go together",
+        "g.toml:2:8: tls.key: missing; cert and key go together",
     );
     check(
         "[tls]\nclient_ca = \"a.pem\"",
@@ -299,7 +299,7 @@ fn sections_must_fit_together() {
     );
     check(
         "[workers]\nclient_key = \"a.key\"",
-        "configuration: workers.client_cert: missing; client_key and client_cert go together",
+        "g.toml:2:14: workers.client_cert: missing; client_key and client_cert go together",
     );
     let twice = "the key is given twice; keep api_key or api_key_file";
     check(

@@ -219,7 +219,12 @@ impl FakeWorkerArgs {
                 "event": "listening", "http": worker.addr().to_string(), "side_channel": side.to_string(),
             }))?,
         }
-        worker.terminate(match signals.next().await {
+        let signal = tokio::select! {
+            signal = signals.next() => signal,
+            // It was told by a request or a fault: there is no port any more that a signal could close.
+            () = worker.stopped() => return Ok(ExitCode::SUCCESS),
+        };
+        worker.terminate(match signal {
             StopSignal::Term => stop,
             StopSignal::Int => StopMode::Exit,
         });
