@@ -12,11 +12,14 @@ pub fn table(lines: &[Line]) -> String {
     for line in lines {
         if load != Some(&line.load) {
             load = Some(&line.load);
+            let rate = match line.rate.is_finite() {
+                true => format!("{:.1} requests/s", line.rate),
+                false => "once: all its sessions together are no load for these workers".to_owned(),
+            };
             let _ = writeln!(
                 text,
-                "\n{} at {:.1} requests/s\n{:<22} {:>2} {:>3} {:>4} {:>5} {:>6} {:>6} {:>8} {:>7} {:>7} {:>8} {:>7} {:>6} {:>6} {:>6}",
+                "\n{} at {rate}\n{:<22} {:>2} {:>3} {:>4} {:>5} {:>6} {:>6} {:>8} {:>7} {:>7} {:>8} {:>7} {:>6} {:>6} {:>6}",
                 line.load,
-                line.rate,
                 "policy",
                 "R",
                 "W",

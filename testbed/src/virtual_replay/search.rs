@@ -9,11 +9,13 @@ use super::workload::Workload;
 const PRECISION: f64 = 1.01;
 /// Factor by which the first bracket grows.
 const STRIDE: f64 = 1.3;
-/// Greatest number of steps: a search that does not end by then reports the rate that it has reached.
+/// Greatest number of steps.
 const STEPS_MAX: usize = 40;
 
 /// The capacity as a factor on the workload's own rate ([`Workload::at`]). Starts from a guess and bisects
 /// geometrically; `tick` is called for each run. A rate that needs too many copies of a trace counts as too high.
+/// Infinite where no rate was too high: all sessions of the load at once are no load for these workers, and what is
+/// measured then is one moment.
 pub fn capacity(
     workload: &Workload,
     contender: &Contender,
@@ -49,5 +51,8 @@ pub fn capacity(
             (None, None) => guess,
         };
     }
-    low.unwrap_or(speed)
+    match (low, high) {
+        (Some(_), None) => f64::INFINITY,
+        (low, _) => low.unwrap_or(speed),
+    }
 }

@@ -385,6 +385,9 @@ fn the_capacity_of_a_closed_loop_is_found_with_more_sessions() {
         good(&workload, 1e9) >= 0.9,
         "ten sessions are no load, even at once"
     );
+    let alone = Workload::of_trace("closed", &sessions(), Form::Chat);
+    let unbounded = capacity(&alone, &prefix, &scenario, 4.0, || ());
+    assert!(unbounded.is_infinite(), "{unbounded} without more sessions");
     let mut runs = 0;
     let found = capacity(&workload, &prefix, &scenario, 4.0, || runs += 1);
     assert!(runs < 30, "{runs} runs, {found}");

@@ -174,7 +174,7 @@ impl Generated {
                 ..chat
             },
             Self::ManyAgents => Shape {
-                sessions: 500,
+                sessions: 2_000,
                 groups: 100,
                 skew: 0.5,
                 group_tokens: (1_000, 6_000),
