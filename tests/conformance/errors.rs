@@ -297,6 +297,80 @@ async fn bodies_beyond_the_budget_of_all_are_shed_until_there_is_room() {
     house.close().await;
 }
 
+/// Two hundred bodies at once, all but their last byte, none with a length: they stay within the budget of all, and each
+/// client beyond it hears so.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_bodies_at_once_stay_within_the_budget_of_all() {
+    const CLIENTS: usize = 200;
+    const BODY: usize = 1 << 20;
+    const HELD: usize = 16;
+    let plan = Plan::default()
+        .set("limits.body_bytes", &BODY.to_string())
+        .set("limits.body_bytes_total", &(HELD * BODY).to_string());
+    let house = House::of(plan, vec![quick()]).await;
+    let process = house.cluster.replicas[0].process();
+    let before = process.resident_kib();
+    let mut body = chat("held", 1).to_string();
+    body.push_str(&" ".repeat(BODY - body.len()));
+    let head = format!(
+        "POST {CHATS} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    );
+    let size = format!("{BODY:x}\r\n");
+    let begun = [
+        head.as_bytes(),
+        size.as_bytes(),
+        &body.as_bytes()[..BODY - 1],
+    ]
+    .concat();
+    let begun = bytes::Bytes::from(begun);
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..CLIENTS {
+        let (data, begun) = (house.data(), begun.clone());
+        clients.spawn(async move {
+            let mut connection = Connection::open(data).await;
+            // One that is refused may be closed before all of it is sent.
+            let _ = connection.send(&begun).await;
+            connection
+        });
+    }
+    let connections = clients.join_all().await;
+    let metrics = async || house.cluster.replicas[0].admin().metrics().await;
+    let mut peak = 0;
+    eventually(LIMIT, "all that have no room were refused", async || {
+        peak = peak.max(process.resident_kib().saturating_sub(before));
+        let refused = metrics()
+            .await
+            .sum("grapevine_limits_reached_total", "body_bytes_total");
+        // Bodies that grow side by side may take the room from each other: fewer are held then than would fit.
+        (refused >= (CLIENTS - HELD) as f64)
+            .then_some(())
+            .ok_or_else(|| format!("{refused} refused, {peak} KiB"))
+    })
+    .await;
+    let budget = (HELD * BODY) >> 10;
+    println!("{peak} KiB more in memory, of a budget of {budget} KiB");
+    assert!(peak <= (budget + (64 << 10)) as u64, "{peak} KiB");
+    let (mut served, mut refused) = (0, 0);
+    for mut connection in connections {
+        let end = connection.send(b" \r\n0\r\n\r\n").await;
+        match connection.response().await {
+            Ok(answer) if answer.head.status == 200 => {
+                end.expect("taken");
+                served += 1;
+            }
+            Ok(answer) => {
+                assert_error(&answer, 503, "overloaded");
+                refused += 1;
+            }
+            // Its answer was lost with the reset of what it still sent.
+            Err(http1::Cut) => refused += 1,
+        }
+    }
+    println!("{served} served, {refused} refused");
+    assert!(served > 0, "those that had room are served");
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_without_workers_says_so() {
     let house = House::new(0).await;
