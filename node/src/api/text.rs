@@ -15,8 +15,9 @@ use crate::api::endpoint::TextIn;
 use crate::api::json::Text;
 use crate::api::prompt::for_each_element;
 use crate::api::request::{BodyView, ChatMessage, Content, Prompt};
-use crate::http::headers::SESSION;
 
+/// The session that a request belongs to; a worker repeats it with the KV events of what the request stores.
+pub(crate) const SESSION: HeaderName = HeaderName::from_static("x-session-id");
 /// Name the session whose turns belong together; replaces the anchor that the text gives. The second is SMG's.
 pub(crate) static SESSION_HEADERS: [HeaderName; 2] =
     [SESSION, HeaderName::from_static("x-smg-routing-key")];

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use serde_json::Value;
 
 use super::failure::Failure;
+use crate::shown::summary::seconds;
 pub(super) use crate::shown::{field, rows};
 
 /// A column of a table: its heading, and the field it shows.
@@ -27,6 +28,19 @@ pub(super) fn print_table(columns: &[Column], rows: &[Value]) -> Result<(), Fail
         .chain(rows.iter().map(cells))
         .collect();
     print_aligned(&lines)
+}
+
+/// Says for how long a row has been so; what a dead replica reported last says nothing of it now.
+pub(super) fn with_age(row: &mut Value) {
+    let for_s = row["for_s"].as_u64();
+    if let Some(for_s) = for_s.or_else(|| row["verdict_for_s"].as_u64()) {
+        row["for"] = seconds(for_s).into();
+    }
+    if row["live"] == false {
+        for name in ["ready", "leaving", "ring"] {
+            row[name] = Value::Null;
+        }
+    }
 }
 
 /// Prints lines of as many cells each, one column below the other.

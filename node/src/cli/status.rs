@@ -9,9 +9,11 @@ use tokio::time::sleep;
 
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
-use super::show::{Column, field, print_aligned, print_json, print_line, print_table, rows};
+use super::show::{
+    Column, field, print_aligned, print_json, print_line, print_table, rows, with_age,
+};
 use crate::shown::links::{Cell, Matrix};
-use crate::shown::summary::{replica_rank, seconds, summary, worker_rank};
+use crate::shown::summary::{replica_rank, summary, worker_rank};
 
 /// Shows the cluster: what is wrong, replicas, workers, and whether all hold the same ring.
 ///
@@ -208,19 +210,6 @@ pub(super) fn minute(minute: &Value) -> Option<String> {
         line.push_str(&format!("; {percent:.0} % of prompt tokens from caches"));
     }
     Some(line)
-}
-
-/// Says for how long a row has been so; what a dead replica reported last says nothing of it now.
-pub(super) fn with_age(row: &mut Value) {
-    let for_s = row["for_s"].as_u64();
-    if let Some(for_s) = for_s.or_else(|| row["verdict_for_s"].as_u64()) {
-        row["for"] = seconds(for_s).into();
-    }
-    if row["live"] == false {
-        for name in ["ready", "leaving", "ring"] {
-            row[name] = Value::Null;
-        }
-    }
 }
 
 #[cfg(test)]

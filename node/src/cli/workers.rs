@@ -131,7 +131,7 @@ pub async fn workers(args: WorkersArgs) -> Result<(), Failure> {
                 print_json(&answer)
             } else {
                 let mut workers = rows(&answer, "workers").to_vec();
-                workers.iter_mut().for_each(super::status::with_age);
+                workers.iter_mut().for_each(super::show::with_age);
                 print_table(COLUMNS, &workers)
             }
         }

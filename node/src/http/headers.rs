@@ -38,8 +38,6 @@ pub const TARGET_WORKER: HeaderName = HeaderName::from_static("x-smg-target-work
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The header, as vLLM reads it.
 pub const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
-/// The session that a request belongs to; a worker repeats it with the KV events of what the request stores.
-pub const SESSION: HeaderName = HeaderName::from_static("x-session-id");
 
 /// Meant for one hop, in either direction.
 static HOP_BY_HOP: [HeaderName; 8] = [

@@ -3,8 +3,9 @@
 use grapevine_kv_events::texts::TextName;
 use http::{HeaderMap, HeaderValue};
 
+use crate::api::text::SESSION;
 use crate::cluster::RecordedPlacement;
-use crate::http::headers::{self, SESSION};
+use crate::http::headers;
 
 /// Says in the session id which text this is. A client that has one of its own keeps it; an empty one is none.
 pub(super) fn name_text(recorded: Option<&RecordedPlacement>, headers: &mut HeaderMap) {

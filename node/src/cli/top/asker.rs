@@ -8,8 +8,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use url::Url;
 
-use super::app::{Subject, View, Wanted};
+use super::app::{Subject, Wanted};
 use super::picture::Picture;
+use super::view::View;
 use crate::cli::client::AdminClient;
 use crate::cli::events;
 use crate::cli::failure::Failure;

@@ -14,6 +14,7 @@ mod picture;
 mod terminal;
 #[cfg(test)]
 mod tests;
+mod view;
 mod views;
 
 use std::io::IsTerminal as _;
@@ -25,10 +26,11 @@ use ratatui::layout::Rect;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::app::{App, Done, View};
+use self::app::{App, Done};
 use self::asker::Asker;
 use self::picture::Picture;
 use self::terminal::Terminal;
+use self::view::View;
 use super::client::{AdminArgs, AdminClient};
 use super::failure::Failure;
 use super::show::print_line;

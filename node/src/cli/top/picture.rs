@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::app::View;
+use super::view::View;
 use crate::cli::events::Event;
 use crate::shown::rows;
 use crate::shown::summary::{Summary, summary};

@@ -8,8 +8,9 @@ use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::app::{App, Done, Subject, View};
+use super::app::{App, Done, Subject};
 use super::picture::Picture;
+use super::view::View;
 use super::views;
 use crate::cli::events::Event as Happened;
 use crate::cli::failure::Failure;

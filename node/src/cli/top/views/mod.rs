@@ -15,8 +15,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Widget as _, Wrap};
 
-use super::app::{App, View};
+use super::app::App;
 use super::picture::Picture;
+use super::view::View;
 use crate::page::model::Standing;
 use crate::shown::{clean, field};
 

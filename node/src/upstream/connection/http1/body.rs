@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 
 use super::chunked::Chunked;
+use super::front::front_of;
 use crate::upstream::connection::broken::Broken;
 use crate::upstream::connection::length::BodyLength;
 
@@ -88,15 +89,4 @@ impl AnswerBody {
             Rest::Chunked(_) | Rest::UntilClose => None,
         }
     }
-}
-
-/// Takes `length` bytes off the front of `buf`, of which the first `data` are given. A buffer that has nothing else is
-/// given away: the next read takes a new one.
-pub(super) fn front_of(buf: &mut BytesMut, length: usize, data: usize) -> Bytes {
-    let mut front = match length == buf.len() {
-        true => take(buf),
-        false => buf.split_to(length),
-    };
-    front.truncate(data);
-    front.freeze()
 }

@@ -10,7 +10,7 @@ use http_body::Frame;
 use httparse::Status;
 use memchr::{memchr, memchr_iter};
 
-use super::body::front_of;
+use super::front::front_of;
 use crate::upstream::connection::broken::Broken;
 use crate::upstream::connection::limits::HEADERS_MAX;
 

@@ -7,6 +7,7 @@
 
 mod body;
 mod chunked;
+mod front;
 mod head;
 mod inbox;
 #[cfg(test)]
