@@ -214,7 +214,7 @@ async fn a_changed_file_counts_at_once_and_a_bad_one_not_at_all() {
 
     // A stream goes on when its key is removed; a new request is refused.
     let mut open = hold(&house, &first).await;
-    write(&file.path(), "");
+    write(&file.path(), "# Nobody.\n");
     comes(&first, 401).await;
     comes(&second, 401).await;
     for _ in 0..3 {
@@ -222,6 +222,11 @@ async fn a_changed_file_counts_at_once_and_a_bad_one_not_at_all() {
     }
     drop(open);
     file.restore();
+    comes(&first, 200).await;
+
+    // As a program does that is about to write it.
+    write(&file.path(), "");
+    logged(&house, "keys.toml:1:1: [[key]]: the file is empty").await;
     comes(&first, 200).await;
 
     let replica = &house.cluster.replicas[0];
@@ -233,7 +238,7 @@ async fn a_changed_file_counts_at_once_and_a_bad_one_not_at_all() {
     let place = format!("keys.toml:{}:8: key.hash: expected", bad.lines().count());
     logged(&house, &place).await;
     let metrics = replica.admin().metrics().await;
-    assert_eq!(metrics.sum("grapevine_keys_loads_total", "bad"), 1.0);
+    assert_eq!(metrics.sum("grapevine_keys_loads_total", "bad"), 2.0);
     assert!(!replica.log().contains("canary"));
     comes(&first, 200).await;
     comes(&second, 200).await;

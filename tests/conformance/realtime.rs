@@ -362,6 +362,13 @@ async fn an_alias_in_a_session_gives_way_to_its_model() {
     assert_eq!(next(&mut socket).await, Message::text(expected));
     drop(socket);
     freed(&house.workers).await;
+    eventually(LIMIT, "a log line with both names", async || {
+        let log = house.cluster.replicas[0].log();
+        let said = r#"model="fake-model" asked_model="alias""#;
+        let both = |line: &str| said.split(' ').all(|part| line.contains(part));
+        log.lines().any(both).then_some(()).ok_or(log)
+    })
+    .await;
     house.close().await;
 }
 

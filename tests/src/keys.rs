@@ -26,7 +26,7 @@ impl KeyFile {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let file = Self {
             dir,
-            text: String::new(),
+            text: "# Clients' keys.\n".to_owned(),
         };
         file.restore();
         file

@@ -136,7 +136,8 @@ struct ReplicaView {
     /// Told to end: it finishes what it has.
     leaving: bool,
     generation: u64,
-    gossip: String,
+    /// None where it has no certificates, and does not gossip.
+    gossip: Option<String>,
     data: String,
     admin: String,
     version: String,
@@ -319,7 +320,7 @@ impl ReplicaView {
             ready: replica.ready,
             leaving: replica.leaving,
             generation: replica.generation,
-            gossip: replica.gossip_addr.to_string(),
+            gossip: (replica.gossip_addr.port() != 0).then(|| replica.gossip_addr.to_string()),
             data: replica.http.clone(),
             admin: replica.admin.clone(),
             version: replica.version.clone(),

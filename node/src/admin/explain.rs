@@ -156,7 +156,7 @@ impl Admin {
         let divide = transfer.divide();
         let (first, second) = self.explain_pair(halves, &routing.key, with_load);
         let has_pair = first.decision.is_ok() && second.decision.is_ok();
-        if let Some(way) = stays_whole(&self.cluster, pool, halves, &routing.key, &divide) {
+        if let Some(way) = stays_whole(&self.cluster, pool, halves, &routing.key, &divide, &[]) {
             return one(Some(way));
         }
         if !has_pair && whole {

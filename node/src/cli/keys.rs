@@ -1,6 +1,7 @@
 //! `grapevine keys`: clients' keys and the file that lists their hashes.
 
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -59,8 +60,12 @@ pub fn keys(args: KeysArgs) -> Result<(), Failure> {
             print_json(&json!({"keys": keys}))
         }
         Action::Check { file, json: false } => {
-            for key in read_keys(&file)? {
-                print_line(&described(&key))?;
+            let keys = read_keys(&file)?;
+            for key in &keys {
+                print_line(&described(key, SystemTime::now()))?;
+            }
+            if keys.is_empty() {
+                print_line("it has no key: every client is refused")?;
             }
             print_line("the file of keys is good")
         }
@@ -109,7 +114,7 @@ fn json_of(key: &KeyConfig) -> Value {
 }
 
 /// One line for a key.
-fn described(key: &KeyConfig) -> String {
+fn described(key: &KeyConfig, now: SystemTime) -> String {
     let mut line = format!(
         "{}: tenant {}, priority {}, weight {}",
         key.name,
@@ -132,7 +137,8 @@ fn described(key: &KeyConfig) -> String {
         line += &format!(", models {}", key.models.join(" "));
     }
     if let Some(end) = key.expires {
-        line += &format!(", ends {}", humantime::format_rfc3339_seconds(end.0));
+        let ends = if end.0 <= now { "ended" } else { "ends" };
+        line += &format!(", {ends} {}", humantime::format_rfc3339_seconds(end.0));
     }
     line
 }
@@ -171,11 +177,15 @@ mod tests {
              cluster = false\nmodels = [\"m\"]\nexpires = \"2027-01-31T00:00:00Z\""
         );
         let keys = parse_keys(Path::new("k"), &text).expect("a good entry");
-        assert_eq!(
-            described(&keys[0]),
-            "a: tenant a, priority normal, weight 1, 3 requests at once on each replica, 60 requests a \
-             minute on each replica, models m, ends 2027-01-31T00:00:00Z"
-        );
+        let line = "a: tenant a, priority normal, weight 1, 3 requests at once on each replica, 60 requests a \
+                    minute on each replica, models m";
+        let end = keys[0].expires.expect("an end").0;
+        for (now, ends) in [(SystemTime::UNIX_EPOCH, "ends"), (end, "ended")] {
+            assert_eq!(
+                described(&keys[0], now),
+                format!("{line}, {ends} 2027-01-31T00:00:00Z")
+            );
+        }
         let shown = json!({
             "name": "a", "tenant": "a", "priority": "normal", "weight": 1.0, "max_requests": 3,
             "requests_per_minute": 60, "cluster": false, "models": ["m"],

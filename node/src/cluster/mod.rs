@@ -407,8 +407,8 @@ impl Cluster {
     /// What [`Cluster::place`] would choose now, without a trace of it.
     ///
     /// # Errors
-    /// No worker may take it.
-    pub fn preview(&self, pool: &Pool, key: &Key) -> Result<Decision, NoWorker> {
+    /// No worker is left that may take it.
+    pub fn preview(&self, pool: &Pool, key: &Key, tried: &[usize]) -> Result<Decision, NoWorker> {
         CANDIDATES.with_borrow_mut(|candidates| {
             self.candidates(pool, key, candidates, LoadAt::Now);
             let hot = self.cache_view.hot();
@@ -416,7 +416,7 @@ impl Cluster {
                 ring: &pool.ring,
                 hot: &hot,
             };
-            decide(&pool.policy, view, key, candidates, &[], 0)
+            decide(&pool.policy, view, key, candidates, tried, 0)
         })
     }
 

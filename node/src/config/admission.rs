@@ -230,7 +230,8 @@ pub fn read_keys(path: &Path) -> Result<Vec<KeyConfig>, ConfigError> {
 /// The list of keys in a file's text.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] with every mistake.
+/// [`ConfigError::Invalid`] with every mistake. An empty text is one: many programs empty a file before they write it,
+/// and all clients would be refused meanwhile.
 pub(crate) fn parse_keys(path: &Path, text: &str) -> Result<Vec<KeyConfig>, ConfigError> {
     let (tables, mut problems) =
         read_list::<KeyConfig>(path, text, "{ name = \"acme-web\", hash = \"sha256:...\" }");
@@ -239,6 +240,19 @@ pub(crate) fn parse_keys(path: &Path, text: &str) -> Result<Vec<KeyConfig>, Conf
         .map(|table| KeyConfig::read(table, &mut problems))
         .collect();
     check(&tables, &keys, &mut problems);
+    if text.trim().is_empty() {
+        problems.push(Problem {
+            origin: Origin::File {
+                path: path.to_owned(),
+                line: 1,
+                column: 1,
+            },
+            key: "[[key]]".to_owned(),
+            what: "the file is empty, as one that is being written; `grapevine keys new` makes a key, and a file with \
+                   nothing but a comment refuses every client"
+                .to_owned(),
+        });
+    }
     if problems.is_empty() {
         Ok(keys)
     } else {
@@ -322,6 +336,16 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_file_is_no_list_without_keys() {
+        for text in ["", " \n\n"] {
+            let mistakes = parse(text).expect_err("empty");
+            assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+            assert!(mistakes[0].starts_with("keys.toml:1:1: [[key]]: the file is empty"));
+        }
+        assert!(parse("# Nobody, until further notice.\n").is_ok_and(|keys| keys.is_empty()));
+    }
+
+    #[test]
     fn a_whole_entry_is_read() {
         let text = format!(
             "[[key]]\nname = \"acme-web\"\nhash = \"{}\"\ntenant = \"Acme\"\npriority = \"high\"\n\
@@ -339,7 +363,6 @@ mod tests {
         );
         assert!(keys[0].expires.is_some() && keys[0].cluster);
         assert_eq!(keys[1].tenant_name(), "plain");
-        assert_eq!(parse("").expect("no keys is a list"), []);
     }
 
     #[test]

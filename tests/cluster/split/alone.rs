@@ -1,12 +1,12 @@
 //! Requests that cannot be divided, or need not be: who answers them, and what their clients learn.
 
-use grapevine_testbed::fake_worker::{FakeWorker, Role};
+use grapevine_testbed::fake_worker::{FakeWorker, Fault, Role};
 use grapevine_tests::chat::{MODEL, distinct};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
 use serde_json::{Value, json};
 
-use super::scene::{CHATS, Member, Scene, halves, scene, seen, short};
+use super::scene::{CHATS, Member, Scene, halves, next, scene, seen, short};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -162,6 +162,32 @@ async fn a_client_must_not_say_itself_where_blocks_are() {
     let nothing = chat_with(&json!({ "kv_transfer_params": null }));
     scene.ask(&nothing).await.good();
     scene.ends().await;
+}
+
+/// The decode worker that has nearly all of a prompt fails: what is short for it is not short for another one, and it is
+/// not asked again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_to_compute_is_asked_anew_for_another_worker() {
+    for status in [500, 503] {
+        let plan = Plan::default().set("transfer.short_prompt_tokens", "60");
+        let scene = scene(plan, 1, &halves(1, 2)).await;
+        let long = chat_with(&json!({}));
+        let first = scene.ask(&long).await.good();
+        let holder = first.pair().1.map(str::to_owned);
+        let of = |worker: &&&FakeWorker| Some(worker.url()) == holder;
+        let decode = scene.decode();
+        let holder_worker = decode.iter().find(of).expect("one of the two");
+        next(holder_worker, Fault::status(status));
+        let before = seen(&[holder_worker]);
+        let again = scene.ask(&long).await.good();
+        let (prefill, answered) = again.pair();
+        assert!(prefill.is_some(), "{status}: {again:?}");
+        assert_ne!(answered, holder.as_deref(), "{status}: {again:?}");
+        assert_eq!(seen(&[holder_worker]), before + 1, "{status}: asked once");
+        let ways = (scene.ways("alone_short").await, scene.ways("pair").await);
+        assert_eq!(ways, (0.0, 2.0), "{status}");
+        scene.ends().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,7 +22,7 @@ use super::pair::{self, First, Pair, Tried, UnderWay};
 use super::whole::stays_whole;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
-use crate::cluster::Halves;
+use crate::cluster::{Halves, Pool};
 use crate::config::DecodeAlone;
 use crate::proxy::dispatch::Dispatch;
 use crate::proxy::record::Record;
@@ -40,7 +40,7 @@ pub(in crate::proxy) struct ToPair<'a> {
     pub(super) halves: Arc<Halves>,
     pub(super) form: Form,
     pub(super) tried: Tried,
-    /// Workers of the pool that takes whole requests.
+    /// Workers of the request's pool that had all of it.
     tried_alone: Vec<usize>,
     /// A prompt that is computed, and that no decode worker has been told of.
     pub(super) computed: Option<Computed>,
@@ -87,10 +87,21 @@ impl<'a> ToPair<'a> {
     }
 
     fn place_one(&mut self, way: &'static str) -> Result<Chosen, NoWorker> {
+        let mut tried = self.tried_in_pool();
         let mut plan = self.asked.attempt_plan(self.dispatch, self.record);
-        let placed = plan.place(&mut self.tried_alone)?;
+        let placed = plan.place(&mut tried)?;
+        self.tried_alone.push(placed.index());
         self.record.goes(way);
         Ok(Chosen::One(placed))
+    }
+
+    /// Workers of the request's pool that were asked before, for all of it or for the answer: none is asked twice. Where
+    /// no worker takes whole requests, that pool is of decode workers.
+    fn tried_in_pool(&self) -> Vec<usize> {
+        let mut tried = self.tried_alone.clone();
+        let halves = &self.halves;
+        tried.extend(same(&halves.decode, &self.tried.decode, self.asked.pool()));
+        tried
     }
 
     /// The name of its way if one worker is to take all of it.
@@ -103,6 +114,7 @@ impl<'a> ToPair<'a> {
             &self.halves,
             asked.key(),
             &divide,
+            &self.tried_in_pool(),
         )
     }
 
@@ -135,6 +147,12 @@ impl<'a> ToPair<'a> {
     }
 
     fn choose_pair(&mut self) -> Result<Pair, NoWorker> {
+        let alone = same(self.asked.pool(), &self.tried_alone, &self.halves.decode);
+        for index in alone {
+            if !self.tried.decode.contains(&index) {
+                self.tried.decode.push(index);
+            }
+        }
         let (asked, dispatch, halves) = (&*self.asked, self.dispatch, &*self.halves);
         if let Some(computed) = self.computed.take() {
             let tried = &mut self.tried.decode;
@@ -209,6 +227,16 @@ impl AttemptPlan for ToPair<'_> {
     async fn is_condemned(&mut self) -> bool {
         self.asked.is_condemned(self.dispatch).await
     }
+}
+
+/// The workers of one pool at these indices, by their indices in another one; those that it has.
+fn same(pool: &Pool, indices: &[usize], other: &Pool) -> Vec<usize> {
+    let at = |&index: &usize| {
+        let worker = &pool.members()[index].worker;
+        let mut members = other.members().iter();
+        members.position(|member| Arc::ptr_eq(&member.worker, worker))
+    };
+    indices.iter().filter_map(at).collect()
 }
 
 /// There are workers for both halves, and none of this one may take a request.

@@ -5,14 +5,16 @@ use grapevine_placement::{Divide, Key};
 
 use crate::cluster::{Cluster, Halves, Pool};
 
-/// Whether one worker of `pool`, which the request found, is to take all of it; the name of that way. A preview: load
-/// may change before the request is placed.
+/// Whether one worker of `pool`, which the request found, is to take all of it; the name of that way. `tried`: workers of
+/// the pool, by index, that were asked before: what they hold of the prompt is no reason. A preview: load may change
+/// before the request is placed.
 pub fn stays_whole(
     cluster: &Cluster,
     pool: &Pool,
     halves: &Halves,
     key: &Key,
     divide: &Divide,
+    tried: &[usize],
 ) -> Option<&'static str> {
     let takes_whole = pool.role() == Role::Any;
     let short = match takes_whole {
@@ -26,14 +28,14 @@ pub fn stays_whole(
     if !takes_whole && divide.short_prompt_tokens == 0 {
         return None;
     }
-    let whole = cluster.preview(pool, key).ok()?;
+    let whole = cluster.preview(pool, key, tried).ok()?;
     if divide.is_short(whole.prefill_tokens()) {
         return Some(short);
     }
     if !takes_whole {
         return None;
     }
-    let prefill = cluster.preview(&halves.prefill, key).ok()?;
+    let prefill = cluster.preview(&halves.prefill, key, &[]).ok()?;
     let is_sooner = divide.is_sooner_whole(&whole, &prefill);
     is_sooner.then_some("whole_sooner")
 }

@@ -54,6 +54,7 @@ impl Admitted {
         };
         let mut query = RoutingQuery::of(cluster, &input)?;
         record.asks_for(query.pool.label());
+        record.asked_model = query.asked_model.clone();
         let thought = read.elapsed();
         entry
             .model(&mut query, key.as_ref(), &self.waits_by, record)

@@ -47,7 +47,7 @@ pub(super) fn check(facts: &ClusterFacts, found: &mut Vec<Finding>) {
             "which ones is seen where both can be asked: open their admin ports to this machine, or compare their files"
         }
         false => {
-            "make them equal in the files of all replicas, then grapevine config reload or a restart of the odd ones"
+            "make them equal in the files of all replicas, then grapevine config reload, and a restart of the odd ones where it says that one is needed"
         }
     };
     let ids = live.iter().map(|row| field(row, "id"));

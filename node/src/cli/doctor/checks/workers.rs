@@ -126,7 +126,7 @@ fn remedy(trouble: &str) -> &'static str {
             "it takes requests and computes nothing: read the engine's log, most often it must be started anew"
         }
         "left alone after failed requests" => {
-            "its answers fail: read the engine's log; it is tried again by itself"
+            "its answers fail: read the engine's log; after a pause it is tried again, by the next request that would go there"
         }
         "without a model that can be used" => "look what its /v1/models lists",
         _ => {
