@@ -237,10 +237,17 @@ async fn a_lease_that_is_not_renewed_stops_use_first() {
     until(&cluster, &kept, Some("active"), &keeps.log).await;
     until(&cluster, &lost, Some("active"), &loses.log).await;
 
-    loses.child.kill().await.expect("it is killed");
+    loses.signal(Signal::STOP);
     until(&cluster, &lost, Some("draining"), &loses.log).await;
     until(&cluster, &lost, None, &loses.log).await;
     until(&cluster, &kept, Some("active"), &keeps.log).await;
+    // It goes on, and says what happened meanwhile.
+    loses.signal(Signal::CONT);
+    until(&cluster, &lost, Some("active"), &loses.log).await;
+    says(|| read(&loses.log), "s before it was renewed").await;
+
+    loses.child.kill().await.expect("it is killed");
+    until(&cluster, &lost, None, &loses.log).await;
 
     // The last one is killed as well: then nobody hears anything, and nothing is concluded from that.
     drop(keeps);

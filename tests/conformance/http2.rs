@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Duration;
 
-use crate::house::House;
+use crate::house::{House, quick};
 use crate::leaving::{PROMISED, unix_now};
 
 pub(crate) fn client() -> Client {
@@ -78,6 +78,48 @@ async fn answers_over_http2_are_those_over_http1() {
         metrics.sum("grapevine_connections", "") <= 2.0,
         "one connection carries all"
     );
+    house.close().await;
+}
+
+/// The limits are those of HTTP/1, and who is above them hears which.
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_that_are_too_large_are_refused_in_words() {
+    let plan = Plan::default().set("limits.header_bytes", "\"16KiB\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let client = client();
+    let url = format!("http://{}/v1/chat/completions", house.data());
+    let many = |count: usize| -> http::HeaderMap {
+        let name = |number| format!("x-{number}").parse().expect("a name");
+        let fields = (0..count).map(|number| (name(number), "1".parse().expect("a value")));
+        fields.collect()
+    };
+    let long = |bytes: usize| -> http::HeaderMap {
+        let name = "x-long".parse().expect("a name");
+        [(name, "l".repeat(bytes).parse().expect("a value"))]
+            .into_iter()
+            .collect()
+    };
+    for (what, headers, status) in [
+        ("fields within the limit", many(80), 200),
+        ("a long one within the limit", long(15 << 10), 200),
+        ("too many", many(101), 431),
+        ("too long", long(17 << 10), 431),
+    ] {
+        let request = client.post(&url).headers(headers).json(&chat("hello", 1));
+        let answer = request.send().await.expect("answered");
+        assert_eq!(answer.status().as_u16(), status, "{what}");
+        let body: Value = answer.json().await.expect("JSON");
+        if status != 200 {
+            assert_eq!(body["error"]["code"], "head_too_large", "{what}: {body}");
+        }
+    }
+    let target = format!("{url}?{}", "t".repeat(17 << 10));
+    let answer = client.get(target).send().await.expect("answered");
+    assert_eq!(answer.status().as_u16(), 414);
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let reached = metrics.sum("grapevine_limits_reached_total", "header_bytes");
+    assert_eq!(reached, 3.0, "each is counted");
+    assert_eq!(house.workers[0].log().len(), 2, "no worker saw the others");
     house.close().await;
 }
 

@@ -365,7 +365,9 @@ async fn an_alias_in_a_session_gives_way_to_its_model() {
     eventually(LIMIT, "a log line with both names", async || {
         let log = house.cluster.replicas[0].log();
         let said = r#"model="fake-model" asked_model="alias""#;
-        let both = |line: &str| said.split(' ').all(|part| line.contains(part));
+        let both = |line: &str| {
+            said.split(' ').all(|part| line.contains(part)) && line.contains(" bytes_in=")
+        };
         log.lines().any(both).then_some(()).ok_or(log)
     })
     .await;

@@ -233,6 +233,19 @@ impl ApiError {
         }
     }
 
+    /// A target above `limits.header_bytes`.
+    pub fn target_too_long() -> Self {
+        let message = "the request line is longer than limits.header_bytes";
+        Self::new(ErrorKind::TargetTooLong, message)
+    }
+
+    /// A head above `limits.header_bytes` or `limits.headers`.
+    pub fn head_too_large() -> Self {
+        let message =
+            "the head is larger than limits.header_bytes or has more lines than limits.headers";
+        Self::new(ErrorKind::HeadTooLarge, message)
+    }
+
     /// A 405 that says which methods the path has.
     pub fn method_not_allowed(asked: &Method, allowed: &[&Method]) -> Self {
         let allowed: Vec<&str> = allowed.iter().map(|method| method.as_str()).collect();

@@ -427,6 +427,13 @@ async fn drive_http1<Io>(
     }
 }
 
+/// Bytes of a head as HTTP/2 counts them (RFC 9113, section 6.5.2: 32 more for each field). Above it h2 answers with a
+/// status and nothing else, so this is twice the limit, behind which the proxy says which one it was.
+fn header_list_max(limits: &LimitConfig) -> u32 {
+    let fields = 32 * u64::from(limits.headers);
+    u32::try_from(2 * limits.header_bytes.0 + fields).unwrap_or(u32::MAX)
+}
+
 async fn serve_http2<Io>(
     io: Io,
     peer: Peer,
@@ -455,7 +462,7 @@ where
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams_per_connection)
-        .max_header_list_size(u32::try_from(limits.header_bytes.0).unwrap_or(u32::MAX))
+        .max_header_list_size(header_list_max(&limits))
         .keep_alive_interval(keep_alive)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);

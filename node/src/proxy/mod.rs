@@ -284,7 +284,9 @@ impl Proxy {
             }
         }
         let codings = &*self.request_codings.now();
-        let endpoint = hops::check(&head.headers)
+        let endpoint = self
+            .check_size(&head)
+            .and_then(|()| hops::check(&head.headers))
             .and_then(|()| headers::check_head(&head.headers, codings))
             .and_then(|()| Endpoint::of(&head.method, head.uri.path(), &self.open_paths.now()));
         let endpoint = match endpoint {
@@ -325,6 +327,32 @@ impl Proxy {
                 local::refused(&error, dialect)
             }
         }
+    }
+
+    /// Holds heads of HTTP/2 to the limits of HTTP/1, whose heads were held to them as they were read.
+    fn check_size(&self, head: &Parts) -> Result<(), ApiError> {
+        if head.version < http::Version::HTTP_2 {
+            return Ok(());
+        }
+        let limits = self.limits.look();
+        let target = head
+            .uri
+            .path_and_query()
+            .map_or("/", |target| target.as_str());
+        let line = |(name, value): (&HeaderName, &HeaderValue)| {
+            name.as_str().len() + value.len() + ": \r\n".len()
+        };
+        let lines: usize = head.headers.iter().map(line).sum();
+        let (bytes, most) = (target.len() + lines, limits.header_bytes.as_usize());
+        let error = if target.len() > most {
+            ApiError::target_too_long()
+        } else if bytes > most || head.headers.len() > limits.headers as usize {
+            ApiError::head_too_large()
+        } else {
+            return Ok(());
+        };
+        self.dispatch.metrics.refusals.limit_reached("header_bytes");
+        Err(error)
     }
 
     /// Everything else goes to a worker, inside the limit for whole requests.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use grapevine_gossip::worker::WorkerId;
 use reqwest::Method;
 use serde_json::{Map, Value};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use url::Url;
 
 use super::{RegisterArgs, report};
@@ -44,6 +44,8 @@ pub(super) struct Lease {
     in_flight: Option<u64>,
     /// A renewal was taken, and nothing has ended it since.
     is_held: bool,
+    /// When it was renewed last, and how long that lasts.
+    renewed: Option<(Instant, Duration)>,
     /// A renewal was sent, and its answer not heard.
     is_asked_for: bool,
     /// What was last reported, so that it is reported once.
@@ -68,6 +70,7 @@ impl Lease {
             sent: 0,
             in_flight: None,
             is_held: false,
+            renewed: None,
             is_asked_for: false,
             reported: None,
         })
@@ -95,6 +98,13 @@ impl Lease {
         match answer {
             Ok(lease) => {
                 let state = lease["state"].as_str().unwrap_or("unknown");
+                if let Some(late) = self.late_by() {
+                    self.report(format!(
+                        "the lease of {} had ended {late} s before it was renewed: this process did not run, or no replica \
+                         answered",
+                        self.id
+                    ));
+                }
                 self.report(match state {
                     "removed" => format!(
                         "an operator removed {}; `grapevine workers add {0}` brings it back",
@@ -118,7 +128,9 @@ impl Lease {
                 let ttl = lease["ttl_s"]
                     .as_f64()
                     .filter(|ttl| (1.0..=86_400.0).contains(ttl));
-                Renewed::Until(ttl.map_or(TTL, Duration::from_secs_f64))
+                let ttl = ttl.map_or(TTL, Duration::from_secs_f64);
+                self.renewed = self.is_held.then(|| (Instant::now(), ttl));
+                Renewed::Until(ttl)
             }
             Err(failure @ Failure::Unreachable(_)) => {
                 self.report(format!("{failure}; tried again every second"));
@@ -126,6 +138,13 @@ impl Lease {
             }
             Err(failure) => Renewed::Refused(failure),
         }
+    }
+
+    /// Whole seconds, at least one, since the lease that is renewed now has ended.
+    fn late_by(&self) -> Option<u64> {
+        let (at, ttl) = self.renewed?;
+        let late = at.elapsed().checked_sub(ttl)?.as_secs();
+        (late > 0).then_some(late)
     }
 
     /// Ends it: the worker is removed.

@@ -45,14 +45,8 @@ impl Fault {
     pub fn error(self) -> ApiError {
         match self {
             Self::Malformed(what) => ApiError::new(ErrorKind::InvalidRequest, what),
-            Self::TargetTooLong => ApiError::new(
-                ErrorKind::TargetTooLong,
-                "the request line is longer than limits.header_bytes",
-            ),
-            Self::HeadTooLarge => ApiError::new(
-                ErrorKind::HeadTooLarge,
-                "the head is larger than limits.header_bytes or has more lines than limits.headers",
-            ),
+            Self::TargetTooLong => ApiError::target_too_long(),
+            Self::HeadTooLarge => ApiError::head_too_large(),
         }
     }
 }

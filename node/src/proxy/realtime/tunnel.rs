@@ -118,6 +118,7 @@ impl Tunnel {
         }
         let has_closed = up.frames.has_closed() || down.frames.has_closed();
         let outcome = end.outcome(has_closed);
+        self.record.bytes_in = Some(up.passed);
         self.record.bytes_out = down.passed;
         self.in_flight.end(outcome.verdict());
         self.record.finish(outcome);
