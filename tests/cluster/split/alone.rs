@@ -209,12 +209,24 @@ async fn a_short_prompt_is_not_worth_a_transfer() {
     let answer = scene.ask(&brief).await.good();
     assert_eq!(answer.pair().0, None, "{answer:?}");
     let long = chat_with(&json!({}));
-    let first = scene.ask(&long).await.good();
-    assert!(first.pair().0.is_some(), "{first:?}");
-    // What is left to compute of it is as short.
-    let again = scene.ask(&long).await.good();
-    assert_eq!(again.pair(), (None, first.pair().1));
+    let mut last = scene.ask(&long).await.good();
+    assert!(last.pair().0.is_some(), "{last:?}");
+    let mut pairs = 1.0;
+    // What is left to compute of it is as short, unless what became known of its worker after the start has emptied what
+    // was known of its cache.
+    eventually(LIMIT, "its holder takes it alone", async || {
+        let again = scene.ask(&long).await.good();
+        let (prefill, answered) = again.pair();
+        if prefill.is_none() {
+            assert_eq!(answered, last.pair().1);
+            return Ok(());
+        }
+        pairs += 1.0;
+        last = again;
+        Err(format!("{last:?}"))
+    })
+    .await;
     let ways = (scene.ways("alone_short").await, scene.ways("pair").await);
-    assert_eq!(ways, (2.0, 1.0));
+    assert_eq!(ways, (2.0, pairs));
     scene.ends().await;
 }
