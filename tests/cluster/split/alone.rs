@@ -4,7 +4,6 @@ use grapevine_testbed::fake_worker::{FakeWorker, Fault, Role};
 use grapevine_tests::chat::{MODEL, distinct};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
-use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::{Value, json};
 
 use super::scene::{CHATS, Member, Scene, halves, next, scene, seen, short};
@@ -173,18 +172,14 @@ async fn what_is_left_to_compute_is_asked_anew_for_another_worker() {
         let plan = Plan::default().set("transfer.short_prompt_tokens", "60");
         let scene = scene(plan, 1, &halves(1, 2)).await;
         let long = chat_with(&json!({}));
-        // What is known of the workers after a start may yet empty what was known of their caches: asked until one would
-        // take it alone.
-        let admin = scene.cluster.replicas[0].admin();
-        let (holder, _) = eventually(LIMIT, "its holder would take it alone", async || {
-            scene.ask(&long).await.good();
-            let explained = admin.explain(std::slice::from_ref(&long)).await.remove(0);
-            match explained.pair() {
-                (None, Some(holder)) => Ok(holder.to_owned()),
-                _ => Err(format!("{explained:?}")),
-            }
-        })
-        .await;
+        let holder = scene
+            .ask(&long)
+            .await
+            .good()
+            .pair()
+            .1
+            .expect("one of the two")
+            .to_owned();
         let decode = scene.decode();
         let found = decode.iter().find(|worker| worker.url() == holder);
         let holding = found.expect("one of the two");
@@ -209,24 +204,12 @@ async fn a_short_prompt_is_not_worth_a_transfer() {
     let answer = scene.ask(&brief).await.good();
     assert_eq!(answer.pair().0, None, "{answer:?}");
     let long = chat_with(&json!({}));
-    let mut last = scene.ask(&long).await.good();
-    assert!(last.pair().0.is_some(), "{last:?}");
-    let mut pairs = 1.0;
-    // What is left to compute of it is as short, unless what became known of its worker after the start has emptied what
-    // was known of its cache.
-    eventually(LIMIT, "its holder takes it alone", async || {
-        let again = scene.ask(&long).await.good();
-        let (prefill, answered) = again.pair();
-        if prefill.is_none() {
-            assert_eq!(answered, last.pair().1);
-            return Ok(());
-        }
-        pairs += 1.0;
-        last = again;
-        Err(format!("{last:?}"))
-    })
-    .await;
+    let first = scene.ask(&long).await.good();
+    assert!(first.pair().0.is_some(), "{first:?}");
+    // What is left to compute of it is as short.
+    let again = scene.ask(&long).await.good();
+    assert_eq!(again.pair(), (None, first.pair().1));
     let ways = (scene.ways("alone_short").await, scene.ways("pair").await);
-    assert_eq!(ways, (2.0, pairs));
+    assert_eq!(ways, (2.0, 1.0));
     scene.ends().await;
 }

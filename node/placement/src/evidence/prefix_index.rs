@@ -144,7 +144,8 @@ impl PrefixIndex {
         }
     }
 
-    /// The worker's slot, made when it has none. Another epoch empties it: a restarted worker has an empty cache.
+    /// The worker's slot, made when it has none. A later epoch empties it: a restarted worker has an empty cache. The
+    /// first that becomes known does not, since 0 says that it is not known.
     pub fn slot(&mut self, worker: &str, epoch: u64) -> Slot {
         let Some(&slot) = self.slots.get(worker) else {
             let fresh = WorkerCache {
@@ -162,11 +163,20 @@ impl PrefixIndex {
             self.slots.insert(worker.to_owned(), slot);
             return slot;
         };
-        if epoch > self.workers[slot.0 as usize].epoch {
-            self.workers[slot.0 as usize].epoch = epoch;
+        self.reach(slot, epoch);
+        slot
+    }
+
+    /// The worker is known to live in this epoch, unless it is in a later one.
+    fn reach(&mut self, slot: Slot, epoch: u64) {
+        let known = &mut self.workers[slot.0 as usize].epoch;
+        if epoch <= *known {
+            return;
+        }
+        let before = std::mem::replace(known, epoch);
+        if before > 0 {
             self.clear(slot);
         }
-        slot
     }
 
     /// The worker left: its slot is free for another.
@@ -284,10 +294,7 @@ impl PrefixIndex {
             self.counters.refused += 1;
             return;
         }
-        if epoch > self.workers[slot.0 as usize].epoch {
-            self.workers[slot.0 as usize].epoch = epoch;
-            self.clear(slot);
-        }
+        self.reach(slot, epoch);
         self.records += 1;
         for (at, &mark) in marks.iter().enumerate().rev() {
             let parent = at.checked_sub(1).map_or(ROOT, |before| marks[before]);
@@ -307,11 +314,12 @@ impl PrefixIndex {
     }
 
     /// Another replica reports that a worker does not hold these any more, nor what was used there before all of them.
+    /// Not of an epoch that is not the worker's; epoch 0, not known when they went there, is believed.
     pub fn unlearn(&mut self, worker: &str, epoch: u64, marks: &[u64]) {
         let Some(&slot) = self.slots.get(worker) else {
             return;
         };
-        if epoch != self.workers[slot.0 as usize].epoch {
+        if epoch != 0 && epoch != self.workers[slot.0 as usize].epoch {
             return;
         }
         let marks = marks.iter().take(crate::key::MARKS_MAX);

@@ -105,6 +105,33 @@ fn deeper_marks_stand_for_their_prefix() {
     );
 }
 
+/// The first epoch that becomes known of a worker is no restart, whoever says it.
+#[test]
+fn what_was_known_before_its_epoch_is_kept() {
+    let key = conversation(1, 2);
+    let marks: Vec<u64> = key.marks().iter().map(|mark| mark.hash).collect();
+    let tokens = key.prompt_tokens();
+    let held = |index: &PrefixIndex, slot| held(index, &[slot], &key, NOW)[0];
+    for is_told_by_another in [false, true] {
+        let mut index = PrefixIndex::new(PrefixIndexSettings::default());
+        let slot = index.slot("a", 0);
+        index.record(slot, key.marks(), NOW);
+        if is_told_by_another {
+            index.learn("a", 7, &marks[..1], NOW);
+        }
+        assert_eq!(index.slot("a", 7), slot);
+        assert_eq!(held(&index, slot), tokens, "no restart");
+        assert_eq!(index.slot("a", 0), slot);
+        assert_eq!(held(&index, slot), tokens, "not known any more, either");
+        // Sent there when the epoch was not known, and refused by the worker since.
+        index.unlearn("a", 0, &marks);
+        assert_eq!(held(&index, slot), 0);
+        index.record(slot, key.marks(), NOW);
+        index.slot("a", 8);
+        assert_eq!(held(&index, slot), 0, "a restart");
+    }
+}
+
 #[test]
 fn evidence_of_another_epoch_is_dropped() {
     let (mut prefix_index, slots) = prefix_index(PrefixIndexSettings::default());
