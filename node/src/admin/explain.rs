@@ -15,8 +15,8 @@ use crate::api::error::ApiError;
 use crate::cluster::{Halves, Pool};
 use crate::config::DecodeAlone;
 use crate::proxy::caller::Caller;
+use crate::proxy::division::{Undivided, Way, stays_whole};
 use crate::proxy::routing_query::{RoutingInput, RoutingQuery};
-use crate::proxy::split::{Undivided, Way, stays_whole};
 use crate::upstream::Worker;
 
 #[derive(Debug, Serialize)]

@@ -6,8 +6,8 @@ use tokio::sync::mpsc;
 
 use super::budget::Budget;
 use super::deaths::Deaths;
+use super::division::LeftBlocks;
 use super::metrics::ProxyMetrics;
-use super::split::LeftBlocks;
 use crate::admission::Admission;
 use crate::cluster::Cluster;
 use crate::cluster::quarantine::Quarantine;

@@ -1,11 +1,10 @@
 //! Finds another worker for a stream whose worker broke off.
 //!
-//! Opted in by `x-grapevine-failover`, by the model, or for all. What the client has read and what the next
+//! Which streams may, [`Failovers`](super::continuation::Failovers) say. What the client has read and what the next
 //! worker is asked for is the business of [`continuation`](super::continuation); the relay passes the bytes. The
 //! next worker is placed and asked by the same stages as the first one, is one that this stream has not been on,
 //! and takes a place in the retry budget until its first token.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -16,86 +15,27 @@ use std::time::Duration;
 use bytes::Bytes;
 use grapevine_gossip::worker::WorkerId;
 use grapevine_placement::NoWorker;
-use http::HeaderMap;
 use tokio::time::{Instant, sleep};
 
 use super::budget::Loan;
 use super::continuation::{Ask, Continuation, Next, Reason, Room};
 use super::dispatch::Dispatch;
+use super::relay::{Movable, Moved, OnBreak};
 use super::retry::{self, AttemptPlan, Exhausted};
 use super::stages::asked::{Asked, with_room};
 use super::stages::placed::{Placed, Sent};
-use crate::api::ApiError;
-use crate::api::error::ErrorKind;
 use crate::cluster::{Pool, RecordedPlacement};
-use crate::config::{FailoverConfig, ModelConfig};
-use crate::http::headers;
-use crate::live::Live;
-use crate::upstream::attempt::{Begun, Outgoing};
+use crate::upstream::Worker;
+use crate::upstream::attempt::Outgoing;
 use crate::upstream::failure::Failure;
-use crate::upstream::{InFlight, Worker};
 
 /// Between two looks at a full budget.
 const BUDGET_LOOK: Duration = Duration::from_millis(20);
 
-/// Which streams go on elsewhere.
-#[derive(Debug)]
-pub struct Failovers {
-    config: Live<FailoverConfig>,
-    models: HashMap<String, bool>,
-}
-
-impl Failovers {
-    /// As configured, for all and for single models.
-    pub fn new(config: Live<FailoverConfig>, models: &[ModelConfig]) -> Self {
-        let said = |model: &ModelConfig| Some((model.name.clone(), model.failover?));
-        Self {
-            config,
-            models: models.iter().filter_map(said).collect(),
-        }
-    }
-
-    /// How far a stream may move.
-    pub(super) fn config(&self) -> &Live<FailoverConfig> {
-        &self.config
-    }
-
-    /// The request's own word, else the model's, else that for all.
-    ///
-    /// # Errors
-    /// 400 for a header that is neither `on` nor `off`.
-    pub fn wanted(&self, head: &HeaderMap, model: &str) -> Result<bool, ApiError> {
-        match head.get(headers::FAILOVER).map(|value| value.as_bytes()) {
-            Some(b"on") => Ok(true),
-            Some(b"off") => Ok(false),
-            Some(_) => Err(ApiError::new(
-                ErrorKind::InvalidRequest,
-                "the header x-grapevine-failover is `on` or `off`",
-            )),
-            None => Ok(self
-                .models
-                .get(model)
-                .copied()
-                .unwrap_or_else(|| self.config.look().enabled)),
-        }
-    }
-}
-
-/// What becomes of a stream whose worker breaks off.
-#[derive(Debug)]
-pub enum OnBreak {
-    /// It ends.
-    End,
-    /// It ends, although failover was wanted.
-    Refused(Reason),
-    /// It goes on elsewhere.
-    Move(Box<Failover>),
-}
-
 /// A stream that can go on elsewhere.
-pub struct Failover {
+struct Failover {
     /// What the client has read.
-    pub continuation: Continuation,
+    continuation: Continuation,
     dispatch: Arc<Dispatch>,
     asked: Arc<Asked>,
     /// Workers that this stream was on or tried to be on.
@@ -106,53 +46,33 @@ pub struct Failover {
 
 type Search = Pin<Box<dyn Future<Output = (Vec<WorkerId>, Result<Moved, Reason>)> + Send>>;
 
-/// A worker that goes on with the answer.
-#[derive(Debug)]
-pub struct Moved {
-    /// Its answer.
-    pub begun: Box<Begun>,
-    /// The request's weight on it.
-    pub in_flight: InFlight,
-    /// Why it was chosen.
-    pub reason: &'static str,
-    /// What placement recorded.
-    pub recorded: Option<RecordedPlacement>,
-    /// Workers that were asked, this one included.
-    pub attempts: u32,
+/// What becomes of a stream that was asked for with failover and has begun on this worker.
+pub(super) fn on_break(dispatch: &Arc<Dispatch>, asked: Box<Asked>, worker: WorkerId) -> OnBreak {
+    let ask = match Ask::read(asked.endpoint(), asked.body_at_worker()) {
+        None => return OnBreak::End,
+        Some(Err(reason)) => return OnBreak::Refused(reason),
+        Some(Ok(ask)) => ask,
+    };
+    let room = Room {
+        text_bytes: dispatch.failover.look().text_bytes.as_usize(),
+        event_bytes: dispatch.event_bytes(),
+    };
+    OnBreak::Move(Box::new(Failover {
+        continuation: Continuation::new(ask, room),
+        dispatch: Arc::clone(dispatch),
+        asked: Arc::from(asked),
+        tried: vec![worker],
+        moves: 0,
+        search: None,
+    }))
 }
 
-impl OnBreak {
-    /// For a stream that was asked for with failover and has begun on this worker.
-    pub(super) fn of(dispatch: &Arc<Dispatch>, asked: Box<Asked>, worker: WorkerId) -> Self {
-        let ask = match Ask::read(asked.endpoint(), asked.body_at_worker()) {
-            None => return Self::End,
-            Some(Err(reason)) => return Self::Refused(reason),
-            Some(Ok(ask)) => ask,
-        };
-        let room = Room {
-            text_bytes: dispatch.failover.look().text_bytes.as_usize(),
-            event_bytes: dispatch.event_bytes(),
-        };
-        Self::Move(Box::new(Failover {
-            continuation: Continuation::new(ask, room),
-            dispatch: Arc::clone(dispatch),
-            asked: Arc::from(asked),
-            tried: vec![worker],
-            moves: 0,
-            search: None,
-        }))
+impl Movable for Failover {
+    fn continuation(&mut self) -> &mut Continuation {
+        &mut self.continuation
     }
-}
 
-impl Failover {
-    /// The worker broke off. Gives the bytes that were all that was missing, or begins to look for another
-    /// worker.
-    ///
-    /// `ended`: the worker, if its connection ended.
-    ///
-    /// # Errors
-    /// Why the stream cannot go on.
-    pub fn leave(&mut self, ended: Option<&Arc<Worker>>) -> Result<Option<Bytes>, Reason> {
+    fn leave(&mut self, ended: Option<&Arc<Worker>>) -> Result<Option<Bytes>, Reason> {
         if let Some(worker) = ended {
             self.asked.broke_on(&self.dispatch, worker);
         }
@@ -174,13 +94,11 @@ impl Failover {
         Ok(None)
     }
 
-    /// Is another worker being looked for?
-    pub fn is_moving(&self) -> bool {
+    fn is_moving(&self) -> bool {
         self.search.is_some()
     }
 
-    /// The worker that was found.
-    pub fn poll_moved(&mut self, cx: &mut Context<'_>) -> Poll<Result<Moved, Reason>> {
+    fn poll_moved(&mut self, cx: &mut Context<'_>) -> Poll<Result<Moved, Reason>> {
         let Some(search) = &mut self.search else {
             return Poll::Pending;
         };
@@ -344,52 +262,5 @@ async fn place_in_budget(dispatch: &Dispatch) -> Option<Loan> {
             return None;
         }
         sleep(BUDGET_LOOK).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_request_decides_then_the_model_then_the_setting_for_all() {
-        let rules = |enabled| {
-            let config = FailoverConfig {
-                enabled,
-                ..FailoverConfig::default()
-            };
-            let model = |name: &str, failover| ModelConfig {
-                name: name.to_owned(),
-                failover,
-                ..ModelConfig::default()
-            };
-            let models = [
-                model("yes", Some(true)),
-                model("no", Some(false)),
-                model("other", None),
-            ];
-            Failovers::new(config.into(), &models)
-        };
-        let head = |value: Option<&str>| {
-            let mut head = HeaderMap::new();
-            if let Some(value) = value {
-                head.insert(headers::FAILOVER, value.parse().expect("a value"));
-            }
-            head
-        };
-        for (enabled, header, model, expected) in [
-            (false, None, "unknown", false),
-            (true, None, "other", true),
-            (false, None, "yes", true),
-            (true, None, "no", false),
-            (false, Some("on"), "no", true),
-            (true, Some("off"), "yes", false),
-        ] {
-            let wanted = rules(enabled).wanted(&head(header), model);
-            let what = format!("{enabled} {header:?} {model}");
-            assert_eq!(wanted.expect("good"), expected, "{what}");
-        }
-        let error = rules(false).wanted(&head(Some("yes")), "m");
-        assert_eq!(error.expect_err("neither").kind.status(), 400);
     }
 }

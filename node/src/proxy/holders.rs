@@ -35,15 +35,6 @@ use crate::upstream::Worker;
 use crate::upstream::attempt::{self, Outgoing};
 use crate::upstream::failure::Failure;
 
-/// What may come of the search for a response. Labels of a metric: stable.
-pub(super) const SEARCH_RESULTS: [&str; 6] = [
-    "remembered",
-    "only",
-    "found",
-    "nowhere",
-    "unsure",
-    "foreign",
-];
 /// Workers that are asked for one response at a time.
 const ASKED_AT_ONCE: usize = 16;
 /// Searches at a time: each may ask every worker, and a client that makes up ids is to keep no more of them busy.

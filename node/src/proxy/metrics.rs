@@ -3,54 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_placement::Reason;
 use prometheus_client::registry::Registry;
 
 use super::continuation::Reason as Unmoved;
-use super::holders::SEARCH_RESULTS;
+use super::division::SplitMetrics;
 use super::model_series::ModelTable;
-use super::split::SplitMetrics;
+use super::request_families::RequestFamilies;
 use crate::cluster::metrics::QuarantineMetrics;
 #[cfg(test)]
 use crate::metrics::Row;
 use crate::metrics::refusals::RefusalMetrics;
-use crate::metrics::{
-    Counter, Family, GapHistogram, Histogram, ModelEndpointLabels, ModelLabels, ReasonLabels,
-    RequestLabels, ResultLabels, TracedHistograms, buckets, metrics, seconds,
-};
+use crate::metrics::{Counter, Family, ReasonLabels, ResultLabels, metrics};
 use crate::seats::TrafficMetrics;
 use crate::upstream::metrics::{AnswerMetrics, AttemptMetrics};
-
-metrics! {
-    /// Requests and their pace, by labels.
-    pub RequestFamilies {
-        /// Each is counted once, at its end.
-        requests: Family<RequestLabels, Counter>,
-            "requests", "Requests by endpoint, model, outcome and class of the status";
-        request_seconds: TracedHistograms<ModelEndpointLabels> = Family::new_with_constructor(buckets::request),
-            "request" Seconds, "From the head of a request to the last byte of its answer";
-        /// Of streams: a plain answer shows no token before its last.
-        first_token_seconds: TracedHistograms<ModelLabels> = Family::new_with_constructor(buckets::first_token),
-            "first_token" Seconds, "From the head of a request to the first event of its stream";
-        /// Each gap of each stream, added at its end.
-        inter_token_seconds: Family<ModelLabels, GapHistogram>,
-            "inter_token" Seconds, "Time between two tokens of a stream, an event taken for one";
-        /// One observation a stream.
-        time_per_output_token_seconds: TracedHistograms<ModelLabels> = Family::new_with_constructor(buckets::per_token),
-            "time_per_output_token" Seconds, "Mean time for a token of a stream after its first one";
-        /// One observation a stream.
-        stream_pause_seconds: TracedHistograms<ModelLabels> = Family::new_with_constructor(buckets::pause),
-            "stream_pause" Seconds, "Longest pause between two events of a stream";
-        /// What the router adds before the worker.
-        preparation_seconds: Histogram = seconds(0.000_05, 20),
-            "preparation" Seconds,
-            "From the head of a request to the choice of its worker, without waits in queues; reads its body";
-        decision_seconds: Histogram = seconds(0.000_001, 18),
-            "decision" Seconds, "One placement decision, key included";
-        placements: Family<ReasonLabels, Counter>, "placements", "Choices of a worker by reason";
-    }
-    then RequestFamilies::begin
-}
 
 /// Requests and their pace.
 #[derive(Debug, Clone)]
@@ -93,15 +58,6 @@ pub struct ProxyMetrics {
     pub marks: QuarantineMetrics,
 }
 
-impl RequestFamilies {
-    /// From the start, since `increase()` does not see a series that begins with 1.
-    fn begin(&self) {
-        for reason in Reason::ALL.map(Reason::as_str) {
-            drop(self.placements.get_or_create(&ReasonLabels { reason }));
-        }
-    }
-}
-
 impl RequestMetrics {
     /// What is counted, by labels.
     pub fn families(&self) -> &RequestFamilies {
@@ -141,6 +97,16 @@ impl RequestMetrics {
             .observe(elapsed.as_secs_f64());
     }
 }
+
+/// What may come of the search for a response. Labels: stable.
+const SEARCH_RESULTS: [&str; 6] = [
+    "remembered",
+    "only",
+    "found",
+    "nowhere",
+    "unsure",
+    "foreign",
+];
 
 impl DetourMetrics {
     fn begin(&self) {

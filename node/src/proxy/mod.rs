@@ -13,13 +13,15 @@ pub mod continuation;
 pub mod cors;
 mod deaths;
 mod dispatch;
-pub mod failover;
+pub mod division;
+mod failover;
 mod guarded;
 mod holders;
 mod inflate;
 mod local;
 pub mod metrics;
 pub mod model_series;
+pub mod outcome;
 mod own_words;
 mod pauses;
 mod rank;
@@ -28,11 +30,12 @@ pub mod record;
 mod refusal;
 pub mod relay;
 mod replay;
+mod request_families;
 pub mod response;
 mod retry;
 pub mod routing_query;
 mod session_id;
-pub mod split;
+mod split;
 mod stages;
 
 use std::future::{Future, poll_fn};
@@ -46,10 +49,11 @@ use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 use self::budget::Budget;
+use self::continuation::Failovers;
 use self::cors::Cors;
 use self::deaths::Deaths;
 use self::dispatch::Dispatch;
-use self::failover::Failovers;
+use self::division::{LeftBlocks, Way};
 use self::guarded::guarded;
 use self::holders::{Finder, Holders};
 use self::metrics::ProxyMetrics;
@@ -58,7 +62,7 @@ use self::record::Record;
 use self::refusal::Refusal;
 use self::response::ResponseBody;
 use self::retry::Exhausted;
-use self::split::{LeftBlocks, ToPair, Way};
+use self::split::ToPair;
 use self::stages::accepted::Accepted;
 use self::stages::asked::Asked;
 use self::stages::placed::Sent;
@@ -382,7 +386,8 @@ impl Proxy {
             Ok(Shown::Won(won)) => {
                 let explanation = won.explanation();
                 let prefill = record.prefill_worker().cloned();
-                let mut response = won.commit(&self.dispatch, &self.sessions, record);
+                let on_break = |asked, worker| failover::on_break(&self.dispatch, asked, worker);
+                let mut response = won.commit(&self.dispatch, &self.sessions, record, on_break);
                 if let Some((worker, decision)) = explanation {
                     self.explain(response.headers_mut(), &worker, &decision);
                     if let Some(worker) = prefill {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::metrics::RequestFamilies;
-use super::record::Outcome;
+use super::outcome::Outcome;
+use super::request_families::RequestFamilies;
 use crate::api::Endpoint;
 use crate::metrics::cached_series::CachedSeries;
 use crate::metrics::{

@@ -22,9 +22,10 @@ use grapevine_placement::NoWorker;
 use grapevine_transfer::BadAnswer;
 use http::{HeaderValue, Response, StatusCode, header, response};
 
+use super::outcome::Outcome;
 use super::own_words::{condemned, out_of_time};
 use super::pauses::{shortest_pause, shortest_rest};
-use super::record::{Outcome, Record};
+use super::record::Record;
 use super::response::ResponseBody;
 use super::retry::Exhausted;
 use crate::api::ApiError;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::record::{Outcome, Record};
+use super::outcome::Outcome;
+use super::record::Record;
 use crate::cache::Answer;
 
 /// A kept stream on its way. Dropped before its end, its client left.

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 
+use super::outcome::Outcome;
 use super::realtime::tunnel::Tunnel;
-use super::record::{Outcome, Record};
+use super::record::Record;
 use super::relay::{Relay, RelayError};
 use super::replay::Replay;
 use crate::cache::Answer;

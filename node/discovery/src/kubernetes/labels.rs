@@ -7,62 +7,16 @@ use std::str::FromStr;
 
 use grapevine_gossip::worker::{DP_SIZE_MAX, Labels, Role, weight_milli};
 
+use super::names::{
+    BOOTSTRAP_PORT, CONNECTOR, DP_SIZE, ENGINE_ID, KV_ADDRESS, LABELS, MAX_IN_FLIGHT, MODELS,
+    PORTS, ROLE, SCHEME, WEIGHT, ZONE,
+};
 use super::pod::Facts;
 
 /// Ports of one pod at most, as in the Gateway API's inference extension.
 pub(super) const PORTS_MAX: usize = 8;
 /// Longest text that is repeated in a problem.
 const SHOWN_BYTES_MAX: usize = 64;
-
-/// Ports of the workers in the pod, separated by commas.
-const PORTS: &[&str] = &[
-    "grapevine/ports",
-    "smg.ai/worker-ports",
-    "model.aibrix.ai/port",
-];
-const ROLE: &[&str] = &["grapevine/role", "llm-d.ai/role"];
-/// Names under which the worker serves, separated by commas; else the worker is asked.
-const MODELS: &[&str] = &["grapevine/models"];
-const WEIGHT: &[&str] = &["grapevine/weight"];
-const ZONE: &[&str] = &["grapevine/zone", "topology.kubernetes.io/zone"];
-const SCHEME: &[&str] = &["grapevine/scheme"];
-const MAX_IN_FLIGHT: &[&str] = &["grapevine/max-in-flight"];
-const DP_SIZE: &[&str] = &["grapevine/dp-size"];
-/// Port on which a prefill worker hands over what it computed.
-const BOOTSTRAP_PORT: &[&str] = &[
-    "grapevine/bootstrap-port",
-    "vllm.ai/bootstrap-port",
-    "sglang.ai/bootstrap-port",
-];
-/// Ids of the engines, one for each port.
-const ENGINE_ID: &[&str] = &["grapevine/engine-id", "smg.ai/kv-engine-id"];
-/// How blocks come to or from the worker.
-const CONNECTOR: &[&str] = &["grapevine/kv-connector", "smg.ai/kv-connector"];
-/// `host:port` of the engine's ZMQ side.
-const KV_ADDRESS: &[&str] = &["grapevine/kv-address"];
-/// Any other labels, as `name=value` separated by commas.
-const LABELS: &[&str] = &["grapevine/labels"];
-
-const ALL: [&[&str]; 13] = [
-    PORTS,
-    ROLE,
-    MODELS,
-    WEIGHT,
-    ZONE,
-    SCHEME,
-    MAX_IN_FLIGHT,
-    DP_SIZE,
-    BOOTSTRAP_PORT,
-    ENGINE_ID,
-    CONNECTOR,
-    KV_ADDRESS,
-    LABELS,
-];
-
-/// Is this the name of a label or annotation that is read?
-pub(super) fn is_known(name: &str) -> bool {
-    ALL.iter().any(|names| names.contains(&name))
-}
 
 /// A label or annotation, or the whole pod, that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -222,6 +176,7 @@ fn weight(text: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::names::is_known;
     use super::*;
 
     fn read(said: &[(&str, &str)]) -> (Said, Vec<Problem>) {

@@ -16,6 +16,7 @@ mod failure;
 mod follow;
 mod labels;
 mod mapping;
+mod names;
 mod pod;
 mod settings;
 

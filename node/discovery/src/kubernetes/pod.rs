@@ -11,7 +11,7 @@ use kube::Resource;
 use kube::core::NamespaceResourceScope;
 use serde::Deserialize;
 
-use super::labels;
+use super::names;
 
 /// A pod as the API server shows it, as far as it is read. Each field may be absent, and those of the status null.
 #[derive(Clone, Debug, Deserialize)]
@@ -97,7 +97,7 @@ impl From<&Pod> for Facts {
         let ready = conditions.any(is_ready);
         let texts = [&metadata.labels, &metadata.annotations];
         let said = texts.into_iter().flatten().flatten();
-        let said = said.filter(|(name, _)| labels::is_known(name));
+        let said = said.filter(|(name, _)| names::is_known(name));
         Self {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),

@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn labels_are_those_of_the_metrics() {
         assert_eq!(VERDICTS, Verdict::ALL.map(Verdict::as_str));
-        use crate::proxy::record::Outcome;
+        use crate::proxy::outcome::Outcome;
         let outcomes = [
             Outcome::Success,
             Outcome::Incomplete,

@@ -8,7 +8,7 @@ use crate::all_metrics::AllMetrics;
 use crate::api::error::ErrorKind;
 use crate::metrics::snapshot::{Sample, samples};
 use crate::page::history::{Counted, OUTCOMES, VERDICTS};
-use crate::proxy::record::Outcome;
+use crate::proxy::outcome::Outcome;
 
 /// Errors of the router's own that say "not now" to a client that did nothing wrong. That a tenant has used up what is
 /// its own is between the two.

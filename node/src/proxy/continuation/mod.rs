@@ -20,6 +20,7 @@ mod join;
 mod reason;
 #[cfg(test)]
 mod tests;
+mod wanted;
 
 use bytes::Bytes;
 
@@ -30,6 +31,7 @@ use crate::http::sse::Usage;
 
 pub use self::ask::Ask;
 pub use self::reason::Reason;
+pub use self::wanted::Failovers;
 
 /// How much of a stream may be kept.
 #[derive(Debug, Clone, Copy)]

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Outcome, Record};
+use super::Record;
 use crate::api::Endpoint;
 use crate::api::error::ErrorKind;
 use crate::cluster::RecordedPlacement;
 use crate::http::sse::Usage;
+use crate::proxy::outcome::Outcome;
 use crate::trace::Ended;
 use crate::upstream::Worker;
 

@@ -1,10 +1,7 @@
 //! The one record of a request: exactly one outcome, counted once, and one log line.
 
 mod ended;
-mod outcome;
 mod prefill;
-
-pub use self::outcome::Outcome;
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -19,6 +16,7 @@ use tokio::time::Instant;
 use self::prefill::PrefillLeg;
 use super::metrics::ProxyMetrics;
 use super::model_series::ModelSeries;
+use super::outcome::Outcome;
 use super::session_id::name_text;
 use crate::admission::Permit;
 use crate::api::error::{Dialect, ErrorKind};

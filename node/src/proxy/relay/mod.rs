@@ -6,6 +6,7 @@
 //! `movable` has the streams that go on from another worker.
 
 mod movable;
+mod on_break;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,13 +21,15 @@ use crate::api::error::{ApiError, ErrorKind};
 use crate::http::client_io::Gone;
 use crate::http::sse::Scan;
 use crate::lag::{LISTEN_FIRST, overslept};
-use crate::proxy::failover::OnBreak;
 use crate::proxy::guarded::guarded;
+use crate::proxy::outcome::Outcome;
 use crate::proxy::own_words;
-use crate::proxy::record::{Outcome, Record};
+use crate::proxy::record::Record;
 use crate::shutdown::Cutoff;
 use crate::upstream::attempt::Begun;
 use crate::upstream::{AnswerBody, Connection, InFlight};
+
+pub use self::on_break::{Movable, Moved, OnBreak};
 
 /// The client left, or an answer without a place for an error event broke off: the connection is cut.
 #[derive(Debug, thiserror::Error)]

@@ -13,10 +13,9 @@ use grapevine_placement::AttemptOutcome;
 use http_body::Frame;
 use tokio::time::Instant;
 
-use super::{Next, Relay, RelayError};
+use super::{Movable, Moved, Next, OnBreak, Relay, RelayError};
 use crate::proxy::continuation::{Reason, Then};
-use crate::proxy::failover::{Failover, Moved, OnBreak};
-use crate::proxy::record::Outcome;
+use crate::proxy::outcome::Outcome;
 use crate::upstream::Broken;
 
 impl Relay {
@@ -75,9 +74,9 @@ impl Relay {
     }
 
     /// None once the relay has ended.
-    fn failover(&mut self) -> Option<&mut Failover> {
+    fn failover(&mut self) -> Option<&mut (dyn Movable + 'static)> {
         match &mut self.on_break {
-            OnBreak::Move(failover) => Some(failover),
+            OnBreak::Move(failover) => Some(&mut **failover),
             OnBreak::End | OnBreak::Refused(_) => None,
         }
     }
@@ -105,7 +104,7 @@ impl Relay {
         let Some(failover) = self.failover() else {
             return Bytes::new();
         };
-        let taken = failover.continuation.take(data);
+        let taken = failover.continuation().take(data);
         self.see(&taken.pass);
         let last = match taken.then {
             Then::More => return taken.pass,
@@ -138,7 +137,7 @@ impl Relay {
     fn flush(&mut self) -> Bytes {
         let rest = self
             .failover()
-            .map(|failover| failover.continuation.flush());
+            .map(|failover| failover.continuation().flush());
         let rest = rest.unwrap_or_default();
         self.see(&rest);
         rest

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use grapevine_placement::AttemptOutcome;
 use grapevine_transfer::Half;
 
-use super::left::LeftBlocks;
+use crate::proxy::division::LeftBlocks;
 use crate::upstream::{InFlight, Worker};
 
 /// A prompt that a prefill worker has computed.

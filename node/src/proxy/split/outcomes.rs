@@ -9,11 +9,11 @@ use grapevine_transfer::BadAnswer;
 use grapevine_transfer::body::Form;
 use tokio::time::Instant;
 
-use super::blame::{self, Fault};
 use super::computed::Computed;
 use super::pair::{PlacedHalf, Tried, UnderWay};
 use super::plan::ToPair;
 use crate::http::sse;
+use crate::proxy::division::blame::{self, Fault};
 use crate::proxy::stages::placed::Sent;
 use crate::upstream::Worker;
 use crate::upstream::failure::Failure;

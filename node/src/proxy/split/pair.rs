@@ -8,10 +8,10 @@ use grapevine_placement::NoWorker;
 use grapevine_transfer::Half;
 use tokio::time::Instant;
 
-use super::blame::{self, Fault};
 use super::computed::Computed;
 use crate::cluster::{Halves, Pool, RecordedPlacement};
 use crate::proxy::dispatch::Dispatch;
+use crate::proxy::division::blame::{self, Fault};
 use crate::proxy::stages::asked::Asked;
 use crate::proxy::stages::placed::Placed;
 use crate::upstream::{InFlight, Worker};

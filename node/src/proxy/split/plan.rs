@@ -16,15 +16,15 @@ use grapevine_placement::NoWorker;
 use grapevine_transfer::body::Form;
 use tokio::time::Instant;
 
-use super::blame::Fault;
 use super::computed::Computed;
 use super::pair::{self, First, Pair, Tried, UnderWay};
-use super::whole::stays_whole;
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::{Halves, Pool};
 use crate::config::DecodeAlone;
 use crate::proxy::dispatch::Dispatch;
+use crate::proxy::division::blame::Fault;
+use crate::proxy::division::stays_whole;
 use crate::proxy::record::Record;
 use crate::proxy::retry::{AttemptPlan, Exhausted};
 use crate::proxy::stages::asked::{Asked, with_room};

@@ -9,12 +9,12 @@ use grapevine_transfer::body::{self, Form};
 use grapevine_transfer::{Begin, Ids, Leg};
 use tokio::time::Instant;
 
-use super::blame::{self, Fault};
 use super::computed::Computed;
 use super::legs::{self, Prefilled};
 use super::outcomes::forget;
 use super::pair::{First, Pair, PlacedHalf, UnderWay};
 use super::plan::ToPair;
+use crate::proxy::division::blame::{self, Fault};
 use crate::proxy::record::Record;
 use crate::proxy::stages::placed::{Sent, Terms};
 use crate::upstream::Worker;

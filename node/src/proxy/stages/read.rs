@@ -20,14 +20,14 @@ use crate::http::headers;
 use crate::proxy::body::{self, BodyLimits, HeldBody};
 use crate::proxy::budget::Budget;
 use crate::proxy::caller::Caller;
+use crate::proxy::continuation::Failovers;
 use crate::proxy::deaths::Company;
-use crate::proxy::failover::Failovers;
+use crate::proxy::division::{self, Division};
 use crate::proxy::holders::{Finder, Wanted};
 use crate::proxy::metrics::ProxyMetrics;
 use crate::proxy::own_words::quarantined;
 use crate::proxy::record::Record;
 use crate::proxy::routing_query::{Early, RoutingInput, RoutingQuery};
-use crate::proxy::split::{self, Division};
 use crate::tenants::ApiKey;
 use crate::upstream::attempt::Outgoing;
 
@@ -193,7 +193,7 @@ impl Read {
             true => None,
             false => {
                 let is_held = query.response.is_some();
-                split::check_id(record.request_id())?;
+                division::check_id(record.request_id())?;
                 Some(Division::of(endpoint, is_held, &body.bytes)?)
             }
         };

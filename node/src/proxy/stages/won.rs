@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use grapevine_gossip::worker::WorkerId;
 use grapevine_placement::Decision;
 use http::{Response, StatusCode};
 
@@ -12,12 +13,12 @@ use crate::cache::Answer as KeptAnswer;
 use crate::http::handshake;
 use crate::http::sse;
 use crate::proxy::dispatch::Dispatch;
-use crate::proxy::failover::OnBreak;
 use crate::proxy::holders::Holders;
+use crate::proxy::outcome::Outcome;
 use crate::proxy::realtime::Sessions;
 use crate::proxy::realtime::tunnel::Tunnel;
-use crate::proxy::record::{Outcome, Record};
-use crate::proxy::relay::{Relay, Silence};
+use crate::proxy::record::Record;
+use crate::proxy::relay::{OnBreak, Relay, Silence};
 use crate::proxy::response::ResponseBody;
 use crate::upstream::attempt::Answer;
 use crate::warmup::WarmUps;
@@ -76,12 +77,14 @@ impl Won {
         })
     }
 
-    /// The point of no return: from here on the answer belongs to this worker.
+    /// The point of no return: from here on the answer belongs to this worker. `on_break`: what becomes of a stream that
+    /// may move and has begun on this worker.
     pub(in crate::proxy) fn commit(
         self,
-        dispatch: &Arc<Dispatch>,
+        dispatch: &Dispatch,
         sessions: &Sessions,
         mut record: Box<Record>,
+        on_break: impl FnOnce(Box<Asked>, WorkerId) -> OnBreak,
     ) -> Response<ResponseBody> {
         let Placed { mut in_flight, .. } = self.sent.placed;
         in_flight.prefilled();
@@ -125,7 +128,7 @@ impl Won {
                 };
                 let on_break = if self.asked.failover && begun.is_good_stream() {
                     let worker = in_flight.worker().id.clone();
-                    OnBreak::of(dispatch, self.asked, worker)
+                    on_break(self.asked, worker)
                 } else {
                     OnBreak::End
                 };

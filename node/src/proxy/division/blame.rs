@@ -12,7 +12,7 @@ use crate::upstream::failure::Failure;
 
 /// Who is to blame for a transfer that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(in crate::proxy) enum Fault {
     /// The worker that computed the prompt: others get nothing from it either.
     Prefill,
     /// The worker that was to answer.
@@ -23,10 +23,10 @@ pub(super) enum Fault {
 
 impl Fault {
     /// All of them.
-    pub(super) const ALL: [Self; 3] = [Self::Prefill, Self::Decode, Self::Unknown];
+    pub(in crate::proxy) const ALL: [Self; 3] = [Self::Prefill, Self::Decode, Self::Unknown];
 
     /// Label in metrics.
-    pub(super) fn as_str(self) -> &'static str {
+    pub(in crate::proxy) fn as_str(self) -> &'static str {
         match self {
             Self::Prefill => "prefill",
             Self::Decode => "decode",
@@ -36,7 +36,7 @@ impl Fault {
 }
 
 /// Whether the failure of a decode leg may be one of the transfer.
-pub(super) fn may_be_transfer(failure: &Failure) -> bool {
+pub(in crate::proxy) fn may_be_transfer(failure: &Failure) -> bool {
     match failure {
         Failure::Late => true,
         Failure::Status(..) | Failure::Refused(..) => {
@@ -54,7 +54,7 @@ pub(super) fn may_be_transfer(failure: &Failure) -> bool {
 
 /// Weighs two workers, should a transfer between them fail. `before`: one of them failed this request already with
 /// another partner; true if it is the prefill worker.
-pub(super) fn of(prefill: &Worker, decode: &Worker, before: Option<bool>) -> Fault {
+pub(in crate::proxy) fn of(prefill: &Worker, decode: &Worker, before: Option<bool>) -> Fault {
     if prefill.refuses() || prefill.health.look().is_unreachable {
         // Its process is gone, and what it computed with it.
         return Fault::Prefill;

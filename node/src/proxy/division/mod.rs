@@ -7,6 +7,19 @@
 //! | cannot be divided (`n` above 1, several prompts, ...) | some take whole requests | one of these |
 //! | the same | none does | a decode worker, which computes the prompt itself; 400 where `transfer.decode_alone` is `never` |
 //! | can be divided | decode alone | the same where `transfer.decode_alone` is `always`; else 503 |
+//!
+//! | beside it | file |
+//! |---|---|
+//! | could be divided, and one worker takes it all the same | `whole.rs` |
+//! | a transfer failed: whose fault is it | `blame.rs` |
+//! | blocks that nobody fetched | `left.rs` |
+//!
+//! Sending a divided request is the business of [`split`](super::split).
+
+pub(super) mod blame;
+mod left;
+mod metrics;
+mod whole;
 
 use grapevine_gossip::worker::Role;
 use grapevine_placement::Key;
@@ -18,6 +31,10 @@ use crate::api::error::ErrorKind;
 use crate::api::{ApiError, Endpoint};
 use crate::cluster::Pool;
 use crate::config::{DecodeAlone, TransferConfig};
+
+pub(super) use self::left::LeftBlocks;
+pub use self::metrics::SplitMetrics;
+pub use self::whole::stays_whole;
 
 /// What of a request's form decides whether it can be divided.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,7 +192,7 @@ fn says_where() -> ApiError {
 }
 
 /// The model's decode workers could answer alone, and are not to.
-pub(super) fn no_prefill_worker() -> ApiError {
+fn no_prefill_worker() -> ApiError {
     ApiError::new(
         ErrorKind::NoWorker,
         "no prefill worker of this model can be used, and transfer.decode_alone is not `always`",

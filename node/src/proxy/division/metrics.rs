@@ -66,7 +66,7 @@ impl SplitMetrics {
     }
 
     /// Counts a transfer that failed.
-    pub(super) fn transfer_failed(&self, blamed: &'static str) {
+    pub(in crate::proxy) fn transfer_failed(&self, blamed: &'static str) {
         let labels = ResultLabels { result: blamed };
         self.transfer_failures.get_or_create(&labels).inc();
     }

@@ -34,7 +34,7 @@ impl LeftBlocks {
     }
 
     /// Nobody will fetch what a prompt has there.
-    pub(super) fn leave(self: &Arc<Self>, mut in_flight: InFlight) {
+    pub(in crate::proxy) fn leave(self: &Arc<Self>, mut in_flight: InFlight) {
         self.metrics.left.inc();
         if self.count.fetch_add(1, Ordering::Relaxed) >= LEFT_MAX {
             self.count.fetch_sub(1, Ordering::Relaxed);
