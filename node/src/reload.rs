@@ -76,6 +76,8 @@ enum Woken {
 /// The workers of a configuration, as the registry knows them.
 type Workers = BTreeMap<WorkerId, WorkerSpec>;
 
+/// Most workers that one line of the log names.
+const LISTED_MAX: usize = 10;
 /// How often is looked whether the registry has the labels that the configuration declares.
 const LABELS_EVERY: Duration = Duration::from_secs(5);
 
@@ -90,6 +92,10 @@ impl Reload {
         for result in ["loaded", "failed"] {
             drop(self.counter(result));
         }
+        // What the cluster takes the file's workers to be, as far as this replica has seen to it: what it found at its
+        // start, then what it read. A reading writes what differs from that, so that a file that did not change writes
+        // nothing over what another replica has read since.
+        let mut declared = workers(&self.current).unwrap_or_default();
         let agent = Arc::clone(&self.agent);
         let (mut ready, mut is_started) = (agent.ready(), false);
         let mut look = interval(LABELS_EVERY);
@@ -101,7 +107,7 @@ impl Reload {
                 // Without its guard, which would be held while the start is looked at.
                 true = async { ready.wait_for(|ready| *ready).await.is_ok() }, if !is_started => {
                     is_started = true;
-                    self.look_at_the_start();
+                    self.look_at_the_start(&mut declared);
                     look.reset_immediately();
                     continue;
                 }
@@ -113,7 +119,7 @@ impl Reload {
                 self.label_missing().await;
                 continue;
             };
-            let reloaded = self.reload().await.map_err(|error| format!("{error:#}"));
+            let reloaded = self.reload(&mut declared).await.map_err(|error| format!("{error:#}"));
             if let Err(error) = &reloaded {
                 tracing::error!(
                     error,
@@ -129,10 +135,26 @@ impl Reload {
         }
     }
 
-    fn look_at_the_start(&mut self) {
-        // What cannot be registered ended the start.
-        if let Ok(workers) = workers(&self.current) {
-            self.left_out.look(workers.iter(), &self.agent);
+    /// A start retracts nothing: what the cluster still takes the file to say is reported, and goes into `declared`.
+    fn look_at_the_start(&mut self, declared: &mut Workers) {
+        self.left_out.look(declared.iter(), &self.agent);
+        let entries = self.agent.entries_of(&Source::Config).into_iter();
+        let known = entries.filter_map(|entry| Some((entry.id, entry.spec?)));
+        let mut other = Vec::new();
+        for (id, spec) in known {
+            if declared.get(&id) != Some(&*spec) {
+                other.push(id.to_string());
+                declared.insert(id, WorkerSpec::clone(&spec));
+            }
+        }
+        if !other.is_empty() {
+            let said = other.iter().take(LISTED_MAX).map(String::as_str);
+            tracing::warn!(
+                count = other.len(),
+                workers = said.collect::<Vec<_>>().join(", "),
+                "the cluster has workers from a file that says something else of them, or nothing: `grapevine config \
+                 reload` or SIGHUP makes it follow this replica's file"
+            );
         }
     }
 
@@ -181,11 +203,11 @@ impl Reload {
         Ok(())
     }
 
-    async fn reload(&mut self) -> anyhow::Result<Reloaded> {
+    async fn reload(&mut self, declared: &mut Workers) -> anyhow::Result<Reloaded> {
         let layers = self.layers.clone();
         // A network file system may take its time.
         let new = spawn_blocking(move || layers.again()).await??;
-        let (was, will) = (workers(&self.current)?, workers(&new)?);
+        let will = workers(&new)?;
         let mut next = self.current.clone();
         let Followed { changed, waiting } = next.follow(&new);
         next.is_whole()
@@ -198,7 +220,9 @@ impl Reload {
                 "these settings of the configuration differ from what runs; restart to use them"
             );
         }
-        let new_or_changed = will.iter().filter(|(id, spec)| was.get(id) != Some(spec));
+        let new_or_changed = will
+            .iter()
+            .filter(|(id, spec)| declared.get(id) != Some(spec));
         let new_or_changed = new_or_changed.map(|(id, spec)| (id.clone(), spec.clone()));
         let new_or_changed: Vec<_> = new_or_changed.collect();
         let before = labels(&self.current);
@@ -206,7 +230,7 @@ impl Reload {
             .into_iter()
             .filter(|(id, labels)| before.get(id) != Some(labels));
         let new_labels: Vec<_> = new_labels.collect();
-        let gone = was.keys().filter(|id| !will.contains_key(id)).cloned();
+        let gone = declared.keys().filter(|id| !will.contains_key(id)).cloned();
         let gone: Vec<_> = gone.collect();
         let (put, retracted) = (new_or_changed.len(), gone.len());
         if let Err(error) = self.declare(new_or_changed, new_labels, gone).await {
@@ -225,6 +249,7 @@ impl Reload {
         }
         tracing::info!(put, retracted, "the configuration was read again");
         self.left_out.look(will.iter(), &self.agent);
+        *declared = will;
         self.current = next;
         Ok(Reloaded {
             put,

@@ -223,6 +223,44 @@ async fn settings_that_must_be_equal_are_compared_after_a_reload() {
     differ(0.0).await;
 }
 
+/// What the file says anew of workers while no replica runs that reads it is found at the next reading.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_retracts_nothing_and_a_reading_follows_the_file() {
+    let workers = chat::workers(3, &chat::paced(Duration::from_millis(1))).await;
+    let url = |at: usize| workers[at].url();
+    let mut cluster = Plan::default().workers(&workers[..2]).start(2).await;
+    let former = std::fs::read_to_string(cluster.config()).expect("it is there");
+    let changed = former.replace(&url(1), &url(2));
+    let changed = changed.replace("[[worker]]", "[[worker]]\nweight = 2.0");
+    std::fs::write(cluster.config(), changed).expect("a file can be written");
+    for index in 0..2 {
+        let others = cluster.others(index);
+        cluster.replicas[index].terminate().await;
+        cluster.replicas[index].seeds = others;
+        cluster.replicas[index].start().await;
+        cluster.settled().await;
+        sees(&cluster, &[url(0), url(1), url(2)]).await;
+        let log = cluster.replicas[index].last_log();
+        assert!(log.contains("from a file that says something else"), "{log}");
+    }
+    cluster.replicas[0].process().signal(Signal::HUP);
+    reloads(&cluster, 0, "loaded", 1.0).await;
+    sees(&cluster, &[url(0), url(2)]).await;
+    for replica in cluster.running() {
+        eventually(LIMIT, "the weight of the file", async || {
+            let known = replica.admin().workers().await;
+            let follows = known.iter().all(|worker| worker.weight == 2.0);
+            follows.then_some(()).ok_or_else(|| format!("{known:?}"))
+        })
+        .await;
+    }
+    // The other one finds nothing left to do.
+    cluster.replicas[1].process().signal(Signal::HUP);
+    reloads(&cluster, 1, "loaded", 1.0).await;
+    sees(&cluster, &[url(0), url(2)]).await;
+    invariants::hold(&cluster, &workers, &[]).await;
+}
+
 /// Waits until the log of a replica's last start has so many lines about workers left out, with all of these parts.
 async fn says(cluster: &Cluster, index: usize, parts: &[&str], count: usize) {
     eventually(LIMIT, "the log says it", async || {

@@ -91,6 +91,8 @@ pub struct Worker {
     pub models: Vec<String>,
     /// `active`, `warming` or `draining`.
     pub state: String,
+    /// Its share beside those of the others.
+    pub weight: f64,
     /// Seconds since 1970 at which its process started; 0 while unknown.
     pub epoch: u64,
     /// `healthy`, `unhealthy` or `unknown`.
