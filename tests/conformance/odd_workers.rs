@@ -307,3 +307,114 @@ async fn a_stream_that_ends_without_its_mark_is_incomplete_and_harms_nobody() {
     assert_eq!(incomplete, 3.0);
     house.close().await;
 }
+
+/// A worker behind a gateway whose connection ends with its first byte: nothing was shown, so another one has the request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_without_an_event_is_no_answer() {
+    let event_stream = [("content-type", "text/event-stream")];
+    let with = |body: &str| {
+        let mut fault = canned(200, &event_stream);
+        let reply = fault.reply.as_mut().expect("canned");
+        reply.body = Some(body.to_owned());
+        fault
+    };
+    let plan = || Plan::default().set("breaker.enabled", "false");
+    let alone = House::of(plan(), vec![quick()]).await;
+    let pair = House::of(plan(), vec![quick(); 2]).await;
+    for empty in ["", ": alive\n\n", ": alive"] {
+        let rule = Rule::next(1, with(empty));
+        alone.workers[0].add_rule(rule).expect("room for a rule");
+        let answer = http1::post(alone.data(), CHATS, &streamed(empty, 1)).await;
+        assert_error(&answer, 502, "upstream_failed");
+
+        let body = streamed(&format!("empty {empty:?}"), 1);
+        let home = pair.home(&body).await;
+        let rule = Rule::next(1, with(empty));
+        pair.workers[home].add_rule(rule).expect("room for a rule");
+        let outcome = chat::stream(pair.data(), &body).await;
+        assert_eq!(outcome.ending, Ending::Done, "{empty:?}: {outcome:?}");
+        assert_eq!(outcome.worker, Some(pair.workers[1 - home].url()));
+    }
+    // The end of the last line is missing, which harms nobody.
+    let unended = "data: {\"choices\": []}";
+    let rule = Rule::next(1, with(unended));
+    alone.workers[0].add_rule(rule).expect("room for a rule");
+    let answer = http1::post(alone.data(), CHATS, &streamed("unended", 1)).await;
+    assert_eq!((answer.head.status, &*answer.text()), (200, unended));
+    alone.close().await;
+    pair.close().await;
+}
+
+/// What vLLM's and SGLang's generators find wrong with a request comes as the first event of a 200.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clients_mistake_in_the_first_event_is_told_to_it_and_to_nobody_else() {
+    let plan = Plan::default().set("breaker.failure_threshold", "1");
+    let house = House::of(plan, vec![quick(); 2]).await;
+    let mistake = r#"{"error":{"message":"no such thing","type":"BadRequestError","code":400}}"#;
+    let mut fault = canned(200, &[("content-type", "text/event-stream")]);
+    let reply = fault.reply.as_mut().expect("canned");
+    for ended in ["\n\n", "\n", ""] {
+        reply.body = Some(format!("data: {mistake}{ended}"));
+        for worker in &house.workers {
+            worker.clear_rules();
+            let rule = Rule::always(Fault {
+                reply: Some(reply.clone()),
+                ..Fault::default()
+            });
+            worker.add_rule(rule).expect("room for a rule");
+        }
+        let before: usize = house.workers.iter().map(|worker| worker.log().len()).sum();
+        for number in 0..5 {
+            let body = streamed(&format!("mistake {number}"), 1);
+            let answer = http1::post(house.data(), CHATS, &body).await;
+            assert_eq!((answer.head.status, &*answer.text()), (400, mistake));
+            let form = answer.head.header("content-type");
+            assert_eq!(form, Some("application/json"));
+        }
+        let after: usize = house.workers.iter().map(|worker| worker.log().len()).sum();
+        assert_eq!(after - before, 5, "each was tried once");
+    }
+    let admin = house.cluster.replicas[0].admin();
+    for worker in admin.workers().await {
+        assert_eq!(worker.breaker, "closed", "{worker:?}");
+    }
+    house.close().await;
+}
+
+/// Compressed events cannot be read; they pass like any other answer, and nobody waits for the first of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compressed_stream_passes_unopened() {
+    let house = House::new(1).await;
+    let mut fault = canned(200, &[("content-type", "text/event-stream")]);
+    let reply = fault.reply.as_mut().expect("canned");
+    reply.gzip = true;
+    reply.body = Some("data: {\"choices\": []}\n\ndata: [DONE]\n\n".to_owned());
+    let rule = Rule::next(1, fault);
+    house.workers[0].add_rule(rule).expect("room for a rule");
+    let answer = http1::post(house.data(), CHATS, &streamed("compressed", 1)).await;
+    let coding = answer.head.header("content-encoding");
+    assert_eq!((answer.head.status, coding), (200, Some("gzip")));
+    assert!(answer.body.starts_with(&[0x1f, 0x8b]), "{:?}", answer.body);
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let good = metrics.sum("grapevine_requests_total", "outcome=\"success\"");
+    assert_eq!(good, 1.0);
+    house.close().await;
+}
+
+/// A refusal whose length is not in its head is relayed, and counts as the same one with a length does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_of_unknown_length_is_no_success() {
+    let refusal = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n\
+        transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
+    let (url, _serving) = raw_worker(refusal).await;
+    let plan = Plan::default().worker(&url, &[MODEL]);
+    let plan = plan.set("health.interval", "\"1h\"");
+    let house = House::with(plan, Vec::new()).await;
+    let answer = http1::post(house.data(), CHATS, &chat("refused", 1)).await;
+    assert_eq!((answer.head.status, &*answer.text()), (400, "{}"));
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    let of = |outcome| metrics.sum("grapevine_requests_total", outcome);
+    let outcomes = (of("outcome=\"error\""), of("outcome=\"success\""));
+    assert_eq!(outcomes, (1.0, 0.0));
+    house.close().await;
+}

@@ -333,12 +333,12 @@ impl ApiError {
     }
 
     /// The event that ends a stream whose head has already gone out: no `[DONE]` follows it.
-    /// `mid_line`: the stream broke within a line, which has to be ended first. `named`: its events have names, and
+    /// `mid_event`: the stream broke within an event, which has to be ended first. `named`: its events have names, and
     /// its clients look for one, and for the same word in the data.
-    pub fn sse_event(&self, mid_line: bool, named: bool, dialect: Dialect) -> Bytes {
+    pub fn sse_event(&self, mid_event: bool, named: bool, dialect: Dialect) -> Bytes {
         let body = self.body_as(self.kind.status(), dialect);
         let mut event = Vec::with_capacity(body.len() + 48);
-        if mid_line {
+        if mid_event {
             event.extend_from_slice(b"\n\n");
         }
         match (dialect, named) {

@@ -92,6 +92,8 @@ pub struct Scan {
     deltas: u64,
     /// Events that hold usage and no text.
     without_text: u64,
+    /// The last whole line was not blank.
+    in_event: bool,
     head: [u8; LINE_HEAD_BYTES],
     head_len: usize,
 }
@@ -124,12 +126,12 @@ impl Scan {
 
     /// The event that ends this stream because of an error.
     pub fn last_words(&self, error: &ApiError, dialect: Dialect) -> Bytes {
-        error.sse_event(self.is_mid_line(), self.named, dialect)
+        error.sse_event(self.is_mid_event(), self.named, dialect)
     }
 
-    /// Has a line begun that has not ended?
-    pub fn is_mid_line(&self) -> bool {
-        self.head_len > 0
+    /// Has an event begun that no blank line has ended? What comes next would belong to it.
+    pub fn is_mid_event(&self) -> bool {
+        self.head_len > 0 || self.in_event
     }
 
     fn keep_head(&mut self, part: &[u8]) {
@@ -160,6 +162,7 @@ impl Scan {
                 self.without_text += u64::from(NO_CHOICES.find(whole).is_some());
             }
         }
+        self.in_event = !matches!(head, [] | b"\r");
         self.head_len = 0;
     }
 }
@@ -326,6 +329,24 @@ mod tests {
         let mut scan = Scan::default();
         scan.read(b"data: {\"text\":\"data: [DONE]\"}\n\n");
         assert!(!scan.done);
+    }
+
+    #[test]
+    fn an_event_lasts_until_its_blank_line() {
+        for (stream, is_mid_event) in [
+            ("", false),
+            ("data: 1", true),
+            ("data: 1\n", true),
+            ("data: 1\r\n", true),
+            ("data: 1\n\n", false),
+            ("data: 1\r\n\r\n", false),
+            ("data: 1\n\nevent: x\n", true),
+            (": 1\n", true),
+        ] {
+            let mut scan = Scan::default();
+            scan.read(stream.as_bytes());
+            assert_eq!(scan.is_mid_event(), is_mid_event, "{stream:?}");
+        }
     }
 
     #[test]

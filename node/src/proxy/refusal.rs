@@ -32,7 +32,7 @@ use crate::api::ApiError;
 use crate::api::error::{Dialect, ErrorKind, retry_after};
 use crate::cluster::Pool;
 use crate::config::NoRoomStatus;
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::{Failure, head_of_refused};
 
 /// No answer that may be shown.
 #[derive(Debug)]
@@ -139,13 +139,7 @@ fn word_of(failure: Failure) -> Word {
     let own = |kind, message| Word::own(ApiError::new(kind, message));
     match failure {
         Failure::Status(parts, bytes) => Word::Worker(parts, bytes),
-        Failure::Refused(status, bytes) => {
-            let mut parts = Response::new(()).into_parts().0;
-            parts.status = status;
-            let json = HeaderValue::from_static("application/json");
-            parts.headers.insert(header::CONTENT_TYPE, json);
-            Word::Worker(Box::new(parts), bytes)
-        }
+        Failure::Refused(status, bytes) => Word::Worker(Box::new(head_of_refused(status)), bytes),
         Failure::Connect(_) => own(ErrorKind::NoWorker, "no worker could be reached; try again"),
         Failure::Closed(_) => own(
             ErrorKind::UpstreamFailed,
@@ -156,7 +150,7 @@ fn word_of(failure: Failure) -> Word {
                 Some(bad) => format!(
                     "the prefill workers that were tried do not say where the KV of the prompt is: {bad}"
                 ),
-                None => "the last worker that was tried did not answer in HTTP".to_owned(),
+                None => "what the last worker that was tried sent is no valid answer".to_owned(),
             };
             Word::own(ApiError::new(ErrorKind::UpstreamFailed, message))
         }

@@ -19,7 +19,8 @@ use crate::shutdown::Phase;
 /// Reads everything anew and takes it into use, or changes nothing. Returns the certificate's end, if any.
 type Load = Box<dyn Fn() -> Result<Option<SystemTime>, FileError> + Send>;
 
-/// What distinguishes one content of a file from the next: modification time, size, and which file it is.
+/// What distinguishes one state of a file from the next: when it was changed, its size, and which file it is. The time of
+/// the last change, and not that of the contents: a file may become readable by its rights alone.
 type Stamp = Option<(i64, i64, u64, u64)>;
 
 /// Files as they were at one moment. Taken before they are read, so that no change is missed.
@@ -44,7 +45,7 @@ impl Files {
     fn stamps_now(&self) -> Vec<Stamp> {
         let stamp = |path: &PathBuf| {
             let meta = std::fs::metadata(path).ok()?;
-            Some((meta.mtime(), meta.mtime_nsec(), meta.size(), meta.ino()))
+            Some((meta.ctime(), meta.ctime_nsec(), meta.size(), meta.ino()))
         };
         self.paths.iter().map(stamp).collect()
     }
@@ -145,6 +146,7 @@ impl Reloader {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -183,18 +185,29 @@ mod tests {
         look(false, 1);
         look(false, 1);
         look(true, 2);
-        std::fs::remove_file(&path).expect("removed");
+        // Its rights alone; twice within a tick of the kernel's clock cannot be told apart.
+        let changed = |path| {
+            let meta = std::fs::metadata(path).expect("it is there");
+            (meta.ctime(), meta.ctime_nsec())
+        };
+        let before = changed(&path);
+        while changed(&path) == before {
+            let readable = std::fs::Permissions::from_mode(0o644);
+            std::fs::set_permissions(&path, readable).expect("ours");
+        }
         look(false, 3);
+        std::fs::remove_file(&path).expect("removed");
+        look(false, 4);
         // As Kubernetes does it: the same name, another file.
         let other = dir.path().join("other.pem");
         std::fs::write(&other, "another").expect("written");
         std::os::unix::fs::symlink(&other, &path).expect("linked");
-        look(false, 4);
+        look(false, 5);
         let mut encoded = String::new();
         text::encode(&mut encoded, &registry).expect("a string takes all");
         assert!(
             encoded.contains(r#"tls_reloads_total{files="listener",result="failed"} 1"#)
-                && encoded.contains(r#"tls_reloads_total{files="listener",result="loaded"} 3"#),
+                && encoded.contains(r#"tls_reloads_total{files="listener",result="loaded"} 4"#),
             "{encoded}"
         );
     }

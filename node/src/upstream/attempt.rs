@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::connection::{AnswerBody, Connection, SendError, Switched, WorkerRequest};
 pub use super::failure::{Failure, is_retryable};
+use super::failure::{head_of_refused, is_about_request};
 use super::patience::{Known, Next, Patience};
 use super::worker::Worker;
 use crate::http::handshake;
@@ -31,6 +32,9 @@ use crate::lag::{LISTEN_FIRST, overslept};
 const HELD_ANSWER_BYTES_MAX: u64 = 64 * 1024;
 /// Longest error body, in bytes, that is kept to be passed on when all attempts fail.
 const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
+/// A connection that was at rest and ends within this time may have been closed before the request came there. Longer
+/// than a packet's way and back; later, the worker had it.
+const CLOSED_MEANWHILE: Duration = Duration::from_secs(1);
 /// A request that waits for longer than this listens for verdicts against its worker; most are over by then.
 const LISTENS_AFTER: Duration = Duration::from_millis(250);
 
@@ -255,11 +259,16 @@ async fn send(
     let switches = outgoing.upgrade.is_some();
     let idle = (!switches).then(|| worker.idle.take(Instant::now()));
     if let Some(mut idle) = idle.flatten() {
+        let begun = Instant::now();
         match idle.send(&request).await {
             Ok(response) => return Ok((idle, response)),
             // The worker closed it while the request was on its way: the one race that an idle limit leaves.
             Err(SendError::Unsent(_)) => {}
-            Err(SendError::Unanswered(_)) if outgoing.repeatable => was_sent = true,
+            Err(SendError::Unanswered(_))
+                if outgoing.repeatable && begun.elapsed() < CLOSED_MEANWHILE =>
+            {
+                was_sent = true;
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -392,10 +401,12 @@ fn request_for<'a>(worker: &Worker, outgoing: &'a Outgoing) -> WorkerRequest<'a>
     }
 }
 
+/// Whether events can be read in it: compressed ones pass like any other answer.
 fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+    let starts_with = |value: &HeaderValue| value.as_bytes().starts_with(b"text/event-stream");
+    let is_coded = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
+    headers.get(header::CONTENT_TYPE).is_some_and(starts_with)
+        && !headers.get(header::CONTENT_ENCODING).is_some_and(is_coded)
 }
 
 /// Reads until the first event shows what the 200 was worth.
@@ -409,11 +420,7 @@ async fn hold_stream(
     let mut held = BytesMut::new();
     loop {
         match sse::first_event(&held) {
-            FirstEvent::Error(json) => {
-                let status = error_status(json);
-                // A stream that is refused is an attempt that failed, whatever its status says.
-                return Err(Failure::Refused(status, Bytes::copy_from_slice(json)));
-            }
+            FirstEvent::Error(json) => return refused(json),
             FirstEvent::Waiting if held.len() < held_bytes_max => {}
             _ => {
                 return Ok(Answer::Begun(Box::new(Begun {
@@ -434,9 +441,31 @@ async fn hold_stream(
             Some(Err(error)) => return Err(Failure::of_broken(error)),
             None => {
                 rest(worker, connection, &body).await;
-                return Ok(Answer::Whole(parts, held.freeze()));
+                // Its last line may have come without its end.
+                held.extend_from_slice(b"\n");
+                return match sse::first_event(&held) {
+                    FirstEvent::Error(json) => refused(json),
+                    FirstEvent::Data => {
+                        held.truncate(held.len() - 1);
+                        Ok(Answer::Whole(parts, held.freeze()))
+                    }
+                    FirstEvent::Waiting => {
+                        let why = "the stream ended without an event";
+                        Err(Failure::Malformed(why.into()))
+                    }
+                };
             }
         }
+    }
+}
+
+/// What an error in place of a stream's first event is: a failed attempt, whatever the status of its head says, unless it
+/// is about the request.
+fn refused(json: &[u8]) -> Result<Answer, Failure> {
+    let (status, json) = (error_status(json), Bytes::copy_from_slice(json));
+    match is_about_request(status, &json) {
+        true => Ok(Answer::Whole(head_of_refused(status), json)),
+        false => Err(Failure::Refused(status, json)),
     }
 }
 

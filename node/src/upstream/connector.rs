@@ -16,7 +16,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use rustls::ClientConfig;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::Mutex;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -33,6 +33,8 @@ use crate::tls::{FileError, Files, Reloader};
 /// Receive buffer of a connection to a worker; the kernel takes it twice. Left to itself it grows to megabytes, which
 /// fill up for every client that does not read its answer.
 const RECEIVE_BYTES: usize = 128 * 1024;
+/// A name's next address is tried when the one before has not answered for so long.
+const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
 /// What a [`Connector`] is made of.
 #[derive(Debug, Clone, Default)]
@@ -228,14 +230,11 @@ impl Connector {
     }
 
     async fn connect_to(&self, host: &str, port: u16) -> io::Result<TcpStream> {
-        let mut last = None;
-        for address in resolve(&self.allow, host, port).await? {
-            match TcpStream::connect(address).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = Some(error),
-            }
+        let addresses = resolve(&self.allow, host, port).await?;
+        match addresses[..] {
+            [address] => TcpStream::connect(address).await,
+            _ => connect_to_first(addresses).await,
         }
-        Err(last.unwrap_or_else(|| io::Error::other("its name has no address")))
     }
 
     /// A `GET` of the control path; see [`Connector::request`].
@@ -368,6 +367,33 @@ async fn resolve(allow: &Allow, host: &str, port: u16) -> io::Result<Vec<SocketA
     }
 }
 
+/// The first connection that comes about. An address that does not answer must not keep the others from being tried, so
+/// the next one is after [`NEXT_ADDRESS`] (RFC 8305, section 5), or once those before have failed.
+async fn connect_to_first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("its name has no address");
+    let mut attempts = JoinSet::new();
+    let mut addresses = addresses.into_iter();
+    loop {
+        if let Some(address) = addresses.next() {
+            attempts.spawn(TcpStream::connect(address));
+        }
+        let is_last = addresses.len() == 0;
+        let ended = match is_last {
+            true => attempts.join_next().await,
+            false => match timeout(NEXT_ADDRESS, attempts.join_next()).await {
+                Ok(ended) => ended,
+                Err(_) => continue,
+            },
+        };
+        match ended {
+            None => return Err(last),
+            Some(Ok(Ok(stream))) => return Ok(stream),
+            Some(Ok(Err(error))) => last = error,
+            Some(Err(error)) => last = error.into(),
+        }
+    }
+}
+
 /// Gives reqwest only addresses that the rule permits.
 struct Resolver(Arc<Allow>);
 
@@ -463,6 +489,40 @@ mod tests {
         assert_eq!(shake().await, HandshakeKind::Resumed);
         connector.reload_tls().expect("good files");
         assert_eq!(shake().await, HandshakeKind::Full);
+    }
+
+    /// The first of a name's addresses is one at which nobody answers: packets are dropped there.
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_keeps_no_other_from_being_tried() {
+        let full = TcpListener::from_std({
+            let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+            let socket = socket.expect("a socket");
+            socket.bind(&any.into()).expect("bound");
+            socket.listen(0).expect("listens");
+            socket.set_nonblocking(true).expect("set");
+            socket.into()
+        });
+        let full = full.expect("a listener");
+        let silent = full.local_addr().expect("bound");
+        let _in_its_queue = std::net::TcpStream::connect(silent).expect("one has room");
+        let good = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let good = good.local_addr().expect("bound");
+        let within = Duration::from_secs(10);
+        let connected = timeout(within, connect_to_first(vec![silent, silent, good])).await;
+        let stream = connected.expect("in time").expect("connected");
+        assert_eq!(stream.peer_addr().expect("connected"), good);
+
+        let gone = {
+            let ended = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+            ended.local_addr().expect("bound")
+        };
+        let refused = connect_to_first(vec![gone, gone]).await;
+        assert_eq!(
+            refused.expect_err("refused").kind(),
+            io::ErrorKind::ConnectionRefused
+        );
+        assert!(connect_to_first(Vec::new()).await.is_err());
     }
 
     /// A name that is allowed until it is resolved: what DNS rebinding comes down to.

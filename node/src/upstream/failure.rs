@@ -13,7 +13,8 @@
 //! | the same: that of a vLLM whose engine is dead | yes | none | `engine_dead` |
 //! | the same: any other | yes | a token | `status`, `error_event` |
 //!
-//! What the client gets is in `refusal`.
+//! A stream that is refused for what its request asks ([`is_about_request`]) is no failed attempt: the client gets that
+//! as a plain answer. What it gets of all others is in `refusal`.
 
 use std::error::Error;
 use std::io;
@@ -22,7 +23,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use grapevine_placement::AttemptOutcome;
 use http::response::Parts;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use super::connection::{Broken, SendError};
 
@@ -120,13 +121,13 @@ impl Failure {
 
     /// The worker's engine is dead: it no longer computes any request.
     pub fn is_engine_dead(&self) -> bool {
-        let (status, body) = match self {
-            Self::Status(parts, body) => (parts.status, body),
-            Self::Refused(status, body) => (*status, body),
+        let body = match self {
+            Self::Status(parts, body) if parts.status == StatusCode::INTERNAL_SERVER_ERROR => body,
+            // Earlier releases of vLLM call whatever ends a stream a 400.
+            Self::Refused(_, body) => body,
             _ => return false,
         };
-        status == StatusCode::INTERNAL_SERVER_ERROR
-            && memchr::memmem::find(body, ENGINE_DEAD).is_some()
+        memchr::memmem::find(body, ENGINE_DEAD).is_some()
     }
 
     /// The worker answered with this.
@@ -199,6 +200,21 @@ impl Failure {
     }
 }
 
+/// Whether an error event speaks of what the request asks, so that any other worker would say the same.
+pub fn is_about_request(status: StatusCode, json: &[u8]) -> bool {
+    let is_engine_dead = memchr::memmem::find(json, ENGINE_DEAD).is_some();
+    status.is_client_error() && !is_retryable(status) && !is_engine_dead
+}
+
+/// The head of the plain answer that says what an error event said.
+pub fn head_of_refused(status: StatusCode) -> Parts {
+    let mut parts = Response::new(()).into_parts().0;
+    parts.status = status;
+    let json = HeaderValue::from_static("application/json");
+    parts.headers.insert(header::CONTENT_TYPE, json);
+    parts
+}
+
 /// Statuses that another worker may answer better. vllm-router retries on the same, but for 508: a replica that asked
 /// us says so where it is our worker.
 pub fn is_retryable(status: StatusCode) -> bool {
@@ -219,8 +235,6 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use http::{HeaderValue, Response};
-
     use super::*;
 
     fn code(code: u16) -> StatusCode {
@@ -298,6 +312,17 @@ pub(crate) mod tests {
             let row = expected.iter().find(|(name, _)| *name == label);
             assert_eq!(row.map(|(_, row)| *row), Some(of(&failure)), "{label}");
         }
+    }
+
+    #[test]
+    fn only_a_clients_own_mistake_is_its_own() {
+        let refused = |status, json: &str| is_about_request(code(status), json.as_bytes());
+        assert!(refused(400, "{\"error\":{}}") && refused(404, "") && refused(422, ""));
+        for status in [408, 429, 500, 503] {
+            assert!(!refused(status, ""), "{status}");
+        }
+        let dead = "{\"error\":{\"message\":\"EngineCore encountered an issue.\",\"code\":400}}";
+        assert!(!refused(400, dead), "whatever it is called");
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub fn sse(data: &[u8]) {
         parts.read(chunk);
         rest = more;
     }
-    let seen = |scan: &Scan| (scan.events, scan.done, scan.error, scan.is_mid_line());
+    let seen = |scan: &Scan| (scan.events, scan.done, scan.error, scan.is_mid_event());
     assert_eq!(seen(&whole), seen(&parts));
     match first_event(stream) {
         FirstEvent::Waiting => assert_eq!(whole.events, 0, "an event went unseen"),

@@ -262,7 +262,10 @@ impl Relay {
 
     /// The worker's answer ended well-formed.
     fn finish(&mut self, cx: &mut Context<'_>) {
+        let is_success = self.record.status.is_none_or(|status| status.is_success());
         let outcome = match &self.scan {
+            // As of an answer that is known whole: what a client did wrong is no success of its worker's.
+            _ if !is_success => Outcome::Error,
             Some(scan) if scan.error => Outcome::WorkerError,
             Some(scan) if !scan.done => Outcome::Incomplete,
             _ => Outcome::Success,
