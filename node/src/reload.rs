@@ -119,7 +119,10 @@ impl Reload {
                 self.label_missing().await;
                 continue;
             };
-            let reloaded = self.reload(&mut declared).await.map_err(|error| format!("{error:#}"));
+            let reloaded = self
+                .reload(&mut declared)
+                .await
+                .map_err(|error| format!("{error:#}"));
             if let Err(error) = &reloaded {
                 tracing::error!(
                     error,

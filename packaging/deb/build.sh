@@ -36,7 +36,7 @@ mkdir -p "$root"/usr/share/{bash-completion/completions,zsh/vendor-completions,f
 "$binary" completions zsh > "$root/usr/share/zsh/vendor-completions/_grapevine"
 "$binary" completions fish > "$root/usr/share/fish/vendor_completions.d/grapevine.fish"
 install -Dm 644 -t "$root/usr/lib/systemd/system" "$here"/grapevine.{service,socket}
-install -Dm 644 "$here/grapevine.default" "$root/etc/default/grapevine"
+install -Dm 640 "$here/grapevine.default" "$root/etc/default/grapevine"
 install -Dm 640 -t "$root/etc/grapevine" "$here/grapevine.toml"
 mkdir -p "$root/usr/share/doc/grapevine"
 {

@@ -249,6 +249,11 @@ async fn a_lease_that_is_not_renewed_stops_use_first() {
     loses.child.kill().await.expect("it is killed");
     until(&cluster, &lost, None, &loses.log).await;
 
+    for replica in cluster.running() {
+        let metrics = replica.admin().metrics().await;
+        let is_up = metrics.sum("grapevine_discovery_up", "source=\"lease\"");
+        assert_eq!(is_up, 1.0, "{}", replica.name);
+    }
     // The last one is killed as well: then nobody hears anything, and nothing is concluded from that.
     drop(keeps);
     eventually(LIMIT, "every replica is deaf", async || {
@@ -256,9 +261,12 @@ async fn a_lease_that_is_not_renewed_stops_use_first() {
         for replica in cluster.running() {
             let answer = http1::exchange(replica.admin().0, "GET", "/discovery", &[], b"").await;
             let view: serde_json::Value = answer.json();
-            up.push(view["sources"][0]["up"].clone());
+            // As an alarm sees it.
+            let metrics = replica.admin().metrics().await;
+            let is_up = metrics.sum("grapevine_discovery_up", "source=\"lease\"");
+            up.push((view["sources"][0]["up"].clone(), is_up));
         }
-        let is_deaf = up.iter().all(|up| *up == json!(false));
+        let is_deaf = up.iter().all(|up| *up == (json!(false), 0.0));
         is_deaf.then_some(()).ok_or_else(|| format!("{up:?}"))
     })
     .await;

@@ -241,7 +241,10 @@ async fn a_start_retracts_nothing_and_a_reading_follows_the_file() {
         cluster.settled().await;
         sees(&cluster, &[url(0), url(1), url(2)]).await;
         let log = cluster.replicas[index].last_log();
-        assert!(log.contains("from a file that says something else"), "{log}");
+        assert!(
+            log.contains("from a file that says something else"),
+            "{log}"
+        );
     }
     cluster.replicas[0].process().signal(Signal::HUP);
     reloads(&cluster, 0, "loaded", 1.0).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grapevine_discovery::{Counts, Entries, Picture, Rule, Settings, Sight, Step, Watcher};
+use grapevine_discovery::{Entries, Picture, Rule, Settings, Step, Watcher};
 use grapevine_gossip::Agent;
 use grapevine_gossip::worker::{Labels, Source, WorkerId, WorkerSpec};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -13,7 +13,7 @@ use super::board::Board;
 use super::metrics::DiscoveryMetrics;
 use super::sightings;
 use crate::live::Live;
-use crate::metrics::{ActionLabels, SourceLabels, SourceStateLabels};
+use crate::metrics::ActionLabels;
 use crate::shutdown::Phase;
 use crate::upstream::Connector;
 use crate::upstream::address::Address;
@@ -227,7 +227,8 @@ impl Follow {
         counts.ready = picture.map_or(0, |picture| {
             picture.iter().filter(|(_, found)| found.is_ready()).count()
         });
-        self.measure(&sight, is_fresh, counts);
+        let metrics = &self.parts.metrics;
+        metrics.show(name.into(), &sight, is_fresh, counts);
         let statement = step.statement.clone();
         self.parts.board.show(
             name,
@@ -236,31 +237,5 @@ impl Follow {
             (sight, is_fresh),
             self.refused.len(),
         );
-    }
-
-    fn measure(&self, sight: &Sight, is_fresh: bool, counts: Counts) {
-        let metrics = &self.parts.metrics;
-        let labels = SourceLabels {
-            source: self.watcher.name().into(),
-        };
-        metrics.up.get_or_create(&labels).set(i64::from(is_fresh));
-        let age = sight
-            .seen
-            .map_or(-1, |seen| seen.elapsed().as_secs() as i64);
-        metrics.age.get_or_create(&labels).set(age);
-        let failures = metrics.failures.get_or_create(&labels).clone();
-        failures.inc_by(sight.failures.saturating_sub(failures.get()));
-        let states = [
-            ("registered", counts.registered),
-            ("seen", counts.seen),
-            ("ready", counts.ready),
-            ("missing", counts.missing),
-            ("contested", counts.contested),
-        ];
-        for (state, count) in states {
-            let source = Arc::clone(&labels.source);
-            let labels = SourceStateLabels { source, state };
-            metrics.workers.get_or_create(&labels).set(count as i64);
-        }
     }
 }

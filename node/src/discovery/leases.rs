@@ -351,6 +351,8 @@ impl Leases {
         leases.get_or_create(&labels).set(mine as i64);
         // A cluster in which nobody registers shows no such source.
         if last.is_some() || !entries.is_empty() {
+            let metrics = &self.parts.metrics;
+            metrics.show(labels.source, &sight, !is_deaf, counts);
             let board = &self.parts.board;
             board.show(self.parts.source, statement, counts, (sight, !is_deaf), 0);
         }

@@ -12,9 +12,12 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use serde_json::json;
 use tracing::Level;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime as _;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{Registry, reload};
@@ -49,7 +52,7 @@ pub fn lines_dropped() -> u64 {
 /// # Errors
 /// The process has a log already.
 pub fn start(config: &LogConfig) -> Result<LogGuard, TryInitError> {
-    let (queue, writer) = queue(io::stderr());
+    let (queue, writer) = queue(io::stderr(), config.json);
     let lines = tracing_subscriber::fmt::layer()
         .with_timer(line::Time)
         .with_writer(queue);
@@ -148,14 +151,14 @@ struct Queue {
     dropped: Arc<AtomicU64>,
 }
 
-fn queue(out: impl Write + Send + 'static) -> (Queue, LogGuard) {
+fn queue(out: impl Write + Send + 'static, is_json: bool) -> (Queue, LogGuard) {
     let (lines, waiting) = sync_channel(QUEUE_LINES);
     let dropped = Arc::new(AtomicU64::new(0));
     let queue = Queue {
         lines: lines.clone(),
         dropped: Arc::clone(&dropped),
     };
-    let thread = std::thread::spawn(move || write_lines(&waiting, &dropped, out));
+    let thread = std::thread::spawn(move || write_lines(&waiting, &dropped, out, is_json));
     let guard = LogGuard {
         stop: lines,
         thread: Some(thread),
@@ -167,7 +170,12 @@ fn queue(out: impl Write + Send + 'static) -> (Queue, LogGuard) {
 /// threads per line cost a request more than everything else that the router does for it.
 ///
 /// While lines come it looks for them by itself, so that whoever logs wakes nobody.
-fn write_lines(waiting: &Receiver<LogMessage>, dropped: &AtomicU64, mut out: impl Write) {
+fn write_lines(
+    waiting: &Receiver<LogMessage>,
+    dropped: &AtomicU64,
+    mut out: impl Write,
+    is_json: bool,
+) {
     let mut batch = Vec::with_capacity(BATCH_BYTES);
     let mut is_open = true;
     let mut quiet_looks = QUIET_LOOKS;
@@ -188,14 +196,27 @@ fn write_lines(waiting: &Receiver<LogMessage>, dropped: &AtomicU64, mut out: imp
         quiet_looks = if batch.is_empty() { quiet_looks + 1 } else { 0 };
         let lost = dropped.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            let notice = format!("{lost} log lines were dropped: standard error was not read\n");
-            batch.extend_from_slice(notice.as_bytes());
+            batch.extend_from_slice(notice(lost, is_json).as_bytes());
         }
         // There is no way left to report that standard error failed.
         let _ = out.write_all(&batch);
         batch.clear();
     }
     let _ = out.flush();
+}
+
+/// The line in place of those that were lost.
+fn notice(lost: u64, is_json: bool) -> String {
+    let said = format!("{lost} log lines were dropped: standard error was not read");
+    if !is_json {
+        return said + "\n";
+    }
+    let mut at = String::new();
+    // Writing to a string cannot fail.
+    let _ = line::Time.format_time(&mut Writer::new(&mut at));
+    let line =
+        json!({ "timestamp": at, "level": "WARN", "message": said, "target": module_path!() });
+    format!("{line}\n")
 }
 
 /// False when that was the end.
@@ -259,7 +280,7 @@ mod tests {
     #[test]
     fn every_line_is_written_before_the_end() {
         let pipe = Pipe::default();
-        let (mut queue, guard) = queue(pipe.clone());
+        let (mut queue, guard) = queue(pipe.clone(), false);
         for number in 0..100 {
             writeln!(queue, "{number}").expect("never fails");
         }
@@ -271,7 +292,7 @@ mod tests {
     #[test]
     fn a_line_after_a_silence_is_written_without_another_one() {
         let pipe = Pipe::default();
-        let (mut queue, _guard) = queue(pipe.clone());
+        let (mut queue, _guard) = queue(pipe.clone(), false);
         for number in 0..2 {
             writeln!(queue, "{number}").expect("never fails");
             let is_written = |_: u32| {
@@ -287,7 +308,7 @@ mod tests {
     #[test]
     fn a_reader_that_stops_does_not_stop_the_log() {
         let pipe = Pipe::default();
-        let (mut queue, guard) = queue(pipe.clone());
+        let (mut queue, guard) = queue(pipe.clone(), false);
         let stopped = pipe.0.lock().expect("not poisoned");
         // One more than the queue and the writer's hands hold.
         for _ in 0..QUEUE_LINES + 2 {
@@ -306,9 +327,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_said_of_lost_lines_is_a_line_like_the_others() {
+        let line: serde_json::Value = serde_json::from_str(&notice(3, true)).expect("JSON");
+        assert_eq!(line["level"], "WARN");
+        let message = line["message"].as_str().expect("text");
+        assert!(message.starts_with("3 log lines"), "{message}");
+        assert!(notice(3, false).starts_with("3 log lines"));
+    }
+
+    #[test]
     fn the_end_does_not_wait_for_ever() {
         let pipe = Pipe::default();
-        let (mut queue, guard) = queue(pipe.clone());
+        let (mut queue, guard) = queue(pipe.clone(), false);
         let stopped = pipe.0.lock().expect("not poisoned");
         for _ in 0..QUEUE_LINES + 2 {
             queue.write_all(b"line\n").expect("never fails");
