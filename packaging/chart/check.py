@@ -3,6 +3,7 @@
     check.py BINARY FOLDER      FOLDER: one file for each case, as `helm template` writes it
 """
 
+import json
 import os
 import pathlib
 import subprocess
@@ -57,6 +58,16 @@ def check_objects(case, objects):
     for container in pod["containers"]:
         assert container["securityContext"]["readOnlyRootFilesystem"], case
     assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0, case
+    # A TLS port answers no plain HTTP, and what is mounted is there.
+    container = pod["containers"][0]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["scheme"] == ("HTTPS" if "tls" in settings else "HTTP"), (case, probe)
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes, (case, volumes)
+    if "PrometheusRule" in by_kind:
+        alone = spec["replicas"] == 1
+        isolated = json.dumps(by_kind["PrometheusRule"]["spec"]).count("grapevine_gossip_isolated == 1")
+        assert isolated == (0 if alone else 1), case
     # No pod sees another's key, and none the authority's.
     mounts = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "certificates"]
     secret = next(volume for volume in pod["volumes"] if volume["name"] == "certificates").get("secret")
@@ -96,6 +107,12 @@ def check_settings(case, name, objects):
     }
     if settings["admin"]["host"] != "127.0.0.1":
         env["GRAPEVINE_ADMIN__TOKEN"] = "a-token-of-the-checks"
+    if "revoked" in settings["gossip"]:
+        program("ca", "issue", "--dir", certificates, "former")
+        program("ca", "revoke", "--dir", certificates, "former")
+        env["GRAPEVINE_GOSSIP__REVOKED"] = f"{certificates}/crl.pem"
+    if "tls" in settings:
+        env |= {"GRAPEVINE_TLS__CERT": f"{certificates}/{pod}.pem", "GRAPEVINE_TLS__KEY": f"{certificates}/{pod}.key"}
     answer = program("serve", "--config", str(folder / "grapevine.toml"), "--check", **env)
     assert "the configuration is good" in answer, answer
 
