@@ -32,6 +32,11 @@ impl Budget {
         self.left > 0.0
     }
 
+    /// True if nothing of it is missing: then it is as a new one would be.
+    pub fn is_full(&mut self, now: Instant) -> bool {
+        self.is_open(now) && self.left >= self.burst
+    }
+
     /// Takes `bytes` out.
     pub fn spend(&mut self, bytes: usize) {
         self.left -= bytes as f64;

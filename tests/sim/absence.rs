@@ -90,6 +90,40 @@ fn who_was_away_for_a_day_brings_nothing_along() {
     ledger.check(&cluster);
 }
 
+/// A replica that was alone for a day, and a new one that was ready before the two met: it is no cluster, and what the
+/// first holds is all there is. A reunion in which one side starts over shows nobody a moment without workers.
+#[test]
+fn who_was_alone_for_a_day_loses_nothing_to_a_newcomer() {
+    for meets_at_once in [false, true] {
+        let mut cluster = joined(2, 405);
+        let (kept, _) = cluster.add_worker(0, 8000);
+        cluster.until("worker everywhere", LIMIT, agree);
+        cluster.kill(1);
+        suspend(&mut cluster, 0, 25 * HOUR);
+        if !meets_at_once {
+            cluster.cut(&[0], &[1]);
+        }
+        cluster.restart(1);
+        if !meets_at_once {
+            cluster.until("the newcomer is ready alone", LIMIT, |cluster| {
+                cluster.is_ready(1)
+            });
+            assert_eq!(cluster.view(1).workers().len(), 0);
+            cluster.heal();
+        }
+        let taken = cluster.until("agreement with the newcomer", 2 * LIMIT, |cluster| {
+            let is_there = |at| cluster.view(at).worker(&kept).is_some();
+            assert!(is_there(0), "it never lost its worker");
+            cluster.is_ready(1) && is_there(1) && agree(cluster)
+        });
+        println!("a newcomer after 25 h alone, at once {meets_at_once}: equal after {taken:?}");
+        // Its next exchanges change nothing any more.
+        cluster.until("all alive", 2 * LIMIT, whole);
+        cluster.run(15 * SECOND);
+        assert!((0..2).all(|at| cluster.view(at).worker(&kept).is_some()));
+    }
+}
+
 /// The documented limit: if all replicas that know of a removal die within those 23 h, the side that was cut
 /// off does not know of it, and the worker is back.
 #[test]

@@ -18,6 +18,8 @@ pub(crate) struct Inbox {
     /// About replicas that are silent now: generation and head, from snapshots, or from the time
     /// before they fell silent.
     hints: BTreeMap<ReplicaId, (u64, u64)>,
+    /// What each may still cost us: also those that only ask, and never send.
+    allowances: BTreeMap<ReplicaId, Budget>,
 }
 
 /// One other replica, in one generation.
@@ -29,7 +31,6 @@ struct Sender {
     received_at: Instant,
     /// The listener has not got the end of it.
     is_present: bool,
-    allowance: Budget,
     /// No pull before this; far away while one is under way.
     pull_at: Instant,
 }
@@ -61,18 +62,24 @@ impl Inbox {
             config: config.clone(),
             senders: BTreeMap::new(),
             hints: BTreeMap::new(),
+            allowances: BTreeMap::new(),
         }
     }
 
-    /// Charges a sender for what it costs us. False if it sends more than any honest replica does.
-    /// The first message of a sender is free.
+    /// Charges a peer for what it costs us. False if it sends or asks more than any honest replica does. A restart does not
+    /// fill its allowance.
     pub(crate) fn charge(&mut self, from: &ReplicaId, bytes: usize, now: Instant) -> bool {
-        let Some(sender) = self.senders.get_mut(from) else {
-            return true;
-        };
-        let is_open = sender.allowance.is_open(now);
+        if self.allowances.len() >= HEADS_MAX && !self.allowances.contains_key(from) {
+            self.allowances.pop_first();
+        }
+        let (per_s, burst) = (self.config.allowed_per_s(), self.config.allowed_burst());
+        let allowance = self
+            .allowances
+            .entry(from.clone())
+            .or_insert_with(|| Budget::new(per_s, burst, now));
+        let is_open = allowance.is_open(now);
         if is_open {
-            sender.allowance.spend(bytes);
+            allowance.spend(bytes);
         }
         is_open
     }
@@ -236,6 +243,8 @@ impl Inbox {
             .into_iter()
             .partition(|(_, sender)| sender.silent_for(now) >= FORGOTTEN_AFTER);
         self.senders = senders;
+        self.allowances
+            .retain(|_, allowance| !allowance.is_full(now));
         let forgotten: BTreeMap<ReplicaId, Sender> = forgotten;
         for (id, sender) in forgotten {
             // If it comes back in the same life, it sent records meanwhile that we did not receive.
@@ -253,8 +262,9 @@ impl Inbox {
             config: _,
             senders,
             hints,
+            allowances,
         } = self;
-        senders.contains_key(peer) || hints.contains_key(peer)
+        senders.contains_key(peer) || hints.contains_key(peer) || allowances.contains_key(peer)
     }
 
     fn remember(&mut self, id: ReplicaId, generation: u64, head: u64) {
@@ -267,6 +277,7 @@ impl Inbox {
     /// A replica announced that it leaves.
     pub(crate) fn left(&mut self, id: &ReplicaId) -> Option<EvidenceEvent> {
         self.hints.remove(id);
+        self.allowances.remove(id);
         let sender = self.senders.remove(id)?;
         sender
             .is_present
@@ -284,15 +295,12 @@ impl Inbox {
         match self.senders.get(from) {
             Some(known) if known.generation > generation => return None,
             Some(known) if known.generation < generation => {
-                let allowance = known.allowance.clone();
                 if known.is_present {
                     outcome
                         .events
                         .push(EvidenceEvent::Gone { from: from.clone() });
                 }
-                let mut sender = Sender::new(generation, &self.config, now);
-                // A restart does not fill the allowance.
-                sender.allowance = allowance;
+                let sender = Sender::new(generation, now);
                 self.senders.insert(from.clone(), sender);
             }
             Some(_) => {}
@@ -301,7 +309,7 @@ impl Inbox {
                     return None;
                 }
                 self.senders
-                    .insert(from.clone(), Sender::new(generation, &self.config, now));
+                    .insert(from.clone(), Sender::new(generation, now));
             }
         }
         let sender = self.senders.get_mut(from)?;
@@ -324,14 +332,13 @@ impl Inbox {
 }
 
 impl Sender {
-    fn new(generation: u64, config: &EvidenceConfig, now: Instant) -> Self {
+    fn new(generation: u64, now: Instant) -> Self {
         Self {
             generation,
             sequence: None,
             heat: None,
             received_at: now,
             is_present: true,
-            allowance: Budget::new(config.allowed_per_s(), config.allowed_burst(), now),
             pull_at: now,
         }
     }

@@ -13,6 +13,7 @@ pub const ISOLATION_MAX: Duration = RETENTION.saturating_sub(Duration::from_secs
 #[derive(Clone, Debug, Default)]
 pub struct Contact {
     alone: Duration,
+    has_met: bool,
 }
 
 impl Contact {
@@ -29,15 +30,38 @@ impl Contact {
         Duration::ZERO
     }
 
-    /// Time without contact since the last [`synced`](Self::synced); goes into every sync request
-    /// and response.
-    pub fn alone(&self) -> Duration {
-        self.alone
+    /// Time without contact since the last [`synced`](Self::synced), as it goes into every sync request and response.
+    ///
+    /// Who has met nobody yet says that it was away for too long: no peer that was away itself is to take its nearly
+    /// empty map for what the cluster knows.
+    pub fn claimed(&self) -> Duration {
+        if self.has_met {
+            self.alone
+        } else {
+            self.alone.max(ISOLATION_MAX)
+        }
+    }
+
+    /// Whether removals may have been forgotten elsewhere that this replica missed.
+    ///
+    /// Never before the first exchange: what a replica holds then, it has declared itself.
+    pub fn is_away(&self) -> bool {
+        self.has_met && self.alone >= ISOLATION_MAX
+    }
+
+    /// What to do on meeting a peer that claims to have been alone for so long.
+    pub fn reunion(&self, peer_alone: Duration) -> Reunion {
+        if self.has_met {
+            Reunion::of(self.alone, peer_alone)
+        } else {
+            Reunion::Merge
+        }
     }
 
     /// An exchange of registries with a peer has ended well.
     pub fn synced(&mut self) {
         self.alone = Duration::ZERO;
+        self.has_met = true;
     }
 }
 
@@ -55,11 +79,11 @@ pub enum Reunion {
 }
 
 impl Reunion {
-    /// Decides by how long both sides were [`alone`](Contact::alone).
+    /// Decides by how long both sides were alone.
     ///
     /// If the peer was alone as long, it forgot nothing meanwhile (tombstones age by contact
     /// only), and two replicas that both dropped their maps would lose everything.
-    pub fn of(own_alone: Duration, peer_alone: Duration) -> Self {
+    fn of(own_alone: Duration, peer_alone: Duration) -> Self {
         match (own_alone >= ISOLATION_MAX, peer_alone >= ISOLATION_MAX) {
             (true, false) => Self::StartOver,
             (false, true) => Self::PeerStartsOver,
@@ -80,9 +104,28 @@ mod tests {
         assert_eq!(contact.add(0, second), Duration::ZERO);
         assert_eq!(contact.add(0, second), Duration::ZERO);
         assert_eq!(contact.add(1, second), second);
-        assert_eq!(contact.alone(), 2 * second);
         contact.synced();
-        assert_eq!(contact.alone(), Duration::ZERO);
+        contact.add(0, second);
+        assert_eq!(contact.claimed(), second);
+        contact.synced();
+        assert_eq!(contact.claimed(), Duration::ZERO);
+    }
+
+    #[test]
+    fn who_has_met_nobody_is_taken_for_no_cluster() {
+        let mut new = Contact::default();
+        assert_eq!(new.claimed(), ISOLATION_MAX);
+        new.add(0, 2 * ISOLATION_MAX);
+        assert!(!new.is_away(), "what it holds is its own");
+        for peer in [Duration::ZERO, ISOLATION_MAX] {
+            assert_eq!(new.reunion(peer), Reunion::Merge);
+        }
+        new.synced();
+        new.add(0, ISOLATION_MAX);
+        assert!(new.is_away());
+        assert_eq!(new.reunion(Duration::ZERO), Reunion::StartOver);
+        let newcomer = Contact::default().claimed();
+        assert_eq!(new.reunion(newcomer), Reunion::Merge);
     }
 
     #[test]

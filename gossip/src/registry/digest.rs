@@ -34,6 +34,11 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// That of an empty map: whoever is asked by it answers with everything.
+    pub(crate) fn of_nothing() -> Self {
+        Self::of(std::iter::empty())
+    }
+
     /// Sums over entries that come in key order.
     pub(super) fn of<'a>(entries: impl Iterator<Item = &'a Entry>) -> Self {
         let mut whole = crc32fast::Hasher::new();

@@ -114,6 +114,8 @@ pub struct Merged {
     pub changed: usize,
     /// New keys refused because the map is full; replicas differ until something is removed.
     pub refused: usize,
+    /// Starts of workers that lie more than a day ahead of our wall clock; none of them is taken.
+    pub ahead: usize,
     /// Greatest lead of a stamp over our wall clock, if above the alarm limit.
     pub drift: Option<Duration>,
 }
@@ -312,6 +314,10 @@ impl Registry {
             }
         }
         for entry in entries {
+            if restart::is_ahead(&entry, now_ms) {
+                merged.ahead += 1;
+                continue;
+            }
             self.clock.observe(entry.stamp);
             if self
                 .entries
@@ -404,20 +410,23 @@ impl Registry {
     }
 
     /// Lets unused entries age by `contact`, time with at least one live peer (see [`Contact`]),
-    /// and drops those that are of no use to anybody. Returns how many ceased to count. Call it
+    /// and drops those that are of no use to anybody. Returns how many ceased to count, or count again. Call it
     /// about once a second.
     pub fn advance(&mut self, contact: Duration) -> usize {
         let unused = self.unused_keys();
         let contact_ms = millis(contact);
-        let before = self.entries().count();
+        let mut changed = 0;
         let mut dropped = Vec::new();
         let mut kept = Vec::new();
         for (key, entry) in &mut self.entries {
+            let counted = !is_expired(entry);
             if unused.binary_search(key).is_err() {
                 entry.unused_ms = 0;
+                changed += usize::from(!counted);
                 continue;
             }
             entry.unused_ms = entry.unused_ms.saturating_add(contact_ms);
+            changed += usize::from(counted && is_expired(entry));
             if entry.unused_ms >= millis(RETENTION + PARTING) {
                 dropped.push(key.clone());
             } else {
@@ -428,14 +437,14 @@ impl Registry {
         kept.sort_unstable_by(|a, b| b.cmp(a));
         let surplus = kept.split_off(UNUSED_MAX.min(kept.len()));
         dropped.extend(surplus.into_iter().map(|(_, key)| key));
-        dropped
-            .iter()
-            .for_each(|key| drop(self.entries.remove(key)));
-        let ceased = before - self.entries().count();
-        if ceased > 0 || !dropped.is_empty() {
+        for key in dropped {
+            let gone = self.entries.remove(&key);
+            changed += usize::from(gone.is_some_and(|entry| !is_expired(&entry)));
+        }
+        if changed > 0 {
             self.summary.take();
         }
-        ceased
+        changed
     }
 
     /// Drops everything but configuration read at start, after [`Reunion::StartOver`]. The clock
@@ -489,11 +498,16 @@ impl Registry {
                 let order = entry.order(cell.get());
                 if order.is_gt() {
                     cell.insert(entry);
-                } else if order.is_eq() {
-                    let kept = cell.get_mut();
-                    kept.unused_ms = kept.unused_ms.max(entry.unused_ms);
+                    return true;
                 }
-                order.is_gt()
+                if order.is_lt() {
+                    return false;
+                }
+                // Where others have given it up, so is it here: it counts no more.
+                let kept = cell.get_mut();
+                let counted = !is_expired(kept);
+                kept.unused_ms = kept.unused_ms.max(entry.unused_ms);
+                counted && is_expired(kept)
             }
         }
     }

@@ -32,7 +32,7 @@ impl Registry {
     ) -> Result<Option<Entry>, RegistryError> {
         let known = effective(&self.of_worker(id));
         let known = known.ok_or_else(|| RegistryError::UnknownWorker(id.clone()))?;
-        if epoch > now_ms / 1000 + EPOCH_LEAD_MAX.as_secs() || epoch > EPOCH_MAX {
+        if is_too_late(epoch, now_ms) || epoch > EPOCH_MAX {
             return Err(RegistryError::Epoch(epoch));
         }
         if epoch <= known.epoch() {
@@ -49,6 +49,15 @@ impl Registry {
         };
         Ok(self.keep_greater(entry.clone()).then_some(entry))
     }
+}
+
+fn is_too_late(epoch: u64, now_ms: u64) -> bool {
+    epoch > now_ms / 1000 + EPOCH_LEAD_MAX.as_secs()
+}
+
+/// Whether this is a start that no clock near ours has seen: it would hide every real one, since the latest counts.
+pub(super) fn is_ahead(entry: &Entry, now_ms: u64) -> bool {
+    entry.source == Source::Restart && is_too_late(entry.stamp.bits(), now_ms)
 }
 
 #[cfg(test)]

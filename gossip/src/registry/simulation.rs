@@ -242,7 +242,7 @@ impl Simulation {
         self.pushes = later;
         for push in arrived {
             // A replica that was away for too long receives nothing before it synced.
-            let is_away = self.replicas[push.to].contact.alone() >= ISOLATION_MAX;
+            let is_away = self.replicas[push.to].contact.is_away();
             if self.island[push.from] == self.island[push.to] && !is_away {
                 self.deliver(push.to, push.entries);
             }
@@ -266,8 +266,8 @@ impl Simulation {
         if self.random.random_bool(loss) || self.random.random_bool(loss) {
             return;
         }
-        let alone = |replica: usize| self.replicas[replica].contact.alone();
-        match Reunion::of(alone(asking), alone(answering)) {
+        let claimed = self.replicas[answering].contact.claimed();
+        match self.replicas[asking].contact.reunion(claimed) {
             Reunion::Merge => {}
             Reunion::PeerStartsOver => return,
             Reunion::StartOver => {

@@ -294,8 +294,10 @@ pub(super) async fn accept(shared: &Shared, connection: &Connection) -> Result<M
         hints: hints(shared),
     });
     let bytes = shared.encode(&ack).ok_or(Close::NoHello)?;
-    write_all(&mut send, &bytes)
+    // A peer that does not let us write would keep its place among the handshakes, where no limit of its own reaches it.
+    timeout(limits::CONNECT, write_all(&mut send, &bytes))
         .await
+        .map_err(|_| Close::NoHello)?
         .map_err(|_| Close::NoHello)?;
     if verdict.is_err() {
         // Let the answer arrive before the connection ends under it.

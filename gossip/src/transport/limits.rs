@@ -77,8 +77,9 @@ pub(super) const LATEST_QUEUE: usize = 6;
 pub(crate) const DATAGRAM_FRAME_MAX: usize = 1150;
 /// Longest message of chitchat: it fills 65,507 bytes and miscounts its header by 3.
 pub(crate) const CHITCHAT_BYTES_MAX: usize = 66_000;
-/// Frames in the answer to one request; times the frame's limit, 16 MiB.
-pub(super) const ANSWER_FRAMES: usize = 64;
+/// Frames in the answer to one request: a registry at its limit of entries, four of them for a worker whose URL and models
+/// are long, is some 200.
+pub(super) const ANSWER_FRAMES: usize = 256;
 /// How long a proven peer that does not answer is still dialled: as long as tombstones live.
 pub(super) const PROVEN_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a dial hint that never answered is tried, and then not tried again; the same for replicas that left.

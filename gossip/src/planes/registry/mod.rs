@@ -288,6 +288,9 @@ impl RegistryPlane {
                     self.metrics.clock_drift.set(lead.as_secs() as i64);
                     tracing::warn!(replica = %from, ?lead, "a registry entry is stamped in the future; check the clocks");
                 }
+                if merged.ahead > 0 {
+                    tracing::warn!(replica = %from, entries = merged.ahead, "starts of workers lie more than a day in the future and are left out; check the clocks");
+                }
                 if merged.refused > 0 {
                     tracing::error!(replica = %from, entries = merged.refused, "the registry is full; entries were left out");
                 }
@@ -306,9 +309,9 @@ impl RegistryPlane {
 
     fn answer_sync(&self, request: &SyncRequest, cx: &mut Context) {
         let summary = self.registry.summary();
-        let alone = self.contact.alone();
+        let alone = self.contact.claimed();
         // We were away too long: what we hold may be removed elsewhere. Our own next exchange starts over.
-        let entries = match Reunion::of(alone, request.alone) {
+        let entries = match self.contact.reunion(request.alone) {
             Reunion::StartOver => Vec::new(),
             Reunion::Merge | Reunion::PeerStartsOver => self.registry.differing(&request.summary),
         };
@@ -364,8 +367,12 @@ impl RegistryPlane {
         self.metrics.registry_differing.set(differing as i64);
         for peer in partners {
             let question = SyncRequest {
-                summary: self.registry.summary(),
-                alone: self.contact.alone(),
+                // Who may have to start over asks for everything.
+                summary: match self.contact.is_away() {
+                    true => Summary::of_nothing(),
+                    false => self.registry.summary(),
+                },
+                alone: self.contact.claimed(),
             };
             cx.ask(peer, Message::SyncRequest(question));
         }
@@ -379,17 +386,15 @@ impl RegistryPlane {
         cx: &mut Context,
     ) -> Result<(), RequestError> {
         let (theirs, alone, entries) = join(answer)?;
-        match Reunion::of(self.contact.alone(), alone) {
-            Reunion::Merge => {}
-            Reunion::StartOver => {
-                tracing::warn!(replica = %peer, "away for longer than removals are remembered; taking the peer's registry");
-                self.registry.start_over();
-                self.refresh(cx);
-            }
+        let is_taken = match self.contact.reunion(alone) {
+            Reunion::Merge => self.merge(peer, entries, cx),
+            // It was asked a moment too early for all that the peer holds: next time.
+            Reunion::StartOver if entries.len() < theirs.digest.count as usize => return Ok(()),
+            Reunion::StartOver => self.start_over(peer, entries, cx),
             // It will ask us, and take ours.
             Reunion::PeerStartsOver => return Ok(()),
-        }
-        if !self.merge(peer, entries, cx) {
+        };
+        if !is_taken {
             return Err(RequestError::Broken);
         }
         self.contact.synced();
@@ -398,6 +403,22 @@ impl RegistryPlane {
             self.exchanges.lacks(peer, chunks(missing));
         }
         Ok(())
+    }
+}
+
+impl RegistryPlane {
+    /// Takes the peer's whole registry in place of ours, as one change: nobody sees a moment without workers. False if
+    /// nothing of it may be used; then ours stays.
+    fn start_over(&mut self, peer: &ReplicaId, entries: Vec<Entry>, cx: &mut Context) -> bool {
+        let former = self.registry.clone();
+        self.registry.start_over();
+        if self.take_in(peer, entries, cx).is_none() {
+            self.registry = former;
+            return false;
+        }
+        tracing::warn!(replica = %peer, "away for longer than removals are remembered; took the peer's registry");
+        self.refresh(cx);
+        true
     }
 }
 
