@@ -190,12 +190,16 @@ async fn a_broken_empty_or_stale_file_of_one_replica_removes_nothing() {
     write(&watching.files[2], &urls[..2]);
     watching.sees(&all_active(&urls[..2])).await;
     let urls = &urls[..2];
-    // Empty everywhere: out of use, and not removed for an hour.
+    // Empty everywhere: in use, and not removed for an hour.
     for file in &watching.files {
         put(file, "[]");
     }
-    let draining = urls.iter().map(|url| (url.clone(), "draining".to_owned()));
-    watching.sees(&draining.collect()).await;
+    for index in 0..3 {
+        watching
+            .source(index, "all are missing", |source| source["missing"] == 2)
+            .await;
+    }
+    watching.sees(&all_active(urls)).await;
     write(&watching.files[1], urls);
     watching.sees(&all_active(urls)).await;
 }

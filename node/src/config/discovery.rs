@@ -22,7 +22,8 @@ section! {
         /// Longer than a restart under the same name takes: then its keys stay where they are.
         hold: Duration = secs(30), in secs(1)..=HOUR,
             flag "discovery-hold-secs" Secs, live now;
-        /// The same where a source shows no worker at all any more, which is a mistake more often than an intention.
+        /// The same where a source shows no worker at all any more, which is a mistake more often than an intention: they
+        /// stay in use meanwhile.
         empty_hold: Duration = secs(300), in secs(1)..=HOUR * 24, live now;
         /// How long replicas that still see a worker hold it against most others that do not.
         contest: Duration = secs(600), in secs(10)..=HOUR * 24, live now;

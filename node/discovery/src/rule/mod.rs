@@ -30,7 +30,7 @@ use crate::picture::{Found, Picture};
 pub struct Settings {
     /// How long nobody must see a worker before it is removed; a restart under the same name takes less.
     pub hold: Duration,
-    /// The same where the picture has no worker at all.
+    /// The same where the picture has no worker at all; they stay in use meanwhile.
     pub empty_hold: Duration,
     /// How long one replica that still sees a worker holds it against most others.
     pub contest: Duration,
@@ -340,8 +340,15 @@ impl Rule {
         } else {
             self.settings.hold
         };
-        if scene.now >= since + hold + scene.turn {
+        let remove_at = since + hold + scene.turn;
+        if scene.now >= remove_at {
             return (what, Verdict::Remove);
+        }
+        if scene.is_emptied {
+            // All at once is a mistake more often than an intention, and without them nothing would be served. Checks
+            // find those that are really gone.
+            self.memory.look_again(remove_at);
+            return (what, Verdict::Nothing);
         }
         // Its place on the ring stays for the time of the hold; new prompts would wait for nothing there.
         if known.state() != State::Draining
