@@ -9,7 +9,7 @@ use grapevine_testbed::fake_worker::{
 };
 use grapevine_tests::chat::{self, EXPLAIN, MODEL};
 use grapevine_tests::cluster::{Cluster, Plan};
-use grapevine_tests::http1::{self, Response};
+use grapevine_tests::http1::{self, Connection, Response, request};
 use grapevine_tests::invariants;
 use grapevine_tests::keys::KeyFile;
 use grapevine_tests::wait::{LIMIT, eventually};
@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::errors::assert_error;
 use crate::house::{House, quick};
+use crate::retries::{refusal, retry_after};
 
 const PATH: &str = "/v1/responses";
 
@@ -414,6 +415,86 @@ async fn a_holder_that_looks_bad_is_waited_for() {
     assert_eq!(got.head.status, 200, "{}", got.text());
     holder.clear_rules();
     admin.verdict(&holder.url(), "good").await;
+    house.close().await;
+}
+
+/// Makes a response. Its id, and the worker that holds it.
+async fn held_somewhere(house: &House) -> (String, &FakeWorker) {
+    let body = asked("who has it?").to_string();
+    let made = http1::exchange(house.data(), "POST", PATH, &[EXPLAIN], body.as_bytes()).await;
+    assert_eq!(made.head.status, 200, "{}", made.text());
+    let holder = house.workers.iter().find(|w| w.url() == worker_of(&made));
+    let id = made.json::<Value>()["id"].as_str().map(str::to_owned);
+    (id.expect("an id"), holder.expect("one of them"))
+}
+
+/// Other workers are idle: for them alone nobody would have to wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_asks_to_be_left_alone_is_not_waited_for() {
+    // Short, so that a request that waits all the same fails the test soon.
+    let plan = Plan::default().set("admission.queue_timeout", "\"5s\"");
+    let house = House::of(plan, vec![quick(); 3]).await;
+    let (id, holder) = held_somewhere(&house).await;
+    let mut next = asked("and then?");
+    next["previous_response_id"] = id.as_str().into();
+    let rule = Rule::next(1, refusal(429, "60"));
+    holder.add_rule(rule).expect("room for a rule");
+    let told = http1::post(house.data(), PATH, &next).await;
+    assert_eq!(told.head.status, 429, "the holder's word: {}", told.text());
+    assert!((2..=60).contains(&retry_after(&told)), "{:?}", told.head);
+    let told = http1::post(house.data(), PATH, &next).await;
+    assert_error(&told, 503, "no_worker_available");
+    assert!((2..=60).contains(&retry_after(&told)), "{:?}", told.head);
+    let seen = holder.log();
+    let seen = seen.iter().filter(|entry| entry.path == PATH).count();
+    assert_eq!(seen, 2, "it was left alone");
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_full_holder_holds_nobody_back() {
+    let workers = chat::workers(3, &quick()).await;
+    let plan = Plan::default().set("admission.queue_timeout", "\"20s\"");
+    let plan = workers.iter().fold(plan, |plan, worker| {
+        plan.worker_with(&worker.url(), &[MODEL], "max_in_flight = 1\n")
+    });
+    let house = House::with(plan, workers).await;
+    let (id, holder) = held_somewhere(&house).await;
+    let mut next = asked("and then?");
+    next["previous_response_id"] = id.as_str().into();
+    let mut long = next.clone();
+    long["stream"] = true.into();
+    long["max_output_tokens"] = 100_000.into();
+    let mut busy = Connection::open(house.data()).await;
+    let bytes = request("POST", PATH, &[], long.to_string().as_bytes());
+    busy.send(&bytes).await.expect("taken");
+    assert_eq!(busy.head().await.expect("it has begun").status, 200);
+
+    let waiting = tokio::spawn({
+        let (data, next) = (house.data(), next.clone());
+        async move { http1::exchange(data, "POST", PATH, &[EXPLAIN], next.to_string().as_bytes()).await }
+    });
+    let admin = house.cluster.replicas[0].admin();
+    eventually(LIMIT, "it waits", async || {
+        let length = admin
+            .metrics()
+            .await
+            .sum("grapevine_queue_length", "worker");
+        (length == 1.0)
+            .then_some(())
+            .ok_or_else(|| length.to_string())
+    })
+    .await;
+    for number in 0..6 {
+        let body = chat::chat(&format!("question {number}"), 1);
+        let answer = http1::post(house.data(), "/v1/chat/completions", &body).await;
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    assert!(!waiting.is_finished(), "the others went past it");
+    drop(busy);
+    let got = waiting.await.expect("no panic");
+    assert_eq!(got.head.status, 200, "{}", got.text());
+    assert_eq!(worker_of(&got), holder.url());
     house.close().await;
 }
 

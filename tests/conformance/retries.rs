@@ -25,7 +25,7 @@ fn no_budget() -> Plan {
 }
 
 /// A refusal with a `Retry-After`.
-fn refusal(status: u16, retry_after: &str) -> Fault {
+pub(crate) fn refusal(status: u16, retry_after: &str) -> Fault {
     let header = ("retry-after".to_owned(), retry_after.to_owned());
     let reply = Canned {
         status,
@@ -40,7 +40,7 @@ fn refusal(status: u16, retry_after: &str) -> Fault {
     }
 }
 
-fn retry_after(answer: &Response) -> u64 {
+pub(crate) fn retry_after(answer: &Response) -> u64 {
     let value = answer.head.header("retry-after");
     let value = value.unwrap_or_else(|| panic!("no Retry-After: {:?}", answer.head));
     value.parse().expect("whole seconds")

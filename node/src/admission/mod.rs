@@ -9,7 +9,8 @@
 //!    (`places` has the rule), and is held to the end of the answer. Else it is given back, and the request waits in
 //!    its model's queue, in the same order. So one model's requests do not keep another's out. Where one model is
 //!    served, or none is kept apart, this never waits: all waiting is at the door, unread.
-//! 4. Where every worker of the model is at its own limit, the same kind of queue for room at a worker.
+//! 4. Where every worker that it may have is at its own limit, the same kind of queue for room at one: that of its
+//!    model, or, of a request that only some of the model's workers may take, that of those that may have the same.
 //!
 //! A waiting request that is dropped, because its client left or its time is over, leaves its queue at once and is
 //! never sent to a worker.
@@ -314,18 +315,19 @@ impl Admission {
         self.parts.metrics.show_models(held, waiting);
     }
 
-    /// Places a request that is in: tries, and while every worker of the model is at its own limit, waits in a queue. Says
-    /// how long it waited, if it did.
+    /// Places a request that is in: tries, and while every worker that it may have is at its own limit, waits. Says how
+    /// long it waited, if it did. `queue`: where it waits, by a name that requests share which may have the same workers;
+    /// only the first in a queue looks for room.
     ///
     /// # Errors
     /// No worker may take it, the queue is full, or the wait was too long.
     pub async fn place<T>(
         &self,
-        model: &Arc<str>,
+        queue: &Arc<str>,
         ask: &Ask,
         mut place: impl FnMut() -> Result<T, NoWorker>,
     ) -> (Result<T, Unplaced>, Option<Duration>) {
-        if !self.permits.at_workers.is_waited_for(model) {
+        if !self.permits.at_workers.is_waited_for(queue) {
             match place() {
                 Err(NoWorker::Full) => {}
                 done => return (done.map_err(Unplaced::NoWorker), None),
@@ -336,7 +338,7 @@ impl Admission {
             again: worker_capacity::AGAIN,
             ..self.wait(ask)
         };
-        let capacity = worker_capacity::wait(&self.permits.at_workers, model, wait, place);
+        let capacity = worker_capacity::wait(&self.permits.at_workers, queue, wait, place);
         let (placed, verdict) = match capacity.await {
             Ok(placed) => (Ok(placed), None),
             Err(NoCapacity::NoWorker(why)) => (Err(Unplaced::NoWorker(why)), None),

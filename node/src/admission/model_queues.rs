@@ -1,4 +1,4 @@
-//! Model queues: a queue for each model for which a request waits.
+//! Model queues: a queue for each model for which a request waits, or for each part of a model's workers.
 //!
 //! A waiting request holds its body. So that the bodies of one model do not take the room of all others', a
 //! queue takes no more bytes than are still free for bodies.
@@ -20,6 +20,8 @@ pub(super) struct ModelQueues {
     waiting: AtomicUsize,
     /// Queues in which requests wait.
     queues: Mutex<BTreeMap<Arc<str>, ModelQueue>>,
+    /// Counts the calls of [`Self::wake_all`].
+    wakes: AtomicUsize,
     len_max: usize,
     passed_over_max: u32,
 }
@@ -60,6 +62,7 @@ impl ModelQueues {
         Self {
             waiting: AtomicUsize::new(0),
             queues: Mutex::default(),
+            wakes: AtomicUsize::new(0),
             len_max,
             passed_over_max,
         }
@@ -111,13 +114,20 @@ impl ModelQueues {
         queue.wait(wait.claim, wait.by, wait.again, attempt).await
     }
 
-    /// The first of every queue should look.
+    /// The first of every queue should look. Another one each time before the others: queues may want the same room, and
+    /// none is to have all of it.
     pub(super) fn wake_all(&self) {
-        if !self.are_empty() {
-            self.queues()
-                .values()
-                .for_each(|model_queue| model_queue.queue.wake());
+        if self.are_empty() {
+            return;
         }
+        let queues = self.queues();
+        let wakes = self.wakes.fetch_add(1, Ordering::Relaxed);
+        let begin = wakes % queues.len().max(1);
+        let in_turn = queues
+            .values()
+            .skip(begin)
+            .chain(queues.values().take(begin));
+        in_turn.for_each(|model_queue| model_queue.queue.wake());
     }
 
     fn begin<'a>(
@@ -172,6 +182,52 @@ impl Drop for InQueue<'_> {
 mod tests {
     use super::*;
     use crate::api::Priority;
+
+    #[tokio::test(start_paused = true)]
+    async fn of_two_queues_for_the_same_room_none_always_goes_first() {
+        const EACH: usize = 4;
+        let queues = Arc::new(ModelQueues::new(8, 8));
+        let room = Arc::new(AtomicUsize::new(0));
+        let served = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = Vec::new();
+        for name in ["all", "some"].repeat(EACH) {
+            let (queues, room, served) = (queues.clone(), room.clone(), served.clone());
+            tasks.push(tokio::spawn(async move {
+                let wait = Wait {
+                    claim: Claim {
+                        class: Priority::Normal,
+                        flow: 1,
+                        weight: 1_000,
+                        cost: 1,
+                    },
+                    by: Instant::now() + Duration::from_secs(3_600),
+                    again: Duration::from_secs(3_600),
+                    bytes: 0,
+                    bytes_free: 0,
+                };
+                let take = || (room.swap(0, Ordering::SeqCst) > 0).then_some(());
+                let taken = queues.wait(&name.into(), wait, take).await;
+                taken.expect("there is room in time");
+                served.lock().expect("no panic").push(name);
+            }));
+        }
+        let length = || -> u32 { queues.lengths().iter().map(|(_, waiting)| waiting).sum() };
+        for left in (0..=2 * EACH as u32).rev() {
+            while left != length() {
+                tokio::task::yield_now().await;
+            }
+            if left > 0 {
+                room.store(1, Ordering::SeqCst);
+                queues.wake_all();
+            }
+        }
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+        let served = served.lock().expect("no panic");
+        assert!(served[..EACH].contains(&"all"), "{served:?}");
+        assert!(served[..EACH].contains(&"some"), "{served:?}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_queue_takes_no_more_bytes_than_are_left_for_others() {

@@ -23,7 +23,7 @@ pub(super) struct Permits {
     pub(super) door: WaitQueue,
     /// Requests that wait for a place of their model.
     pub(super) at_models: ModelQueues,
-    /// Requests that have one and wait for a worker.
+    /// Requests that have one and wait for a worker, by what workers they may have.
     pub(super) at_workers: ModelQueues,
 }
 

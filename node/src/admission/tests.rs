@@ -267,6 +267,24 @@ async fn room_at_a_worker_is_waited_for_in_turn() {
     assert!(matches!(refused, Unplaced::NoWorker(NoWorker::Unhealthy)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_some_workers_holds_back_those_alone_that_want_the_same() {
+    let door = door(10, 2);
+    let (all, some): (Arc<str>, Arc<str>) = ("m".into(), "m, but one".into());
+    let ask = door.ask(None, None);
+    let full = || Err::<(), _>(NoWorker::Full);
+    let mut first = Box::pin(door.admission.place(&some, &ask, full));
+    assert!(poll_once(first.as_mut()).is_none());
+    let (placed, waited) = door.admission.place(&all, &ask, || Ok(())).await;
+    assert!(placed.is_ok() && waited.is_none(), "{placed:?}");
+    let mut second = Box::pin(door.admission.place(&some, &ask, || Ok(())));
+    assert!(poll_once(second.as_mut()).is_none(), "it is behind");
+    let waiting = "queue_length{queue=\"worker\",class=\"normal\"}";
+    assert_eq!(door.counted(waiting), 2, "one label for all queues");
+    drop(first);
+    assert!(second.await.0.is_ok());
+}
+
 /// Asks until the next one would wait.
 async fn fill(door: &Door, model: &Arc<str>) -> Vec<Admitted> {
     let mut held = Vec::new();

@@ -1,6 +1,8 @@
-//! Worker capacity: requests that are in and find every worker of their model at its own limit wait here.
+//! Worker capacity: requests that are in and find every worker that they may have at its own limit wait here.
 //!
-//! One queue a model, in the same order as the queue at the door. A waiting request looks for capacity when a request
+//! One queue a model, in the same order as the queue at the door, and one for each kind of requests that only some of
+//! the model's workers may take: a queue is as good as its first, who must not wait for others than those behind want.
+//! There are never more queues than requests that wait. A waiting request looks for capacity when a request
 //! of this replica ends, and every [`AGAIN`] because those of other replicas end too, which gossip reports.
 
 use std::sync::Arc;
@@ -23,14 +25,14 @@ pub(super) enum NoCapacity {
     TurnedAway(TurnedAway),
 }
 
-/// Waits in the model's queue until `place` finds room, or something else than room is missing.
+/// Waits in this queue until `place` finds room, or something else than room is missing.
 pub(super) async fn wait<T>(
     queues: &ModelQueues,
-    model: &Arc<str>,
+    queue: &Arc<str>,
     wait: Wait,
     mut place: impl FnMut() -> Result<T, NoWorker>,
 ) -> Result<T, NoCapacity> {
-    let placed = queues.wait(model, wait, || match place() {
+    let placed = queues.wait(queue, wait, || match place() {
         Err(NoWorker::Full) => None,
         done => Some(done),
     });

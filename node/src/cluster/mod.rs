@@ -441,7 +441,13 @@ impl Cluster {
         let others: Vec<usize> = (0..pool.members.len())
             .filter(|index| *index != at)
             .collect();
-        let mut placed = self.place(pool, key, &others)?;
+        let placed = self.place(pool, key, &others);
+        let mut placed = placed.map_err(|why| match why {
+            // The others were not asked: it is this one that cannot be used.
+            NoWorker::Tried if pool.members[at].draining => NoWorker::Draining,
+            NoWorker::Tried => NoWorker::Unhealthy,
+            why => why,
+        })?;
         placed.decision.reason = Reason::Sticky;
         Ok(placed)
     }

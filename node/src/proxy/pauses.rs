@@ -1,34 +1,114 @@
-//! When a worker of a pool will take requests again.
+//! Which workers of a pool a request may have, and when they will take requests again.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::Pool;
+use crate::cluster::{Pool, PoolMember};
 
-/// The shortest time that a usable worker wants to be left alone; `None` as soon as one asks for nothing.
-pub(super) fn shortest_pause(pool: &Pool) -> Option<Duration> {
-    let usable = pool
-        .members()
-        .iter()
-        .filter(|member| !member.draining && member.worker.health.is_usable());
-    usable
-        .map(|member| member.worker.pause().unwrap_or_default())
-        .min()
-        .filter(|pause| !pause.is_zero())
+/// The workers of a pool that a request may have: all of them, unless something about the request limits it.
+#[derive(Debug, Clone)]
+pub(super) struct Reach {
+    pool: Arc<Pool>,
+    /// Not these, by index, in ascending order.
+    but: Vec<usize>,
+    /// Where it may go to a pair: not these prefill workers.
+    but_prefill: Vec<usize>,
+    /// One worker is to have all of it, although the model's requests may go to pairs.
+    undivided: bool,
 }
 
-/// The shortest time for which a breaker lets no request pass, where that keeps requests from every worker that is
-/// left.
-pub(super) fn shortest_rest(pool: &Pool) -> Option<Duration> {
-    let mut shortest: Option<Duration> = None;
-    for member in pool.members().iter().filter(|member| !member.draining) {
-        let look = member.worker.health.look();
-        if look.is_usable {
-            return None;
-        }
-        if look.is_resting && !look.is_unreachable {
-            let rest = member.worker.health.shut_for();
-            shortest = Some(shortest.map_or(rest, |before| before.min(rest)));
+impl From<&Arc<Pool>> for Reach {
+    fn from(pool: &Arc<Pool>) -> Self {
+        Self::new(Arc::clone(pool), Vec::new())
+    }
+}
+
+impl Deref for Reach {
+    type Target = Pool;
+
+    fn deref(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl Reach {
+    /// All workers of a pool but these, by index.
+    pub(super) fn new(pool: Arc<Pool>, mut but: Vec<usize>) -> Self {
+        but.sort_unstable();
+        but.dedup();
+        Self {
+            pool,
+            but,
+            but_prefill: Vec::new(),
+            undivided: false,
         }
     }
-    shortest
+
+    /// One worker is to have all of it.
+    pub(super) fn undivided(mut self) -> Self {
+        self.undivided = self.pool.halves().is_some();
+        self
+    }
+
+    /// It may go to a pair, but not with these prefill workers.
+    pub(super) fn but_prefill(mut self, mut tried: Vec<usize>) -> Self {
+        tried.sort_unstable();
+        self.but_prefill = tried;
+        self
+    }
+
+    /// The name of the queue in which it waits for one of them: requests that may have the same workers wait in one
+    /// queue, in their order. One that nothing limits waits in its model's.
+    pub(super) fn queue(&self) -> Arc<str> {
+        let Self {
+            pool,
+            but,
+            but_prefill,
+            undivided,
+        } = self;
+        let has_all = but.is_empty() && but_prefill.is_empty() && !undivided;
+        if has_all && pool.name() == pool.model() {
+            return pool.label();
+        }
+        // A thousand workers are not to be spelt out.
+        let mut hasher = DefaultHasher::new();
+        (but, but_prefill, undivided).hash(&mut hasher);
+        format!("{}\0{:x}", pool.name(), hasher.finish()).into()
+    }
+
+    /// The shortest time that a usable worker wants to be left alone; `None` as soon as one asks for nothing.
+    pub(super) fn shortest_pause(&self) -> Option<Duration> {
+        let usable = self
+            .members()
+            .filter(|member| !member.draining && member.worker.health.is_usable());
+        usable
+            .map(|member| member.worker.pause().unwrap_or_default())
+            .min()
+            .filter(|pause| !pause.is_zero())
+    }
+
+    /// The shortest time for which a breaker lets no request pass, where that keeps requests from every worker that
+    /// is left.
+    pub(super) fn shortest_rest(&self) -> Option<Duration> {
+        let mut shortest: Option<Duration> = None;
+        for member in self.members().filter(|member| !member.draining) {
+            let look = member.worker.health.look();
+            if look.is_usable {
+                return None;
+            }
+            if look.is_resting && !look.is_unreachable {
+                let rest = member.worker.health.shut_for();
+                shortest = Some(shortest.map_or(rest, |before| before.min(rest)));
+            }
+        }
+        shortest
+    }
+
+    fn members(&self) -> impl Iterator<Item = &PoolMember> {
+        let members = self.pool.members().iter().enumerate();
+        let in_reach = members.filter(|(index, _)| self.but.binary_search(index).is_err());
+        in_reach.map(|(_, member)| member)
+    }
 }

@@ -12,8 +12,8 @@
 //! Where the reason is that there is no room (a limit of this replica, every worker at its own, a worker's 503), the
 //! status is `admission.no_room_status`.
 //!
-//! 429 and 503 carry `Retry-After`: what the workers ask for, the shortest of them, or when the first open breaker
-//! lets a request try where no other worker is left; else 1 s.
+//! 429 and 503 carry `Retry-After`: what the workers that the request may have ask for, the shortest of them, or when
+//! the first open breaker lets a request try where no other worker is left; else 1 s.
 
 use std::time::Duration;
 
@@ -24,13 +24,12 @@ use http::{HeaderValue, Response, StatusCode, header, response};
 
 use super::outcome::Outcome;
 use super::own_words::{condemned, out_of_time};
-use super::pauses::{shortest_pause, shortest_rest};
+use super::pauses::Reach;
 use super::record::Record;
 use super::response::ResponseBody;
 use super::retry::Exhausted;
 use crate::api::ApiError;
 use crate::api::error::{Dialect, ErrorKind, retry_after};
-use crate::cluster::Pool;
 use crate::config::NoRoomStatus;
 use crate::upstream::failure::{Failure, head_of_refused};
 
@@ -70,8 +69,8 @@ impl From<ApiError> for Refusal {
 }
 
 impl Refusal {
-    /// What the client gets when all attempts on this pool are over.
-    pub(super) fn of(exhausted: Exhausted, pool: &Pool) -> Self {
+    /// What the client gets when all attempts on these workers are over.
+    pub(super) fn of(exhausted: Exhausted, reach: Reach) -> Self {
         let no_room = match &exhausted {
             Exhausted::Unplaced(nobody) => *nobody == NoWorker::Full,
             Exhausted::TurnedAway(error) => error.kind == ErrorKind::Overloaded,
@@ -88,7 +87,7 @@ impl Refusal {
         };
         Self {
             word,
-            again: shortest_pause(pool).or_else(|| shortest_rest(pool)),
+            again: reach.shortest_pause().or_else(|| reach.shortest_rest()),
             no_room,
         }
     }
@@ -180,6 +179,8 @@ fn say_when(response: &mut Response<ResponseBody>, again: Option<Duration>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use grapevine_placement::ClusterSettings;
     use tokio::time::Instant;
 
@@ -187,6 +188,12 @@ mod tests {
     use crate::cluster::pool_for_tests;
     use crate::proxy::own_words::shutting_down;
     use crate::upstream::failure::tests::{all, status};
+
+    /// A pool of workers with these names, all of which a request may have.
+    fn pool(ids: &[&str]) -> Reach {
+        let pool = pool_for_tests(&ClusterSettings::default(), ids);
+        Reach::from(&Arc::new(pool))
+    }
 
     /// Status, own code if it is the router's own word, and `Retry-After`, as the client gets them.
     fn shown(refusal: Refusal) -> (StatusCode, Option<String>, Option<u64>) {
@@ -209,7 +216,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_failure_has_one_face() {
-        let pool = pool_for_tests(&ClusterSettings::default(), &["a", "b"]);
+        let pool = pool(&["a", "b"]);
         let expected: [(&str, u16, Option<&str>); 12] = [
             ("connect", 503, Some("no_worker_available")),
             ("connect_timeout", 503, Some("no_worker_available")),
@@ -230,7 +237,7 @@ mod tests {
             let row = expected.iter().find(|(name, ..)| *name == label);
             let (_, expected, code) = row.unwrap_or_else(|| panic!("{label} is not in the table"));
             let expected = if is_429 { 429 } else { *expected };
-            let (status, own, after) = shown(Refusal::of(Exhausted::Failed(failure), &pool));
+            let (status, own, after) = shown(Refusal::of(Exhausted::Failed(failure), pool.clone()));
             assert_eq!(
                 (status.as_u16(), own.as_deref()),
                 (expected, *code),
@@ -238,13 +245,14 @@ mod tests {
             );
             assert_eq!(after, matches!(expected, 429 | 503).then_some(1), "{label}");
         }
-        let (status, own, after) = shown(Refusal::of(Exhausted::Condemned, &pool));
+        let (status, own, after) = shown(Refusal::of(Exhausted::Condemned, pool.clone()));
         assert_eq!(
             (status.as_u16(), own.as_deref(), after),
             (422, Some("query_of_death"), None)
         );
         for nobody in [NoWorker::Empty, NoWorker::Full, NoWorker::Unhealthy] {
-            let (status, own, after) = shown(Refusal::of(Exhausted::Unplaced(nobody), &pool));
+            let (status, own, after) =
+                shown(Refusal::of(Exhausted::Unplaced(nobody), pool.clone()));
             assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
             assert_eq!(
                 (own.as_deref(), after),
@@ -255,9 +263,9 @@ mod tests {
 
     #[tokio::test]
     async fn no_room_has_the_status_that_was_chosen_and_nothing_else_has() {
-        let pool = pool_for_tests(&ClusterSettings::default(), &["a"]);
+        let pool = pool(&["a"]);
         let overloaded = || ApiError::new(ErrorKind::Overloaded, "full");
-        let of = |exhausted| Refusal::of(exhausted, &pool);
+        let of = |exhausted| Refusal::of(exhausted, pool.clone());
         let no_worker = |why| of(Exhausted::Unplaced(why));
         let table: [(&dyn Fn() -> Refusal, bool); 7] = [
             (&|| Refusal::from(overloaded()), true),
@@ -291,8 +299,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn clients_are_told_the_shortest_pause_of_the_workers() {
-        let pool = pool_for_tests(&ClusterSettings::default(), &["a", "b", "c"]);
-        let after = || shown(Refusal::of(Exhausted::Failed(status(503, "")), &pool)).2;
+        let pool = pool(&["a", "b", "c"]);
+        let after = || {
+            shown(Refusal::of(
+                Exhausted::Failed(status(503, "")),
+                pool.clone(),
+            ))
+            .2
+        };
         let pause = |index: usize, seconds: f64| {
             let until = Instant::now() + Duration::from_secs_f64(seconds);
             pool.members()[index].worker.paused_until.extend(until);
@@ -308,5 +322,53 @@ mod tests {
         assert_eq!(after(), Some(1), "the second may be asked again");
         pool.members()[1].worker.unreachable();
         assert_eq!(after(), Some(24), "23.5 s, rounded up");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_for_one_worker_is_told_the_time_of_that_one() {
+        let pool = Arc::new(pool_for_tests(
+            &ClusterSettings::default(),
+            &["a", "b", "c"],
+        ));
+        let after = |but: &[usize]| {
+            let reach = Reach::new(Arc::clone(&pool), but.to_vec());
+            let full = Exhausted::Unplaced(NoWorker::Full);
+            shown(Refusal::of(full, reach)).2
+        };
+        let until = Instant::now() + Duration::from_secs(60);
+        pool.members()[1].worker.paused_until.extend(until);
+        assert_eq!(after(&[]), Some(1), "others ask for nothing");
+        assert_eq!(after(&[2, 0]), Some(60), "it is the only one");
+        pool.members()[0].worker.health.eject();
+        assert_eq!(after(&[1]), Some(1), "one is well");
+        let rest = pool.members()[0].worker.health.shut_for().as_secs_f64();
+        assert_eq!(after(&[1, 2]), Some(rest.ceil() as u64));
+    }
+
+    #[tokio::test]
+    async fn requests_that_may_have_the_same_workers_wait_in_one_queue() {
+        let pool = Arc::new(pool_for_tests(
+            &ClusterSettings::default(),
+            &["a", "b", "c"],
+        ));
+        let but = |but: &[usize]| Reach::new(Arc::clone(&pool), but.to_vec());
+        assert_eq!(but(&[]).queue(), pool.label(), "that of the model");
+        assert_eq!(
+            Reach::from(&pool).undivided().queue(),
+            pool.label(),
+            "no pairs"
+        );
+        let queues = [
+            but(&[]),
+            but(&[0]),
+            but(&[1, 2]),
+            but(&[]).but_prefill(vec![0]),
+            but(&[0]).but_prefill(vec![0]),
+        ];
+        let queues: std::collections::BTreeSet<_> = queues.iter().map(Reach::queue).collect();
+        assert_eq!(queues.len(), 5, "{queues:?}");
+        assert_eq!(but(&[2, 1, 2]).queue(), but(&[1, 2]).queue());
+        let prefill = |tried: &[usize]| but(&[]).but_prefill(tried.to_vec()).queue();
+        assert_eq!(prefill(&[2, 1]), prefill(&[1, 2]));
     }
 }

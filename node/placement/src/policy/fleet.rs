@@ -489,13 +489,17 @@ impl<'a> Fleet<'a> {
         standing == Standing::Full || self.stands(standing)
     }
 
-    /// Whether a worker that could have taken the request is at its own limit.
+    /// Whether a worker that could take the request is at its own limit. One that was tried could not: no room there
+    /// would help the request.
     fn is_full(&self) -> bool {
-        self.candidates.iter().any(|candidate| {
+        let mut candidates = self.candidates.iter().enumerate();
+        candidates.any(|(index, candidate)| {
             let Candidate {
                 standing, at_cap, ..
             } = *candidate;
-            standing == Standing::Full || standing.is_bad() && at_cap && self.stands(standing)
+            let is_full =
+                standing == Standing::Full || standing.is_bad() && at_cap && self.stands(standing);
+            is_full && !self.tried(index)
         })
     }
 

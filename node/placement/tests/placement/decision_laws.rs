@@ -117,7 +117,9 @@ impl View {
                 }
         };
         let is_last_resort = |index: usize| {
-            let room_to_come = any(|standing| standing == Standing::Full);
+            let room_to_come = (0..candidates.len()).any(|index| {
+                candidates[index].standing == Standing::Full && !self.tried.contains(&index)
+            });
             panic
                 && candidates[index].standing == Standing::Unreachable
                 && !self.tried.contains(&index)

@@ -280,13 +280,25 @@ fn nobody_left_says_why() {
         panic: false,
         ..PolicySettings::default()
     };
-    let table: [Row<NoWorker>; 5] = [
+    let table: [Row<NoWorker>; 7] = [
         ("all tried", [IDLE; 4], &[0, 1, 2, 3], NoWorker::Tried),
         (
             "the rest full",
             [full, IDLE, full, gone],
             &[1],
             NoWorker::Full,
+        ),
+        (
+            "room comes, but where it was tried",
+            [full, IDLE, full, gone],
+            &[0, 1, 2],
+            NoWorker::Tried,
+        ),
+        (
+            "one may have it, and is unhealthy",
+            [full, gone, full, full],
+            &[0, 2, 3],
+            NoWorker::Tried,
         ),
         (
             "all unhealthy, no panic rule",

@@ -24,13 +24,23 @@ fn place_with(
     settings: &PolicySettings,
     by_place: [Candidate; 4],
 ) -> Result<(usize, Reason), NoWorker> {
+    place_but(settings, by_place, &[])
+}
+
+/// `tried`: by place.
+fn place_but(
+    settings: &PolicySettings,
+    by_place: [Candidate; 4],
+    tried: &[usize],
+) -> Result<(usize, Reason), NoWorker> {
     let (ring, key) = (equal_ring(4), chat(&[("user", "somebody's question")]));
     let order = ring.order(key.home()).expect("members").to_vec();
     let mut candidates = idle(4);
     for (place, candidate) in by_place.into_iter().enumerate() {
         candidates[order[place]] = candidate;
     }
-    let decision = decide(settings, &ring, &key, &candidates, &[], 0)?;
+    let tried: Vec<usize> = tried.iter().map(|&place| order[place]).collect();
+    let decision = decide(settings, &ring, &key, &candidates, &tried, 0)?;
     let place = order.iter().position(|&index| index == decision.worker);
     Ok((place.expect("a member"), decision.reason))
 }
@@ -124,6 +134,12 @@ fn what_refuses_connections_is_asked_last() {
         at([Unreachable, Unreachable, Unreachable, Full]),
         Err(NoWorker::Full),
         "room comes sooner than the dead come back"
+    );
+    let one_is_full = [Unreachable, Unreachable, Unreachable, Full].map(of);
+    assert_eq!(
+        place_but(&settings(hash), one_is_full, &[3]),
+        Ok((0, Reason::Home)),
+        "no room that comes is for a request that was there"
     );
     let all = [Unreachable; 4];
     assert_eq!(at(all), Ok((0, Reason::Home)), "nobody else is left");

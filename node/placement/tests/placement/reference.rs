@@ -187,9 +187,12 @@ impl Plain<'_> {
     }
 
     fn is_full(&self, rules: Rules) -> bool {
-        self.candidates.iter().any(|of| {
+        let mut candidates = self.candidates.iter().enumerate();
+        candidates.any(|(index, of)| {
             let bad_and_capped = of.standing.is_bad() && of.at_cap;
-            of.standing == Standing::Full || bad_and_capped && self.stands(rules, of.standing)
+            let full =
+                of.standing == Standing::Full || bad_and_capped && self.stands(rules, of.standing);
+            full && !self.tried.contains(&index)
         })
     }
 

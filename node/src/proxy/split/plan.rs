@@ -25,6 +25,7 @@ use crate::config::DecodeAlone;
 use crate::proxy::dispatch::Dispatch;
 use crate::proxy::division::blame::Fault;
 use crate::proxy::division::stays_whole;
+use crate::proxy::pauses::Reach;
 use crate::proxy::record::Record;
 use crate::proxy::retry::{AttemptPlan, Exhausted};
 use crate::proxy::stages::asked::{Asked, with_room};
@@ -100,8 +101,23 @@ impl<'a> ToPair<'a> {
     fn tried_in_pool(&self) -> Vec<usize> {
         let mut tried = self.tried_alone.clone();
         let halves = &self.halves;
-        tried.extend(same(&halves.decode, &self.tried.decode, self.asked.pool()));
+        let pool = self.asked.pool_arc();
+        tried.extend(same(&halves.decode, &self.tried.decode, pool));
         tried
+    }
+
+    /// Its prefill workers do not say where the KV of a response is: one worker has to have all of it.
+    fn is_silent(&self) -> bool {
+        self.form == Form::Responses && self.halves.is_silent_of_responses()
+    }
+
+    /// The workers that it may have, alone or as a pair.
+    fn reach(&self) -> Reach {
+        let reach = self.asked.reach(&self.tried_in_pool());
+        match self.is_silent() {
+            true => reach.undivided(),
+            false => reach.but_prefill(self.tried.prefill.clone()),
+        }
     }
 
     /// The name of its way if one worker is to take all of it.
@@ -110,7 +126,7 @@ impl<'a> ToPair<'a> {
         let divide = dispatch.transfer.look().divide();
         stays_whole(
             &dispatch.cluster,
-            asked.pool(),
+            asked.pool_arc(),
             &self.halves,
             asked.key(),
             &divide,
@@ -119,8 +135,8 @@ impl<'a> ToPair<'a> {
     }
 
     fn choose(&mut self) -> Result<Chosen, NoWorker> {
-        let takes_whole = self.asked.pool().role() == Role::Any;
-        if self.form == Form::Responses && self.halves.is_silent_of_responses() {
+        let takes_whole = self.asked.pool_arc().role() == Role::Any;
+        if self.is_silent() {
             return self.place_one("responses");
         }
         if self.computed.is_none()
@@ -147,7 +163,8 @@ impl<'a> ToPair<'a> {
     }
 
     fn choose_pair(&mut self) -> Result<Pair, NoWorker> {
-        let alone = same(self.asked.pool(), &self.tried_alone, &self.halves.decode);
+        let pool = self.asked.pool_arc();
+        let alone = same(pool, &self.tried_alone, &self.halves.decode);
         for index in alone {
             if !self.tried.decode.contains(&index) {
                 self.tried.decode.push(index);
@@ -177,10 +194,9 @@ impl AttemptPlan for ToPair<'_> {
 
     async fn place_first(&mut self, _: &mut Vec<usize>) -> Result<Chosen, Exhausted> {
         let (admission, waits_by) = (&self.dispatch.admission, self.asked.waits_by);
-        let pool = Arc::clone(self.asked.pool_arc());
-        let halves = Arc::clone(&self.halves);
+        let (reach, halves) = (self.reach(), Arc::clone(&self.halves));
         self.record.prepared();
-        let (chosen, waited) = with_room(admission, waits_by, &pool, || self.choose()).await;
+        let (chosen, waited) = with_room(admission, waits_by, reach, || self.choose()).await;
         self.record.waited(waited);
         chosen.map_err(|exhausted| match (exhausted, halves.pairs.mismatch()) {
             (Exhausted::Unplaced(_), Some(why)) => Exhausted::TurnedAway(nobody_talks(why)),

@@ -20,7 +20,7 @@ use crate::proxy::budget::Counted;
 use crate::proxy::deaths::Company;
 use crate::proxy::dispatch::Dispatch;
 use crate::proxy::division::{Division, Way};
-use crate::proxy::pauses::shortest_pause;
+use crate::proxy::pauses::Reach;
 use crate::proxy::realtime::Session;
 use crate::proxy::record::Record;
 use crate::proxy::retry::{AttemptPlan, Exhausted, RetryPolicy};
@@ -67,12 +67,27 @@ pub(in crate::proxy) struct ToWorker<'a> {
 }
 
 impl Asked {
-    /// Where the model's workers are.
-    pub(in crate::proxy) fn pool(&self) -> &Pool {
-        &self.query.pool
+    /// Where the model's workers are, and which of them it may have.
+    pub(in crate::proxy) fn pool(&self) -> Reach {
+        self.reach(&[])
     }
 
-    /// The same, to be kept.
+    /// The workers that it may have, without those that it has tried.
+    pub(in crate::proxy) fn reach(&self, tried: &[usize]) -> Reach {
+        let pool = &self.query.pool;
+        let mut but = match &self.holder {
+            Some(holder) => {
+                let members = pool.members().iter().enumerate();
+                let others = members.filter(|(_, member)| member.worker.id != *holder);
+                others.map(|(index, _)| index).collect()
+            }
+            None => self.query.other_ranks(pool),
+        };
+        but.extend_from_slice(tried);
+        Reach::new(Arc::clone(pool), but)
+    }
+
+    /// Where the model's workers are.
     pub(in crate::proxy) fn pool_arc(&self) -> &Arc<Pool> {
         &self.query.pool
     }
@@ -94,7 +109,8 @@ impl Asked {
     pub(in crate::proxy) fn way(&self, dispatch: &Dispatch) -> Result<Option<Way>, ApiError> {
         let transfer = dispatch.transfer.now();
         let is_short = transfer.divide().is_short(self.query.key.prompt_tokens());
-        let way = |division: &Division| division.way(self.pool(), transfer.decode_alone, is_short);
+        let pool = &self.query.pool;
+        let way = |division: &Division| division.way(pool, transfer.decode_alone, is_short);
         self.division.as_ref().map(way).transpose()
     }
 
@@ -239,16 +255,19 @@ impl Asked {
         begin: impl Fn(&Arc<Worker>, &Decision) -> Option<InFlight>,
     ) -> Result<(Placed, Option<RecordedPlacement>), NoWorker> {
         let (cluster, metrics) = (&dispatch.cluster, &dispatch.metrics);
+        let before = tried.len();
         loop {
             let key = &self.query.key;
             let placed = if let Some(holder) = &self.holder {
-                cluster.place_at(pool, key, holder, tried)?
+                cluster.place_at(pool, key, holder, tried)
             } else if strangers.is_empty() {
-                cluster.place(pool, key, tried)?
+                cluster.place(pool, key, tried)
             } else {
                 let passed_over = [tried.as_slice(), strangers].concat();
-                cluster.place(pool, key, &passed_over)?
+                cluster.place(pool, key, &passed_over)
             };
+            // One whose breaker had its trial already was not asked: a request that waits may have it later.
+            let placed = placed.inspect_err(|_| tried.truncate(before))?;
             let decision = placed.decision;
             tried.push(decision.worker);
             let reason = decision.reason.as_str();
@@ -280,9 +299,9 @@ impl AttemptPlan for ToWorker<'_> {
 
     async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Placed, Exhausted> {
         let (admission, waits_by) = (&self.dispatch.admission, self.asked.waits_by);
-        let pool = Arc::clone(&self.asked.query.pool);
+        let reach = self.asked.reach(tried).undivided();
         self.record.prepared();
-        let (placed, waited) = with_room(admission, waits_by, &pool, || self.place(tried)).await;
+        let (placed, waited) = with_room(admission, waits_by, reach, || self.place(tried)).await;
         self.record.waited(waited);
         placed
     }
@@ -329,19 +348,21 @@ impl AttemptPlan for ToWorker<'_> {
     }
 }
 
-/// While every worker is at its own limit, the request waits for its turn. For workers that said when to come back
-/// it does not wait: its client is sent that time. Says how long it waited, if it did.
+/// While every worker that it may have is at its own limit, the request waits for its turn among those that may have
+/// the same ones. For workers that said when to come back it does not wait: its client is sent that time. Says how long
+/// it waited, if it did.
 pub(in crate::proxy) async fn with_room<P>(
     admission: &Admission,
     waits_by: Ask,
-    pool: &Pool,
+    reach: impl Into<Reach>,
     mut place: impl FnMut() -> Result<P, NoWorker>,
 ) -> (Result<P, Exhausted>, Option<Duration>) {
+    let reach = reach.into();
     let place = || match place() {
-        Err(NoWorker::Full) if shortest_pause(pool).is_none() => Err(NoWorker::Full),
+        Err(NoWorker::Full) if reach.shortest_pause().is_none() => Err(NoWorker::Full),
         done => Ok(done),
     };
-    let (placed, waited) = admission.place(&pool.label(), &waits_by, place).await;
+    let (placed, waited) = admission.place(&reach.queue(), &waits_by, place).await;
     let placed = match placed {
         Ok(placed) => placed.map_err(Exhausted::Unplaced),
         Err(Unplaced::NoWorker(nobody)) => Err(Exhausted::Unplaced(nobody)),
