@@ -9,7 +9,7 @@ use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::scene::{CHATS, Scene, halves, held_at, legs, next, scene, until};
+use super::scene::{CHATS, Scene, always, halves, held_at, legs, next, scene, until};
 
 /// Far below the time after which a closed side channel is noticed, which is 2 s.
 const QUICK: Duration = Duration::from_millis(1_500);
@@ -122,6 +122,33 @@ async fn before_anything_was_transferred_a_closed_side_channel_costs_one_request
     let decode = scene.cluster.replicas[0].admin();
     let decode = decode.worker(&scene.decode()[0].url()).await;
     assert_eq!(decode.verdict, "good", "it was not the decode worker's");
+}
+
+/// All that is known speaks against the prefill worker, until the same decode worker fails with another one, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefill_worker_that_was_suspected_wrongly_stays_in_use() {
+    let scene = scene(Plan::default(), 1, &halves(2, 1)).await;
+    let (suspected, other, broken) = (scene.prefill()[0], scene.prefill()[1], scene.decode()[0]);
+    let chats = scene.prompts_at(suspected).await;
+    let others = scene.prompts_at(other).await;
+    scene.ask(&chats[0]).await.good();
+    // The decode worker has fetched from another one since.
+    scene.ask(&others[0]).await.good();
+    always(broken, Fault::status(500));
+    let answer = scene.ask(&chats[1]).await;
+    assert_eq!(answer.status(), 500, "{answer:?}");
+    let blamed = "grapevine_transfer_failures_total";
+    for fault in ["prefill", "decode"] {
+        assert_eq!(scene.metric(0, blamed, fault).await, 1.0, "{fault}");
+    }
+    let admin = scene.cluster.replicas[0].admin();
+    for prefill in scene.prefill() {
+        let worker = admin.worker(&prefill.url()).await;
+        assert_eq!(worker.verdict, "good", "{worker:?}");
+    }
+    broken.clear_rules();
+    let (prefill, _) = timed(&scene, 0, &chats[2]).await;
+    assert_eq!(prefill, Some(suspected.url()), "its prompts are its own");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -55,12 +55,17 @@ pub(in crate::proxy) fn may_be_transfer(failure: &Failure) -> bool {
 /// Weighs two workers, should a transfer between them fail. `before`: one of them failed this request already with
 /// another partner; true if it is the prefill worker.
 pub(in crate::proxy) fn of(prefill: &Worker, decode: &Worker, before: Option<bool>) -> Fault {
-    if prefill.refuses() || prefill.health.look().is_unreachable {
-        // Its process is gone, and what it computed with it.
+    if is_gone(prefill) {
+        // And what it computed with it.
         return Fault::Prefill;
     }
     let (prefill, decode) = (prefill.transferred.get(), decode.transferred.get());
     weigh(prefill, decode, before)
+}
+
+/// Whether the process of a worker is gone.
+pub(in crate::proxy) fn is_gone(worker: &Worker) -> bool {
+    worker.refuses() || worker.health.look().is_unreachable
 }
 
 /// The same by the latest good transfer of each.

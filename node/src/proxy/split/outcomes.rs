@@ -10,7 +10,7 @@ use grapevine_transfer::body::Form;
 use tokio::time::Instant;
 
 use super::computed::Computed;
-use super::pair::{PlacedHalf, Tried, UnderWay};
+use super::pair::{Failed, PlacedHalf, Tried, UnderWay};
 use super::plan::ToPair;
 use crate::http::sse;
 use crate::proxy::division::blame::{self, Fault};
@@ -110,26 +110,30 @@ impl ToPair<'_> {
         );
         pair.prefill.0.doubt_engine();
         let Tried { prefill, decode } = &mut self.tried;
+        let mut suspected = Some(fault);
         if fault == Fault::Decode {
             forget(prefill, pair.prefill.1);
-            let of_it =
-                |before: &&(UnderWay, Fault)| Arc::ptr_eq(&before.0.decode.0, &pair.decode.0);
-            let wrongly = self.failed.iter().filter(of_it);
-            wrongly.for_each(|before| forget(prefill, before.0.prefill.1));
+            let of_it = |before: &&mut Failed| Arc::ptr_eq(&before.pair.decode.0, &pair.decode.0);
+            for wrongly in self.failed.iter_mut().filter(of_it) {
+                forget(prefill, wrongly.pair.prefill.1);
+                wrongly.suspected = None;
+            }
         } else {
             forget(decode, pair.decode.1);
-            let of_it =
-                |before: &&(UnderWay, Fault)| Arc::ptr_eq(&before.0.prefill.0, &pair.prefill.0);
+            let of_it = |before: &&Failed| Arc::ptr_eq(&before.pair.prefill.0, &pair.prefill.0);
             let wrongly = self.failed.iter().filter(of_it);
-            wrongly.for_each(|before| forget(decode, before.0.decode.1));
+            wrongly.for_each(|before| forget(decode, before.pair.decode.1));
             if !prefill.contains(&pair.prefill.1) {
                 prefill.push(pair.prefill.1);
             }
+            // Otherwise the next attempt may show that it was the decode worker after all.
+            let is_sure = pair.before == Some(true) || blame::is_gone(&pair.prefill.0);
+            if fault == Fault::Prefill && is_sure {
+                pair.prefill.0.health.eject();
+                suspected = None;
+            }
         }
-        if fault == Fault::Prefill {
-            pair.prefill.0.health.eject();
-        }
-        self.failed.push((pair, fault));
+        self.failed.push(Failed { pair, suspected });
         fault
     }
 
@@ -159,12 +163,13 @@ impl ToPair<'_> {
             let transfers = &self.dispatch.metrics.split.transfer_seconds;
             transfers.observe(waited);
         }
-        for (before, fault) in &self.failed {
+        for failed in &mut self.failed {
+            let before = &failed.pair;
             let same_decode = Arc::ptr_eq(&before.decode.0, &pair.decode.0);
             let same_prefill = Arc::ptr_eq(&before.prefill.0, &pair.prefill.0);
-            if *fault == Fault::Unknown && same_decode && !same_prefill {
+            if failed.suspected == Some(Fault::Unknown) && same_decode && !same_prefill {
                 // The same decode worker gets it from another one.
-                before.prefill.0.health.eject();
+                failed.suspected = Some(Fault::Prefill);
             }
         }
         computed.ends(AttemptOutcome::Success);

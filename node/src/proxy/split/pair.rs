@@ -59,6 +59,24 @@ pub(super) struct UnderWay {
     pub(super) before: Option<bool>,
 }
 
+/// A pair between which a transfer failed. A prefill worker that is suspected is ejected when its request's attempts
+/// are over, unless one of them shows that it was the decode worker: all replicas would hear of a wrong verdict, and pass
+/// over a worker that is well.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) pair: UnderWay,
+    /// Whose fault it seems to be; none once nothing more can be found out.
+    pub(super) suspected: Option<Fault>,
+}
+
+impl Drop for Failed {
+    fn drop(&mut self) {
+        if self.suspected == Some(Fault::Prefill) {
+            self.pair.prefill.0.health.eject();
+        }
+    }
+}
+
 impl UnderWay {
     /// Whose fault it is if the KV does not come, as far as is known now.
     pub(super) fn fault(&self) -> Fault {

@@ -17,13 +17,12 @@ use grapevine_transfer::body::Form;
 use tokio::time::Instant;
 
 use super::computed::Computed;
-use super::pair::{self, First, Pair, Tried, UnderWay};
+use super::pair::{self, Failed, First, Pair, Tried};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
 use crate::cluster::{Halves, Pool};
 use crate::config::DecodeAlone;
 use crate::proxy::dispatch::Dispatch;
-use crate::proxy::division::blame::Fault;
 use crate::proxy::division::stays_whole;
 use crate::proxy::pauses::Reach;
 use crate::proxy::record::Record;
@@ -47,8 +46,8 @@ pub(in crate::proxy) struct ToPair<'a> {
     pub(super) computed: Option<Computed>,
     /// The half for which no worker was left when a pair was wanted last.
     lacking: Option<Role>,
-    /// Pairs between which a transfer failed, and by whose fault; at most one for each attempt.
-    pub(super) failed: Vec<(UnderWay, Fault)>,
+    /// Pairs between which a transfer failed; at most one for each attempt.
+    pub(super) failed: Vec<Failed>,
 }
 
 /// A request on its worker, or on both.

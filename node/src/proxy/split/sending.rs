@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::computed::Computed;
 use super::legs::{self, Prefilled};
 use super::outcomes::forget;
-use super::pair::{First, Pair, PlacedHalf, UnderWay};
+use super::pair::{Failed, First, Pair, PlacedHalf, UnderWay};
 use super::plan::ToPair;
 use crate::proxy::division::blame::{self, Fault};
 use crate::proxy::record::Record;
@@ -201,9 +201,9 @@ impl ToPair<'_> {
         let (reason, recorded) = (decode.placed.reason(), decode.recorded.take());
         self.record.decode_placed(&worker, reason, recorded);
         self.record.propagate(&mut outgoing.headers);
-        let of_both = |(pair, _): &(UnderWay, Fault)| {
-            let is_decode = Arc::ptr_eq(&pair.decode.0, &worker);
-            let is_prefill = Arc::ptr_eq(&pair.prefill.0, &prefill.0);
+        let of_both = |failed: &Failed| {
+            let is_decode = Arc::ptr_eq(&failed.pair.decode.0, &worker);
+            let is_prefill = Arc::ptr_eq(&failed.pair.prefill.0, &prefill.0);
             (is_prefill, is_decode)
         };
         let mut failed = self.failed.iter().map(of_both);
