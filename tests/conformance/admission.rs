@@ -250,10 +250,10 @@ async fn a_body_is_asked_for_after_admission_only() {
 }
 
 /// A worker with a lower limit than its replica.
-async fn worker_with_room_for_one() -> House {
+async fn worker_with_room_for_one(plan: Plan) -> House {
     let worker = chat::worker(paced(Duration::from_millis(10))).await;
     let url = worker.url();
-    let plan = Plan::default().set(
+    let plan = plan.set(
         "worker",
         &format!("[{{ url = {url:?}, models = [{MODEL:?}], max_in_flight = 1 }}]"),
     );
@@ -272,7 +272,7 @@ async fn worker_with_room_for_one() -> House {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn room_at_a_worker_is_waited_for() {
-    let house = worker_with_room_for_one().await;
+    let house = worker_with_room_for_one(Plan::default()).await;
     let held = hold(&house).await;
     let none = ("x-nothing", "1");
     let mut answers = Vec::new();
@@ -288,6 +288,26 @@ async fn room_at_a_worker_is_waited_for() {
     let served = entries_of(&house, &["one", "two", "three"]);
     assert_eq!(ids_of(&served), ["one", "two", "three"]);
     assert_one_at_a_time(&served);
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_takes_longer_than_the_queue_may_wait_all_the_same() {
+    let plan = Plan::default().set("admission.queue_timeout", "\"4s\"");
+    let house = worker_with_room_for_one(plan).await;
+    let held = hold(&house).await;
+    let body = chat("slowly", 1).to_string();
+    let bytes = request("POST", CHATS, &[], body.as_bytes());
+    let (most, rest) = bytes.split_at(bytes.len() - 1);
+    let mut slow = Connection::open(house.data()).await;
+    slow.send(most).await.expect("taken");
+    // The client's own time: it does not wait for the replica.
+    sleep(Duration::from_secs(5)).await;
+    slow.send(rest).await.expect("taken");
+    waiting(&house, "worker", 1).await;
+    held.leave(false);
+    let answer = slow.response().await.expect("answered");
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
     house.close().await;
 }
 

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{Config, FakeWorker, Fault, Rule};
-use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
+use grapevine_tests::admin::Explained;
+use grapevine_tests::chat::{self, Ending, MODEL, Stream, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1;
 use grapevine_tests::wait::{LIMIT, eventually};
@@ -270,6 +271,49 @@ async fn a_black_hole_costs_one_connect_timeout() {
     let attempts = admin.attempts(&hole).await;
     assert!(attempts == 1.0, "{attempts} connections were tried");
     assert_eq!(admin.worker(&hole).await.verdict, "unreachable");
+    house.close().await;
+}
+
+/// The connection took longer than a request may wait: it waits as if it had just arrived.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_was_refused_late_waits_as_a_new_one() {
+    let (_held, hole) = black_hole().await;
+    let alive = chat::worker(quick()).await;
+    let plan = Plan::default().worker(&hole, &[MODEL]);
+    let plan = plan.worker_with(&alive.url(), &[MODEL], "max_in_flight = 1");
+    let plan = plan.set("timeouts.connect", "\"5s\"");
+    let plan = plan.set("admission.queue_timeout", "\"4s\"");
+    // Only requests can show that one is not there.
+    let plan = plan.set("health.interval", "\"1h\"");
+    let house = House::with(plan, vec![alive]).await;
+    let admin = house.cluster.replicas[0].admin();
+    let streams: Vec<_> = (0..40)
+        .map(|number| streamed(&format!("long, {number}"), 100_000))
+        .collect();
+    let explained = admin.explain(&streams).await;
+    let at_alive = |explained: &Explained| explained.worker == Some(house.workers[0].url());
+    let busy = explained.iter().position(at_alive).expect("half of them");
+    let mut busy = Stream::open(house.data(), &streams[busy])
+        .await
+        .expect("accepted");
+    busy.read_events(1).await.expect("it has begun");
+
+    let data = house.data();
+    let refused = tokio::spawn(async move { http1::post(data, CHATS, &chat("late", 1)).await });
+    eventually(LIMIT, "it waits", async || {
+        let length = admin
+            .metrics()
+            .await
+            .sum("grapevine_queue_length", "worker");
+        (length == 1.0)
+            .then_some(())
+            .ok_or_else(|| length.to_string())
+    })
+    .await;
+    assert_eq!(admin.attempts(&hole).await, 1.0, "it was there first");
+    busy.leave(false);
+    let answer = refused.await.expect("no panic");
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
     house.close().await;
 }
 

@@ -154,6 +154,16 @@ impl Ask {
         self.claim.class
     }
 
+    /// The same after so long a time in which it did not wait here, but read its body: only waiting wears patience.
+    /// `deadline`: the end of the whole request.
+    pub fn after(self, reading: Duration, deadline: Option<Instant>) -> Self {
+        let by = self.by + reading;
+        Self {
+            by: deadline.map_or(by, |deadline| deadline.min(by)),
+            ..self
+        }
+    }
+
     /// The same when so many bytes of its body are held.
     pub fn holding(self, bytes: usize) -> Self {
         Self {
@@ -224,7 +234,7 @@ impl Admission {
         }
     }
 
-    /// The same for a request that goes on after its first worker failed: its patience begins anew.
+    /// The same for a request that comes back from a worker that failed: its patience begins anew.
     pub fn ask_again(&self, ask: Ask, deadline: Option<Instant>) -> Ask {
         Ask {
             by: self.patience(deadline),

@@ -173,6 +173,25 @@ async fn nobody_waits_longer_than_the_queue_or_the_request_allows() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn patience_is_worn_by_waiting_alone() {
+    let door = door(10, 2);
+    let model: Arc<str> = "m".into();
+    let full = || Err::<(), _>(NoWorker::Full);
+    let begun = Instant::now();
+    for (deadline, waits) in [(None, 10), (Some(begun + Duration::from_secs(67)), 7)] {
+        let ask = door.ask(None, deadline);
+        let upload = Duration::from_secs(25);
+        tokio::time::advance(upload).await;
+        let since = Instant::now();
+        let ask = ask.after(upload, deadline);
+        let (placed, waited) = door.admission.place(&model, &ask, full).await;
+        assert!(matches!(placed, Err(Unplaced::TurnedAway(_))), "{placed:?}");
+        assert_eq!(since.elapsed().as_secs(), waits);
+        assert_eq!(waited.map(|waited| waited.as_secs()), Some(waits));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tenants_requests_are_counted_over_the_cluster() {
     let door = door(10, 0);
     let key = keys("max_requests = 3");

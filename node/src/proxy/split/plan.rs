@@ -119,6 +119,13 @@ impl<'a> ToPair<'a> {
         }
     }
 
+    /// A worker had it, or a part of it, before.
+    fn has_tried(&self) -> bool {
+        let Tried { prefill, decode } = &self.tried;
+        let mut tried = [prefill, decode, &self.tried_alone].into_iter();
+        tried.any(|tried| !tried.is_empty())
+    }
+
     /// The name of its way if one worker is to take all of it.
     fn stays_whole(&self) -> Option<&'static str> {
         let (asked, dispatch) = (&*self.asked, self.dispatch);
@@ -192,7 +199,8 @@ impl AttemptPlan for ToPair<'_> {
     type Answer = Sent;
 
     async fn place_first(&mut self, _: &mut Vec<usize>) -> Result<Chosen, Exhausted> {
-        let (admission, waits_by) = (&self.dispatch.admission, self.asked.waits_by);
+        let admission = &self.dispatch.admission;
+        let waits_by = self.asked.waits_by(admission, self.has_tried());
         let (reach, halves) = (self.reach(), Arc::clone(&self.halves));
         self.record.prepared();
         let (chosen, waited) = with_room(admission, waits_by, reach, || self.choose()).await;

@@ -201,6 +201,15 @@ impl Asked {
         true
     }
 
+    /// What it waits by for a worker; `again`: one refused it, so that it is as if it had just arrived, however long that
+    /// took.
+    pub(in crate::proxy) fn waits_by(&self, admission: &Admission, again: bool) -> Ask {
+        match again {
+            false => self.waits_by,
+            true => admission.ask_again(self.waits_by, self.deadline),
+        }
+    }
+
     /// The end of the whole request.
     pub(in crate::proxy) fn deadline(&self) -> Option<Instant> {
         self.deadline
@@ -298,7 +307,8 @@ impl AttemptPlan for ToWorker<'_> {
     type Answer = Sent;
 
     async fn place_first(&mut self, tried: &mut Vec<usize>) -> Result<Placed, Exhausted> {
-        let (admission, waits_by) = (&self.dispatch.admission, self.asked.waits_by);
+        let admission = &self.dispatch.admission;
+        let waits_by = self.asked.waits_by(admission, !tried.is_empty());
         let reach = self.asked.reach(tried).undivided();
         self.record.prepared();
         let (placed, waited) = with_room(admission, waits_by, reach, || self.place(tried)).await;

@@ -97,6 +97,7 @@ impl Admitted {
             key,
             deadline,
         } = self.accepted;
+        let begun = Instant::now();
         let (cluster, metrics) = (reader.cluster, reader.metrics);
         let form = endpoint.traits().form;
         let limits = BodyLimits {
@@ -133,7 +134,10 @@ impl Admitted {
         let failovers = reader.failovers;
         let failover = failovers.wanted(&head.headers, query.pool.model())?;
         Ok(Read {
-            waits_by: self.waits_by.holding(body.bytes.len()),
+            waits_by: self
+                .waits_by
+                .holding(body.bytes.len())
+                .after(at - begun, deadline),
             head,
             body,
             query,
