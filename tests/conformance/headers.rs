@@ -228,6 +228,10 @@ async fn where_a_request_comes_from_is_what_its_connection_says() {
     for (name, _) in &spoofed[2..] {
         assert!(values(&seen, name).is_empty(), "{name} was believed");
     }
+    // The connection's address is the replica's word, and not the client's to drop.
+    ask(&house, &[("connection", "x-forwarded-for, close")]).await;
+    let seen = last_seen(&house);
+    assert_eq!(values(&seen, "x-forwarded-for"), ["127.0.0.1"]);
     house.close().await;
 
     let plan = Plan::default().set("listen.trusted_proxies", r#"["10.0.0.0/8", "127.0.0.1"]"#);

@@ -5,14 +5,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
+
+use super::headers::{says_origin, value_of};
 
 /// The chain of addresses that a request passed, the client's first.
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-/// `X-Forwarded-Host`, `-Proto`, `-Port`, `-Prefix`, ...
-const FORWARDED_PREFIX: &str = "x-forwarded-";
 
 /// The other end of a connection of the data port. One per connection.
 #[derive(Debug)]
@@ -30,7 +29,7 @@ impl Peer {
         let address = address.to_canonical();
         Self {
             is_trusted: is_among(trusted, address),
-            value: super::headers::value_of(&address.to_string()),
+            value: value_of(&address.to_string()),
             address,
         }
     }
@@ -64,12 +63,8 @@ impl Peer {
             headers.insert(FORWARDED_FOR, chain);
             return;
         }
-        let is_claim = |name: &HeaderName| {
-            *name == header::FORWARDED
-                || *name == REAL_IP
-                || name.as_str().starts_with(FORWARDED_PREFIX)
-        };
-        let claims: Vec<HeaderName> = headers.keys().filter(|n| is_claim(n)).cloned().collect();
+        let claims = headers.keys().filter(|name| says_origin(name));
+        let claims: Vec<HeaderName> = claims.cloned().collect();
         for name in claims {
             headers.remove(name);
         }

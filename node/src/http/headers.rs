@@ -39,6 +39,10 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The header, as vLLM reads it.
 pub const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+/// `X-Forwarded-For`, `-Host`, `-Proto`, `-Port`, `-Prefix`, ...
+const FORWARDED_PREFIX: &str = "x-forwarded-";
+
 /// Meant for one hop, in either direction.
 static HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
@@ -77,9 +81,17 @@ static OTHER_TARGET: [HeaderName; 13] = [
     HeaderName::from_static("x-envoy-original-path"),
 ];
 
+/// Whether a header says where a request comes from.
+pub(super) fn says_origin(name: &HeaderName) -> bool {
+    *name == header::FORWARDED || *name == REAL_IP || name.as_str().starts_with(FORWARDED_PREFIX)
+}
+
 /// Drops from a client's head what a worker must not see. `Host` and framing are set by the caller.
+///
+/// Where the request comes from is this replica's own word by now (`http::forwarded`), which no client can take back by
+/// naming it in `Connection`.
 pub fn clean_request(headers: &mut HeaderMap) {
-    remove_named_by_connection(headers);
+    remove_named_by_connection(headers, |name| !says_origin(name));
     remove_all(headers, |name| {
         let text = name.as_str();
         let is_own_or_misleads =
@@ -92,7 +104,7 @@ pub fn clean_request(headers: &mut HeaderMap) {
 
 /// Drops from a worker's head what must not reach the client. Which pages may read an answer is said by `cors` alone.
 pub fn clean_response(headers: &mut HeaderMap) {
-    remove_named_by_connection(headers);
+    remove_named_by_connection(headers, |_| true);
     remove_all(headers, |name| {
         HOP_BY_HOP.contains(name) || name.as_str().starts_with(CORS_PREFIX)
     });
@@ -106,14 +118,15 @@ fn remove_all(headers: &mut HeaderMap, which: impl Fn(&HeaderName) -> bool) {
     }
 }
 
-/// `Connection` names further headers that are meant for one hop.
-fn remove_named_by_connection(headers: &mut HeaderMap) {
+/// `Connection` names further headers that are meant for one hop; `which` of them to drop.
+fn remove_named_by_connection(headers: &mut HeaderMap, which: impl Fn(&HeaderName) -> bool) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|token| token.trim().parse().ok())
+        .filter(|name| which(name))
         .collect();
     for name in named {
         headers.remove(name);
@@ -220,6 +233,22 @@ mod tests {
         let mut names: Vec<_> = headers.keys().map(|n| n.as_str().to_owned()).collect();
         names.sort();
         assert_eq!(names, ["authorization", "x-session-id"]);
+    }
+
+    #[test]
+    fn a_client_cannot_take_back_where_it_comes_from() {
+        let mut headers = map(&[
+            ("connection", "X-Forwarded-For, forwarded, x-real-ip"),
+            ("connection", "x-forwarded-proto, x-hop"),
+            ("x-forwarded-for", "192.0.2.7"),
+            ("forwarded", "for=192.0.2.7"),
+            ("x-real-ip", "192.0.2.7"),
+            ("x-forwarded-proto", "https"),
+            ("x-hop", "1"),
+        ]);
+        clean_request(&mut headers);
+        assert_eq!(headers.len(), 4, "{headers:?}");
+        assert!(!headers.contains_key("x-hop"));
     }
 
     #[test]
