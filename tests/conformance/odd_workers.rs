@@ -4,9 +4,11 @@ use grapevine_testbed::fake_worker::{BadSse, Canned, Fault, Rule};
 use grapevine_tests::chat::{self, Ending, MODEL, chat, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, request};
+use grapevine_tests::wait::LIMIT;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::errors::assert_error;
 use crate::house::{House, quick};
@@ -95,6 +97,61 @@ pub(crate) async fn raw_worker(bytes: &'static str) -> (String, JoinSet<()>) {
         }
     });
     (url, serving)
+}
+
+/// A worker that breaks off in the middle of each of its answers, behind more than a router holds back of one.
+async fn breaking_worker() -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n40000\r\n";
+    let half = [head.as_bytes(), &[b' '; 0x20000]].concat();
+    let mut serving = JoinSet::new();
+    serving.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut read = vec![0; 16 << 10];
+            if let Ok(1..) = stream.read(&mut read).await {
+                // The router may have left.
+                let _ = stream.write_all(&half).await;
+            }
+        }
+    });
+    (url, serving)
+}
+
+/// A client of HTTP/1.0 takes the end of the connection for that of the answer, so the connection must be reset.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_breaks_off_looks_whole_to_no_client() {
+    let (url, _serving) = breaking_worker().await;
+    let plan = Plan::default().worker(&url, &[MODEL]);
+    let plan = plan
+        .set("health.interval", "\"1h\"")
+        .set("breaker.enabled", "false");
+    let house = House::with(plan, Vec::new()).await;
+    let body = chat("half an answer", 1).to_string();
+    let bytes = request("POST", CHATS, &[], body.as_bytes());
+    let bytes = String::from_utf8(bytes).expect("text");
+    for version in ["HTTP/1.0", "HTTP/1.1"] {
+        let bytes = bytes.replacen("HTTP/1.1", version, 1);
+        let mut stream = TcpStream::connect(house.data()).await.expect("accepted");
+        stream.write_all(bytes.as_bytes()).await.expect("taken");
+        let mut read = Vec::new();
+        let ended = timeout(LIMIT, stream.read_to_end(&mut read)).await;
+        let ended = ended.expect("the connection ends");
+        let text = String::from_utf8_lossy(&read);
+        assert!(text.contains(" 200 OK\r\n"), "{text:.200}");
+        match version {
+            "HTTP/1.0" => {
+                let error = ended.expect_err("an end without a reset is that of a whole answer");
+                assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+            }
+            _ => assert!(
+                !text.ends_with("0\r\n\r\n"),
+                "chunks have an end of their own"
+            ),
+        }
+    }
+    let metrics = house.cluster.replicas[0].admin().metrics().await;
+    assert_eq!(metrics.sum("grapevine_requests_total", "worker_broke"), 2.0);
 }
 
 /// W27: the end of an answer must be beyond doubt (RFC 9112, 6.3), or the bytes after it could be read as

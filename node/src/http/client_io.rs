@@ -137,6 +137,18 @@ impl AsyncWrite for ClientIo {
 pub struct ClientSocket(Arc<OwnedWriteHalf>);
 
 impl ClientSocket {
+    /// Ends the connection by a reset, for what was sent last is no whole answer and must not look like one. Nothing else
+    /// may hold the socket.
+    pub fn reset(self) {
+        let stream: &TcpStream = self.0.as_ref().as_ref();
+        // A socket that refuses this is closed already.
+        let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
+        if let Some(half) = Arc::into_inner(self.0) {
+            // Dropped, it would say the end first.
+            half.forget();
+        }
+    }
+
     /// Says the end, and takes for a moment what the client still sends: closing a socket with unread bytes resets
     /// it, and a reset can destroy the last answer before the client has read it (RFC 9112, section 9.6).
     pub async fn linger(&self) {
@@ -242,7 +254,7 @@ fn is_closed(stream: &TcpStream) -> bool {
 mod tests {
     use super::*;
     use std::future::poll_fn;
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
     use tokio::time::timeout;
 
@@ -277,6 +289,18 @@ mod tests {
         client.write_all(b"\n").await.expect("extra byte");
         io.socket.readable().await.expect("readable");
         assert_notices(client, socket).await;
+    }
+
+    #[tokio::test]
+    async fn a_reset_is_no_end() {
+        let (mut client, mut io, socket) = pair().await;
+        io.write_all(b"half of it").await.expect("taken");
+        drop(io);
+        socket.reset();
+        let mut read = Vec::new();
+        let ended = client.read_to_end(&mut read).await;
+        let error = ended.expect_err("the end would pass for that of the answer");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
 
     #[tokio::test]

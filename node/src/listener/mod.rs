@@ -329,9 +329,14 @@ where
         Protocol::Http2 => Box::pin(serve_http2(io, peer, seat, front))
             .await
             .map_err(Into::into),
-        Protocol::Http1 => serve_http1(io, socket.clone(), peer, seat, front)
-            .await
-            .map_err(Into::into),
+        Protocol::Http1 => {
+            let served = serve_http1(io, socket.clone(), peer, seat, front).await;
+            if let Err(ConnectionError::CutShort(_)) = served {
+                socket.reset();
+                return served.map_err(Into::into);
+            }
+            served.map_err(Into::into)
+        }
     };
     if seat.is_wanted() {
         return served;
@@ -386,8 +391,12 @@ where
     let wire = Wire::shared(io, head);
     let ended = {
         let served = http1::serve(&wire, waits, &front.metrics.refusals, service);
-        drive_http1(pin!(served), &wire, seat, front).await?
+        drive_http1(pin!(served), &wire, seat, front).await
     };
+    if http1::lock(&wire).is_cut_short() {
+        return Err(ConnectionError::CutShort(ended.err().map(Box::new)));
+    }
+    let ended = ended?;
     if let Ended::Switched(ResponseBody::Tunnel(Some(tunnel))) = ended
         && let Some(client) = Wire::into_io(wire)
     {

@@ -24,7 +24,7 @@ use http::{Request, Response, StatusCode, Version};
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use self::answer::Asked;
+use self::answer::{Asked, Framed};
 use self::clock::{Clock, Wait};
 use self::request::RequestHead;
 pub use self::send::SendError;
@@ -54,6 +54,10 @@ pub enum ConnectionError {
     /// An answer could not be sent.
     #[error(transparent)]
     Send(#[from] SendError),
+    /// An answer that only the end of its connection ends is not whole: that end must be a reset, for any other would say
+    /// that it is. With the reason, if it is another one than the end of the replica.
+    #[error("an answer without a length was cut short")]
+    CutShort(#[source] Option<Box<Self>>),
 }
 
 /// How a connection ended well.
@@ -128,9 +132,16 @@ where
                 false => Ended::SwitchedEarly,
             });
         }
+        let is_open_ended = head.framed == Framed::UntilClose;
+        if is_open_ended {
+            lock(wire).set_open_ended(true);
+        }
         let mut sending = Sending::new(head, body);
         poll_fn(|cx| sending.poll(wire, cx)).await?;
         drop(sending);
+        if is_open_ended {
+            lock(wire).set_open_ended(false);
+        }
         if !keeps_alive || !poll_fn(|cx| poll_end(wire, &mut clock, cx)).await {
             break;
         }

@@ -264,6 +264,49 @@ async fn a_client_that_waits_for_leave_gets_it_when_its_body_is_read() {
     assert_eq!(refused, last);
 }
 
+/// A body that breaks off behind its first part.
+struct Broken(Option<&'static str>);
+
+impl Body for Broken {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let part = self.0.take().ok_or(io::ErrorKind::BrokenPipe);
+        let frame = part.map(|part| Frame::data(Bytes::from_static(part.as_bytes())));
+        Poll::Ready(Some(frame.map_err(Into::into)))
+    }
+}
+
+/// In HTTP/1.0 the end of the connection is that of the answer; chunks tell it by themselves.
+#[tokio::test(start_paused = true)]
+async fn a_broken_answer_that_ends_with_its_connection_is_known_as_cut_short() {
+    for (version, whole, is_cut_short) in [
+        ("1.0", false, true),
+        ("1.0", true, false),
+        ("1.1", false, false),
+    ] {
+        let (mut client, server) = duplex(4096);
+        let wire = Wire::shared(server, LIMITS);
+        let refusals = RefusalMetrics::register(&mut Registry::default());
+        let request = format!("GET / HTTP/{version}\r\nhost: a\r\n\r\n");
+        client.write_all(request.as_bytes()).await.expect("room");
+        let ended = if whole {
+            let service = |_| async { Ok(Response::new(stream(["half"]))) };
+            serve(&wire, WAITS, &refusals, service).await.map(drop)
+        } else {
+            let service = |_| async { Ok(Response::new(Broken(Some("half")))) };
+            serve(&wire, WAITS, &refusals, service).await.map(drop)
+        };
+        let case = format!("{version} {whole}: {ended:?}");
+        assert_eq!(ended.is_ok(), whole, "{case}");
+        assert_eq!(lock(&wire).is_cut_short(), is_cut_short, "{case}");
+    }
+}
+
 /// Answers with the target alone.
 async fn unread(request: Request<ClientBody>) -> Result<Answer, ClientLeft> {
     Ok(text(request.uri().path().to_owned()))

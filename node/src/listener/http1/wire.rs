@@ -50,6 +50,8 @@ pub struct Wire<Io> {
     is_leaving: bool,
     /// Its place is wanted for another client: while it leaves, it waits for no first request.
     is_in_the_way: bool,
+    /// An answer whose end is that of the connection has begun, and not all of it is out.
+    is_open_ended: bool,
 }
 
 #[derive(Debug)]
@@ -80,6 +82,7 @@ impl<Io> Wire<Io> {
             continues: &[],
             is_leaving: false,
             is_in_the_way: false,
+            is_open_ended: false,
         }))
     }
 
@@ -99,6 +102,15 @@ impl<Io> Wire<Io> {
     pub(in crate::listener) fn make_room(&mut self) {
         self.is_leaving = true;
         self.is_in_the_way = true;
+    }
+
+    pub(super) fn set_open_ended(&mut self, is_open_ended: bool) {
+        self.is_open_ended = is_open_ended;
+    }
+
+    /// Whether the end of the connection, as it is now, would pass for the end of an answer that is not whole.
+    pub(in crate::listener) fn is_cut_short(&self) -> bool {
+        self.is_open_ended
     }
 
     /// Whether nobody may count on an answer here that has not asked for it by now.
