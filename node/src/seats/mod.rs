@@ -177,7 +177,7 @@ impl Seats {
     /// Frees a place when even the spare ones are taken, whichever is idle in them.
     pub(crate) fn free_one(&self) {
         let mut table = self.table();
-        if table.leaving == 0 {
+        if table.about_to_go() == 0 {
             let count = 1 + self.extra();
             self.shed(&mut table, count, |_| true);
         }
@@ -187,8 +187,8 @@ impl Seats {
     pub fn relieve(&self) -> bool {
         let mut table = self.table();
         let count = table.seats.len().div_ceil(PLACES_PER_RELIEF);
-        let count = count.saturating_sub(table.leaving);
-        self.shed(&mut table, count, |_| true) + table.leaving > 0
+        let going = table.about_to_go();
+        self.shed(&mut table, count.saturating_sub(going), |_| true) + going > 0
     }
 
     /// Asks as many to leave as are here, or coming, above the limit.
@@ -257,6 +257,18 @@ impl Table {
     /// Seats whose connections were not asked to leave.
     fn staying(&self) -> usize {
         self.seats.len() - self.leaving
+    }
+
+    /// Of the seats that were asked to leave, those that are free in a moment. One that got a request before it heard the
+    /// word stays to the end of that answer, which may be hours away: nobody may wait for it.
+    fn about_to_go(&self) -> usize {
+        if self.leaving == 0 {
+            return 0;
+        }
+        let seats = self.seats.values();
+        let is_going =
+            |taken: &&TakenSeat| taken.is_leaving && taken.progress.idle_since().is_some();
+        seats.filter(is_going).count()
     }
 
     fn tell_to_leave(&mut self, id: u64) {

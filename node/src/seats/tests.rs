@@ -99,6 +99,28 @@ async fn spare_places_are_freed_once_they_are_all_taken() {
     drop(request);
 }
 
+/// A request that crossed the word keeps its connection for as long as its answer takes.
+#[tokio::test(start_paused = true)]
+async fn who_leaves_only_after_a_long_answer_keeps_no_place_from_being_freed() {
+    let seats = seats(1, None);
+    let late = come(&seats, "192.0.2.1").await.expect("seated");
+    let idle = come(&seats, "192.0.2.2").await.expect("seated");
+    assert!(is_told(&late) && !is_told(&idle));
+    // It goes in a moment, so nobody else has to.
+    seats.free_one();
+    assert!(seats.relieve() && !is_told(&idle));
+    let request = late.progress().begin();
+    let silent = std::future::pending::<Result<(), ()>>;
+    assert_eq!(late.goodbye(silent()).await, None);
+    seats.free_one();
+    assert!(is_told(&idle), "an idle one leaves in its place");
+    let next = come(&seats, "192.0.2.3").await.expect("seated");
+    drop(idle);
+    assert!(seats.relieve() && is_told(&next));
+    drop((next, request, late));
+    assert!(seats.table().held.is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_holds_more_than_its_share_goes_first_but_for_proxies() {
     let seats = seats(4, None);
