@@ -7,6 +7,7 @@ mod door;
 pub mod framing;
 pub mod http1;
 pub mod http1_guard;
+mod http2;
 mod proxied;
 mod sniff;
 pub mod tls;
@@ -20,10 +21,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use ipnet::IpNet;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -326,7 +323,7 @@ where
     Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let served = match protocol {
-        Protocol::Http2 => Box::pin(serve_http2(io, peer, seat, front))
+        Protocol::Http2 => Box::pin(http2::serve(io, peer, seat, front))
             .await
             .map_err(Into::into),
         Protocol::Http1 => {
@@ -433,61 +430,5 @@ async fn drive_http1<Io>(
     tokio::select! {
         result = connection => result,
         () = front.phase.closed() => Ok(Ended::Closed),
-    }
-}
-
-/// Bytes of a head as HTTP/2 counts them (RFC 9113, section 6.5.2: 32 more for each field). Above it h2 answers with a
-/// status and nothing else, so this is twice the limit, behind which the proxy says which one it was.
-fn header_list_max(limits: &LimitConfig) -> u32 {
-    let fields = 32 * u64::from(limits.headers);
-    u32::try_from(2 * limits.header_bytes.0 + fields).unwrap_or(u32::MAX)
-}
-
-async fn serve_http2<Io>(
-    io: Io,
-    peer: Peer,
-    seat: &Seat,
-    front: &Arc<Front>,
-) -> Result<(), hyper::Error>
-where
-    Io: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let service = service_fn(|mut request: Request<Incoming>| {
-        let client = peer.client(request.headers(), &front.trusted_proxies);
-        peer.rewrite(request.headers_mut());
-        let gone = Gone::of_stream(seat.progress().begin());
-        let has_place = !seat.must_turn_away();
-        let front = Arc::clone(front);
-        let cutoff = Cutoff::of_task(&front.phase);
-        async move {
-            let request = request.map(|body| ClientBody::Http2(body.into()));
-            if !has_place && let Some(refusal) = front.proxy.turn_away(&request) {
-                return Ok(refusal);
-            }
-            front.proxy.serve(request, client, gone, cutoff).await
-        }
-    });
-    let (limits, keep_alive) = (front.limits.now(), front.timeouts.look().keep_alive);
-    let connection = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(limits.streams_per_connection)
-        .max_header_list_size(header_list_max(&limits))
-        .keep_alive_interval(keep_alive)
-        .serve_connection(TokioIo::new(io), service);
-    let mut connection = pin!(connection);
-    tokio::select! {
-        result = connection.as_mut() => return result,
-        // GOAWAY already while settling: a client that keeps one connection for hours would never leave.
-        () = front.phase.leaving() => connection.as_mut().graceful_shutdown(),
-        () = seat.progress().told_to_leave() => {
-            connection.as_mut().graceful_shutdown();
-            if let Some(ended) = seat.goodbye(connection.as_mut()).await {
-                return ended;
-            }
-        }
-    }
-    tokio::select! {
-        result = connection => result,
-        () = front.phase.closed() => Ok(()),
     }
 }
