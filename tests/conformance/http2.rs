@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::task::Poll;
 
+use grapevine_testbed::fake_worker::Rule;
 use grapevine_tests::chat::{self, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::wait::{LIMIT, eventually};
@@ -13,10 +14,11 @@ use reqwest::{Client, Version};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::Duration;
+use tokio::time::{Duration, timeout};
 
 use crate::house::{House, quick};
 use crate::leaving::{PROMISED, unix_now};
+use crate::slow_reader;
 
 pub(crate) fn client() -> Client {
     // A second installation in this process changes nothing.
@@ -256,4 +258,66 @@ async fn a_reset_stream_is_closed_at_the_worker() {
     let whole = stays.text().await.expect("its neighbour goes on");
     assert!(whole.ends_with("data: [DONE]\n\n"));
     invariants::hold(&cluster, &[worker], &[]).await;
+}
+
+/// Nothing but the limit ends such a stream: its connection is busy with others, and its worker has more to say.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_opens_no_window_is_cut_and_its_neighbour_is_not() {
+    let plan = Plan::default().set("timeouts.write_stall", "\"500ms\"");
+    let house = House::of(plan, vec![quick()]).await;
+    let data = house.data();
+    house.workers[0]
+        .add_rule(Rule::next(1, slow_reader::long_answer()))
+        .expect("room for a rule");
+    let socket = TcpStream::connect(data).await.expect("accepted");
+    // Far less than the connection's, which would be gone else, for the neighbour as well.
+    let mut client = h2::client::Builder::new();
+    client.initial_window_size(16 * 1024);
+    let connected = client.handshake::<_, bytes::Bytes>(socket).await;
+    let (mut requests, connection) = connected.expect("HTTP/2");
+    let connection = tokio::spawn(connection);
+    let mut ask = async |body: Value| {
+        let head = Request::post(format!("http://{data}/v1/chat/completions"));
+        let head = head.header("content-type", "application/json").body(());
+        let (answer, mut out) = requests
+            .send_request(head.expect("a head"), false)
+            .expect("a stream");
+        let sent = out.send_data(body.to_string().into(), true);
+        sent.expect("there is room for a chat");
+        answer.await.expect("an answer").into_body()
+    };
+    let mut stalled = ask(chat("a very long answer", 1)).await;
+    let mut goes_on = ask(streamed("its neighbour", 1_500)).await;
+    let mut neighbour = Vec::new();
+    while let Some(piece) = goes_on.data().await {
+        let piece = piece.expect("its neighbour goes on");
+        let taken = goes_on.flow_control().release_capacity(piece.len());
+        taken.expect("as much as there was");
+        neighbour.extend_from_slice(&piece);
+    }
+    assert!(neighbour.ends_with(b"data: [DONE]\n\n"));
+    let error = loop {
+        match timeout(LIMIT, stalled.data()).await.expect("it is cut") {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => break error,
+            None => panic!("an answer that was cut is not whole"),
+        }
+    };
+    assert_eq!(error.reason(), Some(h2::Reason::CANCEL), "{error}");
+    eventually(LIMIT, "the worker is freed, and it counts", async || {
+        let metrics = house.cluster.replicas[0].admin().metrics().await;
+        let gone = house.workers[0].stats().clients_gone;
+        let counted = [
+            ("grapevine_limits_reached_total", "\"write_stall\""),
+            ("grapevine_requests_total", "client_left"),
+        ];
+        let counted = counted.map(|(name, label)| metrics.sum(name, label));
+        let active = metrics.sum("grapevine_requests_active", "");
+        (gone == 1 && counted == [1.0, 1.0] && active == 0.0)
+            .then_some(())
+            .ok_or_else(|| format!("{gone} gone, {counted:?} counted, {active} active"))
+    })
+    .await;
+    connection.abort();
+    house.close().await;
 }

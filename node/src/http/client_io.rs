@@ -206,15 +206,6 @@ impl Gone {
         }
     }
 
-    /// For HTTP/2: hyper reads all the time and drops a reset stream's handler itself, and the socket's read
-    /// waker belongs to the connection's task, not to the stream's.
-    pub fn of_stream(progress: InProgress) -> Self {
-        Self {
-            _progress: Some(progress),
-            ..Self::never()
-        }
-    }
-
     /// Ready once the client has left. Must be polled from the task that serves the connection, which shares
     /// its one read waker.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {

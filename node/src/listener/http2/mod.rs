@@ -1,5 +1,9 @@
 //! The data port's HTTP/2 server: hyper's, with this replica's limits.
 
+mod stream;
+#[cfg(test)]
+mod tests;
+
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -7,14 +11,16 @@ use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use self::stream::{Answer, Streams};
 use super::Front;
 use crate::config::LimitConfig;
 use crate::http::client_body::ClientBody;
 use crate::http::client_io::Gone;
 use crate::http::forwarded::Peer;
+use crate::proxy::ClientLeft;
 use crate::seats::Seat;
 use crate::shutdown::Cutoff;
 
@@ -38,24 +44,28 @@ where
     let service = service_fn(|mut request: Request<Incoming>| {
         let client = peer.client(request.headers(), &front.trusted_proxies);
         peer.rewrite(request.headers_mut());
-        let gone = Gone::of_stream(seat.progress().begin());
+        let progress = seat.progress().begin();
         let has_place = !seat.must_turn_away();
         let front = Arc::clone(front);
         let cutoff = Cutoff::of_task(&front.phase);
         async move {
             let request = request.map(|body| ClientBody::Http2(body.into()));
             if !has_place && let Some(refusal) = front.proxy.turn_away(&request) {
-                return Ok(refusal);
+                return Ok(Answer::of(refusal, progress));
             }
-            front.proxy.serve(request, client, gone, cutoff).await
+            // hyper reads all the time and drops a reset stream's handler itself, and the socket's read waker belongs to
+            // the connection's task, not to the stream's.
+            let response = front.proxy.serve(request, client, Gone::never(), cutoff);
+            Ok::<_, ClientLeft>(Answer::of(response.await?, progress))
         }
     });
-    let (limits, keep_alive) = (front.limits.now(), front.timeouts.look().keep_alive);
-    let connection = http2::Builder::new(TokioExecutor::new())
+    let (limits, timeouts) = (front.limits.now(), front.timeouts.now());
+    let streams = Streams::new(timeouts.write_stall, front.metrics.refusals.clone());
+    let connection = http2::Builder::new(streams)
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams_per_connection)
         .max_header_list_size(header_list_max(&limits))
-        .keep_alive_interval(keep_alive)
+        .keep_alive_interval(timeouts.keep_alive)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);
     tokio::select! {
