@@ -83,6 +83,50 @@ async fn answers_over_http2_are_those_over_http1() {
     house.close().await;
 }
 
+/// hyper strips no body over HTTP/2: whoever asked for a head alone must not get more.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_head_alone_is_that_of_the_whole_answer() {
+    let house = House::new(1).await;
+    let data = house.data();
+    let socket = TcpStream::connect(data).await.expect("accepted");
+    let (mut requests, connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+    let connection = tokio::spawn(connection);
+    for (path, status) in [
+        ("/health", 200),
+        ("/v1/models", 200),
+        ("/nosuch", 404),
+        ("/v1/chat/completions", 405),
+    ] {
+        let mut answers = Vec::new();
+        for method in ["GET", "HEAD"] {
+            let head = Request::builder().method(method);
+            let head = head.uri(format!("http://{data}{path}")).body(());
+            let (answer, _) = requests
+                .send_request(head.expect("a head"), true)
+                .expect("a stream");
+            answers.push(answer.await.expect("an answer"));
+        }
+        let [whole, alone] = &mut answers[..] else {
+            unreachable!("two were asked for");
+        };
+        assert_eq!(
+            (alone.status(), alone.status().as_u16()),
+            (whole.status(), status)
+        );
+        let length = &whole.headers()["content-length"].clone();
+        assert_eq!(
+            alone.headers().get("content-length"),
+            Some(length),
+            "{path}"
+        );
+        assert!(alone.body().is_end_stream(), "{path}: no DATA follows");
+        let body = whole.body_mut().data().await.expect("a body");
+        assert_eq!(body.expect("whole").len().to_string(), *length, "{path}");
+    }
+    connection.abort();
+    house.close().await;
+}
+
 /// The limits are those of HTTP/1, and who is above them hears which.
 #[tokio::test(flavor = "multi_thread")]
 async fn heads_that_are_too_large_are_refused_in_words() {

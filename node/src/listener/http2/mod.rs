@@ -7,7 +7,7 @@ mod tests;
 use std::pin::pin;
 use std::sync::Arc;
 
-use http::Request;
+use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -44,6 +44,7 @@ where
     let service = service_fn(|mut request: Request<Incoming>| {
         let client = peer.client(request.headers(), &front.trusted_proxies);
         peer.rewrite(request.headers_mut());
+        let is_head = request.method() == Method::HEAD;
         let progress = seat.progress().begin();
         let has_place = !seat.must_turn_away();
         let front = Arc::clone(front);
@@ -51,12 +52,12 @@ where
         async move {
             let request = request.map(|body| ClientBody::Http2(body.into()));
             if !has_place && let Some(refusal) = front.proxy.turn_away(&request) {
-                return Ok(Answer::of(refusal, progress));
+                return Ok(Answer::of(refusal, is_head, progress));
             }
             // hyper reads all the time and drops a reset stream's handler itself, and the socket's read waker belongs to
             // the connection's task, not to the stream's.
             let response = front.proxy.serve(request, client, Gone::never(), cutoff);
-            Ok::<_, ClientLeft>(Answer::of(response.await?, progress))
+            Ok::<_, ClientLeft>(Answer::of(response.await?, is_head, progress))
         }
     });
     let (limits, timeouts) = (front.limits.now(), front.timeouts.now());

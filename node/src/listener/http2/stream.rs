@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::rt::Executor;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -159,19 +159,31 @@ pub(super) struct Answer<B> {
     /// Of the last frame, what hyper has not got yet.
     rest: Bytes,
     turn: Arc<Turn>,
+    /// The head is all of the answer. hyper leaves that to whom it serves for.
+    is_bare: bool,
     /// While the client has not taken the answer, its connection is not idle.
     _progress: InProgress,
 }
 
-impl<B> Answer<B> {
-    /// Must be called by the task that [`Streams`] runs.
-    pub(super) fn of(response: Response<B>, progress: InProgress) -> Response<Self> {
+impl<B: Body> Answer<B> {
+    /// Must be called by the task that [`Streams`] runs. `is_head`: the client asked for the head alone.
+    pub(super) fn of(
+        mut response: Response<B>,
+        is_head: bool,
+        progress: InProgress,
+    ) -> Response<Self> {
         let turn = TURN.try_with(Arc::clone);
         debug_assert!(turn.is_ok(), "nobody watches the stream");
+        if is_head && let Some(bytes @ 1..) = response.body().size_hint().exact() {
+            // As long as the body of a GET.
+            let length = response.headers_mut().entry(header::CONTENT_LENGTH);
+            length.or_insert(bytes.into());
+        }
         response.map(|body| Self {
             body,
             rest: Bytes::new(),
             turn: turn.unwrap_or_default(),
+            is_bare: is_head,
             _progress: progress,
         })
     }
@@ -187,14 +199,18 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         if self.rest.is_empty() {
             self.turn.asked();
-            let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                Some(Ok(frame)) => frame,
-                end => return Poll::Ready(end),
+            self.rest = loop {
+                let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                    Some(Ok(frame)) => frame,
+                    end => return Poll::Ready(end),
+                };
+                match frame.into_data() {
+                    // Whoever makes an answer to HEAD has no reason to give any, but might.
+                    Ok(_) if self.is_bare => {}
+                    Ok(data) => break data,
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                }
             };
-            match frame.into_data() {
-                Ok(data) => self.rest = data,
-                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
-            }
         }
         self.turn.gave();
         let piece = self.rest.len().min(PIECE_BYTES);
@@ -203,7 +219,9 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
+        // A body whose length is known is whole; any other may hold a worker, and is asked to its end.
+        let is_over = || self.is_bare && self.body.size_hint().exact().is_some();
+        self.rest.is_empty() && (self.body.is_end_stream() || is_over())
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Reason, RecvStream};
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
@@ -71,12 +71,13 @@ impl House {
         let progress = Progress::default();
         let shared = progress.clone();
         let server = tokio::spawn(async move {
-            let service = service_fn(move |_: Request<Incoming>| {
+            let service = service_fn(move |request: Request<Incoming>| {
+                let is_head = request.method() == Method::HEAD;
                 let progress = shared.begin();
                 let taken = Arc::clone(&taken);
                 async move {
                     let body = taken.lock().await.recv().await.expect("an answer");
-                    Ok::<_, Infallible>(Answer::of(Response::new(body), progress))
+                    Ok::<_, Infallible>(Answer::of(Response::new(body), is_head, progress))
                 }
             });
             let server = http2::Builder::new(streams)
@@ -99,12 +100,17 @@ impl House {
 
     /// Asks, and gets this.
     async fn ask(&mut self, answer: Made) -> RecvStream {
+        self.ask_by(Method::GET, answer).await.into_body()
+    }
+
+    async fn ask_by(&mut self, method: Method, answer: Made) -> Response<RecvStream> {
         self.answers.try_send(answer).expect("the server lives");
-        let request = Request::get("http://grapevine.test/").body(());
+        let request = Request::builder().method(method);
+        let request = request.uri("http://grapevine.test/").body(());
         let request = request.expect("a request");
         let asked = self.requests.send_request(request, true);
         let answer = asked.expect("a stream").0.await;
-        answer.expect("an answer").into_body()
+        answer.expect("an answer")
     }
 
     /// Times that a client was cut.
@@ -253,5 +259,21 @@ async fn the_end_of_the_connection_ends_a_stream_that_is_not_taken() {
     house.server.abort();
     released(&sender).await;
     assert_eq!(began.elapsed(), Duration::ZERO);
+    assert!(!house.progress.is_busy());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_head_alone_is_answered_without_a_body() {
+    let mut house = House::new().await;
+    let answer = house.ask_by(Method::HEAD, whole(10)).await;
+    assert_eq!(answer.headers()["content-length"], "10");
+    assert!(answer.body().is_end_stream());
+    // An answer on its way is taken to its end, which is when what it holds is released as after a success.
+    let (sender, body) = frames();
+    sender.send(frame(10)).await.expect("room");
+    let mut answer = house.ask_by(Method::HEAD, body).await;
+    assert!(!answer.headers().contains_key("content-length"));
+    drop(sender);
+    assert_eq!(read(answer.body_mut()).await, Ok(0));
     assert!(!house.progress.is_busy());
 }
