@@ -169,6 +169,75 @@ async fn heads_that_are_too_large_are_refused_in_words() {
     house.close().await;
 }
 
+/// Sends what the other side has room for now, at most `bytes`.
+async fn send_some(body: &mut h2::SendStream<bytes::Bytes>, bytes: &[u8]) -> usize {
+    body.reserve_capacity(bytes.len());
+    let room = poll_fn(|cx| body.poll_capacity(cx)).await;
+    let room = room.expect("an open stream").expect("no reset");
+    let sent = &bytes[..room.min(bytes.len())];
+    body.send_data(sent.to_vec().into(), false)
+        .expect("there is room");
+    sent.len()
+}
+
+/// What nobody reads yet must not take the room of what is read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_waits_stops_no_upload_on_its_connection() {
+    let plan = Plan::default().set("limits.requests", "2");
+    let house = House::of(plan, vec![paced(Duration::from_millis(10))]).await;
+    let (data, admin) = (house.data(), house.cluster.replicas[0].admin());
+    let held = streamed("held", 100_000);
+    let mut held = chat::Stream::open(data, &held).await.expect("accepted");
+    held.read_events(1).await.expect("it has begun");
+    let until = async |name: &str, label: &str, count: f64| {
+        eventually(LIMIT, name, async || {
+            let counted = admin.metrics().await.sum(name, label);
+            (counted == count)
+                .then_some(())
+                .ok_or_else(|| format!("{counted}"))
+        })
+        .await;
+    };
+    let socket = TcpStream::connect(data).await.expect("accepted");
+    let (mut requests, mut connection) = h2::client::handshake(socket).await.expect("HTTP/2");
+    let mut pings = connection.ping_pong().expect("asked once");
+    let connection = tokio::spawn(connection);
+    let mut begin = || {
+        let head = Request::post(format!("http://{data}/v1/chat/completions"));
+        let head = head.header("content-type", "application/json").body(());
+        let begun = requests.send_request(head.expect("a head"), false);
+        begun.expect("a stream")
+    };
+    // One takes the last place and is read; the other waits, and sends as much as it may.
+    let mut upload = chat("an upload", 1);
+    upload["metadata"] = "long ".repeat(300_000).into();
+    let upload = upload.to_string();
+    let mut left = upload.as_bytes();
+    let (answer, mut read) = begin();
+    let sent = send_some(&mut read, &left[..10]).await;
+    left = &left[sent..];
+    until("grapevine_requests_active", "", 2.0).await;
+    let (_waits, mut unread) = begin();
+    until("grapevine_queue_length", "admission", 1.0).await;
+    // The windows that the replica has set are known behind this.
+    pings.ping(h2::Ping::opaque()).await.expect("it lives");
+    send_some(&mut unread, &vec![b' '; 2 << 20]).await;
+    let rest = async {
+        while !left.is_empty() {
+            let sent = send_some(&mut read, left).await;
+            left = &left[sent..];
+        }
+        read.send_data(bytes::Bytes::new(), true).expect("the end");
+        answer.await.expect("an answer")
+    };
+    let answer = timeout(LIMIT, rest).await;
+    let answer = answer.expect("the one that waits has taken its room");
+    assert_eq!(answer.status().as_u16(), 200);
+    connection.abort();
+    held.leave(false);
+    house.close().await;
+}
+
 /// Sends `bytes` more of a body once its request was refused; whether its stream stayed open for them.
 async fn is_heard_out(data: SocketAddr, bytes: usize) -> bool {
     let socket = TcpStream::connect(data).await.expect("accepted");

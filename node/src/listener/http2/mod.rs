@@ -24,6 +24,23 @@ use crate::proxy::ClientLeft;
 use crate::seats::Seat;
 use crate::shutdown::Cutoff;
 
+/// Bytes of a request's body that a client may send before they are read. An upload gets so much in each round trip: 5 MB
+/// a second where that takes 50 ms.
+///
+/// It is also what a request costs that waits to be admitted, unread; `admission.queue_size` bounds how many of them there
+/// are. A client that sends more than it is asked for costs its connection all windows at most: 64 MiB with 256 streams.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// RFC 9113, section 6.9.1.
+const WINDOW_MAX: u32 = (1 << 31) - 1;
+
+/// The windows of a stream, and of a connection with so many of them: all may be full at once, so that no stream which
+/// nobody reads takes the room of one that is read.
+fn windows(streams: u32) -> (u32, u32) {
+    let streams = streams.max(1);
+    let stream = STREAM_WINDOW.min(WINDOW_MAX / streams);
+    (stream, stream * streams)
+}
+
 /// Bytes of a head as HTTP/2 counts them (RFC 9113, section 6.5.2: 32 more for each field). Above it h2 answers with a
 /// status and nothing else, so this is twice the limit, behind which the proxy says which one it was.
 fn header_list_max(limits: &LimitConfig) -> u32 {
@@ -62,8 +79,11 @@ where
     });
     let (limits, timeouts) = (front.limits.now(), front.timeouts.now());
     let streams = Streams::new(timeouts.write_stall, front.metrics.refusals.clone());
+    let (stream_window, connection_window) = windows(limits.streams_per_connection);
     let connection = http2::Builder::new(streams)
         .timer(TokioTimer::new())
+        .initial_stream_window_size(stream_window)
+        .initial_connection_window_size(connection_window)
         .max_concurrent_streams(limits.streams_per_connection)
         .max_header_list_size(header_list_max(&limits))
         .keep_alive_interval(timeouts.keep_alive)

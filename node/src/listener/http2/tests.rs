@@ -25,6 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::stream::{Answer, Streams};
+use super::windows;
 use crate::http::progress::Progress;
 use crate::metrics::refusals::RefusalMetrics;
 
@@ -276,4 +277,17 @@ async fn the_head_alone_is_answered_without_a_body() {
     drop(sender);
     assert_eq!(read(answer.body_mut()).await, Ok(0));
     assert!(!house.progress.is_busy());
+}
+
+#[test]
+fn a_connection_has_room_for_all_its_streams() {
+    for (streams, expected) in [(1, 256 << 10), (256, 256 << 10), (65_536, 32_767)] {
+        let (stream, connection) = windows(streams);
+        assert_eq!(stream, expected);
+        assert_eq!(
+            u64::from(connection),
+            u64::from(stream) * u64::from(streams)
+        );
+        assert!(connection < 1 << 31, "RFC 9113 allows no more");
+    }
 }
