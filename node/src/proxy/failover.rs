@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep};
 use super::budget::Loan;
 use super::continuation::{Ask, Continuation, Next, Reason, Room};
 use super::dispatch::Dispatch;
+use super::pauses::Reach;
 use super::relay::{Movable, Moved, OnBreak};
 use super::retry::{self, AttemptPlan, Exhausted};
 use super::stages::asked::{Asked, with_room};
@@ -192,6 +193,17 @@ struct ToNext<'a> {
 }
 
 impl ToNext<'_> {
+    /// Workers that the stream was on, or tried to be on, are not asked again.
+    fn pass_over_tried(&self, passed_over: &mut Vec<usize>) {
+        let members = self.pool.members().iter().enumerate();
+        let was_on = members.filter(|(_, member)| self.tried.contains(&member.worker.id));
+        for (index, _) in was_on {
+            if !passed_over.contains(&index) {
+                passed_over.push(index);
+            }
+        }
+    }
+
     fn take_back(&mut self) {
         if let Some(recorded) = self.recorded.take() {
             self.dispatch.cluster.cache_view().retract(recorded);
@@ -206,20 +218,15 @@ impl AttemptPlan for ToNext<'_> {
     async fn place_first(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, Exhausted> {
         let admission = &self.dispatch.admission;
         let waits_by = admission.ask_again(self.asked.waits_by, self.asked.deadline());
-        let pool = Arc::clone(&self.pool);
+        self.pass_over_tried(passed_over);
+        let reach = Reach::new(Arc::clone(&self.pool), passed_over.clone());
         // The stream has begun: what it waits for now is no queue before its answer.
-        let (placed, _) = with_room(admission, waits_by, &pool, || self.place(passed_over)).await;
+        let (placed, _) = with_room(admission, waits_by, reach, || self.place(passed_over)).await;
         placed
     }
 
     fn place(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, NoWorker> {
-        let members = self.pool.members().iter().enumerate();
-        let was_on = members.filter(|(_, member)| self.tried.contains(&member.worker.id));
-        for (index, _) in was_on {
-            if !passed_over.contains(&index) {
-                passed_over.push(index);
-            }
-        }
+        self.pass_over_tried(passed_over);
         let (placed, recorded) = self.asked.choose(self.dispatch, &self.pool, passed_over)?;
         self.tried.push(placed.worker().id.clone());
         self.reason = placed.reason();

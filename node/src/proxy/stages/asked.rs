@@ -364,10 +364,9 @@ impl AttemptPlan for ToWorker<'_> {
 pub(in crate::proxy) async fn with_room<P>(
     admission: &Admission,
     waits_by: Ask,
-    reach: impl Into<Reach>,
+    reach: Reach,
     mut place: impl FnMut() -> Result<P, NoWorker>,
 ) -> (Result<P, Exhausted>, Option<Duration>) {
-    let reach = reach.into();
     let place = || match place() {
         Err(NoWorker::Full) if reach.shortest_pause().is_none() => Err(NoWorker::Full),
         done => Ok(done),
