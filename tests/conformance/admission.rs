@@ -43,7 +43,7 @@ fn ask(address: SocketAddr, id: &str, header: (&str, &str)) -> JoinHandle<Respon
 }
 
 /// Waits until so many requests are in queues of this kind.
-async fn waiting(house: &House, queue: &str, count: usize) {
+pub(crate) async fn waiting(house: &House, queue: &str, count: usize) {
     let admin = house.cluster.replicas[0].admin();
     eventually(LIMIT, "requests wait", async || {
         let length = admin.metrics().await.sum("grapevine_queue_length", queue);

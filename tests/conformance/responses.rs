@@ -16,6 +16,7 @@ use grapevine_tests::wait::{LIMIT, eventually};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::admission;
 use crate::errors::assert_error;
 use crate::house::{House, quick};
 use crate::retries::{refusal, retry_after};
@@ -474,17 +475,7 @@ async fn who_waits_for_a_full_holder_holds_nobody_back() {
         let (data, next) = (house.data(), next.clone());
         async move { http1::exchange(data, "POST", PATH, &[EXPLAIN], next.to_string().as_bytes()).await }
     });
-    let admin = house.cluster.replicas[0].admin();
-    eventually(LIMIT, "it waits", async || {
-        let length = admin
-            .metrics()
-            .await
-            .sum("grapevine_queue_length", "worker");
-        (length == 1.0)
-            .then_some(())
-            .ok_or_else(|| length.to_string())
-    })
-    .await;
+    admission::waiting(&house, "worker", 1).await;
     for number in 0..6 {
         let body = chat::chat(&format!("question {number}"), 1);
         let answer = http1::post(house.data(), "/v1/chat/completions", &body).await;

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::admission;
 use crate::errors::assert_error;
 use crate::house::{House, quick};
 
@@ -300,16 +301,7 @@ async fn a_request_that_was_refused_late_waits_as_a_new_one() {
 
     let data = house.data();
     let refused = tokio::spawn(async move { http1::post(data, CHATS, &chat("late", 1)).await });
-    eventually(LIMIT, "it waits", async || {
-        let length = admin
-            .metrics()
-            .await
-            .sum("grapevine_queue_length", "worker");
-        (length == 1.0)
-            .then_some(())
-            .ok_or_else(|| length.to_string())
-    })
-    .await;
+    admission::waiting(&house, "worker", 1).await;
     assert_eq!(admin.attempts(&hole).await, 1.0, "it was there first");
     busy.leave(false);
     let answer = refused.await.expect("no panic");

@@ -183,6 +183,22 @@ mod tests {
     use super::*;
     use crate::api::Priority;
 
+    /// A wait of so long, which nothing but a wake-up ends earlier.
+    fn waiting(within: Duration, bytes: u64, bytes_free: u64) -> Wait {
+        Wait {
+            claim: Claim {
+                class: Priority::Normal,
+                flow: 1,
+                weight: 1_000,
+                cost: 1,
+            },
+            by: Instant::now() + within,
+            again: within,
+            bytes,
+            bytes_free,
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn of_two_queues_for_the_same_room_none_always_goes_first() {
         const EACH: usize = 4;
@@ -193,18 +209,7 @@ mod tests {
         for name in ["all", "some"].repeat(EACH) {
             let (queues, room, served) = (queues.clone(), room.clone(), served.clone());
             tasks.push(tokio::spawn(async move {
-                let wait = Wait {
-                    claim: Claim {
-                        class: Priority::Normal,
-                        flow: 1,
-                        weight: 1_000,
-                        cost: 1,
-                    },
-                    by: Instant::now() + Duration::from_secs(3_600),
-                    again: Duration::from_secs(3_600),
-                    bytes: 0,
-                    bytes_free: 0,
-                };
+                let wait = waiting(Duration::from_secs(3_600), 0, 0);
                 let take = || (room.swap(0, Ordering::SeqCst) > 0).then_some(());
                 let taken = queues.wait(&name.into(), wait, take).await;
                 taken.expect("there is room in time");
@@ -235,18 +240,7 @@ mod tests {
         let (large, small): (Arc<str>, Arc<str>) = ("large".into(), "small".into());
         // 100 bytes in all; those of waiting requests count among them.
         let wait = |model, bytes, bytes_free| {
-            let wait = Wait {
-                claim: Claim {
-                    class: Priority::Normal,
-                    flow: 1,
-                    weight: 1_000,
-                    cost: 1,
-                },
-                by: Instant::now() + Duration::from_secs(1),
-                again: Duration::from_secs(1),
-                bytes,
-                bytes_free,
-            };
+            let wait = waiting(Duration::from_secs(1), bytes, bytes_free);
             queues.wait(model, wait, || None::<()>)
         };
         let first = wait(&large, 40, 60);

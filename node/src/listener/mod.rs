@@ -3,6 +3,8 @@
 //! One tracked task per connection, on the lane that it was given to. Limits: connections (a place before the accept, and the longest idle leaves for
 //! who comes: `seats`), first byte, head, idle time, streams, bytes that wait in the kernel.
 
+#[cfg(test)]
+mod channel_body;
 mod door;
 pub mod framing;
 pub mod http1;

@@ -3,7 +3,8 @@
 use grapevine_placement::*;
 
 use crate::common::*;
-use crate::decisions::{IDLE, queued};
+use crate::decisions::queued;
+use crate::scene::IDLE;
 
 #[test]
 fn a_surge_stays_within_its_bound_before_anybody_hears_of_it() {

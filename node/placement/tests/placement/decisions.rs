@@ -1,70 +1,12 @@
 //! Tables and invariants of decisions.
 
 use grapevine_placement::{
-    Candidate, Decision, Key, KeyBuilder, KeySettings, Load, NoWorker, Policy, PolicySettings,
-    Price, Rate, Reason, Ring, Standing, Verdict, decide, explain,
+    Candidate, Key, Load, NoWorker, Policy, PolicySettings, Price, Reason, Standing, Verdict,
+    decide, explain,
 };
 
-use crate::common::{busy, chat, equal_ring, idle, members, numbers, prompt, ring_of, standing};
-
-fn settings(policy: Policy) -> PolicySettings {
-    PolicySettings {
-        policy,
-        ..PolicySettings::default()
-    }
-}
-
-/// Four equal workers, the key of a conversation, and its order.
-struct Scene {
-    ring: Ring,
-    key: Key,
-    order: Vec<usize>,
-}
-
-fn scene() -> Scene {
-    let (ring, key) = (equal_ring(4), turns(&"q".repeat(4_000)));
-    let order = ring.order(key.marks()[0].hash).unwrap().to_vec();
-    Scene { ring, key, order }
-}
-
-/// Key of a conversation whose newest message is empty: all of `history` may be cached.
-pub(crate) fn turns(history: &str) -> Key {
-    chat(&[("user", history), ("assistant", "")])
-}
-
-impl Scene {
-    /// Decides with candidates and tried workers given by their place in the order: 0 is the home.
-    /// Answers the place of the worker.
-    fn place(
-        &self,
-        settings: &PolicySettings,
-        by_place: [Candidate; 4],
-        tried: &[usize],
-    ) -> Result<(usize, Reason), NoWorker> {
-        let decision = self.decide(settings, by_place, tried)?;
-        assert_eq!(decision.home, self.order[0]);
-        let place = self
-            .order
-            .iter()
-            .position(|&index| index == decision.worker)
-            .unwrap();
-        Ok((place, decision.reason))
-    }
-
-    fn decide(
-        &self,
-        settings: &PolicySettings,
-        by_place: [Candidate; 4],
-        tried: &[usize],
-    ) -> Result<Decision, NoWorker> {
-        let mut candidates = idle(4);
-        for (place, candidate) in by_place.into_iter().enumerate() {
-            candidates[self.order[place]] = candidate;
-        }
-        let tried: Vec<_> = tried.iter().map(|&place| self.order[place]).collect();
-        decide(settings, &self.ring, &self.key, &candidates, &tried, 0)
-    }
-}
+use crate::common::{busy, chat, equal_ring, idle, members, numbers, ring_of, standing};
+use crate::scene::{IDLE, scene, settings, turns};
 
 /// Name, candidates by place, places that were tried, and what is expected.
 type Row<Expected> = (&'static str, [Candidate; 4], &'static [usize], Expected);
@@ -92,25 +34,6 @@ fn holding(context_tokens: f64) -> Candidate {
         ..Candidate::default()
     }
 }
-
-pub(crate) const IDLE: Candidate = Candidate {
-    load: Load {
-        requests: 0.0,
-        prefill_tokens: 0.0,
-        context_tokens: 0.0,
-    },
-    exact_requests: 0.0,
-    surge_requests: 0.0,
-    rate: Rate::TYPICAL,
-    standing: Standing::Usable,
-    at_cap: false,
-    slow_start: None,
-    held_tokens: 0,
-    held_ago: 0,
-    known_tokens: 0,
-    told: None,
-    kv_tokens: None,
-};
 
 #[test]
 fn prefix_leaves_home_only_at_its_price() {
@@ -379,164 +302,6 @@ fn more_than_half_unhealthy_means_health_is_wrong() {
         &[],
         Ok((1, Reason::Drain)),
     );
-}
-
-#[test]
-fn consistent_hash_and_sticky_stay_whatever_the_load() {
-    let mut builder = KeyBuilder::new(&KeySettings::default(), "m", b"");
-    builder.session("s");
-    let key = builder.finish();
-    let ring = equal_ring(4);
-    let order = ring.order(key.home()).unwrap().to_vec();
-    let scene = Scene { ring, key, order };
-    let crowded = [busy(1e3), IDLE, IDLE, IDLE];
-    let table = [
-        (Policy::ConsistentHash, Reason::Home),
-        (Policy::Sticky, Reason::Sticky),
-    ];
-    for (policy, at_home) in table {
-        let settings = settings(policy);
-        assert_eq!(
-            scene.place(&settings, crowded, &[]),
-            Ok((0, at_home)),
-            "{policy}"
-        );
-        assert_eq!(
-            scene.place(&settings, crowded, &[0]),
-            Ok((1, Reason::Failover)),
-            "{policy}"
-        );
-        let full = [standing(Standing::Full), IDLE, IDLE, IDLE];
-        assert_eq!(
-            scene.place(&settings, full, &[]),
-            Ok((1, Reason::SpillFull)),
-            "{policy}"
-        );
-    }
-}
-
-#[test]
-fn consistent_hash_follows_the_user() {
-    let ring = equal_ring(64);
-    let home = |user: &str, text: &str| {
-        let mut builder = KeyBuilder::new(&KeySettings::default(), "m", b"");
-        builder.user(user);
-        builder.text(text);
-        decide(
-            &settings(Policy::ConsistentHash),
-            &ring,
-            &builder.finish(),
-            &idle(64),
-            &[],
-            0,
-        )
-        .unwrap()
-        .worker
-    };
-    assert_eq!(home("ann", "one"), home("ann", "two"));
-    assert_ne!(home("ann", "one"), home("bob", "one"));
-}
-
-#[test]
-fn round_robin_takes_usable_workers_in_turn() {
-    let (ring, key) = (equal_ring(4), prompt(b"no session"));
-    let mut candidates = idle(4);
-    candidates[1].standing = Standing::Draining;
-    for policy in [Policy::RoundRobin, Policy::Sticky] {
-        let turn = |draw| decide(&settings(policy), &ring, &key, &candidates, &[], draw).unwrap();
-        assert_eq!(
-            [0, 1, 2, 3, 4].map(|draw| turn(draw).worker),
-            [0, 2, 3, 0, 2],
-            "{policy}"
-        );
-        assert_eq!(turn(0).reason, Reason::RoundRobin, "{policy}");
-    }
-}
-
-#[test]
-fn least_request_counts_per_weight_and_ties_by_order() {
-    let scene = scene();
-    let settings = settings(Policy::LeastRequest);
-    assert_eq!(
-        scene.place(&settings, [busy(2.0), busy(2.0), busy(1.0), busy(3.0)], &[]),
-        Ok((2, Reason::LeastRequest))
-    );
-    assert_eq!(
-        scene.place(&settings, [busy(1.0), IDLE, IDLE, busy(3.0)], &[]),
-        Ok((1, Reason::LeastRequest))
-    );
-    assert_eq!(
-        scene.place(&settings, [IDLE; 4], &[]),
-        Ok((0, Reason::LeastRequest))
-    );
-
-    // Weight 3 with 4 in flight is emptier than weight 1 with 1: 5/3 against 2/1.
-    let ring = ring_of(&members(&[1_000, 3_000]));
-    let decision = decide(
-        &settings,
-        &ring,
-        &scene.key,
-        &[busy(1.0), busy(4.0)],
-        &[],
-        0,
-    )
-    .unwrap();
-    assert_eq!(decision.worker, 1);
-}
-
-#[test]
-fn random_draws_by_weight() {
-    let (ring, key, count) = (ring_of(&members(&[1_000, 3_000])), prompt(b"a"), 10_000);
-    let draw = |draw| {
-        decide(&settings(Policy::Random), &ring, &key, &idle(2), &[], draw)
-            .unwrap()
-            .worker
-    };
-    let heavy = numbers(5)
-        .take(count)
-        .filter(|&number| draw(number) == 1)
-        .count();
-    assert!(
-        (7_300..7_700).contains(&heavy),
-        "{heavy} of {count}, three quarters expected"
-    );
-}
-
-#[test]
-fn power_of_two_avoids_the_most_loaded() {
-    let (ring, key) = (equal_ring(8), prompt(b"a"));
-    let mut candidates = idle(8);
-    candidates[3] = busy(9.0);
-    let taken: Vec<_> = numbers(6)
-        .take(2_000)
-        .map(|draw| {
-            decide(
-                &settings(Policy::PowerOfTwo),
-                &ring,
-                &key,
-                &candidates,
-                &[],
-                draw,
-            )
-            .unwrap()
-            .worker
-        })
-        .collect();
-    for worker in 0..8 {
-        assert_eq!(taken.contains(&worker), worker != 3, "worker {worker}");
-    }
-    candidates.fill(standing(Standing::Draining));
-    candidates[3] = busy(9.0);
-    let only = decide(
-        &settings(Policy::PowerOfTwo),
-        &ring,
-        &key,
-        &candidates,
-        &[],
-        77,
-    )
-    .unwrap();
-    assert_eq!(only.worker, 3, "the only usable one");
 }
 
 #[test]

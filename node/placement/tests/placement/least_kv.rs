@@ -4,7 +4,7 @@ use grapevine_placement::*;
 use proptest::prelude::*;
 
 use crate::common::{busy, equal_ring, members, prompt, ring_of, standing};
-use crate::decisions::IDLE;
+use crate::scene::IDLE;
 
 fn settings() -> PolicySettings {
     PolicySettings {

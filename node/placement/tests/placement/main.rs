@@ -13,5 +13,7 @@ mod heat;
 mod keys;
 mod least_kv;
 mod parts;
+mod policies;
 mod reference;
 mod rings;
+mod scene;

@@ -9,7 +9,7 @@ use grapevine_placement::*;
 use proptest::prelude::*;
 
 use crate::common::members;
-use crate::decisions::turns;
+use crate::scene::turns;
 
 /// Rules that give way when nobody is left, the weakest first.
 #[derive(Clone, Copy)]

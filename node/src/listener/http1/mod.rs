@@ -7,6 +7,8 @@
 mod answer;
 mod clock;
 pub mod request;
+#[cfg(test)]
+mod request_tests;
 mod send;
 #[cfg(test)]
 mod tests;

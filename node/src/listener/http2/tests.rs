@@ -1,16 +1,13 @@
 //! Clients of HTTP/2 that take their answers late or never, on a stream of the test, in virtual time.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Reason, RecvStream};
 use http::{Method, Request, Response};
-use http_body::{Body, Frame};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -27,6 +24,7 @@ use tokio::time::{Instant, timeout};
 use super::stream::{Answer, Streams};
 use super::windows;
 use crate::http::progress::Progress;
+use crate::listener::channel_body::Channel;
 use crate::metrics::refusals::RefusalMetrics;
 
 const STALL: Duration = Duration::from_secs(60);
@@ -34,22 +32,6 @@ const STALL: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(3600);
 /// What a client of these tests takes at once of a stream, which is a frame.
 const WINDOW: usize = 16 * 1024;
-
-/// An answer whose frames come by a channel, which knows when it is dropped.
-struct Channel(mpsc::Receiver<Bytes>);
-
-impl Body for Channel {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let next = self.0.poll_recv(cx);
-        next.map(|data| data.map(|data| Ok(Frame::data(data))))
-    }
-}
 
 type Made = BoxBody<Bytes, Infallible>;
 
