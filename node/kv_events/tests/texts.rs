@@ -272,6 +272,50 @@ fn what_was_not_used_for_longest_goes_first() {
     assert!(found(&mut texts, &text(49)).is_some());
 }
 
+#[test]
+fn a_text_that_made_room_for_its_own_blocks_is_a_new_one() {
+    // A text of one block that becomes another, behind a chain that is full.
+    let limits = Limits {
+        blocks: 6,
+        names: 10,
+    };
+    let mut texts = Texts::new(limits);
+    let chain: Vec<_> = (1..=6).map(BlockHash).collect();
+    texts.learn(SOMEBODY, Some(whole(b"other")), None, &chain[..5]);
+    texts.learn(SOMEBODY, Some(whole(b"own")), None, &[BlockHash(100)]);
+    let own = Some(whole(b"own"));
+    let lesson = texts.learn(SOMEBODY, own, Some(chain[4]), &chain[5..]);
+    assert_eq!((lesson.learned, texts.blocks()), (Learned::Followed, 6));
+    assert_eq!(found(&mut texts, b"own"), Some((6, chain)));
+}
+
+#[test]
+fn names_that_have_no_room_do_not_take_the_run_that_brings_them() {
+    let limits = Limits {
+        blocks: 100,
+        names: 1,
+    };
+    let mut texts = Texts::new(limits);
+    let run = |parent: Option<BlockHash>, blocks: [u64; 2], name: u64| handover::Run {
+        parent: parent.into(),
+        teacher: 0,
+        used: 0,
+        blocks: blocks.map(BlockHash).as_slice().into(),
+        names: vec![handover::Name {
+            name,
+            prompt_blocks: 1,
+            blocks: 1,
+            is_whole: true,
+            is_apart: true,
+            teacher: 0,
+        }],
+    };
+    texts.take_over(&run(None, [1, 2], 7), |_| 0);
+    // Its name is of a place before it, which is kept, as is the one that is there.
+    texts.take_over(&run(Some(BlockHash(1)), [5, 6], 8), |_| 0);
+    assert_eq!((texts.blocks(), texts.names()), (4, 1));
+}
+
 /// All that is known, as another one takes it: by frames.
 fn taken_over(texts: &Texts, limits: Limits) -> Texts {
     let mut runs = texts.runs();

@@ -189,12 +189,13 @@ impl Texts {
         let teacher = self.tree.teacher(known_end);
         let shares_with = teacher.filter(|teacher| *teacher != speaker.engine);
         let parts = known_blocks < blocks.len();
-        let before = text.and_then(|text| self.known.get(&text.whole));
-        let before = before.filter(|known| known.is_whole).copied();
+        let is_apart = text
+            .and_then(|text| self.whole_of(text))
+            .is_some_and(|known| known.is_apart);
         if let Some(common) = text.and_then(|text| text.common)
             && parts
             && speaker.may_teach
-            && before.is_none_or(|known| !known.is_apart)
+            && !is_apart
         {
             self.note_common(common, known_end, speaker.engine);
         }
@@ -211,6 +212,8 @@ impl Texts {
         let (Some(text), Some(end)) = (text, end) else {
             return lesson;
         };
+        // Room for the blocks may have been made where it stood.
+        let before = self.whole_of(text);
         let parted = before.filter(|known| self.parts_within(known.prompt, end));
         let contradicts = parted.map(|known| known.teacher);
         let contradicts = contradicts.filter(|teacher| *teacher != speaker.engine);
@@ -227,14 +230,20 @@ impl Texts {
             },
         };
         if speaker.may_teach && self.tree.depth(end) > 0 {
-            let is_apart = known.is_apart || parts;
-            self.note(text.whole, Known { is_apart, ..known });
+            let is_apart = is_apart || known.is_apart || parts;
+            self.note(text.whole, Known { is_apart, ..known }, end);
         }
         Lesson {
             learned,
             contradicts,
             ..lesson
         }
+    }
+
+    /// What is known of a request's whole text.
+    fn whole_of(&self, text: TextName) -> Option<Known> {
+        let known = self.known.get(&text.whole).copied();
+        known.filter(|known| known.is_whole)
     }
 
     /// Whether two ends of one prompt, as far as both go, are on chains of different blocks. The last block may be the
@@ -283,13 +292,16 @@ impl Texts {
                     is_apart: false,
                     teacher,
                 },
+                end,
             ),
         }
     }
 
-    fn note(&mut self, name: u64, known: Known) {
+    /// Remembers a text; those that were not used for longest make room for it, but not the chain of `keep`, which leads
+    /// to it or goes on behind it.
+    fn note(&mut self, name: u64, known: Known, keep: Place) {
         while self.known.len() >= self.limits.names && !self.known.contains_key(&name) {
-            if !self.forget_oldest(known.answer) {
+            if !self.forget_oldest(keep) {
                 return;
             }
         }
@@ -464,7 +476,7 @@ impl Texts {
                 is_apart: name.is_apart,
                 teacher: teacher(name.teacher),
             };
-            self.note(name.name, known);
+            self.note(name.name, known, end);
         }
     }
 }
