@@ -7,7 +7,7 @@
 //! are `live` are handed to the parts that use them, and count for what begins from then on. What else differs from the
 //! running settings is named in the log: it needs a restart. Certificates and keys have reloads of their own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +57,9 @@ pub struct Reloaded {
     pub changed: Vec<String>,
     /// Settings that differ from those in use, and that only a restart brings into use.
     pub needs_restart: Vec<String>,
+    /// Workers of files of which the cluster knows something else than this file says: another replica read another file
+    /// since this one changed, or an operator took them out.
+    pub differs: Vec<String>,
 }
 
 /// Hands the live settings of a configuration to the parts that use them.
@@ -141,24 +144,42 @@ impl Reload {
     /// A start retracts nothing: what the cluster still takes the file to say is reported, and goes into `declared`.
     fn look_at_the_start(&mut self, declared: &mut Workers) {
         self.left_out.look(declared.iter(), &self.agent);
-        let entries = self.agent.entries_of(&Source::Config).into_iter();
-        let known = entries.filter_map(|entry| Some((entry.id, entry.spec?)));
-        let mut other = Vec::new();
-        for (id, spec) in known {
-            if declared.get(&id) != Some(&*spec) {
-                other.push(id.to_string());
-                declared.insert(id, WorkerSpec::clone(&spec));
-            }
-        }
+        let other = self.otherwise(declared);
         if !other.is_empty() {
-            let said = other.iter().take(LISTED_MAX).map(String::as_str);
             tracing::warn!(
                 count = other.len(),
-                workers = said.collect::<Vec<_>>().join(", "),
+                workers = some_of(other.keys()),
                 "the cluster has workers from a file that says something else of them, or nothing: `grapevine config \
                  reload` or SIGHUP makes it follow this replica's file"
             );
         }
+        declared.extend(other);
+    }
+
+    /// What the cluster takes files to say of workers, where that is something else than these declarations.
+    fn otherwise(&self, declared: &Workers) -> Workers {
+        let entries = self.agent.entries_of(&Source::Config).into_iter();
+        let known = entries.filter_map(|entry| Some((entry.id, entry.spec?)));
+        known
+            .filter(|(id, spec)| declared.get(id) != Some(&**spec))
+            .map(|(id, spec)| (id, WorkerSpec::clone(&spec)))
+            .collect()
+    }
+
+    /// The workers of [`Reloaded::differs`].
+    fn differs(&self, will: &Workers) -> Vec<String> {
+        let mut differs: BTreeSet<_> = self.otherwise(will).into_keys().collect();
+        let taken_out = will.keys().filter(|id| self.agent.taken_out(id).is_some());
+        differs.extend(taken_out.cloned());
+        if !differs.is_empty() {
+            tracing::warn!(
+                count = differs.len(),
+                workers = some_of(differs.iter()),
+                "the cluster knows something else of these workers than this replica's file, which did not change: the \
+                 last file that changed counts, and what an operator took out stays out"
+            );
+        }
+        differs.iter().map(ToString::to_string).collect()
     }
 
     /// Declares labels that the registry lacks: configuration, as read at the start, loses to anything that is known, and
@@ -252,6 +273,7 @@ impl Reload {
         }
         tracing::info!(put, retracted, "the configuration was read again");
         self.left_out.look(will.iter(), &self.agent);
+        let differs = self.differs(&will);
         *declared = will;
         self.current = next;
         Ok(Reloaded {
@@ -259,8 +281,15 @@ impl Reload {
             retracted,
             changed,
             needs_restart: waiting,
+            differs,
         })
     }
+}
+
+/// The first of some workers, for a line of the log.
+fn some_of<'a>(workers: impl Iterator<Item = &'a WorkerId>) -> String {
+    let some: Vec<_> = workers.take(LISTED_MAX).map(WorkerId::as_str).collect();
+    some.join(", ")
 }
 
 fn workers(config: &Config) -> anyhow::Result<Workers> {

@@ -232,7 +232,7 @@ async fn a_start_retracts_nothing_and_a_reading_follows_the_file() {
     let former = std::fs::read_to_string(cluster.config()).expect("it is there");
     let changed = former.replace(&url(1), &url(2));
     let changed = changed.replace("[[worker]]", "[[worker]]\nweight = 2.0");
-    std::fs::write(cluster.config(), changed).expect("a file can be written");
+    std::fs::write(cluster.config(), &changed).expect("a file can be written");
     for index in 0..2 {
         let others = cluster.others(index);
         cluster.replicas[index].terminate().await;
@@ -261,7 +261,30 @@ async fn a_start_retracts_nothing_and_a_reading_follows_the_file() {
     cluster.replicas[1].process().signal(Signal::HUP);
     reloads(&cluster, 1, "loaded", 1.0).await;
     sees(&cluster, &[url(0), url(2)]).await;
+    let told = told_of_reload(&cluster, 1).await;
+    assert!(!told.contains("something else"), "{told}");
+
+    // The last file that changed counts. A replica whose file did not change says what differs.
+    std::fs::write(cluster.config(), &former).expect("a file can be written");
+    let told = told_of_reload(&cluster, 0).await;
+    assert!(!told.contains("something else"), "{told}");
+    sees(&cluster, &[url(0), url(1)]).await;
+    std::fs::write(cluster.config(), &changed).expect("a file can be written");
+    let told = told_of_reload(&cluster, 1).await;
+    for at in 0..3 {
+        let named = format!("worker {}: the cluster knows something else", url(at));
+        assert!(told.contains(&named), "no {named}: {told}");
+    }
+    sees(&cluster, &[url(0), url(1)]).await;
     invariants::hold(&cluster, &workers, &[]).await;
+}
+
+/// What `config reload` tells of a replica.
+async fn told_of_reload(cluster: &Cluster, index: usize) -> String {
+    let admin = format!("http://{}", cluster.replicas[index].admin().0);
+    let told = grapevine_tests::process::run(&["config", "reload", "--admin", &admin]).await;
+    assert_eq!(told.code, Some(0), "{}", told.text);
+    told.text
 }
 
 /// Waits until the log of a replica's last start has so many lines about workers left out, with all of these parts.

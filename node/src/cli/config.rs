@@ -60,5 +60,13 @@ pub async fn config(args: ConfigArgs) -> Result<(), Failure> {
             "{setting} differs from what runs; it needs a restart"
         ))?;
     }
+    let differs = answer["differs"].as_array();
+    for worker in differs.into_iter().flatten() {
+        let worker = worker.as_str().unwrap_or_default();
+        print_line(&format!(
+            "worker {worker}: the cluster knows something else than this file; `grapevine workers list` shows what. The \
+             last file that changed counts, and what an operator took out stays out"
+        ))?;
+    }
     Ok(())
 }
