@@ -162,7 +162,7 @@ impl Rule {
             now,
             picture,
             turn: TURN * before as u32,
-            is_emptied: picture.is_empty() && registered > 1,
+            is_emptied: picture.is_empty(),
             votes,
             labels,
         };

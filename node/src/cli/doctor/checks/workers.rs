@@ -53,6 +53,15 @@ fn sources(facts: &ClusterFacts, found: &mut Vec<Finding>) {
                 "its workers stay as they were; mend what the message names (docs/discovery.md)";
             found.push(Finding::problem("source", what).of([&source]).todo(todo));
         }
+        if row["up"] == true && row["seen"] == 0 && number("registered") > 0 {
+            let workers = count(number("registered"), "worker");
+            let what = format!(
+                "the source of workers {source} names none any more; the {workers} that it had stay in use until \
+                 discovery.empty_hold is over"
+            );
+            let todo = "is the selector, the file or the name still right? (docs/discovery.md)";
+            found.push(Finding::problem("source", what).of([&source]).todo(todo));
+        }
         if number("contested") > 0 {
             let workers = count(number("contested"), "worker");
             let what =

@@ -122,6 +122,15 @@ fn workers_in_trouble_are_named_with_what_to_do() {
         "source",
         &["dns is not seen: no such name"],
     );
+    let emptied = |facts: &mut ClusterFacts| {
+        facts.sources = vec![json!({ "source": "dns", "up": true, "registered": 1, "seen": 0 })];
+    };
+    check(
+        emptied,
+        Problem,
+        "source",
+        &["dns names none any more", "the 1 worker that it had"],
+    );
     let contested = |facts: &mut ClusterFacts| {
         facts.sources = vec![json!({ "source": "dns", "up": true, "contested": 2, "refused": 0 })];
     };
