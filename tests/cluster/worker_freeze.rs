@@ -1,10 +1,11 @@
 //! SIGSTOP of a worker under streams: the kernel still accepts connections for it, and nothing answers.
 
-use grapevine_tests::chat::{self, Ending, MODEL, Stream, streamed};
+use grapevine_tests::chat::{self, EXPLAIN, Ending, MODEL, Stream, streamed};
 use grapevine_tests::cluster::Plan;
-use grapevine_tests::invariants;
 use grapevine_tests::process::Signal;
 use grapevine_tests::wait::{LIMIT, eventually};
+use grapevine_tests::{http1, invariants};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::worker_kill::start_worker;
@@ -147,5 +148,43 @@ async fn two_of_three_frozen_workers_get_nothing_while_one_answers() {
             replica.admin().verdict(url, "good").await;
         }
     }
+    invariants::hold(&cluster, &[], &[]).await;
+}
+
+/// Nobody else has the response, and nothing is computed that could be lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_reads_a_response_of_a_frozen_worker_is_told_so() {
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut plan = Plan::default().set("health.timeout", "\"500ms\"");
+    let mut workers = Vec::new();
+    for number in 0..3 {
+        let (process, url) = start_worker(&dir, &format!("w{number}"), "0").await;
+        plan = plan.worker(&url, &[MODEL]);
+        workers.push((process, url));
+    }
+    let cluster = plan.start(1).await;
+    let (data, admin) = (cluster.replicas[0].data(), cluster.replicas[0].admin());
+    for (_, url) in &workers {
+        admin.verdict(url, "good").await;
+    }
+    let path = "/v1/responses";
+    let body = json!({ "model": MODEL, "input": "hello", "max_output_tokens": 1 });
+    let body = body.to_string();
+    let made = http1::exchange(data, "POST", path, &[EXPLAIN], body.as_bytes()).await;
+    let holder = made.head.header("x-grapevine-worker").expect("explained");
+    let id = made.json::<Value>()["id"].as_str().map(str::to_owned);
+    let path = format!("{path}/{}", id.expect("an id"));
+    let held = workers.iter().find(|(_, url)| url == holder);
+    let (process, url) = held.expect("one of them");
+    process.signal(Signal::STOP);
+    let (before, _) = tokio::join!(http1::get(data, &path), admin.verdict(url, "unhealthy"));
+    for told in [before, http1::get(data, &path).await] {
+        assert_eq!(told.head.status, 503, "{}", told.text());
+        let error: Value = told.json();
+        assert_eq!(error["error"]["code"], "no_worker_available", "{error}");
+    }
+    process.signal(Signal::CONT);
+    admin.verdict(url, "good").await;
+    assert_eq!(http1::get(data, &path).await.head.status, 200);
     invariants::hold(&cluster, &[], &[]).await;
 }

@@ -482,10 +482,38 @@ async fn who_waits_for_a_full_holder_holds_nobody_back() {
         assert_eq!(answer.head.status, 200, "{}", answer.text());
     }
     assert!(!waiting.is_finished(), "the others went past it");
+    // What the holder has is read, and cancelled, without a place there.
+    let got = http1::get(house.data(), &format!("{PATH}/{id}")).await;
+    assert_eq!(got.head.status, 200, "{}", got.text());
+    let cancel = format!("{PATH}/{id}/cancel");
+    let told = http1::exchange(house.data(), "POST", &cancel, &[], b"").await;
+    assert_eq!(told.head.status, 400, "its own word: {}", told.text());
+    assert!(!waiting.is_finished(), "the holder is full");
     drop(busy);
     let got = waiting.await.expect("no panic");
     assert_eq!(got.head.status, 200, "{}", got.text());
     assert_eq!(worker_of(&got), holder.url());
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_holder_tells_what_it_has() {
+    let house = House::of(Plan::default(), vec![quick(); 2]).await;
+    let (id, holder) = held_somewhere(&house).await;
+    let admin = house.cluster.replicas[0].admin();
+    let drained = json!({ "state": "draining" });
+    admin.change(&holder.url(), &drained).await;
+    let mut next = asked("and then?");
+    next["previous_response_id"] = id.as_str().into();
+    eventually(LIMIT, "nothing new", async || {
+        let refused = http1::post(house.data(), PATH, &next).await;
+        (refused.head.status == 503)
+            .then_some(())
+            .ok_or_else(|| refused.text())
+    })
+    .await;
+    let got = http1::get(house.data(), &format!("{PATH}/{id}")).await;
+    assert_eq!(got.head.status, 200, "{}", got.text());
     house.close().await;
 }
 

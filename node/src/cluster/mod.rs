@@ -372,6 +372,17 @@ impl Cluster {
     /// # Errors
     /// No worker is left that may take it.
     pub fn place(&self, pool: &Arc<Pool>, key: &Key, tried: &[usize]) -> Result<Placed, NoWorker> {
+        self.place_seen(pool, key, tried, |_| {})
+    }
+
+    /// The same; `see` may change what is seen of workers.
+    fn place_seen(
+        &self,
+        pool: &Arc<Pool>,
+        key: &Key,
+        tried: &[usize],
+        see: impl FnOnce(&mut [Candidate]),
+    ) -> Result<Placed, NoWorker> {
         let draw = match pool.policy.policy {
             Policy::RoundRobin | Policy::Sticky => self.requests.fetch_add(1, Ordering::Relaxed),
             Policy::Random | Policy::PowerOfTwo => rand::rng().random(),
@@ -379,6 +390,7 @@ impl Cluster {
         };
         let (decision, sample) = CANDIDATES.with_borrow_mut(|candidates| {
             self.candidates(pool, key, candidates, LoadAt::Now);
+            see(candidates);
             let hot = self.cache_view.hot();
             let view = View {
                 ring: &pool.ring,
@@ -420,7 +432,8 @@ impl Cluster {
         })
     }
 
-    /// As [`Cluster::place`], on the one worker that has what the request is about.
+    /// As [`Cluster::place`], on the one worker that has what the request is about. `computes`: it takes a place of the
+    /// engine; one that does not is answered by a worker that is full or drained, too.
     ///
     /// # Errors
     /// It is not there, was tried, or may not take it.
@@ -430,6 +443,7 @@ impl Cluster {
         key: &Key,
         worker: &WorkerId,
         tried: &[usize],
+        computes: bool,
     ) -> Result<Placed, NoWorker> {
         let at = pool
             .members
@@ -441,7 +455,11 @@ impl Cluster {
         let others: Vec<usize> = (0..pool.members.len())
             .filter(|index| *index != at)
             .collect();
-        let placed = self.place(pool, key, &others);
+        let placed = self.place_seen(pool, key, &others, |candidates| {
+            if !computes {
+                candidates[at] = without_a_place(&pool.members[at]);
+            }
+        });
         let mut placed = placed.map_err(|why| match why {
             // The others were not asked: it is this one that cannot be used.
             NoWorker::Tried if pool.members[at].draining => NoWorker::Draining,
@@ -492,14 +510,8 @@ impl Cluster {
             let at_cap = is_at_cap(member, seen.exact_requests);
             let standing = if member.draining {
                 Standing::Draining
-            } else if !look.is_usable {
-                bad_standing(&member.worker, look)
-            } else if at_cap {
-                Standing::Full
-            } else if look.is_doubted {
-                Standing::Doubted
             } else {
-                Standing::Usable
+                standing(&member.worker, look, at_cap)
             };
             if matches!(load, LoadAt::Nothing) {
                 return Candidate {
@@ -567,6 +579,30 @@ fn ranks_of(registered: &RegisteredWorker) -> Option<u32> {
 /// Whether this release knows what a worker is there for.
 fn has_known_role(registered: &RegisteredWorker) -> bool {
     !matches!(registered.spec.role(), Role::Later(_))
+}
+
+/// A worker as a request sees it that is about what it holds, and for which its engine computes nothing.
+fn without_a_place(member: &PoolMember) -> Candidate {
+    let (worker, look) = (&member.worker, member.worker.health.look());
+    let at_cap = worker.pause().is_some();
+    Candidate {
+        standing: standing(worker, look, at_cap),
+        at_cap,
+        ..Candidate::default()
+    }
+}
+
+/// How a worker stands that is not drained.
+fn standing(worker: &Worker, look: Look, at_cap: bool) -> Standing {
+    if !look.is_usable {
+        bad_standing(worker, look)
+    } else if at_cap {
+        Standing::Full
+    } else if look.is_doubted {
+        Standing::Doubted
+    } else {
+        Standing::Usable
+    }
 }
 
 /// How a worker stands that is not to be used.

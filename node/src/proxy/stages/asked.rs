@@ -141,6 +141,11 @@ impl Asked {
         }
     }
 
+    /// An engine has to compute for it: else it is about what its worker holds, and takes no place there.
+    pub(in crate::proxy) fn computes(&self) -> bool {
+        self.endpoint != Endpoint::Response
+    }
+
     /// Its endpoint.
     pub(in crate::proxy) fn endpoint(&self) -> Endpoint {
         self.endpoint
@@ -268,7 +273,7 @@ impl Asked {
         loop {
             let key = &self.query.key;
             let placed = if let Some(holder) = &self.holder {
-                cluster.place_at(pool, key, holder, tried)
+                cluster.place_at(pool, key, holder, tried, self.computes())
             } else if strangers.is_empty() {
                 cluster.place(pool, key, tried)
             } else {
@@ -288,7 +293,8 @@ impl Asked {
                     decision,
                     pool: Arc::clone(pool),
                     others: match self.holder {
-                        Some(_) => Others::Nobody,
+                        Some(_) if self.computes() => Others::Nobody,
+                        Some(_) => Others::NeedNot,
                         // Empty, and then not allocated, for almost every request.
                         None => Others::But([&tried[..tried.len() - 1], strangers].concat()),
                     },
@@ -311,6 +317,9 @@ impl AttemptPlan for ToWorker<'_> {
         let waits_by = self.asked.waits_by(admission, !tried.is_empty());
         let reach = self.asked.reach(tried).undivided();
         self.record.prepared();
+        if !self.asked.computes() {
+            return self.place(tried).map_err(Exhausted::Unplaced);
+        }
         let (placed, waited) = with_room(admission, waits_by, reach, || self.place(tried)).await;
         self.record.waited(waited);
         placed

@@ -28,6 +28,9 @@ pub(in crate::proxy) struct Placed {
 pub(super) enum Others {
     /// This worker alone has what it is about.
     Nobody,
+    /// The same, and nothing is computed for it, so that nothing is lost where it no longer waits for a worker that says
+    /// nothing to anybody.
+    NeedNot,
     /// All of the pool but these: they were tried before, or are not what the client asks for.
     But(Vec<usize>),
 }
@@ -158,10 +161,12 @@ impl Placed {
         }
     }
 
-    /// Whether another worker would take the request: else it is better off where it is.
+    /// Whether another worker would take the request, or none has to: else it is better off where it is.
     fn has_another(&self, dispatch: &Dispatch) -> bool {
-        let Others::But(passed_over) = &self.others else {
-            return false;
+        let passed_over = match &self.others {
+            Others::Nobody => return false,
+            Others::NeedNot => return self.worker().health.look().is_unreachable,
+            Others::But(passed_over) => passed_over,
         };
         let passed_over = [passed_over.as_slice(), &[self.decision.worker]].concat();
         dispatch.cluster.has_another(&self.pool, &passed_over)

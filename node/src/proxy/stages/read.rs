@@ -202,9 +202,12 @@ impl Read {
             }
         };
         let thought = at.elapsed();
-        entry
-            .model(&mut query, key.as_ref(), &waits_by, record)
-            .await?;
+        // What is only about what a worker holds waits for nobody's computing.
+        if endpoint != Endpoint::Response {
+            entry
+                .model(&mut query, key.as_ref(), &waits_by, record)
+                .await?;
+        }
         let sent = query.body_of(body.bytes.clone());
         let explained = head.headers.contains_key(headers::EXPLAIN);
         let outgoing = Outgoing {
