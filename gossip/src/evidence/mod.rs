@@ -1,8 +1,8 @@
 //! The evidence plane: where prefixes are, as far as the ring alone does not determine it.
 //!
 //! Pure but for the channel to the listener; instants are arguments. A replica that placed a prefix
-//! elsewhere than at its home reports it ([`Evidence`]), one that learned that a worker holds less than
-//! was believed takes it back ([`Retraction`]), and each reports how often it saw which prefix
+//! elsewhere than at its home reports it ([`Evidence`]), one whose attempt failed, or that learned that a worker holds
+//! less than was believed, takes it back ([`Retraction`]), and each reports how often it saw which prefix
 //! ([`HeatReport`]). What the link hashes mean is placement's business.
 //!
 //! - `pending.rs`: records that wait for the next batch.
@@ -60,6 +60,17 @@ pub struct Retraction {
     pub epoch: u64,
     /// Hashes of prefixes; 1 to [`LINKS_MAX`].
     pub links: Vec<u64>,
+    /// How far it reaches.
+    pub lack: Lack,
+}
+
+/// Why a worker does not hold something, and what else that says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// It did not compute what it was sent. Nothing is said of anything else.
+    NotComputed,
+    /// It forgot it. What was used there before is gone, too: caches forget what was not used for longest.
+    Forgotten,
 }
 
 /// How often one replica saw its most frequent prefixes: the whole report, not a difference.

@@ -6,7 +6,7 @@
 use super::body::{Body, replica};
 use crate::evidence::{
     BATCH_RECORDS_MAX, Batch, Evidence, EvidenceSnapshot, Gap, HEADS_MAX, Head, HeatReport,
-    LINKS_MAX, Mark, PULL_BATCHES_MAX, Record, Retraction,
+    LINKS_MAX, Lack, Mark, PULL_BATCHES_MAX, Record, Retraction,
 };
 use crate::frame::{Decode, Encode, FrameError};
 use crate::worker::WorkerId;
@@ -31,7 +31,8 @@ struct WireRecords {
 /// What is claimed, as a number: one that a later release adds costs a record, not the frame.
 mod claim {
     pub(super) const HOLDS: u8 = 0;
-    pub(super) const LACKS: u8 = 1;
+    pub(super) const FORGOT: u8 = 1;
+    pub(super) const NOT_COMPUTED: u8 = 2;
 }
 
 #[derive(Encode, Decode)]
@@ -67,7 +68,10 @@ impl Body for Batch {
             let (worker, epoch) = record.about();
             let claim = match record {
                 Record::Evidence(_) => claim::HOLDS,
-                Record::Retraction(_) => claim::LACKS,
+                Record::Retraction(said) => match said.lack {
+                    Lack::Forgotten => claim::FORGOT,
+                    Lack::NotComputed => claim::NOT_COMPUTED,
+                },
             };
             (worker, epoch, claim, record.links())
         });
@@ -124,19 +128,28 @@ impl WireRecords {
             }
             let (worker, epoch) = (worker.clone(), *epoch);
             let links = links.into_iter().map(u64::from_le_bytes).collect();
-            match claim {
-                claim::HOLDS => records.push(Record::Evidence(Evidence {
+            let lack = match claim {
+                claim::HOLDS => None,
+                claim::FORGOT => Some(Lack::Forgotten),
+                claim::NOT_COMPUTED => Some(Lack::NotComputed),
+                _ => {
+                    *refused += 1;
+                    continue;
+                }
+            };
+            records.push(match lack {
+                None => Record::Evidence(Evidence {
                     worker,
                     epoch,
                     links,
-                })),
-                claim::LACKS => records.push(Record::Retraction(Retraction {
+                }),
+                Some(lack) => Record::Retraction(Retraction {
                     worker,
                     epoch,
                     links,
-                })),
-                _ => *refused += 1,
-            }
+                    lack,
+                }),
+            });
         }
         Ok(records)
     }

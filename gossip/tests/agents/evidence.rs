@@ -7,7 +7,9 @@ use std::time::Duration;
 use crate::listening::Listening;
 use crate::running::{LIMIT, Running, authority};
 use grapevine_gossip::Agent;
-use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport, LINKS_MAX, Retraction};
+use grapevine_gossip::evidence::{
+    Evidence, EvidenceEvent, HeatReport, LINKS_MAX, Lack, Retraction,
+};
 use grapevine_gossip::identity::Authority;
 use grapevine_gossip::worker::{RawWorker, Source, WorkerId, WorkerSpec};
 use tokio::time::{Instant, timeout};
@@ -71,6 +73,7 @@ async fn three_replicas_hear_each_other_and_a_newcomer_all() {
         worker: worker(),
         epoch: 1,
         links: vec![3],
+        lack: Lack::NotComputed,
     };
     let report = HeatReport {
         version: 1,

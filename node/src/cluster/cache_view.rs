@@ -11,7 +11,9 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use grapevine_gossip::Agent;
 use grapevine_gossip::ReplicaId;
-use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport as WireReport, Retraction};
+use grapevine_gossip::evidence::{
+    Evidence, EvidenceEvent, HeatReport as WireReport, Lack, Retraction,
+};
 use grapevine_gossip::peer_state::PeerStates;
 use grapevine_gossip::worker::WorkerId;
 use grapevine_kv_events::texts::TextName;
@@ -220,11 +222,12 @@ impl CacheView {
         let (worker, epoch) = (placement.worker, placement.epoch);
         self.lock()
             .prefix_index
-            .unlearn(worker.as_str(), epoch, &links);
+            .take_back(worker.as_str(), epoch, &links);
         self.agent.send_retraction(Retraction {
             worker,
             epoch,
             links,
+            lack: Lack::NotComputed,
         });
     }
 
@@ -250,6 +253,7 @@ impl CacheView {
                 worker: placement.worker.clone(),
                 epoch: placement.epoch,
                 links,
+                lack: Lack::Forgotten,
             });
         }
     }
@@ -268,10 +272,12 @@ impl CacheView {
                         .learn(worker, evidence.epoch, &evidence.links, now);
                 }
                 EvidenceEvent::Retraction { retraction, .. } => {
-                    let worker = retraction.worker.as_str();
-                    state
-                        .prefix_index
-                        .unlearn(worker, retraction.epoch, &retraction.links);
+                    let (worker, epoch) = (retraction.worker.as_str(), retraction.epoch);
+                    let (index, links) = (&mut state.prefix_index, &retraction.links);
+                    match retraction.lack {
+                        Lack::NotComputed => index.take_back(worker, epoch, links),
+                        Lack::Forgotten => index.unlearn(worker, epoch, links),
+                    }
                 }
                 EvidenceEvent::Heat { from, report } => {
                     state.reports.insert(from, decode(report));

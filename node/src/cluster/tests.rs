@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use grapevine_gossip::dry_run::DryRun;
-use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport, Retraction};
+use grapevine_gossip::evidence::{Evidence, EvidenceEvent, HeatReport, Lack, Retraction};
 use grapevine_gossip::registry::Worker as RegisteredWorker;
 use grapevine_gossip::worker::{Labels, RawWorker, Source, State, WorkerId, WorkerSpec};
 use grapevine_placement::{ClusterSettings, Key, KeyBuilder, Reason};
@@ -94,6 +94,32 @@ fn a_failed_attempt_is_forgotten() {
     assert_eq!(house.expected(&key("a", 2)), before);
 }
 
+/// A worker that is full refuses requests; what it holds stays known, here and where that is heard.
+#[test]
+fn a_failed_attempt_says_nothing_of_other_prompts() {
+    let house = house();
+    let home = house.place(&key("a", 2)).decision.worker;
+    let (told, also) = (key("b", 2), key("c", 2));
+    house.hear_of(home, 0, &told);
+    let failed = house.hear_of(home, 0, &also);
+    let before = [&key("a", 2), &told].map(|key| house.expected(key));
+    // One that goes on behind what is known there.
+    let next = house.place(&key("a", 3));
+    assert_eq!(next.decision.worker, home);
+    let cache_view = house.cluster.cache_view();
+    cache_view.retract(next.recorded.expect("recorded"));
+    let retraction = Retraction {
+        worker: failed.worker,
+        epoch: 0,
+        links: failed.links,
+        lack: Lack::NotComputed,
+    };
+    let from = "r2".parse().expect("an id");
+    cache_view.receive([EvidenceEvent::Retraction { from, retraction }]);
+    assert_eq!([&key("a", 2), &told].map(|key| house.expected(key)), before);
+    assert_eq!(house.expected(&also)[home], 0);
+}
+
 #[test]
 fn a_settled_placement_is_not_taken_back() {
     let house = house();
@@ -156,6 +182,7 @@ fn evidence_of_others_decides_and_is_passed_to_those_who_start() {
         worker: said.worker,
         epoch: 0,
         links: said.links,
+        lack: Lack::Forgotten,
     };
     house
         .cluster

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::super::*;
 use crate::dry_run::{self, DryRun, DryRunAnswer, KeyParts, Refusal, Reply};
 use crate::evidence::{
-    Batch, Evidence, EvidenceSnapshot, Gap, Head, HeatReport, LINKS_MAX, Mark, Record, Retraction,
+    Batch, Evidence, EvidenceSnapshot, Gap, Head, HeatReport, LINKS_MAX, Lack, Mark, Record,
+    Retraction,
 };
 use crate::hlc::Stamp;
 use crate::load::{Coverage, Earlier, Load, LoadFrame, Moment, SlotLoad};
@@ -269,9 +270,16 @@ pub(super) fn records() -> Vec<Record> {
     vec![
         Record::Evidence(evidence("w1", LINKS_MAX as u64)),
         Record::Retraction(Retraction {
+            worker: worker.clone(),
+            epoch,
+            links: links.clone(),
+            lack: Lack::Forgotten,
+        }),
+        Record::Retraction(Retraction {
             worker,
             epoch,
             links,
+            lack: Lack::NotComputed,
         }),
         Record::Evidence(evidence("w1", 1)),
     ]

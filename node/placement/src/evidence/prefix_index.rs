@@ -313,15 +313,31 @@ impl PrefixIndex {
         self.fit(slot);
     }
 
+    /// An attempt failed before the worker computed anything: these marks, which were new with it, are not there.
+    /// Nothing is said of others. Not of an epoch that is not the worker's; epoch 0, not known when they went there, is
+    /// believed.
+    pub fn take_back(&mut self, worker: &str, epoch: u64, marks: &[u64]) {
+        let Some(slot) = self.slot_in(worker, epoch) else {
+            return;
+        };
+        for &mark in marks.iter().take(crate::key::MARKS_MAX) {
+            self.table.remove(slot.0, mark);
+        }
+    }
+
+    /// The slot of a worker, if it is known to be in this epoch.
+    fn slot_in(&self, worker: &str, epoch: u64) -> Option<Slot> {
+        let slot = *self.slots.get(worker)?;
+        let is_its = epoch == 0 || epoch == self.workers[slot.0 as usize].epoch;
+        is_its.then_some(slot)
+    }
+
     /// Another replica reports that a worker does not hold these any more, nor what was used there before all of them.
     /// Not of an epoch that is not the worker's; epoch 0, not known when they went there, is believed.
     pub fn unlearn(&mut self, worker: &str, epoch: u64, marks: &[u64]) {
-        let Some(&slot) = self.slots.get(worker) else {
+        let Some(slot) = self.slot_in(worker, epoch) else {
             return;
         };
-        if epoch != 0 && epoch != self.workers[slot.0 as usize].epoch {
-            return;
-        }
         let marks = marks.iter().take(crate::key::MARKS_MAX);
         let removed = marks.filter_map(|&mark| self.table.remove(slot.0, mark));
         // One of them may have been used again since.

@@ -124,7 +124,7 @@ fn what_was_known_before_its_epoch_is_kept() {
         assert_eq!(index.slot("a", 0), slot);
         assert_eq!(held(&index, slot), tokens, "not known any more, either");
         // Sent there when the epoch was not known, and refused by the worker since.
-        index.unlearn("a", 0, &marks);
+        index.take_back("a", 0, &marks);
         assert_eq!(held(&index, slot), 0);
         index.record(slot, key.marks(), NOW);
         index.slot("a", 8);
@@ -264,16 +264,11 @@ fn corrections_forget_as_far_everywhere() {
     other.unlearn("a", 1, &gone);
     let left = [&old, &key, &young].map(|key| held(&other, &others, key, NOW)[0]);
     assert_eq!(left, [0, expected, young.prompt_tokens()]);
-    prefix_index.unlearn(
-        "a",
-        1,
-        &young
-            .marks()
-            .iter()
-            .map(|mark| mark.hash)
-            .collect::<Vec<_>>(),
-    );
-    assert_eq!(held(&prefix_index, &slots, &young, NOW)[0], 0);
+    // A request that was refused takes back its own alone.
+    let marks: Vec<u64> = key.marks().iter().map(|mark| mark.hash).collect();
+    prefix_index.take_back("a", 1, &marks);
+    let left = [&key, &young].map(|key| held(&prefix_index, &slots, key, NOW)[0]);
+    assert_eq!(left, [0, young.prompt_tokens()]);
 }
 
 #[test]
@@ -385,19 +380,23 @@ proptest! {
     /// Whoever places, and whoever's answers correct: once all was told, all replicas expect the same.
     #[test]
     fn prefix_indexes_stay_equal(
-        steps in prop::collection::vec((0_usize..2, 0_usize..3, 0_u64..5, 1_usize..6, prop::bool::weighted(0.1)), 1..60)
+        steps in prop::collection::vec((0_usize..2, 0_usize..3, 0_u64..5, 1_usize..6, 0_u8..20), 1..60)
     ) {
         let settings = PrefixIndexSettings { cache_tokens: 6_000, ..PrefixIndexSettings::default() };
         let (one, slots) = prefix_index(settings);
         let mut both = [one.clone(), one];
-        for (second, (who, worker, number, turns, is_wrong)) in (1..).zip(steps) {
+        for (second, (who, worker, number, turns, end)) in (1..).zip(steps) {
             let (key, now) = (conversation(number, turns), NOW + Duration::from_secs(second));
             let id = ["a", "b", "c"][worker];
             let recorded = both[who].record(slots[worker], key.marks(), now);
             both[1 - who].learn(id, 1, &recorded.marks_to_send(), now);
-            if is_wrong {
-                let gone = both[who].correct(slots[worker], &recorded, key.prompt_tokens(), 0);
-                both[1 - who].unlearn(id, 1, &gone);
+            match end {
+                0 | 1 => {
+                    let gone = both[who].correct(slots[worker], &recorded, key.prompt_tokens(), 0);
+                    both[1 - who].unlearn(id, 1, &gone);
+                }
+                2 | 3 => both.iter_mut().for_each(|index| index.take_back(id, 1, &recorded.news)),
+                _ => {}
             }
             prop_assert_eq!(both[0].len(), both[1].len());
             for number in 0..5 {
