@@ -70,7 +70,7 @@ impl Follower {
             if !waits {
                 self.caught_up.store(holds_view, Ordering::Relaxed);
             }
-            // Evidence about a new worker comes after the view that has it.
+            // Evidence about a new worker comes after the view that has it, so it waits until that is followed.
             tokio::select! {
                 biased;
                 () = self.phase.closed() => return,
@@ -78,7 +78,7 @@ impl Follower {
                 changed = ready.changed() => if changed.is_err() { return },
                 () = sleep_until(rests_until), if waits => {}
                 _ = tick.tick() => self.cluster.tick(),
-                _ = heard.recv_many(&mut batch, HEARD_AT_ONCE), if !heard.is_closed() => {
+                _ = heard.recv_many(&mut batch, HEARD_AT_ONCE), if !waits && !heard.is_closed() => {
                     self.cluster.cache_view().receive(batch.drain(..));
                 }
             }
@@ -90,7 +90,11 @@ impl Follower {
         if old.is_none_or(|old| old.workers() != view.workers()) {
             let (cluster, view) = (Arc::clone(&self.cluster), Arc::clone(view));
             let updated = spawn_blocking(move || cluster.update(&view)).await;
-            updated.expect("a fleet can be made of every view");
+            if let Err(error) = updated {
+                // A bug; this replica goes on with the workers that it had, and follows the next view.
+                tracing::error!(%error, "no fleet can be made of the registry's workers; the former one stays");
+                return;
+            }
             self.prober.follow(self.cluster.fleet().workers());
             if let Some(kv_events) = &mut self.kv_events {
                 kv_events.follow(self.cluster.fleet().workers());

@@ -135,8 +135,8 @@ impl Fleet {
     }
 }
 
-/// The ring; with fewer virtual nodes when weights are so great that it would not fit, which every replica
-/// finds out by itself and alike. One of `known` with the same members is taken as it is, and the first of them is
+/// The ring; with fewer virtual nodes when weights are so great that it would not fit, and with equal weights when even
+/// one each is too many, which every replica finds out by itself and alike. One of `known` with the same members is taken as it is, and the first of them is
 /// what a new one is made from: most members stay.
 fn ring_of(
     mut settings: RingSettings,
@@ -153,14 +153,21 @@ fn ring_of(
         return Arc::new(ring);
     }
     loop {
-        match Ring::build(&settings, members.clone()) {
+        let error = match Ring::build(&settings, members.clone()) {
             Ok(ring) => return Arc::new(ring),
-            Err(error) => {
-                let fewer = NonZeroU16::new(settings.virtual_nodes.get() / 2);
-                settings.virtual_nodes = fewer.expect("ids are distinct, and one point each fits");
-                tracing::warn!(%error, virtual_nodes = settings.virtual_nodes, "ring built with fewer virtual nodes");
-            }
-        }
+            Err(error) => error,
+        };
+        let Some(fewer) = NonZeroU16::new(settings.virtual_nodes.get() / 2) else {
+            tracing::warn!(%error, "ring built with equal weights");
+            let alike = members.map(|member| Member {
+                weight: Weight::ONE,
+                ..member
+            });
+            let ring = Ring::build(&settings, alike);
+            return Arc::new(ring.expect("ids are distinct, and one point each fits"));
+        };
+        settings.virtual_nodes = fewer;
+        tracing::warn!(%error, virtual_nodes = fewer, "ring built with fewer virtual nodes");
     }
 }
 
@@ -437,4 +444,29 @@ pub(crate) fn pool_for_tests(settings: &ClusterSettings, ids: &[&str]) -> Pool {
         .collect();
     let registrations: Vec<&Registration> = registrations.iter().collect();
     pool_of(settings, Named::of("m"), &registrations, &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever peers write into the registry, there is a ring, and the same one on every replica.
+    #[test]
+    fn there_is_a_ring_of_any_workers() {
+        let settings = RingSettings::default();
+        let of = |count: usize, weight: Weight| {
+            let member = move |number: usize| Member {
+                id: format!("w{number:05}"),
+                weight,
+            };
+            ring_of(settings, (0..count).map(member), &[])
+        };
+        let heavy = of(1_000, Weight::MAX);
+        assert!(heavy.settings().virtual_nodes < settings.virtual_nodes);
+        // More than fit with one virtual node each.
+        let most = of(42_000, Weight::MAX);
+        assert_eq!(most.members().len(), 42_000);
+        assert_eq!(most.settings().virtual_nodes.get(), 1);
+        assert_eq!(most.digest(), of(42_000, Weight::MAX).digest());
+    }
 }
