@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use grapevine_testbed::fake_worker::{Config, Entry, Fault, Rule};
+use grapevine_testbed::fake_worker::{Config, Entry, FakeWorker, Fault, Rule};
 use grapevine_tests::chat::{self, MODEL, Stream, chat, paced, streamed};
 use grapevine_tests::cluster::Plan;
 use grapevine_tests::http1::{self, Connection, Response, request};
 use grapevine_tests::wait::{LIMIT, eventually, quantile};
+use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -288,6 +289,45 @@ async fn room_at_a_worker_is_waited_for() {
     let served = entries_of(&house, &["one", "two", "three"]);
     assert_eq!(ids_of(&served), ["one", "two", "three"]);
     assert_one_at_a_time(&served);
+    house.close().await;
+}
+
+/// What an operator does about a queue helps those that wait in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_added_takes_those_that_wait() {
+    let house = worker_with_room_for_one(Plan::default()).await;
+    let held = hold(&house).await;
+    let none = ("x-nothing", "1");
+    let mut answers = Vec::new();
+    for (number, id) in ["one", "two"].into_iter().enumerate() {
+        answers.push(ask(house.data(), id, none));
+        waiting(&house, "worker", number + 1).await;
+    }
+    let new = chat::worker(paced(Duration::from_millis(10))).await;
+    let admin = house.cluster.replicas[0].admin();
+    admin.add_cold(&new.url(), &new.url(), &[MODEL]).await;
+    for answer in answers {
+        let answer = answer.await.expect("no panic");
+        assert_eq!(answer.head.status, 200, "{}", answer.text());
+    }
+    let went = |worker: &FakeWorker| worker.stats().requests;
+    assert_eq!(went(&new), 2);
+    // And one that is drained gets none of them, though it has room again.
+    admin
+        .change(&new.url(), &json!({ "max_in_flight": 1 }))
+        .await;
+    let also = Stream::open(house.data(), &streamed("hold the other", 100_000)).await;
+    let also = also.expect("it has begun");
+    let before = went(&house.workers[0]);
+    let answer = ask(house.data(), "three", none);
+    waiting(&house, "worker", 1).await;
+    let drained = json!({ "state": "draining" });
+    admin.change(&house.workers[0].url(), &drained).await;
+    held.leave(false);
+    also.leave(false);
+    let answer = answer.await.expect("no panic");
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    assert_eq!(went(&house.workers[0]), before);
     house.close().await;
 }
 

@@ -496,6 +496,38 @@ async fn who_waits_for_a_full_holder_holds_nobody_back() {
     house.close().await;
 }
 
+/// A stored response that is followed as a stream takes nothing of what its worker computes with.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_follows_a_response_takes_no_place_of_its_worker() {
+    let worker = chat::worker(quick()).await;
+    let plan = Plan::default().worker_with(&worker.url(), &[MODEL], "max_in_flight = 1\n");
+    let house = House::with(plan, vec![worker]).await;
+    let (id, holder) = held_somewhere(&house).await;
+    let path = format!("{PATH}/{id}");
+    let rule = Rule {
+        when: When {
+            path: Some(path.clone()),
+            ..When::default()
+        },
+        ..Rule::always(Fault::stop(Point::Head(0), How::Stall))
+    };
+    holder.add_rule(rule).expect("room for a rule");
+    let mut follows = Connection::open(house.data()).await;
+    let bytes = request("GET", &path, &[], b"");
+    follows.send(&bytes).await.expect("taken");
+    eventually(LIMIT, "it is asked", async || {
+        let log = holder.log();
+        let is_asked = log.iter().any(|entry| entry.path == path);
+        is_asked.then_some(()).ok_or("not yet".to_owned())
+    })
+    .await;
+    let answer = http1::post(house.data(), PATH, &asked("and you?")).await;
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    drop(follows);
+    holder.clear_rules();
+    house.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drained_holder_tells_what_it_has() {
     let house = House::of(Plan::default(), vec![quick(); 2]).await;

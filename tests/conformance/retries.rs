@@ -351,3 +351,30 @@ async fn messages_of_unknown_form_are_answered_by_the_worker() {
     let direct = http1::post(house.workers[0].addr(), CHATS, &body).await;
     assert_eq!(answer.head.status, direct.head.status);
 }
+
+/// The fleet of now counts for each attempt, not the one that was there when the request came.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_replaces_another_one_takes_what_that_one_lost() {
+    let house = House::new(1).await;
+    let old = &house.workers[0];
+    old.add_rule(Rule::next(1, Fault::never_answer()))
+        .expect("room for a rule");
+    let waiting = tokio::spawn({
+        let (data, body) = (house.data(), chat("who answers?", 1));
+        async move { http1::post(data, "/v1/chat/completions", &body).await }
+    });
+    eventually(LIMIT, "it is asked", async || {
+        let seen = old.stats().requests;
+        (seen == 1).then_some(()).ok_or_else(|| seen.to_string())
+    })
+    .await;
+    let new = chat::worker(quick()).await;
+    let admin = house.cluster.replicas[0].admin();
+    admin.add_cold(&new.url(), &new.url(), &[MODEL]).await;
+    admin.verdict(&new.url(), "good").await;
+    old.terminate(StopMode::Exit);
+    let answer = waiting.await.expect("no panic");
+    assert_eq!(answer.head.status, 200, "{}", answer.text());
+    assert_eq!(new.stats().requests, 1);
+    house.close().await;
+}

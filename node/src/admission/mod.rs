@@ -309,6 +309,11 @@ impl Admission {
         self.queue(key, ask, turn).await.map(Some)
     }
 
+    /// Makes the place of a request that was read one of its model, if that has one; else it gives its place back.
+    pub fn enter_at_once(&self, permit: &mut Permit, model: &Arc<str>) {
+        self.permits.change(permit, model);
+    }
+
     /// Requests in progress, as far as their models are known.
     pub fn in_progress(&self) -> u32 {
         self.permits.held().iter().map(|(_, held)| held).sum()

@@ -129,6 +129,16 @@ impl Pool {
         &self.members
     }
 
+    /// The workers at these indices, by index in another pool; those that it has.
+    pub fn indices_in(&self, other: &Self, indices: &[usize]) -> Vec<usize> {
+        let at = |&index: &usize| {
+            let worker = &self.members[index].worker;
+            let mut members = other.members.iter();
+            members.position(|member| Arc::ptr_eq(&member.worker, worker))
+        };
+        indices.iter().filter_map(at).collect()
+    }
+
     /// What the workers report about the model, together.
     pub(super) fn card(&self) -> Arc<Merged> {
         // Made under the lock: what was read before a worker's report is not to be kept after it.

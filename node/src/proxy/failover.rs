@@ -133,8 +133,7 @@ async fn search(
     }
     let loan = place_in_budget(dispatch).await.ok_or(Reason::Budget)?;
     // The fleet may have changed since the stream began.
-    let pool = dispatch.cluster.fleet().pool(asked.pool().model());
-    let pool = pool.map(Pool::in_use);
+    let pool = pool_now(dispatch, asked);
     let mut plan = ToNext {
         dispatch,
         asked,
@@ -178,6 +177,12 @@ async fn search(
     }
 }
 
+/// The workers of the stream's model; none where nobody serves it any more.
+fn pool_now(dispatch: &Dispatch, asked: &Asked) -> Option<Arc<Pool>> {
+    let pool = dispatch.cluster.fleet().pool(asked.pool_arc().model());
+    pool.map(Pool::in_use)
+}
+
 /// The way of a broken stream to a worker that it was not on yet.
 struct ToNext<'a> {
     dispatch: &'a Dispatch,
@@ -204,6 +209,16 @@ impl ToNext<'_> {
         }
     }
 
+    /// Takes the workers of now: the fleet may have changed while it waited.
+    fn look_anew(&mut self, passed_over: &mut Vec<usize>) {
+        let now = pool_now(self.dispatch, self.asked);
+        if let Some(now) = now.filter(|now| !Arc::ptr_eq(now, &self.pool)) {
+            // Those that it was on are known by name.
+            passed_over.clear();
+            self.pool = now;
+        }
+    }
+
     fn take_back(&mut self) {
         if let Some(recorded) = self.recorded.take() {
             self.dispatch.cluster.cache_view().retract(recorded);
@@ -226,6 +241,7 @@ impl AttemptPlan for ToNext<'_> {
     }
 
     fn place(&mut self, passed_over: &mut Vec<usize>) -> Result<Placed, NoWorker> {
+        self.look_anew(passed_over);
         self.pass_over_tried(passed_over);
         let (placed, recorded) = self.asked.choose(self.dispatch, &self.pool, passed_over)?;
         self.tried.push(placed.worker().id.clone());

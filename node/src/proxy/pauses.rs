@@ -5,6 +5,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use grapevine_gossip::worker::Role;
+
 use crate::cluster::{Pool, PoolMember};
 
 /// The workers of a pool that a request may have: all of them, unless something about the request limits it.
@@ -13,8 +15,8 @@ pub(super) struct Reach {
     pool: Arc<Pool>,
     /// Not these, by index, in ascending order.
     but: Vec<usize>,
-    /// Where it may go to a pair: not these prefill workers.
-    but_prefill: Vec<usize>,
+    /// It may go to a pair, but not with these prefill workers.
+    but_prefill: Option<Vec<usize>>,
     /// One worker is to have all of it, although the model's requests may go to pairs.
     undivided: bool,
 }
@@ -41,7 +43,7 @@ impl Reach {
         Self {
             pool,
             but,
-            but_prefill: Vec::new(),
+            but_prefill: None,
             undivided: false,
         }
     }
@@ -55,38 +57,52 @@ impl Reach {
     /// It may go to a pair, but not with these prefill workers.
     pub(super) fn but_prefill(mut self, mut tried: Vec<usize>) -> Self {
         tried.sort_unstable();
-        self.but_prefill = tried;
+        self.but_prefill = Some(tried);
         self
     }
 
     /// The name of the queue in which it waits for one of them: requests that may have the same workers wait in one
     /// queue, in their order. One that nothing limits waits in its model's.
     pub(super) fn queue(&self) -> Arc<str> {
-        let Self {
-            pool,
-            but,
-            but_prefill,
-            undivided,
-        } = self;
-        let has_all = but.is_empty() && but_prefill.is_empty() && !undivided;
+        let (pool, undivided) = (&self.pool, self.undivided);
+        let but_prefill = self.but_prefill.as_deref().unwrap_or_default();
+        let has_all = self.but.is_empty() && but_prefill.is_empty() && !undivided;
         if has_all && pool.name() == pool.model() {
             return pool.label();
         }
-        // A thousand workers are not to be spelt out.
+        // A thousand workers are not to be spelt out. By name: requests that came before a change of the fleet wait with
+        // those that came after it.
         let mut hasher = DefaultHasher::new();
-        (but, but_prefill, undivided).hash(&mut hasher);
+        let mut names = |pool: &Pool, indices: &[usize]| {
+            for &index in indices {
+                pool.members()[index].worker.id.hash(&mut hasher);
+            }
+            (indices.len(), undivided).hash(&mut hasher);
+        };
+        names(pool, &self.but);
+        match pool.halves() {
+            Some(halves) => names(&halves.prefill, but_prefill),
+            None => but_prefill.hash(&mut hasher),
+        }
         format!("{}\0{:x}", pool.name(), hasher.finish()).into()
     }
 
-    /// The shortest time that a usable worker wants to be left alone; `None` as soon as one asks for nothing.
+    /// The shortest time for which usable workers want to be left alone; `None` as soon as one asks for nothing, or one
+    /// of each half where a pair could have it.
     pub(super) fn shortest_pause(&self) -> Option<Duration> {
-        let usable = self
-            .members()
-            .filter(|member| !member.draining && member.worker.health.is_usable());
-        usable
-            .map(|member| member.worker.pause().unwrap_or_default())
-            .min()
-            .filter(|pause| !pause.is_zero())
+        let own = shortest_pause_of(self.members());
+        let (Some(tried), Some(halves)) = (&self.but_prefill, self.pool.halves()) else {
+            return own;
+        };
+        let prefill = halves.prefill.members().iter().enumerate();
+        let prefill = prefill.filter(|(index, _)| tried.binary_search(index).is_err());
+        let prefill = shortest_pause_of(prefill.map(|(_, member)| member));
+        if self.pool.role() != Role::Any {
+            return own.max(prefill);
+        }
+        // One worker or two.
+        let pair = shortest_pause_of(halves.decode.members().iter()).max(prefill);
+        own.and_then(|own| Some(own.min(pair?)))
     }
 
     /// The shortest time for which a breaker lets no request pass, where that keeps requests from every worker that
@@ -111,4 +127,13 @@ impl Reach {
         let in_reach = members.filter(|(index, _)| self.but.binary_search(index).is_err());
         in_reach.map(|(_, member)| member)
     }
+}
+
+/// The shortest time that a usable one of these wants to be left alone; `None` as soon as one asks for nothing.
+fn shortest_pause_of<'a>(members: impl Iterator<Item = &'a PoolMember>) -> Option<Duration> {
+    members
+        .filter(|member| !member.draining && member.worker.health.is_usable())
+        .map(|member| member.worker.pause().unwrap_or_default())
+        .min()
+        .filter(|pause| !pause.is_zero())
 }

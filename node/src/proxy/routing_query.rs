@@ -129,14 +129,19 @@ impl RoutingQuery {
 
     /// The same for the workers of now; the fleet may have changed while the request waited.
     pub fn renew(&mut self, cluster: &Cluster) {
+        if let Some(now) = self.pool_now(cluster) {
+            self.pool = now;
+        }
+    }
+
+    /// Its pool as it is now; none where nobody serves its model any more.
+    pub fn pool_now(&self, cluster: &Cluster) -> Option<Arc<Pool>> {
         let fleet = cluster.fleet();
         let now = match self.pool.model() {
             "" => Some(fleet.whole()),
             model => fleet.pool(model),
         };
-        if let Some(now) = now {
-            self.pool = now.in_use();
-        }
+        now.map(Pool::in_use)
     }
 
     /// Workers of this pool, by index, that the client does not want.

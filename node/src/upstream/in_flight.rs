@@ -30,6 +30,11 @@ impl InFlight {
         Self::weighing(worker, decision, to_compute, Some(decision.tokens_before))
     }
 
+    /// A request for which the engine computes nothing: it takes no place there.
+    pub fn begin_weightless(worker: &Arc<Worker>, decision: &Decision) -> Option<Self> {
+        Self::holding(worker, decision, Load::default(), None)
+    }
+
     /// The same for a worker that gets the prompt's KV from another one: it takes room from now on, before it is there.
     pub fn begin_arriving(worker: &Arc<Worker>, decision: &Decision) -> Option<Self> {
         Self::weighing(worker, decision, 0, None)
@@ -41,12 +46,21 @@ impl InFlight {
         prefill_tokens: u64,
         tokens_before: Option<u64>,
     ) -> Option<Self> {
-        let permit = worker.health.begin(decision.panic)?;
         let held = Load {
             requests: 1,
             prefill_tokens,
             context_tokens: decision.prompt_tokens.into(),
         };
+        Self::holding(worker, decision, held, tokens_before)
+    }
+
+    fn holding(
+        worker: &Arc<Worker>,
+        decision: &Decision,
+        held: Load,
+        tokens_before: Option<u64>,
+    ) -> Option<Self> {
+        let permit = worker.health.begin(decision.panic)?;
         worker.load.add(held);
         Some(Self {
             worker: Arc::clone(worker),

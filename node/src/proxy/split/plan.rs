@@ -20,7 +20,7 @@ use super::computed::Computed;
 use super::pair::{self, Failed, First, Pair, Tried};
 use crate::api::ApiError;
 use crate::api::error::ErrorKind;
-use crate::cluster::{Halves, Pool};
+use crate::cluster::Halves;
 use crate::config::DecodeAlone;
 use crate::proxy::dispatch::Dispatch;
 use crate::proxy::division::stays_whole;
@@ -89,7 +89,7 @@ impl<'a> ToPair<'a> {
     fn place_one(&mut self, way: &'static str) -> Result<Chosen, NoWorker> {
         let mut tried = self.tried_in_pool();
         let mut plan = self.asked.attempt_plan(self.dispatch, self.record);
-        let placed = plan.place(&mut tried)?;
+        let placed = plan.place_in_pool(&mut tried)?;
         self.tried_alone.push(placed.index());
         self.record.goes(way);
         Ok(Chosen::One(placed))
@@ -101,7 +101,7 @@ impl<'a> ToPair<'a> {
         let mut tried = self.tried_alone.clone();
         let halves = &self.halves;
         let pool = self.asked.pool_arc();
-        tried.extend(same(&halves.decode, &self.tried.decode, pool));
+        tried.extend(halves.decode.indices_in(pool, &self.tried.decode));
         tried
     }
 
@@ -113,7 +113,10 @@ impl<'a> ToPair<'a> {
     /// The workers that it may have, alone or as a pair.
     fn reach(&self) -> Reach {
         let reach = self.asked.reach(&self.tried_in_pool());
-        match self.is_silent() {
+        let divide = self.dispatch.transfer.look().divide();
+        let is_short = divide.is_short(self.asked.key().prompt_tokens());
+        // One that one worker is to have does not wait behind those that want two.
+        match self.is_silent() || is_short {
             true => reach.undivided(),
             false => reach.but_prefill(self.tried.prefill.clone()),
         }
@@ -140,7 +143,28 @@ impl<'a> ToPair<'a> {
         )
     }
 
+    /// Takes the workers of now, where these are others than at its last look.
+    fn look_anew(&mut self) {
+        // What an attempt has left is about workers by their places in the former pools.
+        if self.computed.is_some() || !self.failed.is_empty() {
+            return;
+        }
+        let Some(pool) = self.asked.changed_pool(&self.dispatch.cluster) else {
+            return;
+        };
+        let Some(halves) = pool.halves().map(Arc::clone) else {
+            return;
+        };
+        let (former, tried) = (&self.halves, &mut self.tried);
+        tried.prefill = former.prefill.indices_in(&halves.prefill, &tried.prefill);
+        tried.decode = former.decode.indices_in(&halves.decode, &tried.decode);
+        self.tried_alone = self.asked.pool_arc().indices_in(&pool, &self.tried_alone);
+        self.halves = halves;
+        self.asked.looks_in(pool);
+    }
+
     fn choose(&mut self) -> Result<Chosen, NoWorker> {
+        self.look_anew();
         let takes_whole = self.asked.pool_arc().role() == Role::Any;
         if self.is_silent() {
             return self.place_one("responses");
@@ -170,7 +194,7 @@ impl<'a> ToPair<'a> {
 
     fn choose_pair(&mut self) -> Result<Pair, NoWorker> {
         let pool = self.asked.pool_arc();
-        let alone = same(pool, &self.tried_alone, &self.halves.decode);
+        let alone = pool.indices_in(&self.halves.decode, &self.tried_alone);
         for index in alone {
             if !self.tried.decode.contains(&index) {
                 self.tried.decode.push(index);
@@ -250,16 +274,6 @@ impl AttemptPlan for ToPair<'_> {
     async fn is_condemned(&mut self) -> bool {
         self.asked.is_condemned(self.dispatch).await
     }
-}
-
-/// The workers of one pool at these indices, by their indices in another one; those that it has.
-fn same(pool: &Pool, indices: &[usize], other: &Pool) -> Vec<usize> {
-    let at = |&index: &usize| {
-        let worker = &pool.members()[index].worker;
-        let mut members = other.members().iter();
-        members.position(|member| Arc::ptr_eq(&member.worker, worker))
-    };
-    indices.iter().filter_map(at).collect()
 }
 
 /// There are workers for both halves, and none of this one may take a request.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::placed::{Others, Placed, Sent};
 use crate::admission::{Admission, Ask, Unplaced};
 use crate::api::{ApiError, Endpoint};
-use crate::cluster::{Pool, RecordedPlacement};
+use crate::cluster::{Cluster, Pool, RecordedPlacement};
 use crate::config::RetryConfig;
 use crate::http::headers;
 use crate::http::worker_body::WorkerBody;
@@ -49,6 +49,8 @@ pub(in crate::proxy) struct Asked {
     pub(super) holder: Option<WorkerId>,
     /// The number of its key's tenant, where there are keys.
     pub(super) tenant: Option<u64>,
+    /// It has looked for a worker before: the fleet may be another one since.
+    pub(super) has_looked: bool,
     /// How long it took to read what it asks for.
     pub(super) thought: Duration,
     /// Workers that ended while they had it.
@@ -67,9 +69,13 @@ pub(in crate::proxy) struct ToWorker<'a> {
 }
 
 impl Asked {
-    /// Where the model's workers are, and which of them it may have.
+    /// Where the model's workers are, and which of them it may have, alone or as a pair.
     pub(in crate::proxy) fn pool(&self) -> Reach {
-        self.reach(&[])
+        let reach = self.reach(&[]);
+        match self.division {
+            Some(Division::Halves(_)) => reach.but_prefill(Vec::new()),
+            Some(_) | None => reach,
+        }
     }
 
     /// The workers that it may have, without those that it has tried.
@@ -90,6 +96,24 @@ impl Asked {
     /// Where the model's workers are.
     pub(in crate::proxy) fn pool_arc(&self) -> &Arc<Pool> {
         &self.query.pool
+    }
+
+    /// The pool that it is to look in now, where that is another one than before: workers came, left or are drained while
+    /// it waited, or an attempt was under way. None at its first look.
+    ///
+    /// A pool whose workers take another part of requests is none for it: what it asks for was not looked at for that.
+    pub(in crate::proxy) fn changed_pool(&mut self, cluster: &Cluster) -> Option<Arc<Pool>> {
+        if !std::mem::replace(&mut self.has_looked, true) {
+            return None;
+        }
+        let (before, now) = (&self.query.pool, self.query.pool_now(cluster)?);
+        let is_another = !Arc::ptr_eq(before, &now) && before.role() == now.role();
+        is_another.then_some(now)
+    }
+
+    /// From now on it looks in this pool.
+    pub(in crate::proxy) fn looks_in(&mut self, pool: Arc<Pool>) {
+        self.query.pool = pool;
     }
 
     /// Its prompt, as placement sees it.
@@ -252,7 +276,11 @@ impl Asked {
         tried: &mut Vec<usize>,
     ) -> Result<(Placed, Option<RecordedPlacement>), NoWorker> {
         let other_ranks = self.query.other_ranks(pool);
-        self.choose_but(dispatch, pool, tried, &other_ranks, InFlight::begin)
+        let begin = match self.computes() {
+            true => InFlight::begin,
+            false => InFlight::begin_weightless,
+        };
+        self.choose_but(dispatch, pool, tried, &other_ranks, begin)
     }
 
     /// Chooses a worker of one half of the model's workers. `strangers`: those of them that are not to have it either;
@@ -308,6 +336,31 @@ impl Asked {
     }
 }
 
+impl ToWorker<'_> {
+    /// Chooses a worker in the pool that the request looks in.
+    ///
+    /// # Errors
+    /// No worker is left that may take it.
+    pub(in crate::proxy) fn place_in_pool(
+        &mut self,
+        tried: &mut Vec<usize>,
+    ) -> Result<Placed, NoWorker> {
+        let first = tried.is_empty();
+        let begun = Instant::now();
+        let (placed, recorded) = self
+            .asked
+            .choose(self.dispatch, &self.asked.query.pool, tried)?;
+        if first {
+            let took = self.asked.thought + begun.elapsed();
+            self.dispatch.metrics.requests.decided(took);
+            self.record.decided(took, placed.reason());
+        }
+        self.record
+            .placed(placed.worker(), placed.reason(), recorded);
+        Ok(placed)
+    }
+}
+
 impl AttemptPlan for ToWorker<'_> {
     type Placed = Placed;
     type Answer = Sent;
@@ -326,19 +379,11 @@ impl AttemptPlan for ToWorker<'_> {
     }
 
     fn place(&mut self, tried: &mut Vec<usize>) -> Result<Placed, NoWorker> {
-        let first = tried.is_empty();
-        let begun = Instant::now();
-        let (placed, recorded) = self
-            .asked
-            .choose(self.dispatch, &self.asked.query.pool, tried)?;
-        if first {
-            let took = self.asked.thought + begun.elapsed();
-            self.dispatch.metrics.requests.decided(took);
-            self.record.decided(took, placed.reason());
+        if let Some(pool) = self.asked.changed_pool(&self.dispatch.cluster) {
+            *tried = self.asked.query.pool.indices_in(&pool, tried);
+            self.asked.looks_in(pool);
         }
-        self.record
-            .placed(placed.worker(), placed.reason(), recorded);
-        Ok(placed)
+        self.place_in_pool(tried)
     }
 
     fn is_last_resort(placed: &Placed) -> bool {

@@ -169,7 +169,15 @@ impl Placed {
             Others::But(passed_over) => passed_over,
         };
         let passed_over = [passed_over.as_slice(), &[self.decision.worker]].concat();
-        dispatch.cluster.has_another(&self.pool, &passed_over)
+        // One may have come since.
+        let now = dispatch.cluster.fleet().pool_named(self.pool.name());
+        match now.filter(|now| now.role() == self.pool.role()) {
+            Some(now) => {
+                let passed_over = self.pool.indices_in(&now, &passed_over);
+                dispatch.cluster.has_another(&now, &passed_over)
+            }
+            None => dispatch.cluster.has_another(&self.pool, &passed_over),
+        }
     }
 
     /// A long prompt takes longer to compute.

@@ -202,8 +202,9 @@ impl Read {
             }
         };
         let thought = at.elapsed();
-        // What is only about what a worker holds waits for nobody's computing.
-        if endpoint != Endpoint::Response {
+        if endpoint == Endpoint::Response {
+            entry.model_without_waiting(&query, record);
+        } else {
             entry
                 .model(&mut query, key.as_ref(), &waits_by, record)
                 .await?;
@@ -239,6 +240,7 @@ impl Read {
             deadline,
             waits_by,
             failover,
+            has_looked: false,
             thought,
             company: Company::default(),
             session: None,
@@ -288,6 +290,16 @@ impl EntryParts<'_> {
             query.renew(self.cluster);
         }
         Ok(())
+    }
+}
+
+impl EntryParts<'_> {
+    /// The same for a request that is only about what a worker holds: it waits for nobody's computing. Where its model has
+    /// no place, it goes on without one.
+    fn model_without_waiting(&self, query: &RoutingQuery, record: &mut Record) {
+        if let Some(permit) = &mut record.admission {
+            self.admission.enter_at_once(permit, &query.pool.label());
+        }
     }
 }
 

@@ -87,6 +87,7 @@ impl Admitted {
             deadline,
             waits_by: self.waits_by,
             failover: false,
+            has_looked: false,
             thought,
             company: Company::default(),
             division: None,
