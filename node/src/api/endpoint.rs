@@ -41,6 +41,10 @@ pub enum Endpoint {
     Detokenize,
     /// Generation from a text or tokens, in the forms of vLLM and SGLang.
     Generate,
+    /// Several chats in one request.
+    ChatBatch,
+    /// What SageMaker sends: in the form of any other endpoint.
+    Invocations,
     /// Speech to text: uploads.
     Transcription,
     /// Text to speech.
@@ -162,9 +166,8 @@ const ROWS: &[Row] = &[
     Row("/v1/completions/derender", POST, Endpoint::Detokenize),
     Row("/generate", POST, Endpoint::Generate),
     Row("/inference/v1/generate", POST, Endpoint::Generate),
-    Row("/v1/chat/completions/batch", POST, Endpoint::Generate),
-    // What SageMaker sends, in the form of any other endpoint.
-    Row("/invocations", POST, Endpoint::Generate),
+    Row("/v1/chat/completions/batch", POST, Endpoint::ChatBatch),
+    Row("/invocations", POST, Endpoint::Invocations),
     Row("/v1/audio/transcriptions", POST, Endpoint::Transcription),
     Row("/v1/audio/translations", POST, Endpoint::Transcription),
     Row("/v1/audio/speech", POST, Endpoint::Speech),
@@ -200,7 +203,7 @@ pub fn is_id(text: &str) -> bool {
 
 impl Endpoint {
     /// Every endpoint, for tests and for labels.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::Chat,
         Self::Completions,
         Self::Embeddings,
@@ -215,6 +218,8 @@ impl Endpoint {
         Self::Tokenize,
         Self::Detokenize,
         Self::Generate,
+        Self::ChatBatch,
+        Self::Invocations,
         Self::Transcription,
         Self::Speech,
         Self::Images,
@@ -277,6 +282,8 @@ impl Endpoint {
             Self::Tokenize => said("tokenize", Json, true),
             Self::Detokenize => said("detokenize", Json, true),
             Self::Generate => computed("generate", Json, Prompt),
+            Self::ChatBatch => computed("chat_batch", Json, Prompt),
+            Self::Invocations => computed("invocations", Json, Prompt),
             Self::Transcription => computed("transcription", Multipart, Body),
             Self::Speech => computed("speech", Json, Prompt),
             Self::Images => computed("images", Json, Prompt),

@@ -63,6 +63,12 @@ fn indivisible() -> Vec<(&'static str, &'static str, Value)> {
             "/v1/messages",
             json!({ "model": MODEL, "max_tokens": 3, "messages": [{ "role": "user", "content": "Hello" }] }),
         ),
+        (
+            "several_prompts",
+            "/v1/chat/completions/batch",
+            json!({ "model": MODEL, "max_tokens": 3, "messages": [[{ "role": "user", "content": "Hello" }]] }),
+        ),
+        ("invocations", "/invocations", chat_with(&json!({}))),
     ]
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use grapevine_testbed::fake_worker::{
-    Drip, Entry, FakeWorker, Fault, HoldState, KvFault, Leg, Role,
+    Connector, Drip, Entry, FakeWorker, Fault, HoldState, KvFault, Leg, Role,
 };
 use grapevine_tests::chat::{Stream, distinct};
 use grapevine_tests::cluster::Plan;
@@ -170,6 +170,31 @@ async fn a_client_that_leaves_while_it_is_answered() {
         holds.iter().all(|hold| hold.state == HoldState::Read),
         "{holds:?}"
     );
+    scene.ends().await;
+}
+
+/// Where both legs begin together, the decode worker was told of the blocks all along.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_a_plain_answer_of_two_legs_at_once() {
+    let member = |role| {
+        let member = Member::new(role).connector(Connector::Sglang);
+        let member = member.line("kv_connector = \"sglang\"");
+        let member = member.line("bootstrap_port = {side}");
+        member.step(Duration::from_millis(20))
+    };
+    let members = [Role::Prefill, Role::Decode].map(member);
+    let scene = scene(Plan::default(), 1, &members).await;
+    scene.talks().await;
+    let mut body = one_chat();
+    body["max_tokens"] = 1_000.into();
+    let client = send(&scene, &body).await;
+    arrives(scene.decode()[0]).await;
+    let computed = "grapevine_prefill_leg_seconds_count";
+    scene.metric_is(0, computed, "", 1.0).await;
+    drop(client);
+    is_left(scene.decode()[0], Instant::now()).await;
+    let held = scene.metric(0, "grapevine_prefill_blocks_held", "").await;
+    assert_eq!(held, 0.0);
     scene.ends().await;
 }
 

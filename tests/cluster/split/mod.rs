@@ -16,4 +16,5 @@ mod quiet;
 mod scene;
 mod strangers;
 mod transfer_fails;
+mod waiting;
 mod zones;

@@ -45,7 +45,7 @@ fn begin(metrics: &SplitMetrics) {
 }
 
 /// The ways that do not depend on what of a body keeps a request from being divided.
-const WAYS: [&str; 10] = [
+const WAYS: [&str; 11] = [
     "pair",
     "whole",
     "whole_short",
@@ -55,6 +55,7 @@ const WAYS: [&str; 10] = [
     "alone_no_prefill",
     "not_generated",
     "messages",
+    "invocations",
     "responses",
 ];
 

@@ -66,6 +66,19 @@ pub(in crate::proxy) fn form_of(endpoint: Endpoint) -> Option<Form> {
     }
 }
 
+/// Why an endpoint's requests, which generate text, are never divided: a metric label, and the words for the client.
+fn reason_of(endpoint: Endpoint) -> Option<(&'static str, &'static str)> {
+    match endpoint {
+        Endpoint::Messages => Some(("messages", "Anthropic's messages are not divided")),
+        Endpoint::ChatBatch => Some(("several_prompts", "it has more than one prompt")),
+        Endpoint::Invocations => Some((
+            "invocations",
+            "it may have the form of any endpoint; send it to that one",
+        )),
+        _ => None,
+    }
+}
+
 impl Division {
     /// Of a request for a model some of whose workers take one half of a request. `is_held`: one certain worker has what
     /// it is about.
@@ -81,11 +94,10 @@ impl Division {
             if body::carries_transfer(body) {
                 return Err(says_where());
             }
-            if endpoint == Endpoint::Messages {
-                let reason = "Anthropic's messages are not divided";
-                return Ok(Self::Indivisible("messages", reason.to_owned()));
-            }
-            return Ok(Self::NotGenerated);
+            return Ok(match reason_of(endpoint) {
+                Some((label, reason)) => Self::Indivisible(label, reason.to_owned()),
+                None => Self::NotGenerated,
+            });
         };
         let look = body::look(form, body).map_err(|error| {
             let message = format!("the body is not a JSON object that can be divided: {error}");

@@ -62,12 +62,12 @@ impl Record {
     }
 
     /// The prefill worker has computed the prompt; `usage`: what it says of it.
-    pub fn prefilled(&mut self, usage: Option<Usage>) {
+    pub fn prefilled(&mut self, at: Instant, usage: Option<Usage>) {
         if let Some(trace) = &mut self.trace {
             trace.prefill_ended(None);
         }
         let Some(leg) = &mut self.prefill else { return };
-        leg.took = Some(leg.begun.elapsed());
+        leg.took = Some(at.saturating_duration_since(leg.begun));
         let Some(recorded) = &mut leg.recorded else {
             return;
         };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use grapevine_placement::AttemptOutcome;
 use grapevine_transfer::Half;
+use tokio::time::Instant;
 
 use crate::proxy::division::LeftBlocks;
 use crate::upstream::{InFlight, Worker};
@@ -14,6 +15,8 @@ use crate::upstream::{InFlight, Worker};
 pub(super) struct Computed {
     /// What it says about it.
     pub(super) answer: Bytes,
+    /// When that was there.
+    pub(super) at: Instant,
     pub(super) half: Arc<Half>,
     /// Its place in the pool of prefill workers.
     pub(super) index: usize,
@@ -40,6 +43,7 @@ impl Computed {
         in_flight.holds_prompt();
         Self {
             answer: Bytes::new(),
+            at: Instant::now(),
             half,
             index,
             random,

@@ -22,7 +22,8 @@ use crate::upstream::probe_parts::{Fact, Learned};
 impl ToPair<'_> {
     /// The prompt is computed, and the answer says something about the worker that did it.
     pub(super) fn prefilled(&mut self, computed: &Computed) {
-        self.record.prefilled(sse::usage_of(&computed.answer));
+        let usage = sse::usage_of(&computed.answer);
+        self.record.prefilled(computed.at, usage);
         let learned = grapevine_transfer::learned(&computed.half, &computed.answer);
         if learned.is_empty() {
             return;

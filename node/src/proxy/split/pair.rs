@@ -108,7 +108,7 @@ pub(super) fn choose(
     tried: &mut Tried,
 ) -> Result<Pair, (Role, NoWorker)> {
     let mut without = Cow::Borrowed(halves.pairs.silent());
-    let mut nobody = None;
+    let mut nobody = without_partner(asked, dispatch, halves, tried, &mut without);
     loop {
         let chosen = asked.choose_but(
             dispatch,
@@ -119,7 +119,17 @@ pub(super) fn choose(
         );
         let (placed, recorded) = match (chosen, nobody) {
             (Ok(chosen), _) => chosen,
-            (Err(_), Some(no_partner)) => return Err((Role::Decode, no_partner)),
+            (Err(_), Some(no_partner)) => {
+                // The half that lacks a worker whatever its partners do is named first.
+                let without = [&tried.prefill, halves.pairs.silent()].concat();
+                let alone = dispatch
+                    .cluster
+                    .preview(&halves.prefill, asked.key(), &without);
+                return Err(match alone {
+                    Ok(_) => (Role::Decode, no_partner),
+                    Err(nobody) => (Role::Prefill, nobody),
+                });
+            }
             (Err(nobody), None) => return Err((Role::Prefill, nobody)),
         };
         let mut first = placed_half(&halves.prefill, placed, recorded);
@@ -137,6 +147,38 @@ pub(super) fn choose(
             }
         }
     }
+}
+
+/// Adds the prefill workers for which no decode worker is left, and says why there is none for the first of them. So
+/// nothing is placed, counted and told to others that would be taken back at once, each time that a request which waits
+/// for a decode worker looks for one.
+fn without_partner(
+    asked: &Asked,
+    dispatch: &Dispatch,
+    halves: &Halves,
+    tried: &Tried,
+    without: &mut Cow<'_, [usize]>,
+) -> Option<NoWorker> {
+    let mut nobody = None;
+    let mut looked_at = Vec::new();
+    for index in 0..halves.prefill.members().len() {
+        if looked_at.contains(&index) || without.contains(&index) {
+            continue;
+        }
+        let strangers = halves.pairs.passed_over(index).last().unwrap_or_default();
+        let passed_over = [tried.decode.as_slice(), strangers].concat();
+        let preview = dispatch
+            .cluster
+            .preview(&halves.decode, asked.key(), &passed_over);
+        match preview {
+            Ok(_) => looked_at.extend(halves.pairs.alike(index)),
+            Err(why) => {
+                without.to_mut().extend(halves.pairs.alike(index));
+                nobody.get_or_insert(why);
+            }
+        }
+    }
+    nobody
 }
 
 /// Chooses the second half for a first one: in the same zone if there is one, and that has room.

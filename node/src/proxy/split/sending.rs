@@ -109,7 +109,11 @@ impl ToPair<'_> {
         let computing = async {
             let computing = legs::compute(dispatch, first, &prefill_outgoing, terms, random);
             match computing.await {
-                Ok(Prefilled::Computed(computed)) => Ok(computed),
+                Ok(Prefilled::Computed(mut computed)) => {
+                    // Its decode worker has been told of it all along.
+                    computed.offer();
+                    Ok(computed)
+                }
                 Ok(Prefilled::Shown(sent)) => Err(End::Shown(sent)),
                 Err(failure) => Err(End::Prefill(failure)),
             }

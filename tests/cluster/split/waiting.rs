@@ -1,0 +1,121 @@
+//! Requests that wait for a worker of one half.
+
+use grapevine_testbed::fake_worker::{Canned, Fault, Role};
+use grapevine_tests::chat::{Stream, chat};
+use grapevine_tests::cluster::Plan;
+use grapevine_tests::wait::{LIMIT, eventually};
+
+use super::scene::{CHATS, Member, Scene, as_stream, halves, next, scene};
+
+const ONE: &str = "max_in_flight = 1";
+
+/// Waits until so many requests wait for a worker of the first replica.
+async fn waiting(scene: &Scene, count: f64) {
+    let label = "queue=\"worker\"";
+    scene
+        .metric_is(0, "grapevine_queue_length", label, count)
+        .await;
+}
+
+/// Its prompt is counted, and told to other replicas, when it is placed, and not each time that it looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_decode_worker_is_placed_once() {
+    let members = [
+        Member::new(Role::Prefill),
+        Member::new(Role::Decode).line(ONE),
+    ];
+    let scene = scene(Plan::default(), 1, &members).await;
+    scene.talks().await;
+    let mut unseen = Scene::unseen();
+    let mut chats = || unseen.next().expect("there are thousands");
+    let mut holds = Stream::open(scene.data(0), &as_stream(&chats(), 100_000))
+        .await
+        .expect("answered");
+    holds.read_events(1).await.expect("it goes on");
+    let placements = async || scene.metric(0, "grapevine_placements_total", "").await;
+    assert_eq!(placements().await, 2.0);
+    let second = chats();
+    let waits = async {
+        let answer = scene.ask(&second).await.good();
+        assert!(answer.pair().0.is_some(), "{answer:?}");
+    };
+    let ends = async {
+        waiting(&scene, 1.0).await;
+        assert_eq!(placements().await, 2.0, "it has looked once at least");
+        holds.leave(true);
+    };
+    tokio::join!(waits, ends);
+    assert_eq!(placements().await, 4.0);
+    scene.ends().await;
+}
+
+/// A prompt that is not worth a transfer does not wait for a prefill worker behind one that is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_prompt_waits_for_no_prefill_worker() {
+    let plan = Plan::default().set("transfer.short_prompt_tokens", "60");
+    let members = [
+        vec![Member::new(Role::Prefill).line(ONE)],
+        vec![Member::new(Role::Decode); 2],
+    ];
+    let scene = scene(plan, 1, &members.concat()).await;
+    scene.talks().await;
+    let mut unseen = Scene::unseen();
+    let mut chats = || unseen.next().expect("there are thousands");
+    let (slow, long) = (chats(), chats());
+    // Until its client leaves.
+    next(scene.prefill()[0], Fault::never_answer());
+    let data = scene.data(0);
+    let slow = tokio::spawn(async move {
+        let body = slow.to_string();
+        grapevine_tests::http1::exchange(data, "POST", CHATS, &[], body.as_bytes()).await
+    });
+    eventually(LIMIT, "the prefill worker is busy", async || {
+        let seen = scene.prefill()[0].log().len();
+        (seen == 1).then_some(()).ok_or_else(|| seen.to_string())
+    })
+    .await;
+    let waits = async {
+        scene.ask(&long).await.good();
+    };
+    let short = async {
+        waiting(&scene, 1.0).await;
+        let answer = scene.ask(&chat("Hello", 3)).await.good();
+        assert_eq!(answer.pair().0, None, "{answer:?}");
+        waiting(&scene, 1.0).await;
+        slow.abort();
+    };
+    tokio::join!(waits, short);
+    // Of the one whose client left.
+    scene.ends_with(1).await;
+}
+
+/// Prefill workers that ask to be left alone are not waited for: clients are told their time.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pause_of_prefill_workers_is_told() {
+    let plan = Plan::default().set("admission.queue_timeout", "\"20s\"");
+    let scene = scene(plan, 1, &halves(1, 1)).await;
+    scene.talks().await;
+    let reply = Canned {
+        status: 503,
+        headers: vec![("retry-after".to_owned(), "600".to_owned())],
+        body: None,
+        repeat: 1,
+        gzip: false,
+    };
+    let full = Fault {
+        reply: Some(reply),
+        ..Fault::default()
+    };
+    next(scene.prefill()[0], full);
+    let chats: Vec<_> = Scene::unseen().take(2).collect();
+    for chat in &chats {
+        let answer = scene.ask(chat).await;
+        assert_eq!(answer.status(), 503, "{answer:?}");
+        let after = answer.response.head.header("retry-after");
+        let after: u64 = after.and_then(|after| after.parse().ok()).expect("seconds");
+        // At most `retry.worker_pause_max`.
+        assert!((250..=600).contains(&after), "{answer:?}");
+    }
+    assert_eq!(scene.prefill()[0].log().len(), 1, "it was left alone");
+    scene.ends().await;
+}
