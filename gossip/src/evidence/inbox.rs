@@ -93,12 +93,12 @@ impl Inbox {
         known_workers: &KnownWorkers,
         now: Instant,
     ) -> Outcome {
-        let (hint, lost) = self.hint(from, generation, batch.number);
+        let (start, lost) = self.start(from, generation, batch.number, now);
         let Some((sender, mut outcome)) = self.sender(from, generation, now) else {
             return Outcome::default();
         };
         outcome.lose(from, lost);
-        sender.take(from, hint, batch, known_workers, now, &mut outcome);
+        sender.take(from, start, batch, known_workers, now, &mut outcome);
         outcome
     }
 
@@ -110,14 +110,12 @@ impl Inbox {
         mark: Mark,
         now: Instant,
     ) -> Outcome {
-        let (hint, lost) = self.hint(from, generation, mark.next);
+        let (start, lost) = self.start(from, generation, mark.next, now);
         let Some((sender, mut outcome)) = self.sender(from, generation, now) else {
             return Outcome::default();
         };
         outcome.lose(from, lost);
-        let sequence = sender
-            .sequence
-            .get_or_insert_with(|| Sequence::starting_at(hint));
+        let sequence = sender.sequence.get_or_insert_with(|| start);
         outcome.lose(from, sequence.mark(mark.first, mark.next, now));
         outcome
     }
@@ -215,7 +213,14 @@ impl Inbox {
             // Answers hold what was asked for; whatever else is in them stays out.
             let is_known = |sequence: &Sequence| sequence.knows_of(batch.number);
             if sender.sequence.as_ref().is_some_and(is_known) {
-                sender.take(from, 0, batch, known_workers, now, &mut outcome);
+                sender.take(
+                    from,
+                    Sequence::starting_at(0),
+                    batch,
+                    known_workers,
+                    now,
+                    &mut outcome,
+                );
             }
         }
         if let Some(sequence) = &mut sender.sequence {
@@ -318,15 +323,21 @@ impl Inbox {
         Some((sender, outcome))
     }
 
-    /// Where to begin with a sender whose first message has this `number`: there, or where we stopped, or
+    /// Where to begin with a sender whose message with this `number` came first: there, or where we stopped, or
     /// the snapshot did, if the rest can be had. Also how many batches are lost because it cannot.
-    fn hint(&mut self, from: &ReplicaId, generation: u64, number: u64) -> (u64, u64) {
+    fn start(
+        &mut self,
+        from: &ReplicaId,
+        generation: u64,
+        number: u64,
+        now: Instant,
+    ) -> (Sequence, u64) {
         match self.hints.remove(from) {
             Some((told, head)) if told == generation && head < number => {
                 let start = head.max(number.saturating_sub(LOG_BATCHES_MAX as u64));
-                (start, start - head)
+                (Sequence::starting_at(start), start - head)
             }
-            _ => (number, 0),
+            _ => (Sequence::guessed_at(number, now), 0),
         }
     }
 }
@@ -350,15 +361,13 @@ impl Sender {
     fn take(
         &mut self,
         from: &ReplicaId,
-        hint: u64,
+        start: Sequence,
         batch: Batch,
         known_workers: &KnownWorkers,
         now: Instant,
         outcome: &mut Outcome,
     ) {
-        let sequence = self
-            .sequence
-            .get_or_insert_with(|| Sequence::starting_at(hint));
+        let sequence = self.sequence.get_or_insert_with(|| start);
         let (arrival, lost) = sequence.arrive(batch.number, now);
         outcome.lose(from, lost);
         match arrival {

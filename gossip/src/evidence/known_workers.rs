@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Record;
+use super::{Lack, Record};
 use crate::view::View;
 use crate::worker::WorkerId;
 
@@ -21,10 +21,12 @@ impl KnownWorkers {
     }
 
     /// False for a worker that is not in the view, and for one that restarted since: it holds
-    /// nothing of what it held. A later epoch than ours passes: its registry entry is on its way.
+    /// nothing of what it held. A later epoch than ours passes: its registry entry is on its way. So does what a
+    /// worker did not compute when its epoch was not known yet.
     pub(crate) fn allows(&self, record: &Record) -> bool {
         let (worker, epoch) = record.about();
-        self.is_current(worker, epoch)
+        let lacks = matches!(record, Record::Retraction(said) if said.lack == Lack::NotComputed);
+        self.is_current(worker, epoch) || (lacks && epoch == 0 && self.0.contains_key(worker))
     }
 
     /// The same about any other claim about a worker in an epoch.
@@ -42,7 +44,7 @@ pub(super) fn known_workers(workers: &[(&str, u64)]) -> KnownWorkers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::Evidence;
+    use crate::evidence::{Evidence, Retraction};
 
     #[test]
     fn only_present_workers_in_their_present_life() {
@@ -58,5 +60,17 @@ mod tests {
         assert!(about("w", 6));
         assert!(!about("w", 4));
         assert!(!about("v", 5));
+        let lacks = |worker: &str, epoch, lack| {
+            known_workers.allows(&Record::Retraction(Retraction {
+                worker: worker.parse().expect("valid"),
+                epoch,
+                links: vec![1],
+                lack,
+            }))
+        };
+        assert!(lacks("w", 0, Lack::NotComputed));
+        assert!(!lacks("w", 4, Lack::NotComputed));
+        assert!(!lacks("w", 0, Lack::Forgotten));
+        assert!(!lacks("v", 0, Lack::NotComputed));
     }
 }

@@ -15,6 +15,8 @@ pub(crate) struct Sequence {
     next: u64,
     /// Missing numbers, and since when; at most as many as a sender keeps.
     missing: BTreeMap<u64, Instant>,
+    /// Since when `base` is the number that happened to come first: those before it may have been overtaken.
+    guessed: Option<Instant>,
 }
 
 /// What an arrived batch is.
@@ -34,6 +36,15 @@ impl Sequence {
             base,
             next: base,
             missing: BTreeMap::new(),
+            guessed: None,
+        }
+    }
+
+    /// Starts with the first number that came, of a sender that may have begun earlier.
+    pub(crate) fn guessed_at(first: u64, now: Instant) -> Self {
+        Self {
+            guessed: Some(now),
+            ..Self::starting_at(first)
         }
     }
 
@@ -43,6 +54,10 @@ impl Sequence {
             let lost = self.skip_to(number, now);
             self.next = number + 1;
             return (Arrival::New, lost);
+        }
+        if number < self.base && self.may_be_overtaken(now) {
+            // Whoever sent it has sent all that follow.
+            self.reach_back(number, now);
         }
         match self.missing.remove(&number) {
             Some(_) => (Arrival::Late, 0),
@@ -70,6 +85,11 @@ impl Sequence {
             self.missing.extend((base..self.base).map(|n| (n, now)));
             self.base = base;
         }
+    }
+
+    fn may_be_overtaken(&self, now: Instant) -> bool {
+        let is_young = |since| now.saturating_duration_since(since) < GAP_PATIENCE;
+        self.guessed.is_some_and(is_young)
     }
 
     /// What to ask the sender for: missing for longer than batches overtake each other.

@@ -337,6 +337,44 @@ fn a_failed_pull_is_repeated_and_given_up() {
     assert!((20..=40).contains(&asked), "{asked} times in 10 s");
 }
 
+/// Batches overtake each other, also the first ones of a link.
+#[test]
+fn the_first_batches_of_a_sender_come_in_any_order() {
+    let (now, a, known_workers) = (start(), replica("a"), known_workers(&[("w", 1)]));
+    let take = |inbox: &mut Inbox, number: u64, now: Instant| {
+        let taken = inbox.batch(&a, GENERATION, batch(number), &known_workers, now);
+        links(&taken.events).0
+    };
+    for mark_is_first in [false, true] {
+        let mut inbox = Inbox::new(&EvidenceConfig::default());
+        if mark_is_first {
+            inbox.mark(&a, GENERATION, Mark { first: 0, next: 9 }, now);
+        } else {
+            assert_eq!(take(&mut inbox, 8, now), [8]);
+        }
+        // What lies between was sent as well, and is asked for if it does not come.
+        assert_eq!(take(&mut inbox, 5, now), [5]);
+        assert_eq!(take(&mut inbox, 6, now), [6]);
+        assert!(take(&mut inbox, 6, now).is_empty(), "it came before");
+        let later = now + Duration::from_secs(1);
+        let gaps = inbox.pulls(later).pop().map(|pull| pull.gaps);
+        let end = if mark_is_first { 9 } else { 8 };
+        assert_eq!(gaps, Some(vec![Gap { start: 7, end }]));
+        let late = now + GAP_PATIENCE;
+        assert!(take(&mut inbox, 4, late).is_empty(), "not after a while");
+    }
+    // Where it is known where to begin, nothing before that is wanted.
+    let mut inbox = Inbox::new(&EvidenceConfig::default());
+    let head = Head {
+        replica: replica("a"),
+        generation: GENERATION,
+        next: 5,
+    };
+    inbox.take_heads(vec![head], now);
+    assert_eq!(take(&mut inbox, 8, now), [8]);
+    assert!(take(&mut inbox, 4, now).is_empty());
+}
+
 #[test]
 fn a_newcomer_goes_on_where_its_snapshot_ends() {
     let (now, a, known_workers) = (start(), replica("a"), known_workers(&[("w", 1)]));
