@@ -403,6 +403,36 @@ fn prefixes_are_what_texts_share_and_what_each_has_alone() {
 }
 
 #[test]
+fn a_prefix_that_was_forgotten_is_not_another_one_in_its_place() {
+    let limits = Limits {
+        blocks: 10,
+        names: 10,
+    };
+    let mut texts = Texts::new(limits);
+    let learn = |texts: &mut Texts, text: &[u8]| {
+        texts.learn(SOMEBODY, Some(whole(text)), None, &blocks_of(text))
+    };
+    let (first, second) = (
+        b"the first text, of ten blocks in all....",
+        b"another one, of as many blocks as it has",
+    );
+    learn(&mut texts, first);
+    let prefix = texts.prefixes()[0];
+    let mut chain = Vec::new();
+    texts.chain_of(&prefix, &mut chain);
+    assert_eq!(chain, blocks_of(first));
+    // Its run has the same number and the same length.
+    learn(&mut texts, second);
+    assert_eq!(texts.runs()[0].number, 0);
+    texts.chain_of(&prefix, &mut chain);
+    assert_eq!(chain, []);
+    // Once it is there again it is found, wherever it stands.
+    learn(&mut texts, first);
+    texts.chain_of(&prefix, &mut chain);
+    assert_eq!(chain, blocks_of(first));
+}
+
+#[test]
 fn what_is_no_handover_is_refused() {
     assert_eq!(handover::read(&[]), Ok(Vec::new()));
     assert!(handover::read(&[99]).is_err());

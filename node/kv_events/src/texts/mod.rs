@@ -126,7 +126,8 @@ pub struct Prefix {
     pub texts: u32,
     /// The name of what they have in common, or of one that ends here.
     pub name: Option<u64>,
-    end: Place,
+    /// Its last block: runs get the numbers of others that were forgotten, a block stays what it is.
+    last: BlockHash,
 }
 
 /// Latest use that is taken from others: so many are never counted.
@@ -403,7 +404,7 @@ impl Texts {
                     blocks: key.before + cut,
                     texts,
                     name: name.map(|(.., name)| *name),
-                    end: Place::new(key.number, *cut),
+                    last: run.blocks[*cut as usize - 1],
                 });
             }
             if let Some(from) = self.tree.beginning_of(run) {
@@ -420,8 +421,9 @@ impl Texts {
     /// The blocks up to the end of a prefix; none if it was forgotten.
     pub fn chain_of(&self, prefix: &Prefix, blocks: &mut Vec<BlockHash>) {
         blocks.clear();
-        if self.tree.is_known(prefix.end) {
-            self.tree.chain(prefix.end, blocks);
+        let end = self.tree.place_of(Some(prefix.last));
+        if let Some(end) = end.filter(|end| self.tree.depth(*end) == prefix.blocks) {
+            self.tree.chain(end, blocks);
         }
     }
 

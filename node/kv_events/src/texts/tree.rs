@@ -24,11 +24,6 @@ impl Place {
         length: 0,
     };
 
-    /// Behind so many blocks of a run.
-    pub(super) fn new(run: u32, length: u32) -> Self {
-        Self { run, length }
-    }
-
     pub(super) fn is_in(self, run: u32) -> bool {
         self.run == run
     }
@@ -213,12 +208,6 @@ impl Tree {
     /// Where a run begins, if that is in another one.
     pub(super) fn beginning_of(&self, run: &Run) -> Option<Place> {
         run.from.filter(|from| self.run(*from).is_some())
-    }
-
-    /// Whether there is something that ends here.
-    pub(super) fn is_known(&self, place: Place) -> bool {
-        let run = self.run_of(place.run);
-        run.is_some_and(|run| place.length as usize <= run.blocks.len())
     }
 
     /// The block before a run; none before the first one of a text.
