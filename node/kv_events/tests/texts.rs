@@ -256,10 +256,6 @@ fn what_was_not_used_for_longest_goes_first() {
     engine.run(&mut texts, whole(&text(5)), &text(5), b"", 64);
     assert_eq!(found(&mut texts, &text(1)), None);
     assert!(found(&mut texts, &text(0)).is_some() && found(&mut texts, &text(5)).is_some());
-    // A chain that has no room at all is not kept, and nothing hangs.
-    let long = "l".repeat(500).into_bytes();
-    engine.run(&mut texts, whole(&long), &long, b"", 1_000);
-    assert!(texts.blocks() <= 100);
     let few = Limits {
         blocks: 100,
         names: 2,
@@ -270,6 +266,42 @@ fn what_was_not_used_for_longest_goes_first() {
     }
     assert_eq!(texts.names(), 2);
     assert!(found(&mut texts, &text(49)).is_some());
+}
+
+#[test]
+fn what_has_no_room_at_all_takes_nobody_elses() {
+    let limits = Limits {
+        blocks: 20,
+        names: 10,
+    };
+    let mut texts = Texts::new(limits);
+    let chain: Vec<_> = (1..=12).map(BlockHash).collect();
+    let others: Vec<_> = (101..=105).map(BlockHash).collect();
+    let long: Vec<_> = (201..=221).map(BlockHash).collect();
+    let as_told = |parent: Option<BlockHash>, blocks: &[BlockHash]| handover::Run {
+        parent: parent.into(),
+        teacher: 0,
+        used: 0,
+        blocks: blocks.into(),
+        names: Vec::new(),
+    };
+    texts.learn(SOMEBODY, Some(whole(b"chain")), None, &chain);
+    texts.learn(SOMEBODY, Some(whole(b"others")), None, &others);
+    // More than there is room for; and more than is left behind a chain that it needs, or beside the rest of one.
+    for (parent, blocks) in [
+        (None, &long[..]),
+        (Some(chain[11]), &long[..9]),
+        (Some(chain[2]), &long[..9]),
+    ] {
+        texts.learn(SOMEBODY, Some(whole(b"long")), parent, blocks);
+        texts.take_over(&as_told(parent, blocks), |_| 0);
+        assert_eq!((texts.blocks(), texts.names()), (17, 2));
+    }
+    assert_eq!(found(&mut texts, b"others"), Some((5, others)));
+    // What has room behind its own chain takes that of others.
+    texts.learn(SOMEBODY, Some(whole(b"long")), Some(chain[11]), &long[..8]);
+    assert_eq!((texts.blocks(), texts.names()), (20, 2));
+    assert_eq!(found(&mut texts, b"others"), None);
 }
 
 #[test]

@@ -313,6 +313,11 @@ impl Texts {
 
     /// Adds blocks behind a place; none where there is no room for them.
     fn add(&mut self, at: Place, blocks: &[BlockHash], teacher: u32) -> Option<Place> {
+        // What cannot be learned makes nobody forget anything.
+        let is_full = self.tree.blocks() + blocks.len() > self.limits.blocks;
+        if is_full && self.tree.kept_by(at) + blocks.len() > self.limits.blocks {
+            return None;
+        }
         while self.tree.blocks() + blocks.len() > self.limits.blocks {
             if !self.forget_oldest(at) {
                 return None;

@@ -83,6 +83,17 @@ impl Tree {
         self.run(place).map_or(0, |run| run.before) + place.length
     }
 
+    /// Blocks that cannot be removed while the run of a place is kept: its own, and those of all that lead to it.
+    pub(super) fn kept_by(&self, place: Place) -> usize {
+        let mut blocks = 0;
+        let mut place = place;
+        while let Some(run) = self.run(place) {
+            blocks += run.blocks.len();
+            place = run.from.expect("a run in use begins somewhere");
+        }
+        blocks
+    }
+
     /// The end of the first so many blocks of what ends at a place; at most its depth.
     pub(super) fn at(&self, place: Place, depth: u32) -> Place {
         let mut place = place;
