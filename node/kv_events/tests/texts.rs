@@ -305,6 +305,40 @@ fn what_has_no_room_at_all_takes_nobody_elses() {
 }
 
 #[test]
+fn a_prompt_that_all_begin_with_keeps_no_names_of_texts_that_left_it() {
+    let mut texts = Texts::new(Limits {
+        blocks: 1_000,
+        names: 1_000,
+    });
+    let shared: Vec<_> = (1..=10).map(BlockHash).collect();
+    for number in 0..500 {
+        let name = TextName {
+            whole: 1_000 + number,
+            common: Some(number % 2),
+        };
+        // Its prefill comes in two parts: it ends in the shared run, and then no more.
+        texts.learn(SOMEBODY, Some(name), None, &shared);
+        let own = [1, 2].map(|at| BlockHash(1_000 * (number + 1) + at));
+        texts.learn(SOMEBODY, Some(name), Some(shared[9]), &own);
+        assert!(texts.names_kept() <= 2 * texts.names());
+    }
+    texts.forget_taught_by(SOMEBODY.engine);
+    assert_eq!((texts.names(), texts.names_kept()), (0, 0));
+    assert_eq!(texts.blocks(), 1_000);
+    // What several had in common is nothing at all.
+    let both = |whole| TextName {
+        whole,
+        common: Some(7),
+    };
+    texts.learn(SOMEBODY, Some(both(8)), None, &shared);
+    texts.learn(SOMEBODY, Some(both(9)), Some(shared[9]), &[BlockHash(77)]);
+    assert!(texts.find([7]).is_some());
+    texts.learn(SOMEBODY, Some(both(10)), None, &[BlockHash(78)]);
+    assert!(texts.find([7]).is_none());
+    assert!(texts.names_kept() <= 2 * texts.names());
+}
+
+#[test]
 fn a_text_that_made_room_for_its_own_blocks_is_a_new_one() {
     // A text of one block that becomes another, behind a chain that is full.
     let limits = Limits {
@@ -590,8 +624,10 @@ proptest! {
             history.push(prompt.clone());
             history.push([prompt, answer].concat());
             prop_assert!(texts.blocks() <= limit && texts.names() <= limit);
+            prop_assert!((texts.names()..=2 * texts.names()).contains(&texts.names_kept()));
         }
         let mut taken = taken_over(&texts, Limits { blocks: limit, names: limit });
+        prop_assert!((taken.names()..=2 * taken.names()).contains(&taken.names_kept()));
         prop_assert_eq!((taken.blocks(), taken.names()), (texts.blocks(), texts.names()));
         for prompt in &prompts {
             let known = found(&mut texts, prompt);

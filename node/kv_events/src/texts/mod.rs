@@ -169,6 +169,11 @@ impl Texts {
         self.known.len()
     }
 
+    /// Names that all runs keep together, each where its prompt and its answer end: at most two of each text. O(runs).
+    pub fn names_kept(&self) -> usize {
+        self.tree.names()
+    }
+
     /// Blocks were stored for a text, each the next one's parent; `parent` is the block before the first of them.
     ///
     /// In the order in which the engine tells of them. Blocks of a text without a name may begin one that has one.
@@ -281,9 +286,7 @@ impl Texts {
             // A text of its own, with its own blocks.
             Some(known) if known.is_whole => {}
             Some(known) if self.tree.depth(known.prompt) <= depth => {}
-            _ if depth == 0 => {
-                self.known.remove(&common);
-            }
+            _ if depth == 0 => self.forget(common),
             _ => self.note(
                 common,
                 Known {
@@ -306,9 +309,34 @@ impl Texts {
                 return;
             }
         }
+        let before = self.known.insert(name, known);
         self.tree.name(known.prompt, name);
         self.tree.name(known.answer, name);
-        self.known.insert(name, known);
+        if let Some(before) = before {
+            self.leave_runs(name, before, Some(known));
+        }
+    }
+
+    /// Forgets a text; its blocks stay.
+    fn forget(&mut self, name: u64) {
+        if let Some(before) = self.known.remove(&name) {
+            self.leave_runs(name, before, None);
+        }
+    }
+
+    /// Takes a name from the runs that its text ended in, but not from those where it ends now: a run that many texts end
+    /// in may stay for good.
+    fn leave_runs(&mut self, name: u64, before: Known, now: Option<Known>) {
+        for place in [before.prompt, before.answer] {
+            let is_there = |now: Known| {
+                [now.prompt, now.answer]
+                    .map(Place::run)
+                    .contains(&place.run())
+            };
+            if !now.is_some_and(is_there) {
+                self.tree.take_name(place, name);
+            }
+        }
     }
 
     /// Adds blocks behind a place; none where there is no room for them.
@@ -339,7 +367,7 @@ impl Texts {
                 known.answer = known.prompt;
             }
             if known.prompt.is_in(run) {
-                self.known.remove(&name);
+                self.forget(name);
             }
         }
         true
@@ -347,7 +375,10 @@ impl Texts {
 
     /// Forgets the texts that this engine told of. O(names).
     pub fn forget_taught_by(&mut self, engine: u32) {
-        self.known.retain(|_, known| known.teacher != engine);
+        let names = self.known.iter();
+        let names = names.filter(|(_, known)| known.teacher == engine);
+        let names: Vec<_> = names.map(|(name, _)| *name).collect();
+        names.into_iter().for_each(|name| self.forget(name));
     }
 
     /// The first of these names that is known, by its number among them, and its blocks; it counts as used.

@@ -50,6 +50,7 @@ pub(super) struct Run {
     pub(super) teacher: u32,
     /// When it was used last, by the tree's clock.
     pub(super) used: u64,
+    /// Texts whose prompts or answers end in it, and no others.
     pub(super) names: BTreeSet<u64>,
 }
 
@@ -233,6 +234,18 @@ impl Tree {
         if let Some(run) = self.runs.get_mut(place.run as usize) {
             run.names.insert(name);
         }
+    }
+
+    /// A name that does not go with the run of a place any more.
+    pub(super) fn take_name(&mut self, place: Place, name: u64) {
+        if let Some(run) = self.runs.get_mut(place.run as usize) {
+            run.names.remove(&name);
+        }
+    }
+
+    /// Names of all runs.
+    pub(super) fn names(&self) -> usize {
+        self.runs.iter().map(|run| run.names.len()).sum()
     }
 
     /// Removes the run that was not used for longest, but not the one of `but`; answers its number and names.
