@@ -18,6 +18,8 @@ mod metrics;
 mod prediction;
 mod replay;
 mod sources;
+#[cfg(test)]
+mod tests;
 mod top;
 
 pub use caches::{Caches, Engine, EngineView};

@@ -489,7 +489,7 @@ impl Texts {
 
     /// Takes a run of somebody who knows more; `teacher` gives our number of an engine that has another one there. What
     /// does not fit to what is known is left out.
-    pub fn take_over(&mut self, run: &Run, teacher: impl Fn(u32) -> u32) {
+    pub fn take_over(&mut self, run: &Run, mut teacher: impl FnMut(u32) -> u32) {
         let blocks = run.blocks.to_vec();
         let Some(start) = self.tree.place_of(run.parent.get()) else {
             return;

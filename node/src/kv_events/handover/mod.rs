@@ -7,6 +7,8 @@
 mod plane;
 mod taking;
 mod telling;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

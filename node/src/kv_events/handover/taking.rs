@@ -12,8 +12,9 @@ use super::super::caches::{Caches, Key, Offer};
 
 /// Blocks that are stored at once; decisions wait meanwhile.
 const BLOCKS_AT_ONCE: usize = 1_024;
-/// Teacher of texts whose engine is not known.
-const NOBODY: u32 = u32::MAX;
+/// Numbers of the peer's that are remembered. One beyond it is another number here each time that it is told of, so less
+/// is known of who computes hashes alike, and nothing that is wrong.
+const NUMBERS_MAX: usize = 1 << 16;
 
 /// What was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +68,7 @@ impl Taking {
                     }
                 }
                 Piece::Run(run) => {
-                    let ours = |number: u32| self.numbers.get(&number).copied().unwrap_or(NOBODY);
+                    let ours = |number| self.number_of(caches, number);
                     caches.texts().take_over(&run, ours);
                 }
                 Piece::Next(question) => next = question,
@@ -75,6 +76,19 @@ impl Taking {
         }
         keep(caches, offer);
         next
+    }
+
+    /// The number here of an engine that taught there. One that is not heard there any more, or has had another number since,
+    /// gets its own: which engines compute hashes as it did shows when they tell of its blocks.
+    fn number_of(&mut self, caches: &Caches, number: u32) -> u32 {
+        if let Some(ours) = self.numbers.get(&number) {
+            return *ours;
+        }
+        let ours = caches.next_number();
+        if self.numbers.len() < NUMBERS_MAX {
+            self.numbers.insert(number, ours);
+        }
+        ours
     }
 
     fn begin(&mut self, caches: &Caches, engine: Engine) -> (Key, Offer) {
