@@ -354,6 +354,10 @@ impl Caches {
                 }
                 if self.tells_of_others(speaker.engine, &lesson) {
                     self.judge();
+                    // What it just went on from may be its own, of a time before it was found odd.
+                    if !engine.shown.hashes_alike() {
+                        self.forget_kind(&self.likeness(), speaker.engine);
+                    }
                 }
             }
         }
@@ -386,7 +390,7 @@ impl Caches {
             }
             let (worker, rank) = (&*engine.worker.label, engine.source.rank);
             if is_odd {
-                self.texts().forget_taught_by(number);
+                self.forget_kind(&likeness, number);
                 tracing::warn!(
                     worker,
                     rank,
@@ -398,6 +402,14 @@ impl Caches {
                 tracing::info!(worker, rank, "this worker's KV events are used again");
             }
         }
+    }
+
+    /// Forgets the texts that engines of this one's kind told of: those that are heard, and what they were before a gap or a
+    /// restart.
+    fn forget_kind(&self, likeness: &Likeness, engine: u32) {
+        let kind = likeness.kind(engine);
+        let is_of_kind = |teacher| likeness.kind(teacher) == kind;
+        self.texts().forget_taught_by(is_of_kind);
     }
 
     /// Sets gauges that follow from what is known.

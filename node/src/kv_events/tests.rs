@@ -115,3 +115,29 @@ impl Scene {
         engines.iter().any(|engine| !engine.hashes_alike())
     }
 }
+
+#[test]
+fn what_an_odd_engine_taught_before_a_gap_goes_too() {
+    // It is found odd after it went on from what it taught, or before.
+    for goes_on_first in [true, false] {
+        let scene = Scene::of(3);
+        let engines = scene.begin();
+        engines.iter().for_each(|engine| engine.begin(true));
+        let [one, other, odd] = [0, 1, 2].map(|of| &*engines[of]);
+        scene.tell(one, 1, None, &[1, 2]);
+        scene.tell(other, 1, None, &[1, 2]);
+        scene.tell(odd, 2, None, &[11, 12, 13]);
+        scene.lose(odd);
+        if goes_on_first {
+            scene.tell(odd, 3, Some(13), &[14, 15]);
+        }
+        scene.contradict([one, odd]);
+        assert_eq!([0, 1, 2].map(|of| scene.is_odd(of)), [false, false, true]);
+        if !goes_on_first {
+            assert!(scene.knows(2), "nobody can know whose it is");
+            scene.tell(odd, 3, Some(13), &[14, 15]);
+        }
+        assert!(!scene.knows(2) && !scene.knows(3));
+        assert!(scene.knows(1));
+    }
+}

@@ -373,10 +373,10 @@ impl Texts {
         true
     }
 
-    /// Forgets the texts that this engine told of. O(names).
-    pub fn forget_taught_by(&mut self, engine: u32) {
+    /// Forgets the texts that these engines told of. O(names).
+    pub fn forget_taught_by(&mut self, is_one: impl Fn(u32) -> bool) {
         let names = self.known.iter();
-        let names = names.filter(|(_, known)| known.teacher == engine);
+        let names = names.filter(|(_, known)| is_one(known.teacher));
         let names: Vec<_> = names.map(|(name, _)| *name).collect();
         names.into_iter().for_each(|name| self.forget(name));
     }
